@@ -1,0 +1,32 @@
+# What a newcomer types: `make demo`, `make test`, `make check`. Each sets up what it needs in .venv.
+.PHONY: help demo results test check setup lock clean
+
+help:
+	@echo "make demo     make the twin experiment, train, evaluate, correct (about 5 minutes the first time)"
+	@echo "make results  the same for all three targets: runs/demo, runs/demo-t850, runs/demo-z500"
+	@echo "make test     run the tests           make check    format, lint, types"
+	@echo "make setup    only set up .venv       make lock     renew requirements.lock    make clean"
+
+demo: setup
+	@scripts/demo t2m
+
+results: setup
+	@scripts/demo t2m t850 z500
+
+test: setup
+	@scripts/test
+
+check: setup
+	@scripts/check
+
+setup:
+	@scripts/setup
+
+lock: setup
+	@scripts/lock
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+
+.DEFAULT:
+	@echo "error: there is no target '$@'; 'make help' lists those there are" >&2; exit 2

@@ -1,0 +1,108 @@
+"""The border between Hydra and Python: `verb` makes a command of a function, `build` makes objects from YAML.
+
+Only verb files import this package, and no other file imports Hydra. A misspelt option, a wrong value, a missing
+file: one line on stderr that starts with `error:`, exit code 2 (3 if the same command can resume), no traceback
+unless DEEPWEATHER_DEBUG=1.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import hydra
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from data_pipeline.errors import InputError, InterruptedRunError
+
+
+def build(node: Any, **objects: Any) -> Any:
+    """Make the object that a YAML node describes; `objects` are further arguments of its constructor."""
+    return instantiate(node, _convert_="all", **objects)
+
+
+def plain(node: Any) -> Any:
+    """Return a YAML node as plain dicts and lists, resolved."""
+    return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+
+
+def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
+    """Make `function(cfg)` the command that is configured by `conf/NAME.yaml`; to be run at the foot of its file."""
+
+    def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
+        def task(cfg: DictConfig) -> None:
+            # Here and not outside: Hydra would print a line of its own about the error on its way.
+            with _sentences():
+                function(cfg)
+
+        main = hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)
+
+        def command() -> None:
+            # Hydra's own report of a wrong option has many lines and exits with 1.
+            os.environ["HYDRA_FULL_ERROR"] = "1"
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            with _sentences():
+                main()
+
+        return command
+
+    return decorate
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        leave(InterruptedRunError("interrupted; run the same command again to go on"))
+    except Exception as error:
+        found = explain(error)
+        if found is None or os.environ.get("DEEPWEATHER_DEBUG") == "1":
+            raise
+        leave(found)
+
+
+def leave(error: InputError) -> NoReturn:
+    """Print the one line and exit."""
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    sys.exit(error.exit_code)
+
+
+def explain(error: BaseException) -> InputError | None:
+    """Return the sentence for the user if `error`, or what caused it, is the user's to mend."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+        chain.append(cause)
+    for link in chain:
+        if isinstance(link, InputError):
+            return link
+    for link in chain:
+        if isinstance(link, OmegaConfBaseException) and link.key is not None:
+            return InputError(_configuration_sentence(link))
+    if isinstance(error, HydraException):
+        # A constructor that was given an argument it does not have, or none that it needs.
+        return InputError(str(chain[-1] if isinstance(chain[-1], TypeError) else error).split("\nfull_key")[0])
+    return None
+
+
+def _configuration_sentence(error: OmegaConfBaseException) -> str:
+    key, parent = error.full_key or str(error.key), error.parent_node
+    if isinstance(error, MissingMandatoryValue):
+        return f"option {key} has no value; give it as {key}=..."
+    if isinstance(parent, DictConfig) and error.key not in parent:
+        known = [str(name) for name in parent]
+        if not known:
+            return f"there is no option {key}; to add it write +{key}=..."
+        guess = difflib.get_close_matches(str(error.key), known, n=1)
+        hint = f"did you mean {key[: -len(str(error.key))]}{guess[0]}?" if guess else f"there is: {', '.join(known)}"
+        return f"there is no option {key}; {hint}"
+    return f"option {key}: {str(error.msg or error).splitlines()[0]}"

@@ -1,0 +1,1 @@
+"""From GRIB files to samples: grids, tasks, readers, archives, the twin experiment."""

@@ -1,0 +1,32 @@
+"""Checks of single option values: each raises an `InputError` that names the option, what it takes and what it got."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from data_pipeline.errors import InputError
+
+
+def whole(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse what is not a whole number from `least` to `most`."""
+    if type(value) is not int or value < least or (most is not None and value > most):
+        wanted = f"from {least} to {most}" if most is not None else f"of at least {least}"
+        raise InputError(f"{name} must be a whole number {wanted}, got {value!r}")
+
+
+def positive(name: str, value: object) -> None:
+    """Refuse what is not a number greater than 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InputError(f"{name} must be a number greater than 0, got {value!r}")
+
+
+def between(name: str, value: object, least: float, below: float) -> None:
+    """Refuse what is not a number from `least` to just below `below`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < below:
+        raise InputError(f"{name} must be a number of at least {least:g} and less than {below:g}, got {value!r}")
+
+
+def one_of(name: str, value: object, allowed: Collection[str]) -> None:
+    """Refuse what is not among the words `allowed`."""
+    if value not in allowed:
+        raise InputError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")

@@ -1,0 +1,105 @@
+"""Grid: the latitudes and longitudes that a field lives on; decides whether two fields may meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from data_pipeline.errors import InputError
+
+TOLERANCE = 2e-3
+"""Degrees by which coordinates of one grid may differ between files: GRIB1 rounds to 1e-3."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A regular latitude-longitude grid, north first, west to east.
+
+    `latitudes` strictly decrease within [-90, 90]; `longitudes` strictly increase and span less than 360 degrees.
+    """
+
+    latitudes: tuple[float, ...]
+    longitudes: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("latitudes", "longitudes"):
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+            if not getattr(self, name):
+                raise InputError(f"a grid needs at least one value in {name}, got none")
+        lat, lon = np.array(self.latitudes), np.array(self.longitudes)
+        if not np.isfinite(lat).all() or abs(lat).max() > 90 + TOLERANCE:
+            raise InputError(f"latitudes must lie within [-90, 90], got {lat.min()} to {lat.max()}")
+        if (np.diff(lat) >= 0).any():
+            raise InputError(f"latitudes must decrease strictly (north first), got {lat[:3].tolist()}...")
+        if not np.isfinite(lon).all() or (np.diff(lon) <= 0).any():
+            raise InputError(f"longitudes must increase strictly, got {lon[:3].tolist()}...")
+        if lon[-1] - lon[0] >= 360 - TOLERANCE:
+            raise InputError(f"longitudes must span less than 360 degrees, got {lon[0]} to {lon[-1]}")
+
+    @classmethod
+    def regular(cls, rows: int, columns: int) -> Grid:
+        """Return the global grid with `rows` latitudes from pole to pole (both included) and `columns` longitudes."""
+        if rows < 3 or columns < 4:
+            raise InputError(f"a global grid needs at least 3 x 4 points, got {rows} x {columns}")
+        return cls(tuple(np.linspace(90, -90, rows)), tuple(np.arange(columns) * (360 / columns)))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, (H, W)."""
+        return len(self.latitudes), len(self.longitudes)
+
+    @cached_property
+    def periodic(self) -> bool:
+        """Whether the last column is followed by the first."""
+        if len(self.longitudes) < 2:
+            return False
+        step = self.longitudes[1] - self.longitudes[0]
+        gap = self.longitudes[0] + 360 - self.longitudes[-1]
+        return abs(gap - step) < max(TOLERANCE, 0.01 * step)
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """Area of a cell of each row relative to the mean cell, (H,); the mean over rows is one.
+
+        A cell reaches half-way to its neighbours, at most to the pole: a pole row is a small cap, not nothing.
+        """
+        lat = np.array(self.latitudes)
+        if len(lat) == 1:
+            return np.ones(1)
+        middle = (lat[:-1] + lat[1:]) / 2
+        north, south = lat[0] + (lat[0] - lat[1]) / 2, lat[-1] - (lat[-2] - lat[-1]) / 2
+        edges = np.sin(np.radians(np.clip(np.concatenate([[north], middle, [south]]), -90, 90)))
+        area = edges[:-1] - edges[1:]
+        return area / area.mean()
+
+    def across_pole(self, end: int) -> int | None:
+        """Return how the rows continue beyond the northern (`end=0`) or southern (`end=-1`) edge.
+
+        0: the edge row's mirror is itself (the pole lies half a row beyond), 1: its mirror is its neighbour (the
+        edge row is the pole), None: the grid does not reach the pole or does not go round it.
+        """
+        if not self.periodic or len(self.latitudes) < 2:
+            return None
+        inner = 1 if end == 0 else -2
+        step = abs(self.latitudes[end] - self.latitudes[inner])
+        beyond = 90 - abs(self.latitudes[end])
+        if beyond < TOLERANCE:
+            return 1
+        return 0 if beyond < 0.75 * step else None
+
+    def coarsen(self) -> Grid:
+        """Return the grid of every second row and column, the first of each included."""
+        return Grid(self.latitudes[::2], self.longitudes[::2])
+
+    def matches(self, other: Grid) -> bool:
+        """Whether both grids are the same but for rounding in files."""
+        return self.shape == other.shape and all(
+            np.allclose(getattr(self, name), getattr(other, name), rtol=0, atol=TOLERANCE)
+            for name in ("latitudes", "longitudes")
+        )
+
+    def __str__(self) -> str:
+        (h, w), lat, lon = self.shape, self.latitudes, self.longitudes
+        return f"{h} x {w} points, latitudes {lat[0]:g} to {lat[-1]:g}, longitudes {lon[0]:g} to {lon[-1]:g}"

@@ -1,0 +1,1 @@
+"""Scoring correctors against the raw ensemble, climatology and EMOS."""

@@ -1,0 +1,187 @@
+"""The verb `evaluate`: score correctors, the raw ensemble, climatology and the oracle on the same forecasts.
+
+Writes `scores.json`, `report.html` and `figures/` into `run_dir`; a task with several targets gets one folder
+each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+
+from conf import build, plain, verb
+from data_pipeline.archive import Archive, grid_of
+from data_pipeline.checks import whole
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.errors import InputError
+from data_pipeline.files import atomic_write
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from evaluation.aggregation import region_weights
+from evaluation.guard import check_corrector, check_name
+from evaluation.pictures import Example, Fields, best_model
+from evaluation.report import write_report
+from evaluation.scoreboard import Scoreboard
+from evaluation.scoring import Forecasts, Model, score_models
+from evaluation.tables import plain_table
+from models.corrector import Corrector, reference
+
+FORMAT = 1
+"""Version of `scores.json`; results of another version are made anew."""
+
+
+@verb("evaluate")
+def main(cfg: DictConfig) -> None:
+    """Open everything, score, write, print the table."""
+    archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
+    paths = corrector_paths(cfg)
+    whole("batch_size", cfg.batch_size, 1)
+    whole("seed", cfg.seed, 0)
+    correctors = {name: Corrector.load(path) for name, path in paths.items()}
+    inputs = describe(cfg, archive.fingerprint, paths)
+    folders = target_folders(Path(cfg.run_dir), task)
+    if done := finished(folders, inputs):
+        print("\n\n".join(plain_table(scores) for scores in done))
+        print(f"{cfg.run_dir} holds the scores of these correctors and data already; nothing was done")
+        return
+
+    years = split.years(cfg.split)
+    forecasts = ForecastDataset(archive, task, years, memory=0)  # each is read once
+    for name, path in paths.items():
+        check_corrector(correctors[name], path, task, forecasts.grid, years)
+    print(f"{len(forecasts)} forecasts of {forecasts.members} members on {forecasts.grid}", flush=True)
+    everyone = references(archive, task, split.years("train"), cfg.data.memory) | correctors
+    models = {name: corrector.bind(task) for name, corrector in everyone.items()}
+    land, oracle = land_share(archive, forecasts), open_oracle(archive, task, years)
+    regions = region_weights(forecasts.grid, land)
+    board = score_models(models, forecasts, regions, oracle, cfg.batch_size, cfg.seed)
+    about = {
+        "format": FORMAT, "split": cfg.split, "years": [min(years), max(years)], "members": forecasts.members,
+        "inputs": inputs,
+    }  # fmt: skip
+    tables = []
+    for target, folder in enumerate(folders):
+        scores = board.scores(target) | about
+        write_report(folder, scores, report_fields(board, scores, target, models, forecasts, land))
+        # The scores come last: where they are, the report is whole.
+        with atomic_write(folder / "scores.json", "w") as file:
+            json.dump(scores, file, indent=1, allow_nan=False)
+        tables.append(plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html")
+    print("\n\n".join(tables))
+
+
+def references(archive: Archive, task: Task, years: Collection[int], memory: int) -> dict[str, Corrector]:
+    """Return the raw ensemble and climatology, the latter fitted on the training `years`."""
+    print("fitting climatology on the training years", flush=True)
+    return {
+        name: reference(name, task, lambda narrow: ForecastDataset(archive, narrow, years, memory))
+        for name in ("raw", "climatology")
+    }
+
+
+def corrector_paths(cfg: DictConfig) -> dict[str, Path]:
+    """Return the corrector files by the names they are reported under."""
+    given = plain(cfg)["correctors"] or {}
+    if not isinstance(given, dict):
+        raise InputError(f"correctors must be {{NAME: path, ...}}, got {given!r}")
+    for name in given:
+        check_name(str(name))
+    return {str(name): Path(path) for name, path in given.items()}
+
+
+def describe(cfg: DictConfig, fingerprint: str, paths: Mapping[str, Path]) -> dict[str, Any]:
+    """Return what the scores depend on: options, data, and the contents of the corrector files."""
+    options = {name: value for name, value in plain(cfg).items() if name not in ("run_dir", "correctors")}
+    return {
+        "options": hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16],
+        "data": fingerprint,
+        "deepweather": version("deepweather"),
+        "correctors": {name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in paths.items()},
+    }
+
+
+def target_folders(run_dir: Path, task: Task) -> list[Path]:
+    """Return where the results of each target go: `run_dir` itself where there is but one."""
+    if len(task.targets) == 1:
+        return [run_dir]
+    return [run_dir / f"{target.name}{target.level or ''}" for target in task.targets]
+
+
+def finished(folders: Collection[Path], inputs: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the scores that are there already, if they are of this format and these inputs, else None."""
+    found = []
+    for folder in folders:
+        try:
+            scores = json.loads((folder / "scores.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        same = scores.get("format") == FORMAT and scores.get("inputs") == inputs
+        if not same or not (folder / "report.html").exists():
+            return None
+        found.append(scores)
+    return found
+
+
+def land_share(archive: Archive, forecasts: ForecastDataset) -> np.ndarray | None:
+    """Return the land-sea mask (H, W) of the archive, or None where it has none on this grid."""
+    if "lsm" not in archive.static or not grid_of(archive.static).matches(forecasts.grid):
+        return None
+    return archive.static["lsm"].values
+
+
+def open_oracle(archive: Archive, task: Task, years: Collection[int]) -> ForecastDataset | None:
+    """Return the oracle's forecasts that are valid in `years`, or None where there are none."""
+    if archive.oracle is None:
+        return None
+    starts = archive.oracle.forecasts(task.targets, task.lead_times).init_time.values.astype("datetime64[h]")
+    valid = starts[:, None] + np.array(task.lead_times)
+    if not set(valid.astype("datetime64[Y]").astype(int).ravel() + 1970) & set(years):
+        return None
+    return ForecastDataset(archive.oracle, task.only_targets(), years, memory=0)
+
+
+@torch.no_grad()
+def report_fields(
+    board: Scoreboard,
+    scores: Mapping[str, Any],
+    target: int,
+    models: Mapping[str, Model],
+    forecasts: Forecasts,
+    land: np.ndarray | None,
+) -> Fields:
+    """Return what the report's maps are drawn from, at the longest lead time that was scored."""
+    best, lead = best_model(scores), int(board.lead_times.max())
+    place = board.task.lead_times.index(lead)
+    row = typical_forecast(board, target, best, lead)
+    batch = Sample(*(tensor[None] for tensor in forecasts[row]))
+    raw, corrected = models["raw"](batch), models[best](batch)
+    example = Example(
+        int(board.init_times[row]), lead,
+        *(field[0, target].numpy() for field in (batch.target, raw.mean, corrected.mean, corrected.std)),
+    )  # fmt: skip
+    maps = {
+        statistic: {name: tally.per_cell[statistic][place, target].value for name, tally in board.tallies.items()}
+        for statistic in ("crps", "error")
+    }
+    return Fields(board.grid, lead, maps["crps"], maps["error"], example, land)
+
+
+def typical_forecast(board: Scoreboard, target: int, best: str, lead: int) -> int:
+    """Return the row of the forecast at which the gain of `best` over the raw ensemble is the median."""
+    rows = np.flatnonzero(board.lead_times == lead)
+    everywhere = list(board.regions).index("global")
+    raw, model = (board.tallies[name].per_forecast["crps"][rows, target, everywhere].value for name in ("raw", best))
+    order = np.argsort(raw - model)  # NaN, where nothing could be scored, comes last
+    return int(rows[order[(np.isfinite(raw - model).sum() - 1) // 2]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Guard: which correctors may be scored on a split at all.
+
+A score on years that a corrector has seen, or against another quantity, would look fine and mean nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from evaluation.scoreboard import ORACLE
+from models.corrector import Corrector
+
+RESERVED = ("raw", "climatology", ORACLE)
+SEEN = {"train_years": "trained", "val_years": "validated"}
+
+
+def check_name(name: str) -> None:
+    """Refuse names of correctors that the report uses itself or could not show."""
+    if name in RESERVED:
+        raise InputError(f"correctors.{name}: {name} is always scored under that name; give the corrector another one")
+    if not re.fullmatch(r"[\w.+-]+", name):
+        raise InputError(f"correctors: {name!r} is no name for a corrector; use letters, digits and . + - _")
+
+
+def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, years: Collection[int]) -> None:
+    """Refuse a corrector that has seen the scored `years`, or that is for another task or grid."""
+    for key, verb in SEEN.items():
+        span = corrector.provenance.get(key)
+        if span is None:
+            raise InputError(
+                f"{path} does not say on which years it was {verb}, so a leak cannot be ruled out; train it again"
+            )
+        if shared := sorted(set(years) & set(range(span[0], span[1] + 1))):
+            raise InputError(
+                f"{path} was {verb} on {shared[0]}, a year of the scored split ({min(years)}-{max(years)}); "
+                "score other years or train it without these"
+            )
+    theirs = corrector.task
+    if theirs.targets != task.targets:
+        raise InputError(
+            f"{path} predicts {_join(theirs.targets)}, the task {task.name} wants {_join(task.targets)}; "
+            "choose the task that it was trained for"
+        )
+    if theirs.lead_times != task.lead_times:
+        raise InputError(
+            f"{path} is for lead times {_join(theirs.lead_times)} h, the task {task.name} has "
+            f"{_join(task.lead_times)} h; choose the task that it was trained for"
+        )
+    if missing := [v for v in (*theirs.inputs, *theirs.static_names) if v not in (*task.inputs, *task.static_names)]:
+        raise InputError(
+            f"{path} reads {_join(missing)}, which the task {task.name} lacks; choose the task that it was trained for"
+        )
+    if not corrector.grid.matches(grid):
+        raise InputError(
+            f"{path} was made for {corrector.grid}, the data have {grid}; score it on data of its own grid"
+        )
+
+
+def _join(values: Collection[object]) -> str:
+    return ", ".join(map(str, values))

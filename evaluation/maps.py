@@ -1,0 +1,115 @@
+"""Maps of the globe in equal areas, so that one sees what an area-weighted score averages."""
+
+from __future__ import annotations
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from data_pipeline.grid import Grid
+from evaluation.style import FAINT, INK, RC, WIDTH
+
+SEQUENTIAL, DIVERGING, BETTER = "YlGnBu", "RdBu_r", "BrBG"
+"""Amounts; differences, red for too much; improvements, blue-green for better: all safe for every eye."""
+
+
+def map_figure(
+    grid: Grid,
+    fields: dict[str, np.ndarray],
+    *,
+    label: str,
+    cmap: str,
+    centred: bool,
+    land: np.ndarray | None,
+) -> Figure:
+    """Draw maps, titled by the keys of `fields`, side by side with one colour scale.
+
+    A `centred` scale is symmetric about zero. It ends at the 98th percentile, so that a few cells do not
+    bleach the rest.
+    """
+    columns = len(fields)
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(4.65 if columns == 1 else WIDTH, 3.0 if columns == 1 else 3.2), layout="constrained")
+        norm = scale(list(fields.values()), centred)
+        axes = [figure.add_subplot(1, columns, k + 1, projection=_projection(grid)) for k in range(columns)]
+        for ax, (title, field) in zip(axes, fields.items(), strict=True):
+            mesh = draw_field(ax, grid, field, norm, cmap, land)
+            ax.set_title(title)
+        add_colour_bar(figure, mesh, axes, label, centred)
+    return figure
+
+
+def scale(fields: list[np.ndarray], centred: bool) -> Normalize:
+    """Return the common scale of some fields; symmetric about zero where `centred`."""
+    values = np.concatenate([field[np.isfinite(field)] for field in fields])
+    if not values.size:
+        return Normalize(-1, 1)
+    if centred:
+        end = float(np.quantile(abs(values), 0.98)) or 1.0
+        return Normalize(-end, end)
+    low, high = (float(q) for q in np.quantile(values, [0.01, 0.99]))
+    return Normalize(low, high if high > low else low + 1)
+
+
+def draw_field(
+    ax: Axes, grid: Grid, field: np.ndarray, norm: Normalize, cmap: str, land: np.ndarray | None
+) -> matplotlib.cm.ScalarMappable:
+    """Draw one field (H, W) with the coast, where `land` (share of land) is one half."""
+    longitudes, columns = _unrolled(grid)
+    latitudes = np.array(grid.latitudes)
+    project = np.radians if ax.name == "mollweide" else np.asarray
+    mesh = ax.pcolormesh(
+        project(_edges(longitudes)), project(np.clip(_edges(latitudes), -90, 90)), field[:, columns],
+        norm=norm, cmap=cmap, rasterized=True,
+    )  # fmt: skip
+    if land is not None:
+        coast = ax.contour(
+            project(longitudes), project(latitudes), land[:, columns], [0.5], colors="#333333", linewidths=0.7
+        )
+        # As a path the projected coast would be the largest part of the page.
+        coast.set_rasterized(True)
+    ax.grid(visible=False)
+    ax.set(xticks=[], yticks=[])
+    if ax.name != "mollweide":
+        ax.set_aspect(1 / max(np.cos(np.radians(latitudes.mean())), 0.1))
+    for spine in ax.spines.values():
+        spine.set(visible=True, color=FAINT, linewidth=0.7)
+    return mesh
+
+
+def add_colour_bar(
+    figure: Figure, mesh: matplotlib.cm.ScalarMappable, axes: list[Axes], label: str, both_ends: bool
+) -> None:
+    """Add a slim horizontal colour bar with arrow heads where values run over the end."""
+    bar = figure.colorbar(
+        mesh, ax=axes, orientation="horizontal", label=label, aspect=34, shrink=0.7 if len(axes) == 1 else
+        0.45, pad=0.03, extend="both" if both_ends else "max",
+    )  # fmt: skip
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=2, color=INK)
+
+
+def _projection(grid: Grid) -> str:
+    return "mollweide" if grid.periodic else "rectilinear"
+
+
+def _unrolled(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    """Longitudes and column numbers from date line to date line; a globe's overlap by a column each side."""
+    longitudes = np.array(grid.longitudes)
+    if not grid.periodic:
+        return longitudes, np.arange(len(longitudes))
+    centred = (longitudes + 180) % 360 - 180
+    order = np.argsort(centred)
+    first, last = order[0], order[-1]
+    unrolled = np.concatenate([[centred[last] - 360], centred[order], [centred[first] + 360]])
+    return unrolled, np.concatenate([[last], order, [first]])
+
+
+def _edges(centres: np.ndarray) -> np.ndarray:
+    """Return the borders of cells around `centres`."""
+    if len(centres) == 1:
+        return np.array([centres[0] - 0.5, centres[0] + 0.5])
+    middle = (centres[1:] + centres[:-1]) / 2
+    return np.concatenate([[2 * centres[0] - middle[0]], middle, [2 * centres[-1] - middle[-1]]])

@@ -1,0 +1,45 @@
+"""Final scores from averaged statistics: here, and only here, roots and ratios are taken.
+
+Everything works on arrays of any shape, so that bootstrap replicates go through the same lines as the score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from evaluation.aggregation import Mean
+
+
+def scores(means: Mapping[str, Mean]) -> dict[str, np.ndarray]:
+    """Return the scores of one model that need no other.
+
+    `spread_skill` is the root of expected over actual squared error of the mean (see
+    `statistics.expected_squared_error`): 1 when calibrated, below 1 when overconfident.
+    """
+    rmse, spread = np.sqrt(means["squared_error"].value), np.sqrt(means["expected_squared_error"].value)
+    return {
+        "crps": means["crps"].value,
+        "crps_fair": means["crps_fair"].value,
+        "rmse": rmse,
+        "bias": means["error"].value,
+        "spread": spread,
+        "spread_skill": ratio(spread, rmse),
+    }
+
+
+def skill(score: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Return 1 - score / reference: 1 is perfect, 0 as good as the reference, negative worse."""
+    return 1 - ratio(score, reference)
+
+
+def captured(score: np.ndarray, raw: np.ndarray, oracle: np.ndarray) -> np.ndarray:
+    """Return the part of the reachable gain, (raw - score) / (raw - oracle): 0 for raw, 1 for the oracle."""
+    return ratio(raw - score, raw - oracle)
+
+
+def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Divide; NaN where the denominator is zero, for such a score says nothing."""
+    denominator = np.asarray(denominator, dtype=float)
+    return numerator / np.where(denominator == 0, np.nan, denominator)

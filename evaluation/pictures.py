@@ -1,0 +1,115 @@
+"""The pictures of a report: which there are, and what they are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from data_pipeline.grid import Grid
+from evaluation.charts import gain_chart, histogram_chart, skill_chart, spread_chart
+from evaluation.maps import BETTER, DIVERGING, SEQUENTIAL, add_colour_bar, draw_field, map_figure, scale
+from evaluation.style import RC, WIDTH
+
+
+@dataclass(frozen=True)
+class Example:
+    """One forecast of the split, every field (H, W) in physical units."""
+
+    init_time: int
+    lead_time: int
+    truth: np.ndarray
+    raw_mean: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+
+    @property
+    def valid(self) -> str:
+        """Start and valid time for people."""
+        start = datetime.fromtimestamp(self.init_time, UTC)
+        end = start + timedelta(hours=self.lead_time)
+        return f"{start:%-d %B %Y, %H} UTC + {self.lead_time} h, valid {end:%-d %B %Y, %H} UTC"
+
+
+@dataclass(frozen=True)
+class Fields:
+    """What maps are drawn from, at the longest lead time: averages (H, W) of each model and one example.
+
+    `land` is the share of land, None where it is not known.
+    """
+
+    grid: Grid
+    lead_time: int
+    crps: Mapping[str, np.ndarray]
+    bias: Mapping[str, np.ndarray]
+    example: Example
+    land: np.ndarray | None = None
+
+
+def best_model(scores: Mapping[str, Any]) -> str:
+    """Return the name of the corrector with the lowest CRPS; climatology where there is no corrector."""
+    models = scores["models"]
+    correctors = [name for name in models if name not in ("raw", "climatology")]
+    return min(correctors or ["climatology"], key=lambda name: models[name]["crps"])
+
+
+def draw_pictures(scores: Mapping[str, Any], fields: Fields) -> dict[str, Figure]:
+    """Return every picture of the report by the name of its file."""
+    best, units = best_model(scores), scores["units"]
+    raw, corrected = fields.crps["raw"], fields.crps[best]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        improvement = 100 * (raw - corrected) / np.where(raw > 0, raw, np.nan)
+
+    def draw(maps: dict[str, np.ndarray], label: str, cmap: str, centred: bool) -> Figure:
+        return map_figure(fields.grid, maps, label=label, cmap=cmap, centred=centred, land=fields.land)
+
+    bias = {name: fields.bias[name] for name in ("raw", best)}
+    pictures = {
+        "crps_raw": draw({"": raw}, f"CRPS of the raw ensemble ({units})", SEQUENTIAL, centred=False),
+        "improvement": draw({"": improvement}, f"{best}: CRPS below raw (%)", BETTER, centred=True),
+        "bias": draw(bias, f"mean forecast − analysis ({units})", DIVERGING, centred=True),
+        "skill": skill_chart(scores),
+        "histograms": histogram_chart(scores),
+        "spread": spread_chart(scores),
+        "example": _example_figure(fields, best, units),
+    }
+    if scores["oracle"] and best != "climatology":
+        pictures["gain"] = gain_chart(scores)
+    return pictures
+
+
+def _example_figure(fields: Fields, best: str, units: str) -> Figure:
+    """Analysis, both means, their errors and the corrected spread of one forecast."""
+    example = fields.example
+    values = {"analysis": example.truth, "raw mean": example.raw_mean, f"{best} mean": example.mean}
+    errors = {
+        "raw − analysis": example.raw_mean - example.truth,
+        f"{best} − analysis": example.mean - example.truth,
+    }
+    projection = "mollweide" if fields.grid.periodic else "rectilinear"
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
+        axes = figure.subplots(2, 3, subplot_kw={"projection": projection})
+        panels = (
+            (axes[0], values, False, "RdYlBu_r", units),
+            (axes[1, :2], errors, True, DIVERGING, f"error of the mean ({units})"),
+            (
+                axes[1, 2:],
+                {f"{best} spread": example.std},
+                False,
+                SEQUENTIAL,
+                f"standard deviation ({units})",
+            ),
+        )
+        for row, content, centred, cmap, label in panels:
+            norm = scale(list(content.values()), centred)
+            for ax, (title, field) in zip(row, content.items(), strict=True):
+                mesh = draw_field(ax, fields.grid, field, norm, cmap, fields.land)
+                ax.set_title(title)
+            add_colour_bar(figure, mesh, list(row), label, centred)
+    return figure

@@ -1,0 +1,79 @@
+"""Numbers for every grid cell from a predictive distribution and the truth.
+
+They are averaged over cells and dates just as they are; everything that is not linear (roots, ratios, skills)
+waits in `metrics` until the averages are complete. A cell whose truth is NaN gives NaN and is left out there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_pipeline.errors import InputError
+from models.distribution import Distribution, Ensemble
+
+STATISTICS = ("crps", "crps_fair", "error", "squared_error", "expected_squared_error")
+
+
+def cell_statistics(distribution: Distribution, truth: Tensor) -> dict[str, Tensor]:
+    """Return each of `STATISTICS` for every element of `truth`, in its shape."""
+    error = distribution.mean - truth
+    return {
+        "crps": distribution.crps(truth),
+        "crps_fair": distribution.crps(truth, fair=True),
+        "error": error,
+        "squared_error": error.square(),
+        "expected_squared_error": torch.where(truth.isnan(), truth, expected_squared_error(distribution)),
+    }
+
+
+def expected_squared_error(distribution: Distribution) -> Tensor:
+    """Squared error that the mean would have on average if the truth were drawn from the distribution.
+
+    The variance; for M exchangeable members (M + 1)/M times their unbiased variance, because the mean of a
+    few members is itself uncertain (Fortin et al. 2014, doi:10.1175/JHM-D-14-0008.1).
+    """
+    variance = distribution.std.square()
+    if not isinstance(distribution, Ensemble):
+        return variance
+    M = len(distribution.members)
+    if M < 2:
+        raise InputError("an ensemble of one member has no spread to score; give at least two members")
+    return variance * ((M + 1) / M)
+
+
+def histogram_bins(distribution: Distribution, default: int) -> int:
+    """Return how many bins the calibration histogram has: M + 1 for M members, else `default`."""
+    return len(distribution.members) + 1 if isinstance(distribution, Ensemble) else default
+
+
+def calibration_bin(distribution: Distribution, truth: Tensor, uniform: Tensor, bins: int) -> Tensor:
+    """Return the bin (0 ... bins - 1) of the rank or PIT histogram that the truth falls into, as int64.
+
+    For an ensemble, the rank of the truth among its members; a truth that equals some of them is put between
+    them at random (Hamill 2001, doi:10.1175/1520-0493(2001)129<0550:IORHFV>2.0.CO;2). For other distributions
+    the probability integral transform F(y-) + u (F(y) - F(y-)), which is uniform also where the distribution
+    has point masses (Czado et al. 2009, doi:10.1111/j.1541-0420.2009.01191.x). `uniform` holds u in [0, 1) in
+    the shape of `truth`; cells without truth get a bin that means nothing.
+    """
+    if isinstance(distribution, Ensemble):
+        below = (distribution.members < truth).sum(0)
+        equal = (distribution.members == truth).sum(0)
+        return below + (uniform * (equal + 1)).long().clamp(max=equal)
+    upper = distribution.cdf(truth)
+    lower = distribution.cdf(torch.nextafter(truth, torch.full_like(truth, -torch.inf)))
+    probability = (lower + uniform * (upper - lower)).nan_to_num(0.0)
+    return (probability * bins).long().clamp(0, bins - 1)
+
+
+def tie_breaker(seed: int, init_time: Tensor, lead_time: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return the `uniform` of `calibration_bin` for a batch of forecasts, (B, *shape).
+
+    Drawn per forecast, so that neither the order nor the batch size changes a score.
+    """
+    draws = [
+        np.random.default_rng([seed, int(start) % 2**63, int(lead)]).random(shape, dtype=np.float32)
+        for start, lead in zip(init_time, lead_time, strict=True)
+    ]
+    return torch.from_numpy(np.stack(draws))

@@ -1,0 +1,182 @@
+"""Corrector: task, grid, normaliser and model as one thing, and as one file.
+
+Physical units in, physical units out. The file holds tensors and JSON (safetensors): opening one runs no code
+from it, only classes of `models` that it names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from data_pipeline.dataset import ForecastDataset, batches
+from data_pipeline.errors import InputError
+from data_pipeline.files import atomic_path
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.coupling import ensemble_copula_coupling
+from models.distribution import Distribution
+from models.normalizer import Normalizer
+
+FORMAT = 1
+
+
+class Corrector(nn.Module):
+    """A model with all that it needs to correct a forecast.
+
+    `spec` describes the model (`_target_` and hyper-parameters), `static` are its static fields in physical units,
+    `provenance` says what it was made from; evaluation refuses years that it names as training or validation.
+    """
+
+    static: Tensor
+
+    def __init__(
+        self, task: Task, grid: Grid, spec: dict[str, Any], static: Tensor, provenance: dict | None = None
+    ) -> None:
+        super().__init__()
+        self.task, self.grid, self.spec, self.provenance = task, grid, dict(spec), dict(provenance or {})
+        self.model = build_model(spec, task, grid)
+        self.normalizer = Normalizer(task, grid)
+        self.register_buffer("static", static.clone())
+
+    def forward(self, sample: Sample) -> Distribution:
+        """Return the corrected distribution over (B, T, H, W) in physical units."""
+        return self.normalizer.physical(self.model(self.normalizer(sample)))
+
+    def members(self, sample: Sample, raw: Tensor | None = None) -> Tensor:
+        """Return corrected members (M, B, T, H, W) in the rank order of the raw ones, within physical bounds.
+
+        `raw`, of the same shape, are the raw members if they are known better than the sample's precision tells.
+        """
+        if raw is None:
+            raw = sample.ensemble[:, :, list(self.task.target_channels)].movedim(1, 0)
+        members = ensemble_copula_coupling(self(sample), raw)
+        for index, target in enumerate(self.task.targets):
+            if target.bounds != (None, None):
+                members[:, :, index].clamp_(*target.bounds)
+        return members
+
+    def bind(self, task: Task) -> Callable[[Sample], Distribution]:
+        """Return this corrector as a function of samples of a wider task."""
+        if task == self.task:
+            return self
+        return lambda sample: self(narrow(sample, task, self.task))
+
+    def fit(self, dataset: ForecastDataset, batch_size: int = 8) -> None:
+        """Fit the normaliser, then what the model can learn at once rather than step by step."""
+        self.normalizer.fit(lambda: batches(dataset, batch_size))
+        if callable(normalise := getattr(self.model, "normalise", None)):
+            normalise(*self.normalizer.target_scaling)
+        if callable(fit := getattr(self.model, "fit", None)):
+            fit(self.normalizer(batch) for batch in batches(dataset, batch_size))
+
+    def save(self, path: str | Path) -> None:
+        """Write the one file."""
+        description = {
+            "format": FORMAT,
+            "task": self.task.to_json(),
+            "grid": {"latitudes": self.grid.latitudes, "longitudes": self.grid.longitudes},
+            "model": self.spec,
+            "provenance": self.provenance,
+        }
+        with atomic_path(path) as partial:
+            tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+            save_file(tensors, partial, metadata={"deepweather": json.dumps(description)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Corrector:
+        """Read the one file; whatever is wrong with it is said with its name."""
+        if not Path(path).is_file():
+            raise InputError(f"there is no corrector {path}; make one with `deepweather train`")
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path} is not a whole safetensors file ({error}); train the corrector again") from None
+        if "deepweather" not in metadata:
+            raise InputError(f"{path} holds tensors but no corrector; give the corrector.safetensors of a training run")
+        description = json.loads(metadata["deepweather"])
+        if description["format"] != FORMAT:
+            raise InputError(f"{path} has format {description['format']}, this version reads {FORMAT}; train it again")
+        corrector = cls(
+            Task(**description["task"]),
+            Grid(**description["grid"]),
+            description["model"],
+            tensors["static"],
+            description["provenance"],
+        )
+        corrector.load_state_dict(tensors)
+        return corrector.eval()
+
+
+def reference(name: str, task: Task, years_of: Callable[[Task], ForecastDataset]) -> Corrector:
+    """Return the corrector `raw` or `climatology`, which need no training run.
+
+    `years_of(task)` opens the training years; climatology is fitted on them.
+    """
+    spec = {"_target_": {"raw": "models.raw.Raw", "climatology": "models.climatology.Climatology"}[name]}
+    task = needs(spec, task)
+    dataset = years_of(task)
+    corrector = Corrector(task, dataset.grid, spec, dataset.static)
+    if name != "raw":
+        corrector.fit(dataset)
+    return corrector.eval()
+
+
+def narrow(sample: Sample, task: Task, to: Task) -> Sample:
+    """Return a batch of `task` as one of `to`, whose inputs, static fields and targets are among those of `task`."""
+    inputs = [task.inputs.index(variable) for variable in to.inputs]
+    return sample._replace(
+        ensemble=sample.ensemble[:, :, inputs],
+        mask=sample.mask[:, inputs],
+        static=sample.static[:, [task.static_names.index(name) for name in to.static_names]],
+        target=sample.target[:, [task.targets.index(variable) for variable in to.targets]],
+    )
+
+
+def needs(spec: dict[str, Any], task: Task) -> Task:
+    """Return what the model of `spec` reads of a task: all of it, or for some models the targets alone."""
+    return task.only_targets() if getattr(model_class(spec), "targets_only", False) else task
+
+
+def build_model(spec: dict[str, Any], task: Task, grid: Grid) -> nn.Module:
+    """Make the model that `spec` describes."""
+    kind = model_class(spec)
+    arguments = {name: value for name, value in spec.items() if name != "_target_"}
+    known = list(inspect.signature(kind).parameters)[2:]
+    if unknown := [name for name in arguments if name not in known]:
+        raise InputError(f"{kind.__name__} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}")
+    return kind(task, grid, **arguments)
+
+
+def model_class(spec: dict[str, Any]) -> type[nn.Module]:
+    """Return the class that `spec` names; only modules of `models` are looked at."""
+    target = str(spec.get("_target_"))
+    module, _, name = target.rpartition(".")
+    if not module.startswith("models."):
+        raise InputError(f"{target} is not a model of this project; a model's _target_ starts with models.")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        raise InputError(f"there is no model {target} in this version; see conf/model for those there are") from None
+    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+        raise InputError(f"{target} is not a model; see conf/model for those there are")
+    return found
+
+
+@torch.no_grad()
+def forecast(corrector: Corrector, sample: Sample, raw: Tensor) -> Tensor:
+    """Return the corrected members (M, T, H, W) of one sample in the rank order of the `raw` ones, (M, T, H, W)."""
+    batch = Sample(*(tensor[None] for tensor in sample))
+    return corrector.members(batch, raw[:, None])[:, 0]

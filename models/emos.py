@@ -1,0 +1,184 @@
+"""EMOS: ensemble model output statistics, the classical correction that every network has to beat.
+
+Mean and spread of the ensemble enter a small regression of its own at every cell and lead time (Gneiting et
+al. 2005, doi:10.1175/MWR2904.1): `fit_emos` and `predict_emos` on bare arrays, `EMOS` as a model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.cases import gather, lead_index
+from models.distribution import FAMILIES, Ensemble, LocationScale
+from models.regression import Regression, cell_blocks
+from models.season import season
+
+
+def coefficient_names(regression: Regression, seasonal: bool) -> tuple[str, ...]:
+    """Return what the rows of a coefficient tensor mean.
+
+    μ = a + b mean [+ c cos φ + d sin φ] with the phase φ of the year; σ² = γ² + δ² std², or
+    log σ = γ + δ log std, where a std below `least`, the smallest of the training, counts as `least`.
+    """
+    season_terms, guard = ("c", "d") if seasonal else (), ("least",) if regression.scale == "log" else ()
+    return ("a", "b", *season_terms, "gamma", "delta", *guard)
+
+
+def raw_coefficients(regression: Regression, seasonal: bool) -> Tensor:
+    """Return the coefficients (P,) that leave mean and standard deviation as they are."""
+    unit = FAMILIES[regression.family].standard.std
+    spread = (
+        {"gamma": -math.log(unit), "delta": 1.0} if regression.scale == "log" else {"gamma": 0.0, "delta": 1 / unit}
+    )
+    values = {"b": 1.0} | spread
+    return torch.tensor([values.get(name, 0.0) for name in coefficient_names(regression, seasonal)])
+
+
+def fit_emos(
+    regression: Regression,
+    mean: Tensor,
+    std: Tensor,
+    truth: Tensor,
+    season: Sequence[Tensor] = (),
+    *,
+    lower: Tensor | None = None,
+    shared: bool = False,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """Return coefficients (P, K), float64, of K cells from N cases of ensemble mean, std and truth (N, K).
+
+    `season` holds the cosine and the sine of the year's phase, (N, 1) each, or nothing; `lower` (K,) the
+    points at which a censored family is censored. `shared` pools all cells, which count by their `weight`
+    (K,), and returns (P, 1). A case with a NaN is left out; coefficients are NaN where cases are too few or
+    without error.
+    """
+    regression.check_lower(lower)
+
+    def arranged(values: Tensor) -> Tensor:
+        values = values.to(truth.device).expand_as(truth)
+        return values.reshape(-1, 1) if shared else values
+
+    mean, std, weight = arranged(mean), arranged(std), arranged(torch.ones(()) if weight is None else weight)
+    season, lower = [arranged(term) for term in season], None if lower is None else arranged(lower)
+    truth = arranged(truth)
+    fitted = []
+    for cells in cell_blocks(*reversed(truth.shape)):
+        m, s, y, w, *terms = (values[:, cells].T for values in (mean, std, truth, weight, *season))
+        valid = m.isfinite() & s.isfinite() & y.isfinite()
+        m, s, y, w = (torch.where(valid, values, 0) for values in (m, s, y, w))
+        guard = []
+        if regression.scale == "log":
+            least = torch.where(s > 0, s, torch.inf).amin(1, keepdim=True)
+            guard = [torch.where(least.isfinite(), least, 1)]
+            s = torch.maximum(s, guard[0]).log()
+        one = torch.ones_like(m[:1])
+        found = regression.fit([one, m, *terms], [one, s], y, w, None if lower is None else lower[:, cells].T)
+        if regression.scale == "quadratic":
+            found[-2:].abs_()  # only their squares count
+        known = ~found[:1].isnan()
+        fitted.append(torch.cat([found, *(torch.where(known, g.T, torch.nan).to(found) for g in guard)]))
+    return torch.cat(fitted, dim=1)
+
+
+def predict_emos(
+    regression: Regression,
+    coefficients: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    season: Sequence[Tensor] = (),
+    lower: Tensor | None = None,
+) -> LocationScale:
+    """Return the distribution (*S) for coefficients (P, *S), ensemble mean, std and the season's terms."""
+    if regression.scale == "log":
+        coefficients, least = coefficients[:-1], coefficients[-1]
+        std = torch.maximum(std, least).log()
+    return regression.predict(coefficients, [torch.ones_like(mean), mean, *season], [torch.ones_like(std), std], lower)
+
+
+class EMOS(nn.Module):
+    """Corrects mean and spread of the ensemble, with coefficients per cell, target and lead time.
+
+    Unfitted, and at cells without truth, it has the ensemble's own mean and standard deviation. `seasonal`
+    lets the bias follow the year, `shared` takes one set of coefficients for the whole globe. `family`,
+    `scale` and `score` are those of `Regression`; `lower` is the value at which a censored family is
+    censored, in the target's units.
+    """
+
+    targets_only = True
+    coefficients: Tensor
+    lower: Tensor | None
+
+    def __init__(
+        self,
+        task: Task,
+        grid: Grid,
+        family: str = "normal",
+        seasonal: bool = True,
+        scale: str = "quadratic",
+        score: str = "crps",
+        shared: bool = False,
+        lower: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.regression = Regression(family, scale, score)
+        self.regression.check_lower(lower)
+        self.seasonal, self.shared, self._task = seasonal, shared, task
+        self._targets, self._lower = list(task.target_channels), lower
+        raw = raw_coefficients(self.regression, seasonal)
+        L, T, cells = len(task.lead_times), len(task.targets), (1, 1) if shared else grid.shape
+        self.register_buffer("coefficients", raw.view(-1, 1, 1, 1).expand(L, -1, T, *cells).clone())
+        self.register_buffer("lower", None if lower is None else torch.full((T, *grid.shape), float(lower)))
+        self._area = torch.tensor(grid.weights, dtype=torch.float32).repeat_interleave(grid.shape[1])
+
+    def forward(self, sample: Sample) -> LocationScale:
+        """Return the corrected distribution over (B, T, H, W)."""
+        mean, std, terms = self._predictors(sample)
+        coefficients = self.coefficients[lead_index(sample.lead_time, self._task)].movedim(1, 0).to(mean)
+        return predict_emos(self.regression, coefficients, mean, std, terms, self.lower)
+
+    def normalise(self, location: Tensor, scale: Tensor) -> None:
+        """Put the censoring point into the units (x - location)/scale, in which samples will come."""
+        if self.lower is not None and self._lower is not None:
+            self.lower.copy_((self._lower - location) / scale)
+
+    @torch.no_grad()
+    def fit(self, batches: Iterable[Sample]) -> None:
+        """Fit all cells to the training samples, which are read once; 12 bytes per case stay in memory."""
+        for lead, (mean, std, truth, *terms) in enumerate(gather(batches, self._task, self._case)):
+            # One set of coefficients for the whole globe is still one for each target.
+            for t in range(len(self._targets)):
+                found = fit_emos(
+                    self.regression,
+                    mean[:, t].flatten(1),
+                    std[:, t].flatten(1),
+                    truth[:, t].flatten(1),
+                    [term.flatten(1) for term in terms],
+                    lower=None if self.lower is None else self.lower[t].flatten(),
+                    shared=self.shared,
+                    weight=self._area if self.shared else None,
+                )
+                known = self.coefficients[lead, :, t]
+                found = found.view(known.shape).to(known)
+                known.copy_(torch.where(found.isnan(), known, found))
+
+    def _predictors(self, sample: Sample) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return ensemble mean and standard deviation (B, T, H, W) and the season's terms (B, 1, 1, 1)."""
+        ensemble = Ensemble(sample.ensemble[:, :, self._targets].movedim(1, 0))
+        mean, std = ensemble.mean, ensemble.std
+        if not self.seasonal:
+            return mean, std, []
+        terms = season(sample.init_time, sample.lead_time).to(mean)
+        return mean, std, [term[:, None, None, None] for term in terms.T]
+
+    def _case(self, sample: Sample) -> tuple[Tensor, ...]:
+        """Return what a fit needs of a batch; the truth is NaN where it or a member is missing."""
+        mean, std, terms = self._predictors(sample)
+        truth = sample.target.masked_fill(~sample.mask[:, self._targets], torch.nan)
+        return mean, std, truth, *terms

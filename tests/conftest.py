@@ -1,0 +1,122 @@
+"""What several test folders share."""
+
+import contextlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import deepweather
+import pytest
+import torch
+import xarray as xr
+from hypothesis import HealthCheck, settings
+from torch.utils.data import Dataset
+
+from data_pipeline.dataset import static_fields
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+
+ROOT = Path(__file__).parents[1]
+
+# A change is judged by the same examples on every machine; `HYPOTHESIS_PROFILE=explore make test` looks for new ones.
+settings.register_profile("gate", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
+
+
+@pytest.fixture(scope="session")
+def samples() -> Path:
+    """Folder of small real files, from DEEPWEATHER_SAMPLES or `shared/data` beside the checkout."""
+    folder = Path(os.environ.get("DEEPWEATHER_SAMPLES", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real sample files: set DEEPWEATHER_SAMPLES to their folder ({folder} is none)")
+    return folder
+
+
+class Ended(NamedTuple):
+    """How a command ended, as a shell would see it."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def run_command(folder: Path, *arguments: str) -> Ended:
+    """Run `deepweather ARGUMENTS` in `folder`, in this process: starting Python anew takes seconds each time."""
+    before = Path.cwd(), sys.argv, dict(os.environ), [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    stdout, stderr = io.StringIO(), io.StringIO()
+    code = 0
+    try:
+        os.chdir(folder)
+        sys.argv = ["deepweather", *arguments]
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+            deepweather.main()
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    finally:
+        os.chdir(before[0])
+        sys.argv = before[1]
+        os.environ.clear()
+        os.environ.update(before[2])
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before[3], strict=True):
+            signal.signal(number, handler)
+    return Ended(code, stdout.getvalue(), stderr.getvalue())
+
+
+@pytest.fixture(scope="session")
+def command() -> Callable[..., Ended]:
+    """The command line, in this process."""
+    return run_command
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests neither read nor fill the user's cache of GRIB indices."""
+    os.environ["DEEPWEATHER_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+class Toy(Dataset):
+    """Samples in memory: a smooth signal, an ensemble with a known bias that is too sure of itself."""
+
+    def __init__(self, task: Task, grid: Grid, count: int, members: int = 5, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        H, W = grid.shape
+        self.task, self.grid, self.members = task, grid, members
+        self.static = static_fields(grid, replace(task, static=()), xr.Dataset())
+        self.static = torch.cat([self.static, torch.rand(len(task.static), H, W, generator=generator)])
+        C, targets = len(task.inputs), list(task.target_channels)
+        self.samples = []
+        for k in range(count):
+            centre = (
+                280 + 10 * torch.randn(C, 1, 1, generator=generator) + 2 * torch.randn(C, H, W, generator=generator)
+            )
+            noise = 0.5 * torch.randn(members, C, H, W, generator=generator)
+            truth = centre[targets] - 1.0 - self.static[0] + 1.0 * torch.randn(len(targets), H, W, generator=generator)
+            self.samples.append(
+                Sample(
+                    ensemble=centre + noise,
+                    mask=torch.ones(C, H, W, dtype=torch.bool),
+                    static=self.static,
+                    target=truth,
+                    init_time=torch.tensor(1_000_000_000 + k * 4 * 86400),
+                    lead_time=torch.tensor(task.lead_times[k % len(task.lead_times)]),
+                )
+            )
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.samples[index]
+
+
+@pytest.fixture(scope="session")
+def toy() -> type[Toy]:
+    """The class of toy data sets."""
+    return Toy

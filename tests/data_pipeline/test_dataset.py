@@ -1,0 +1,149 @@
+"""Archive to samples, on GRIB files whose every value says where it belongs."""
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.archive import Archive
+from data_pipeline.dataset import ForecastDataset, Split, batches
+from data_pipeline.errors import InputError
+from data_pipeline.grib import Encoder
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+
+GRID = Grid.regular(5, 8)
+STARTS = (20151228, 20151231, 20160104)
+LEADS = (24, 48)
+TASK = Task("toy", ["2t", "sst"], ["2t"], LEADS, ["lsm"])
+LAND = np.zeros(GRID.shape)
+LAND[1:3, 2:5] = 1
+
+
+def value(start, lead, number):
+    """One field value per message: 280, then day of month, lead and member as digits."""
+    return 280 + start % 100 + lead / 100 + number / 1000
+
+
+def write(path, *messages):
+    path.write_bytes(b"".join(messages))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("archive")
+    local = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26, "typeOfLevel": "surface"}
+    forecast = Encoder(GRID, **local, stream="enfh", type="pf", stepUnits="h", bitsPerValue=24)
+    ensemble = []
+    for start in STARTS:
+        for lead in LEADS:
+            for number in (1, 2, 3):
+                keys = {"dataDate": start, "endStep": lead, "perturbationNumber": number}
+                field = np.full(GRID.shape, value(start, lead, number))
+                ensemble.append(forecast.encode(field, shortName="2t", **keys))
+                ensemble.append(forecast.encode(np.where(LAND > 0, np.nan, field), shortName="sst", **keys))
+    write(folder / "ensemble", *ensemble)
+    analysis = Encoder(GRID, **local, stream="oper", type="an", shortName="2t", bitsPerValue=24)
+    # 29, 30 December, 1, 2, 5 January: the start of 4 January has no truth at 48 h.
+    dates = (20151229, 20151230, 20160101, 20160102, 20160105)
+    write(folder / "analysis", *(analysis.encode(np.full(GRID.shape, d % 10000 + 0.5), dataDate=d) for d in dates))
+    write(folder / "static", Encoder(GRID, **local, shortName="lsm").encode(LAND, dataDate=20180101))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def archive(folder):
+    return Archive([f"{folder}/ensemble"], [f"{folder}/analysis"], [f"{folder}/static"])
+
+
+def cases(dataset):
+    """Day of the start and lead time of every sample."""
+    return [
+        (int(np.datetime64(int(sample.init_time), "s").astype(object).day), int(sample.lead_time)) for sample in dataset
+    ]
+
+
+def test_a_forecast_belongs_to_the_year_in_which_it_is_valid(archive):
+    assert cases(ForecastDataset(archive, TASK, [2015])) == [(28, 24), (28, 48)]
+    assert cases(ForecastDataset(archive, TASK, [2016])) == [(31, 24), (31, 48), (4, 24)]
+
+
+def test_every_number_is_where_it_belongs(archive):
+    sample = ForecastDataset(archive, TASK, [2016])[1]
+    assert sample.ensemble.shape == (3, 2, *GRID.shape)
+    for number in (1, 2, 3):
+        torch.testing.assert_close(
+            sample.ensemble[number - 1, 0], torch.full(GRID.shape, value(20151231, 48, number)), rtol=1e-6, atol=0
+        )
+    torch.testing.assert_close(sample.target, torch.full((1, *GRID.shape), 102.5))
+    assert torch.equal(sample.mask[0], torch.ones(GRID.shape, dtype=torch.bool))
+    assert torch.equal(sample.mask[1], torch.from_numpy(LAND == 0))
+    assert torch.equal(sample.static[3], torch.from_numpy(LAND).float())
+    # Longitude 90 E on the equator is the point (0, 1, 0).
+    torch.testing.assert_close(sample.static[:3, 2, 2], torch.tensor([0.0, 0.0, 1.0]), atol=1e-6, rtol=0)
+
+
+def test_batches_have_all_samples_in_order(archive):
+    dataset = ForecastDataset(archive, TASK, [2016])
+    sizes = [len(batch.target) for batch in batches(dataset, 2)]
+    assert sizes == [2, 1]
+    assert torch.equal(next(batches(dataset, 3)).lead_time, torch.tensor([24, 48, 24]))
+
+
+@pytest.mark.parametrize("memory", [0, 3000, 10**9])
+def test_memory_changes_nothing_but_where_samples_come_from(archive, memory):
+    dataset = ForecastDataset(archive, TASK, [2016], memory)
+    for index in (0, 2, 0):
+        again = ForecastDataset(archive, TASK, [2016], 0)[index]
+        for ours, theirs in zip(dataset[index], again, strict=True):
+            torch.testing.assert_close(ours, theirs, equal_nan=True)
+    kept = [index for index in range(3) if dataset[index] is dataset[index]]
+    size = sum(t.nbytes for t in dataset[0]) - dataset.static.nbytes
+    assert len(kept) == min(3, memory // size)
+
+
+def test_years_without_forecasts_say_what_there_is(archive):
+    with pytest.raises(InputError, match=r"valid in 1999-2000 .* starts between 2015-12-28.* and 2016-01-04"):
+        ForecastDataset(archive, TASK, [1999, 2000])
+
+
+def test_an_unknown_static_field_is_named(archive):
+    with pytest.raises(InputError, match="wants the static field sdor, the data source has lsm"):
+        ForecastDataset(archive, Task("toy", ["2t"], ["2t"], LEADS, ["sdor"]), [2016])
+
+
+def test_another_grid_of_the_truth_is_refused(archive, folder, tmp_path):
+    other = Encoder(Grid.regular(7, 8), centre="ecmf", typeOfLevel="surface", shortName="2t", type="an")
+    write(tmp_path / "analysis", other.encode(np.zeros((7, 8)), dataDate=20160101))
+    mixed = Archive([f"{folder}/ensemble"], [f"{tmp_path}/analysis"])
+    with pytest.raises(InputError, match=r"the ensemble has 5 x 8 points.* the analysis 7 x 8 points"):
+        ForecastDataset(mixed, TASK.only_targets(), [2016])
+
+
+def test_the_fingerprint_follows_the_files(folder, tmp_path):
+    def fingerprint():
+        return Archive([f"{tmp_path}/*"], [f"{folder}/analysis"]).fingerprint
+
+    (tmp_path / "a").write_bytes((folder / "ensemble").read_bytes())
+    first = fingerprint()
+    assert fingerprint() == first
+    (tmp_path / "b").write_bytes(b"GRIB")
+    assert fingerprint() != first
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"val": (2010, 2015)}, "data.split.val shares 2010"),
+        ({"test": (2017, 2016)}, r"data.split.test must be \[first year, last year\]"),
+        ({"train": ("1998", 2012)}, r"data.split.train must be \[first year, last year\]"),
+    ],
+)
+def test_splits_check_themselves(change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Split(**({"train": (1998, 2012), "val": (2013, 2014), "test": (2015, 2016)} | change))
+
+
+def test_an_unknown_split_is_named():
+    with pytest.raises(InputError, match="there is no split 'dev'; choose one of train, val, test"):
+        Split((1998, 2012), (2013, 2014), (2015, 2016)).years("dev")

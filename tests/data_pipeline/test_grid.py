@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+
+
+@given(rows=st.integers(3, 400), columns=st.integers(4, 50))
+def test_weights_are_areas_of_the_sphere(rows, columns):
+    grid = Grid.regular(rows, columns)
+    # The polar cap of half a row has area 1 - cos(half a row), out of 2 for the sphere.
+    cap = 1 - np.cos(np.radians(90 / (rows - 1)))
+    assert grid.weights.mean() == pytest.approx(1)
+    assert grid.weights[[0, -1]] / rows * 2 == pytest.approx(np.array([cap, cap]))
+
+
+def test_weights_integrate_a_polynomial_of_the_sphere():
+    grid = Grid.regular(361, 4)
+    mu = np.sin(np.radians(grid.latitudes))
+    assert (grid.weights * mu**2).mean() == pytest.approx(1 / 3, rel=1e-4)
+
+
+def test_a_global_grid_goes_round_and_reaches_the_poles():
+    grid = Grid.regular(33, 64)
+    assert grid.periodic
+    assert (grid.across_pole(0), grid.across_pole(-1)) == (1, 1)
+
+
+def test_half_shifted_rows_mirror_themselves_at_the_pole():
+    grid = Grid(tuple(np.arange(87.5, -90, -5)), tuple(np.arange(0, 360, 5.0)))
+    assert (grid.across_pole(0), grid.across_pole(-1)) == (0, 0)
+
+
+def test_a_limited_area_ends_at_its_edges():
+    grid = Grid((60.0, 55.0, 50.0), (-10.0, -5.0, 0.0, 5.0))
+    assert not grid.periodic
+    assert grid.across_pole(0) is None
+    assert grid.across_pole(-1) is None
+
+
+def test_coarsening_keeps_the_poles_of_odd_grids():
+    grid = Grid.regular(361, 720)
+    shapes = [(grid := grid.coarsen()).shape for _ in range(3)]
+    assert shapes == [(181, 360), (91, 180), (46, 90)]
+    assert grid.latitudes[0] == 90
+    assert grid.periodic
+
+
+def test_grids_match_within_the_rounding_of_grib1():
+    exact = Grid.regular(33, 64)
+    rounded = Grid(tuple(np.round(exact.latitudes, 3)), tuple(np.round(exact.longitudes, 3)))
+    assert exact.matches(rounded)
+    assert not exact.matches(Grid.regular(33, 72))
+
+
+@pytest.mark.parametrize(
+    ("latitudes", "longitudes", "sentence"),
+    [
+        ((10, 20), (0, 10), "north first"),
+        ((95, 20), (0, 10), "within"),
+        ((20, 10), (10, 0), "increase"),
+        ((20, 10), (0, 180, 360), "span less than 360"),
+        ((), (0, 10), "latitudes"),
+        ((20, float("nan")), (0, 10), "within"),
+    ],
+)
+def test_nonsense_is_rejected_with_its_values(latitudes, longitudes, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Grid(latitudes, longitudes)

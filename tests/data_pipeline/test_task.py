@@ -1,0 +1,44 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.errors import InputError
+from data_pipeline.task import Task, Variable
+
+T850 = {"name": "t850", "inputs": ["z@850", "t@850"], "targets": ["t@850"], "lead_times": [24, 48]}
+
+
+@given(st.builds(Variable, st.sampled_from(["2t", "t", "10u", "msl"]), st.integers(0, 1100)))
+def test_a_variable_reads_what_it_writes(variable):
+    assert Variable.parse(str(variable)) == variable
+
+
+def test_a_task_survives_json():
+    task = Task(**T850, static=["lsm"])
+    assert Task(**task.to_json()) == task
+    assert task.target_channels == (1,)
+    assert task.static_names[-1] == "lsm"
+
+
+def test_a_target_starts_from_its_own_ensemble():
+    task = Task(**T850).only_targets()
+    assert task.inputs == task.targets == (Variable("t", 850),)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"targets": ["q@850"]}, "add the target q@850 to the inputs"),
+        ({"inputs": ["t@850", "t@850"]}, "different variables"),
+        ({"inputs": "t@850"}, "must be a list"),
+        ({"inputs": ["t@high", "t@850"]}, "cannot read the variable 't@high'"),
+        ({"inputs": ["t@5000", "t@850"]}, "between 1 and 1100 hPa"),
+        ({"inputs": ["", "t@850"]}, "not a GRIB shortName"),
+        ({"lead_times": [48, 24]}, "increasing whole hours"),
+        ({"lead_times": ["two"]}, "increasing whole hours"),
+        ({"lead_times": []}, "increasing whole hours"),
+    ],
+)
+def test_nonsense_is_rejected_with_the_way_out(change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Task(**(T850 | change))

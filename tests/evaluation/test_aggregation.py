@@ -1,0 +1,127 @@
+"""Averages against loops and analytic integrals; parts add up to the whole."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from evaluation.aggregation import Mean, Tally, region_weights
+from evaluation.statistics import STATISTICS, calibration_bin, cell_statistics
+from models.distribution import Ensemble, Normal
+
+GRID = Grid.regular(5, 4)
+
+
+@given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(0, 10)), min_size=2, max_size=20), st.integers(1, 19))
+def test_parts_add_up_to_the_whole(pairs, cut):
+    values, weights = np.array(pairs).T
+    mean = Mean(values * weights, weights)
+    cut = min(cut, len(pairs) - 1)
+    merged = mean[:cut].sum(0) + mean[cut:].sum(0)
+    if weights.sum() > 0:
+        assert merged.value == pytest.approx(np.average(values, weights=weights), rel=1e-9, abs=1e-9)
+    else:
+        assert np.isnan(merged.value)
+
+
+@pytest.mark.parametrize(
+    ("region", "south", "north"),
+    [("global", -90, 90), ("north", 20, 90), ("tropics", -20, 20), ("south", -90, -20)],
+)
+def test_regions_weigh_by_area(region, south, north):
+    """The mean of sin² φ between two latitudes is (s₂³ - s₁³) / (3 (s₂ - s₁)) with s = sin φ."""
+    grid = Grid.regular(2881, 4)
+    weights = region_weights(grid)[region]
+    field = np.broadcast_to(np.sin(np.radians(grid.latitudes))[:, None] ** 2, grid.shape)
+    low, high = np.sin(np.radians([south, north]))
+    assert np.average(field, weights=weights) == pytest.approx((high**3 - low**3) / (3 * (high - low)), rel=5e-3)
+
+
+def test_regions_part_the_globe():
+    land = np.linspace(0, 1, 20).reshape(5, 4)
+    weights = region_weights(GRID, land)
+    np.testing.assert_allclose(weights["north"] + weights["tropics"] + weights["south"], weights["global"])
+    np.testing.assert_allclose(weights["land"] + weights["sea"], weights["global"])
+    assert (weights["unweighted"] == 1).all()
+    assert not weights["land"][land < 0.5].any()
+
+
+def test_regions_without_points_are_left_out():
+    europe = Grid(tuple(range(70, 35, -5)), tuple(range(0, 40, 5)))
+    assert list(region_weights(europe)) == ["global", "unweighted", "north"]
+
+
+def batch(count=6, members=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(members + 1, count, 2, 5, 4, generator=generator, dtype=torch.float64)
+    truth = values[0].clone()
+    truth[1, 0, 2, 1] = truth[4, 1] = math.nan
+    return Ensemble(values[1:]), truth, torch.rand(truth.shape, generator=generator)
+
+
+def part(ensemble, rows):
+    return Ensemble(ensemble.members[:, rows])
+
+
+def test_a_tally_is_what_loops_over_cells_give():
+    ensemble, truth, uniform = batch()
+    leads = np.array([0, 1, 1, 0, 1, 1])
+    regions = region_weights(GRID)
+    tally = Tally("raw", 6, 2, 2, regions, bins=4)
+    tally.add(np.arange(6), leads, ensemble, truth, uniform)
+    cells = {name: value.numpy() for name, value in cell_statistics(ensemble, truth).items()}
+    ranks = calibration_bin(ensemble, truth, uniform, 4).numpy()
+    for n, t, (r, weights) in [(n, t, r) for n in range(6) for t in range(2) for r in enumerate(regions.values())]:
+        known = [(h, w) for h in range(5) for w in range(4) if not math.isnan(truth[n, t, h, w])]
+        total = sum(weights[place] for place in known)
+        for name in STATISTICS:
+            value = tally.per_forecast[name][n, t, r].value
+            if total == 0:
+                assert np.isnan(value)
+            else:
+                assert value == pytest.approx(sum(weights[p] * cells[name][n, t][p] for p in known) / total)
+        for bin_ in range(4):
+            inside = sum(weights[p] for p in known if ranks[n, t][p] == bin_)
+            assert tally.histogram.total[n, t, r, bin_] == pytest.approx(inside)
+        assert tally.histogram.weight[n, t, r, 0] == pytest.approx(total)
+    for lead in range(2):
+        expected = np.nanmean(np.where(leads[:, None, None, None] == lead, cells["crps"], np.nan), axis=0)
+        np.testing.assert_allclose(tally.per_cell["crps"].value[lead], expected)
+
+
+@pytest.mark.parametrize("sizes", [(1, 5), (2, 2, 2)])
+def test_batches_and_processes_add_up(sizes):
+    ensemble, truth, uniform = batch()
+    leads = np.array([0, 1, 1, 0, 1, 1])
+    shape = (6, 2, 2, region_weights(GRID), 4)
+    whole, one_after_other, merged = Tally("m", *shape), Tally("m", *shape), Tally("m", *shape)
+    whole.add(np.arange(6), leads, ensemble, truth, uniform)
+    for rows in np.split(np.arange(6), np.cumsum(sizes)[:-1]):
+        arguments = rows, leads[rows], part(ensemble, rows), truth[rows], uniform[rows]
+        one_after_other.add(*arguments)
+        alone = Tally("m", *shape)
+        alone.add(*arguments)
+        merged = merged + alone
+    for tally in (one_after_other, merged):
+        np.testing.assert_allclose(tally.histogram.total, whole.histogram.total)
+        for name in STATISTICS:
+            np.testing.assert_allclose(tally.per_forecast[name].total, whole.per_forecast[name].total, atol=1e-12)
+            np.testing.assert_allclose(tally.per_cell[name].value, whole.per_cell[name].value, atol=1e-12)
+
+
+def test_a_model_must_not_choose_its_cells():
+    truth = torch.zeros(1, 1, 5, 4)
+    mu = truth.clone()
+    mu[0, 0, 3, 2] = math.nan
+    tally = Tally("mlp", 1, 1, 1, region_weights(GRID), bins=4)
+    arguments = np.array([0]), np.array([0]), Normal(mu, torch.ones_like(mu))
+    with pytest.raises(InputError, match="mlp gives no number at 1 points"):
+        tally.add(*arguments, truth, truth)
+    truth[0, 0, 3, 2] = math.nan
+    tally.add(*arguments, truth, torch.zeros_like(truth))
+    assert tally.per_cell["crps"].weight.sum() == 19

@@ -1,0 +1,224 @@
+"""The verb from an archive in memory to the files it writes."""
+
+import json
+import signal
+import sys
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+from conf import build
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task, Variable
+from evaluation import evaluate
+from evaluation.aggregation import region_weights
+from evaluation.evaluate import finished, target_folders, typical_forecast
+from evaluation.scoring import score_models
+from models.corrector import Corrector
+from models.distribution import Normal
+from models.raw import Raw
+
+GRID = Grid.regular(7, 12)
+NAMES = ("2t", "msl")
+
+
+class MemoryArchive:
+    """An archive of 2014 to 2016; the raw ensemble is 1 K too cold and half as wide as its errors."""
+
+    fingerprint = "0123"
+
+    def __init__(self, members=5, oracle_years=(2016,)):
+        self.rng = np.random.default_rng(0)
+        days = np.concatenate([np.datetime64(f"{year}-01-05", "D") + 15 * np.arange(20) for year in (2014, 2015, 2016)])
+        self.starts = days.astype("datetime64[s]")
+        H, W = GRID.shape
+        lead = np.array([24, 48])[None, :, None, None]
+        shape = (len(days), 2, H, W)
+        self.signal = 280 + 5 * self.rng.normal(size=shape) + 0 * lead
+        self.truth = self.signal + self.rng.normal(size=shape)
+        self.raw = self.signal[:, :, None] - 1 + 0.5 * self.rng.normal(size=(len(days), 2, members, H, W))
+        self.oracle_years, self.members = oracle_years, members
+
+    def _space(self):
+        return {"latitude": list(GRID.latitudes), "longitude": list(GRID.longitudes)}
+
+    def _cube(self, values, starts):
+        dims = ("init_time", "lead_time", "number", "latitude", "longitude")
+        fields = {name: (dims, values.astype(np.float32)) for name in NAMES}
+        coords = {"init_time": starts.astype("datetime64[ns]"), "lead_time": [24, 48], **self._space()}
+        return xr.Dataset(fields, coords)
+
+    def forecasts(self, variables, lead_times):
+        return self._cube(self.raw, self.starts).sel(lead_time=list(lead_times))
+
+    def analyses(self, variables):
+        times = (self.starts[:, None] + np.array([24, 48], "timedelta64[h]")).ravel()
+        values = self.truth.reshape(-1, *GRID.shape).astype(np.float32)
+        fields = dict.fromkeys(NAMES, (("time", "latitude", "longitude"), values))
+        return xr.Dataset(fields, {"time": times.astype("datetime64[ns]"), **self._space()})
+
+    @cached_property
+    def static(self):
+        field = np.broadcast_to(np.arange(12) % 2, GRID.shape).astype(np.float32)
+        return xr.Dataset(dict.fromkeys(("lsm", "z"), (("latitude", "longitude"), field)), self._space())
+
+    @cached_property
+    def oracle(self):
+        if not self.oracle_years:
+            return None
+        mine = np.isin(self.starts.astype("datetime64[Y]").astype(int) + 1970, self.oracle_years)
+        draws = self.rng.normal(size=(mine.sum(), 2, 8, *GRID.shape))
+        cube = self._cube(self.signal[mine][:, :, None] + draws, self.starts[mine])
+        other = MemoryArchive.__new__(MemoryArchive)
+        other.__dict__ |= {"starts": self.starts, "truth": self.truth}
+        other.forecasts = lambda variables, lead_times: cube.sel(lead_time=list(lead_times))
+        other.static = self.static
+        return other
+
+
+def overrides(run_dir, *more):
+    years = ["data.split.train=[2014,2014]", "data.split.val=[2015,2015]", "data.split.test=[2016,2016]"]
+    return [f"run_dir={run_dir}", "task.inputs=[2t,msl]", *years, *more]
+
+
+@pytest.fixture
+def deepweather(monkeypatch):
+    """Run the verb as the command line does, but in this process."""
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # the verb sets it; to be undone
+
+    def run(run_dir, *more):
+        monkeypatch.setattr(sys, "argv", ["evaluate", *overrides(run_dir, *more)])
+        evaluate.main()
+
+    yield run
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
+def archive(monkeypatch):
+    memory = MemoryArchive()
+    monkeypatch.setattr(evaluate, "build", lambda node: memory if "ensemble" in node else build(node))
+    return memory
+
+
+@pytest.fixture
+def emos(archive, tmp_path):
+    task = Task("t2m", ["2t"], ["2t"], [48])
+    data = ForecastDataset(archive, task, [2014])
+    provenance = {"train_years": [2014, 2014], "val_years": [2015, 2015]}
+    spec = {"_target_": "models.emos.EMOS", "seasonal": False}
+    corrector = Corrector(task, data.grid, spec, data.static, provenance)
+    corrector.fit(data)
+    corrector.save(tmp_path / "emos.safetensors")
+    return tmp_path / "emos.safetensors"
+
+
+def test_the_whole_path(archive, emos, deepweather, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    deepweather(run_dir, f"correctors={{emos: {emos}}}")
+    scores = json.loads((run_dir / "scores.json").read_text())
+    assert list(scores["models"]) == ["raw", "climatology", "emos"]
+    assert (scores["split"], scores["years"], scores["members"]) == ("test", [2016, 2016], 5)
+    assert scores["n_dates"] == scores["n_forecasts"] == 20
+    # The biased ensemble scores about 0.77, N(signal, 1) 1/√π; EMOS knows both but for the fit to 20 dates.
+    assert scores["oracle"]["crps"] == pytest.approx(np.pi**-0.5, rel=0.05)
+    emos_scores = scores["models"]["emos"]
+    assert 0.6 < emos_scores["captured"] < 1
+    assert emos_scores["ci95"]["crps_minus_raw"][1] < 0
+    assert set(emos_scores["by"]["region"]) >= {"land", "sea"}
+    assert (run_dir / "report.html").exists()
+    out = capsys.readouterr().out
+    assert "20 forecasts of 5 members" in out
+    assert f"wrote {run_dir}/scores.json" in out
+
+    before = (run_dir / "scores.json").stat().st_mtime_ns
+    deepweather(run_dir, f"correctors={{emos: {emos}}}")
+    again = capsys.readouterr().out
+    assert "nothing was done" in again
+    assert "emos" in again
+    assert (run_dir / "scores.json").stat().st_mtime_ns == before
+
+
+def test_several_targets_get_a_folder_each(archive, deepweather, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "write_report", lambda *_: None)
+    archive.oracle_years = ()
+    deepweather(tmp_path, "task.targets=[2t,msl]", "task.lead_times=[24,48]")
+    for folder, units in (("2t", "K"), ("msl", "Pa")):
+        scores = json.loads((tmp_path / folder / "scores.json").read_text())
+        assert (scores["target"], scores["units"], scores["oracle"]) == (folder, units, None)
+        assert set(scores["models"]["raw"]["by"]["lead"]) == {"24", "48"}
+    assert not (tmp_path / "scores.json").exists()
+
+
+def test_a_leak_is_an_error_and_nothing_is_written(archive, emos, deepweather, tmp_path, capsys):
+    with pytest.raises(SystemExit) as left:
+        deepweather(tmp_path / "run", f"correctors={{emos: {emos}}}", "split=val")
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {emos} was validated on 2015")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_oracle_of_other_years_is_no_oracle(archive):
+    task = Task("t", ["2t"], ["2t"], [48])
+    assert evaluate.open_oracle(archive, task, [2015]) is None
+    assert len(evaluate.open_oracle(archive, task, [2016])) == 20
+
+
+def test_land_of_another_grid_is_not_used(archive):
+    data = ForecastDataset(archive, Task("t", ["2t"], ["2t"], [48]), [2016])
+    assert evaluate.land_share(archive, data).shape == GRID.shape
+    archive.static = archive.static.isel(latitude=slice(0, 3))
+    assert evaluate.land_share(archive, data) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": 0, "inputs": {}}', '{"format": 1, "inputs": {"data": "other"}}'])
+def test_what_is_not_finished_is_made_again(tmp_path, text):
+    (tmp_path / "scores.json").write_text(text)
+    (tmp_path / "report.html").write_text("")
+    assert finished([tmp_path], {}) is None
+    (tmp_path / "scores.json").write_text('{"format": 1, "inputs": {}}')
+    assert finished([tmp_path], {}) == [{"format": 1, "inputs": {}}]
+    (tmp_path / "report.html").unlink()
+    assert finished([tmp_path], {}) is None
+
+
+def test_folders_are_named_by_target():
+    two = Task("x", ["2t", "t@850"], ["2t", "t@850"], [48])
+    assert [str(path) for path in target_folders(Path("r"), two)] == ["r/2t", "r/t850"]
+    assert Variable.parse("t@850") in two.targets
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("batch_size=0", "batch_size must be a whole number of at least 1, got 0"),
+        ("seed=one", "seed must be a whole number of at least 0, got 'one'"),
+        ("correctors=[a]", "correctors must be {NAME: path, ...}, got ['a']"),
+        ("correctors={raw: a}", "correctors.raw: raw is always scored under that name"),
+        ("correctors={emos: nowhere}", "there is no corrector nowhere"),
+        ("split=tets", "there is no split 'tets'"),
+    ],
+)
+def test_wrong_options_are_one_sentence(archive, deepweather, tmp_path, capsys, override, sentence):
+    with pytest.raises(SystemExit) as left:
+        deepweather(tmp_path, override)
+    assert left.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {sentence}")
+
+
+def test_the_example_is_the_median_case(toy):
+    def known(batch):
+        return Normal(batch.ensemble.mean(1) - 1, torch.ones_like(batch.target))
+
+    task = Task("toy", ["2t"], ["2t"], [48])
+    board = score_models({"raw": Raw(task, GRID), "net": known}, toy(task, GRID, 9), region_weights(GRID))
+    raw, net = (board.tallies[name].per_forecast["crps"].value[:, 0, 0] for name in ("raw", "net"))
+    row = typical_forecast(board, 0, "net", 48)
+    assert (raw - net)[row] == np.median(raw - net)

@@ -1,0 +1,60 @@
+"""Comparisons that would mean nothing are refused, by the name of the file."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from evaluation.guard import check_corrector, check_name
+from models.corrector import Corrector
+
+GRID = Grid.regular(5, 8)
+TASK = Task("t2m", ["msl", "2t"], ["2t"], [48])
+YEARS = range(2016, 2018)
+PATH = Path("runs/unet/corrector.safetensors")
+
+
+def corrector(task=TASK, grid=GRID, **provenance):
+    provenance = {"train_years": [1998, 2013], "val_years": [2014, 2015]} | provenance
+    static = torch.zeros(len(task.static_names), *grid.shape)
+    return Corrector(task, grid, {"_target_": "models.raw.Raw"}, static, provenance)
+
+
+def test_a_corrector_of_other_years_may_be_scored():
+    check_corrector(corrector(), PATH, TASK, GRID, YEARS)
+    check_corrector(corrector(replace(TASK, inputs=TASK.targets)), PATH, TASK, GRID, YEARS)
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (lambda: corrector(train_years=[2000, 2016]), "was trained on 2016, a year of the scored split"),
+        (lambda: corrector(val_years=[2017, 2020]), "was validated on 2017, a year of the scored split"),
+        (lambda: corrector(train_years=None), "does not say on which years it was trained"),
+        (lambda: corrector(replace(TASK, targets=["msl"])), "predicts msl, the task t2m wants 2t"),
+        (lambda: corrector(replace(TASK, lead_times=[24])), "is for lead times 24 h, the task t2m has 48 h"),
+        (lambda: corrector(replace(TASK, inputs=["2t", "skt"])), "reads skt, which the task t2m lacks"),
+        (lambda: corrector(replace(TASK, static=["lsm"])), "reads lsm, which the task t2m lacks"),
+        (lambda: corrector(grid=Grid.regular(9, 16)), "was made for 9 x 16 points"),
+    ],
+)
+def test_others_are_refused(made, sentence):
+    with pytest.raises(InputError) as caught:
+        check_corrector(made(), PATH, TASK, GRID, YEARS)
+    assert str(caught.value).startswith(f"{PATH} {sentence}")
+    assert ";" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["raw", "climatology", "oracle", "my model", "$x$", ""])
+def test_names_that_would_confuse_are_refused(name):
+    with pytest.raises(InputError, match="correctors"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["emos", "unet-2", "v1.3", "U_net"])
+def test_names_that_read_well_are_taken(name):
+    check_name(name)

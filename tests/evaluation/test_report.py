@@ -1,0 +1,245 @@
+"""The page: complete by itself, and saying what the scores say."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from data_pipeline.grid import Grid
+from evaluation.charts import skill_chart
+from evaluation.maps import draw_field, map_figure, scale
+from evaluation.pictures import Example, Fields, best_model
+from evaluation.report import ALT, headline, page, write_report
+from evaluation.style import INK, inline_svg, model_colours
+from evaluation.tables import amount, html_table, percent, plain_table, subject
+
+GRID = Grid.regular(9, 12)
+COMPARED = ("skill_vs_raw", "skill_vs_emos", "skill_vs_climatology", "captured", "crps_minus_raw")
+
+
+def entry(crps, **values):
+    scores = {
+        "crps": crps,
+        "crps_fair": crps,
+        "rmse": 2 * crps,
+        "bias": -0.02,
+        "spread": crps,
+        "spread_skill": 0.87,
+    }
+    scores |= dict.fromkeys(COMPARED, 0.0) | values
+    return scores | {"ci95": {key: [scores[key] - 0.01, scores[key] + 0.01] for key in ("crps", *COMPARED)}}
+
+
+def model(crps, **values):
+    one = entry(crps, **values)
+    regions = {name: entry(crps, **values) for name in ("global", "unweighted", "north", "tropics", "south")}
+    by = {"lead": {"48": one}, "region": regions, "season": dict.fromkeys(("DJF", "JJA"), one)}
+    return one | {"crps_unweighted": crps, "rank_histogram": [0.2] * 5, "by": by}
+
+
+def made_scores():
+    return {
+        "task": "t850", "target": "t@850", "units": "K", "lead_times": [48], "grid": str(GRID),
+        "split": "test", "years": [2016, 2017], "members": 4, "n_dates": 32, "n_forecasts": 32,
+        "warnings": [],
+        "models": {
+            "raw": model(0.4),
+            "climatology": model(1.6, skill_vs_raw=-3.0, captured=-6.0),
+            "emos": model(0.32, skill_vs_raw=0.2, captured=0.4),
+            "unet": model(0.28, skill_vs_raw=0.3, skill_vs_emos=0.125, captured=0.6),
+        },
+        "oracle": {"crps": 0.2, "crps_plain": 0.22, "spread_skill": 1.0, "rank_histogram": [0.2] * 5},
+    }  # fmt: skip
+
+
+def made_fields():
+    rng = np.random.default_rng(0)
+    maps = {name: rng.random(GRID.shape) for name in ("raw", "climatology", "emos", "unet")}
+    start = int(np.datetime64("2016-02-27T00", "s").astype(int))
+    example = Example(start, 48, *(280 + rng.random((4, *GRID.shape))))
+    return Fields(GRID, 48, maps, maps, example, rng.random(GRID.shape))
+
+
+@pytest.fixture
+def scores():
+    return made_scores()
+
+
+@pytest.fixture
+def fields():
+    return made_fields()
+
+
+class Links(HTMLParser):
+    """Everything that a browser would load or jump to, and every id."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.ids, self.images = [], [], 0
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.images += tag == "svg"
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "srcset", "data", "action"):
+                self.links.append(value)
+            if name == "id":
+                self.ids.append(value)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A report that was written once."""
+    folder = tmp_path_factory.mktemp("report")
+    write_report(folder, made_scores(), made_fields())
+    return folder
+
+
+def test_the_page_needs_nothing_but_itself(written):
+    text = (written / "report.html").read_text()
+    found = Links(text)
+    assert found.images == len(ALT)
+    assert all(link.startswith(("data:image/png;base64,", "#")) for link in found.links)
+    assert not re.findall(r"<script|@import|<link|\$", text)
+    urls = set(re.findall(r"https?://[^\s\"'<]*", text))
+    # Names of XML spaces, not places.
+    assert urls == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_pictures_do_not_share_ids(written):
+    text = (written / "report.html").read_text()
+    found = Links(text)
+    assert len(set(found.ids)) == len(found.ids)
+    used = set(re.findall(r"url\(([^)]*)\)", text)) | {link for link in found.links if link[0] == "#"}
+    assert used <= {f"#{name}" for name in found.ids}
+
+
+def test_every_picture_is_there_for_slides(written):
+    pictures = list((written / "figures").iterdir())
+    assert sorted(path.name for path in pictures) == sorted(f"{name}.png" for name in ALT)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+
+def test_text_follows_the_theme_of_the_page(written):
+    text = (written / "report.html").read_text()
+    assert "currentColor" in text
+    assert INK not in text
+
+
+def test_a_picture_is_the_same_each_time(scores):
+    pictures = [inline_svg(skill_chart(scores), "skill", "x") for _ in range(2)]
+    assert pictures[0] == pictures[1]
+
+
+def test_without_oracle_land_and_correctors_the_page_has_less(scores, fields, tmp_path):
+    scores["oracle"] = None
+    scores["models"] = {name: scores["models"][name] for name in ("raw", "climatology")}
+    for model in scores["models"].values():
+        for one in (model, *(e for group in model["by"].values() for e in group.values())):
+            for key in ("captured", "skill_vs_emos"):
+                one[key] = one["ci95"][key] = None
+    assert best_model(scores) == "climatology"
+    write_report(tmp_path, scores, replace(fields, land=None))
+    text = (tmp_path / "report.html").read_text()
+    assert Links(text).images == len(ALT) - 1
+    assert '<section class="wide" hidden>' in text
+    assert "EMOS</th>" not in text
+    assert "captured</th>" not in text
+    assert not (tmp_path / "figures/gain.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("grid", "projection"),
+    [(GRID, "mollweide"), (Grid(tuple(range(70, 52, -2)), tuple(range(0, 48, 4))), "rectilinear")],
+    ids=["globe", "region"],
+)
+def test_missing_values_leave_gaps(fields, grid, projection):
+    holes = np.where(fields.land > 0.5, np.nan, 1.0)
+    figure = map_figure(grid, {"x": holes}, label="K", cmap="viridis", centred=True, land=fields.land)
+    assert figure.axes[0].name == projection
+    assert "<image" in inline_svg(figure, "x", "x")
+
+
+def test_a_scale_of_differences_is_centred():
+    field = np.array([[-1.0, 0.0], [3.0, np.nan]])
+    norm = scale([field, field / 2], centred=True)
+    assert norm.vmin == -norm.vmax < 0
+    assert scale([np.full((2, 2), np.nan)], centred=False).vmin < scale([np.ones((2, 2))], centred=False).vmax
+
+
+def test_the_globe_is_drawn_from_the_date_line_without_a_gap():
+    """Greenwich is in the middle: a field that is 1 in the eastern hemisphere is 1 right of it."""
+    longitude = np.array(GRID.longitudes)
+    field = np.broadcast_to(((longitude > 0) & (longitude < 180)).astype(float), GRID.shape)
+    ax = Figure().add_subplot(projection="mollweide")
+    mesh = draw_field(ax, GRID, field, scale([field], False), "viridis", None)
+    edges = mesh.get_coordinates()[0, :, 0]
+    middle = (edges[1:] + edges[:-1]) / 2
+    assert edges[0] <= -np.pi
+    assert edges[-1] >= np.pi
+    values = mesh.get_array().reshape(9, -1)[0]
+    np.testing.assert_array_equal(values == 1, (np.sin(middle) > 1e-9))
+
+
+def test_the_headline_says_what_the_table_says(scores):
+    assert best_model(scores) == "unet"
+    text = re.sub("<[^>]*>", "", headline(scores))
+    assert text == (
+        "unet lowers the CRPS of the raw ensemble by 30.0 % [29.0, 31.0 %] and that of EMOS by 12.5 % "
+        "[11.5, 13.5 %]. That is 60.0 % of what any forecast from the same information could gain."
+    )
+    for name, crps, skill in (("unet", 0.5, -0.25), ("emos", 0.6, -0.5)):
+        scores["models"][name] |= entry(crps, skill_vs_raw=skill, skill_vs_emos=1 / 6, captured=-0.5)
+    text = re.sub("<[^>]*>", "", headline(scores))
+    assert "unet raises the CRPS of the raw ensemble by 25.0 % [24.0, 26.0 %]" in text
+    assert "and lowers that of EMOS by 16.7 %" in text
+
+
+def test_tables_hold_every_model(scores):
+    html, plain = html_table(scores), plain_table(scores)
+    for name in (*scores["models"], "oracle"):
+        assert f"<th scope='row'>{name}</th>" in html
+        assert re.search(rf"^{name} ", plain, re.MULTILINE)
+    assert html.count("<tr class=best>") == 1
+    assert "+30.0 % [29.0, 31.0]" in plain
+    assert "Temperature at 850 hPa, 48 h ahead: test 2016–2017, 32 starts; CRPS in K" in plain
+    assert len({len(row.split("<td>")) for row in html.split("<tr")[2:]}) == 1
+
+
+def test_warnings_are_seen(scores, fields):
+    scores["warnings"] = ["leak? unet captures <120 %>"]
+    assert '<p class="warning">leak? unet captures &lt;120 %&gt;</p>' in page(scores, fields, {})
+    assert plain_table(scores).endswith("warning: leak? unet captures <120 %>")
+
+
+@pytest.mark.parametrize(("raw", "value", "text"), [(0.384, 0.2634, "0.263"), (93.0, 74.26, "74.3"), (812.0, 5.4, "5")])
+def test_amounts_have_three_digits_of_the_raw_score(scores, raw, value, text):
+    scores["models"]["raw"]["crps"] = raw
+    assert amount(value, scores) == text
+    assert amount(-value, scores, sign=True) == "−" + text
+    assert amount(None, scores) == "–"
+
+
+def test_numbers_for_people():
+    assert [percent(v) for v in (0.1234, -0.0001, -2.129, None)] == ["12.3 %", "0.0 %", "−213 %", "–"]
+    assert percent(0.5, sign=True) == "+50.0 %"
+
+
+@pytest.mark.parametrize(
+    ("target", "leads", "text"),
+    [
+        ("2t", [48], "2 m temperature, 48 h ahead"),
+        ("z@500", [0, 24, 48], "Geopotential at 500 hPa, 0, 24 and 48 h ahead"),
+    ],
+)
+def test_the_subject_is_named_for_people(scores, target, leads, text):
+    assert subject(scores | {"target": target, "lead_times": leads}) == text
+
+
+def test_references_keep_their_colours():
+    with_emos, without = model_colours(["raw", "emos", "a", "b"]), model_colours(["raw", "a", "b"])
+    assert with_emos == without
+    assert len(set(with_emos.values())) == len(with_emos)

@@ -1,0 +1,217 @@
+"""scores.json: its contract, and its numbers by another way."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from evaluation.aggregation import Tally, region_weights
+from evaluation.scoreboard import Scoreboard
+from evaluation.significance import BlockBootstrap
+from models.distribution import Ensemble, Normal
+
+GRID = Grid.regular(7, 8)
+TASK = Task("t2m", ["2t"], ["2t"], [24, 48])
+STARTS = np.datetime64("2016-01-04", "s").astype(int) + np.arange(40) * 4 * 86_400 * 2
+LAND = np.tile([1.0, 0.0], (7, 4))
+
+
+class Simulation:
+    """Truth and oracle share one law N(signal, 1); raw is biased by -1 and half as wide; emos knows both."""
+
+    def __init__(self, names=("raw", "climatology", "emos", "net"), oracle_from=0):
+        self.regions = region_weights(GRID, LAND)
+        init, lead = (axis.ravel() for axis in np.meshgrid(STARTS, TASK.lead_times, indexing="ij"))
+        count = len(init)
+        generator = torch.Generator().manual_seed(0)
+        signal = 3 * torch.randn(count, 1, *GRID.shape, generator=generator, dtype=torch.float64)
+        noise = torch.randn(11, count, 1, *GRID.shape, generator=generator, dtype=torch.float64)
+        other = torch.randn(10, count, 1, *GRID.shape, generator=generator, dtype=torch.float64)
+        self.truth = signal + noise[0]
+        one = torch.ones_like(signal)
+        self.models = {
+            "raw": Ensemble(signal - 1 + noise[1:] / 2),
+            "climatology": Normal(0 * one, 10**0.5 * one),
+            "emos": Normal(signal - 0.3, 1.1 * one),
+            "net": Normal(signal, one),
+            "cheat": Normal(self.truth, 0.1 * one),
+        }
+        self.models = {name: self.models[name] for name in names}
+        leads = np.searchsorted(TASK.lead_times, lead)
+        rows, uniform = np.arange(count), torch.rand(self.truth.shape, generator=generator)
+        shape = (count, 2, 1, self.regions, 11)
+        tallies = {name: Tally(name, *shape) for name in names}
+        for name, tally in tallies.items():
+            tally.add(rows, leads, self.models[name], self.truth, uniform)
+        oracle, known = Tally("oracle", *shape), slice(oracle_from, None)
+        members = Ensemble((signal + other)[:, known])
+        oracle.add(rows[known], leads[known], members, self.truth[known], uniform[known])
+        self.oracle_members = members
+        self.board = Scoreboard(TASK, GRID, self.regions, init, lead, tallies, oracle)
+
+
+@pytest.fixture(scope="module")
+def simulation():
+    return Simulation()
+
+
+@pytest.fixture(scope="module")
+def scores(simulation):
+    return simulation.board.scores(0)
+
+
+def test_the_contract(scores):
+    again = json.loads(json.dumps(scores, allow_nan=False))
+    assert again == scores
+    assert set(scores) == {
+        "task", "target", "units", "lead_times", "grid", "weights", "n_dates", "n_forecasts", "models",
+        "oracle", "warnings",
+    }  # fmt: skip
+    assert (scores["task"], scores["target"], scores["units"], scores["n_dates"]) == ("t2m", "2t", "K", 40)
+    assert list(scores["models"]) == ["raw", "climatology", "emos", "net"]
+    compared = {
+        "crps", "skill_vs_raw", "skill_vs_emos", "skill_vs_climatology", "captured", "crps_minus_raw",
+        "crps_minus_emos", "crps_minus_climatology",
+    }  # fmt: skip
+    alone = {"crps_fair", "rmse", "bias", "spread", "spread_skill"}
+    for model in scores["models"].values():
+        assert set(model) == compared | alone | {
+            "crps_unweighted", "crps_fair_unweighted", "rank_histogram", "ci95", "by",
+        }  # fmt: skip
+        assert set(model["ci95"]) == compared
+        assert sum(model["rank_histogram"]) == pytest.approx(1)
+        assert list(model["by"]["lead"]) == ["24", "48"]
+        assert list(model["by"]["season"]) == ["DJF", "MAM", "JJA", "SON"]
+        assert set(model["by"]["region"]) == {
+            "global",
+            "unweighted",
+            "north",
+            "tropics",
+            "south",
+            "land",
+            "sea",
+        }
+        for groups in model["by"].values():
+            for entry in groups.values():
+                assert set(entry) == compared | alone | {"ci95"}
+    assert set(scores["oracle"]) == {"crps", "crps_plain", "spread_skill", "rank_histogram"}
+
+
+def test_every_key_is_documented(scores):
+    text = (Path(__file__).parents[2] / "docs/scores.md").read_text()
+    model = scores["models"]["net"]
+    groups = [
+        *scores,
+        *scores["oracle"],
+        *model,
+        *model["by"],
+        *model["by"]["region"],
+        *model["by"]["season"],
+    ]
+    assert [key for key in groups if f"`{key}`" not in text] == []
+
+
+def test_scores_are_weighted_means_over_cells_and_dates(simulation, scores):
+    weights = np.broadcast_to(GRID.weights[:, None], GRID.shape)
+    for name, law in simulation.models.items():
+        model = scores["models"][name]
+        crps = law.crps(simulation.truth).numpy()[:, 0]
+        error = (law.mean - simulation.truth).numpy()[:, 0]
+        every = np.broadcast_to(weights, crps.shape)
+        assert model["crps"] == pytest.approx(np.average(crps, weights=every))
+        assert model["crps_unweighted"] == pytest.approx(crps.mean())
+        assert model["rmse"] == pytest.approx(np.average(error**2, weights=every) ** 0.5)
+        assert model["bias"] == pytest.approx(np.average(error, weights=every))
+        assert model["by"]["lead"]["48"]["crps"] == pytest.approx(np.average(crps[1::2], weights=every[1::2]))
+        land = every * LAND
+        assert model["by"]["region"]["land"]["crps"] == pytest.approx(np.average(crps, weights=land))
+    fair = simulation.models["raw"].crps(simulation.truth, fair=True).numpy()[:, 0]
+    assert scores["models"]["raw"]["crps_fair"] == pytest.approx(np.average(fair, weights=every))
+
+
+def test_skills_are_relative(scores):
+    models, oracle = scores["models"], scores["oracle"]["crps"]
+    raw, emos, net = (models[name]["crps"] for name in ("raw", "emos", "net"))
+    assert models["net"]["skill_vs_raw"] == pytest.approx(1 - net / raw)
+    assert models["net"]["skill_vs_emos"] == pytest.approx(1 - net / emos)
+    assert models["net"]["crps_minus_emos"] == pytest.approx(net - emos)
+    assert models["net"]["captured"] == pytest.approx((raw - net) / (raw - oracle))
+    assert models["raw"]["captured"] == models["raw"]["skill_vs_raw"] == models["emos"]["skill_vs_emos"] == 0
+
+
+def test_the_perfect_law_is_calibrated_and_captures_everything(scores):
+    """CRPS of N(m, 1) for a truth from it is 1/√π, and so is the oracle's fair CRPS."""
+    net, oracle = scores["models"]["net"], scores["oracle"]
+    assert net["crps"] == pytest.approx(np.pi**-0.5, rel=0.02)
+    assert oracle["crps"] == pytest.approx(np.pi**-0.5, rel=0.05)
+    assert net["captured"] == pytest.approx(1, abs=0.03)
+    assert net["spread_skill"] == pytest.approx(1, abs=0.03)
+    assert oracle["spread_skill"] == pytest.approx(1, abs=0.03)
+    assert net["rank_histogram"] == pytest.approx([1 / 11] * 11, abs=0.02)
+    assert oracle["rank_histogram"] == pytest.approx([1 / 11] * 11, abs=0.02)
+    assert scores["models"]["raw"]["rank_histogram"][-1] > 0.4
+    assert scores["warnings"] == []
+
+
+def test_intervals_hold_their_score_and_tell_models_apart(scores):
+    for model in scores["models"].values():
+        for key, interval in model["ci95"].items():
+            assert interval[0] <= model[key] <= interval[1]
+    assert scores["models"]["net"]["ci95"]["crps_minus_emos"][1] < 0
+
+
+def test_seasons_are_of_the_valid_time(simulation, scores):
+    board = simulation.board
+    crps = simulation.models["emos"].crps(simulation.truth).numpy()[:, 0]
+    names = ["DJF", "DJF", *["MAM"] * 3, *["JJA"] * 3, *["SON"] * 3, "DJF"]
+    valid = [
+        datetime.fromtimestamp(int(start), UTC) + timedelta(hours=int(lead))
+        for start, lead in zip(board.init_times, board.lead_times, strict=True)
+    ]
+    season = np.array([names[time.month - 1] for time in valid])
+    months = board.init_times.astype("datetime64[s]").astype("datetime64[M]").astype(int) % 12
+    starts = np.array(names)[months]
+    assert (season != starts).any()
+    for name, entry in scores["models"]["emos"]["by"]["season"].items():
+        mine = crps[season == name]
+        weights = np.broadcast_to(GRID.weights[:, None], mine.shape)
+        assert entry["crps"] == pytest.approx(np.average(mine, weights=weights))
+
+
+def test_without_emos_and_oracle_their_scores_are_empty():
+    board = Simulation(("raw", "climatology", "net")).board
+    bare = Scoreboard(TASK, GRID, board.regions, board.init_times, board.lead_times, board.tallies)
+    scores = bare.scores(0)
+    assert scores["oracle"] is None
+    net = scores["models"]["net"]
+    assert net["skill_vs_emos"] is net["ci95"]["skill_vs_emos"] is net["captured"] is None
+    assert net["skill_vs_raw"] > 0
+
+
+def test_captured_compares_the_forecasts_that_the_oracle_has():
+    simulation = Simulation(("raw", "climatology", "net"), oracle_from=40)
+    net = simulation.board.scores(0)["models"]["net"]
+    raw, model = (simulation.models[name].crps(simulation.truth).numpy()[40:, 0] for name in ("raw", "net"))
+    oracle = simulation.oracle_members.crps(simulation.truth[40:], fair=True).numpy()[:, 0]
+    weights = np.broadcast_to(GRID.weights[:, None], raw.shape)
+    raw, model, oracle = (np.average(crps, weights=weights) for crps in (raw, model, oracle))
+    assert net["captured"] == pytest.approx((raw - model) / (raw - oracle))
+
+
+def test_too_good_to_be_true_is_said():
+    scores = Simulation(("raw", "climatology", "net", "cheat")).board.scores(0)
+    assert len(scores["warnings"]) == 1
+    assert scores["warnings"][0].startswith("leak? cheat captures")
+
+
+def test_lead_times_of_a_start_are_resampled_together(simulation, scores):
+    """The interval is that of the 40 starts' means over both lead times."""
+    tally = simulation.board.tallies["net"].per_forecast["crps"][:, 0, 0]
+    starts = tally[0::2] + tally[1::2]
+    expected = BlockBootstrap(STARTS).interval(np.asarray, starts)
+    assert scores["models"]["net"]["ci95"]["crps"] == pytest.approx(list(expected))

@@ -1,0 +1,89 @@
+"""Streaming a data set past all models: the batches do not matter, and nobody is scored on other cells."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from evaluation.aggregation import region_weights
+from evaluation.scoring import Progress, known_truth, score_models
+from models.distribution import Normal
+from models.raw import Raw
+
+GRID = Grid.regular(5, 8)
+TASK = Task("toy", ["msl", "2t"], ["2t"], [24, 48])
+REGIONS = region_weights(GRID)
+
+
+def centred(batch):
+    """A model of few words."""
+    mean = batch.ensemble.mean(1)[:, [1]]
+    return Normal(mean, torch.ones_like(mean))
+
+
+def run(data, oracle=None, **options):
+    return score_models({"raw": Raw(TASK, GRID), "net": centred}, data, REGIONS, oracle, **options)
+
+
+def test_the_batch_size_does_not_matter(toy):
+    data = toy(TASK, GRID, 7)
+    one, many = run(data, batch_size=1), run(data, batch_size=4)
+    for name, tally in one.tallies.items():
+        np.testing.assert_allclose(tally.per_forecast["crps"].value, many.tallies[name].per_forecast["crps"].value)
+        np.testing.assert_allclose(tally.histogram.total, many.tallies[name].histogram.total)
+
+
+def test_every_forecast_has_its_row(toy):
+    data = toy(TASK, GRID, 6)
+    board = run(data)
+    area = np.broadcast_to(GRID.weights[:, None], GRID.shape)
+    for row, sample in enumerate(data):
+        assert (board.init_times[row], board.lead_times[row]) == (sample.init_time, sample.lead_time)
+        crps = Raw(TASK, GRID)(type(sample)(*(t[None] for t in sample))).crps(sample.target[None])
+        found = board.tallies["raw"].per_forecast["crps"][row, 0, 0].value
+        assert found == pytest.approx(np.average(crps[0, 0], weights=area), rel=1e-5)
+    assert board.tallies["net"].per_cell["crps"].weight[:, 0, 2, 3].tolist() == [3, 3]
+
+
+def test_a_cell_without_all_members_is_scored_for_nobody(toy):
+    data = toy(TASK, GRID, 4)
+    sample = data.samples[1]
+    sample.mask[1, 2, 3] = False
+    sample.ensemble[0, 1, 2, 3] = math.nan
+    data.samples[1] = sample._replace(target=sample.target.clone())
+    data.samples[1].target[0, 4, 4] = math.nan
+    board = run(data)
+    for tally in board.tallies.values():
+        unscored = tally.per_cell["crps"].weight[:, 0].sum(0) < 4
+        assert np.argwhere(unscored).tolist() == [[2, 3], [4, 4]]
+
+
+def test_a_mask_of_another_variable_does_not_matter(toy):
+    batch = next(iter(torch.utils.data.DataLoader(toy(TASK, GRID, 2), batch_size=2)))
+    batch.mask[:, 0] = False
+    assert torch.equal(known_truth(batch, TASK), batch.target)
+
+
+def test_the_oracle_is_found_by_date(toy):
+    """It may have another order, fewer forecasts, other ones too, and another number of members."""
+    data = toy(TASK, GRID, 6)
+    oracle = toy(replace(TASK, inputs=TASK.targets), GRID, 8, members=9, seed=3)
+    full = run(data, oracle).oracle
+    assert full.bins == 10
+    assert (full.per_forecast["crps"].weight > 0).all()
+    oracle.samples = [oracle.samples[k] for k in (7, 5, 1, 2)]
+    part = run(data, oracle, batch_size=3).oracle
+    counted = part.per_forecast["crps"].weight[:, 0, 0] > 0
+    assert counted.tolist() == [False, True, True, False, False, True]
+
+
+def test_progress_is_said_now_and_then(capsys):
+    progress = Progress(4, every=0)
+    for done in (1, 2, 4):
+        progress.show(done)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["scored 1 of 4 forecasts", "scored 2 of 4 forecasts"]

@@ -1,0 +1,129 @@
+"""Per-cell statistics against loops over the definitions, and histograms against what they must look like."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.errors import InputError
+from evaluation.statistics import (
+    STATISTICS,
+    calibration_bin,
+    cell_statistics,
+    expected_squared_error,
+    histogram_bins,
+    tie_breaker,
+)
+from models.distribution import Ensemble, Normal
+
+
+def draws(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def uniform(*shape, seed=1):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_ensemble_statistics_are_their_definitions():
+    members, truth = draws(4, 2, 1, 2, 3), draws(2, 1, 2, 3, seed=9)
+    found = cell_statistics(Ensemble(members), truth)
+    assert tuple(found) == STATISTICS
+    for where in np.ndindex(*truth.shape):
+        x, y = [float(member[where]) for member in members], float(truth[where])
+        M, mean = len(x), sum(x) / len(x)
+        error = sum(abs(a - y) for a in x) / M
+        pairs = sum(abs(a - b) for a in x for b in x)
+        variance = sum((a - mean) ** 2 for a in x) / (M - 1)
+        expected = {
+            "crps": error - pairs / (2 * M * M),
+            "crps_fair": error - pairs / (2 * M * (M - 1)),
+            "error": mean - y,
+            "squared_error": (mean - y) ** 2,
+            "expected_squared_error": variance * (1 + 1 / M),
+        }
+        assert {name: float(value[where]) for name, value in found.items()} == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("distribution", [Ensemble(draws(3, 5)), Normal(draws(5), torch.ones(5).double())])
+def test_no_truth_gives_no_number(distribution):
+    truth = torch.tensor([0.0, math.nan, 1.0, math.nan, 2.0], dtype=torch.float64)
+    for value in cell_statistics(distribution, truth).values():
+        assert value.isnan().tolist() == truth.isnan().tolist()
+
+
+@pytest.mark.parametrize("members", [2, 5, 10])
+def test_expected_squared_error_is_what_a_calibrated_ensemble_has(members):
+    """Truth and members are draws of one law: the mean misses the truth by σ² (1 + 1/M)."""
+    values = 3 * draws(members + 1, 200_000)
+    ensemble, truth = Ensemble(values[1:]), values[0]
+    actual = (ensemble.mean - truth).square().mean()
+    assert float(actual) == pytest.approx(9 * (1 + 1 / members), rel=0.02)
+    assert float(expected_squared_error(ensemble).mean()) == pytest.approx(float(actual), rel=0.02)
+
+
+def test_one_member_has_no_spread():
+    with pytest.raises(InputError, match="at least two members"):
+        expected_squared_error(Ensemble(draws(1, 4)))
+
+
+def frequencies(distribution, truth, bins):
+    index = calibration_bin(distribution, truth, uniform(*truth.shape), bins)
+    return torch.bincount(index.flatten(), minlength=bins) / index.numel()
+
+
+def test_exchangeable_members_have_a_flat_histogram():
+    values = draws(11, 100_000)
+    ensemble = Ensemble(values[1:])
+    assert histogram_bins(ensemble, 7) == 11
+    assert frequencies(ensemble, values[0], 11).tolist() == pytest.approx([1 / 11] * 11, abs=0.004)
+
+
+def test_overconfident_members_have_a_u():
+    values = draws(11, 100_000)
+    histogram = frequencies(Ensemble(values[1:] / 2), values[0], 11)
+    assert min(histogram[0], histogram[-1]) > 2 / 11
+    assert histogram[1:-1].max() < 1 / 11
+    assert int(histogram.argmin()) in (4, 5, 6)
+
+
+def test_a_true_distribution_has_a_flat_histogram():
+    truth = 2 + 3 * draws(100_000)
+    law = Normal(torch.full_like(truth, 2), torch.full_like(truth, 3))
+    assert histogram_bins(law, 7) == 7
+    assert frequencies(law, truth, 7).tolist() == pytest.approx([1 / 7] * 7, abs=0.005)
+
+
+def test_ties_are_broken_evenly():
+    """Rain: the truth and most members are zero."""
+    values = draws(6, 100_000).clamp(min=0.5)
+    assert frequencies(Ensemble(values[1:]), values[0], 6).tolist() == pytest.approx([1 / 6] * 6, abs=0.005)
+
+
+class Clipped(Normal):
+    """A normal law whose negative values became a point mass at zero."""
+
+    def cdf(self, value):
+        return torch.where(value < 0, torch.zeros_like(value), super().cdf(value))
+
+
+def test_a_point_mass_is_spread_over_its_bins():
+    truth = draws(100_000).clamp(min=0)
+    law = Clipped(torch.zeros_like(truth), torch.ones_like(truth))
+    assert frequencies(law, truth, 10).tolist() == pytest.approx([0.1] * 10, abs=0.005)
+
+
+def test_the_extremes_are_in_the_outer_bins():
+    truth = torch.tensor([-1e6, 1e6, math.nan])
+    law = Normal(torch.zeros(3), torch.ones(3))
+    assert calibration_bin(law, truth, torch.zeros(3), 5)[:2].tolist() == [0, 4]
+
+
+def test_ties_are_broken_alike_in_any_batch():
+    starts, leads = torch.tensor([10, 20, 30]), torch.tensor([24, 48, 24])
+    whole = tie_breaker(3, starts, leads, (2, 4))
+    assert whole.shape == (3, 2, 4)
+    torch.testing.assert_close(tie_breaker(3, starts[[2, 0]], leads[[2, 0]], (2, 4)), whole[[2, 0]], rtol=0, atol=0)
+    assert len({tuple(row) for row in whole.flatten(1).tolist()}) == 3
+    assert not torch.equal(tie_breaker(4, starts, leads, (2, 4)), whole)

@@ -1,0 +1,123 @@
+"""What every model that corrects a sample promises, whatever its kind: one suite, run on all of conf/model."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.corrector import Corrector, build_model, needs
+from models.distribution import Normal
+from models.head import GaussianHead
+
+CONF = Path(__file__).parents[2] / "conf" / "model"
+SPECS = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CONF.glob("*.yaml"))}
+NETWORKS = ("mlp", "unet")
+TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
+GRID = Grid.regular(13, 16)
+
+
+@pytest.fixture(params=SPECS)
+def name(request):
+    return request.param
+
+
+def corrector(name, toy, grid=GRID, awake=True):
+    """A fitted corrector; a network gets random weights in its last layer, for it starts with zeros."""
+    torch.manual_seed(1)
+    task = needs(SPECS[name], TASK)
+    data = toy(task, grid, 80)
+    made = Corrector(task, grid, SPECS[name], data.static)
+    made.fit(data)
+    if awake and name in NETWORKS:
+        last = [m for m in made.model.modules() if isinstance(m, torch.nn.Conv2d)][-1]
+        torch.nn.init.normal_(last.weight, std=0.3)
+    return made.eval().bind(TASK)
+
+
+def batch(toy, grid=GRID, members=5):
+    return next(batches(toy(TASK, grid, 4, members, seed=7), 4))
+
+
+def numbers(distribution):
+    return torch.stack([distribution.mean, distribution.std])
+
+
+@pytest.mark.parametrize("members", [2, 5, 20])
+def test_any_number_of_members_in_any_order(name, toy, members):
+    sample = batch(toy, members=members)
+    shuffled = sample._replace(ensemble=sample.ensemble[:, torch.randperm(members)])
+    with torch.no_grad():
+        model = corrector(name, toy)
+        found = numbers(model(sample))
+        assert found.shape == (2, 4, 1, *GRID.shape)
+        assert torch.isfinite(found).all()
+        torch.testing.assert_close(numbers(model(shuffled)), found, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("grid", [Grid.regular(33, 64), Grid.regular(29, 50), Grid.regular(32, 64)], ids=str)
+def test_any_grid(name, toy, grid):
+    with torch.no_grad():
+        assert numbers(corrector(name, toy, grid)(batch(toy, grid))).shape[-2:] == grid.shape
+
+
+def test_values_behind_the_mask_do_not_matter(name, toy):
+    sample = batch(toy)
+    mask = sample.mask.clone()
+    mask[:, 0, :4, :7] = False
+    land = ~mask[:, None].expand_as(sample.ensemble)
+    with torch.no_grad():
+        model = corrector(name, toy)
+        found = numbers(model(sample._replace(mask=mask, ensemble=sample.ensemble.masked_fill(land, torch.nan))))
+        other = numbers(model(sample._replace(mask=mask, ensemble=sample.ensemble.masked_fill(land, 1e9))))
+    assert torch.isfinite(found).all()
+    torch.testing.assert_close(found, other)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_turned_globe_has_a_turned_forecast(name, toy):
+    model = build_model(SPECS[name], TASK, GRID).eval()
+    torch.nn.init.normal_([m for m in model.modules() if isinstance(m, torch.nn.Conv2d)][-1].weight, std=0.3)
+    sample, turn = batch(toy), 4
+    sample = sample._replace(ensemble=(sample.ensemble - 280) / 10)
+    turned = Sample(*(t.roll(turn, -1) if t.ndim > 2 else t for t in sample))
+    with torch.no_grad():
+        found, expected = numbers(model(turned)), numbers(model(sample)).roll(turn, -1)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_untrained_network_is_the_raw_gaussian_ensemble(name, toy):
+    sample = batch(toy)
+    with torch.no_grad():
+        found = corrector(name, toy, awake=False)(sample)
+    torch.testing.assert_close(found.mean, sample.ensemble[:, :, [1]].mean(1), rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(found.std, sample.ensemble[:, :, [1]].std(1), rtol=1e-3, atol=1e-3)
+
+
+def test_the_head_is_the_formula_of_the_paper(toy):
+    """μ = m + s o₀, σ = s exp(o₁), by hand."""
+    sample, output = batch(toy), torch.randn(4, 2, *GRID.shape)
+    found = GaussianHead(TASK)(output, sample)
+    m, s = sample.ensemble[:, :, 1].mean(1), sample.ensemble[:, :, 1].std(1)
+    expected = Normal((m + s * output[:, 0])[:, None], (s * output[:, 1].exp())[:, None])
+    torch.testing.assert_close(found.mu, expected.mu)
+    torch.testing.assert_close(found.sigma, expected.sigma, rtol=1e-4, atol=1e-4)
+
+
+def test_a_corrector_survives_its_file(name, toy, tmp_path):
+    task = needs(SPECS[name], TASK)
+    data = toy(task, GRID, 80)
+    made = Corrector(task, GRID, SPECS[name], data.static, {"train_years": [2000, 2001]})
+    made.fit(data)
+    made.save(tmp_path / "corrector.safetensors")
+    loaded = Corrector.load(tmp_path / "corrector.safetensors")
+    assert (loaded.task, loaded.grid, loaded.spec, loaded.provenance) == (task, GRID, SPECS[name], made.provenance)
+    sample = next(batches(data, 4))
+    with torch.no_grad():
+        torch.testing.assert_close(numbers(loaded(sample)), numbers(made.eval()(sample)), rtol=0, atol=0)

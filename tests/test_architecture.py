@@ -1,0 +1,54 @@
+"""The arrows between the packages, read from the imports of every file."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("data_pipeline", "models", "training", "evaluation", "conf")
+MAY_IMPORT = {
+    "data_pipeline": set(),
+    "models": {"data_pipeline"},
+    "training": {"data_pipeline", "models"},
+    "evaluation": {"data_pipeline", "models"},
+    "conf": {"data_pipeline"},
+}
+VERBS = {"data_pipeline/prepare.py", "models/correct.py", "training/train.py", "evaluation/evaluate.py"}
+SOURCES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def imports(path):
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            yield node.module
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_dependencies_point_one_way(path):
+    package = path.parts[0]
+    ours = {name.partition(".")[0] for name in imports(path)} & set(PACKAGES) - {package}
+    assert ours <= MAY_IMPORT[package] | ({"conf"} if str(path) in VERBS else set())
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_each_border_is_crossed_in_one_place(path):
+    found = {name.partition(".")[0] for name in imports(path)}
+    if path.parts[0] != "conf":
+        assert "hydra" not in found
+        assert "omegaconf" not in found or str(path) in {*VERBS, "training/resume.py"}
+    if path.parts[:2] not in {("data_pipeline", "grib"), ("data_pipeline", "grib.py")}:
+        assert not found & {"eccodes", "cfgrib", "gribapi"}
+    if path.parts[0] != "training":
+        assert not found & {"pytorch_lightning", "lightning"}
+
+
+@pytest.mark.parametrize("module", ["archive", "grib", "grid", "task", "prepare"])
+def test_reading_an_archive_does_not_need_torch(module):
+    code = f"import sys, data_pipeline.{module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

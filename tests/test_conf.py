@@ -1,0 +1,119 @@
+"""Every file under conf/ is composed and built; what is wrong in a command is said in one sentence."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+
+from conf import build, explain, plain
+from data_pipeline.archive import Archive
+from data_pipeline.dataset import Split
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.corrector import build_model
+from training.schedule import Schedule
+
+ROOT = Path(__file__).parents[1]
+CONF = ROOT / "conf"
+YEARS = ["data.split.train=[2000,2001]", "data.split.val=[2002,2002]", "data.split.test=[2003,2003]"]
+
+
+def choices(group):
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def composed(verb, *overrides):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose(verb, list(overrides))
+
+
+def test_every_group_is_known_here():
+    """A new group needs a test of its own below."""
+    assert {path.name for path in CONF.iterdir() if path.is_dir() and path.name[0] != "_"} == {
+        "data", "task", "model", "trainer",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("data", choices("data"))
+def test_every_data_source_is_built(data):
+    cfg = composed("train", f"data={data}", *YEARS)
+    assert isinstance(build(cfg.data.archive), Archive)
+    assert isinstance(build(cfg.data.split), Split)
+    source = build(composed("prepare", f"data={data}", *YEARS).data.source)
+    assert callable(source.plan)
+    assert callable(source.prepare)
+
+
+@pytest.mark.parametrize("task", choices("task"))
+@pytest.mark.parametrize("data", choices("data"))
+def test_every_task_is_built(task, data):
+    cfg = composed("train", f"task={task}", f"data={data}", *YEARS)
+    made = build(cfg.task)
+    assert isinstance(made, Task)
+    assert made.name == task
+    assert list(made.static) == plain(cfg.data.static)
+
+
+@pytest.mark.parametrize("model", choices("model"))
+def test_every_model_is_built(model):
+    cfg = composed("train", f"model={model}")
+    spec = plain(cfg.model)
+    made = build_model(spec, build(cfg.task), Grid.regular(9, 12))
+    assert f"{type(made).__module__}.{type(made).__name__}" == spec["_target_"]
+
+
+@pytest.mark.parametrize("trainer", choices("trainer"))
+def test_every_trainer_is_built(trainer):
+    assert isinstance(build(composed("train", f"trainer={trainer}").trainer), Schedule)
+
+
+def test_the_shipped_defaults_are_those_of_the_constructors():
+    """A default that is written twice must not differ."""
+    cfg = composed("train")
+    assert build(cfg.trainer) == Schedule()
+
+
+@pytest.mark.parametrize("verb", ["prepare", "train", "evaluate", "correct"])
+def test_a_verb_writes_nowhere_but_where_it_was_told(verb):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose(
+            verb, ["+run_dir=x"] if verb in ("prepare", "correct") else ["run_dir=x"], return_hydra_config=True
+        )
+    HydraConfig.instance().set_config(cfg)
+    assert cfg.hydra.run.dir == "."
+    assert cfg.hydra.output_subdir is None
+
+
+def test_only_faults_of_the_user_are_explained_away():
+    assert explain(ZeroDivisionError("our bug")) is None
+    wrapped = RuntimeError("wrapped by a library")
+    wrapped.__cause__ = InputError("the file is truncated")
+    assert str(explain(wrapped)) == "the file is truncated"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "trianer.epochs=3"], "error: there is no option trianer; did you mean trainer?"),
+        (["train", "trainer.epoch=3"], "error: there is no option trainer.epoch; did you mean trainer.epochs?"),
+        (["train", "model=unett"], "error: In 'train': Could not find 'model/unett'"),
+        (["train", "trainer.epochs=three"], "error: trainer.epochs must be a whole number of at least 1, got 'three'"),
+        (["train", "task.targets=[2tt]"], "error: task t2m: add the target 2tt to the inputs"),
+        (["train", "data.split.val=[2010,2015]"], "error: data.split.val shares 2010 with another split"),
+        (["train", "data=grib"], "error: option data.split.train has no value; give it as data.split.train="),
+        (["train", "model=[}"], "error: "),
+        (["correct", "input=a", "output=b"], "error: option corrector has no value; give it as corrector="),
+        (
+            ["correct", "corrector=none.safetensors", "input=a", "output=b"],
+            "error: there is no corrector none.safetensors",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_command_is_one_sentence(arguments, sentence, tmp_path, command):
+    ended = command(tmp_path, *arguments)
+    assert ended.code == 2, ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(sentence)

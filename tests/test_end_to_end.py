@@ -1,0 +1,265 @@
+"""The whole path through the command line on a tiny twin: four verbs, and each way to go wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import eccodes
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TWIN = ["data.source.first_year=2010", "data.source.dates=8", "data.source.members=5"]
+SPLIT = ["data.split.train=[2010,2014]", "data.split.val=[2015,2015]"]
+QUICK = ["trainer.epochs=2", "model.width=4"]
+FORECAST = "data/twin/output.sfc.20180108"
+
+
+@pytest.fixture(scope="module")
+def succeed(command):
+    """Run a verb that must end well; return what it printed."""
+
+    def run(folder, *arguments):
+        ended = command(folder, *arguments)
+        assert ended.code == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def refuse(command):
+    """Run a verb that must end with one line on stderr and the exit code of a fault that is the user's."""
+
+    def run(folder, *arguments, code=2):
+        ended = command(folder, *arguments)
+        assert ended.code == code, ended.stdout + ended.stderr
+        (line,) = ended.stderr.splitlines()
+        assert line.startswith("error: ")
+        return line
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory, succeed):
+    """A folder in which the four verbs have been run."""
+    folder = tmp_path_factory.mktemp("project")
+    succeed(folder, "prepare", *TWIN)
+    succeed(folder, "train", *SPLIT, "model=emos", "run_dir=runs/emos")
+    succeed(folder, "train", *SPLIT, "model=unet", "run_dir=runs/unet", *QUICK)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corrected(project, succeed):
+    succeed(project, "correct", "corrector=runs/emos/corrector.safetensors", f"input={FORECAST}", "output=out.grib")
+    return project / "out.grib"
+
+
+def messages(path):
+    with path.open("rb") as file:
+        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
+            yield handle
+            eccodes.codes_release(handle)
+
+
+def keys(handle):
+    iterator = eccodes.codes_keys_iterator_new(handle, "ls")
+    found = {}
+    while eccodes.codes_keys_iterator_next(iterator):
+        name = eccodes.codes_keys_iterator_get_name(iterator)
+        found[name] = eccodes.codes_get_string(handle, name)
+    eccodes.codes_keys_iterator_delete(iterator)
+    return found
+
+
+def test_a_run_leaves_what_it_promised(project):
+    run = project / "runs/unet"
+    assert {path.name for path in run.iterdir()} == {
+        "corrector.safetensors", "config.yaml", "metrics.csv", "checkpoints", "tensorboard",
+    }  # fmt: skip
+    assert len((run / "metrics.csv").read_text().splitlines()) == 3
+
+
+def test_a_second_run_finds_its_work_done(project, succeed):
+    before = (project / "runs/unet/corrector.safetensors").stat().st_mtime_ns
+    output = succeed(project, "train", *SPLIT, "model=unet", "run_dir=runs/unet", *QUICK)
+    assert "already trained" in output
+    assert (project / "runs/unet/corrector.safetensors").stat().st_mtime_ns == before
+    assert "all" in succeed(project, "prepare", *TWIN)
+
+
+def test_evaluation_scores_everybody(project, succeed):
+    options = (*SPLIT, "correctors={emos: runs/emos/corrector.safetensors, unet: runs/unet/corrector.safetensors}")
+    output = succeed(project, "evaluate", *options, "run_dir=runs/scores")
+    scores = json.loads((project / "runs/scores/scores.json").read_text())
+    assert set(scores["models"]) == {"raw", "climatology", "emos", "unet"}
+    crps = {name: model["crps"] for name, model in scores["models"].items()}
+    assert scores["oracle"]["crps"] < crps["emos"] < crps["raw"] < crps["climatology"]
+    assert scores["models"]["raw"]["captured"] == pytest.approx(0)
+    assert "<html" in (project / "runs/scores/report.html").read_text()
+    assert "emos" in output
+
+
+def test_the_corrected_file_is_the_input_but_for_values(project, corrected):
+    """Every key of `grib_ls`, the order of the messages, and the messages that were not asked for, byte for byte."""
+    changed = 0
+    for before, after in zip(messages(project / FORECAST), messages(corrected), strict=True):
+        assert keys(before) == keys(after)
+        same = eccodes.codes_get_message(before) == eccodes.codes_get_message(after)
+        target = keys(before)["shortName"] == "2t" and keys(before)["stepRange"] == "48"
+        assert same != target
+        changed += target
+    assert changed == 5 * 8
+
+
+def test_the_corrected_members_keep_their_ranks_and_score_better(project, corrected):
+    def fields(path):
+        found = {}
+        for handle in messages(path):
+            if eccodes.codes_get(handle, "shortName") == "2t" and eccodes.codes_get(handle, "step") == 48:
+                year = eccodes.codes_get(handle, "dataDate") // 10000
+                found.setdefault(year, {})[eccodes.codes_get(handle, "number")] = eccodes.codes_get_values(handle)
+        return {year: np.stack([members[n] for n in sorted(members)]) for year, members in found.items()}
+
+    truth = {}
+    for handle in messages(project / "data/twin/analysis.sfc.20180108"):
+        if eccodes.codes_get(handle, "shortName") == "2t":
+            truth[eccodes.codes_get(handle, "validityDate")] = eccodes.codes_get_values(handle)
+    raw, better = fields(project / FORECAST), fields(corrected)
+    crps = {"raw": [], "corrected": []}
+    for year, members in raw.items():
+        after = better[year]
+        for i in range(5):
+            for j in range(5):
+                # Packing may make two members equal, never swap them.
+                assert (after[i] <= after[j])[members[i] < members[j]].all()
+        for name, x in (("raw", members), ("corrected", after)):
+            y = truth[year * 10000 + 110]
+            crps[name].append(abs(x - y).mean() - abs(x[:, None] - x[None]).mean() / 2)
+    assert np.mean(crps["corrected"]) < 0.95 * np.mean(crps["raw"])
+
+
+def test_the_corrected_file_opens_in_cfgrib_with_the_same_coordinates(project, corrected):
+    cfgrib = pytest.importorskip("cfgrib")
+    before, after = (
+        cfgrib.open_dataset(path, indexpath="", filter_by_keys={"shortName": "2t"})
+        for path in (project / FORECAST, corrected)
+    )
+    assert before.coords.equals(after.coords)
+    assert before.t2m.attrs == after.t2m.attrs
+
+
+def test_interrupted_training_goes_on(project, succeed):
+    """Kill -TERM in the middle, then the same command again."""
+    options = [*SPLIT, "model=unet", "run_dir=runs/long", "trainer.epochs=30", "trainer.patience=30", "model.width=4"]
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "scripts/deepweather.py", "train", *options],
+        cwd=project, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for line in process.stdout:
+        if line.startswith("epoch   2"):
+            process.terminate()
+            break
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3, errors
+    assert "run the same command again" in errors
+    assert not (project / "runs/long/corrector.safetensors").exists()
+    assert "going on from" in succeed(project, "train", *options)
+    rows = (project / "runs/long/metrics.csv").read_text().splitlines()
+    assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 31))
+
+
+CORRECT = ("correct", "corrector=runs/emos/corrector.safetensors")
+
+
+def test_a_truncated_forecast_is_named(project, refuse):
+    (project / "cut.grib").write_bytes((project / FORECAST).read_bytes()[:100_000])
+    line = refuse(project, *CORRECT, "input=cut.grib", "output=never.grib")
+    assert "cut.grib" in line
+    assert not (project / "never.grib").exists()
+
+
+def test_a_missing_member_is_named(project, refuse):
+    with (project / "holes.grib").open("wb") as file:
+        for handle in messages(project / FORECAST):
+            found = {name: eccodes.codes_get(handle, name) for name in ("shortName", "number", "step", "dataDate")}
+            if found != {"shortName": "2t", "number": 3, "step": 48, "dataDate": 20120108}:
+                file.write(eccodes.codes_get_message(handle))
+    line = refuse(project, *CORRECT, "input=holes.grib", "output=never.grib")
+    assert all(word in line for word in ("holes.grib", "2t", "2012-01-08", "48", "3"))
+
+
+def test_a_missing_variable_is_named(project, refuse):
+    line = refuse(project, *CORRECT, "input=data/twin/output.pl.20180108", "output=never.grib")
+    assert "2t" in line
+    assert "output.pl.20180108" in line
+
+
+def test_an_unknown_variable_of_a_task_is_named(project, refuse):
+    line = refuse(project, "train", *SPLIT, "task.inputs=[2t,xyz]", "run_dir=runs/unknown")
+    assert "xyz" in line
+
+
+@pytest.mark.parametrize("output", [FORECAST, f"./{FORECAST}"])
+def test_the_input_is_not_overwritten(project, output, refuse):
+    before = (project / FORECAST).read_bytes()
+    line = refuse(project, *CORRECT, f"input={FORECAST}", f"output={output}")
+    assert "output.sfc.20180108" in line
+    assert (project / FORECAST).read_bytes() == before
+
+
+def test_a_run_folder_belongs_to_one_run(project, refuse):
+    line = refuse(project, "train", *SPLIT, "model=unet", "run_dir=runs/unet", "trainer.epochs=3", "model.width=4")
+    assert "runs/unet holds a run with other trainer" in line
+
+
+def test_another_twin_is_not_mixed_with_this_one(project, refuse):
+    line = refuse(project, "prepare", *TWIN[:2], "data.source.members=6")
+    assert "members" in line
+
+
+def test_testing_on_training_years_is_refused(project, refuse):
+    line = refuse(
+        project, "evaluate",
+        "data.split.train=[2010,2011]", "data.split.val=[2012,2012]", "data.split.test=[2014,2014]",
+        "correctors={emos: runs/emos/corrector.safetensors}", "run_dir=runs/leak",
+    )  # fmt: skip
+    assert "2014" in line
+    assert not (project / "runs/leak/scores.json").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True)
+    if mount.returncode != 0:
+        pytest.skip(f"mounting a small tmpfs needs root: {mount.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_while_correcting(project, small_disk, refuse):
+    line = refuse(project, *CORRECT, f"input={FORECAST}", f"output={small_disk}/out.grib")
+    assert "no space left" in line
+    assert f"{small_disk}/out.grib" in line
+    assert not list(small_disk.iterdir())
+
+
+def test_a_full_disk_while_preparing_can_be_resumed(small_disk, tmp_path, refuse):
+    line = refuse(tmp_path, "prepare", *TWIN, f"data.path={small_disk}/twin", code=3)
+    assert "no space left" in line
+    assert not list(small_disk.rglob("*.partial"))
+
+
+def test_a_full_disk_while_training(project, small_disk, refuse):
+    (small_disk / "ballast").write_bytes(bytes(1024 * 1024 - 8192))
+    line = refuse(project, "train", *SPLIT, "model=unet", f"run_dir={small_disk}/run", *QUICK, code=3)
+    assert "no space left" in line
+    assert str(small_disk) in line

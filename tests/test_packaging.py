@@ -1,0 +1,73 @@
+"""The wheel holds exactly the program, and finds its configuration wherever it is installed."""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("data_pipeline", "models", "training", "evaluation", "conf")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT, check=True)
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name for name in archive.namelist() if ".dist-info/" not in name}
+    tracked = subprocess.run(
+        ["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert found == {"deepweather.py", *tracked.split()}
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.mark.parametrize("verb", ["prepare", "train", "evaluate", "correct"])
+def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path, verb):
+    environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+    process = subprocess.run(
+        [sys.executable, "-m", "deepweather", verb, "--cfg", "job"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert "Traceback" not in process.stderr
+    assert {"prepare": "source:", "train": "trainer:", "evaluate": "correctors:", "correct": "output:"}[
+        verb
+    ] in process.stdout
+
+
+def test_the_command_says_its_verbs():
+    process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py"], capture_output=True, text=True)
+    assert process.returncode == 0
+    assert [line.split()[0] for line in process.stdout.splitlines()[2:6]] == ["prepare", "train", "evaluate", "correct"]
+
+
+def test_an_unknown_verb_is_one_sentence():
+    process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py", "trian"], capture_output=True, text=True)
+    assert process.returncode == 2
+    assert process.stderr == "error: there is no verb 'trian'; choose one of prepare, train, evaluate, correct\n"
+
+
+def test_the_readme_names_every_file():
+    """One clause per file: the README's tree is how a newcomer learns the system."""
+    readme = (ROOT / "README.md").read_text()
+    tree = readme[readme.index("conf/              one YAML") :]
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py"]
+    assert not [str(path.relative_to(ROOT)) for path in files if path.name not in tree]
+    named = set(re.findall(r"[a-z_]+\.py", tree)) - {"__init__.py", "deepweather.py"}
+    assert named == {path.name for path in files}

@@ -1,0 +1,1 @@
+"""Fitting a corrector to an archive of past forecasts."""

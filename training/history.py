@@ -1,0 +1,55 @@
+"""History: the scores of every epoch, as `metrics.csv`, as lines for people, and in the checkpoint."""
+
+from __future__ import annotations
+
+import csv
+import time
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+
+from data_pipeline.files import atomic_write
+
+
+class History(pl.Callback):
+    """Keeps its rows in the checkpoint, so that the file of a resumed run is the file of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: list[dict[str, float]] = []
+        self._began = time.monotonic()
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Say where the run starts from: the raw Gaussian ensemble, or the weights it goes on with."""
+        if trainer.sanity_checking:
+            print(f"at the start: val_crps {float(trainer.callback_metrics['val_crps']):.4f}", flush=True)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Add the epoch's row."""
+        row = {name: float(trainer.callback_metrics[name]) for name in ("train_crps", "val_crps")}
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        self._rows.append(
+            {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **row, "learning_rate": rate}
+        )
+        if not trainer.is_global_zero:
+            return
+        with atomic_write(self._path, "w") as file:
+            writer = csv.DictWriter(file, fieldnames=list(self._rows[0]))
+            writer.writeheader()
+            writer.writerows(self._rows)
+        best = min(entry["val_crps"] for entry in self._rows)
+        mark = " *" if row["val_crps"] == best else ""
+        print(
+            f"epoch {len(self._rows):3d} of {trainer.max_epochs}: train_crps {row['train_crps']:.4f}  "
+            f"val_crps {row['val_crps']:.4f}{mark}  ({time.monotonic() - self._began:.0f} s)",
+            flush=True,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rows, for the checkpoint."""
+        return {"rows": self._rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the rows back from a checkpoint."""
+        self._rows = list(state_dict["rows"])

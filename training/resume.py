@@ -1,0 +1,50 @@
+"""A run folder: it belongs to one run, and the run goes on from what it left there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from data_pipeline.errors import DiskFullError, InputError, InterruptedRunError
+from data_pipeline.files import atomic_write, disk_error
+
+
+def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
+    """Make `run_dir` this run's own and return the run's identity; a folder of another run is refused.
+
+    The identity is a hash of all options but the folder's name, and of the data's fingerprint.
+    """
+    described = {name: value for name, value in options.items() if name != "run_dir"} | {"fingerprint": fingerprint}
+    identity = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+    marker = run_dir / "config.yaml"
+    if marker.exists():
+        held = OmegaConf.to_container(OmegaConf.load(marker))
+        if not isinstance(held, dict) or held.get("run") != identity:
+            other = [k for k, v in described.items() if isinstance(held, dict) and k in held and held[k] != v]
+            raise InputError(
+                f"{run_dir} holds a run with other {' and '.join(other) or 'options'}; "
+                "choose another run_dir or remove that one"
+            )
+        return identity
+    with atomic_write(marker, "w") as file:
+        file.write(OmegaConf.to_yaml(OmegaConf.create(described | {"run": identity})))
+    return identity
+
+
+@contextmanager
+def resumable(run_dir: Path) -> Iterator[None]:
+    """Say of a disk that fills up in the block that the same command can go on when there is space again."""
+    try:
+        try:
+            yield
+        except OSError as error:
+            # From libraries that write by themselves: checkpoints, TensorBoard's events.
+            raise disk_error(error, run_dir) or error from None
+    except DiskFullError as error:
+        raise InterruptedRunError(f"{error}; then run the same command again to go on") from None
