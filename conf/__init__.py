@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -47,6 +48,8 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
         main = hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)
 
         def command() -> None:
+            # The two options that nearly every command has may be given in short.
+            sys.argv[1:] = [re.sub(r"^(path|store)=", r"data.\1=", word) for word in sys.argv[1:]]
             # Hydra's own report of a wrong option has many lines and exits with 1.
             os.environ["HYDRA_FULL_ERROR"] = "1"
             signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -6,26 +6,33 @@ An archive is opened cheaply and reads lazily; `data_pipeline.dataset` turns it 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from types import ModuleType
+from typing import Any, ClassVar, Literal
 
 import xarray as xr
 
+from data_pipeline import grib, netcdf
 from data_pipeline.errors import InputError
-from data_pipeline.grib import expand, open_analysis, open_ensemble, open_static
+from data_pipeline.fields import Fields
 from data_pipeline.grid import Grid
+from data_pipeline.paths import expand
+from data_pipeline.source import Chunks
 from data_pipeline.task import Variable
+
+PARTS = ("ensemble", "analysis", "static_fields", "oracle_ensemble")
 
 
 @dataclass(frozen=True)
 class Archive:
-    """Files of one data source; each field is a list of paths or globs.
+    """Files of one data source; each part is a list of paths or globs, in GRIB or in NetCDF.
 
-    `static` may hold a land-sea mask (`lsm`) and orography (`z`); `oracle_ensemble` exists for twin experiments only:
-    the best ensemble that can be made from what a forecaster knows. `missing` says what a hole in the ensemble is:
-    an `error`, or values to `mask`.
+    `static_fields` may hold a land-sea mask (`lsm`) and orography (`z`); `oracle_ensemble` exists for twin experiments
+    only: the best ensemble that can be made from what a forecaster knows. `missing` says what a hole in the ensemble
+    is: an `error`, or values to `mask`. `names` says what variables of NetCDF files are in GRIB's words, such as
+    {"T850": "t@850"}, where the files do not.
     """
 
     ensemble: Sequence[str]
@@ -33,40 +40,89 @@ class Archive:
     static_fields: Sequence[str] = ()
     oracle_ensemble: Sequence[str] = ()
     missing: Literal["error", "mask"] = "error"
+    names: Mapping[str, str] | None = None
+
+    moments: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if self.missing not in ("error", "mask"):
             raise InputError(f"data.archive.missing must be error or mask, got {self.missing!r}")
+        if self.names is not None and not isinstance(self.names, Mapping):
+            raise InputError(f"data.archive.names must be {{VARIABLE: shortName, ...}}, got {self.names!r}")
 
-    def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> xr.Dataset:
-        """Open the ensemble: (init_time, lead_time, number, [level,] latitude, longitude), lazily indexed."""
-        return open_ensemble(self.ensemble, variables, lead_times, missing=self.missing, chunks=None)
+    def refuse(self, years: Collection[int], moments: bool) -> None:
+        """Refuse nothing: an archive has all that there is."""
 
-    def analyses(self, variables: Sequence[Variable]) -> xr.Dataset:
-        """Open the truth: (time, [level,] latitude, longitude), lazily indexed."""
-        return open_analysis(self.analysis, variables, chunks=None)
+    def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
+        """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude)."""
+        package, options = self.reader("ensemble")
+        return package.open_ensemble(
+            self.ensemble, variables, lead_times, missing=self.missing, chunks=chunks, **options
+        )
+
+    def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
+        """Open the truth as (time, [level,] latitude, longitude)."""
+        package, options = self.reader("analysis")
+        return package.open_analysis(self.analysis, variables, chunks=chunks, **options)
+
+    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
+        """Open the ensemble to read samples from."""
+        package, options = self.reader("ensemble")
+        return package.ensemble_fields(self.ensemble, variables, lead_times, missing=self.missing, **options)
+
+    def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
+        """Open the truth to read samples from."""
+        package, options = self.reader("analysis")
+        return package.analysis_fields(self.analysis, variables, **options)
 
     @cached_property
     def static(self) -> xr.Dataset:
         """All static fields, (latitude, longitude); empty where the source has none."""
-        return open_static(self.static_fields) if self.static_fields else xr.Dataset()
+        if not self.static_fields:
+            return xr.Dataset()
+        package, options = self.reader("static_fields")
+        return package.open_static(self.static_fields, **options)
 
     @cached_property
     def oracle(self) -> Archive | None:
         """The archive whose ensemble is the oracle's, or None."""
-        if not self.oracle_ensemble:
-            return None
-        return Archive(self.oracle_ensemble, self.analysis, self.static_fields, missing=self.missing)
+        return replace(self, ensemble=self.oracle_ensemble, oracle_ensemble=()) if self.oracle_ensemble else None
 
     @cached_property
     def fingerprint(self) -> str:
         """Changes whenever a file of the archive is added, removed or rewritten."""
         digest = hashlib.sha256()
-        for patterns in (self.ensemble, self.analysis, self.static_fields, self.oracle_ensemble):
-            for path in expand(patterns) if patterns else ():
+        for part in PARTS:
+            for path in expand(getattr(self, part)) if getattr(self, part) else ():
                 status = path.stat()
                 digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+        if self.names:
+            digest.update(repr(sorted(self.names.items())).encode())
         return digest.hexdigest()[:16]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether every part has files, as it may not on the machine that trains from a store."""
+        try:
+            return bool(self.fingerprint)
+        except InputError:
+            return False
+
+    @cached_property
+    def _formats(self) -> dict[str, str]:
+        """The format of each part, by the first bytes of its first file."""
+        first = {part: expand(getattr(self, part))[0] for part in PARTS if getattr(self, part)}
+        formats = {part: "netcdf" if netcdf.is_netcdf(path) else "grib" for part, path in first.items()}
+        if self.names and "netcdf" not in formats.values():
+            raise InputError(
+                f"data.archive.names is for NetCDF files, but {first['ensemble']} and all others are GRIB, "
+                "which names its variables itself; leave out data.archive.names"
+            )
+        return formats
+
+    def reader(self, part: str) -> tuple[ModuleType, dict[str, Any]]:
+        """Return the package that reads a part, and the options that only it takes."""
+        return (netcdf, {"names": self.names}) if self._formats[part] == "netcdf" else (grib, {})
 
 
 def grid_of(dataset: xr.Dataset) -> Grid:

@@ -1,136 +1,167 @@
-"""Archive to samples: split by whole years of valid time, the only border between xarray and tensors."""
+"""Source to samples: the only border between fields of a source and tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from data_pipeline.archive import Archive, grid_of
+from data_pipeline.archive import grid_of
+from data_pipeline.buffers import Buffers
 from data_pipeline.errors import InputError
-from data_pipeline.grib import select
+from data_pipeline.fields import ALL, Fields
 from data_pipeline.grid import Grid
+from data_pipeline.moments import pseudo_members
+from data_pipeline.prefetch.loader import Prefetcher
+from data_pipeline.prefetch.stream import Stream
+from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.sample import Sample
-from data_pipeline.task import POSITION, Task, Variable
-
-SPLITS = ("train", "val", "test")
-
-
-@dataclass(frozen=True)
-class Split:
-    """First and last year of training, validation and test; a forecast belongs where it is valid."""
-
-    train: tuple[int, int]
-    val: tuple[int, int]
-    test: tuple[int, int]
-
-    def __post_init__(self) -> None:
-        seen: set[int] = set()
-        for name in SPLITS:
-            years = tuple(getattr(self, name))
-            if len(years) != 2 or any(type(year) is not int for year in years) or years[0] > years[1]:
-                raise InputError(f"data.split.{name} must be [first year, last year], got {list(years)}")
-            object.__setattr__(self, name, years)
-            if shared := seen & set(self.years(name)):
-                raise InputError(f"data.split.{name} shares {min(shared)} with another split; years must not overlap")
-            seen |= set(self.years(name))
-
-    def years(self, name: str) -> range:
-        """Return all years of the split `name`."""
-        if name not in SPLITS:
-            raise InputError(f"there is no split {name!r}; choose one of {', '.join(SPLITS)}")
-        first, last = getattr(self, name)
-        return range(first, last + 1)
+from data_pipeline.source import Source
+from data_pipeline.split import verified, year_of
+from data_pipeline.task import POSITION, Task
 
 
 class ForecastDataset(Dataset[Sample]):
     """The forecasts of a task that are valid in `years` and have a verifying analysis, by start and lead time.
 
-    Samples that have been read stay in memory up to `memory` bytes: a small archive is read once.
+    `members` takes the first so many, or those at the positions listed. `rows` (step 1) takes a band of latitudes:
+    of ensemble, mask, static fields and target alike, while `grid` stays the whole grid. `moments` puts the two
+    pseudo-members of `data_pipeline.moments` in place of the ensemble. No more is read than is asked for.
+
+    Samples may be read from several threads at once; each is read anew, into memory of samples that nobody holds any
+    more where there is some.
     """
 
-    def __init__(self, archive: Archive, task: Task, years: Iterable[int], memory: int = 2**31) -> None:
+    def __init__(
+        self,
+        source: Source,
+        task: Task,
+        years: Iterable[int],
+        *,
+        members: int | Sequence[int] | None = None,
+        rows: slice = ALL,
+        moments: bool = False,
+    ) -> None:
+        years = set(years)
+        source.refuse(years, moments and members is None)
         self.task = task
-        self._forecasts = archive.forecasts(task.inputs, task.lead_times)
-        self._analyses = archive.analyses(task.targets)
-        self.grid = grid_of(self._forecasts)
-        if not self.grid.matches(other := grid_of(self._analyses)):
+        self._ensemble = source.ensemble_fields(task.inputs, task.lead_times)
+        self._truth = source.analysis_fields(task.targets)
+        self.grid = self._ensemble.grid
+        if not self.grid.matches(other := self._truth.grid):
             raise InputError(f"the ensemble has {self.grid}, the analysis {other}; bring both to one grid first")
-        self.static = static_fields(self.grid, task, archive.static)
-        self._keys = self._select(set(years))
-        self._cache: dict[int, Sample] = {}
-        self._free = memory
-
-    def _select(self, years: set[int]) -> list[tuple[int, int, int]]:
-        """Positions (start, lead, analysis) of the forecasts of those years."""
-        starts = self._forecasts.init_time.values.astype("datetime64[s]")
-        position = {time: k for k, time in enumerate(self._analyses.time.values.astype("datetime64[s]"))}
-        keys, unverified = [], 0
-        for i, start in enumerate(starts):
-            for j, lead in enumerate(self.task.lead_times):
-                valid = start + np.timedelta64(lead, "h")
-                if valid.astype("datetime64[Y]").astype(int) + 1970 in years:
-                    if valid in position:
-                        keys.append((i, j, position[valid]))
-                    else:
-                        unverified += 1
-        if not keys:
-            raise InputError(
-                f"no forecast is valid in {_span(years)} and has an analysis: the ensemble starts between "
-                f"{starts.min()} and {starts.max()}, {unverified} forecasts of those years lack an analysis; "
-                "change data.split or add files"
-            )
-        return keys
+        self.rows = band(rows, self.grid)
+        self.static = static_fields(self.grid, task, source.static)[:, self.rows].contiguous()
+        self._keys = verified(self._ensemble.init_times, task.lead_times, self._truth.init_times, years)
+        self._members = chosen(members, count := len(self._ensemble.numbers))
+        self._stored_moments = source.moments
+        self._buffers = Buffers()
+        self._moments = moments
+        part = None if self._members == tuple(range(count)) else self._members
+        subset = [task.to_json(), sorted(years), part, [self.rows.start, self.rows.stop], moments]
+        digest = hashlib.sha256(f"{source.fingerprint} {json.dumps(subset)}".encode())
+        self.fingerprint = digest.hexdigest()[:16]
+        """Of the data and of what is taken of them: two data sets that share it have the same samples."""
 
     @property
     def members(self) -> int:
-        """Number of ensemble members."""
-        return self._forecasts.sizes["number"]
+        """Number of members of the ensemble, also where only its moments are read."""
+        return self._stored_moments or len(self._members)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of one sample in memory; the static fields, which all samples share, are not counted."""
+        cells = (self.rows.stop - self.rows.start) * len(self.grid.longitudes)
+        inputs, targets = len(self.task.inputs), len(self.task.targets)
+        members = 2 if self._moments else len(self._members)
+        return cells * (4 * members * inputs + inputs + 4 * targets) + 2 * 8
 
     @property
     def valid_years(self) -> tuple[int, int]:
         """First and last year in which a sample is valid."""
-        times = self._analyses.time.values[[k for _, _, k in self._keys]].astype("datetime64[Y]").astype(int) + 1970
-        return int(times.min()), int(times.max())
+        times = self._truth.init_times[[k for _, _, k in self._keys]]
+        return year_of(times.min()), year_of(times.max())
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __getitem__(self, index: int) -> Sample:
-        if index in self._cache:
-            return self._cache[index]
-        i, j, k = self._keys[index]
-        sample = read_sample(self._forecasts, self.task, self.static, i, j)
-        truth = [field_of(self._analyses, target, time=k) for target in self.task.targets]
-        sample = sample._replace(target=torch.from_numpy(np.stack(truth)))
-        size = sum(tensor.nbytes for tensor in sample if tensor is not self.static)
-        if size <= self._free:
-            self._free -= size
-            self._cache[index] = sample
-        return sample
+        init, lead, truth = self._keys[index]
+        reduce = self._moments and not self._stored_moments
+        sample = read_sample(
+            self._ensemble, self.task, self.static, init, lead, self.rows, self._members, reduce, self._buffers
+        )
+        target = np.empty((1, *sample.target.shape), np.float32)
+        self._truth.read(truth, 0, target, self.rows)
+        return sample._replace(target=torch.from_numpy(target[0]))
 
 
-def read_sample(forecasts: xr.Dataset, task: Task, static: torch.Tensor, init: int, lead: int) -> Sample:
-    """Read one forecast by its positions in `forecasts`; its target is unknown (NaN)."""
-    ensemble = torch.from_numpy(
-        np.stack([field_of(forecasts, variable, init_time=init, lead_time=lead) for variable in task.inputs], axis=1)
-    )
-    start = forecasts.init_time.values[init].astype("datetime64[s]").astype(np.int64)
+def read_sample(
+    ensemble: Fields,
+    task: Task,
+    static: Tensor,
+    init: int,
+    lead: int,
+    rows: slice = ALL,
+    members: Sequence[int] | None = None,
+    moments: bool = False,
+    buffers: Buffers | None = None,
+) -> Sample:
+    """Read one forecast by its positions in `ensemble`; its target is unknown (NaN).
+
+    `static` are the static fields of the `rows`; with `moments` two pseudo-members are made of the `members`. The
+    memory comes from `buffers`, if there are any.
+    """
+    count, inputs = len(ensemble.numbers if members is None else members), len(ensemble.variables)
+    values = (buffers or Buffers()).empty((count, inputs, *static.shape[1:]))
+    ensemble.read(init, lead, values, rows, members)
+    if moments:
+        values = pseudo_members(values)
     return Sample(
-        ensemble=ensemble,
-        mask=torch.isfinite(ensemble).all(0),
+        ensemble=torch.from_numpy(values),
+        mask=torch.from_numpy(complete(values)),
         static=static,
-        target=torch.full((len(task.targets), *ensemble.shape[-2:]), torch.nan),
-        init_time=torch.tensor(int(start)),
-        lead_time=torch.tensor(int(forecasts.lead_time.values[lead])),
+        target=torch.full((len(task.targets), *static.shape[1:]), torch.nan),
+        init_time=torch.tensor(int(ensemble.init_times[init].astype("datetime64[s]").astype(np.int64))),
+        lead_time=torch.tensor(int(ensemble.lead_times[lead])),
     )
 
 
-def static_fields(grid: Grid, task: Task, archive: xr.Dataset) -> torch.Tensor:
+def complete(members: np.ndarray) -> np.ndarray:
+    """Return where all members (M, ...) have a value."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Most samples miss nothing, which a sum finds out at the speed of memory: what is missing stays in it.
+        if np.isfinite(members.sum()):
+            return np.ones(members.shape[1:], bool)
+    return np.logical_and.reduce([np.isfinite(member) for member in members])
+
+
+def band(rows: slice, grid: Grid) -> slice:
+    """Return `rows` of a grid with both ends named."""
+    start, stop, step = rows.indices(len(grid.latitudes))
+    if step != 1 or stop <= start:
+        raise ValueError(f"rows must be a band of latitudes from north to south, got {rows}")
+    return slice(start, stop)
+
+
+def chosen(members: int | Collection[int] | None, count: int) -> tuple[int, ...]:
+    """Return the positions of the `members` asked for among `count`."""
+    members = range(count) if members is None else members
+    positions = tuple(range(members) if isinstance(members, int) else members)
+    if not positions or len(set(positions)) < len(positions) or not set(positions) <= set(range(count)):
+        raise InputError(
+            f"members must be a number from 1 to {count} or different positions from 0 to {count - 1}, got {members!r}"
+        )
+    return positions
+
+
+def static_fields(grid: Grid, task: Task, archive: xr.Dataset) -> Tensor:
     """Return the static channels of a task, (S, H, W): the point on the unit sphere, then what `archive` holds."""
     lat = np.radians(np.array(grid.latitudes))[:, None]
     lon = np.radians(np.array(grid.longitudes))[None, :]
@@ -151,14 +182,8 @@ def static_fields(grid: Grid, task: Task, archive: xr.Dataset) -> torch.Tensor:
 
 
 def batches(dataset: Dataset[Sample], size: int) -> Iterator[Sample]:
-    """Yield all samples once, in order, as batches with a leading B."""
-    yield from DataLoader(dataset, batch_size=size)
-
-
-def field_of(dataset: xr.Dataset, variable: Variable, **positions: int) -> np.ndarray:
-    """Read the fields of a variable at `positions` along named dimensions."""
-    return select(dataset, variable).isel(positions).values
-
-
-def _span(years: Sequence[int] | set[int]) -> str:
-    return f"{min(years)}-{max(years)}" if years else "no year"
+    """Yield all samples once, in order, as batches with a leading B; read ahead where they come through tiers."""
+    if isinstance(dataset, Tiers):
+        yield from Prefetcher(dataset, Stream(len(dataset), size, shuffled=False))
+    else:
+        yield from DataLoader(dataset, batch_size=size)

@@ -94,11 +94,12 @@ class Grid:
         return Grid(self.latitudes[::2], self.longitudes[::2])
 
     def matches(self, other: Grid) -> bool:
-        """Whether both grids are the same but for rounding in files."""
-        return self.shape == other.shape and all(
-            np.allclose(getattr(self, name), getattr(other, name), rtol=0, atol=TOLERANCE)
-            for name in ("latitudes", "longitudes")
-        )
+        """Whether both grids are the same but for rounding in files and whole turns: 200°E is 160°W."""
+        if self.shape != other.shape:
+            return False
+        north = np.subtract(self.latitudes, other.latitudes)
+        east = (np.subtract(self.longitudes, other.longitudes) + 180) % 360 - 180
+        return bool(max(abs(north).max(), abs(east).max()) <= TOLERANCE)
 
     def __str__(self) -> str:
         (h, w), lat, lon = self.shape, self.latitudes, self.longitudes

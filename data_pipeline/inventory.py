@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
+from data_pipeline import grib
 from data_pipeline.archive import Archive
-from data_pipeline.grib import expand, inventory
+from data_pipeline.errors import InputError
+from data_pipeline.files import sweep_abandoned
+from data_pipeline.grib.cache import cache_folder, index, is_cached, table_of
+from data_pipeline.paths import expand
+from data_pipeline.progress import Progress, duration, size
+
+PARTS = {"ensemble": "ensemble", "analysis": "analysis", "static_fields": "static fields"}
 
 
 @dataclass(frozen=True)
@@ -14,24 +25,78 @@ class Inventory:
 
     archive: Archive
 
-    def plan(self) -> str:
-        """Return which files will be looked through."""
+    def plan(self, at_once: int) -> str:
+        """Say which files will be looked through, and for how long with `at_once` of them at a time.
+
+        How long a file takes, and how many messages it holds, is found out from the first that is not in the cache.
+        """
+        left = [path for path in self._to_index if not is_cached(path)]
+        began = time.monotonic()
+        if left and not index(left[:1]) and not is_cached(left[0]):
+            raise InputError(
+                f"the index cannot be kept in {cache_folder()}; make room or set DEEPWEATHER_CACHE "
+                "to a folder that you may write to"
+            )
+        took = time.monotonic() - began
         lines = []
-        for name, patterns in self._parts():
-            files = expand(patterns)
-            size = sum(path.stat().st_size for path in files)
-            lines.append(f"{name}: {len(files)} files, {size / 1e9:.2f} GB, {files[0].name} to {files[-1].name}")
+        for part, files in self._files.items():
+            total = _bytes(files)
+            lines.append(f"{PARTS[part]}: {len(files)} files, {size(total)}, {files[0].name} to {files[-1].name}")
+            if self._is_grib(part):
+                lines[-1] += f", about {_messages(files, total):,.0f} messages"
+        if self._to_index:
+            known = len(self._to_index) - len(left)
+            lines.append(f"index: {known} of {len(self._to_index)} GRIB files are known, in {cache_folder()}")
+        if left:
+            first, others = left[0], left[1:]
+            seconds = took * _bytes(others) / max(_bytes([first]), 1) / min(at_once, max(len(others), 1))
+            lines.append(
+                f"index: about {duration(seconds)} for {len(others)} files, {at_once} at a time, because {first.name} "
+                f"({size(_bytes([first]))}) took {took:.1f} s"
+            )
         return "\n".join(lines)
 
-    def prepare(self) -> None:
-        """Index the files and print what they hold."""
-        for name, patterns in self._parts():
-            print(f"\n{name}\n{inventory(patterns)}", flush=True)
+    def look_through(self, workers: Executor) -> None:
+        """Index the files, print what they hold, and then refuse damaged files, if there are any."""
+        sweep_abandoned(cache_folder())
+        left = [path for path in self._to_index if not is_cached(path)]
+        damaged: dict[Path, str] = {}
+        if left:
+            known = len(self._to_index) - len(left)
+            progress = Progress("index: file", len(self._to_index), known)
+            damaged = index(
+                left, workers.map, lambda done, _: progress.reach(known + done, f" ({left[done - 1].name})")
+            )
+        for part in self._files:
+            package, options = self.archive.reader(part)
+            print(f"\n{PARTS[part]}\n{package.inventory(getattr(self.archive, part), **options)}", flush=True)
+        if damaged:
+            first = next(iter(damaged.values()))
+            others = f" (and {len(damaged) - 1} more files are damaged)" if len(damaged) > 1 else ""
+            raise InputError(f"{first}{others}; mend or remove what is damaged, then run the same command again")
 
-    def _parts(self) -> list[tuple[str, list[str]]]:
-        parts = [
-            ("ensemble", self.archive.ensemble),
-            ("analysis", self.archive.analysis),
-            ("static fields", self.archive.static_fields),
-        ]
-        return [(name, list(patterns)) for name, patterns in parts if patterns]
+    @cached_property
+    def _files(self) -> dict[str, list[Path]]:
+        return {part: expand(getattr(self.archive, part)) for part in PARTS if getattr(self.archive, part)}
+
+    @cached_property
+    def _to_index(self) -> list[Path]:
+        """All GRIB files, each once."""
+        return list(dict.fromkeys(path for part, files in self._files.items() if self._is_grib(part) for path in files))
+
+    def _is_grib(self, part: str) -> bool:
+        return self.archive.reader(part)[0] is grib
+
+
+def _bytes(files: list[Path]) -> int:
+    return sum(path.stat().st_size for path in files)
+
+
+def _messages(files: list[Path], total: int) -> float:
+    """Estimate how many messages there are from those of the first file that is whole."""
+    for path in files:
+        try:
+            return len(table_of(path).records) * total / path.stat().st_size
+        except InputError:
+            continue
+    return 0

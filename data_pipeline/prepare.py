@@ -1,18 +1,130 @@
-"""The verb `prepare`: make the twin experiment, or look through the user's own files, before anything is trained."""
+"""The verb `prepare`: make the twin experiment or look through your own files, then take from them what was asked for.
+
+What is done is not done again, so that the same command goes on after any interruption.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 from omegaconf import DictConfig
 
 from conf import build, verb
+from data_pipeline.archive import Archive
+from data_pipeline.checks import one_of
+from data_pipeline.errors import DiskFullError, InputError, InterruptedRunError
+from data_pipeline.files import alone, sweep
+from data_pipeline.inventory import Inventory
+from data_pipeline.progress import Progress, duration, size
+from data_pipeline.split import Split
+from data_pipeline.statistics import STATISTICS
+from data_pipeline.statistics.file import is_written, write
+from data_pipeline.statistics.statistic import Piece, Statistic
+from data_pipeline.statistics.training import Training
+from data_pipeline.store import Store
+from data_pipeline.task import Task
 
 
 @verb("prepare")
 def main(cfg: DictConfig) -> None:
-    """Print the plan of the data source, then carry it out."""
-    source = build(cfg.data.source)
-    print(source.plan(), flush=True)
-    source.prepare()
+    """Print the plan, then carry it out."""
+    archive, cluster, run_dir = build(cfg.data.archive), build(cfg.cluster), Path(cfg.run_dir)
+    statistics = [build(cfg[name]) for name in wanted(cfg.statistics)]
+    store = cfg.data.store
+    if cfg.moments and store is None:
+        raise InputError("moments=true is about a store; name its folder with store=FOLDER, or leave it out")
+    # To look through files one need not know yet how their years are split.
+    split: Any = build(cfg.data.split) if statistics or store else None
+    task, inventory = build(cfg.task), Inventory(archive)
+    maker = build(cfg.data.source) if "source" in cfg.data else None
+
+    print(maker.plan() if maker else inventory.plan(cluster.at_once))
+    for statistic in statistics:
+        print(f"statistics: will be in {run_dir / statistic.name}.nc")
+    if store:
+        print(f"store: will be in {store}")
+    if maker:
+        maker.prepare()
+    with cluster.running() as workers:
+        if not maker:
+            inventory.look_through(workers)
+        if statistics:
+            take(statistics, Training(archive, task, split.train), run_dir, cluster.at_once)
+    if store:
+        keep(archive, task, split, Path(store), cfg.moments)
+
+
+def wanted(names: object) -> list[str]:
+    """Return the names of the statistics that were asked for."""
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise InputError(f"statistics must be a list, such as [normalization,efi], got {names!r}")
+    for name in names:
+        one_of("statistics", name, STATISTICS)
+    return list(dict.fromkeys(names))
+
+
+def take(statistics: Sequence[Statistic], training: Training, folder: Path, at_once: int) -> None:
+    """Compute the statistics whose files are not there yet."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder} ({error.strerror}); choose another run_dir") from None
+    first, last = training.years
+    print(f"\nstatistics: {len(training.keys)} forecasts valid in {first} to {last}", flush=True)
+    with alone(folder):
+        sweep(folder)
+        left = [each for each in statistics if not is_written(folder / f"{each.name}.nc", each, training)]
+        if left:
+            print(reading(left, training, at_once), flush=True)
+        for statistic in statistics:
+            path = folder / f"{statistic.name}.nc"
+            if statistic in left:
+                try:
+                    write(path, statistic, training, reported(statistic, training, at_once))
+                except DiskFullError as error:
+                    raise InterruptedRunError(f"{error}; then run the same command again to go on") from None
+            print(f"{statistic.name}: in {path}, {size(path.stat().st_size)}", flush=True)
+
+
+def reading(statistics: Sequence[Statistic], training: Training, at_once: int) -> str:
+    """Say how long the reading for some statistics takes, from that of one forecast."""
+    fields = training.source.ensemble_fields(training.task.inputs, training.task.lead_times)
+    sample = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape), np.float32)
+    init, lead, _ = training.keys[0]
+    began = time.monotonic()
+    fields.read(init, lead, sample)
+    took = (time.monotonic() - began) / (sample.shape[0] * sample.shape[1])
+    count = sum(statistic.reads(training) for statistic in statistics)
+    return (
+        f"statistics: {count:,} fields to read, {size(count * sample[0, 0].nbytes)} when decoded, at least "
+        f"{duration(count * took / at_once)} with {at_once} at a time, because one took {1000 * took:.2g} ms"
+    )
+
+
+def reported(statistic: Statistic, training: Training, at_once: int) -> Iterator[Piece]:
+    """Compute a statistic, saying how far it is."""
+    progress = Progress(f"{statistic.name}: piece", statistic.steps(training, at_once))
+    for piece in statistic.compute(training, at_once):
+        yield piece
+        progress.step(piece[0])
+
+
+def keep(archive: Archive, task: Task, split: Split, folder: Path, moments: bool) -> None:
+    """Write the store of what training reads: its forecasts of the training and validation years."""
+    years = [*split.years("train"), *split.years("val")]
+    print(f"\nstore: {Store.plan(archive, task, years, moments=moments)}, in {folder}", flush=True)
+    progress: list[Progress] = []
+
+    def report(done: int, total: int) -> None:
+        if not progress:
+            progress.append(Progress("store: forecast", total, done))
+        progress[0].reach(done)
+
+    Store.write(archive, task, folder, years, moments=moments, progress=report)
 
 
 if __name__ == "__main__":

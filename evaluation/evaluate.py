@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write
 from data_pipeline.sample import Sample
+from data_pipeline.source import Source
+from data_pipeline.store import source_for
 from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
 from evaluation.guard import check_corrector, check_name
@@ -42,11 +45,12 @@ FORMAT = 1
 def main(cfg: DictConfig) -> None:
     """Open everything, score, write, print the table."""
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
+    source = partial(source_for, archive, cfg.data.store)
     paths = corrector_paths(cfg)
     whole("batch_size", cfg.batch_size, 1)
     whole("seed", cfg.seed, 0)
     correctors = {name: Corrector.load(path) for name, path in paths.items()}
-    inputs = describe(cfg, archive.fingerprint, paths)
+    inputs = describe(cfg, source(split.years(cfg.split)).fingerprint, paths)
     folders = target_folders(Path(cfg.run_dir), task)
     if done := finished(folders, inputs):
         print("\n\n".join(plain_table(scores) for scores in done))
@@ -54,11 +58,11 @@ def main(cfg: DictConfig) -> None:
         return
 
     years = split.years(cfg.split)
-    forecasts = ForecastDataset(archive, task, years, memory=0)  # each is read once
+    forecasts = ForecastDataset(source(years), task, years)
     for name, path in paths.items():
         check_corrector(correctors[name], path, task, forecasts.grid, years)
     print(f"{len(forecasts)} forecasts of {forecasts.members} members on {forecasts.grid}", flush=True)
-    everyone = references(archive, task, split.years("train"), cfg.data.memory) | correctors
+    everyone = references(source(split.years("train")), task, split.years("train")) | correctors
     models = {name: corrector.bind(task) for name, corrector in everyone.items()}
     land, oracle = land_share(archive, forecasts), open_oracle(archive, task, years)
     regions = region_weights(forecasts.grid, land)
@@ -78,11 +82,11 @@ def main(cfg: DictConfig) -> None:
     print("\n\n".join(tables))
 
 
-def references(archive: Archive, task: Task, years: Collection[int], memory: int) -> dict[str, Corrector]:
+def references(source: Source, task: Task, years: Collection[int]) -> dict[str, Corrector]:
     """Return the raw ensemble and climatology, the latter fitted on the training `years`."""
     print("fitting climatology on the training years", flush=True)
     return {
-        name: reference(name, task, lambda narrow: ForecastDataset(archive, narrow, years, memory))
+        name: reference(name, task, lambda narrow: ForecastDataset(source, narrow, years))
         for name in ("raw", "climatology")
     }
 
@@ -141,11 +145,11 @@ def open_oracle(archive: Archive, task: Task, years: Collection[int]) -> Forecas
     """Return the oracle's forecasts that are valid in `years`, or None where there are none."""
     if archive.oracle is None:
         return None
-    starts = archive.oracle.forecasts(task.targets, task.lead_times).init_time.values.astype("datetime64[h]")
+    starts = archive.oracle.ensemble_fields(task.targets, task.lead_times).init_times.astype("datetime64[h]")
     valid = starts[:, None] + np.array(task.lead_times)
     if not set(valid.astype("datetime64[Y]").astype(int).ravel() + 1970) & set(years):
         return None
-    return ForecastDataset(archive.oracle, task.only_targets(), years, memory=0)
+    return ForecastDataset(archive.oracle, task.only_targets(), years)
 
 
 @torch.no_grad()

@@ -25,6 +25,7 @@ class Climatology(nn.Module):
     """
 
     targets_only = True
+    moments_only = True
     coefficients: Tensor
 
     def __init__(self, task: Task, grid: Grid, harmonics: int = 2) -> None:

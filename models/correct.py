@@ -9,10 +9,9 @@ import torch
 from omegaconf import DictConfig
 
 from conf import verb
-from data_pipeline.archive import grid_of
-from data_pipeline.dataset import field_of, read_sample
+from data_pipeline.dataset import read_sample
 from data_pipeline.errors import InputError
-from data_pipeline.grib import DOUBLE, Lattice, Message, open_ensemble, rewrite
+from data_pipeline.grib import Lattice, Message, ensemble_fields, rewrite
 from models.corrector import Corrector, forecast
 
 
@@ -29,13 +28,13 @@ def main(cfg: DictConfig) -> None:
 def correct(corrector: Corrector, source: Path, target: Path) -> int:
     """Write `source` to `target` with the corrected members in place of the raw ones; return how many."""
     task = corrector.task
-    forecasts = open_ensemble(source, task.inputs, task.lead_times, chunks=None)
-    if not corrector.grid.matches(grid := grid_of(forecasts)):
-        raise InputError(f"{source} has {grid}, the corrector was made for {corrector.grid}; it needs that grid")
-    # In single precision, members that the file tells apart may be equal and lose their order.
-    exact = open_ensemble(source, task.targets, task.lead_times, chunks=None, dtype=DOUBLE)
-    starts = forecasts.init_time.values.astype("datetime64[s]").tolist()
-    numbers = forecasts.number.values.tolist()
+    forecasts = ensemble_fields(source, task.inputs, task.lead_times)
+    if not corrector.grid.matches(forecasts.grid):
+        raise InputError(
+            f"{source} has {forecasts.grid}, the corrector was made for {corrector.grid}; it needs that grid"
+        )
+    raw = ensemble_fields(source, task.targets, task.lead_times)
+    starts = forecasts.init_times.tolist()
     # Members packed one by one could change places where they are closer than a step of the packing.
     lattices = [Lattice.of(source, variable) for variable in task.targets]
     corrected: dict[Message, np.ndarray] = {}
@@ -45,11 +44,13 @@ def correct(corrector: Corrector, source: Path, target: Path) -> int:
             return None
         if message not in corrected:
             i, j = starts.index(message.init_time), task.lead_times.index(message.lead_time)
-            raw = np.stack([field_of(exact, v, init_time=i, lead_time=j) for v in task.targets], axis=1)
+            # In single precision, members that the file tells apart may be equal and lose their order.
+            exact = np.empty((len(raw.numbers), len(task.targets), *raw.grid.shape), np.float64)
+            raw.read(i, j, exact)
             sample = read_sample(forecasts, task, corrector.static, i, j)
-            members = forecast(corrector, sample, torch.from_numpy(raw)).numpy()
+            members = forecast(corrector, sample, torch.from_numpy(exact)).numpy()
             for k, (variable, lattice) in enumerate(zip(task.targets, lattices, strict=True)):
-                for number, field in zip(numbers, lattice.round(members[:, k]), strict=True):
+                for number, field in zip(raw.numbers, lattice.round(members[:, k]), strict=True):
                     corrected[message._replace(variable=variable, number=number)] = field
         # Each message is asked for once; a forecast is held only until its last member is written.
         return corrected.pop(message)

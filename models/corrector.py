@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.errors import InputError
@@ -72,7 +73,7 @@ class Corrector(nn.Module):
             return self
         return lambda sample: self(narrow(sample, task, self.task))
 
-    def fit(self, dataset: ForecastDataset, batch_size: int = 8) -> None:
+    def fit(self, dataset: Dataset[Sample], batch_size: int = 8) -> None:
         """Fit the normaliser, then what the model can learn at once rather than step by step."""
         self.normalizer.fit(lambda: batches(dataset, batch_size))
         if callable(normalise := getattr(self.model, "normalise", None)):
@@ -148,6 +149,11 @@ def narrow(sample: Sample, task: Task, to: Task) -> Sample:
 def needs(spec: dict[str, Any], task: Task) -> Task:
     """Return what the model of `spec` reads of a task: all of it, or for some models the targets alone."""
     return task.only_targets() if getattr(model_class(spec), "targets_only", False) else task
+
+
+def reads_moments(spec: dict[str, Any]) -> bool:
+    """Return whether mean and spread of the ensemble are all that the model of `spec` looks at."""
+    return getattr(model_class(spec), "moments_only", False)
 
 
 def build_model(spec: dict[str, Any], task: Task, grid: Grid) -> nn.Module:

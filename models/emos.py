@@ -112,6 +112,7 @@ class EMOS(nn.Module):
     """
 
     targets_only = True
+    moments_only = True
     coefficients: Tensor
     lower: Tensor | None
 

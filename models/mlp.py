@@ -18,6 +18,8 @@ from models.head import GaussianHead, silent
 class MLP(nn.Module):
     """`depth` hidden layers of `width` units; it knows where it is only from the static features."""
 
+    moments_only = True
+
     def __init__(self, task: Task, grid: Grid, width: int = 128, depth: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
         whole("model.width", width, 1)

@@ -36,6 +36,8 @@ class Block(nn.Module):
 class UNet(nn.Module):
     """`depth` halvings of the resolution, `width` channels at the finest, twice as many at each coarser level."""
 
+    moments_only = True
+
     def __init__(self, task: Task, grid: Grid, width: int = 16, depth: int = 2, dropout: float = 0.1) -> None:
         super().__init__()
         whole("model.width", width, 1)

@@ -4,8 +4,9 @@ import contextlib
 import io
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -75,6 +76,18 @@ def command() -> Callable[..., Ended]:
     return run_command
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True)
+    if mount.returncode != 0:
+        pytest.skip(f"mounting a small tmpfs needs root: {mount.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests neither read nor fill the user's cache of GRIB indices."""
@@ -88,6 +101,7 @@ class Toy(Dataset):
         generator = torch.Generator().manual_seed(seed)
         H, W = grid.shape
         self.task, self.grid, self.members = task, grid, members
+        self.fingerprint = f"toy {task.to_json()} {grid} {count} {members} {seed}"
         self.static = static_fields(grid, replace(task, static=()), xr.Dataset())
         self.static = torch.cat([self.static, torch.rand(len(task.static), H, W, generator=generator)])
         C, targets = len(task.inputs), list(task.target_channels)
@@ -108,6 +122,11 @@ class Toy(Dataset):
                     lead_time=torch.tensor(task.lead_times[k % len(task.lead_times)]),
                 )
             )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sample without its static fields."""
+        return sum(tensor.nbytes for tensor in self.samples[0]) - self.static.nbytes
 
     def __len__(self) -> int:
         return len(self.samples)

@@ -48,7 +48,9 @@ def test_each_border_is_crossed_in_one_place(path):
         assert not found & {"pytorch_lightning", "lightning"}
 
 
-@pytest.mark.parametrize("module", ["archive", "grib", "grid", "task", "prepare"])
+@pytest.mark.parametrize(
+    "module", ["archive", "cluster", "grib", "grid", "netcdf", "prepare", "statistics.file", "store", "task"]
+)
 def test_reading_an_archive_does_not_need_torch(module):
     code = f"import sys, data_pipeline.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

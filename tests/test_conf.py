@@ -8,9 +8,11 @@ from hydra.core.hydra_config import HydraConfig
 
 from conf import build, explain, plain
 from data_pipeline.archive import Archive
-from data_pipeline.dataset import Split
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
+from data_pipeline.prefetch.budget import Budget
+from data_pipeline.split import Split
+from data_pipeline.statistics import STATISTICS
 from data_pipeline.task import Task
 from models.corrector import build_model
 from training.schedule import Schedule
@@ -32,7 +34,7 @@ def composed(verb, *overrides):
 def test_every_group_is_known_here():
     """A new group needs a test of its own below."""
     assert {path.name for path in CONF.iterdir() if path.is_dir() and path.name[0] != "_"} == {
-        "data", "task", "model", "trainer",
+        "cache", "cluster", "data", "task", "model", "trainer",
     }  # fmt: skip
 
 
@@ -41,9 +43,25 @@ def test_every_data_source_is_built(data):
     cfg = composed("train", f"data={data}", *YEARS)
     assert isinstance(build(cfg.data.archive), Archive)
     assert isinstance(build(cfg.data.split), Split)
-    source = build(composed("prepare", f"data={data}", *YEARS).data.source)
-    assert callable(source.plan)
-    assert callable(source.prepare)
+    if "source" in cfg.data:
+        source = build(cfg.data.source)
+        assert callable(source.plan)
+        assert callable(source.prepare)
+
+
+@pytest.mark.parametrize("cluster", choices("cluster"))
+def test_every_cluster_is_built(cluster):
+    made = build(composed("prepare", f"cluster={cluster}").cluster)
+    assert made == type(made)()  # a default that is written twice must not differ
+    assert made.at_once >= 1
+    assert callable(made.running)
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_every_statistic_is_built(statistic):
+    made = build(composed("prepare")[statistic])
+    assert made.name == statistic
+    assert made == type(made)()
 
 
 @pytest.mark.parametrize("task", choices("task"))
@@ -73,14 +91,13 @@ def test_the_shipped_defaults_are_those_of_the_constructors():
     """A default that is written twice must not differ."""
     cfg = composed("train")
     assert build(cfg.trainer) == Schedule()
+    assert build(cfg.data.cache) == Budget()
 
 
 @pytest.mark.parametrize("verb", ["prepare", "train", "evaluate", "correct"])
 def test_a_verb_writes_nowhere_but_where_it_was_told(verb):
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose(
-            verb, ["+run_dir=x"] if verb in ("prepare", "correct") else ["run_dir=x"], return_hydra_config=True
-        )
+        cfg = compose(verb, ["+run_dir=x"] if verb == "correct" else ["run_dir=x"], return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)
     assert cfg.hydra.run.dir == "."
     assert cfg.hydra.output_subdir is None
@@ -117,3 +134,10 @@ def test_a_wrong_command_is_one_sentence(arguments, sentence, tmp_path, command)
     assert ended.code == 2, ended.stderr
     (line,) = ended.stderr.splitlines()
     assert line.startswith(sentence)
+
+
+def test_where_the_data_are_can_be_said_in_short(tmp_path, command):
+    ended = command(tmp_path, "train", "data=ens10", "path=over/there", "store=near/here", "--cfg", "job")
+    assert ended.code == 0
+    assert "  path: over/there\n" in ended.stdout
+    assert "  store: near/here\n" in ended.stdout

@@ -233,18 +233,6 @@ def test_testing_on_training_years_is_refused(project, refuse):
     assert not (project / "runs/leak/scores.json").exists()
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 1 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True)
-    if mount.returncode != 0:
-        pytest.skip(f"mounting a small tmpfs needs root: {mount.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
 def test_a_full_disk_while_correcting(project, small_disk, refuse):
     line = refuse(project, *CORRECT, f"input={FORECAST}", f"output={small_disk}/out.grib")
     assert "no space left" in line

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+from torch import Tensor
 
 from data_pipeline.files import atomic_write
+from data_pipeline.sample import Sample
 
 
 class History(pl.Callback):
@@ -18,6 +20,8 @@ class History(pl.Callback):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._rows: list[dict[str, float]] = []
+        self._loss: float | Tensor = 0.0
+        self._samples = 0
         self._began = time.monotonic()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -25,9 +29,25 @@ class History(pl.Callback):
         if trainer.sanity_checking:
             print(f"at the start: val_crps {float(trainer.callback_metrics['val_crps']):.4f}", flush=True)
 
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin the mean of an epoch; not called for an epoch that goes on half-way."""
+        self._loss, self._samples = 0.0, 0
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
+    ) -> None:
+        """Add the batch to the mean; it stays on the device, so that the step need not wait for it."""
+        count = len(batch.target)
+        self._loss = self._loss + outputs["loss"].detach().double() * count
+        self._samples += count
+
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the epoch's row."""
-        row = {name: float(trainer.callback_metrics[name]) for name in ("train_crps", "val_crps")}
+        row = {
+            "train_crps": float(self._loss) / self._samples,
+            "val_crps": float(trainer.callback_metrics["val_crps"]),
+        }
+        pl_module.log("train_crps", row["train_crps"])
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         self._rows.append(
             {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **row, "learning_rate": rate}
@@ -47,9 +67,10 @@ class History(pl.Callback):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rows, for the checkpoint."""
-        return {"rows": self._rows}
+        """Return the rows and the mean that is under way, for the checkpoint."""
+        return {"rows": self._rows, "loss": float(self._loss), "samples": self._samples}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the rows back from a checkpoint."""
+        """Take them back from a checkpoint."""
         self._rows = list(state_dict["rows"])
+        self._loss, self._samples = state_dict["loss"], state_dict["samples"]

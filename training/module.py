@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor
-from torch.utils.data import Sampler
 
+from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.sample import Sample
 from models.corrector import Corrector
 from models.distribution import Distribution
@@ -19,22 +17,20 @@ from training.schedule import Schedule
 class CorrectionModule(pl.LightningModule):
     """Minimises the mean CRPS over cells, targets and forecasts, each cell weighted by its area.
 
-    The score is taken in normalised units, so that targets of different size count alike.
+    The score is taken in normalised units, so that targets of different size count alike. An epoch has `steps` steps.
     """
 
     area: Tensor
 
-    def __init__(self, corrector: Corrector, schedule: Schedule) -> None:
+    def __init__(self, corrector: Corrector, schedule: Schedule, steps: int) -> None:
         super().__init__()
-        self.corrector, self.schedule = corrector, schedule
+        self.corrector, self.schedule, self._steps = corrector, schedule, steps
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
 
     def training_step(self, batch: Sample, index: int) -> Tensor:
-        """Return the loss of a batch."""
-        loss = self._score(batch)
-        self.log("train_crps", loss, on_step=False, on_epoch=True, batch_size=len(batch.target))
-        return loss
+        """Return the loss of a batch; `History` takes the mean over an epoch."""
+        return self._score(batch)
 
     def validation_step(self, batch: Sample, index: int) -> None:
         """Log the score of a batch of validation years."""
@@ -43,6 +39,12 @@ class CorrectionModule(pl.LightningModule):
     def _score(self, batch: Sample) -> Tensor:
         sample = self.corrector.normalizer(batch)
         return weighted_crps(self.corrector.model(sample), sample.target, self.area)
+
+    def on_train_epoch_start(self) -> None:
+        """Tell the loader which epoch comes; one that goes on half-way knows it from the checkpoint."""
+        loader = self.trainer.train_dataloader
+        assert isinstance(loader, Prefetcher)
+        loader.set_epoch(self.current_epoch)
 
     def on_train_batch_start(self, batch: Sample, batch_idx: int) -> None:
         """Name the step's random numbers (dropout) by seed and step: a resumed run is the same run."""
@@ -54,7 +56,9 @@ class CorrectionModule(pl.LightningModule):
         optimizer = torch.optim.AdamW(
             self.corrector.model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
-        steps = int(self.trainer.estimated_stepping_batches)
+        # Not `trainer.estimated_stepping_batches`: it sets the loader up before the checkpoint is read, and then
+        # Lightning does not give the loader its state.
+        steps = self._steps * options.epochs
         cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.learning_rate, total_steps=steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
 
@@ -66,21 +70,3 @@ def weighted_crps(distribution: Distribution, truth: Tensor, area: Tensor) -> Te
     crps = distribution.crps(torch.where(known, truth, distribution.mean.detach()))
     weight = known * area
     return (crps * weight).sum() / weight.sum().clamp(min=torch.finfo(area.dtype).tiny)
-
-
-class ShuffledByEpoch(Sampler[int]):
-    """A permutation of the samples for each epoch, named by seed and epoch; Lightning calls `set_epoch`."""
-
-    def __init__(self, count: int, seed: int) -> None:
-        self.count, self.seed, self.epoch = count, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        return iter(torch.randperm(self.count, generator=generator).tolist())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,29 @@ from omegaconf import OmegaConf
 from data_pipeline.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.files import atomic_write, disk_error
 
+WITHOUT_EFFECT = {"data": ("cache",), "trainer": ("checkpoint_minutes",)}
+"""Options that change how fast a run is and what it loses when killed, but not its result."""
+
 
 def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
     """Make `run_dir` this run's own and return the run's identity; a folder of another run is refused.
 
-    The identity is a hash of all options but the folder's name, and of the data's fingerprint.
+    The identity is a hash of the options that the result depends on, and of the data's fingerprint.
     """
     described = {name: value for name, value in options.items() if name != "run_dir"} | {"fingerprint": fingerprint}
-    identity = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+    decisive = {name: _without(value, WITHOUT_EFFECT.get(name, ())) for name, value in described.items()}
+    identity = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
     marker = run_dir / "config.yaml"
     if marker.exists():
         held = OmegaConf.to_container(OmegaConf.load(marker))
         if not isinstance(held, dict) or held.get("run") != identity:
-            other = [k for k, v in described.items() if isinstance(held, dict) and k in held and held[k] != v]
+            other = [
+                name
+                for name, value in decisive.items()
+                if isinstance(held, dict)
+                and name in held
+                and _without(held[name], WITHOUT_EFFECT.get(name, ())) != value
+            ]
             raise InputError(
                 f"{run_dir} holds a run with other {' and '.join(other) or 'options'}; "
                 "choose another run_dir or remove that one"
@@ -35,6 +45,11 @@ def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
     with atomic_write(marker, "w") as file:
         file.write(OmegaConf.to_yaml(OmegaConf.create(described | {"run": identity})))
     return identity
+
+
+def _without(value: Any, names: Collection[str]) -> Any:
+    """Return a group of options without those of `names`."""
+    return {k: v for k, v in value.items() if k not in names} if isinstance(value, Mapping) else value
 
 
 @contextmanager

@@ -1,15 +1,16 @@
 """GRIB: the border that every message crosses. No other module of the project knows ecCodes.
 
-Reading: `open_ensemble`, `open_analysis`, `open_static`, `inventory`. Writing: `rewrite` (what came in, with
-other values; a `Lattice` keeps members in their order) and `Encoder` (from nothing).
+Reading: `open_ensemble`, `open_analysis`, `open_static` (xarray), `ensemble_fields`, `analysis_fields` (samples),
+`inventory` (words), `index` (many files at once). Writing: `rewrite` (what came in, with other values; a `Lattice`
+keeps members in their order) and `Encoder` (from nothing).
 """
 
+from data_pipeline.cube import DOUBLE, select
+from data_pipeline.grib.cache import index
 from data_pipeline.grib.contents import inventory
 from data_pipeline.grib.encode import Encoder
-from data_pipeline.grib.fields import DOUBLE
 from data_pipeline.grib.lattice import Lattice
-from data_pipeline.grib.open import open_analysis, open_ensemble, open_static, select
-from data_pipeline.grib.paths import expand
+from data_pipeline.grib.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble, open_static
 from data_pipeline.grib.rewriting import Message, rewrite
 
 __all__ = [
@@ -17,7 +18,9 @@ __all__ = [
     "Encoder",
     "Lattice",
     "Message",
-    "expand",
+    "analysis_fields",
+    "ensemble_fields",
+    "index",
     "inventory",
     "open_analysis",
     "open_ensemble",

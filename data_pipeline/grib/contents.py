@@ -3,65 +3,107 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
 from data_pipeline.errors import InputError
+from data_pipeline.grib.audit import Audit
 from data_pipeline.grib.cache import table_of
+from data_pipeline.grib.census import Census
+from data_pipeline.grib.kind import Kind
 from data_pipeline.grib.layout import Layout
-from data_pipeline.grib.paths import Paths, expand
-from data_pipeline.grib.table import Kind, Table, common_kinds
+from data_pipeline.grib.table import Table
+from data_pipeline.paths import Paths, expand
 
 SHOWN = 24
 """A longer list of values is shown by its ends."""
+LINES = 8
+"""Files that lack messages, and fields that are there twice, that are described; of the others, the number is said."""
+TYPES = {"an": "analyses", "fc": "forecasts", "cf": "control forecasts", "pf": "perturbed forecasts"}
 
 
 def inventory(paths: Paths) -> str:
-    """Describe the files: what is there, what is missing in between, what is there twice, what is damaged."""
-    tables, damaged = [], []
+    """Describe the files: what is there, what is missing in between, what is there twice, what is damaged.
+
+    However many files there are, the messages of a few are held at a time: of those that have starts in common.
+    """
+    census, damaged = Census(), []
     for path in expand(paths):
         try:
-            tables.append(table_of(path))
+            census.add(table_of(path))
         except InputError as error:
             damaged.append(f"{'damaged':<12} {error}")
-    return "\n".join([*(_describe(tables) if tables else ()), *damaged])
+    return "\n".join([*(_describe(census) if census.paths else ()), *damaged])
 
 
-def _describe(tables: Sequence[Table]) -> list[str]:
-    kinds, of_records = common_kinds(tables)
-    kind = np.concatenate(of_records)
-    rows = np.concatenate([table.records for table in tables])
-    points = np.array([k.layout.rows * k.layout.columns for k in kinds])
-    starts = rows["init"].astype("datetime64[s]").astype("datetime64[m]")
-    different, expected = _places(kinds, kind, rows)
+def _describe(census: Census) -> list[str]:
+    lacks: dict[Path, str] = {}
+    repeats: list[str] = []
+    repeated = 0
+    for group in census.groups():
+        audit = Audit.of([table_of(path) for path in group], census)
+        lacks |= {table.path: _lack(audit, table, places) for table, places in audit.lacks()}
+        repeats += islice(audit.repeats(), LINES - len(repeats))
+        repeated += len(audit.repeated)
+    expected = sum(map(census.places, census.names))
+    gaps = expected - (census.messages - repeated)
+    decoded = sum(4 * kind.layout.rows * kind.layout.columns * count for kind, count in census.count_of.items())
+    types, versions = (_several(census.counts(name)) for name in ("data_type", "version"))
+    starts, steps = _moments(census.values("init")), census.values("step")
     lines = {
-        "files": f"{len(tables):,}, {_size(sum(table.path.stat().st_size for table in tables))}",
-        "messages": f"{len(rows):,}, {_size(4 * int(points[kind].sum()))} when decoded",
-        "variables": _variables(kinds),
-        "starts": f"{len(np.unique(starts)):,}, {starts.min()} to {starts.max()} UTC",
-        "lead times": f"{_values(np.unique(rows['step'][rows['step'] >= 0]) / 60)} h",
-        "members": _values(np.unique(rows["number"])),
-        "grid": "; ".join(dict.fromkeys(_grid(k.layout) for k in kinds)),
-        "missing": f"{expected - different:,} of {expected:,}" if expected > different else "none",
-        "repeated": f"{len(rows) - different:,}" if len(rows) > different else "none",
+        "files": f"{len(census.paths):,}, {_size(census.bytes)}",
+        "messages": f"{census.messages:,}, {_size(decoded)} when decoded",
+        "types": ", ".join(f"{TYPES.get(k, 'others')} ({k}) {n:,}" for k, n in types.items()),
+        "versions": ", ".join(f"expver {k or 'unknown'} {n:,}" for k, n in versions.items()),
+        "variables": _variables(census.kinds),
+        "starts": f"{len(starts):,}, {starts[0]} to {starts[-1]} UTC",
+        "lead times": f"{_values(steps[steps >= 0] / 60)} h",
+        "members": _values(census.values("number")),
+        "grid": _grids(census),
+        "missing": f"{gaps:,} of {expected:,}" if gaps else "none",
+        "repeated": f"{repeated:,}" if repeated else "none",
     }
-    return [f"{name:<12} {text}" for name, text in lines.items()]
+    return [
+        *(f"{name:<12} {text}" for name, text in lines.items() if text),
+        *_first("lacks", [lacks[path] for path in census.paths if path in lacks], len(lacks)),
+        *_first("repeats", repeats, repeated),
+    ]
 
 
-def _places(kinds: Sequence[Kind], kind: np.ndarray, rows: np.ndarray) -> tuple[int, int]:
-    """Count the places in the cubes of all variables that are filled, and those that should be.
+def _first(name: str, texts: Sequence[str], count: int) -> list[str]:
+    """Return the first of `count` lines, and how many there are more."""
+    shown = texts[:LINES]
+    more = count - len(shown)
+    return [f"{name:<12} {text}" for text in (*shown, *([f"... and {more:,} more"] if more else ()))]
 
-    Every start, lead time and member that a variable has should be there in every combination.
-    """
-    names = list(dict.fromkeys(map(str, kinds)))
-    name = np.array([names.index(str(k)) for k in kinds])[kind]
-    filled = expected = 0
-    for k in range(len(names)):
-        mine = rows[name == k]
-        places = [mine[key] for key in ("init", "step", "number")]
-        filled += np.unique(np.stack(places), axis=1).shape[1]
-        expected += int(np.prod([len(np.unique(axis)) for axis in places]))
-    return filled, expected
+
+def _lack(audit: Audit, table: Table, places: np.ndarray) -> str:
+    """Say which messages a file lacks."""
+    names = [audit.names[k] for k in np.unique(places["name"])]
+    leads = np.unique(places["step"]) / 60
+    return (
+        f"{table.path}: {len(places):,} of {_values(names)} at starts {_values(_moments(np.unique(places['init'])))}, "
+        f"lead times {_values(leads)} h, members {_values(np.unique(places['number']))}"
+    )
+
+
+def _moments(seconds: np.ndarray) -> np.ndarray:
+    return seconds.astype("datetime64[s]").astype("datetime64[m]")
+
+
+def _several(counts: dict[str, int]) -> dict[str, int]:
+    """Return counts that tell something: those of more than one kind."""
+    return counts if len(counts) > 1 else {}
+
+
+def _grids(census: Census) -> str:
+    """Return the grid; where there are several, with a variable and a file of each."""
+    found: dict[str, str] = {}
+    for kind, path in census.first_file_of.items():
+        found.setdefault(_grid(kind.layout), f"{kind} in {path}")
+    return "; ".join(found if len(found) == 1 else (f"{grid} ({where})" for grid, where in found.items()))
 
 
 def _variables(kinds: Iterable[Kind]) -> str:

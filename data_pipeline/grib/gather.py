@@ -10,12 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
+from data_pipeline.cube.catalog import listed
 from data_pipeline.errors import InputError
-from data_pipeline.grib.cache import table_of
-from data_pipeline.grib.fields import PLACE, Source
-from data_pipeline.grib.paths import Paths, expand
+from data_pipeline.grib.cache import tables_of
+from data_pipeline.grib.compare import difference
+from data_pipeline.grib.kind import Kind
+from data_pipeline.grib.packing import decodable
 from data_pipeline.grib.scan import read
-from data_pipeline.grib.table import RECORD, Kind, common_kinds
+from data_pipeline.grib.source import PLACE, Source
+from data_pipeline.grib.table import RECORD, Stamp
+from data_pipeline.paths import Paths, expand
 from data_pipeline.task import Variable
 
 ROW = np.dtype([*RECORD.descr, ("file", "i4"), ("variable", "i4")])
@@ -30,6 +34,7 @@ class Messages:
     """
 
     paths: tuple[Path, ...]
+    stamps: tuple[Stamp, ...]
     kinds: tuple[Kind, ...]
     wanted: tuple[Variable, ...]
     rows: np.ndarray
@@ -38,37 +43,67 @@ class Messages:
     def gather(cls, paths: Paths, variables: Sequence[Variable] | None, surface: bool = False) -> Messages:
         """Find the messages of `variables`; with None, of all variables (only at the `surface`)."""
         files = expand(paths)
-        tables = [table_of(path) for path in files]
-        kinds, kind_of = common_kinds(tables)
-        wanted = _there(_list(files), kinds, variables, surface)
-        variable_of = np.array([wanted.index(k.variable) if k.variable in wanted else -1 for k in kinds])
-        parts = []
-        for file, table in enumerate(tables):
-            rows = np.empty(len(table.records), ROW)
+        number_of: dict[Kind, int] = {}
+        parts, stamps = [], []
+        for file, table in enumerate(tables_of(files)):
+            # Only what is wanted is kept of each file: an archive has many more messages.
+            numbers = np.array([number_of.setdefault(kind, len(number_of)) for kind in table.kinds])
+            keep = np.array([variables is None or kind.variable in variables for kind in table.kinds])
+            records = table.records[keep[table.records["kind"]]]
+            rows = np.empty(len(records), ROW)
             for name in RECORD.names or ():
-                rows[name] = table.records[name]
-            rows["kind"] = kind_of[file]
+                rows[name] = records[name]
+            rows["kind"] = numbers[records["kind"]]
             rows["file"] = file
-            rows["variable"] = variable_of[rows["kind"]]
-            parts.append(rows[rows["variable"] >= 0])
-        return cls(tuple(files), kinds, wanted, np.concatenate(parts))
+            parts.append(rows)
+            stamps.append(table.stamp)
+        kinds = tuple(number_of)
+        wanted = _there(listed(files), kinds, variables, surface)
+        variable_of = np.array([wanted.index(k.variable) if k.variable in wanted else -1 for k in kinds])
+        rows = np.concatenate(parts)
+        parts.clear()
+        rows["variable"] = variable_of[rows["kind"]]
+        # Of named variables, nothing else is there by now.
+        return cls(
+            tuple(files), tuple(stamps), kinds, wanted, rows[rows["variable"] >= 0] if variables is None else rows
+        )
 
     def __str__(self) -> str:
-        return _list(self.paths)
+        return listed(self.paths)
 
     def where(self, condition: np.ndarray) -> Messages:
         """Return only the messages for which `condition` holds."""
         return replace(self, rows=self.rows[condition])
 
+    def units(self, name: str) -> tuple[str, str]:
+        """Return units and long name of the variables called `name`; its messages must agree on the units."""
+        kinds = [kind for kind in self.kinds if kind.variable in self.wanted and kind.short_name == name]
+        names = {kind.units: kind.long_name for kind in kinds}
+        if len(names) > 1:
+            raise InputError(f"{self} has {name} in {' and in '.join(sorted(names))}; name files that agree")
+        (found,) = names.items()
+        return found
+
     def place(self, row: int) -> str:
         """Return where a message stands, in words."""
         return f"{self.paths[self.rows['file'][row]]} (byte {self.rows['offset'][row]})"
 
-    def message(self, row: int) -> bytes:
+    def _message(self, row: int) -> bytes:
         """Return the bytes of a message."""
         path = self.paths[self.rows["file"][row]]
         with path.open("rb", buffering=0) as file:
             return read(file.fileno(), path, int(self.rows["offset"][row]), int(self.rows["length"][row]))
+
+    def refuse_contradiction(self, first: int, second: int) -> None:
+        """Refuse two messages for one place, unless they are the same byte for byte."""
+        one, other = self._message(first), self._message(second)
+        if one == other:
+            return
+        what = self.wanted[self.rows["variable"][first]]
+        raise InputError(
+            f"{self.place(first)} and {self.place(second)} both hold {what} for the same time and member; they differ "
+            f"in {difference(one, other)}; keep one of them, for instance with ecCodes' grib_copy"
+        )
 
     @cached_property
     def source(self) -> Source:
@@ -89,10 +124,12 @@ class Messages:
         layout_of = np.full(len(self.kinds), -1)
         layout_of[kinds] = [layouts.index(self.kinds[k].layout) for k in kinds]
         places = np.empty(len(self.rows), PLACE)
-        for name in ("file", "offset", "length"):
+        for name in ("file", "offset", "length", "data", "bits", "reference", "binary", "decimal"):
             places[name] = self.rows[name]
+        packing = [self.rows[name] for name in ("bits", "reference", "binary", "decimal")]
+        places["bits"][~decodable(*packing)] = -1
         places["layout"] = layout_of[self.rows["kind"]]
-        return Source(self.paths, layouts, places)
+        return Source(self.paths, self.stamps, layouts, places)
 
 
 def _there(
@@ -130,7 +167,3 @@ def _everything(files: str, kinds: Iterable[Kind], surface: bool) -> tuple[Varia
 
 def _names(kinds: Iterable[Kind]) -> str:
     return ", ".join(dict.fromkeys(map(str, sorted(kinds, key=lambda kind: (kind.short_name, kind.level)))))
-
-
-def _list(files: Sequence[Path]) -> str:
-    return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"

@@ -38,14 +38,17 @@ class Lattice:
         kinds = [number for number, kind in enumerate(table.kinds) if kind.variable == variable]
         if not kinds:
             raise InputError(f"{source} has no {variable}")
-        finest = 0
+        records = table.records[np.isin(table.records["kind"], kinds)]
+        finest = int(records["bits"].max())
         with Path(source).open("rb", buffering=0) as file:
-            for record in table.records[np.isin(table.records["kind"], kinds)]:
+            for record in records[records["bits"] < 0]:
                 message = read(file.fileno(), Path(source), int(record["offset"]), int(record["length"]))
                 handle = eccodes.codes_new_from_message(message)
                 finest = max(finest, eccodes.codes_get_long(handle, "bitsPerValue"))
                 eccodes.codes_release(handle)
-        return cls(finest or DEFAULT_BITS)  # fields that are constant are packed in 0 bits, and say nothing
+        return cls(
+            finest if finest > 0 else DEFAULT_BITS
+        )  # fields that are constant are packed in 0 bits, and say nothing
 
     def round(self, members: np.ndarray) -> np.ndarray:
         """Return `members` (M, H, W) on their common lattice, NaN where they are NaN."""

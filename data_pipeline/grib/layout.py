@@ -48,6 +48,8 @@ class Layout:
             scanning &= ~ALTERNATIVE_ROWS  # a reserved bit there
         if scanning & STAGGERED:
             return cls(f"staggered {grid_type}")
+        if any(eccodes.codes_is_missing(handle, count) for count in ("Ni", "Nj")):
+            return cls(f"{grid_type} without its number of rows or columns")
 
         def edges(axis: str, backwards: int) -> tuple[float, float]:
             first, last = (
@@ -81,12 +83,26 @@ class Layout:
             )
         return Grid(tuple(self._latitudes), tuple(self._longitudes[0]))
 
+    @cached_property
+    def straight(self) -> bool:
+        """Whether the values are stored as they stand in a field of `grid`."""
+        return not self.scanning and not self._longitudes[1]
+
+    def stored_rows(self, first: int, count: int) -> tuple[int, int]:
+        """Return the first row and the number of rows of the message that hold `count` rows of `grid` from `first` on.
+
+        That is all rows where a row of the grid is not stored in one piece, or not always in one direction.
+        """
+        if self.scanning & (J_CONSECUTIVE | ALTERNATIVE_ROWS):
+            return 0, self.rows
+        return (self.rows - first - count if self.scanning & J_POSITIVELY else first), count
+
     def arrange(self, stored: np.ndarray) -> np.ndarray:
-        """Return values in the order of the message as a field (H, W) of `grid`."""
+        """Return values in the order of the message as a field (H, W) of `grid`; those of `stored_rows` as a part."""
         if self.scanning & J_CONSECUTIVE:
             field = self._alternate(stored.reshape(self.columns, self.rows)).T
         else:
-            field = self._alternate(stored.reshape(self.rows, self.columns))
+            field = self._alternate(stored.reshape(-1, self.columns))
         return self._roll(self._flip(field), -1)
 
     def store(self, field: np.ndarray) -> np.ndarray:

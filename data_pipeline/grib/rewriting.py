@@ -14,12 +14,13 @@ import numpy as np
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_path
 from data_pipeline.grib.cache import table_of
+from data_pipeline.grib.decode import decode
 from data_pipeline.grib.encode import MISSING
-from data_pipeline.grib.fields import decode
+from data_pipeline.grib.kind import Kind
 from data_pipeline.grib.lattice import Lattice
 from data_pipeline.grib.layout import Layout
 from data_pipeline.grib.scan import messages, read
-from data_pipeline.grib.table import EPOCH, Kind
+from data_pipeline.grib.table import EPOCH
 from data_pipeline.task import Variable
 
 

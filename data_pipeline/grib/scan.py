@@ -59,8 +59,14 @@ def read(descriptor: int, path: Path, offset: int, length: int) -> bytes:
     """Return the message at `offset`, which is as whole as it was when the file was scanned."""
     message = os.pread(descriptor, length, offset)
     if len(message) != length or message[:4] != b"GRIB" or message[-4:] != b"7777":
-        raise InputError(f"{path} has changed at byte {offset} since it was opened; run again when it is complete")
+        raise changed(path, offset)
     return message
+
+
+def changed(path: Path, offset: int | None = None) -> InputError:
+    """Return the sentence for a file that is not what it was when it was scanned."""
+    where = "" if offset is None else f" at byte {offset}"
+    return InputError(f"{path} has changed{where} since it was opened; run again when it is complete")
 
 
 def _next(path: Path, descriptor: int, offset: int) -> int:

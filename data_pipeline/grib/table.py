@@ -1,18 +1,18 @@
 """Table: what is in a GRIB file, one row per message.
 
 ecCodes takes about a millisecond to tell the keys of a message, and an archive has millions of them. But the
-messages of ECMWF's ensembles are of few kinds: within one variable, level and grid, only the date, the step
-and the member change, and in GRIB1 these stand at fixed places. So ecCodes is asked for the first message of
-each kind, and for every message that is not of this form.
+messages of an ensemble are of few kinds: within one variable, level and grid, only the date, the step and the
+member change, and these stand at known places. So ecCodes is asked for the first message of each kind, and for every
+message that is not of a form known here.
 """
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,49 +20,36 @@ import eccodes
 import numpy as np
 
 from data_pipeline.errors import InputError
+from data_pipeline.grib import edition1, edition2
+from data_pipeline.grib.glance import GLANCE, Heads, Keys
+from data_pipeline.grib.kind import Kind
 from data_pipeline.grib.layout import Layout
-from data_pipeline.grib.scan import Raw, messages, read
-from data_pipeline.task import Variable
+from data_pipeline.grib.scan import HEAD, Raw, messages, read
 
 RECORD = np.dtype(
-    [("offset", "i8"), ("length", "i8"), ("kind", "i4"), ("init", "i8"), ("step", "i4"), ("number", "i4")]
-)
-"""One message: place in the file, kind, start (seconds since 1970), step (minutes, -1 if unknown), member."""
-
-NUMBER_AT_50 = (1, 26, 30, 36)
-"""ECMWF's local definitions of GRIB1 section 1 that hold the member's number in octet 50."""
+    [
+        ("offset", "i8"), ("length", "i8"), ("kind", "i4"), ("init", "i8"), ("step", "i4"), ("number", "i4"),
+        ("data", "i4"), ("bits", "i2"), ("binary", "i2"), ("decimal", "i2"), ("reference", "f8"),
+    ]
+)  # fmt: skip
+"""One message: place in the file, kind, start (seconds since 1970), step (minutes, -1 if unknown), member; and
+where its values lie from its start and how they are packed, `bits` being -1 unless that is simple packing without a
+bitmap of as many values as the grid has points."""
 
 EPOCH = datetime(1970, 1, 1)
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What messages of one variable on one level and one grid have in common."""
+class Stamp(NamedTuple):
+    """Size in bytes and time of the last change: what a file must still have when its values are read."""
 
-    short_name: str
-    long_name: str
-    units: str
-    type_of_level: str
-    level: float
-    data_type: str
-    layout: Layout
+    size: int
+    changed: int
 
-    @cached_property
-    def variable(self) -> Variable | None:
-        """The variable; None where it has no name or lies on a pressure level that is no whole number of hPa.
-
-        Only pressure levels are told apart. Everything else is one field per name, such as `2t` or `stl1`.
-        """
-        if not re.fullmatch(r"[A-Za-z0-9_]+", self.short_name):
-            return None
-        units = {"isobaricInhPa": 1, "isobaricInPa": 100}.get(self.type_of_level)
-        if units is None:
-            return Variable(self.short_name)
-        level, rest = divmod(self.level, units)
-        return Variable(self.short_name, int(level)) if 1 <= level <= 1100 and not rest else None
-
-    def __str__(self) -> str:
-        return str(self.variable or f"{self.short_name} ({self.type_of_level} {self.level:g})")
+    @classmethod
+    def of(cls, descriptor: int) -> Stamp:
+        """Return the stamp of an open file."""
+        status = os.fstat(descriptor)
+        return cls(status.st_size, status.st_mtime_ns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +57,7 @@ class Table:
     """The messages of one file in the order in which they stand there."""
 
     path: Path
+    stamp: Stamp
     records: np.ndarray
     kinds: tuple[Kind, ...]
 
@@ -78,13 +66,14 @@ class Table:
         """Read the keys of every message of a file."""
         try:
             with path.open("rb", buffering=0) as file:
-                collector = _Collector(path, file.fileno())
-                rows = [(raw.offset, raw.length, *collector.row(raw)) for raw in messages(path)]
+                stamp = Stamp.of(file.fileno())
+                found = list(messages(path))
+                if not found:
+                    raise InputError(f"{path} holds no GRIB message; is it the right file?")
+                records, kinds = _Collector(path, file.fileno()).collect(found)
         except OSError as error:
             raise InputError(f"cannot read {path} ({error.strerror})") from None
-        if not rows:
-            raise InputError(f"{path} holds no GRIB message; is it the right file?")
-        return cls(path, np.array(rows, RECORD), tuple(collector.kinds))
+        return cls(path, stamp, records, kinds)
 
 
 def common_kinds(tables: Sequence[Table]) -> tuple[tuple[Kind, ...], list[np.ndarray]]:
@@ -103,36 +92,38 @@ class _Row(NamedTuple):
 
 
 class _Collector:
-    """Turns the first bytes of messages into rows; remembers the kinds it has met."""
+    """Turns the first bytes of a file's messages into records; remembers the kinds it has met."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self.descriptor = descriptor
         self.kinds: dict[Kind, int] = {}
-        self._known: dict[bytes, int | None] = {}
-        self._starts: dict[bytes, int] = {}
         self._names: dict[int, tuple[str, str, str]] = {}
 
-    def row(self, raw: Raw) -> _Row:
-        """Return kind, start, step and number of a message."""
-        key = _kind_key(raw.head)
-        if key is not None and (kind := self._known.get(key)) is not None:
-            return self._quick(raw.head, kind)
-        row = self._ask(raw)
-        # What the octets say is believed for a kind only where ecCodes says the same of its first message.
-        if key is not None and key not in self._known:
-            self._known[key] = row.kind if self._quick(raw.head, row.kind) == row else None
-        return row
-
-    def _quick(self, head: bytes, kind: int) -> _Row:
-        """Read start, step and number from section 1 of GRIB1; its octet n is `head[n + 7]`."""
-        stamp = head[20:25] + head[32:33]
-        init = self._starts.get(stamp)
-        if init is None:
-            year_of_century, month, day, hour, minute, century = stamp
-            init = self._starts[stamp] = self._seconds((century - 1) * 100 + year_of_century, month, day, hour, minute)
-        hours = head[26] << 8 | head[27] if head[28] == 10 else head[26]
-        return _Row(kind, init, hours * 60, head[57])
+    def collect(self, found: Sequence[Raw]) -> tuple[np.ndarray, tuple[Kind, ...]]:
+        """Return the records and the kinds of the messages `found`."""
+        glances = _glances(found)
+        records = np.zeros(len(found), RECORD)
+        records["offset"] = [raw.offset for raw in found]
+        records["length"] = [raw.length for raw in found]
+        for name in ("init", "step", "number", "data", "bits", "binary", "decimal", "reference"):
+            records[name] = glances[name]
+        plain, keys = np.flatnonzero(glances["plain"]), glances["key"]
+        first = plain[np.unique(keys[plain], return_index=True)[1]]
+        rows = {k: self._ask(found[k]) for k in sorted({*first.tolist(), *np.flatnonzero(~glances["plain"]).tolist()})}
+        # What the octets say is believed of a kind only where ecCodes says the same of its first message.
+        believed = np.zeros(keys.max(initial=-1) + 1, [("yes", "?"), ("kind", "i4"), ("number", "i4")])
+        for k in first.tolist():
+            believed[keys[k]] = (_agrees(rows[k], glances[k]), rows[k].kind, rows[k].number)
+        of_kind = believed[keys[plain]]
+        records["kind"][plain] = of_kind["kind"]
+        records["number"][plain] = np.where(glances["number"][plain] < 0, of_kind["number"], glances["number"][plain])
+        rows |= {k: self._ask(found[k]) for k in plain[~of_kind["yes"]].tolist() if k not in rows}
+        for k, row in rows.items():
+            records[["kind", "init", "step", "number"]][k] = tuple(row)
+        points = np.array([kind.layout.rows * kind.layout.columns for kind in self.kinds])[records["kind"]]
+        records["bits"][(glances["count"] != points) & (glances["count"] >= 0)] = -1
+        return records, tuple(self.kinds)
 
     def _ask(self, raw: Raw) -> _Row:
         """Let ecCodes read the keys of a message."""
@@ -158,6 +149,7 @@ class _Collector:
             type_of_level=get(handle, "typeOfLevel"),
             level=_optional(eccodes.codes_get_double, handle, "level", 0.0),
             data_type=_optional(get, handle, "dataType", ""),
+            version=_optional(get, handle, "expver", ""),
             layout=Layout.of(handle),
         )
         date, time = eccodes.codes_get_long(handle, "dataDate"), eccodes.codes_get_long(handle, "dataTime")
@@ -182,21 +174,22 @@ class _Collector:
             ) from None
 
 
-def _kind_key(head: bytes) -> bytes | None:
-    """Return sections 1 and 2 without date, step and number; None where these are not at fixed places.
+def _glances(found: Sequence[Raw]) -> np.ndarray:
+    """Return what can be known of messages without ecCodes."""
+    octets = np.frombuffer(b"".join(raw.head.ljust(HEAD, b"\0") for raw in found), np.uint8).reshape(-1, HEAD)
+    heads = Heads(octets, np.array([raw.length for raw in found]))
+    glances, keys = np.zeros(len(found), GLANCE), Keys()
+    for number, edition in ((1, edition1), (2, edition2)):
+        mine = octets[:, 7] == number
+        if mine.any():
+            glances[mine] = edition.glance(heads.where(mine), keys)
+    return glances
 
-    That is: GRIB1 of ECMWF with one of the local definitions known here, a grid section, and a step in hours
-    that is a single time (time range indicator 0 or 10) or the start itself (1).
-    """
-    if head[7] != 1 or head[12] != 98 or len(head) < 60 or not head[15] & 128 or head[25] != 1:
-        return None
-    local = 8 + int.from_bytes(head[8:11], "big")
-    end = local + int.from_bytes(head[local : local + 3], "big")
-    if local < 58 or end > len(head) or head[48] not in NUMBER_AT_50:
-        return None
-    if not (head[28] in (0, 10) or (head[28] == 1 and head[26:28] == b"\0\0")):
-        return None
-    return head[8:20] + head[28:32] + head[33:57] + head[58:end]
+
+def _agrees(row: _Row, glance: np.void) -> bool:
+    """Whether ecCodes says the same of a message as its octets."""
+    same = row.init == glance["init"] and row.step == glance["step"]
+    return bool(same and glance["number"] in (-1, row.number))
 
 
 def _count_fields(message: bytes) -> int:
@@ -210,11 +203,11 @@ def _count_fields(message: bytes) -> int:
 
 def _step(handle: int) -> int:
     """Return the end of the step in minutes; -1 where ecCodes cannot say it so, as with months."""
-    try:
-        eccodes.codes_set_string(handle, "stepUnits", "m")
-        return int(eccodes.codes_get_string(handle, "endStep").removesuffix("m"))
-    except (eccodes.CodesInternalError, ValueError):
-        return -1
+    for unit, minutes in (("m", 1), ("h", 60)):  # ecCodes writes a million minutes and more with six digits only
+        with suppress(eccodes.CodesInternalError, ValueError):
+            eccodes.codes_set_string(handle, "stepUnits", unit)
+            return minutes * int(eccodes.codes_get_string(handle, "endStep").removesuffix(unit))
+    return -1
 
 
 def _optional(get: Callable[[int, str], Any], handle: int, key: str, default: Any) -> Any:

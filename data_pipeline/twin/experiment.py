@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_pipeline.checks import whole
+from data_pipeline.cluster import processors
 from data_pipeline.errors import InputError, InterruptedRunError
-from data_pipeline.files import atomic_write
+from data_pipeline.files import alone, atomic_write, sweep
 from data_pipeline.grid import Grid
+from data_pipeline.progress import Progress, size
 from data_pipeline.twin.layout import STATIC, Block, message_bytes
 from data_pipeline.twin.parameters import FORECAST, NATURE
 from data_pipeline.twin.processes import run_in_processes
@@ -91,19 +90,19 @@ class Twin:
         blocks = self._blocks()
         files = sum(len(self._files(block)) for block in blocks) + 1
         messages = sum(block.count_messages() for block in blocks) + 2
-        size = _bytes(messages * message_bytes(self.rows * self.columns))
+        taken = size(messages * message_bytes(self.rows * self.columns))
         return (
             f"twin: {len(self.years)} years from {self.first_year}, {self.dates} start dates, "
             f"{self.members} members, {self.rows} x {self.columns} points\n"
-            f"twin: {files} files, {messages:,} GRIB messages, {size} in {self.path}; "
+            f"twin: {files} files, {messages:,} GRIB messages, {taken} in {self.path}; "
             f"{len(blocks) - len(self._missing())} of {len(blocks)} blocks are there"
         )
 
     def prepare(self) -> None:
         """Write what is missing: after an interruption the rest, after a complete run nothing."""
         self._record()
-        with _alone(self.folder):
-            self._sweep()
+        with alone(self.folder):
+            sweep(self.folder)
             if missing := self._missing():
                 self._fill(missing)
         print(f"twin: all {len(self._blocks())} blocks are in {self.path}", flush=True)
@@ -111,31 +110,23 @@ class Twin:
     def _fill(self, missing: list[Block]) -> None:
         """Integrate and write the missing blocks, with a line for each."""
         total = len(self._blocks())
-        earlier = done = total - len(missing)
-        workers = min(self.workers or _processors(), len(missing))
-        began = time.monotonic()
+        progress = Progress("twin: block", total, total - len(missing))
+        workers = min(self.workers or processors(), len(missing))
         print(f"twin: {len(missing)} of {total} blocks to do, {workers} at a time", flush=True)
         try:
             with _terminable(), closing(run_in_processes(self._write, missing, workers)) as finished:
                 for block in finished:
-                    done += 1
-                    elapsed = time.monotonic() - began
-                    left = elapsed * (total - done) / (done - earlier)
-                    dates = " and ".join(f"{start:%d %b}" for start in block.starts)
-                    print(
-                        f"twin: block {done} of {total} ({dates}) after {_clock(elapsed)}, about {_clock(left)} to go",
-                        flush=True,
-                    )
+                    progress.step(" and ".join(f"{start:%d %b}" for start in block.starts))
         except KeyboardInterrupt:
             raise InterruptedRunError(
-                f"interrupted after {done} of {total} blocks; run the same command again to go on"
+                f"interrupted after {progress.done} of {total} blocks; run the same command again to go on"
             ) from None
         except InputError as error:
             raise InterruptedRunError(
-                f"{error}; {done} of {total} blocks are done, then run the same command again to go on"
+                f"{error}; {progress.done} of {total} blocks are done, then run the same command again to go on"
             ) from None
         finally:
-            self._sweep()
+            sweep(self.folder)
 
     def _write(self, block: Block) -> None:
         """In a worker: integrate a block and write its files."""
@@ -187,25 +178,6 @@ class Twin:
                     f"the data in {self.path} were made with {name}={found.get(name)}, not {value}; {way_out}"
                 )
 
-    def _sweep(self) -> None:
-        """Remove what stopped workers, of this run or of one that was killed, left half-written."""
-        for partial in self.folder.glob(".*.partial"):
-            partial.unlink(missing_ok=True)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder: another run in it would take our unfinished files for leftovers."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another run is writing to {folder}; wait for its end") from None
-        yield
-    finally:
-        os.close(descriptor)
-
 
 @contextmanager
 def _terminable() -> Iterator[None]:
@@ -218,23 +190,3 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _processors() -> int:
-    """How many this process may use, where the system says so."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _bytes(count: float) -> str:
-    unit = "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if count < 1000:
-            break
-        count, unit = count / 1000, larger
-    return f"{count:.3g} {unit}"

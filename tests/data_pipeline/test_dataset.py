@@ -1,14 +1,21 @@
 """Archive to samples, on GRIB files whose every value says where it belongs."""
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from data_pipeline.archive import Archive
-from data_pipeline.dataset import ForecastDataset, Split, batches
+from data_pipeline.dataset import ForecastDataset, batches, complete
 from data_pipeline.errors import InputError
 from data_pipeline.grib import Encoder
 from data_pipeline.grid import Grid
+from data_pipeline.split import Split
 from data_pipeline.task import Task
 
 GRID = Grid.regular(5, 8)
@@ -90,18 +97,6 @@ def test_batches_have_all_samples_in_order(archive):
     assert torch.equal(next(batches(dataset, 3)).lead_time, torch.tensor([24, 48, 24]))
 
 
-@pytest.mark.parametrize("memory", [0, 3000, 10**9])
-def test_memory_changes_nothing_but_where_samples_come_from(archive, memory):
-    dataset = ForecastDataset(archive, TASK, [2016], memory)
-    for index in (0, 2, 0):
-        again = ForecastDataset(archive, TASK, [2016], 0)[index]
-        for ours, theirs in zip(dataset[index], again, strict=True):
-            torch.testing.assert_close(ours, theirs, equal_nan=True)
-    kept = [index for index in range(3) if dataset[index] is dataset[index]]
-    size = sum(t.nbytes for t in dataset[0]) - dataset.static.nbytes
-    assert len(kept) == min(3, memory // size)
-
-
 def test_years_without_forecasts_say_what_there_is(archive):
     with pytest.raises(InputError, match=r"valid in 1999-2000 .* starts between 2015-12-28.* and 2016-01-04"):
         ForecastDataset(archive, TASK, [1999, 2000])
@@ -120,15 +115,86 @@ def test_another_grid_of_the_truth_is_refused(archive, folder, tmp_path):
         ForecastDataset(mixed, TASK.only_targets(), [2016])
 
 
-def test_the_fingerprint_follows_the_files(folder, tmp_path):
-    def fingerprint():
-        return Archive([f"{tmp_path}/*"], [f"{folder}/analysis"]).fingerprint
+def equal(one, other):
+    return all(x.numpy().tobytes() == y.numpy().tobytes() for x, y in zip(one, other, strict=True))
 
-    (tmp_path / "a").write_bytes((folder / "ensemble").read_bytes())
-    first = fingerprint()
-    assert fingerprint() == first
-    (tmp_path / "b").write_bytes(b"GRIB")
-    assert fingerprint() != first
+
+@pytest.mark.parametrize(("members", "positions"), [(2, [0, 1]), ([2, 0], [2, 0]), ((1,), [1])])
+def test_members_are_chosen_by_number_or_position(archive, members, positions):
+    whole, part = ForecastDataset(archive, TASK, [2016]), ForecastDataset(archive, TASK, [2016], members=members)
+    assert part.members == len(positions)
+    for k in range(3):
+        assert equal(part[k], whole[k]._replace(ensemble=whole[k].ensemble[positions]))
+
+
+@pytest.mark.parametrize("members", [0, 4, [], [0, 0], [3], [-1]])
+def test_members_that_are_not_there_are_refused(archive, members):
+    with pytest.raises(InputError, match=r"members must be a number from 1 to 3 or different positions from 0 to 2"):
+        ForecastDataset(archive, TASK, [2016], members=members)
+
+
+@pytest.mark.parametrize("rows", [slice(1, 3), slice(None, 1), slice(-2, None)])
+def test_a_band_of_rows_is_cut_out_of_everything(archive, rows):
+    whole, band = ForecastDataset(archive, TASK, [2016]), ForecastDataset(archive, TASK, [2016], rows=rows)
+    assert band.grid == whole.grid == GRID
+    assert range(5)[band.rows] == range(5)[rows]
+    assert torch.equal(band.static, whole.static[:, rows])
+    for k in range(3):
+        cut = {name: getattr(whole[k], name)[..., rows, :] for name in ("ensemble", "mask", "static", "target")}
+        assert equal(band[k], whole[k]._replace(**cut))
+
+
+@pytest.mark.parametrize("rows", [slice(2, 2), slice(0, 4, 2), slice(4, 1, -1)])
+def test_what_is_not_a_band_is_our_mistake(archive, rows):
+    with pytest.raises(ValueError, match="rows must be a band of latitudes"):
+        ForecastDataset(archive, TASK, [2016], rows=rows)
+
+
+@pytest.mark.parametrize("subset", [{}, {"members": 1}, {"members": [2, 0], "rows": slice(1, 4)}], ids=str)
+def test_moments_stand_for_the_ensemble(archive, subset):
+    members = ForecastDataset(archive, TASK, [2016], **subset)
+    moments = ForecastDataset(archive, TASK, [2016], **subset, moments=True)
+    assert moments.members == members.members
+    for ours, theirs in zip(moments, members, strict=True):
+        known, ensemble = theirs.mask, theirs.ensemble.double()
+        spread = ensemble.std(0) if len(ensemble) > 1 else torch.zeros_like(ensemble[0])
+        assert len(ours.ensemble) == 2
+        torch.testing.assert_close(ours.ensemble.double().mean(0)[known], ensemble.mean(0)[known], rtol=1e-7, atol=0)
+        torch.testing.assert_close(ours.ensemble.double().std(0)[known], spread[known], rtol=0, atol=3e-5)
+        assert equal(ours._replace(ensemble=theirs.ensemble), theirs)
+
+
+def test_a_sample_has_the_size_that_is_announced(archive):
+    for subset in ({}, {"members": 2}, {"rows": slice(0, 2)}, {"moments": True}, {"moments": True, "members": 1}):
+        dataset = ForecastDataset(archive, TASK, [2016], **subset)
+        assert dataset.nbytes == sum(tensor.nbytes for tensor in dataset[0]) - dataset.static.nbytes
+
+
+def test_the_fingerprint_tells_samples_apart(archive):
+    def fingerprint(task=TASK, years=(2016,), **subset):
+        return ForecastDataset(archive, task, years, **subset).fingerprint
+
+    subsets = [{"members": 2}, {"members": [1, 0]}, {"rows": slice(0, 2)}, {"moments": True}, {"years": (2015, 2016)}]
+    subsets += [{"task": TASK.only_targets()}, {}]
+    assert len({fingerprint(**subset) for subset in subsets}) == len(subsets)
+    assert fingerprint() == fingerprint(members=3) == fingerprint(rows=slice(0, 5)) == fingerprint(members=[0, 1, 2])
+
+
+def test_threads_and_other_processes_read_the_same(archive):
+    dataset = ForecastDataset(archive, TASK, [2015, 2016])
+    expected = list(dataset)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            assert all(map(equal, pool.map(dataset.__getitem__, range(len(dataset))), expected))
+    assert all(map(equal, pickle.loads(pickle.dumps(dataset)), expected))
+
+
+FLOATS = st.one_of(st.floats(width=32), st.sampled_from([np.nan, np.inf, -np.inf, 3e38, -3e38]))
+
+
+@given(arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3)), elements=FLOATS))
+def test_complete_is_where_all_members_are_finite(members):
+    np.testing.assert_array_equal(complete(members), np.isfinite(members).all(0))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 import errno
+import socket
+import subprocess
 
 import pytest
 
 from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_path, atomic_write
+from data_pipeline.files import alone, atomic_path, atomic_write, sweep, sweep_abandoned
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path):
@@ -48,3 +50,32 @@ def test_a_file_that_cannot_be_read_meanwhile_is_not_blamed_on_the_one_that_is_w
 def test_other_faults_of_the_system_are_not_explained_away(tmp_path):
     with pytest.raises(OSError, match="hardware"), atomic_path(tmp_path / "file"):
         raise OSError(errno.EIO, "hardware")
+
+
+def test_only_what_processes_that_are_gone_left_is_swept(tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    name = f".table.{socket.gethostname()}"
+    left, foreign = tmp_path / f"{name}.{gone.pid}.partial", tmp_path / f".table.elsewhere.{gone.pid}.partial"
+    for path in (left, foreign, tmp_path / "table"):
+        path.write_text("half")
+    with atomic_path(tmp_path / "table") as mine:
+        mine.write_text("whole")
+        sweep_abandoned(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [foreign.name, "table"]
+    assert (tmp_path / "table").read_text() == "whole"
+
+
+def test_a_folder_is_held_by_one_run(tmp_path):
+    sentence = f"another run is writing to {tmp_path}; wait for its end"
+    with alone(tmp_path), pytest.raises(InputError, match=sentence), alone(tmp_path):
+        pass
+    with alone(tmp_path):
+        pass
+
+
+def test_what_a_killed_run_left_is_swept_away(tmp_path):
+    for name in (".a.nc.123.partial", "a.nc", ".hidden"):
+        (tmp_path / name).write_text("")
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.nc", ".hidden"}

@@ -55,6 +55,14 @@ def test_grids_match_within_the_rounding_of_grib1():
     assert not exact.matches(Grid.regular(33, 72))
 
 
+def test_whole_turns_make_no_other_grid():
+    west = Grid((20, 10), (-160, -150, -140))
+    assert west.matches(Grid((20, 10), (200, 210, 220)))
+    assert not west.matches(Grid((20, 10), (20, 30, 40)))
+    assert not west.matches(Grid((20, 10), (200.01, 210.01, 220.01)))
+    assert not west.matches(Grid((20, 10.01), (200, 210, 220)))
+
+
 @pytest.mark.parametrize(
     ("latitudes", "longitudes", "sentence"),
     [

@@ -8,9 +8,10 @@ from omegaconf import OmegaConf
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
+from data_pipeline.moments import pseudo_members
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.corrector import Corrector, build_model, needs
+from models.corrector import Corrector, build_model, needs, reads_moments
 from models.distribution import Normal
 from models.head import GaussianHead
 
@@ -76,6 +77,35 @@ def test_values_behind_the_mask_do_not_matter(name, toy):
         other = numbers(model(sample._replace(mask=mask, ensemble=sample.ensemble.masked_fill(land, 1e9))))
     assert torch.isfinite(found).all()
     torch.testing.assert_close(found, other)
+
+
+def reduced(batch):
+    """The same batch with two pseudo-members for the members."""
+    pairs = [torch.from_numpy(pseudo_members(ensemble.numpy())) for ensemble in batch.ensemble]
+    return batch._replace(ensemble=torch.stack(pairs))
+
+
+def test_moments_are_enough_for_those_who_say_so_only(name, toy):
+    sample = batch(toy, members=6)
+    with torch.no_grad():
+        model = corrector(name, toy)
+        found, expected = (model(each).quantile(torch.tensor([0.02, 0.3, 0.9])) for each in (reduced(sample), sample))
+    assert torch.allclose(found, expected, rtol=0, atol=1e-3) == reads_moments(SPECS[name])
+
+
+@pytest.mark.parametrize("name", ["climatology", "emos"])
+def test_a_fit_to_moments_is_a_fit_to_members(name, toy):
+    task, sample = TASK.only_targets(), batch(toy)
+    data = toy(task, GRID, 80)
+    found = []
+    for samples in (data.samples, [Sample(*(t[0] for t in reduced(b))) for b in batches(data, 1)]):
+        data.samples = samples
+        made = Corrector(task, GRID, SPECS[name], data.static)
+        made.fit(data, 80)
+        with torch.no_grad():
+            found.append(numbers(made.eval().bind(TASK)(sample)))
+    assert len(data.samples[0].ensemble) == 2
+    torch.testing.assert_close(*found, rtol=0, atol=5e-3)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -143,3 +143,11 @@ def test_a_staggered_grid_is_not_taken_for_a_regular_one():
     handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
     eccodes.codes_set(handle, "scanningMode", 8)
     assert not Layout.of(handle).regular
+
+
+def test_a_grid_whose_columns_are_not_told_is_not_made_of_2147483647():
+    """65535 columns mean in GRIB1 that there is no such number; ecCodes answers with the largest integer."""
+    handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib1")
+    eccodes.codes_set_missing(handle, "Ni")
+    with pytest.raises(InputError, match="regular_ll without its number of rows or columns"):
+        _ = Layout.of(handle).grid

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from data_pipeline.grib import Encoder
+from data_pipeline.grib import Encoder, edition1
 from data_pipeline.grib import table as module
+from data_pipeline.grib.kind import Kind
 from data_pipeline.grib.layout import Layout
-from data_pipeline.grib.table import Kind, Table
+from data_pipeline.grib.table import Table
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 
@@ -125,7 +126,7 @@ def test_ecCodes_is_asked_once_for_each_kind(writer, tmp_path, monkeypatch):
 
 def test_octets_are_not_believed_against_ecCodes(writer, plain, tmp_path, monkeypatch):
     """Were the number not in octet 50, it would come from ecCodes."""
-    monkeypatch.setattr(module, "NUMBER_AT_50", (15,))  # there it is in octet 51, 50 is the system's number
+    monkeypatch.setattr(edition1, "NUMBER_AT_50", (15,))  # there it is in octet 51, 50 is the system's number
     encoder = Encoder(GRID, setLocalDefinition=1, localDefinitionNumber=15, typeOfLevel="surface", level=0)
     numbers = [3, 1, 2, 3]
     path = tmp_path / "file"
@@ -135,7 +136,7 @@ def test_octets_are_not_believed_against_ecCodes(writer, plain, tmp_path, monkey
 
 def test_which_variable_a_kind_is():
     def variable(name="t", level_type="isobaricInhPa", level=500.0):
-        return Kind(name, "", "", level_type, level, "pf", Layout("regular_ll")).variable
+        return Kind(name, "", "", level_type, level, "pf", "0001", Layout("regular_ll")).variable
 
     assert variable() == Variable("t", 500)
     assert variable("2t", "heightAboveGround", 2) == Variable("2t")

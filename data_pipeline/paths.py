@@ -18,7 +18,7 @@ def expand(paths: Paths) -> list[Path]:
     """
     patterns = [paths] if isinstance(paths, str | Path) else list(paths)
     if not patterns:
-        raise InputError("no GRIB files were named; give paths or patterns such as data/output.sfc.*")
+        raise InputError("no files were named; give paths or patterns such as data/output.sfc.*")
     found: dict[Path, None] = {}
     for pattern in patterns:
         found.update(dict.fromkeys(_matches(str(Path(pattern).expanduser()))))

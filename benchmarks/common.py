@@ -1,0 +1,23 @@
+"""What every benchmark says at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+
+
+def machine() -> str:
+    """Describe this machine in a line."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{platform.machine()}, {cores} cores, {memory:.0f} GiB, Python {platform.python_version()}"
+
+
+def report(name: str, ratios: Mapping[str, float], as_json: bool) -> None:
+    """Print the ratios, as a last line of JSON if asked."""
+    for ratio, value in ratios.items():
+        print(f"{ratio:<24} {value:8.2f}")
+    if as_json:
+        print(json.dumps({"benchmark": name, "ratios": dict(ratios), "machine": machine()}))

@@ -1,0 +1,29 @@
+"""Days of the year, the same in every year: 29 February counts as the 28th."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+DAYS = 365
+
+
+def day_of_year(times: np.ndarray) -> np.ndarray:
+    """Return 1 for 1 January to 365 for 31 December, in leap years too.
+
+    >>> day_of_year(np.array(["2016-02-29", "2016-03-01", "2017-03-01"], "datetime64[s]"))
+    array([59, 60, 60])
+    """
+    days, months = times.astype("datetime64[D]"), times.astype("datetime64[M]")
+    year = times.astype("datetime64[Y]")
+    leap = (year + 1).astype("datetime64[D]") - year.astype("datetime64[D]") == np.timedelta64(366, "D")
+    day = (days - year.astype("datetime64[D]")).astype(int) + 1
+    after = (months - year.astype("datetime64[M]")).astype(int) > 1
+    return np.where(leap & (after | (day == 60)), day - 1, day)
+
+
+def within(days: Sequence[int], day: int, width: int) -> list[int]:
+    """Return the positions of the `days` in the window of `width` days around `day`, round the turn of the year."""
+    distance = np.abs(np.asarray(days) - day)
+    return np.flatnonzero(np.minimum(distance, DAYS - distance) <= width // 2).tolist()

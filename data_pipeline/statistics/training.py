@@ -1,0 +1,106 @@
+"""Training: the forecasts and analyses that statistics may be taken of, as Dask arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from dask.delayed import Delayed, delayed
+
+from data_pipeline.archive import grid_of
+from data_pipeline.cube import select
+from data_pipeline.errors import InputError
+from data_pipeline.fields import ALL
+from data_pipeline.grid import Grid
+from data_pipeline.source import Source
+from data_pipeline.split import verified
+from data_pipeline.task import Task, Variable
+
+Key = tuple[int, int]
+"""Positions of a start and a lead time."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """The forecasts of `task` that are valid in the training `years`, first and last, and have an analysis."""
+
+    source: Source
+    task: Task
+    years: tuple[int, int]
+
+    @cached_property
+    def grid(self) -> Grid:
+        """Where all values lie."""
+        grid, other = grid_of(self._forecasts), grid_of(self._analyses)
+        if not grid.matches(other):
+            raise InputError(f"the ensemble has {grid}, the analysis {other}; bring both to one grid first")
+        return grid
+
+    @cached_property
+    def keys(self) -> list[tuple[int, int, int]]:
+        """Positions (start, lead time, analysis) of all forecasts."""
+        years = range(self.years[0], self.years[1] + 1)
+        times = self._forecasts.init_time.values, self._analyses.time.values
+        return verified(times[0], self.task.lead_times, times[1], years)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The members, by their numbers."""
+        return tuple(self._forecasts.number.values.tolist())
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """All starts of the ensemble, datetime64[s]."""
+        return self._forecasts.init_time.values.astype("datetime64[s]")
+
+    @cached_property
+    def times(self) -> np.ndarray:
+        """The times of all analyses, datetime64[s]."""
+        return self._analyses.time.values.astype("datetime64[s]")
+
+    def members(
+        self, variable: Variable, keys: Collection[Key], rows: slice = ALL, only: int | None = None
+    ) -> dict[Key, Delayed]:
+        """Return the members (M, h, W) at each of the positions (start, lead time), to be computed.
+
+        `rows` takes a band of latitudes, `only` the one member of that number, as (1, h, W).
+        """
+        array = select(self._forecasts, variable).isel(latitude=rows)
+        if only is not None:
+            array = array.sel(number=[only])
+        return self._chunks(array, keys, ("init_time", "lead_time"), f"{variable} {only} {rows}")
+
+    def truth(self, variable: Variable, positions: Collection[int], rows: slice = ALL) -> dict[int, Delayed]:
+        """Return the analysis (h, W) at each of the positions, to be computed."""
+        array = select(self._analyses, variable).isel(latitude=rows)
+        chunks = self._chunks(array, [(k,) for k in positions], ("time",), f"truth {variable} {rows}")
+        return {k: chunk for (k,), chunk in chunks.items()}
+
+    def _chunks(
+        self, array: xr.DataArray, keys: Collection[tuple[int, ...]], axes: Sequence[str], what: str
+    ) -> dict[Any, Delayed]:
+        """Return the parts of `array` at the positions along its first `axes`."""
+        # A name of its own spares Dask from hashing the positions of all messages.
+        name = f"{self.source.fingerprint} {self.task.lead_times} {what}"
+        chunks = array.chunk(dict.fromkeys(axes, 1), token=name).data.to_delayed()
+        shape, flat = array.shape[len(axes) :], chunks.reshape(chunks.shape[: len(axes)])
+        reshape = delayed(np.reshape, pure=True)
+        return {key: reshape(flat[key], shape) for key in keys}
+
+    @cached_property
+    def _forecasts(self) -> xr.Dataset:
+        return self.source.forecasts(self.task.inputs, self.task.lead_times)
+
+    @cached_property
+    def _analyses(self) -> xr.Dataset:
+        return self.source.analyses(self.task.targets)
+
+
+def bands(rows: int, bytes_per_row: float, memory: float, multiple: int = 1) -> list[slice]:
+    """Cut `rows` latitudes into bands that take about `memory` bytes each, of a `multiple` of rows."""
+    height = max(int(memory / bytes_per_row) // multiple * multiple, multiple)
+    return [slice(top, min(top + height, rows)) for top in range(0, rows, height)]

@@ -1,0 +1,149 @@
+"""Plan: what a store holds and in which files; two stores with the same plan are the same byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.checks import whole
+from data_pipeline.errors import InputError
+from data_pipeline.fields import Fields
+from data_pipeline.grid import Grid
+from data_pipeline.source import Source
+from data_pipeline.split import verified, year_of
+from data_pipeline.task import Task, Variable
+
+STATIC = "static.nc"
+FLOAT = 4
+"""Bytes of a value."""
+WORDS = {"fingerprint": "files of the archive", "numbers": "members", "shard_samples": "shard_bytes"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The `samples`, (start in seconds since 1970, lead time in hours), and what each consists of.
+
+    `years` are those of valid time, None where the whole archive was taken; `shard_samples` is how many samples share
+    a file; with `moments` two pseudo-members stand for the members with those `numbers`.
+    """
+
+    fingerprint: str
+    inputs: tuple[Variable, ...]
+    targets: tuple[Variable, ...]
+    lead_times: tuple[int, ...]
+    static: tuple[str, ...]
+    grid: Grid
+    numbers: tuple[int, ...]
+    moments: bool
+    years: tuple[int, ...] | None
+    shard_samples: int
+    samples: tuple[tuple[int, int], ...]
+
+    @property
+    def ensemble_shape(self) -> tuple[int, int, int, int]:
+        """The ensemble of a sample, (M, C, H, W)."""
+        return 2 if self.moments else len(self.numbers), len(self.inputs), *self.grid.shape
+
+    @property
+    def target_shape(self) -> tuple[int, int, int, int]:
+        """The truth of a sample, (1, T, H, W)."""
+        return 1, len(self.targets), *self.grid.shape
+
+    @property
+    def sample_bytes(self) -> int:
+        """Size of a sample on disk."""
+        return FLOAT * int(np.prod(self.ensemble_shape) + np.prod(self.target_shape))
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files, but for some kilobytes of description in each."""
+        return len(self.samples) * self.sample_bytes + FLOAT * len(self.static) * int(np.prod(self.grid.shape))
+
+    @property
+    def shards(self) -> dict[str, range]:
+        """Which samples lie in which file."""
+        count, size = len(self.samples), self.shard_samples
+        return {
+            f"samples-{first // size:05}.nc": range(first, min(first + size, count)) for first in range(0, count, size)
+        }
+
+    @property
+    def files(self) -> list[str]:
+        """The names of all files with values."""
+        return [STATIC, *self.shards] if self.static else [*self.shards]
+
+    def __str__(self) -> str:
+        kept = f"mean and spread of {len(self.numbers)} members" if self.moments else f"{len(self.numbers)} members"
+        return (
+            f"{len(self.samples)} forecasts ({kept} of {_join(self.inputs)}; truth {_join(self.targets)}) "
+            f"in {len(self.files)} files, {self.bytes / 1e9:.2f} GB"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values from which `from_json` makes this plan again."""
+        texts = {name: [str(variable) for variable in getattr(self, name)] for name in ("inputs", "targets")}
+        return asdict(self) | texts
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Plan:
+        """Return the plan that `to_json` described."""
+        found: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        for name in ("inputs", "targets"):
+            found[name] = tuple(map(Variable.parse, found[name]))
+        found["samples"] = tuple((int(start), int(lead)) for start, lead in found["samples"])
+        return cls(**found | {"grid": Grid(**found["grid"])})
+
+    def differs_in(self, other: Plan) -> list[str]:
+        """Return in the user's words what another plan has otherwise."""
+        names = [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
+        return [WORDS.get(name, name.replace("_", " ")) for name in names]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A plan, with the fields of the archive that its samples are read from."""
+
+    plan: Plan
+    archive: Source
+    ensemble: Fields
+    truth: Fields
+    keys: list[tuple[int, int, int]]
+    """Of each sample the positions of start and lead time in `ensemble` and of the analysis in `truth`."""
+
+    @classmethod
+    def of(cls, archive: Source, task: Task, years: Collection[int] | None, moments: bool, shard_bytes: int) -> Job:
+        """Look up the forecasts of `task` that are valid in `years` (None: all) and verified."""
+        whole("shard_bytes", shard_bytes, 1)
+        archive.refuse(years or (), moments)
+        ensemble = archive.ensemble_fields(task.inputs, task.lead_times)
+        truth = archive.analysis_fields(task.targets)
+        if not ensemble.grid.matches(truth.grid):
+            raise InputError(
+                f"the ensemble has {ensemble.grid}, the analysis {truth.grid}; bring both to one grid first"
+            )
+        wanted = set(_valid_years(ensemble)) if years is None else set(years)
+        keys = verified(ensemble.init_times, task.lead_times, truth.init_times, wanted)
+        seconds = ensemble.init_times.astype("datetime64[s]").astype(np.int64)
+        plan = Plan(
+            archive.fingerprint, task.inputs, task.targets, task.lead_times,
+            tuple(map(str, archive.static)), ensemble.grid, ensemble.numbers, moments,
+            None if years is None else tuple(sorted(wanted)), 1,
+            tuple((int(seconds[i]), task.lead_times[j]) for i, j, _ in keys),
+        )  # fmt: skip
+        together = max(1, shard_bytes // plan.sample_bytes)
+        return cls(replace(plan, shard_samples=together), archive, ensemble, truth, keys)
+
+
+def _valid_years(ensemble: Fields) -> Iterator[int]:
+    """All years in which a forecast may be valid."""
+    for lead in ensemble.lead_times:
+        yield from map(year_of, ensemble.init_times + np.timedelta64(lead, "h"))
+
+
+def _join(values: Collection[object]) -> str:
+    return ", ".join(map(str, values))

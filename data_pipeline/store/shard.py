@@ -1,0 +1,102 @@
+"""Shard: a NetCDF file of consecutive samples, each of them one stretch of bytes at a known place.
+
+Any netCDF tool reads it: CF conventions, no compression, no chunks. The library writes the description only; the
+values are written, and later read, at offsets in the file, which takes no lock and reports a full disk as such.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import netCDF4
+import numpy as np
+
+from data_pipeline.store.plan import Plan
+
+ENSEMBLE, TARGET = "ensemble", "target"
+DIMENSIONS = {
+    ENSEMBLE: ("sample", "number", "channel", "latitude", "longitude"),
+    TARGET: ("sample", "target_channel", "latitude", "longitude"),
+}
+
+
+def describe(path: Path, plan: Plan, samples: range) -> dict[str, int]:
+    """Make the file for `samples`, all but their values; return where those of ensemble and target begin."""
+    with library_errors(path), netCDF4.Dataset(path, "w", format="NETCDF4") as file:
+        _describe(file, plan, samples)
+    with h5py.File(path) as file:
+        return {name: file[name].id.get_offset() for name in DIMENSIONS}
+
+
+@contextmanager
+def library_errors(path: Path) -> Iterator[None]:
+    """Say which file it was: the NetCDF library's own errors name neither file nor reason."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(errno.EIO, str(error), str(path)) from None
+
+
+def write_at(descriptor: int, values: np.ndarray, offset: int) -> None:
+    """Write all of `values` at `offset`."""
+    data = np.ascontiguousarray(values).data.cast("B")
+    while data:
+        count = os.pwrite(descriptor, data, offset)
+        data, offset = data[count:], offset + count
+
+
+def _describe(file: netCDF4.Dataset, plan: Plan, samples: range) -> None:
+    file.set_fill_off()  # all values will be written
+    file.Conventions = "CF-1.11"
+    file.title = "Ensemble forecasts with the analyses that verify them, one contiguous block per forecast"
+    file.source_fingerprint = plan.fingerprint
+    starts, leads = np.array([plan.samples[k] for k in samples], np.int64).T
+    since = {"units": "seconds since 1970-01-01 00:00:00", "calendar": "standard"}
+    members = plan.ensemble_shape[0]
+    pseudo = "pseudo-members m - s/sqrt(2) and m + s/sqrt(2) of the mean m and standard deviation s of the ensemble"
+    coordinates = {
+        "init_time": ("sample", starts, {"standard_name": "forecast_reference_time", **since}),
+        "lead_time": ("sample", leads, {"standard_name": "forecast_period", "units": "hours"}),
+        "time": ("sample", starts + 3600 * leads, {"standard_name": "time", **since}),
+        "number": (
+            "number",
+            np.arange(members) if plan.moments else np.array(plan.numbers),
+            {"standard_name": "realization", "long_name": pseudo if plan.moments else "member of the ensemble"},
+        ),
+        "latitude": (
+            "latitude", np.array(plan.grid.latitudes), {"standard_name": "latitude", "units": "degrees_north"},
+        ),
+        "longitude": (
+            "longitude", np.array(plan.grid.longitudes), {"standard_name": "longitude", "units": "degrees_east"},
+        ),
+        "channel": ("channel", _texts(plan.inputs), {"long_name": "GRIB shortName, @ pressure level in hPa"}),
+        "channel_units": ("channel", _texts(v.units for v in plan.inputs), {"long_name": "units of each"}),
+        "target_channel": ("target_channel", _texts(plan.targets), {"long_name": "GRIB shortName, @ pressure level"}),
+        "target_units": ("target_channel", _texts(v.units for v in plan.targets), {"long_name": "units of each"}),
+    }  # fmt: skip
+    for name, (dimension, values, attributes) in coordinates.items():
+        if dimension not in file.dimensions:
+            file.createDimension(dimension, len(values))
+        variable = file.createVariable(name, str if values.dtype == object else values.dtype, (dimension,))
+        variable.setncatts(attributes)
+        variable[:] = values
+    for name, dimensions in DIMENSIONS.items():
+        nan = np.float32(np.nan)
+        variable = file.createVariable(name, np.float32, dimensions, contiguous=True, fill_value=nan)
+        units = "channel_units" if name == ENSEMBLE else "target_units"
+        variable.setncatts(
+            {
+                "long_name": "forecast" if name == ENSEMBLE else "verifying analysis",
+                "coordinates": f"init_time lead_time time {units}",
+            }
+        )
+        variable[(0,) * len(dimensions)] = nan  # the library gives a variable its place when it is first written
+
+
+def _texts(values: Iterable[object]) -> np.ndarray:
+    return np.array([str(value) for value in values], object)

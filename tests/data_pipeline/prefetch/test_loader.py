@@ -1,0 +1,231 @@
+"""Batches read ahead are those of the stream, whatever the threads do; they stop, fail and go on as they should."""
+
+import sys
+import threading
+import time
+import traceback
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.errors import InputError
+from data_pipeline.prefetch.budget import Budget
+from data_pipeline.prefetch.codec import OVERHEAD
+from data_pipeline.prefetch.loader import Prefetcher
+from data_pipeline.prefetch.staging import ClosedError
+from data_pipeline.prefetch.stream import Stream
+from data_pipeline.prefetch.tiers import Tiers
+
+
+def numbers(batch):
+    """Which samples a batch holds."""
+    return (batch.init_time - 10_000_000_000).tolist()
+
+
+def running():
+    return [thread for thread in threading.enumerate() if thread.name in ("staging", "collating")]
+
+
+def eventually(condition):
+    """Wait until something is so."""
+    for _ in range(2000):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.fixture(autouse=True)
+def _all_threads_end():
+    yield
+    assert eventually(lambda: not running())
+
+
+def loader(data, stream, rank=0, **budget):
+    tiers = Tiers(data, Budget(**budget), stream, rank=rank)
+    return Prefetcher(tiers, stream, rank)
+
+
+@given(
+    count=st.integers(1, 30),
+    batch_size=st.integers(1, 8),
+    epochs=st.integers(1, 3),
+    slots=st.integers(1, 9),
+    memory=st.integers(0, 30),
+    threads=st.integers(1, 4),
+    ranks=st.integers(1, 3),
+)
+def test_batches_are_those_of_the_stream(numbered, count, batch_size, epochs, slots, memory, threads, ranks):
+    data = numbered(count, cells=3)
+    if (ranks - 1) * -(-min(batch_size, count) // ranks) >= min(batch_size, count):
+        ranks = 1
+    stream, rank = Stream(count, batch_size, epochs, seed=4, ranks=ranks), ranks - 1
+    one = data.nbytes + OVERHEAD
+    with loader(data, stream, rank, staging=slots * one, memory=memory * one, threads=threads) as batches:
+        found = []
+        for epoch in range(epochs):
+            batches.set_epoch(epoch)
+            found += list(batches)
+    assert [numbers(batch) for batch in found] == [block.tolist() for block in stream.blocks(rank)]
+    for batch in found:
+        k = torch.tensor(numbers(batch), dtype=torch.float32)
+        assert torch.equal(batch.ensemble, k[:, None, None, None, None].expand(-1, 2, 1, 1, 3))
+        assert torch.equal(batch.target[:, 0, 0], -k[:, None].expand(-1, 3))
+        assert batch.static.shape == (len(k), 2, 1, 3)
+
+
+@given(st.integers(0, 2), st.integers(0, 4))
+def test_a_resumed_epoch_has_exactly_what_is_left(numbered, epoch, step):
+    data, stream = numbered(18, cells=3), Stream(18, 4, epochs=3, seed=2)
+    with loader(data, stream) as first:
+        first.set_epoch(epoch)
+        for index, _ in enumerate(first):
+            if index + 1 >= step:
+                break
+        state = first.state_dict() if step else {**first.state_dict(), "step": 0}
+    with loader(numbered(18, cells=3), stream) as second:
+        second.load_state_dict(state)
+        second.set_epoch(epoch)  # as a trainer may do, without effect
+        rest = [numbers(batch) for batch in second]
+        expected = [block.tolist() for block in stream.blocks(epoch=epoch)]
+        assert rest == expected[step : stream.steps]
+        if epoch < 2:
+            second.set_epoch(epoch + 1)
+            assert [numbers(batch) for batch in second] == expected[stream.steps : 2 * stream.steps]
+
+
+def test_batches_read_ahead_do_not_count(numbered):
+    stream = Stream(40, 4)
+    with loader(numbered(40), stream) as batches:
+        iterator = iter(batches)
+        next(iterator), next(iterator)
+        time.sleep(0.05)
+        assert batches.state_dict()["step"] == 2
+
+
+def test_the_state_is_plain_and_an_alien_one_is_refused(numbered):
+    with loader(numbered(20), Stream(20, 4, seed=3)) as batches:
+        state = batches.state_dict()
+        assert state == {"epoch": 0, "step": 0, "seed": 3, "count": 20, "batch_size": 4, "ranks": 1}
+        for name in ("seed", "count", "batch_size", "ranks"):
+            with pytest.raises(
+                InputError, match=f"made with {name} 99, this run has {state[name]}; choose another run"
+            ):
+                batches.load_state_dict(state | {name: 99})
+
+
+def test_the_next_epoch_is_read_during_a_pause(numbered):
+    data, stream = numbered(20), Stream(20, 5, epochs=2)
+    with loader(data, stream, memory=0, staging=8 * (data.nbytes + OVERHEAD)) as batches:
+        iterator = iter(batches)
+        for _ in range(4):
+            next(iterator)  # as Lightning does, which does not ask for the end
+        # The batch of the next epoch that is made, and eight samples after it.
+        assert eventually(lambda: sum(data.reads.values()) == 20 + 5 + 8)
+        time.sleep(0.05)
+        assert sum(data.reads.values()) == 20 + 5 + 8
+        batches.set_epoch(1)
+        iterator = iter(batches)
+        assert [numbers(batch) for batch in iterator] == [b.tolist() for b in stream.blocks(epoch=1)]
+        assert sum(data.reads.values()) == 40
+
+
+@pytest.mark.parametrize("slots", [1, 3, 7])
+def test_staging_keeps_to_its_budget(numbered, slots):
+    data = numbered(60)
+    with loader(data, Stream(60, 4), memory=0, staging=slots * (data.nbytes + OVERHEAD), threads=4) as batches:
+        for step, _ in enumerate(batches, 1):
+            time.sleep(0.01)
+            # The batches so far, the one that is ready or being made, and what is staged.
+            assert sum(data.reads.values()) <= 4 * (step + 1) + slots
+
+
+def test_idle_threads_fill_the_tiers(numbered):
+    data = numbered(60)
+    one = data.nbytes + OVERHEAD
+    with loader(data, Stream(60, 4, epochs=2), memory=50 * one, staging=one) as batches:
+        iterator = iter(batches)
+        next(iterator)
+        assert eventually(lambda: sum(data.reads.values()) >= 50)
+        assert max(data.reads.values()) == 1
+
+
+def test_what_goes_wrong_reaches_the_loop_as_itself(numbered):
+    data, stream = numbered(20, broken={Stream(20, 4).order(0)[9]}), Stream(20, 4)
+    batches = loader(data, stream, threads=3)
+    iterator = iter(batches)
+    assert [numbers(next(iterator)) for _ in range(2)] == [block.tolist() for block in stream.blocks()][:2]
+    with pytest.raises(OSError, match="cannot be read") as caught:
+        next(iterator)
+    assert "__getitem__" in [frame.name for frame in traceback.extract_tb(caught.tb)]
+    batches.close()
+
+
+def test_a_bug_of_ours_is_no_hang(numbered, monkeypatch):
+    batches = loader(numbered(20), Stream(20, 4))
+    monkeypatch.setattr(batches._tiers, "keep", lambda index, sample: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        list(batches)
+
+
+def test_leaving_early_stops_the_threads(numbered):
+    data = numbered(10_000, seconds=0.001)
+    batches = loader(data, Stream(10_000, 4), memory=0)
+    for step, _ in enumerate(batches):
+        if step == 3:
+            break
+    assert eventually(lambda: not running())
+    assert sum(data.reads.values()) < 1000
+
+
+def test_closing_wakes_a_loop_that_waits(numbered):
+    batches = loader(numbered(20, seconds=0.5), Stream(20, 10), threads=1)
+    threading.Timer(0.1, batches.close).start()
+    with pytest.raises(ClosedError):  # and not, five seconds later, a batch
+        next(iter(batches))
+
+
+def test_a_repeated_epoch_is_the_same_epoch(numbered):
+    with loader(numbered(9), Stream(9, 2, epochs=2, seed=1)) as batches:
+        first = [numbers(batch) for batch in batches]
+        assert [numbers(batch) for batch in batches] == first
+        batches.set_epoch(1)
+        assert [numbers(batch) for batch in batches] != first
+        with pytest.raises(ValueError, match="epoch 2 of a stream of 2"):
+            batches.set_epoch(2)
+
+
+def test_an_ordered_stream_has_one_epoch_that_comes_again(numbered):
+    with loader(numbered(5), Stream(5, 2, shuffled=False)) as batches:
+        for epoch in (0, 1, 5):
+            batches.set_epoch(epoch)
+            assert [numbers(batch) for batch in batches] == [[0, 1], [2, 3], [4]]
+
+
+def test_a_staging_buffer_that_holds_nothing_is_refused(numbered):
+    data = numbered(5)
+    with pytest.raises(InputError, match=r"data\.cache\.staging leaves 10 bytes to .* have \d+ each; give it"):
+        loader(data, Stream(5, 2), staging=10)
+    with pytest.raises(ValueError, match="a stream of 6 samples for a data set of 5"):
+        Prefetcher(Tiers(data, Budget()), Stream(6, 2))
+
+
+def test_many_threads_and_much_haste_change_nothing(numbered):
+    """Threads are made to change at every chance."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        stream = Stream(200, 7, epochs=3, seed=9)
+        data = numbered(200, cells=2)
+        one = data.nbytes + OVERHEAD
+        with loader(data, stream, staging=5 * one, memory=80 * one, threads=8) as batches:
+            found = []
+            for epoch in range(3):
+                batches.set_epoch(epoch)
+                found += [numbers(batch) for batch in batches]
+        assert found == [block.tolist() for block in stream.blocks()]
+        assert sum(data.reads.values()) == 80 + 3 * 120
+    finally:
+        sys.setswitchinterval(before)

@@ -1,0 +1,157 @@
+"""Ranks that lend each other samples: real processes, real sockets, real deaths."""
+
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from torch.distributed import HashStore
+
+from data_pipeline.prefetch.codec import decode, encode
+from data_pipeline.prefetch.peers import SocketPeers
+
+HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[3]
+
+
+def start(rank, ranks, folder, *stay):
+    command = [sys.executable, HERE / "rank.py", str(rank), str(ranks), folder, *stay]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_ranks_read_from_each_other_what_they_do_not_keep(tmp_path):
+    ranks = 2
+    processes = [start(rank, ranks, tmp_path) for rank in range(ranks)]
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    for rank in range(ranks):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found["filled"] <= 60  # half the samples are kept here, some of them from another rank
+        assert found["right"] == 30  # batches of three epochs
+        assert found["same"]
+        # Of 180 reads in three epochs: nearly all samples are with somebody.
+        assert found["read"] <= 20
+
+
+@pytest.fixture
+def neighbour(tmp_path):
+    """A rank in another process that has filled its cache, and this process as the other rank."""
+    process = start(1, 2, tmp_path, "stay")
+    data, _, tiers, _ = runpy.run_path(str(HERE / "rank.py"))["opened"](0, 2, tmp_path, timeout=0.5)
+    while tiers.fill():
+        pass
+    while not (tmp_path / "1.ready").exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    data.seconds = 0
+    data.reads.clear()
+    yield process, data, tiers
+    tiers.close()
+    process.send_signal(signal.SIGCONT)
+    process.kill()
+    process.wait()
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_peer_that_dies_or_hangs_is_replaced_by_the_archive(neighbour, numbered, same, number):
+    process, data, tiers = neighbour
+    abroad = [k for k in range(120) if tiers._mine.tier[k] < 0 and tiers._everyone[1].tier[k] == 0]
+    assert len(abroad) > 20
+    half = len(abroad) // 2
+    assert all(same(tiers[k], numbered(120)[k]) for k in abroad[:half])
+    assert not data.reads
+    process.send_signal(number)
+    if number == signal.SIGKILL:
+        process.wait()
+    assert all(same(tiers[k], numbered(120)[k]) for k in abroad[half:])
+    assert data.reads == dict.fromkeys(abroad[half:], 1)
+
+
+@pytest.fixture
+def pair(numbered):
+    """Two ranks of one process; the second lends sample 3."""
+    pieces = encode(numbered(5)[3])
+    store = HashStore()
+    second = SocketPeers(1, "run", timeout=2)
+    store.set("prefetch/run/1", f"localhost {second.port}")
+    first = SocketPeers.meet(0, 2, store, "run", "localhost", timeout=2)
+    second.start(lambda index: pieces if index == 3 else None)
+    yield first, second
+    second.close()
+    first.close()
+
+
+def test_a_question_is_answered_or_not(pair, numbered, same):
+    first, _ = pair
+    data = numbered(5)
+    for _ in range(3):
+        assert same(decode(first.ask(1, 3), data.static), data[3])
+        assert first.ask(1, 4) is None
+
+
+def test_a_rank_of_another_run_gets_no_answer(pair):
+    _, second = pair
+    stranger = SocketPeers.at(0, [("localhost", 0), ("localhost", second.port)], "another run", timeout=2)
+    assert stranger.ask(1, 3) is None
+    stranger.close()
+
+
+def test_noise_does_not_disturb_the_server(pair):
+    first, second = pair
+    for noise in (b"GET / HTTP/1.1\r\n\r\n" * 9, b"", b"x"):
+        with socket.create_connection(("localhost", second.port)) as connection:
+            connection.sendall(noise)
+    assert first.ask(1, 3) is not None
+
+
+def test_a_silent_rank_is_left_alone_for_a_while(pair):
+    first, second = pair
+    second.close()
+    assert first.ask(1, 3) is None
+    again = SocketPeers(1, "run", ("", second.port))
+    again.start(lambda index: [memoryview(b"here")])
+    assert first.ask(1, 3) is None
+    first._silent.clear()
+    assert first.ask(1, 3) == b"here"
+    again.close()
+
+
+def test_addresses_may_be_given(numbered):
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    addresses = [("localhost", 0), ("localhost", port)]
+    second = SocketPeers.at(1, addresses, "run")
+    second.start(lambda index: [memoryview(bytes([index]))])
+    first = SocketPeers.at(0, addresses, "run")
+    assert first.ask(1, 7) == b"\x07"
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("size", [2**63, 100])
+def test_a_lie_about_the_size_is_an_absent_sample(size):
+    """Longer than anything of ours, or longer than what follows."""
+    with socket.create_server(("localhost", 0)) as liar:
+        first = SocketPeers.at(0, [("localhost", 0), liar.getsockname()[:2]], "run", timeout=0.5)
+
+        def lie():
+            connection, _ = liar.accept()
+            connection.sendall(size.to_bytes(8, "little") + b"short")
+            time.sleep(1)
+            connection.close()
+
+        thread = threading.Thread(target=lie)
+        thread.start()
+        assert first.ask(1, 3) is None
+        thread.join()
+        first.close()

@@ -1,0 +1,61 @@
+"""The choice of the source, under a clock that is moved by hand."""
+
+import pytest
+
+from data_pipeline.prefetch import performance
+from data_pipeline.prefetch.performance import EXPECTED, RECHECK, Rates
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(performance.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def read(rates, clock, source, seconds, size=1_000_000):
+    def take():
+        clock[0] += seconds
+        return "sample"
+
+    return rates.timed(source, size, take)
+
+
+def test_without_measurements_the_nearest_comes_first():
+    rates = Rates()
+    assert rates.choose(["archive", "peer", "disk"]) == "disk"
+    assert rates.choose(["archive", "peer"]) == "peer"
+    assert rates.choose(["archive"]) == "archive"
+
+
+def test_measurements_overrule_what_was_expected(clock):
+    rates = Rates()
+    assert read(rates, clock, "disk", seconds=1.0) == "sample"
+    assert rates.rate("disk") == pytest.approx(1e6)
+    assert rates.choose(["archive", "disk"]) == "archive"
+    read(rates, clock, "archive", seconds=4.0)
+    assert rates.choose(["archive", "disk"]) == "disk"
+
+
+def test_the_mean_runs(clock):
+    rates = Rates()
+    for seconds in (1.0, 2.0, 4.0):
+        read(rates, clock, "peer", seconds)
+    assert rates.rate("peer") == pytest.approx(0.9 * (0.9 * 1e6 + 0.1 * 5e5) + 0.1 * 2.5e5)
+
+
+def test_what_brought_nothing_measures_nothing(clock):
+    rates = Rates()
+    assert rates.timed("peer", 10, lambda: None) is None
+    assert rates.rate("peer") == EXPECTED["peer"]
+
+
+def test_a_source_that_was_passed_over_for_long_is_tried_again(clock):
+    rates = Rates()
+    read(rates, clock, "archive", seconds=100.0)
+    chosen = [rates.choose(["archive", "disk"]) for _ in range(3 * RECHECK)]
+    assert chosen.count("archive") == 3
+    read(rates, clock, "archive", seconds=1e-6)
+    for _ in range(100):
+        read(rates, clock, "archive", seconds=1e-6)
+    assert rates.choose(["archive", "disk"]) == "archive"

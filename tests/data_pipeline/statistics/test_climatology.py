@@ -1,0 +1,57 @@
+"""Climatology against a loop over days, and days of the year against Python's calendar."""
+
+from datetime import date, timedelta
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import InputError
+from data_pipeline.statistics.calendar import day_of_year, within
+from data_pipeline.statistics.climatology import Climatology
+
+
+def test_days_are_the_same_in_every_year():
+    first = date(2015, 1, 1)
+    for day in (first + timedelta(days=k) for k in range(3 * 365)):
+        of_a_common_year = day.replace(year=2015) if (day.month, day.day) != (2, 29) else date(2015, 2, 28)
+        (found,) = day_of_year(np.array([day], "datetime64[s]"))
+        assert found == of_a_common_year.timetuple().tm_yday
+
+
+def test_windows_go_round_the_turn_of_the_year():
+    days = [1, 3, 180, 360, 364]
+    assert within(days, 1, 5) == [0, 1, 4]
+    assert within(days, 364, 9) == [0, 1, 3, 4]
+    assert within(days, 180, 1) == [2]
+
+
+@pytest.mark.parametrize(("window", "memory"), [(31, 2_000_000_000), (7, 1)])
+def test_it_is_what_a_loop_over_days_gives(toy, computed, training, window, memory):
+    statistic = Climatology(window=window, memory=memory)
+    found = computed(statistic)
+    (bands,) = {len(statistic._bands(training, found["day"], 2))}
+    assert bands == (1 if memory > 1 else 2)  # 19 rows, at least 16 at a time
+    times = sorted(time for time in toy.truth if 2010 <= time.item().year <= 2013)
+    assert found["hour"] == [0]
+    assert found["day"] == sorted({min(t.item().timetuple().tm_yday, 365) for t in times if t.item().year % 4})
+    for d, day in enumerate(found["day"]):
+        near = []
+        for time in times:
+            distance = abs(int(day_of_year(np.array([time]))[0]) - day)
+            if min(distance, 365 - distance) <= window // 2:
+                near.append(toy.truth[time])
+        assert np.allclose(found["mean"][0, 0, d], np.mean(near, 0), rtol=1e-5)
+        assert np.allclose(found["std"][0, 0, d], np.std(near, 0), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"window": 30}, "climatology.window must be odd"),
+        ({"window": 366}, "climatology.window must be a whole number from 1 to 365"),
+        ({"memory": 0}, "climatology.memory must be a number greater than 0"),
+    ],
+)
+def test_wrong_options_are_named(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Climatology(**options)

@@ -1,0 +1,124 @@
+"""The extreme forecast index: limits, quadrature, the published saturation; its climate against numpy's quantiles."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+
+from data_pipeline.errors import InputError
+from data_pipeline.statistics.efi import LEVELS, efi
+from data_pipeline.statistics.efi_climate import EfiClimate, quantiles
+
+CLIMATE = np.sort(np.random.default_rng(3).normal(size=21))[:, None]
+
+
+def of(members, form, climate=CLIMATE):
+    return float(efi(np.reshape(members, (-1, 1)), climate, form)[0])
+
+
+@pytest.mark.parametrize(("form", "limit"), [("exact", 1.0), ("reference", 0.7914)])
+def test_members_outside_the_climate_are_as_extreme_as_can_be(form, limit):
+    assert of(np.full(10, 99.0), form) == pytest.approx(limit, abs=5e-5)
+    assert of(np.full(10, -99.0), form) == pytest.approx(-limit, abs=5e-5)
+
+
+@pytest.mark.parametrize("form", ["exact", "reference"])
+def test_an_ensemble_that_is_the_climate_is_not_extreme(form):
+    assert of(CLIMATE, form) == pytest.approx(0, abs=0.03 if form == "exact" else 1e-12)
+
+
+def test_no_rain_where_it_never_rains_is_not_extreme():
+    assert of(np.zeros(10), "exact", np.zeros((21, 1))) == pytest.approx(0, abs=1e-12)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=12))
+def test_the_exact_form_is_the_integral(members):
+    below = [np.mean(np.array(members) < q) + np.mean(np.array(members) == q) / 2 for q in CLIMATE[:, 0]]
+
+    def integrand(angle):
+        # p = sin² removes the poles of the weight: dp / √(p (1 - p)) = 2 d(angle).
+        p = np.sin(angle) ** 2
+        return 2 * (p - np.interp(p, LEVELS, below))
+
+    breaks = np.arcsin(np.sqrt(LEVELS))
+    whole = sum(quad(integrand, a, b)[0] for a, b in pairwise(breaks))
+    assert of(members, "exact") == pytest.approx(2 / np.pi * whole, abs=1e-6)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=12))
+def test_the_reference_form_is_the_published_algorithm(members):
+    own, total = np.quantile(members, LEVELS), 0.0
+    for k in range(1, 20):
+        p = LEVELS[k]
+        total += (p - LEVELS[np.searchsorted(own[:-1], CLIMATE[k, 0])]) / np.sqrt(p * (1 - p)) * 0.05
+    assert of(members, "reference") == pytest.approx(2 / np.pi * total, abs=1e-12)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=12), st.floats(0, 2))
+def test_the_index_grows_with_the_members_and_turns_with_the_sign(members, shift):
+    here = of(members, "exact")
+    assert of(np.array(members) + shift, "exact") >= here - 1e-12
+    assert of(-np.array(members), "exact", -CLIMATE[::-1]) == pytest.approx(-here, abs=1e-12)
+
+
+@pytest.mark.parametrize("form", ["exact", "reference"])
+def test_what_is_unknown_stays_unknown(form):
+    members, climate = np.zeros((5, 3)), np.linspace(-1, 1, 21)[:, None].repeat(3, 1)
+    members[2, 0] = climate[4, 1] = np.nan
+    assert np.isnan(efi(members, climate, form)).tolist() == [True, True, False]
+
+
+def test_another_form_is_refused():
+    with pytest.raises(InputError, match="the form of the EFI must be reference or exact, got 'best'"):
+        of([0.0], "best")
+
+
+def test_members_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match="are no members for quantiles"):
+        efi(np.zeros((5, 3)), np.zeros((21, 2)))
+
+
+@given(st.integers(1, 30), st.integers(0, 2**32 - 1))
+def test_quantiles_are_those_of_numpy(count, seed):
+    random = np.random.default_rng(seed)
+    values = random.normal(size=(count, 4, 2)).astype(np.float32)
+    values[random.random(values.shape) < 0.2] = np.nan
+    values[:, 0, 0] = np.nan
+    found = quantiles(values, LEVELS)
+    for y in range(4):
+        for x in range(2):
+            known = values[:, y, x][np.isfinite(values[:, y, x])].astype(np.float64)
+            expected = np.quantile(known, LEVELS) if len(known) else np.full(21, np.nan)
+            assert np.allclose(found[:, y, x], expected, rtol=1e-6, atol=1e-7, equal_nan=True)
+
+
+@pytest.mark.parametrize(("window", "memory"), [(9, 2_000_000_000), (3, 1)])
+def test_the_climate_is_what_a_loop_over_starts_gives(toy, computed, in_training, window, memory):
+    found = computed(EfiClimate(window=window, memory=memory))
+    assert found["lead_time"] == [24, 48]
+    for j in range(2):
+        mine = [i for i, lead in in_training if lead == j]
+        # The starts are named by month and day; 31 December of 2009 is not in the archive.
+        names = sorted({str(toy.starts[i])[5:10] for i in mine})
+        for d, name in enumerate(names):
+            near = names[max(0, d - window // 2) : d + window // 2 + 1]
+            members = np.concatenate([toy.ensemble["2t"][i, j] for i in mine if str(toy.starts[i])[5:10] in near])
+            at = [k for k, day in enumerate(found["day"])][d]
+            assert name in {"01-04", "01-08", "01-11", "02-27", "03-01", "12-24", "12-27", "12-31"}
+            assert np.allclose(found["climate"][0, j, at], np.nanquantile(members, LEVELS, axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"window": 8}, "efi.window must be odd"),
+        ({"window": 0}, "efi.window must be a whole number from 1 to 365"),
+        ({"memory": "much"}, "efi.memory must be a number greater than 0"),
+    ],
+)
+def test_wrong_options_are_named(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        EfiClimate(**options)

@@ -1,0 +1,161 @@
+"""The files of statistics: what they say of themselves, and what is refused."""
+
+import hashlib
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import netCDF4
+import numpy as np
+import pytest
+
+from data_pipeline.cluster import Local, Threads
+from data_pipeline.errors import DiskFullError, InputError
+from data_pipeline.statistics.climatology import Climatology
+from data_pipeline.statistics.efi_climate import EfiClimate
+from data_pipeline.statistics.file import is_written, load, refuse_leak, write
+from data_pipeline.statistics.local import Local as LocalStatistic
+from data_pipeline.statistics.normalization import Normalization
+from data_pipeline.statistics.training import Training, bands
+
+ALL = [Normalization(), LocalStatistic(), Climatology(), EfiClimate(memory=1)]
+
+
+def written(statistic, training, path):
+    with Threads(2).running():
+        write(path, statistic, training, statistic.compute(training, 2))
+    return path
+
+
+@pytest.fixture(scope="module")
+def climate(training, tmp_path_factory):
+    return written(EfiClimate(), training, tmp_path_factory.mktemp("climate") / "efi.nc")
+
+
+@pytest.mark.parametrize("statistic", ALL, ids=lambda each: each.name)
+def test_the_file_holds_what_was_computed(statistic, training, computed, tmp_path):
+    dataset = load(written(statistic, training, tmp_path / f"{statistic.name}.nc"), statistic.name)
+    for name, values in computed(statistic).items():
+        if values is not None and name in dataset.data_vars:
+            assert np.array_equal(dataset[name], np.float32(values), equal_nan=True)
+        else:
+            assert list(dataset[name].values) == list(values)
+    assert dataset.latitude.values.tolist() == list(training.grid.latitudes)
+    assert dataset.latitude.attrs["units"] == "degrees_north"
+
+
+@pytest.mark.parametrize("statistic", ALL, ids=lambda each: each.name)
+def test_the_same_file_each_time_and_everywhere(statistic, training, tmp_path, processes):
+    here = written(statistic, training, tmp_path / "here.nc").read_bytes()
+    assert here == written(statistic, training, tmp_path / "again.nc").read_bytes()
+    write(tmp_path / "there.nc", statistic, training, statistic.compute(training, 2))
+    assert here == (tmp_path / "there.nc").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """A cluster of processes, where Dask computes unless it is told otherwise."""
+    with Local(workers=1, threads=2, memory="2GB").running():
+        yield
+
+
+def test_the_file_says_what_it_was_made_from(training, toy, climate):
+    dataset = load(climate, "efi")
+    made = json.loads(dataset.attrs["made_from"])
+    assert made["data"] == toy.archive.fingerprint
+    assert made["years"] == [2010, 2013]
+    assert made["task"] == training.task.to_json()
+    assert made["options"] == {"window": 9}  # how much memory it took does not matter
+    assert dataset.attrs["provenance"] == hashlib.sha256(dataset.attrs["made_from"].encode()).hexdigest()[:16]
+
+
+def test_a_file_is_known_by_what_it_was_made_from(training, climate):
+    assert is_written(climate, EfiClimate(), training)
+    assert is_written(climate, EfiClimate(memory=10_000), training)
+    assert not is_written(climate, EfiClimate(window=7), training)
+    assert not is_written(climate, EfiClimate(), replace(training, years=(2010, 2012)))
+    assert not is_written(climate, EfiClimate(), replace(training, source=replace(training.source, names={"a": "b"})))
+    assert not is_written(climate.with_name("none.nc"), EfiClimate(), training)
+
+
+def test_a_part_can_be_read(climate):
+    whole = load(climate, "efi")
+    part = load(climate, "efi", day=4, lead_time=24)
+    assert part.climate.dims == ("variable", "quantile", "latitude", "longitude")
+    assert np.array_equal(part.climate, whole.climate.sel(day=4, lead_time=24))
+
+
+def test_a_part_that_is_not_there_is_named(climate):
+    with pytest.raises(InputError, match=r"efi\.nc has nothing at day=5; there is .*4, 8, 11"):
+        load(climate, "efi", day=5)
+
+
+def test_one_statistic_is_not_taken_for_another(climate):
+    with pytest.raises(InputError, match=r"efi\.nc holds the statistic efi, not local"):
+        load(climate, "local")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"there is no .*local\.nc; make it with deepweather prepare"):
+        load(tmp_path / "local.nc", "local")
+
+
+def test_damage_anywhere_in_the_values_is_found(climate, tmp_path):
+    content = bytearray(climate.read_bytes())
+    # The values of one chunk, found by what they are.
+    with netCDF4.Dataset(climate) as file:
+        needle = file["climate"][0, 0, 0, 5, 0].data.tobytes()
+    content[content.index(needle) + 3] ^= 1
+    (tmp_path / "efi.nc").write_bytes(content)
+    with pytest.raises(InputError, match=r"efi\.nc is damaged, its checksums do not fit; remove it"):
+        load(tmp_path / "efi.nc", "efi")
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-100], lambda content: b"", lambda content: content[100:]])
+def test_half_a_file_is_refused(climate, tmp_path, damage):
+    (tmp_path / "efi.nc").write_bytes(damage(climate.read_bytes()))
+    with pytest.raises(InputError, match=r"efi\.nc is no whole NetCDF file; remove it and prepare it again"):
+        load(tmp_path / "efi.nc", "efi")
+
+
+@pytest.mark.parametrize("change", ["made_from", "provenance"])
+def test_a_file_whose_origin_was_edited_is_refused(climate, tmp_path, change):
+    path = tmp_path / "efi.nc"
+    path.write_bytes(climate.read_bytes())
+    with netCDF4.Dataset(path, "a") as file:
+        file.setncattr(change, getattr(file, change).replace("2", "3") + " ")
+    with pytest.raises(InputError, match=r"efi\.nc does not say what it was made from"):
+        load(path, "efi")
+
+
+def test_statistics_that_know_the_test_years_are_refused(climate):
+    dataset = load(climate, "efi")
+    refuse_leak(dataset, range(2014, 2016))
+    with pytest.raises(InputError, match=r"the statistic efi knows 2013, which is to be scored; .*data\.split\.train"):
+        refuse_leak(dataset, range(2013, 2016))
+
+
+@pytest.mark.parametrize("statistic", ALL, ids=lambda each: each.name)
+def test_other_years_have_no_effect(statistic, training, spoilt, computed):
+    """All that is valid after the training years is doubled in the other archive."""
+    other = computed(statistic, Training(spoilt.archive, training.task, training.years))
+    for name, values in computed(statistic).items():
+        assert np.array_equal(values, other[name], equal_nan=name not in ("variable",))
+
+
+def test_bands_cover_all_rows_once_within_the_memory():
+    for rows in (1, 5, 16, 33, 361):
+        for memory in (1, 100, 3_000, 10**9):
+            found = bands(rows, 10, memory, 16)
+            assert [row for band in found for row in range(band.start, band.stop)] == list(range(rows))
+            assert all((band.stop - band.start) * 10 <= max(memory, 160) for band in found)
+
+
+@pytest.mark.parametrize("foreseen", [True, False])
+def test_a_full_disk_leaves_nothing(training, small_disk, foreseen, monkeypatch):
+    (small_disk / "ballast").write_bytes(bytes(1024 * 1024 - 40_000))
+    if not foreseen:
+        monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10**9))
+    with pytest.raises(DiskFullError, match=r"no space left on the device.*efi\.nc.*free some space"):
+        written(EfiClimate(), training, small_disk / "efi.nc")
+    assert [path.name for path in small_disk.iterdir()] == ["ballast"]

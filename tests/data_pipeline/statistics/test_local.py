@@ -1,0 +1,83 @@
+"""Local area-wise standardisation, against loops over windows and scipy's filters."""
+
+import numpy as np
+import pytest
+from scipy.ndimage import gaussian_filter1d
+
+from data_pipeline.errors import InputError
+from data_pipeline.statistics.local import Local
+from data_pipeline.statistics.training import Training
+
+LEADS = (24, 48)
+
+
+def year_of_validity(toy, i, j):
+    return (toy.starts[i] + np.timedelta64(LEADS[j], "h")).item().year
+
+
+def by_loops(fields_of_years, window, sigma):
+    """The definition: per year all values in each window, averaged over years, edges repeated, smoothed."""
+    means, stds = [], []
+    for fields in fields_of_years:
+        shape = fields.shape[1] - window + 1, fields.shape[2] - window + 1
+        mean, std = np.empty(shape), np.empty(shape)
+        for y in range(shape[0]):
+            for x in range(shape[1]):
+                values = fields[:, y : y + window, x : x + window]
+                mean[y, x], std[y, x] = values.mean(), values.std()
+        means.append(mean)
+        stds.append(std)
+    maps = [np.pad(np.mean(each, 0), window // 2, mode="edge") for each in (means, stds)]
+    maps = [gaussian_filter1d(each, sigma, axis=0, mode="nearest") for each in maps]
+    return [gaussian_filter1d(each, sigma, axis=1, mode="wrap") for each in maps]
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 3, "sigma": 1.5, "member": 2}], ids=str)
+def test_it_is_what_the_definition_says(toy, computed, in_training, options):
+    local = Local(**options)
+    found = computed(local)
+    for c, name in ((0, "2t"), (2, "z")):
+        for j in range(len(LEADS)):
+            years = {}
+            for i in (i for i, lead in in_training if lead == j):
+                years.setdefault(year_of_validity(toy, i, j), []).append(toy.ensemble[name][i, j, local.member - 1])
+            mean, std = by_loops([np.stack(fields) for fields in years.values()], local.window, local.sigma)
+            assert np.allclose(found["mean"][j, c], mean, rtol=1e-5)
+            assert np.allclose(found["std"][j, c], std, rtol=1e-4)
+
+
+def test_missing_values_count_nowhere(toy, computed):
+    """A cell far inland has no sea in its window; the others know the sea alone."""
+    found = computed(Local(window=3, sigma=0.5))
+    unknown = np.zeros(toy.ensemble["sst"].shape[-2:], bool)
+    unknown[5:11, 6:10] = True
+    for name in ("mean", "std"):
+        assert (np.isnan(found[name][0, 1]) == unknown).all()
+    assert abs(np.nanmean(found["mean"][0, 1]) - 290) < 2
+    assert abs(np.nanmean(found["std"][0, 1]) - 20) < 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"window": 4}, "local.window must be odd"),
+        ({"window": "7"}, "local.window must be a whole number"),
+        ({"sigma": 0}, "local.sigma must be a number greater than 0"),
+        ({"member": -1}, "local.member must be a whole number"),
+    ],
+)
+def test_wrong_options_are_named(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Local(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"member": 7}, "local.member=7 is not in the ensemble, which has the members 1, 2, 3"),
+        ({"window": 21}, "local.window=21 is larger than the grid of 19 x 24 points"),
+    ],
+)
+def test_options_that_do_not_fit_the_data_are_named(training: Training, options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Local(**options).axes(training)

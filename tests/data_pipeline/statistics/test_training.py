@@ -1,0 +1,59 @@
+"""The training forecasts as Dask sees them: from GRIB, NetCDF and a store alike, and nothing of other years."""
+
+import numpy as np
+import pytest
+
+from data_pipeline.archive import Archive
+from data_pipeline.cluster import Local
+from data_pipeline.errors import InputError
+from data_pipeline.statistics.climatology import Climatology
+from data_pipeline.statistics.efi_climate import EfiClimate
+from data_pipeline.statistics.local import Local as LocalStatistic
+from data_pipeline.statistics.normalization import Normalization
+from data_pipeline.statistics.training import Training
+from data_pipeline.store import Store
+from data_pipeline.task import Task
+
+ALL = [Normalization(), LocalStatistic(), Climatology(), EfiClimate(memory=1)]
+
+
+@pytest.fixture(scope="module")
+def netcdf(toy, training, tmp_path_factory):
+    """The same archive as NetCDF files."""
+    folder = tmp_path_factory.mktemp("netcdf")
+    task = training.task
+    toy.archive.forecasts(task.inputs, task.lead_times).to_netcdf(folder / "ensemble.nc")
+    toy.archive.analyses(task.targets).to_netcdf(folder / "analysis.nc")
+    return Training(Archive([f"{folder}/ensemble.nc"], [f"{folder}/analysis.nc"], missing="mask"), task, training.years)
+
+
+@pytest.fixture(scope="module")
+def store(toy, training, tmp_path_factory):
+    """The same archive as a derived store."""
+    made = Store.write(toy.archive, training.task, tmp_path_factory.mktemp("store") / "store")
+    return Training(made, training.task, training.years)
+
+
+@pytest.mark.parametrize("source", ["netcdf", "store"])
+@pytest.mark.parametrize("statistic", ALL, ids=lambda each: each.name)
+def test_statistics_are_the_same_from_every_source(statistic, source, training, computed, request):
+    other = computed(statistic, request.getfixturevalue(source))
+    for name, values in computed(statistic).items():
+        assert np.array_equal(values, other[name], equal_nan=name != "variable"), name
+
+
+def test_netcdf_is_read_in_other_processes(netcdf, computed):
+    here = computed(Normalization(), netcdf)["location"]
+    with Local(workers=1, threads=2, memory="2GB").running():
+        pieces = list(Normalization().compute(netcdf, 2))
+    assert np.array_equal(np.stack([values["location"][1] for _, values in pieces]), here, equal_nan=True)
+
+
+def test_what_a_variable_lacks_is_said(toy):
+    with pytest.raises(InputError, match="has no tp"):
+        _ = Training(toy.archive, Task("rain", ["tp"], ["tp"], (24,)), (2010, 2013)).keys
+
+
+def test_years_without_forecasts_are_named(toy, training):
+    with pytest.raises(InputError, match="no forecast is valid in 1990-1991 and has an analysis"):
+        _ = Training(toy.archive, training.task, (1990, 1991)).keys

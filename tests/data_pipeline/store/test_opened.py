@@ -1,0 +1,172 @@
+"""A store gives what its archive gives, bit for bit, and is read by anybody's NetCDF."""
+
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from data_pipeline.archive import Archive
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.errors import InputError
+from data_pipeline.grib import select
+from data_pipeline.moments import pseudo_members
+from data_pipeline.store import Store, source_for
+from data_pipeline.task import Task
+
+
+def assert_same(one, other):
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        for x, y in zip(a, b, strict=True):
+            assert x.dtype == y.dtype
+            assert x.numpy().tobytes() == y.numpy().tobytes()
+
+
+SUBSETS = [
+    {},
+    {"members": 2},
+    {"members": [3, 1]},
+    {"rows": slice(1, 4)},
+    {"rows": slice(4, 5), "members": [2]},
+    {"moments": True},
+    {"moments": True, "rows": slice(0, 2), "members": 3},
+]
+
+
+@pytest.mark.parametrize("subset", SUBSETS, ids=str)
+@pytest.mark.parametrize("years", [[2015], [2016], [2015, 2016]])
+def test_samples_are_those_of_the_archive(archive, store, years, subset, task):
+    ours, theirs = (ForecastDataset(source, task, years, **subset) for source in (store, archive))
+    assert_same(ours, theirs)
+    assert ours.fingerprint == theirs.fingerprint
+    assert (ours.grid, ours.members, ours.valid_years) == (theirs.grid, theirs.members, theirs.valid_years)
+
+
+def test_a_narrower_task_reads_its_part_only(archive, store):
+    task = Task("narrow", ["sst", "2t"], ["2t"], [48])
+    assert_same(ForecastDataset(store, task, [2016]), ForecastDataset(archive, task, [2016]))
+
+
+def test_a_store_of_moments_is_the_moments_of_the_archive(archive, tmp_path, task, make):
+    store = make(tmp_path, moments=True)
+    ours, theirs = (ForecastDataset(source, task, [2015, 2016], moments=True) for source in (store, archive))
+    assert_same(ours, theirs)
+    assert ours.members == 4
+    assert ours.fingerprint == theirs.fingerprint
+    members = ForecastDataset(archive, task, [2015, 2016])[0].ensemble.numpy()
+    np.testing.assert_array_equal(ours[0].ensemble.numpy(), pseudo_members(members))
+    with pytest.raises(InputError, match=f"the store {tmp_path} holds only mean and spread .* leave out data.store"):
+        ForecastDataset(store, task, [2015])
+    with pytest.raises(InputError, match="holds only mean and spread"):
+        store.forecasts(task.inputs, task.lead_times)
+    with pytest.raises(InputError, match="its members are wanted"):
+        ForecastDataset(store, task, [2015], moments=True, members=2)
+
+
+@pytest.mark.parametrize("chunks", [None, "auto"])
+def test_it_opens_as_the_archive_does(archive, store, chunks, task):
+    ours, theirs = (source.forecasts(task.inputs, task.lead_times, chunks) for source in (store, archive))
+    # The forecast of 4 January for 48 h ahead has no analysis and is nowhere in the store.
+    verified = ~((theirs.init_time.dt.day == 4) & (theirs.lead_time == 48))
+    assert np.isnan(ours["2t"].where(~verified)).all()
+    xr.testing.assert_equal(ours, theirs.where(verified))
+    part = {"latitude": slice(1, None, 2), "longitude": [5, 0], "number": -1}
+    xr.testing.assert_equal(ours.isel(init_time=2, **part).load(), theirs.isel(init_time=2, **part).load())
+    point = {"latitude": 2, "longitude": -1}
+    xr.testing.assert_equal(ours.isel(lead_time=0, **point).load(), theirs.isel(lead_time=0, **point).load())
+    ours, theirs = (source.analyses(task.targets, chunks) for source in (store, archive))
+    xr.testing.assert_equal(ours, theirs)
+    xr.testing.assert_equal(store.static.drop_attrs(), archive.static.drop_attrs())
+
+
+def test_fields_in_double_precision_hold_the_same_numbers(store, task):
+    fields = store.ensemble_fields(task.inputs, task.lead_times)
+    single, double = (np.empty((4, 3, 2, 8), dtype) for dtype in (np.float32, np.float64))
+    for out in (single, double):
+        fields.read(1, 0, out, slice(2, 4))
+    np.testing.assert_array_equal(single, double)
+
+
+def test_threads_and_other_processes_read_the_same(store, task):
+    dataset = ForecastDataset(store, task, [2015, 2016])
+    expected = list(dataset)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            assert_same(list(pool.map(dataset.__getitem__, range(len(dataset)))), expected)
+    assert_same(list(pickle.loads(pickle.dumps(dataset))), expected)
+
+
+def test_any_netcdf_library_reads_the_files(archive, store, task):
+    files = sorted(store.folder.glob("samples-*.nc"))
+    assert len(files) == 3
+    with xr.open_mfdataset(files, combine="nested", concat_dim="sample", data_vars="minimal") as found:
+        assert [*found.channel.values] == ["2t", "t@850", "sst"]
+        assert [*found.channel_units.values] == ["K", "K", "K"]
+        assert [*found.target_channel.values] == ["t@850", "2t"]
+        np.testing.assert_array_equal(found.latitude, store.grid.latitudes)
+        np.testing.assert_array_equal(found.number, store.contents.numbers)
+        lead = found.lead_time.values * np.timedelta64(1, "h")
+        np.testing.assert_array_equal(found.time, found.init_time.values + lead)
+        theirs = archive.forecasts(task.inputs, task.lead_times)
+        for k in range(found.sizes["sample"]):
+            at = {"init_time": found.init_time.values[k], "lead_time": found.lead_time.values[k]}
+            for c, variable in enumerate(task.inputs):
+                np.testing.assert_array_equal(found.ensemble[k, :, c], select(theirs, variable).sel(at))
+
+
+def test_a_part_of_the_years_is_all_that_it_has(archive, tmp_path, task, make):
+    store = make(tmp_path, years=[2016])
+    assert_same(ForecastDataset(store, task, [2016]), ForecastDataset(archive, task, [2016]))
+    with pytest.raises(InputError, match=f"the store {tmp_path} was made without 2015; .* or leave out data.store"):
+        ForecastDataset(store, task, [2015, 2016])
+
+
+def test_the_archive_gives_what_the_store_has_not(archive, tmp_path, make):
+    store = make(tmp_path, years=[2016])
+    assert source_for(archive, None, [2016]) is archive
+    assert source_for(archive, tmp_path, [2015]) is archive
+    chosen = source_for(archive, tmp_path, [2016])
+    assert isinstance(chosen, Store)
+    assert chosen.contents == store.contents
+
+
+def test_a_store_of_other_files_is_refused(archive, store, tmp_path):
+    (tmp_path / "ensemble").write_bytes(b"GRIB")
+    other = Archive([f"{tmp_path}/ensemble"], archive.analysis)
+    with pytest.raises(InputError, match=f"the store {store.folder} was made from other files than data.archive names"):
+        source_for(other, store.folder, [2016])
+    gone = Archive([f"{tmp_path}/nothing*"], archive.analysis)
+    assert isinstance(source_for(gone, store.folder, [2016]), Store)
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        (
+            Task("t", ["2t", "msl"], ["2t"], [24, 48]),
+            "the store .* has no msl; it has 2t, sst, t@850; make a store for this",
+        ),
+        (
+            Task("t", ["sst"], ["sst"], [24, 48]),
+            "the truth in the store .* has no sst; it has 2t, t@850; make a",
+        ),
+        (Task("t", ["2t"], ["2t"], [72]), "has no lead time 72 h; it has 24, 48 h"),
+        (Task("t", ["2t"], ["2t"], [24, 48], ["sdor"]), "wants the static field sdor, the data source has lsm"),
+    ],
+)
+def test_what_is_not_in_the_store_is_named(store, task, sentence):
+    with pytest.raises(InputError, match=sentence):
+        ForecastDataset(store, task, [2016])
+
+
+def test_a_file_that_shrinks_after_opening_is_named(copy, task):
+    dataset = ForecastDataset(Store(copy), task, [2015])
+    os.truncate(copy / "samples-00000.nc", 20_000)
+    with pytest.raises(InputError, match=r"samples-00000.nc has become shorter since it was opened; make the store"):
+        list(dataset)
+    (copy / "samples-00000.nc").unlink()
+    with pytest.raises(InputError, match=r"cannot read .*samples-00000.nc \(No such file or directory\)"):
+        list(dataset)

@@ -1,0 +1,70 @@
+"""Any fields, any window, any precision, against plain indexing of the same bytes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.grid import Grid
+from data_pipeline.store import reading
+from data_pipeline.store.reading import PLACE, StoredValues
+
+H, W = 5, 7
+GRID = Grid.regular(H, 8)
+GRID = Grid(GRID.latitudes, GRID.longitudes[:W])
+HEADER = (13, 40)
+"""Bytes before the values in each of two files."""
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """Twelve fields in two files, one behind the other but for the fourth, which is nowhere; and their values."""
+    folder, values = tmp_path_factory.mktemp("values"), np.random.default_rng(0).normal(size=(12, H, W))
+    values = values.astype(np.float32)
+    places = np.empty(12, PLACE)
+    for file, part in enumerate((slice(0, 7), slice(7, 12))):
+        (folder / str(file)).write_bytes(bytes(HEADER[file]) + values[part].tobytes())
+        places["file"][part] = file
+        places["offset"][part] = HEADER[file] + 4 * H * W * np.arange(part.stop - part.start)
+    places["offset"][4], values[4] = -1, np.nan
+    return StoredValues(GRID, (folder / "0", folder / "1"), places), values
+
+
+def windows(size):
+    bands = st.slices(size).filter(lambda part: len(range(size)[part]))
+    positions = st.lists(st.integers(0, size - 1), min_size=1, max_size=size, unique=True).map(np.array)
+    return st.one_of(st.just(slice(None)), bands, positions, st.integers(0, size - 1))
+
+
+WANTED = st.one_of(
+    st.lists(st.integers(-1, 11), min_size=1, max_size=12),
+    st.integers(0, 11).flatmap(lambda k: st.integers(k + 1, 12).map(lambda end: [*range(k, end)])),
+)
+
+
+@given(WANTED, windows(H), windows(W), st.sampled_from([np.float32, np.float64]), st.sampled_from([64, 1 << 22]))
+def test_every_window_is_that_of_plain_indexing(stored, wanted, rows, columns, dtype, piece):
+    source, values = stored
+    everything = np.concatenate([values, np.full((1, H, W), np.nan, np.float32)])  # the last is that at -1
+    expected = everything[wanted][:, rows][..., columns].astype(dtype)
+    out = np.full(expected.shape, np.inf, dtype)
+    # Pieces so small that a field takes several, and so large that all fit into one.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "PIECE", piece)
+        source.read(np.array(wanted), out, (rows, columns))
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_members_and_channels_keep_their_places(stored):
+    source, values = stored
+    wanted = np.array([[7, 8, 9], [2, -1, 0]])
+    out = np.empty((2, 3, 2, W), np.float32)
+    source.read(wanted, out, (slice(3, 5), slice(None)))
+    expected = values[wanted][:, :, 3:5]
+    expected[1, 1] = np.nan
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_an_array_of_another_shape_is_our_mistake(stored):
+    with pytest.raises(ValueError, match=r"the array to fill is \(2, 5, 7\), the fields asked for are \(3,\)"):
+        stored[0].read(np.arange(3), np.empty((2, H, W), np.float32), (slice(None), slice(None)))

@@ -1,0 +1,224 @@
+"""A store survives being killed, damaged and short of space."""
+
+import errno
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from data_pipeline.errors import InputError, InterruptedRunError
+from data_pipeline.files import alone
+from data_pipeline.store import Store, shard, writing
+from data_pipeline.store.plan import Job
+from data_pipeline.task import Task
+
+
+def digests(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_a_plan_says_what_will_be_there(archive, store, task, sample_bytes):
+    plan = Store.plan(archive, task, shard_bytes=4 * sample_bytes + 100)
+    assert plan == store.contents
+    assert str(plan) == "9 forecasts (4 members of 2t, t@850, sst; truth t@850, 2t) in 4 files, 0.00 GB"
+    assert set(plan.files) == {path.name for path in store.folder.glob("*.nc")}
+    size = sum((store.folder / name).stat().st_size for name in plan.files)
+    assert 0 < size - plan.bytes < len(plan.files) * writing.SLACK
+
+
+def test_progress_counts_samples(tmp_path, make):
+    calls = []
+    for _ in range(2):
+        make(tmp_path, progress=lambda *numbers: calls.append(numbers))
+    assert calls == [(0, 9), (4, 9), (8, 9), (9, 9), (9, 9)]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"years": [2016]}, "holds a store with other years and samples; choose another folder or remove it"),
+        ({"moments": True}, "holds a store with other moments"),
+        ({"shard_bytes": 1}, "holds a store with other shard_bytes"),
+        ({"task": Task("toy", ["2t"], ["2t"], [24, 48])}, "holds a store with other inputs and targets"),
+        ({"task": Task("toy", ["2t"], ["2t"], [24])}, "holds a store with other inputs and targets and lead times"),
+    ],
+)
+def test_a_folder_belongs_to_one_store(store, make, change, sentence):
+    before = digests(store.folder)
+    with pytest.raises(InputError, match=f"{store.folder} {sentence}"):
+        make(store.folder, **change)
+    assert digests(store.folder) == before
+
+
+def test_a_store_of_an_archive_that_has_changed_is_refused(archive, store, make, tmp_path):
+    (tmp_path / "ensemble").write_bytes(Path(archive.ensemble[0]).read_bytes())
+    changed = replace(archive, ensemble=[f"{tmp_path}/ensemble"])
+    with pytest.raises(InputError, match="holds a store with other files of the archive; choose another folder"):
+        make(store.folder, archive=changed)
+
+
+def test_damage_is_found_and_mended(store, copy, make):
+    Store(copy).verify()
+    damaged = bytearray((copy / "samples-00001.nc").read_bytes())
+    damaged[-40] ^= 1
+    (copy / "samples-00001.nc").write_bytes(damaged)
+    with pytest.raises(InputError, match=r"samples-00001.nc is damaged, its checksum is wrong; make it again with"):
+        Store(copy).verify()
+    before = {path.name: path.stat().st_mtime_ns for path in copy.glob("*.nc")}
+    make(copy).verify()
+    assert digests(copy) == digests(store.folder)
+    assert {path.name for path in copy.glob("*.nc") if path.stat().st_mtime_ns != before[path.name]} == {
+        "samples-00001.nc"
+    }
+
+
+def test_what_is_not_whole_is_said_at_opening(copy, make):
+    with (copy / "samples-00000.nc").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(InputError, match=r"samples-00000.nc has \d+ bytes instead of \d+; make it again"):
+        Store(copy)
+    (copy / "samples-00000.nc").unlink()
+    with pytest.raises(InputError, match=r"samples-00000.nc is missing; make it again with `deepweather prepare`"):
+        Store(copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["files"].popitem()
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=f"the store {copy} lacks 1 of 4 files; make it again"):
+        Store(copy)
+    make(copy).verify()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "is not the manifest of a store; remove .* and make the store again"),
+        ('{"format": 1, "plan": {}, "files": {}}', "is not the manifest of a store"),
+        ('{"format": 0}', "has format 0, this version reads 1; remove .* and make the store again"),
+    ],
+)
+def test_another_manifest_is_refused(copy, text, sentence):
+    (copy / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match=f"manifest.json {sentence}"):
+        Store(copy)
+
+
+def test_a_folder_without_a_store_is_named(copy, make):
+    (copy / "manifest.json").unlink()
+    with pytest.raises(InputError, match=r"manifest.json is not there; name the folder of a store, or leave out"):
+        Store(copy)
+    with pytest.raises(InputError, match=r"holds samples-00000.nc, which is of no store; choose another folder"):
+        make(copy)
+
+
+def test_two_runs_do_not_write_into_one_folder(tmp_path, make):
+    with alone(tmp_path), pytest.raises(InputError, match=f"another run is writing to {tmp_path}; wait for its end"):
+        make(tmp_path)
+
+
+def test_an_interrupt_can_be_resumed(store, tmp_path, make):
+    def stop(done, total):
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(InterruptedRunError, match=f"interrupted while writing {tmp_path}; run the same command again"):
+        make(tmp_path, progress=stop)
+    make(tmp_path)
+    assert digests(tmp_path) == digests(store.folder)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 2 MiB, most of it taken."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, text=True)
+    if mount.returncode != 0:
+        pytest.skip(f"mounting a small tmpfs needs root: {mount.stderr.strip()}")
+    (folder / "ballast").write_bytes(bytes(2 * 1024 * 1024 - 60_000))
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_foreseen(store, small_disk, make):
+    folder = small_disk / "store"
+    with pytest.raises(InterruptedRunError, match=r"no space left .*samples-00000.nc.* run the same command again"):
+        make(folder)
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "static.nc"}
+    (small_disk / "ballast").unlink()
+    make(folder)
+    assert digests(folder) == digests(store.folder)
+
+
+def test_a_disk_that_fills_up_on_the_way_leaves_nothing_half_written(store, tmp_path, monkeypatch, make):
+    write_at, calls = writing.write_at, iter(range(100))
+
+    def fill_up(descriptor, values, offset):
+        if next(calls) == 11:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_at(descriptor, values, offset)
+
+    monkeypatch.setattr(writing, "write_at", fill_up)
+    with pytest.raises(InterruptedRunError, match=r"no space left .*samples-00001.nc.* run the same command again"):
+        make(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", "static.nc", "samples-00000.nc"}
+    make(tmp_path)
+    assert digests(tmp_path) == digests(store.folder)
+
+
+def test_errors_of_the_library_name_the_file(tmp_path, monkeypatch, make):
+    def fail(*_):
+        raise RuntimeError("NetCDF: HDF error")
+
+    monkeypatch.setattr(shard, "_describe", fail)
+    with pytest.raises(InputError, match=r"cannot write .*samples-00000.nc \(NetCDF: HDF error\)"):
+        make(tmp_path)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path, make):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write .*file/store \(Not a directory\)"):
+        make(tmp_path / "file" / "store")
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(archive, tmp_path, monkeypatch, task, sample_bytes):
+    job = Job.of(archive, task, None, False, 3 * sample_bytes)
+    context = get_context("forkserver")  # starts in milliseconds: the server has imported everything
+    context.set_forkserver_preload(["data_pipeline.store", "distributed"])
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # or each process would import pytest
+
+    def start(folder):
+        process = context.Process(target=writing.write, args=(job, folder, max))
+        process.start()
+        while not folder.exists():
+            assert process.exitcode is None
+            time.sleep(0.001)
+        return process
+
+    whole = tmp_path / "whole"
+    process = start(whole)
+    began = time.monotonic()
+    process.join()
+    duration = time.monotonic() - began
+    expected = digests(whole)
+    assert len(expected) == 5
+    moments, cut = random.Random(0), 0
+    for k in range(20):
+        folder = tmp_path / str(k)
+        process = start(folder)
+        time.sleep(duration * (k + moments.random()) / 20)
+        process.kill()
+        process.join()
+        cut += process.exitcode != 0
+        writing.write(job, folder, max)
+        assert digests(folder) == expected
+    assert cut >= 10  # the others were done before they were killed

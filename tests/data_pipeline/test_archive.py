@@ -1,0 +1,124 @@
+"""An archive finds out what its files are, and mixes formats."""
+
+import pickle
+
+import netCDF4
+import numpy as np
+import pytest
+
+from data_pipeline.archive import Archive
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.errors import InputError
+from data_pipeline.grib import Encoder
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+
+GRID = Grid.regular(5, 8)
+TASK = Task("toy", ["2t"], ["2t"], [24], ["lsm"])
+LOCAL = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26, "typeOfLevel": "surface"}
+FIELD = np.arange(40.0).reshape(5, 8) + 250
+
+
+def write_netcdf(path, name, **times):
+    """A field, whose variable may have any name, once for each of the `times`."""
+    with netCDF4.Dataset(path, "w") as file:
+        for axis, values, units in (
+            ("latitude", GRID.latitudes, "degrees_north"),
+            ("longitude", GRID.longitudes, "degrees_east"),
+            *((axis, values, "hours since 2016-01-01") for axis, values in times.items()),
+        ):
+            file.createDimension(axis, len(values))
+            file.createVariable(axis, "f8", (axis,))[:] = values
+            file[axis].units = units
+        field = file.createVariable(name, "f4", (*times, "latitude", "longitude"))
+        field.units = "1" if name == "LSM" else "K"
+        field[:] = FIELD
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A GRIB ensemble of one start, and everything else in GRIB as well as in NetCDF."""
+    folder = tmp_path_factory.mktemp("archive")
+    forecast = Encoder(GRID, **LOCAL, stream="enfh", type="pf", stepUnits="h", shortName="2t", bitsPerValue=24)
+    analysis = Encoder(GRID, **LOCAL, stream="oper", type="an", bitsPerValue=24)
+    members = [
+        forecast.encode(FIELD + number, dataDate=20160104, endStep=24, perturbationNumber=number) for number in (1, 2)
+    ]
+    (folder / "ensemble.grib").write_bytes(b"".join(members))
+    (folder / "analysis.grib").write_bytes(analysis.encode(FIELD, shortName="2t", dataDate=20160105))
+    (folder / "static.grib").write_bytes(analysis.encode(FIELD, shortName="lsm", dataDate=20160105))
+    write_netcdf(folder / "analysis.nc", "MY_TEMPERATURE", time=[4 * 24 + 12])
+    write_netcdf(folder / "static.nc", "LSM")
+    return folder
+
+
+def archive(folder, analysis="grib", static="grib", **options):
+    return Archive(
+        [f"{folder}/ensemble.grib"], [f"{folder}/analysis.{analysis}"], [f"{folder}/static.{static}"], **options
+    )
+
+
+NAMES = {"MY_TEMPERATURE": "2t"}
+
+
+@pytest.mark.parametrize("static", ["grib", "nc"])
+@pytest.mark.parametrize(("analysis", "names"), [("grib", None), ("nc", NAMES)])
+def test_each_part_has_its_own_format(folder, analysis, static, names):
+    (sample,) = ForecastDataset(archive(folder, analysis, static, names=names), TASK, [2016])
+    np.testing.assert_allclose(sample.ensemble[:, 0], [FIELD + 1, FIELD + 2], rtol=1e-6)
+    np.testing.assert_allclose(sample.target[0], FIELD, rtol=1e-6)
+    np.testing.assert_allclose(sample.static[3], FIELD, rtol=1e-6)
+
+
+def test_an_archive_travels_to_other_processes(folder):
+    mixed = archive(folder, "nc", names=NAMES)
+    assert mixed.forecasts(TASK.inputs, TASK.lead_times).equals(
+        pickle.loads(pickle.dumps(mixed)).forecasts(TASK.inputs, TASK.lead_times)
+    )
+
+
+def test_the_oracle_is_the_same_archive_with_another_ensemble(folder):
+    mixed = archive(folder, "nc", names=NAMES, missing="mask", oracle_ensemble=[f"{folder}/ensemble.grib"])
+    assert mixed.oracle == archive(folder, "nc", names=NAMES, missing="mask")
+    assert mixed.oracle.oracle is None
+
+
+def test_chunks_are_dasks(folder):
+    source = archive(folder)
+    assert source.forecasts(TASK.inputs, TASK.lead_times).chunks == {}
+    assert source.forecasts(TASK.inputs, TASK.lead_times, "auto").chunks["init_time"] == (1,)
+    assert source.analyses(TASK.targets, "auto").chunks["time"] == (1,)
+
+
+def test_names_for_grib_are_refused(folder):
+    with pytest.raises(InputError, match=r"data.archive.names is for NetCDF files, but .*ensemble.grib and all others"):
+        archive(folder, names=NAMES).forecasts(TASK.inputs, TASK.lead_times)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"missing": "fill"}, "data.archive.missing must be error or mask, got 'fill'"),
+        ({"names": ["2t"]}, r"data.archive.names must be {VARIABLE: shortName, ...}, got \['2t'\]"),
+    ],
+)
+def test_wrong_options_are_named(folder, options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        archive(folder, **options)
+
+
+def test_the_fingerprint_follows_the_files(folder, tmp_path):
+    def fingerprint(**options):
+        return Archive([f"{tmp_path}/*"], [f"{folder}/analysis.nc"], **options).fingerprint
+
+    (tmp_path / "a").write_bytes((folder / "ensemble.grib").read_bytes())
+    first = fingerprint()
+    assert fingerprint() == first
+    assert fingerprint(names=NAMES) != first
+    (tmp_path / "b").write_bytes(b"GRIB")
+    assert fingerprint() != first
+
+
+def test_it_is_known_whether_the_files_are_there(folder, tmp_path):
+    assert archive(folder).is_there
+    assert not Archive([f"{folder}/ensemble.grib"], [f"{tmp_path}/*"]).is_there

@@ -1,0 +1,124 @@
+"""The same graph on threads, on processes, and the jobs that Slurm would be given."""
+
+import os
+import threading
+
+import dask.array as da
+import numpy as np
+import pytest
+
+from data_pipeline.cluster import Local, Slurm, Threads, processors
+from data_pipeline.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def local():
+    """One cluster of processes for all tests: it takes seconds to start."""
+    with Local(workers=2, threads=1, memory="2GB").running() as workers:
+        yield workers
+
+
+def graph():
+    values = da.random.default_rng(0).normal(size=(40, 50, 60), chunks=(1, 50, 60)).astype(np.float32)
+    return (values - values.mean(0)).std(0)
+
+
+def process_and_thread(_):
+    return os.getpid(), threading.get_ident()
+
+
+def refuse(item):
+    raise InputError(f"{item} is damaged")
+
+
+def test_the_same_graph_has_the_same_numbers_everywhere(local):
+    there = graph().compute()  # the client of `local` is Dask's default
+    with Threads(2).running():
+        here = graph().compute()
+    with Threads(1).running():
+        alone = graph().compute()
+    assert np.array_equal(here, there)
+    assert np.array_equal(here, alone)
+
+
+def test_work_runs_where_it_was_sent(local):
+    assert os.getpid() not in {process for process, _ in local.map(process_and_thread, range(8))}
+    with Threads(2).running() as workers:
+        found = set(workers.map(process_and_thread, range(8)))
+    assert {process for process, _ in found} == {os.getpid()}
+    assert threading.get_ident() not in {thread for _, thread in found}
+
+
+def test_dask_computes_in_the_threads_of_the_block():
+    with Threads(1).running() as workers:
+        (_, mine) = next(iter(workers.map(process_and_thread, [0])))
+        blocks = da.zeros(4, chunks=1).map_blocks(lambda block: block + threading.get_ident(), dtype="i8")
+        assert set(blocks.compute().tolist()) == {mine}
+
+
+def test_results_come_in_the_order_of_the_items(local):
+    assert list(local.map(str, range(20))) == [str(k) for k in range(20)]
+
+
+def test_what_is_wrong_with_an_item_is_said_as_it_was(local):
+    with pytest.raises(InputError, match=r"^7 is damaged$"):
+        list(local.map(refuse, [7]))
+
+
+def test_a_worker_that_is_killed_is_said():
+    with pytest.raises(InputError, match=r"a worker of the cluster was killed .* give cluster\.memory more"):  # noqa: SIM117
+        with Local(workers=1).running() as workers:
+            list(workers.map(os._exit, [1]))
+
+
+def test_a_failure_does_not_wait_for_the_rest():
+    done = []
+    with pytest.raises(InputError), Threads(1).running() as workers:
+        list(workers.map(lambda item: refuse(item) if item == 0 else done.append(item), range(1000)))
+    assert len(done) < 1000
+
+
+def test_without_a_number_there_is_a_thread_per_processor():
+    assert Threads().at_once == processors() == len(os.sched_getaffinity(0))
+    assert Local(workers=3, threads=2).at_once == 6
+    assert Slurm(jobs=3, cores=4).at_once == 12
+
+
+def test_slurm_is_asked_for_what_was_configured():
+    script = Slurm(
+        queue="gpu", account="meteo", cores=4, memory="7GiB", walltime="00:30:00",
+        directives=["--constraint=mc"], prologue=["module load eccodes"],
+    ).job_script()  # fmt: skip
+    lines = script.splitlines()
+    for wanted in (
+        "#SBATCH -p gpu", "#SBATCH -A meteo", "#SBATCH --cpus-per-task=4", "#SBATCH --mem=7G", "#SBATCH -t 00:30:00",
+        "#SBATCH --constraint=mc", "module load eccodes",
+    ):  # fmt: skip
+        assert wanted in lines
+    assert "--nthreads 4" in lines[-1]
+
+
+def test_without_sbatch_there_is_a_way_out(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InputError, match=r"cluster=slurm submits jobs with sbatch.* choose cluster=threads"):
+        Slurm().running().__enter__()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options", "sentence"),
+    [
+        (Threads, {"workers": 0}, "cluster.workers must be a whole number from 1 to 4096, got 0"),
+        (Local, {"workers": "two"}, "cluster.workers must be a whole number"),
+        (Local, {"threads": 0}, "cluster.threads must be a whole number"),
+        (Local, {"memory": "much"}, "cluster.memory must be a size such as 4GB, got 'much'"),
+        (Slurm, {"memory": -1}, "cluster.memory must be a size such as 4GB, got -1"),
+        (Slurm, {"cores": 0}, "cluster.cores must be a whole number"),
+        (Slurm, {"walltime": "2h"}, "cluster.walltime must be hours:minutes:seconds, such as 02:00:00, got '2h'"),
+        (Slurm, {"walltime": 7200}, "cluster.walltime must be hours:minutes:seconds"),
+        (Slurm, {"jobs": 0}, "cluster.jobs must be a whole number"),
+        (Slurm, {"directives": "--exclusive"}, "cluster.directives must be a list, got '--exclusive'"),
+    ],
+)
+def test_wrong_options_are_named(cluster, options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        cluster(**options)

@@ -1,0 +1,48 @@
+"""Two pseudo-members against the mean and standard deviation that they stand for."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from data_pipeline.moments import pseudo_members
+
+SIZES = st.integers(1, 4)
+ENSEMBLES = st.tuples(st.integers(1, 12), SIZES, SIZES, SIZES).flatmap(
+    lambda shape: arrays(np.float64, shape, elements=st.floats(-1e6, 1e6))
+)
+
+
+@given(ENSEMBLES)
+def test_they_have_the_moments_of_the_ensemble(ensemble):
+    pair = pseudo_members(ensemble)
+    size = abs(ensemble).max()
+    spread = ensemble.std(0, ddof=1) if len(ensemble) > 1 else np.zeros(ensemble.shape[1:])
+    np.testing.assert_allclose(pair.mean(0), ensemble.mean(0), rtol=0, atol=1e-14 * size)
+    np.testing.assert_allclose(pair.std(0, ddof=1), spread, rtol=0, atol=1e-13 * size)
+
+
+@given(ENSEMBLES, st.data())
+def test_a_part_of_the_field_is_a_part_of_the_moments(ensemble, data):
+    """Whatever band of rows is read, the same numbers come of it."""
+    ensemble = ensemble.astype(np.float32)
+    first = data.draw(st.integers(0, ensemble.shape[2] - 1))
+    whole, part = pseudo_members(ensemble), pseudo_members(np.ascontiguousarray(ensemble[:, :, first:]))
+    assert whole[:, :, first:].tobytes() == part.tobytes()
+
+
+def test_single_precision_takes_double_in_between():
+    """A mean of ten pressures of 100 kPa that differ by a tenth: summing in single precision would lose it."""
+    ensemble = (100_000 + 0.1 * np.arange(10)).astype(np.float32).reshape(10, 1, 1, 1)
+    pair = pseudo_members(ensemble)
+    assert pair.dtype == np.float32
+    exact = ensemble.astype(np.float64)
+    assert pair.mean(dtype=np.float64) == pytest.approx(exact.mean(), abs=0.008)
+    assert np.ptp(pair) / np.sqrt(2) == pytest.approx(exact.std(ddof=1), abs=0.008)
+
+
+def test_a_missing_member_leaves_no_moments():
+    ensemble = np.ones((3, 1, 2, 2))
+    ensemble[1, 0, 0, 1] = np.nan
+    np.testing.assert_array_equal(np.isnan(pseudo_members(ensemble)), np.isnan(ensemble[[1, 1]]))

@@ -1,0 +1,306 @@
+"""`prepare` on files shaped as ENS-10's: the plan, the index, statistics, a store; kill -9; each way to go wrong."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+
+from data_pipeline.archive import Archive
+from data_pipeline.grib import Encoder
+from data_pipeline.grid import Grid
+from data_pipeline.progress import Progress, duration, size
+from data_pipeline.task import Variable
+
+ROOT = Path(__file__).parents[2]
+GRID = Grid.regular(9, 12)
+DATES = ("20180104", "20180108", "20180111")
+YEARS = range(2011, 2018)
+FILES = {"pl": (("isobaricInhPa", 850), ("t", "u")), "sfc": (("surface", 0), ("2t", "msl"))}
+TASK = ["task.inputs=[2t,msl]"]
+ALL = ["statistics=[normalization,local,climatology,efi]", "store=store"]
+
+
+@pytest.fixture(scope="module")
+def ens10(tmp_path_factory):
+    """A folder of hindcasts without extension, each file one date of all years, and analyses beside them."""
+    folder = tmp_path_factory.mktemp("ens10")
+    random = np.random.default_rng(0)
+    local = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26, "dataTime": 0}
+    forecast = Encoder(GRID, **local, stream="enfh", type="pf", stepUnits="h")
+    analysis = Encoder(GRID, **local, stream="oper", type="an", shortName="2t", typeOfLevel="surface", level=0)
+    for date in DATES:
+        for kind, ((level_type, level), names) in FILES.items():
+            with (folder / f"output.{kind}.{date}").open("wb") as file:
+                for year in YEARS:
+                    for name in names:
+                        for lead in (0, 24, 48):
+                            for number in (1, 2):
+                                file.write(
+                                    forecast.encode(
+                                        280 + random.normal(size=GRID.shape), typeOfLevel=level_type, level=level,
+                                        shortName=name, dataDate=year * 10000 + int(date[4:]), endStep=lead,
+                                        perturbationNumber=number, referenceDate=int(date),
+                                    )
+                                )  # fmt: skip
+    with (folder / "analysis").open("wb") as file:
+        for year in YEARS:
+            for day in ("0106", "0110", "0113"):
+                file.write(analysis.encode(280 + random.normal(size=GRID.shape), dataDate=year * 10000 + int(day)))
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache of this test's own; returns its folder."""
+    monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def prepare(command, tmp_path, cache):
+    """Run `deepweather prepare data=ens10 ...` in an empty folder."""
+    return lambda *options, verb="prepare": command(tmp_path, verb, "data=ens10", *options)
+
+
+def content(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_whole_story(ens10, prepare, tmp_path, cache):
+    ended = prepare(f"path={ens10}", *TASK, *ALL)
+    assert ended.code == 0, ended.stderr
+    plan, _, rest = ended.stdout.partition("index: file")
+    assert "ensemble: 6 files" in plan
+    assert "about 504 messages" in plan
+    assert "output.pl.20180104 to output.sfc.20180111" in plan
+    assert f"index: 0 of 7 GRIB files are known, in {cache}/grib" in plan
+    assert "for 6 files, " in plan
+    assert "because output.pl.20180104" in plan
+    for name in ("normalization", "local", "climatology", "efi"):
+        assert f"statistics: will be in prepared/ens10-t2m/{name}.nc" in plan
+    assert "store: will be in store" in plan
+    assert len(list((cache / "grib").iterdir())) == 7
+    for line in ("messages     504", "statistics: 9 forecasts valid in 1998 to 2013", "7 of 7 (output.sfc.20180111)"):
+        assert line in rest
+    with netCDF4.Dataset(tmp_path / "prepared/ens10-t2m/efi.nc") as file:
+        assert file["climate"].shape == (1, 1, 3, 21, *GRID.shape)
+    assert prepare(f"path={ens10}", *TASK, "store=store", "model=emos", "run_dir=emos", verb="train").code == 0
+
+
+def test_what_is_done_is_not_done_again(ens10, prepare, tmp_path, cache):
+    assert prepare(f"path={ens10}", *TASK, *ALL).code == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    ended = prepare(f"path={ens10}", *TASK, *ALL)
+    assert "index: 7 of 7 GRIB files are known" in ended.stdout
+    assert "efi: in prepared/ens10-t2m/efi.nc" in ended.stdout
+    assert "piece" not in ended.stdout
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    # Other options are other numbers: only that file is made again.
+    assert prepare(f"path={ens10}", *TASK, *ALL, "local.window=3").code == 0
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert [path.name for path in before if before[path] != after[path]] == ["local.nc"]
+
+
+def test_processes_do_the_same_as_threads(ens10, prepare, tmp_path, cache):
+    assert prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=threads").code == 0
+    for path in cache.rglob("*.index"):
+        path.unlink()
+    assert prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=processes", "cluster=local", "cluster.workers=1").code == 0
+    assert content(tmp_path / "threads") == content(tmp_path / "processes")
+
+
+KILLED = """
+import os, random, signal, sys, time
+import deepweather
+
+root, kills, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+
+def run(folder):
+    os.makedirs(folder, exist_ok=True)
+    os.chdir(folder)
+    os.environ["DEEPWEATHER_CACHE"] = folder + "/cache"
+    sys.argv = ["deepweather", *arguments]
+    deepweather.main()
+
+def start(folder):
+    child = os.fork()
+    if not child:
+        try:
+            run(folder)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+
+def ended_well(child):
+    return os.waitpid(child, 0)[1] == 0
+
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+run(f"{root}/unbroken")  # here, so that the children find everything imported
+began = time.monotonic()
+assert ended_well(start(f"{root}/measured"))
+took = time.monotonic() - began
+moments = random.Random(0)
+for k in range(kills):
+    child = start(f"{root}/{k}")
+    # Spread over the whole run, at random within each part of it.
+    time.sleep(took * (k + moments.random()) / kills)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert ended_well(start(f"{root}/{k}")), k
+"""
+
+
+def test_killed_at_any_moment_the_next_run_finishes(ens10, tmp_path):
+    """Statistics, index and store are the same byte for byte, whenever a run was killed."""
+    arguments = ["prepare", "data=ens10", f"path={ens10}", *TASK, *ALL]
+    subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path, "20", *arguments], check=True, timeout=300,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"},
+    )  # fmt: skip
+    unbroken = content(tmp_path / "unbroken")
+    assert len(unbroken) == 4 + 7 + 2  # statistics, index, store
+    for k in range(20):
+        assert content(tmp_path / str(k)) == unbroken
+
+
+@pytest.fixture
+def damaged(ens10, tmp_path):
+    """The same files, one of which was cut off."""
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    for path in ens10.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    cut = folder / "output.sfc.20180108"
+    cut.write_bytes(cut.read_bytes()[:-100])
+    return folder
+
+
+def refused(ended, *words):
+    assert ended.code == 2, ended.stdout + ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: ")
+    for word in words:
+        assert word in line
+    return line
+
+
+def test_a_truncated_file_is_named_and_the_rest_is_described(damaged, prepare):
+    ended = prepare(f"path={damaged}")
+    refused(ended, "output.sfc.20180108", "mend or remove what is damaged, then run the same command again")
+    assert "messages     420" in ended.stdout  # the other five files
+    assert "analysis\n" in ended.stdout
+
+
+def test_several_damaged_files_are_counted(damaged, prepare):
+    (damaged / "output.pl.20180104").write_bytes(b"")
+    refused(prepare(f"path={damaged}"), "output.pl.20180104", "(and 1 more files are damaged)")
+
+
+@pytest.mark.parametrize("make", [False, True])
+def test_no_files_are_named(prepare, tmp_path, make):
+    if make:
+        (tmp_path / "nothing").mkdir()
+    refused(prepare("path=nothing"), "no file matches nothing/output.*")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["statistics=[eif]"], ["statistics must be one of normalization, local, climatology, efi, got 'eif'"]),
+        (["statistics=efi"], ["statistics must be a list, such as [normalization,efi], got 'efi'"]),
+        (["moments=true"], ["moments=true is about a store; name its folder with store=FOLDER"]),
+        (["statistics=[efi]", "efi.window=8"], ["efi.window must be odd"]),
+        (["statistics=[efi]", "efi.widnow=9"], ["there is no option efi.widnow; did you mean efi.window?"]),
+        (["cluster.workers=0"], ["cluster.workers must be a whole number from 1 to 4096, got 0"]),
+        (["cluster=slurm"], ["cluster=slurm submits jobs with sbatch, which is not there"]),
+        (["task.inputs=[2t,sst]", "statistics=[efi]"], ["has no sst; it has"]),
+        (["statistics=[efi]", "data.split.train=[1990,1991]"], ["no forecast is valid in 1990-1991"]),
+        (["run_dir=/dev/null/x", "statistics=[efi]"], ["cannot make the folder /dev/null/x", "another run_dir"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_wrong_options_are_one_sentence(ens10, prepare, options, words):
+    if "sbatch" in words[0] and any(Path(folder, "sbatch").exists() for folder in os.get_exec_path()):
+        pytest.skip("there is a Slurm here")
+    refused(prepare(f"path={ens10}", *([] if "inputs" in str(options) else TASK), *options), *words)
+
+
+def test_a_cache_that_cannot_be_written_is_named(ens10, prepare, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "file"))
+    refused(prepare(f"path={ens10}"), "the index cannot be kept in", "file/grib", "set DEEPWEATHER_CACHE")
+
+
+def test_a_full_disk_can_be_resumed(ens10, prepare, small_disk, tmp_path):
+    (small_disk / "ballast").write_bytes(bytes(1024 * 1024 - 40_000))
+    ended = prepare(f"path={ens10}", *TASK, ALL[0], f"run_dir={small_disk}/out")
+    assert ended.code == 3
+    assert "no space left" in ended.stderr
+    assert "run the same command again to go on" in ended.stderr
+    (small_disk / "ballast").unlink()
+    assert prepare(f"path={ens10}", *TASK, ALL[0], f"run_dir={small_disk}/out").code == 0
+    assert prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=elsewhere").code == 0
+    assert content(small_disk / "out") == content(tmp_path / "elsewhere")
+
+
+def test_two_runs_do_not_write_into_one_folder(ens10, prepare, tmp_path):
+    from data_pipeline.files import alone
+
+    (tmp_path / "out").mkdir()
+    with alone(tmp_path / "out"):
+        refused(prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=out"), "another run is writing to out")
+
+
+def test_files_can_be_looked_through_before_the_split_is_known(ens10, prepare, command, tmp_path):
+    options = ["data=grib", f"data.archive.ensemble=[{ens10}/output.*]", f"data.archive.analysis=[{ens10}/analysis]"]
+    assert command(tmp_path, "prepare", *options).code == 0
+    refused(command(tmp_path, "prepare", *options, "statistics=[efi]"), "option data.split.train has no value")
+
+
+def test_netcdf_files_are_prepared_as_well(ens10, command, tmp_path, cache):
+    archive = Archive([f"{ens10}/output.sfc.*"], [f"{ens10}/analysis"])
+    archive.forecasts([Variable("2t"), Variable("msl")], [48]).to_netcdf(tmp_path / "ensemble.nc")
+    archive.analyses([Variable("2t")]).to_netcdf(tmp_path / "analysis.nc")
+    options = ["data.split.train=[2011,2013]", "data.split.val=[2014,2014]", "data.split.test=[2015,2015]", *TASK]
+    ended = command(tmp_path, "prepare", "data=netcdf", "path=.", *options, *ALL)
+    assert ended.code == 0, ended.stderr
+    assert "ensemble: 1 files" in ended.stdout
+    assert "GRIB" not in ended.stdout
+    assert len(list((tmp_path / "prepared/netcdf-t2m").iterdir())) == 4
+    assert (tmp_path / "store/manifest.json").exists()
+
+
+def test_progress_is_a_line_per_step_in_a_log(capsys):
+    progress = Progress("work: piece", 3)
+    progress.step("a")
+    progress.step("b")
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("work: piece 1 of 3 (a) after 0:0")
+    assert "about 0:0" in out[1]
+
+
+def test_progress_is_one_line_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    progress = Progress("work: piece", 2, 0)
+    progress.step("a")
+    progress.step("b")
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert out.count("\r") == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (75, "1:15"), (3675, "1:01:15"), (90_000, "25:00:00")]
+)
+def test_durations_are_read_as_on_a_clock(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (24_020_000_000, "24 GB")])
+def test_sizes_have_the_unit_that_suits_them(count, text):
+    assert size(count) == text

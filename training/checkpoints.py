@@ -1,0 +1,102 @@
+"""Checkpoints: `last.ckpt`, from where the run goes on, and `best.ckpt`, what the validation years like best."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Checkpoint
+
+from data_pipeline.files import atomic_path
+from data_pipeline.sample import Sample
+
+
+class Checkpoints(Checkpoint):
+    """Saves at the end of every epoch, every so many minutes in between, and when the run is told to stop.
+
+    In the midst of an epoch it saves only between two steps, so that every part of the state is of the same step.
+    Each file appears whole or not at all.
+    """
+
+    def __init__(self, folder: Path, minutes: float) -> None:
+        self.last, self.best = folder / "last.ckpt", folder / "best.ckpt"
+        self._seconds, self._saved = 60 * minutes, time.monotonic()
+        self._score = math.inf
+        self._stop = False
+
+    @contextmanager
+    def stopping_gently(self) -> Iterator[None]:
+        """Let SIGINT and SIGTERM end the step that is under way; the second one interrupts at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self._stop:
+                raise KeyboardInterrupt
+            self._stop = True
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
+    ) -> None:
+        """Save if it is time; the last step of an epoch leaves that to the epoch's end."""
+        if batch_idx + 1 == trainer.num_training_batches:
+            return
+        due = self._stop or time.monotonic() - self._saved >= self._seconds
+        # Saving is a common act of all ranks, whose clocks differ.
+        if trainer.strategy.reduce_boolean_decision(due, all=False):
+            self._save(trainer, self.last)
+        self._stop_if_asked()
+
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Sample,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Stop if asked to: the run will go on from the last checkpoint and validate again."""
+        self._stop_if_asked()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save; last of all callbacks, so that the checkpoint holds what the others have noted."""
+        score = float(trainer.callback_metrics["val_crps"])
+        if score < self._score or not self.best.exists():
+            self._score = score if math.isfinite(score) else math.inf
+            self._save(trainer, self.best)
+        self._save(trainer, self.last)
+        self._stop_if_asked()
+
+    def _save(self, trainer: pl.Trainer, path: Path) -> None:
+        with atomic_path(path) if trainer.is_global_zero else nullcontext(path) as partial:
+            trainer.save_checkpoint(partial, weights_only=False)
+        self._saved = time.monotonic()
+
+    def _stop_if_asked(self) -> None:
+        if self._stop:
+            raise KeyboardInterrupt
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best score, for the checkpoint."""
+        return {"score": self._score}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it back from a checkpoint."""
+        self._score = state_dict["score"]
