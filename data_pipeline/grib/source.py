@@ -67,8 +67,8 @@ class Source:
         if threads < 2 or places["length"].mean() * cutout.height < WORTH_A_THREAD * self.grid.shape[0]:
             self._read_part(places, targets, cutout)
             return
-        # What ecCodes decodes differs much in what it costs: small parts, so that no thread waits for the last.
-        share = 32 if (places["bits"] < 0).any() else 4
+        # Few parts, for threads hand each other the lock at every border; more where messages differ in what they cost.
+        share = 8 if (places["bits"] < 0).any() else 2
         with ThreadPoolExecutor(threads) as pool:
             split = np.array_split(np.arange(len(order)), min(len(order), share * threads))
             parts = [(k[0], k[-1] + 1) for k in split]
