@@ -25,6 +25,9 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from data_pipeline.errors import InputError, InterruptedRunError
 
+SHORT = ("path", "store")
+"""Options of `data` that nearly every command has, and that may be given without its name."""
+
 
 def build(node: Any, **objects: Any) -> Any:
     """Make the object that a YAML node describes; `objects` are further arguments of its constructor."""
@@ -48,8 +51,7 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
         main = hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)
 
         def command() -> None:
-            # The two options that nearly every command has may be given in short.
-            sys.argv[1:] = [re.sub(r"^(path|store)=", r"data.\1=", word) for word in sys.argv[1:]]
+            sys.argv[1:] = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in sys.argv[1:]]
             # Hydra's own report of a wrong option has many lines and exits with 1.
             os.environ["HYDRA_FULL_ERROR"] = "1"
             signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -103,6 +105,8 @@ def _configuration_sentence(error: OmegaConfBaseException) -> str:
         return f"option {key} has no value; give it as {key}=..."
     if isinstance(parent, DictConfig) and error.key not in parent:
         known = [str(name) for name in parent]
+        if "data" in known:
+            known += SHORT
         if not known:
             return f"there is no option {key}; to add it write +{key}=..."
         guess = difflib.get_close_matches(str(error.key), known, n=1)

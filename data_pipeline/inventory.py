@@ -28,11 +28,12 @@ class Inventory:
     def plan(self, at_once: int) -> str:
         """Say which files will be looked through, and for how long with `at_once` of them at a time.
 
-        How long a file takes, and how many messages it holds, is found out from the first that is not in the cache.
+        How long a file takes is found out from one of middling size that is not in the cache.
         """
-        left = [path for path in self._to_index if not is_cached(path)]
+        left = sorted((path for path in self._to_index if not is_cached(path)), key=lambda path: path.stat().st_size)
+        probe = left[len(left) // 2 :][:1]
         began = time.monotonic()
-        if left and not index(left[:1]) and not is_cached(left[0]):
+        if probe and not index(probe) and not is_cached(probe[0]):
             raise InputError(
                 f"the index cannot be kept in {cache_folder()}; make room or set DEEPWEATHER_CACHE "
                 "to a folder that you may write to"
@@ -47,12 +48,12 @@ class Inventory:
         if self._to_index:
             known = len(self._to_index) - len(left)
             lines.append(f"index: {known} of {len(self._to_index)} GRIB files are known, in {cache_folder()}")
-        if left:
-            first, others = left[0], left[1:]
-            seconds = took * _bytes(others) / max(_bytes([first]), 1) / min(at_once, max(len(others), 1))
+        if probe and (measured := _bytes(probe)):
+            others = [path for path in left if path not in probe]
+            seconds = took * _bytes(others) / measured / min(at_once, max(len(others), 1))
             lines.append(
-                f"index: about {duration(seconds)} for {len(others)} files, {at_once} at a time, because {first.name} "
-                f"({size(_bytes([first]))}) took {took:.1f} s"
+                f"index: about {duration(seconds)} for {len(others)} files, {at_once} at a time, because "
+                f"{probe[0].name} ({size(measured)}) took {took:.1f} s"
             )
         return "\n".join(lines)
 

@@ -113,6 +113,7 @@ def test_only_faults_of_the_user_are_explained_away():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["prepare", "pathh=here"], "error: there is no option pathh; did you mean path?"),
         (["train", "trianer.epochs=3"], "error: there is no option trianer; did you mean trainer?"),
         (["train", "trainer.epoch=3"], "error: there is no option trainer.epoch; did you mean trainer.epochs?"),
         (["train", "model=unett"], "error: In 'train': Could not find 'model/unett'"),
