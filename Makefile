@@ -1,9 +1,10 @@
 # What a newcomer types: `make demo`, `make test`, `make check`. Each sets up what it needs in .venv.
-.PHONY: help demo results test check setup lock clean
+.PHONY: help demo results test check benchmarks setup lock clean
 
 help:
 	@echo "make demo     make the twin experiment, train, evaluate, correct (about 5 minutes the first time)"
 	@echo "make results  the same for all three targets: runs/demo, runs/demo-t850, runs/demo-z500"
+	@echo "make benchmarks  measure every claim of docs/benchmarks.md (6 minutes)"
 	@echo "make test     run the tests           make check    format, lint, types"
 	@echo "make setup    only set up .venv       make lock     renew requirements.lock    make clean"
 
@@ -18,6 +19,9 @@ test: setup
 
 check: setup
 	@scripts/check
+
+benchmarks: setup
+	@for file in grib_read grib_index samples prefetch prepare streaming; do .venv/bin/python benchmarks/$$file.py --json || exit; done
 
 setup:
 	@scripts/setup
