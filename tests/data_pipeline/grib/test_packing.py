@@ -192,12 +192,14 @@ def test_a_constant_field(tmp_path, edition, decimal):
 @pytest.mark.parametrize("edition", [1, 2])
 @pytest.mark.parametrize(("bits", "decimal"), [(16, 0), (24, 0), (16, 2), (32, 1)])
 def test_fields_longer_than_a_block(tmp_path, edition, bits, decimal):
-    columns = SMALL if decimal else BLOCK // 4 - 100
+    block = SMALL if decimal else BLOCK
+    rows, columns = 2 * block // 1001 + 1, 1001
+    count = rows * columns
     random = np.random.default_rng(1)
-    message = made(edition, bits, random.normal(280, 10, 5 * columns), columns=columns)
+    message = made(edition, bits, random.normal(280, 10, count), rows=rows, columns=columns)
     packing, _ = sections(message)
     at = packing + (6 if edition == 1 else 11)
-    octets = random.bytes(5 * columns * bits // 8)
+    octets = random.bytes(count * bits // 8)
     message = rewritten(message, message[at : at + 4], -7, decimal, octets)
     (tmp_path / "file").write_bytes(message)
     for dtype in DTYPES:
