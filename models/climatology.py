@@ -15,6 +15,8 @@ from models.cases import gather, lead_index
 from models.distribution import LocationScale
 from models.regression import Regression, cell_blocks
 from models.season import season
+from models.spatial.domain import Domain
+from models.spatial.exchange import assemble
 
 
 class Climatology(nn.Module):
@@ -28,11 +30,11 @@ class Climatology(nn.Module):
     moments_only = True
     coefficients: Tensor
 
-    def __init__(self, task: Task, grid: Grid, harmonics: int = 2) -> None:
+    def __init__(self, task: Task, grid: Grid | Domain, harmonics: int = 2) -> None:
         super().__init__()
         if type(harmonics) is not int or not 0 <= harmonics <= 6:
             raise InputError(f"climatology: harmonics must be a whole number from 0 to 6, got {harmonics}")
-        self.harmonics, self._task = harmonics, task
+        self.harmonics, self._task, self._domain = harmonics, task, Domain.of(grid)
         self._targets = list(task.target_channels)
         self._regression = Regression(scale="log")
         shape = len(task.lead_times), 2 * (1 + 2 * harmonics), len(task.targets), *grid.shape
@@ -40,7 +42,7 @@ class Climatology(nn.Module):
 
     def forward(self, sample: Sample) -> LocationScale:
         """Return the distribution of the day on which each forecast is valid, (B, T, H, W)."""
-        coefficients = self.coefficients[lead_index(sample.lead_time, self._task)].movedim(1, 0)
+        coefficients = self._domain.cut(self.coefficients)[lead_index(sample.lead_time, self._task)].movedim(1, 0)
         terms = [term[:, None, None, None] for term in self._terms(sample).to(coefficients).T]
         return self._regression.predict(coefficients, terms, terms)
 
@@ -55,7 +57,8 @@ class Climatology(nn.Module):
                 valid = y.isfinite()
                 y = torch.where(valid, y, 0)
                 found.append(self._regression.fit(predictors, predictors, y, valid.to(y)))
-            self.coefficients[lead].copy_(torch.cat(found, dim=1).view_as(self.coefficients[lead]))
+            coefficients = torch.cat(found, dim=1).unflatten(1, truth.shape[1:]).to(self.coefficients)
+            self.coefficients[lead].copy_(assemble(coefficients, self._domain))
 
     def _case(self, sample: Sample) -> tuple[Tensor, Tensor]:
         return self._terms(sample), sample.target

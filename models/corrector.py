@@ -28,6 +28,7 @@ from data_pipeline.task import Task
 from models.coupling import ensemble_copula_coupling
 from models.distribution import Distribution
 from models.normalizer import Normalizer
+from models.spatial.domain import Domain
 
 FORMAT = 1
 
@@ -37,15 +38,17 @@ class Corrector(nn.Module):
 
     `spec` describes the model (`_target_` and hyper-parameters), `static` are its static fields in physical units,
     `provenance` says what it was made from; evaluation refuses years that it names as training or validation.
+    On a domain of several ranks it takes and gives the own tile; what it keeps, and its file, is that of the globe.
     """
 
     static: Tensor
 
     def __init__(
-        self, task: Task, grid: Grid, spec: dict[str, Any], static: Tensor, provenance: dict | None = None
+        self, task: Task, grid: Grid | Domain, spec: dict[str, Any], static: Tensor, provenance: dict | None = None
     ) -> None:
         super().__init__()
-        self.task, self.grid, self.spec, self.provenance = task, grid, dict(spec), dict(provenance or {})
+        self.domain = Domain.of(grid)
+        self.task, self.grid, self.spec, self.provenance = task, self.domain.grid, dict(spec), dict(provenance or {})
         self.model = build_model(spec, task, grid)
         self.normalizer = Normalizer(task, grid)
         self.register_buffer("static", static.clone())
@@ -156,7 +159,7 @@ def reads_moments(spec: dict[str, Any]) -> bool:
     return getattr(model_class(spec), "moments_only", False)
 
 
-def build_model(spec: dict[str, Any], task: Task, grid: Grid) -> nn.Module:
+def build_model(spec: dict[str, Any], task: Task, grid: Grid | Domain) -> nn.Module:
     """Make the model that `spec` describes."""
     kind = model_class(spec)
     arguments = {name: value for name, value in spec.items() if name != "_target_"}

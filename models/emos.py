@@ -19,6 +19,8 @@ from models.cases import gather, lead_index
 from models.distribution import FAMILIES, Ensemble, LocationScale
 from models.regression import Regression, cell_blocks
 from models.season import season
+from models.spatial.domain import Domain
+from models.spatial.exchange import assemble
 
 
 def coefficient_names(regression: Regression, seasonal: bool) -> tuple[str, ...]:
@@ -119,7 +121,7 @@ class EMOS(nn.Module):
     def __init__(
         self,
         task: Task,
-        grid: Grid,
+        grid: Grid | Domain,
         family: str = "normal",
         seasonal: bool = True,
         scale: str = "quadratic",
@@ -131,28 +133,34 @@ class EMOS(nn.Module):
         self.regression = Regression(family, scale, score)
         self.regression.check_lower(lower)
         self.seasonal, self.shared, self._task = seasonal, shared, task
+        self._domain = Domain.of(grid)
         self._targets, self._lower = list(task.target_channels), lower
         raw = raw_coefficients(self.regression, seasonal)
         L, T, cells = len(task.lead_times), len(task.targets), (1, 1) if shared else grid.shape
         self.register_buffer("coefficients", raw.view(-1, 1, 1, 1).expand(L, -1, T, *cells).clone())
         self.register_buffer("lower", None if lower is None else torch.full((T, *grid.shape), float(lower)))
-        self._area = torch.tensor(grid.weights, dtype=torch.float32).repeat_interleave(grid.shape[1])
+        weights = torch.tensor(self._domain.grid.weights, dtype=torch.float32)
+        self._area = weights[:, None].expand(grid.shape)
 
     def forward(self, sample: Sample) -> LocationScale:
         """Return the corrected distribution over (B, T, H, W)."""
         mean, std, terms = self._predictors(sample)
-        coefficients = self.coefficients[lead_index(sample.lead_time, self._task)].movedim(1, 0).to(mean)
-        return predict_emos(self.regression, coefficients, mean, std, terms, self.lower)
+        coefficients = self._here(self.coefficients)[lead_index(sample.lead_time, self._task)].movedim(1, 0).to(mean)
+        lower = None if self.lower is None else self._domain.cut(self.lower)
+        return predict_emos(self.regression, coefficients, mean, std, terms, lower)
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
         """Put the censoring point into the units (x - location)/scale, in which samples will come."""
         if self.lower is not None and self._lower is not None:
-            self.lower.copy_((self._lower - location) / scale)
+            self.lower.copy_(assemble((self._lower - location) / scale, self._domain))
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample]) -> None:
         """Fit all cells to the training samples, which are read once; 12 bytes per case stay in memory."""
         for lead, (mean, std, truth, *terms) in enumerate(gather(batches, self._task, self._case)):
+            if self.shared:
+                # All cells in one regression: every rank has to see them.
+                mean, std, truth = (assemble(values, self._domain) for values in (mean, std, truth))
             # One set of coefficients for the whole globe is still one for each target.
             for t in range(len(self._targets)):
                 found = fit_emos(
@@ -161,13 +169,18 @@ class EMOS(nn.Module):
                     std[:, t].flatten(1),
                     truth[:, t].flatten(1),
                     [term.flatten(1) for term in terms],
-                    lower=None if self.lower is None else self.lower[t].flatten(),
+                    lower=None if self.lower is None else self._here(self.lower)[t].flatten(),
                     shared=self.shared,
-                    weight=self._area if self.shared else None,
+                    weight=self._area.flatten() if self.shared else None,
                 )
                 known = self.coefficients[lead, :, t]
-                found = found.view(known.shape).to(known)
+                found = found.view(*self._here(known).shape).to(known)
+                found = found if self.shared else assemble(found, self._domain)
                 known.copy_(torch.where(found.isnan(), known, found))
+
+    def _here(self, coefficients: Tensor) -> Tensor:
+        """Return the part of what is fitted together: the own tile, unless all cells share their coefficients."""
+        return coefficients if self.shared else self._domain.cut(coefficients)
 
     def _predictors(self, sample: Sample) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return ensemble mean and standard deviation (B, T, H, W) and the season's terms (B, 1, 1, 1)."""

@@ -12,6 +12,8 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.cases import gather, lead_index
 from models.season import season
+from models.spatial.domain import Domain
+from models.spatial.exchange import assemble
 
 SMALLEST_SPREAD = 1e-3
 """In units of the variable's typical departure; keeps σ positive where all members agree."""
@@ -32,7 +34,7 @@ class Features(nn.Module):
     That is mean and log spread of each input, the static fields, the season, and the two maps of `ErrorClimate`.
     """
 
-    def __init__(self, task: Task, grid: Grid) -> None:
+    def __init__(self, task: Task, grid: Grid | Domain) -> None:
         super().__init__()
         self.errors = ErrorClimate(task, grid)
         self.count = 2 * len(task.inputs) + len(task.static_names) + 2 + 2 * len(task.targets)
@@ -55,9 +57,9 @@ class ErrorClimate(nn.Module):
     bias: Tensor
     residual: Tensor
 
-    def __init__(self, task: Task, grid: Grid) -> None:
+    def __init__(self, task: Task, grid: Grid | Domain) -> None:
         super().__init__()
-        self._task, self._targets = task, list(task.target_channels)
+        self._task, self._targets, self._domain = task, list(task.target_channels), Domain.of(grid)
         L, T = len(task.lead_times), len(task.targets)
         self.register_buffer("bias", torch.zeros(L, 3, T, *grid.shape))
         self.register_buffer("residual", torch.zeros(L, T, *grid.shape))
@@ -72,14 +74,14 @@ class ErrorClimate(nn.Module):
             coefficients = (torch.linalg.pinv(normal, hermitian=True) @ moment[..., None])[..., 0]
             rest = (error - torch.einsum("np,thwp->nthw", terms, coefficients)).nan_to_num()
             variance = rest.square().sum(0) / known.sum(0).clamp(min=1)
-            self.bias[lead] = coefficients.movedim(-1, 0)
-            self.residual[lead] = visible(variance.sqrt())
+            self.bias[lead] = assemble(coefficients.movedim(-1, 0), self._domain)
+            self.residual[lead] = assemble(visible(variance.sqrt()), self._domain)
 
     def forward(self, sample: Sample) -> Tensor:
         """Return the expected error and its size, (B, 2T, H, W)."""
         lead = lead_index(sample.lead_time, self._task)
-        bias = torch.einsum("bp,bpthw->bthw", self._terms(sample), self.bias[lead])
-        return torch.cat([bias, self.residual[lead]], dim=1)
+        bias = torch.einsum("bp,bpthw->bthw", self._terms(sample), self._domain.cut(self.bias)[lead])
+        return torch.cat([bias, self._domain.cut(self.residual)[lead]], dim=1)
 
     def _terms(self, sample: Sample) -> Tensor:
         when = season(sample.init_time, sample.lead_time).to(self.bias)

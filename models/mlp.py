@@ -13,6 +13,8 @@ from data_pipeline.task import Task
 from models.distribution import Normal
 from models.features import Features
 from models.head import GaussianHead, silent
+from models.spatial.domain import Domain
+from models.spatial.dropout import Dropout
 
 
 class MLP(nn.Module):
@@ -20,7 +22,7 @@ class MLP(nn.Module):
 
     moments_only = True
 
-    def __init__(self, task: Task, grid: Grid, width: int = 128, depth: int = 1, dropout: float = 0.0) -> None:
+    def __init__(self, task: Task, grid: Grid | Domain, width: int = 128, depth: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
         whole("model.width", width, 1)
         whole("model.depth", depth, 1)
@@ -29,7 +31,7 @@ class MLP(nn.Module):
         layers: list[nn.Module] = []
         count = self.features.count
         for _ in range(depth):
-            layers += [nn.Conv2d(count, width, 1), nn.GELU(), nn.Dropout(dropout)]
+            layers += [nn.Conv2d(count, width, 1), nn.GELU(), Dropout(grid, dropout)]
             count = width
         self.network = nn.Sequential(*layers, silent(count, self.head.count))
 

@@ -8,6 +8,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Ensemble
+from models.spatial.domain import Domain
 
 
 class Raw(nn.Module):
@@ -15,7 +16,7 @@ class Raw(nn.Module):
 
     targets_only = True
 
-    def __init__(self, task: Task, grid: Grid) -> None:
+    def __init__(self, task: Task, grid: Grid | Domain) -> None:
         super().__init__()
         self._targets = list(task.target_channels)
 

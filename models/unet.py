@@ -14,17 +14,21 @@ from data_pipeline.task import Task
 from models.distribution import Normal
 from models.features import Features
 from models.head import GaussianHead, silent
-from models.spatial.layers import ChannelNorm, Conv2d, Downsample, Upsample
+from models.spatial.convolution import Conv2d
+from models.spatial.domain import Domain
+from models.spatial.dropout import Dropout
+from models.spatial.normalization import ChannelNorm
+from models.spatial.resolution import Downsample, Upsample
 
 
 class Block(nn.Module):
     """Two convolutions with normalisation and GELU; a residual connection carries the input past them."""
 
-    def __init__(self, grid: Grid, inputs: int, outputs: int, dropout: float) -> None:
+    def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, dropout: float) -> None:
         super().__init__()
         self.skip = nn.Conv2d(inputs, outputs, 1)
         self.path = nn.Sequential(
-            Conv2d(grid, inputs, outputs), ChannelNorm(outputs), nn.GELU(), nn.Dropout2d(dropout),
+            Conv2d(grid, inputs, outputs), ChannelNorm(outputs), nn.GELU(), Dropout(grid, dropout, channels=True),
             Conv2d(grid, outputs, outputs), ChannelNorm(outputs), nn.GELU(),
         )  # fmt: skip
 
@@ -38,13 +42,13 @@ class UNet(nn.Module):
 
     moments_only = True
 
-    def __init__(self, task: Task, grid: Grid, width: int = 16, depth: int = 2, dropout: float = 0.1) -> None:
+    def __init__(self, task: Task, grid: Grid | Domain, width: int = 16, depth: int = 2, dropout: float = 0.1) -> None:
         super().__init__()
         whole("model.width", width, 1)
         whole("model.depth", depth, 0)
         between("model.dropout", dropout, 0, 1)
         self.features, self.head = Features(task, grid), GaussianHead(task)
-        grids = [grid]
+        grids = [Domain.of(grid)]
         for _ in range(depth):
             grids.append(grids[-1].coarsen())
         widths = [width * 2**level for level in range(depth + 1)]

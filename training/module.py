@@ -11,6 +11,7 @@ from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.sample import Sample
 from models.corrector import Corrector
 from models.distribution import Distribution
+from models.spatial.dropout import drawn_for
 from training.schedule import Schedule
 
 
@@ -30,7 +31,8 @@ class CorrectionModule(pl.LightningModule):
 
     def training_step(self, batch: Sample, index: int) -> Tensor:
         """Return the loss of a batch; `History` takes the mean over an epoch."""
-        return self._score(batch)
+        with drawn_for(batch):
+            return self._score(batch)
 
     def validation_step(self, batch: Sample, index: int) -> None:
         """Log the score of a batch of validation years."""

@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from data_pipeline.grid import Grid
-from models.spatial.layers import ChannelNorm, Conv2d, Downsample, Upsample, pad
+from models.spatial.convolution import Conv2d
+from models.spatial.normalization import ChannelNorm
+from models.spatial.resolution import Downsample, Upsample
+from models.spatial.window import pad
 
 GRIDS = {
     "poles": Grid.regular(33, 64),
@@ -34,14 +37,14 @@ def test_padding_continues_the_sphere(name, width):
         [grid.longitudes[0] + before * step_lon, grid.longitudes, grid.longitudes[-1] + after * step_lon]
     )
     x = on_sphere(grid.latitudes, grid.longitudes)
-    torch.testing.assert_close(pad(x, grid, width), on_sphere(lat, lon))
+    torch.testing.assert_close(pad(x, grid, *(4 * [width])), on_sphere(lat, lon))
 
 
 def test_padding_of_an_area_repeats_its_edge():
     grid = GRIDS["area"]
     x = torch.randn(2, *grid.shape)
     expected = torch.nn.functional.pad(x, (2, 2, 2, 2), mode="replicate")
-    torch.testing.assert_close(pad(x, grid, 2), expected)
+    torch.testing.assert_close(pad(x, grid, 2, 2, 2, 2), expected)
 
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)

@@ -1,0 +1,74 @@
+"""Window: what a layer sees of its input, the own tile and as much beyond it as the layer reaches.
+
+Longitude goes round and rows go on across the poles; nothing is ever cropped.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from data_pipeline.grid import Grid
+from models.spatial.domain import Domain
+from models.spatial.exchange import Exchange
+from models.spatial.plan import Interval, row_sources
+
+Intervals = tuple[Interval, ...]
+"""One for each tile along an axis."""
+
+
+class Window(nn.Module):
+    """What a layer must see of its input, on every side as far as `rows` and `columns` say for each tile."""
+
+    def __init__(self, grid: Grid | Domain, rows: Intervals, columns: Intervals) -> None:
+        super().__init__()
+        self.domain = Domain.of(grid)
+        self.exchange = Exchange(self.domain, (rows, columns)) if self.domain.ranks > 1 else None
+        row_sources(self.domain.grid, np.array([rows[0][0], rows[-1][1] - 1]))  # refuses to reach beyond the other pole
+        H, W = self.domain.shape
+        self.sides = -rows[0][0], rows[-1][1] - H, -columns[0][0], columns[-1][1] - W
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tile (..., H, W) to window."""
+        return self.exchange(x) if self.exchange else pad(x, self.domain.grid, *self.sides)
+
+
+def pad(x: Tensor, grid: Grid, north: int, south: int, west: int, east: int) -> Tensor:
+    """Return the whole globe `x` (..., H, W) with more rows and columns, continued as the sphere is.
+
+    Rows beyond a pole are the rows before it half a turn further (for an odd number of columns, the nearest
+    column to that); at the edge of a limited area the last row or column is repeated. A negative number cuts off.
+    """
+    if not any((north, south, west, east)):
+        return x
+    H, W = grid.shape
+    x = torch.cat(
+        [
+            _rows_beyond(x, grid, 0, north),
+            x[..., max(-north, 0) : H + min(south, 0), :],
+            _rows_beyond(x, grid, -1, south),
+        ],
+        dim=-2,
+    )
+    inner = x[..., max(-west, 0) : W + min(east, 0)]
+    west, east = max(west, 0), max(east, 0)
+    if grid.periodic:
+        return torch.cat([x[..., W - west :], inner, x[..., :east]], dim=-1)
+    first, last, shape = x[..., :1], x[..., -1:], [-1] * (x.ndim - 1)
+    return torch.cat([first.expand(*shape, west), inner, last.expand(*shape, east)], dim=-1)
+
+
+def _rows_beyond(x: Tensor, grid: Grid, end: int, width: int) -> Tensor:
+    if width <= 0:
+        return x[..., :0, :]
+    mirror = grid.across_pole(end)
+    edge = x[..., :1, :] if end == 0 else x[..., -1:, :]
+    if mirror is None:
+        return edge.expand(*[-1] * (x.ndim - 2), width, -1)
+    rows = (
+        x[..., mirror : mirror + width, :]
+        if end == 0
+        else x[..., x.shape[-2] - mirror - width : x.shape[-2] - mirror, :]
+    )
+    return rows.flip(-2).roll(x.shape[-1] // 2, -1)

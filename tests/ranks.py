@@ -1,0 +1,69 @@
+"""Several ranks on one machine, for tests: `together(count, function, ...)` runs a function on each of them.
+
+Ranks are forked from a server that has done nothing but import PyTorch: so none spends seconds on that, and none
+inherits the threads of the tests that went before.
+"""
+
+import multiprocessing
+import os
+import socket
+import tempfile
+import traceback
+from datetime import timedelta
+from multiprocessing.connection import wait
+
+import torch
+import torch.distributed as dist
+
+PATIENCE = 120
+"""Seconds after which ranks that do not answer are taken to hang."""
+
+
+def together(count, function, *arguments, timeout=60):
+    """Call `function(rank, *arguments)` on `count` ranks of one gloo group; return the results by rank."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "models.corrector"])
+    with tempfile.NamedTemporaryFile() as meeting_point:
+        pipes, ranks = [], []
+        for rank in range(count):
+            mine, theirs = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_run, args=(rank, count, meeting_point.name, theirs, function, arguments, timeout), daemon=True
+            )
+            process.start()
+            theirs.close()
+            pipes.append(mine)
+            ranks.append(process)
+        results = {}
+        try:
+            waiting = dict(zip(pipes, range(count), strict=True))
+            while waiting:
+                ready = wait(list(waiting), PATIENCE)
+                assert ready, f"ranks {sorted(waiting.values())} of {count} do not answer"
+                for pipe in ready:
+                    rank = waiting.pop(pipe)
+                    try:
+                        failed, results[rank] = pipe.recv()
+                    except EOFError:
+                        failed, results[rank] = True, f"rank {rank} died"
+                    assert not failed, f"rank {rank} of {count}:\n{results[rank]}"
+        finally:
+            for process in ranks:
+                process.kill()
+                process.join()
+    return [results[rank] for rank in range(count)]
+
+
+def _run(rank, count, meeting_point, pipe, function, arguments, timeout):
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "")
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=count,
+            timeout=timedelta(seconds=timeout),
+        )  # fmt: skip
+        pipe.send((False, function(rank, *arguments)))
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:
+        pipe.send((True, traceback.format_exc()))
