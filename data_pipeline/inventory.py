@@ -14,7 +14,8 @@ from data_pipeline.errors import InputError
 from data_pipeline.files import sweep_abandoned
 from data_pipeline.grib.cache import cache_folder, index, is_cached, table_of
 from data_pipeline.paths import expand
-from data_pipeline.progress import Progress, duration, size
+from data_pipeline.progress import Progress
+from data_pipeline.wording import duration, size
 
 PARTS = {"ensemble": "ensemble", "analysis": "analysis", "static_fields": "static fields"}
 

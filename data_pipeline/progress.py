@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from data_pipeline.wording import duration
+
 
 class Progress:
     """Says after each of `total` steps how far the work called `name` is, how long it took, how long it will take."""
@@ -32,28 +34,3 @@ class Progress:
             return
         # Back to the line's start, and clear what a longer line before it has left there.
         print(f"\r\033[K{line}", end="\n" if done == self.total else "", flush=True)
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time as minutes and seconds, with hours where there are any.
-
-    >>> duration(75), duration(3675)
-    ('1:15', '1:01:15')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes in the unit that suits it.
-
-    >>> size(2_880_000_000_000)
-    '2.88 TB'
-    """
-    unit = "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if count < 1000:
-            break
-        count, unit = count / 1000, larger
-    return f"{count:.3g} {unit}"

@@ -16,9 +16,8 @@ from data_pipeline.grib.kind import Kind
 from data_pipeline.grib.layout import Layout
 from data_pipeline.grib.table import Table
 from data_pipeline.paths import Paths, expand
+from data_pipeline.wording import size, some
 
-SHOWN = 24
-"""A longer list of values is shown by its ends."""
 LINES = 8
 """Files that lack messages, and fields that are there twice, that are described; of the others, the number is said."""
 TYPES = {"an": "analyses", "fc": "forecasts", "cf": "control forecasts", "pf": "perturbed forecasts"}
@@ -53,14 +52,14 @@ def _describe(census: Census) -> list[str]:
     types, versions = (_several(census.counts(name)) for name in ("data_type", "version"))
     starts, steps = _moments(census.values("init")), census.values("step")
     lines = {
-        "files": f"{len(census.paths):,}, {_size(census.bytes)}",
-        "messages": f"{census.messages:,}, {_size(decoded)} when decoded",
+        "files": f"{len(census.paths):,}, {size(census.bytes)}",
+        "messages": f"{census.messages:,}, {size(decoded)} when decoded",
         "types": ", ".join(f"{TYPES.get(k, 'others')} ({k}) {n:,}" for k, n in types.items()),
         "versions": ", ".join(f"expver {k or 'unknown'} {n:,}" for k, n in versions.items()),
         "variables": _variables(census.kinds),
         "starts": f"{len(starts):,}, {starts[0]} to {starts[-1]} UTC",
-        "lead times": f"{_values(steps[steps >= 0] / 60)} h",
-        "members": _values(census.values("number")),
+        "lead times": f"{some(steps[steps >= 0] / 60)} h",
+        "members": some(census.values("number")),
         "grid": _grids(census),
         "missing": f"{gaps:,} of {expected:,}" if gaps else "none",
         "repeated": f"{repeated:,}" if repeated else "none",
@@ -84,8 +83,8 @@ def _lack(audit: Audit, table: Table, places: np.ndarray) -> str:
     names = [audit.names[k] for k in np.unique(places["name"])]
     leads = np.unique(places["step"]) / 60
     return (
-        f"{table.path}: {len(places):,} of {_values(names)} at starts {_values(_moments(np.unique(places['init'])))}, "
-        f"lead times {_values(leads)} h, members {_values(np.unique(places['number']))}"
+        f"{table.path}: {len(places):,} of {some(names)} at starts {some(_moments(np.unique(places['init'])))}, "
+        f"lead times {some(leads)} h, members {some(np.unique(places['number']))}"
     )
 
 
@@ -118,15 +117,8 @@ def _variables(kinds: Iterable[Kind]) -> str:
     together: dict[tuple[int, ...], list[str]] = {}
     for name, found in levels.items():
         together.setdefault(tuple(sorted(set(found), reverse=True)), []).append(name)
-    aloft = [f"{' '.join(names)} at {_values(found)} hPa" for found, names in together.items()]
-    return "; ".join([*([_values(list(dict.fromkeys(others)))] if others else ()), *aloft])
-
-
-def _values(values: Sequence[object] | np.ndarray) -> str:
-    texts = [f"{value:g}" if isinstance(value, int | float | np.number) else str(value) for value in values]
-    if len(texts) > SHOWN:
-        texts = [*texts[: SHOWN // 2], "...", *texts[-2:], f"({len(texts)} in all)"]
-    return " ".join(texts)
+    aloft = [f"{' '.join(names)} at {some(found)} hPa" for found, names in together.items()]
+    return "; ".join([*([some(list(dict.fromkeys(others)))] if others else ()), *aloft])
 
 
 def _grid(layout: Layout) -> str:
@@ -134,10 +126,3 @@ def _grid(layout: Layout) -> str:
         return str(layout.grid) if layout.regular else f"{layout.grid_type}, which is not read"
     except InputError as error:
         return str(error)
-
-
-def _size(count: int) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count:,} bytes"

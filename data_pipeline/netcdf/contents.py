@@ -11,11 +11,8 @@ from data_pipeline.netcdf.block import Block, Refused
 from data_pipeline.netcdf.catalog import blocks_of
 from data_pipeline.netcdf.names import Names
 from data_pipeline.paths import Paths, expand
-from data_pipeline.progress import size
 from data_pipeline.task import Variable
-
-SHOWN = 24
-"""A longer list of values is shown by its ends."""
+from data_pipeline.wording import size, some
 
 
 def inventory(paths: Paths, *, names: Mapping[str, str] | None = None) -> str:
@@ -69,8 +66,8 @@ def _describe(blocks: Sequence[Block]) -> dict[str, str]:
         first, last = (time.astype("datetime64[m]") for time in (starts[0], starts[-1]))
         lines |= {
             "starts": f"{len(starts):,}, {first} to {last} UTC",
-            "lead times": f"{_some(leads[leads >= 0] / 60)} h",
-            "members": _some(np.unique(np.concatenate([block.numbers for block in dated]))),
+            "lead times": f"{some(leads[leads >= 0] / 60)} h",
+            "members": some(np.unique(np.concatenate([block.numbers for block in dated]))),
         }
     different, expected = _places(dated)
     held = sum(len(block.levels) for block in dated)
@@ -108,7 +105,7 @@ def _variables(variables: Iterable[Variable]) -> str:
     for name, found in levels.items():
         together.setdefault(tuple(sorted(found, reverse=True)), []).append(name)
     return "; ".join(
-        " ".join(names) if at == (0,) else f"{' '.join(names)} at {_some(at)} hPa" for at, names in together.items()
+        " ".join(names) if at == (0,) else f"{' '.join(names)} at {some(at)} hPa" for at, names in together.items()
     )
 
 
@@ -116,10 +113,3 @@ def _called(blocks: Iterable[Block]) -> str:
     """Return what the files call variables by names of their own."""
     pairs = {block.short_name: block.entry.name for block in blocks if block.entry.name != block.short_name}
     return ", ".join(f"{name} is {own}" for name, own in pairs.items()) or "by their shortNames"
-
-
-def _some(values: Sequence[float] | np.ndarray) -> str:
-    texts = [f"{value:g}" for value in values]
-    if len(texts) > SHOWN:
-        texts = [*texts[: SHOWN // 2], "...", *texts[-2:], f"({len(texts)} in all)"]
-    return " ".join(texts)

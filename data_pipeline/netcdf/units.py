@@ -17,7 +17,7 @@ STANDARD_GRAVITY = 9.80665
 """What makes geopotential (m² s⁻²) of geopotential height (m), by definition."""
 
 SYMBOLS = {
-    "kelvin": "K", "degK": "K", "deg_K": "K", "degrees_K": "K",
+    "kelvin": "K", "Kelvin": "K", "degK": "K", "deg_K": "K", "degrees_K": "K",
     "C": "degC", "Celsius": "degC", "celsius": "degC", "deg_C": "degC", "degree_Celsius": "degC", "degree_C": "degC",
     "degrees_Celsius": "degC", "degrees_C": "degC", "°C": "degC",
     "pascal": "Pa", "pascals": "Pa", "hectopascal": "hPa", "hectopascals": "hPa", "mb": "hPa", "mbar": "hPa",

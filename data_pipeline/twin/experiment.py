@@ -15,11 +15,12 @@ from data_pipeline.cluster import processors
 from data_pipeline.errors import InputError, InterruptedRunError
 from data_pipeline.files import alone, atomic_write, sweep
 from data_pipeline.grid import Grid
-from data_pipeline.progress import Progress, size
+from data_pipeline.progress import Progress
 from data_pipeline.twin.layout import STATIC, Block, message_bytes
 from data_pipeline.twin.parameters import FORECAST, NATURE
 from data_pipeline.twin.processes import run_in_processes
 from data_pipeline.twin.starts import MOST, start_pairs
+from data_pipeline.wording import size
 
 VERSION = 1
 """Of the experiment; a change of its equations or its random numbers is another one."""

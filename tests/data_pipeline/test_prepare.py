@@ -13,8 +13,9 @@ import pytest
 from data_pipeline.archive import Archive
 from data_pipeline.grib import Encoder
 from data_pipeline.grid import Grid
-from data_pipeline.progress import Progress, duration, size
+from data_pipeline.progress import Progress
 from data_pipeline.task import Variable
+from data_pipeline.wording import duration, size
 
 ROOT = Path(__file__).parents[2]
 GRID = Grid.regular(9, 12)
