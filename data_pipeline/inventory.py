@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from data_pipeline import grib
+from data_pipeline import grib, netcdf
 from data_pipeline.archive import Archive
 from data_pipeline.errors import InputError
 from data_pipeline.files import sweep_abandoned
@@ -59,7 +59,7 @@ class Inventory:
         return "\n".join(lines)
 
     def look_through(self, workers: Executor) -> None:
-        """Index the files, print what they hold, and then refuse damaged files, if there are any."""
+        """Index the files, print what they hold, and then refuse files that cannot be read, if there are any."""
         sweep_abandoned(cache_folder())
         left = [path for path in self._to_index if not is_cached(path)]
         damaged: dict[Path, str] = {}
@@ -72,10 +72,12 @@ class Inventory:
         for part in self._files:
             package, options = self.archive.reader(part)
             print(f"\n{PARTS[part]}\n{package.inventory(getattr(self.archive, part), **options)}", flush=True)
+            if package is netcdf:
+                damaged |= netcdf.unusable(getattr(self.archive, part), **options)
         if damaged:
             first = next(iter(damaged.values()))
-            others = f" (and {len(damaged) - 1} more files are damaged)" if len(damaged) > 1 else ""
-            raise InputError(f"{first}{others}; mend or remove what is damaged, then run the same command again")
+            others = f" (and {len(damaged) - 1} more files cannot be read)" if len(damaged) > 1 else ""
+            raise InputError(f"{first}{others}; mend it or leave it out, then run the same command again")
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:

@@ -4,7 +4,7 @@ The functions are those of `data_pipeline.grib` and give the same datasets and f
 unusual names are. `is_netcdf` tells such files from others.
 """
 
-from data_pipeline.netcdf.contents import inventory
+from data_pipeline.netcdf.contents import inventory, unusable
 from data_pipeline.netcdf.file import is_netcdf
 from data_pipeline.netcdf.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble, open_static
 
@@ -16,4 +16,5 @@ __all__ = [
     "open_analysis",
     "open_ensemble",
     "open_static",
+    "unusable",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -18,25 +19,39 @@ from data_pipeline.wording import size, some
 def inventory(paths: Paths, *, names: Mapping[str, str] | None = None) -> str:
     """Describe the files: what is there, what is missing in between or twice, what cannot be read and why."""
     files = expand(paths)
-    said = Names(names)
     blocks: list[Block] = []
     faults: list[str] = []
     for path in files:
-        try:
-            found = blocks_of(path, said)
-        except InputError as error:
-            faults.append(str(error))
-            continue
-        for block in found:
-            if isinstance(block, Refused):
-                faults.append(block.reason)
-            elif reason := _unreadable(block):
-                faults.append(reason)
-            else:
-                blocks.append(block)
+        found, wrong = _sorted(path, Names(names))
+        blocks += found
+        faults += wrong
     lines = {"files": f"{len(files):,}, {size(sum(path.stat().st_size for path in files))}"}
     lines |= _describe(blocks) if blocks else {}
     return "\n".join([f"{name:<12} {text}" for name, text in [*lines.items(), *(("not read", f) for f in faults)]])
+
+
+def unusable(paths: Paths, *, names: Mapping[str, str] | None = None) -> dict[Path, str]:
+    """Return the files of which nothing can be read, with the reason."""
+    found = {path: _sorted(path, Names(names)) for path in expand(paths)}
+    return {path: faults[0] for path, (blocks, faults) in found.items() if faults and not blocks}
+
+
+def _sorted(path: Path, names: Names) -> tuple[list[Block], list[str]]:
+    """Return what can be read of a file, and why the rest cannot."""
+    blocks: list[Block] = []
+    faults: list[str] = []
+    try:
+        found = blocks_of(path, names)
+    except InputError as error:
+        return [], [str(error)]
+    for block in found:
+        if isinstance(block, Refused):
+            faults.append(block.reason)
+        elif reason := _unreadable(block):
+            faults.append(reason)
+        else:
+            blocks.append(block)
+    return blocks, faults
 
 
 def _unreadable(block: Block) -> str | None:

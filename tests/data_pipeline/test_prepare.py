@@ -195,14 +195,14 @@ def refused(ended, *words):
 
 def test_a_truncated_file_is_named_and_the_rest_is_described(damaged, prepare):
     ended = prepare(f"path={damaged}")
-    refused(ended, "output.sfc.20180108", "mend or remove what is damaged, then run the same command again")
+    refused(ended, "output.sfc.20180108", "mend it or leave it out, then run the same command again")
     assert "messages     420" in ended.stdout  # the other five files
     assert "analysis\n" in ended.stdout
 
 
 def test_several_damaged_files_are_counted(damaged, prepare):
     (damaged / "output.pl.20180104").write_bytes(b"")
-    refused(prepare(f"path={damaged}"), "output.pl.20180104", "(and 1 more files are damaged)")
+    refused(prepare(f"path={damaged}"), "output.pl.20180104", "(and 1 more files cannot be read)")
 
 
 @pytest.mark.parametrize("make", [False, True])

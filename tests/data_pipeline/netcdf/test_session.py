@@ -45,3 +45,20 @@ def test_prepare_and_train(tmp_path, command):
     assert trained.code == 0, trained.stderr
     assert "20 forecasts to train on, 20 to validate; 4 members on 5 x 8 points" in trained.stdout
     assert (tmp_path / "run" / "corrector.safetensors").is_file()
+
+
+def test_prepare_ends_with_an_error_where_a_file_cannot_be_read(tmp_path, command):
+    """The others are described first; the file that was cut off is named."""
+    axes = {
+        "time": ([0, 24], {"units": "hours since 2000-01-01"}),
+        "lat": ([10.0, 0.0], {"units": "degrees_north"}), "lon": ([0.0, 10.0], {"units": "degrees_east"}),
+    }  # fmt: skip
+    for name in ("ensemble_1.nc", "ensemble_2.nc", "analysis.nc"):
+        write(tmp_path / name, axes, "t2m", 280.0, "K")
+    whole = (tmp_path / "ensemble_2.nc").read_bytes()
+    (tmp_path / "ensemble_2.nc").write_bytes(whole[: len(whole) // 2])
+    ended = command(tmp_path, "prepare", "data=netcdf", "path=.")
+    assert ended.code == 2
+    assert "variables    2t" in ended.stdout
+    assert ended.stderr.startswith("error: cannot read ensemble_2.nc (")
+    assert "mend it or leave it out, then run the same command again" in ended.stderr
