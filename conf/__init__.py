@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -93,6 +93,9 @@ def explain(error: BaseException) -> InputError | None:
     for link in chain:
         if isinstance(link, OmegaConfBaseException) and link.key is not None:
             return InputError(_configuration_sentence(link))
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        return InputError(f"there is no {group} {name}; choose one of {', '.join(error.options)}")
     if isinstance(error, HydraException):
         # A constructor that was given an argument it does not have, or none that it needs.
         return InputError(str(chain[-1] if isinstance(chain[-1], TypeError) else error).split("\nfull_key")[0])
