@@ -108,7 +108,8 @@ class Slurm:
     """`jobs` jobs of a Slurm queue with `cores` and `memory` each, that end after `walltime` (hours:minutes:seconds).
 
     `directives` are further options of sbatch, such as `--constraint=x`; `prologue` are shell commands before the
-    worker starts, such as `module load x`. Workers must see the same files under the same paths as this process.
+    worker starts, such as `module load x`; what jobs print goes to files in the folder `logs`. Workers must see the
+    same files under the same paths as this process.
     """
 
     queue: str | None = None
@@ -119,6 +120,7 @@ class Slurm:
     jobs: int = 4
     directives: Sequence[str] = ()
     prologue: Sequence[str] = ()
+    logs: str = "./slurm"
 
     def __post_init__(self) -> None:
         whole("cluster.cores", self.cores, 1, 4096)
@@ -167,6 +169,7 @@ class Slurm:
             walltime=self.walltime,
             job_extra_directives=list(self.directives),
             job_script_prologue=list(self.prologue),
+            log_directory=self.logs,
             scheduler_options={"dashboard_address": ":0"},
         )
 

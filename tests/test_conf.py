@@ -51,7 +51,7 @@ def test_every_data_source_is_built(data):
 
 @pytest.mark.parametrize("cluster", choices("cluster"))
 def test_every_cluster_is_built(cluster):
-    made = build(composed("prepare", f"cluster={cluster}").cluster)
+    made = build(composed("prepare", f"cluster={cluster}", "run_dir=.").cluster)
     assert made == type(made)()  # a default that is written twice must not differ
     assert made.at_once >= 1
     assert callable(made.running)

@@ -84,15 +84,15 @@ def test_without_a_number_there_is_a_thread_per_processor():
     assert Slurm(jobs=3, cores=4).at_once == 12
 
 
-def test_slurm_is_asked_for_what_was_configured():
+def test_slurm_is_asked_for_what_was_configured(tmp_path):
     script = Slurm(
         queue="gpu", account="meteo", cores=4, memory="7GiB", walltime="00:30:00",
-        directives=["--constraint=mc"], prologue=["module load eccodes"],
+        directives=["--constraint=mc"], prologue=["module load eccodes"], logs=f"{tmp_path}/logs",
     ).job_script()  # fmt: skip
     lines = script.splitlines()
     for wanted in (
         "#SBATCH -p gpu", "#SBATCH -A meteo", "#SBATCH --cpus-per-task=4", "#SBATCH --mem=7G", "#SBATCH -t 00:30:00",
-        "#SBATCH --constraint=mc", "module load eccodes",
+        "#SBATCH --constraint=mc", "module load eccodes", f"#SBATCH -o {tmp_path}/logs/dask-worker-%J.out",
     ):  # fmt: skip
         assert wanted in lines
     assert "--nthreads 4" in lines[-1]
