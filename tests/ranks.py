@@ -15,11 +15,11 @@ from multiprocessing.connection import wait
 import torch
 import torch.distributed as dist
 
-PATIENCE = 120
+PATIENCE = 400
 """Seconds after which ranks that do not answer are taken to hang."""
 
 
-def together(count, function, *arguments, timeout=60):
+def together(count, function, *arguments, timeout=180):
     """Call `function(rank, *arguments)` on `count` ranks of one gloo group; return the results by rank."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed", "models.corrector"])

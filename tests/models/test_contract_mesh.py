@@ -13,6 +13,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector, needs
 from models.spatial.domain import Domain
+from models.spatial.dropout import drawn_for
 from models.spatial.exchange import allsum
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
@@ -99,3 +100,46 @@ def test_tiles_give_the_numbers_of_the_whole(mesh, toy):
         for case, differences in found.items():
             print(case, max(differences))
             assert max(differences) < 1e-12, (case, differences)
+
+
+def train(corrector, samples, weights, domain, dtype):
+    """Losses of twenty steps of AdamW; each rank steps with the gradients of all."""
+    corrector.to(dtype).train()
+    optimizer = torch.optim.AdamW(corrector.model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(20):
+        torch.manual_seed(step)
+        sample = samples[step % len(samples)]
+        with drawn_for(sample):
+            _, loss = crps_sum(corrector, sample, weights)
+        optimizer.zero_grad()
+        loss.backward()
+        for parameter in corrector.model.parameters():
+            parameter.grad = allsum(parameter.grad, domain)
+        optimizer.step()
+        losses.append(float(allsum(loss.detach(), domain)))
+    return losses
+
+
+def twenty_steps(rank, bands, sectors, name, dtype, toy):
+    grid, spec = Grid.regular(17, 24), SPECS[name]
+    domain = Domain.split(grid, bands, sectors, rank, dist.group.WORLD)
+    data = toy(TASK, grid, 40)
+    one, many = fitted(spec, data, grid), fitted(spec, data, domain)
+    many.load_state_dict(one.state_dict())
+    weights = torch.tensor(grid.weights / grid.weights.size, dtype=dtype)[:, None].expand(grid.shape) / grid.shape[1]
+    samples = [
+        batch._replace(**{field: getattr(batch, field).to(dtype) for field in ("ensemble", "static", "target")})
+        for batch in batches(data, 4)
+    ]
+    whole = train(one, samples, weights, Domain.of(grid), dtype)
+    tiles = train(many, [cut(sample, domain) for sample in samples], domain.cut(weights), domain, dtype)
+    return whole, tiles
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize("name", ["mlp", "unet"])
+def test_twenty_steps_of_training_are_the_same(name, dtype, tolerance, toy):
+    for whole, tiles in together(4, twenty_steps, 2, 2, name, dtype, toy):
+        assert min(whole) < whole[0], "it learns"
+        assert tiles == pytest.approx(whole, rel=tolerance)
