@@ -10,6 +10,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Generator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import TypeVar, cast
@@ -55,7 +56,9 @@ def run_in_processes(work: Callable[[Task], None], tasks: Sequence[Task], worker
 def _start(work: Callable[[Task], None]) -> tuple[SpawnProcess, Connection]:
     here, there = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_serve, args=(work, there), daemon=True)
-    # Ctrl-C reaches every process of a terminal; what is blocked here at birth stays blocked there.
+    # Ctrl-C reaches every process of a terminal; what is blocked here at birth stays blocked there. The tracker goes
+    # first: where it is not there yet, `start` would make it, and unblock the signal on its way.
+    resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
