@@ -4,6 +4,7 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+from netcdf_parts import START, VALID, K, ramp, variables
 
 from data_pipeline.errors import InputError
 from data_pipeline.netcdf import (
@@ -12,20 +13,6 @@ from data_pipeline.netcdf import (
     open_ensemble,
     open_static,
 )
-from data_pipeline.task import Variable
-
-K = {"units": "K"}
-START = ((), 24.0, {"units": "hours since 2000-01-01", "standard_name": "forecast_reference_time"})
-VALID = (("time",), [24.0, 48.0], {"units": "hours since 2000-01-01", "standard_name": "time"})
-
-
-def variables(*names):
-    return [Variable.parse(name) for name in names]
-
-
-def ramp(*shape):
-    """Return values that are all different."""
-    return 250 + np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
 def test_ens5mini(plain, tmp_path):

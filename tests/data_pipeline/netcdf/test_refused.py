@@ -3,6 +3,7 @@
 import netCDF4
 import numpy as np
 import pytest
+from netcdf_parts import START, VALID, K, ramp, variables
 
 from data_pipeline.errors import InputError
 from data_pipeline.netcdf import (
@@ -13,20 +14,6 @@ from data_pipeline.netcdf import (
     open_ensemble,
     open_static,
 )
-from data_pipeline.task import Variable
-
-K = {"units": "K"}
-START = ((), 24.0, {"units": "hours since 2000-01-01", "standard_name": "forecast_reference_time"})
-VALID = (("time",), [24.0, 48.0], {"units": "hours since 2000-01-01", "standard_name": "time"})
-
-
-def variables(*names):
-    return [Variable.parse(name) for name in names]
-
-
-def ramp(*shape):
-    """Return values that are all different."""
-    return 250 + np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
 @pytest.mark.parametrize(
