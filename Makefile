@@ -4,7 +4,7 @@
 help:
 	@echo "make demo     make the twin experiment, train, evaluate, correct (about 5 minutes the first time)"
 	@echo "make results  the same for all three targets: runs/demo, runs/demo-t850, runs/demo-z500"
-	@echo "make benchmarks  measure every claim of docs/benchmarks.md (6 minutes)"
+	@echo "make benchmarks  measure every claim of docs/benchmarks.md (11 minutes)"
 	@echo "make test     run the tests           make check    format, lint, types"
 	@echo "make setup    only set up .venv       make lock     renew requirements.lock    make clean"
 
@@ -21,7 +21,7 @@ check: setup
 	@scripts/check
 
 benchmarks: setup
-	@for file in grib_read grib_index samples prefetch prepare streaming; do .venv/bin/python benchmarks/$$file.py --json || exit; done
+	@for file in grib_read grib_index samples prefetch prepare streaming overlap scaling; do .venv/bin/python benchmarks/$$file.py --json || exit; done
 
 setup:
 	@scripts/setup

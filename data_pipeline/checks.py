@@ -30,3 +30,9 @@ def one_of(name: str, value: object, allowed: Collection[str]) -> None:
     """Refuse what is not among the words `allowed`."""
     if value not in allowed:
         raise InputError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def yes_or_no(name: str, value: object) -> None:
+    """Refuse what is neither true nor false."""
+    if type(value) is not bool:
+        raise InputError(f"{name} must be true or false, got {value!r}")

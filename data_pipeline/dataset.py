@@ -30,9 +30,10 @@ from data_pipeline.task import POSITION, Task
 class ForecastDataset(Dataset[Sample]):
     """The forecasts of a task that are valid in `years` and have a verifying analysis, by start and lead time.
 
-    `members` takes the first so many, or those at the positions listed. `rows` (step 1) takes a band of latitudes:
+    `members` takes the first so many, or those at the positions listed. `rows` and `columns` (step 1) take a tile:
     of ensemble, mask, static fields and target alike, while `grid` stays the whole grid. `moments` puts the two
-    pseudo-members of `data_pipeline.moments` in place of the ensemble. No more is read than is asked for.
+    pseudo-members of `data_pipeline.moments` in place of the ensemble. No more is read than is asked for, but rows are
+    read as a whole.
 
     Samples may be read from several threads at once; each is read anew, into memory of samples that nobody holds any
     more where there is some.
@@ -46,6 +47,7 @@ class ForecastDataset(Dataset[Sample]):
         *,
         members: int | Sequence[int] | None = None,
         rows: slice = ALL,
+        columns: slice = ALL,
         moments: bool = False,
     ) -> None:
         years = set(years)
@@ -56,15 +58,16 @@ class ForecastDataset(Dataset[Sample]):
         self.grid = self._ensemble.grid
         if not self.grid.matches(other := self._truth.grid):
             raise InputError(f"the ensemble has {self.grid}, the analysis {other}; bring both to one grid first")
-        self.rows = band(rows, self.grid)
-        self.static = static_fields(self.grid, task, source.static)[:, self.rows].contiguous()
+        self.rows, self.columns = (part(*given) for given in zip((rows, columns), self.grid.shape, strict=True))
+        self.static = static_fields(self.grid, task, source.static)[:, self.rows, self.columns].contiguous()
         self._keys = verified(self._ensemble.init_times, task.lead_times, self._truth.init_times, years)
         self._members = chosen(members, count := len(self._ensemble.numbers))
         self._stored_moments = source.moments
         self._buffers = Buffers()
         self._moments = moments
-        part = None if self._members == tuple(range(count)) else self._members
-        subset = [task.to_json(), sorted(years), part, [self.rows.start, self.rows.stop], moments]
+        some = None if self._members == tuple(range(count)) else self._members
+        tile = [self.rows.start, self.rows.stop, self.columns.start, self.columns.stop]
+        subset = [task.to_json(), sorted(years), some, tile, moments]
         digest = hashlib.sha256(f"{source.fingerprint} {json.dumps(subset)}".encode())
         self.fingerprint = digest.hexdigest()[:16]
         """Of the data and of what is taken of them: two data sets that share it have the same samples."""
@@ -77,7 +80,7 @@ class ForecastDataset(Dataset[Sample]):
     @property
     def nbytes(self) -> int:
         """Size of one sample in memory; the static fields, which all samples share, are not counted."""
-        cells = (self.rows.stop - self.rows.start) * len(self.grid.longitudes)
+        cells = (self.rows.stop - self.rows.start) * (self.columns.stop - self.columns.start)
         inputs, targets = len(self.task.inputs), len(self.task.targets)
         members = 2 if self._moments else len(self._members)
         return cells * (4 * members * inputs + inputs + 4 * targets) + 2 * 8
@@ -95,10 +98,11 @@ class ForecastDataset(Dataset[Sample]):
         init, lead, truth = self._keys[index]
         reduce = self._moments and not self._stored_moments
         sample = read_sample(
-            self._ensemble, self.task, self.static, init, lead, self.rows, self._members, reduce, self._buffers
-        )
+            self._ensemble, self.task, self.static, init, lead,
+            self.rows, self.columns, self._members, reduce, self._buffers,
+        )  # fmt: skip
         target = np.empty((1, *sample.target.shape), np.float32)
-        self._truth.read(truth, 0, target, self.rows)
+        read_tile(self._truth, truth, 0, target, self.rows, self.columns)
         return sample._replace(target=torch.from_numpy(target[0]))
 
 
@@ -109,18 +113,19 @@ def read_sample(
     init: int,
     lead: int,
     rows: slice = ALL,
+    columns: slice = ALL,
     members: Sequence[int] | None = None,
     moments: bool = False,
     buffers: Buffers | None = None,
 ) -> Sample:
     """Read one forecast by its positions in `ensemble`; its target is unknown (NaN).
 
-    `static` are the static fields of the `rows`; with `moments` two pseudo-members are made of the `members`. The
+    `static` are the static fields of the tile; with `moments` two pseudo-members are made of the `members`. The
     memory comes from `buffers`, if there are any.
     """
     count, inputs = len(ensemble.numbers if members is None else members), len(ensemble.variables)
     values = (buffers or Buffers()).empty((count, inputs, *static.shape[1:]))
-    ensemble.read(init, lead, values, rows, members)
+    read_tile(ensemble, init, lead, values, rows, columns, members)
     if moments:
         values = pseudo_members(values)
     return Sample(
@@ -133,6 +138,24 @@ def read_sample(
     )
 
 
+def read_tile(
+    fields: Fields,
+    init: int,
+    lead: int,
+    out: np.ndarray,
+    rows: slice = ALL,
+    columns: slice = ALL,
+    members: Sequence[int] | None = None,
+) -> None:
+    """Fill `out` (M, V, h, w) with rows and columns of a field: files are read by whole rows."""
+    if out.shape[-1] == (width := fields.grid.shape[1]):
+        fields.read(init, lead, out, rows, members)
+        return
+    whole = np.empty((*out.shape[:-1], width), out.dtype)
+    fields.read(init, lead, whole, rows, members)
+    out[...] = whole[..., columns]
+
+
 def complete(members: np.ndarray) -> np.ndarray:
     """Return where all members (M, ...) have a value."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -142,11 +165,11 @@ def complete(members: np.ndarray) -> np.ndarray:
     return np.logical_and.reduce([np.isfinite(member) for member in members])
 
 
-def band(rows: slice, grid: Grid) -> slice:
-    """Return `rows` of a grid with both ends named."""
-    start, stop, step = rows.indices(len(grid.latitudes))
+def part(points: slice, size: int) -> slice:
+    """Return `points` of an axis of `size` with both ends named."""
+    start, stop, step = points.indices(size)
     if step != 1 or stop <= start:
-        raise ValueError(f"rows must be a band of latitudes from north to south, got {rows}")
+        raise ValueError(f"rows and columns must be some that follow one another, got {points}")
     return slice(start, stop)
 
 

@@ -6,8 +6,11 @@ average is kept per forecast (for leads, seasons and the bootstrap) and per cell
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from evaluation.statistics import STATISTICS, calibration_bin, cell_statistics
 from models.distribution import Distribution
+from models.spatial.domain import Domain
 
 TROPICS = 20.0
 """Latitude in degrees where the tropics end; the regions of the WMO's forecast verification."""
@@ -130,9 +134,22 @@ class Tally:
         return np.tensordot(values.astype(float), self.weights, axes=([2, 3], [1, 2]))
 
     def __add__(self, other: Tally) -> Tally:
-        merged = Tally.__new__(Tally)
-        merged.name, merged.bins, merged.weights = self.name, self.bins, self.weights
+        merged = copy.copy(self)
         merged.per_forecast = {s: mean + other.per_forecast[s] for s, mean in self.per_forecast.items()}
         merged.histogram = self.histogram + other.histogram
         merged.per_cell = {s: mean + other.per_cell[s] for s, mean in self.per_cell.items()}
         return merged
+
+    @classmethod
+    def of_tiles(cls, tiles: Sequence[Tally], domain: Domain) -> Tally:
+        """Return the tally of the whole grid from those of all tiles of `domain`, which saw the same forecasts."""
+
+        def joined(maps: Sequence[Mean]) -> Mean:
+            return Mean(domain.join([mean.total for mean in maps]), domain.join([mean.weight for mean in maps]))
+
+        whole = copy.copy(tiles[0])
+        whole.weights = domain.join([tile.weights for tile in tiles])
+        whole.per_forecast = {s: reduce(add, [tile.per_forecast[s] for tile in tiles]) for s in STATISTICS}
+        whole.histogram = reduce(add, [tile.histogram for tile in tiles])
+        whole.per_cell = {s: joined([tile.per_cell[s] for tile in tiles]) for s in STATISTICS}
+        return whole

@@ -1,7 +1,7 @@
 """The verb `evaluate`: score correctors, the raw ensemble, climatology and the oracle on the same forecasts.
 
 Writes `scores.json`, `report.html` and `figures/` into `run_dir`; a task with several targets gets one folder
-each.
+each. On a mesh all ranks score their part, and the first one writes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ from evaluation.scoreboard import Scoreboard
 from evaluation.scoring import Forecasts, Model, score_models
 from evaluation.tables import plain_table
 from models.corrector import Corrector, reference
+from models.spatial.domain import Domain
+from models.spatial.exchange import assemble
+from models.spatial.mesh import Mesh, joined
 
 FORMAT = 1
 """Version of `scores.json`; results of another version are made anew."""
@@ -43,50 +46,62 @@ FORMAT = 1
 
 @verb("evaluate")
 def main(cfg: DictConfig) -> None:
+    """Do all of it on every rank of the mesh."""
+    with joined(plain(cfg)["mesh"]) as mesh:
+        run(cfg, mesh)
+
+
+def run(cfg: DictConfig, mesh: Mesh) -> None:
     """Open everything, score, write, print the table."""
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
-    source = partial(source_for, archive, cfg.data.store)
+    source, years = partial(source_for, archive, cfg.data.store), split.years(cfg.split)
     paths = corrector_paths(cfg)
     whole("batch_size", cfg.batch_size, 1)
     whole("seed", cfg.seed, 0)
     correctors = {name: Corrector.load(path) for name, path in paths.items()}
-    inputs = describe(cfg, source(split.years(cfg.split)).fingerprint, paths)
+    inputs = mesh.once(lambda: describe(cfg, source(years).fingerprint, paths))
     folders = target_folders(Path(cfg.run_dir), task)
-    if done := finished(folders, inputs):
-        print("\n\n".join(plain_table(scores) for scores in done))
-        print(f"{cfg.run_dir} holds the scores of these correctors and data already; nothing was done")
+    if done := mesh.once(lambda: finished(folders, inputs)):
+        mesh.say("\n\n".join(plain_table(scores) for scores in done))
+        mesh.say(f"{cfg.run_dir} holds the scores of these correctors and data already; nothing was done")
         return
 
-    years = split.years(cfg.split)
-    forecasts = ForecastDataset(source(years), task, years)
+    # The first rank finds out what is there and leaves it in the cache before all others look.
+    grid = mesh.once(lambda: ForecastDataset(source(years), task, years).grid)
     for name, path in paths.items():
-        check_corrector(correctors[name], path, task, forecasts.grid, years)
-    print(f"{len(forecasts)} forecasts of {forecasts.members} members on {forecasts.grid}", flush=True)
-    everyone = references(source(split.years("train")), task, split.years("train")) | correctors
-    models = {name: corrector.bind(task) for name, corrector in everyone.items()}
-    land, oracle = land_share(archive, forecasts), open_oracle(archive, task, years)
-    regions = region_weights(forecasts.grid, land)
-    board = score_models(models, forecasts, regions, oracle, cfg.batch_size, cfg.seed)
+        check_corrector(correctors[name], path, task, grid, years)
+    domain = mesh.domain(grid)
+    forecasts = tile_of(domain, source(years), task, years)
+    mesh.say(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
+    correctors = {name: corrector.on(domain) for name, corrector in correctors.items()}
+    correctors = references(source(split.years("train")), task, split.years("train"), domain, mesh) | correctors
+    models = {name: corrector.bind(task) for name, corrector in correctors.items()}
+    land, oracle = land_share(archive, forecasts), open_oracle(archive, task, years, domain)
+    regions = region_weights(grid, land)
+    board = score_models(models, forecasts, regions, oracle, cfg.batch_size, cfg.seed, mesh)
     about = {
         "format": FORMAT, "split": cfg.split, "years": [min(years), max(years)], "members": forecasts.members,
         "inputs": inputs,
     }  # fmt: skip
-    tables = []
-    for target, folder in enumerate(folders):
-        scores = board.scores(target) | about
-        write_report(folder, scores, report_fields(board, scores, target, models, forecasts, land))
-        # The scores come last: where they are, the report is whole.
-        with atomic_write(folder / "scores.json", "w") as file:
-            json.dump(scores, file, indent=1, allow_nan=False)
-        tables.append(plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html")
-    print("\n\n".join(tables))
+    tables = [
+        publish(folder, board, target, about, models, forecasts, land, mesh) for target, folder in enumerate(folders)
+    ]
+    mesh.say("\n\n".join(tables))
 
 
-def references(source: Source, task: Task, years: Collection[int]) -> dict[str, Corrector]:
+def tile_of(domain: Domain, source: Source, task: Task, years: Collection[int]) -> ForecastDataset:
+    """Open the forecasts that are valid in `years` where the own tile of `domain` lies."""
+    rows, columns = domain.tile
+    return ForecastDataset(source, task, years, rows=rows, columns=columns)
+
+
+def references(source: Source, task: Task, years: Collection[int], domain: Domain, mesh: Mesh) -> dict[str, Corrector]:
     """Return the raw ensemble and climatology, the latter fitted on the training `years`."""
-    print("fitting climatology on the training years", flush=True)
+    mesh.say("fitting climatology on the training years")
+    # Cells do not ask each other, so that all ranks can share the globe, those of the data axis too.
+    shared = mesh.shared(domain.grid)
     return {
-        name: reference(name, task, lambda narrow: ForecastDataset(source, narrow, years))
+        name: reference(name, task, shared, lambda narrow: tile_of(shared, source, narrow, years)).on(domain)
         for name in ("raw", "climatology")
     }
 
@@ -103,7 +118,7 @@ def corrector_paths(cfg: DictConfig) -> dict[str, Path]:
 
 def describe(cfg: DictConfig, fingerprint: str, paths: Mapping[str, Path]) -> dict[str, Any]:
     """Return what the scores depend on: options, data, and the contents of the corrector files."""
-    options = {name: value for name, value in plain(cfg).items() if name not in ("run_dir", "correctors")}
+    options = {name: value for name, value in plain(cfg).items() if name not in ("run_dir", "correctors", "mesh")}
     return {
         "options": hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16],
         "data": fingerprint,
@@ -141,7 +156,7 @@ def land_share(archive: Archive, forecasts: ForecastDataset) -> np.ndarray | Non
     return archive.static["lsm"].values
 
 
-def open_oracle(archive: Archive, task: Task, years: Collection[int]) -> ForecastDataset | None:
+def open_oracle(archive: Archive, task: Task, years: Collection[int], domain: Domain) -> ForecastDataset | None:
     """Return the oracle's forecasts that are valid in `years`, or None where there are none."""
     if archive.oracle is None:
         return None
@@ -149,33 +164,50 @@ def open_oracle(archive: Archive, task: Task, years: Collection[int]) -> Forecas
     valid = starts[:, None] + np.array(task.lead_times)
     if not set(valid.astype("datetime64[Y]").astype(int).ravel() + 1970) & set(years):
         return None
-    return ForecastDataset(archive.oracle, task.only_targets(), years)
+    return tile_of(domain, archive.oracle, task.only_targets(), years)
 
 
-@torch.no_grad()
-def report_fields(
+def publish(
+    folder: Path,
     board: Scoreboard,
-    scores: Mapping[str, Any],
     target: int,
+    about: dict[str, Any],
     models: Mapping[str, Model],
     forecasts: Forecasts,
     land: np.ndarray | None,
-) -> Fields:
-    """Return what the report's maps are drawn from, at the longest lead time that was scored."""
-    best, lead = best_model(scores), int(board.lead_times.max())
-    place = board.task.lead_times.index(lead)
-    row = typical_forecast(board, target, best, lead)
-    batch = Sample(*(tensor[None] for tensor in forecasts[row]))
-    raw, corrected = models["raw"](batch), models[best](batch)
-    example = Example(
-        int(board.init_times[row]), lead,
-        *(field[0, target].numpy() for field in (batch.target, raw.mean, corrected.mean, corrected.std)),
-    )  # fmt: skip
-    maps = {
-        statistic: {name: tally.per_cell[statistic][place, target].value for name, tally in board.tallies.items()}
-        for statistic in ("crps", "error")
-    }
-    return Fields(board.grid, lead, maps["crps"], maps["error"], example, land)
+    mesh: Mesh,
+) -> str:
+    """Write scores and report of one target; return the table for people. All ranks draw the example."""
+
+    def choose() -> tuple[dict[str, Any], str, int]:
+        scores = board.scores(target) | about
+        return scores, (best := best_model(scores)), typical_forecast(board, target, best, lead)
+
+    def write() -> None:
+        place = board.task.lead_times.index(lead)
+        crps, bias = (
+            {name: tally.per_cell[statistic][place, target].value for name, tally in board.tallies.items()}
+            for statistic in ("crps", "error")
+        )
+        write_report(folder, scores, Fields(board.grid, lead, crps, bias, example, land))
+        # The scores come last: where they are, the report is whole.
+        with atomic_write(folder / "scores.json", "w") as file:
+            json.dump(scores, file, indent=1, allow_nan=False)
+
+    lead = int(board.lead_times.max())  # maps are of the longest one that was scored
+    scores, best, row = mesh.once(choose)
+    example = example_of(forecasts[row], target, models["raw"], models[best], mesh.domain(board.grid))
+    mesh.once(write)
+    return plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html"
+
+
+@torch.no_grad()
+def example_of(sample: Sample, target: int, raw: Model, model: Model, domain: Domain) -> Example:
+    """Return one forecast before and after its correction, on the whole grid of which `sample` is a tile."""
+    batch = Sample(*(tensor[None] for tensor in sample))
+    before, after = raw(batch), model(batch)
+    tiles = torch.stack([field[0, target] for field in (batch.target, before.mean, after.mean, after.std)])
+    return Example(int(sample.init_time), int(sample.lead_time), *assemble(tiles, domain).numpy())
 
 
 def typical_forecast(board: Scoreboard, target: int, best: str, lead: int) -> int:

@@ -1,14 +1,17 @@
-"""Scoring: every model on the same forecasts, which are read once."""
+"""Scoring: every model on the same forecasts, which are read once, by one process or by the ranks of a mesh."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from operator import add
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Subset
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
@@ -19,6 +22,8 @@ from evaluation.scoreboard import ORACLE, Scoreboard
 from evaluation.statistics import tie_breaker
 from models.distribution import Distribution
 from models.raw import Raw
+from models.spatial.domain import Domain
+from models.spatial.mesh import Mesh
 
 Model = Callable[[Sample], Distribution]
 """Takes a batch, returns a distribution over (B, T, H, W) in physical units."""
@@ -48,32 +53,56 @@ def score_models(
     oracle: Forecasts | None = None,
     batch_size: int = 8,
     seed: int = 0,
+    mesh: Mesh | None = None,
 ) -> Scoreboard:
     """Return the scoreboard of all `models`, and of the `oracle`'s ensemble where it covers a forecast.
 
     A cell without analysis, or without the whole raw ensemble, is scored for no model.
+
+    On a `mesh` all ranks must call this, with models and forecasts of their own tile and `regions` of the whole grid.
+    Ranks of the data axis take different forecasts. What the first rank gets is the scoreboard of all; that of
+    another knows only what this rank has seen.
     """
-    task, count = forecasts.task, len(forecasts)
+    mesh = mesh or Mesh.alone()
+    task, count, domain = forecasts.task, len(forecasts), mesh.domain(forecasts.grid)
     leads = {lead: number for number, lead in enumerate(task.lead_times)}
-    shape = (count, len(leads), len(task.targets), regions)
+    shape = (count, len(leads), len(task.targets), {name: field[domain.tile] for name, field in regions.items()})
     tallies = {name: Tally(name, *shape, bins=forecasts.members + 1) for name in models}
-    init_times, lead_times = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    progress, done = Progress(count), 0
-    for batch in batches(forecasts, batch_size):  # type: ignore[arg-type]
-        rows = np.arange(done, done + len(batch.target))
-        init_times[rows], lead_times[rows] = batch.init_time.numpy(), batch.lead_time.numpy()
+    times = torch.zeros(2, count, dtype=torch.int64)
+    progress = Progress(count)
+    for rows, batch in _share(forecasts, batch_size, mesh):
+        times[:, rows] = torch.stack([batch.init_time, batch.lead_time])
         places = np.array([leads[int(lead)] for lead in batch.lead_time])
-        truth, uniform = known_truth(batch, task), _uniform(batch, seed)
+        truth, uniform = known_truth(batch, task), _uniform(batch, seed, domain)
         for name, model in models.items():
             tallies[name].add(rows, places, model(batch), truth, uniform)
-        done += len(rows)
-        progress.show(done)
+        if mesh.first:
+            progress.show(int(rows[-1]) + 1)
+    init_times, lead_times = (mesh.sum(times) // mesh.tiles).numpy()  # every tile of a forecast knows its times
     ceiling = None
     if oracle is not None:
         ceiling = Tally(ORACLE, *shape, bins=oracle.members + 1)
         rows_of = {key: row for row, key in enumerate(zip(init_times.tolist(), lead_times.tolist(), strict=True))}
-        _add_oracle(ceiling, oracle, rows_of, leads, batch_size, seed)
-    return Scoreboard(task, forecasts.grid, regions, init_times, lead_times, tallies, ceiling, seed)
+        for _, batch in _share(oracle, batch_size, mesh):
+            _add_oracle(ceiling, batch, oracle.task, rows_of, leads, seed, domain)
+        ceiling = _merged(ceiling, mesh, domain)
+    merged = {name: _merged(tally, mesh, domain) for name, tally in tallies.items()}
+    return Scoreboard(task, forecasts.grid, regions, init_times, lead_times, merged, ceiling, seed)
+
+
+def _share(forecasts: Forecasts, batch_size: int, mesh: Mesh) -> Iterator[tuple[np.ndarray, Sample]]:
+    """Yield the batches that this rank scores, of every so many-th forecast, with their numbers among all."""
+    rows = np.arange(mesh.data_rank, len(forecasts), mesh.data)
+    for number, batch in enumerate(batches(Subset(forecasts, rows.tolist()), batch_size)):  # type: ignore[arg-type]
+        yield rows[number * batch_size :][:batch_size], batch
+
+
+def _merged(tally: Tally, mesh: Mesh, domain: Domain) -> Tally:
+    """Return on the first rank the tally of the whole grid and all forecasts, on others their own part of it."""
+    parts = mesh.gather(tally)
+    if parts is None:
+        return tally
+    return Tally.of_tiles([reduce(add, parts[tile :: mesh.tiles]) for tile in range(mesh.tiles)], domain)
 
 
 def known_truth(batch: Sample, task: Task) -> Tensor:
@@ -83,26 +112,28 @@ def known_truth(batch: Sample, task: Task) -> Tensor:
 
 def _add_oracle(
     tally: Tally,
-    oracle: Forecasts,
+    batch: Sample,
+    task: Task,
     rows_of: Mapping[tuple[int, int], int],
     leads: Mapping[int, int],
-    batch_size: int,
     seed: int,
+    domain: Domain,
 ) -> None:
-    model = Raw(oracle.task, oracle.grid)
-    for batch in batches(oracle, batch_size):  # type: ignore[arg-type]
-        keys = list(zip(batch.init_time.tolist(), batch.lead_time.tolist(), strict=True))
-        shared = [k for k, key in enumerate(keys) if key in rows_of]
-        if not shared:
-            continue
-        batch = Sample(*(tensor[shared] for tensor in batch))
-        rows = np.array([rows_of[keys[k]] for k in shared])
-        places = np.array([leads[int(lead)] for lead in batch.lead_time])
-        tally.add(rows, places, model(batch), known_truth(batch, oracle.task), _uniform(batch, seed))
+    """Count the forecasts of a batch of the oracle that are among those that are scored."""
+    keys = list(zip(batch.init_time.tolist(), batch.lead_time.tolist(), strict=True))
+    shared = [k for k, key in enumerate(keys) if key in rows_of]
+    if not shared:
+        return
+    batch = Sample(*(tensor[shared] for tensor in batch))
+    rows = np.array([rows_of[keys[k]] for k in shared])
+    places = np.array([leads[int(lead)] for lead in batch.lead_time])
+    tally.add(rows, places, Raw(task, domain)(batch), known_truth(batch, task), _uniform(batch, seed, domain))
 
 
-def _uniform(batch: Sample, seed: int) -> Tensor:
-    return tie_breaker(seed, batch.init_time, batch.lead_time, tuple(batch.target.shape[1:]))
+def _uniform(batch: Sample, seed: int, domain: Domain) -> Tensor:
+    # Drawn for the whole grid, so that a cell has the same draw whichever tile it is in.
+    shape = batch.target.shape[1], *domain.shape
+    return domain.cut(tie_breaker(seed, batch.init_time, batch.lead_time, shape))
 
 
 class Progress:

@@ -29,6 +29,7 @@ from models.coupling import ensemble_copula_coupling
 from models.distribution import Distribution
 from models.normalizer import Normalizer
 from models.spatial.domain import Domain
+from models.spatial.exchange import assemble
 
 FORMAT = 1
 
@@ -69,6 +70,14 @@ class Corrector(nn.Module):
             if target.bounds != (None, None):
                 members[:, :, index].clamp_(*target.bounds)
         return members
+
+    def on(self, domain: Grid | Domain) -> Corrector:
+        """Return this corrector for the own tile of its grid in `domain`."""
+        if self.domain.ranks == Domain.of(domain).ranks == 1:
+            return self
+        other = Corrector(self.task, domain, self.spec, self.static, self.provenance)
+        other.load_state_dict(self.state_dict())
+        return other.train(self.training)
 
     def bind(self, task: Task) -> Callable[[Sample], Distribution]:
         """Return this corrector as a function of samples of a wider task."""
@@ -124,15 +133,15 @@ class Corrector(nn.Module):
         return corrector.eval()
 
 
-def reference(name: str, task: Task, years_of: Callable[[Task], ForecastDataset]) -> Corrector:
+def reference(name: str, task: Task, grid: Grid | Domain, years_of: Callable[[Task], ForecastDataset]) -> Corrector:
     """Return the corrector `raw` or `climatology`, which need no training run.
 
-    `years_of(task)` opens the training years; climatology is fitted on them.
+    `years_of(task)` opens the training years, where the own tile of `grid` lies; climatology is fitted on them.
     """
     spec = {"_target_": {"raw": "models.raw.Raw", "climatology": "models.climatology.Climatology"}[name]}
     task = needs(spec, task)
     dataset = years_of(task)
-    corrector = Corrector(task, dataset.grid, spec, dataset.static)
+    corrector = Corrector(task, grid, spec, assemble(dataset.static, Domain.of(grid)))
     if name != "raw":
         corrector.fit(dataset)
     return corrector.eval()

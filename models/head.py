@@ -26,7 +26,9 @@ class GaussianHead(nn.Module):
         """Return the distribution over (B, T, H, W) for network output (B, 2T, H, W)."""
         members = sample.ensemble[:, :, self._targets]
         s = torch.sqrt(spread(members).square() + SMALLEST_SPREAD**2)
-        shift, stretch = output.float().chunk(2, dim=1)
+        # Scores are never taken in half precision.
+        output = output.to(torch.promote_types(output.dtype, torch.float32))
+        shift, stretch = output.chunk(2, dim=1)
         return Normal(members.mean(1) + s * shift, s * torch.exp(stretch.clamp(-8, 8)))
 
 

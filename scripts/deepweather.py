@@ -16,7 +16,7 @@ USAGE = "usage: deepweather VERB [option=value ...]\n\n" + "\n".join(
 
 
 def main() -> None:
-    """Run the verb exactly as `python -m MODULE` would: processes that Lightning starts again find their way."""
+    """Run the verb exactly as `python -m MODULE` would: processes that a mesh starts find their way."""
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help", "help"):
         print(f"{USAGE}\n\n`deepweather VERB --help` lists a verb's options.")
         return
@@ -28,6 +28,9 @@ def main() -> None:
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     # Threads that spin while they wait for each other slow a machine that others use as well five-fold.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Our one sentence, not the stack of a library's own log, unless it is asked for.
+    if os.environ.get("DEEPWEATHER_DEBUG") != "1":
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     runpy.run_module(VERBS[verb][0], run_name="__main__", alter_sys=True)
 
 

@@ -22,7 +22,7 @@ PATIENCE = 400
 def together(count, function, *arguments, timeout=180):
     """Call `function(rank, *arguments)` on `count` ranks of one gloo group; return the results by rank."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "models.corrector"])
+    context.set_forkserver_preload(["torch.distributed", "training.train"])
     with tempfile.NamedTemporaryFile() as meeting_point:
         pipes, ranks = [], []
         for rank in range(count):

@@ -13,24 +13,31 @@ from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Checkpoint
 
 from data_pipeline.files import atomic_path
 from data_pipeline.sample import Sample
+from models.spatial.mesh import Mesh
 
 
 class Checkpoints(Checkpoint):
     """Saves at the end of every epoch, every so many minutes in between, and when the run is told to stop.
 
     In the midst of an epoch it saves only between two steps, so that every part of the state is of the same step.
-    Each file appears whole or not at all.
+    Each file appears whole or not at all. Saving and stopping are common acts of all ranks of a mesh: what one of them
+    is told, all do after the same step.
     """
 
-    def __init__(self, folder: Path, minutes: float) -> None:
-        self.last, self.best = folder / "last.ckpt", folder / "best.ckpt"
+    def __init__(self, folder: Path, minutes: float, mesh: Mesh) -> None:
+        self.last, self.best, self._mesh = folder / "last.ckpt", folder / "best.ckpt", mesh
         self._seconds, self._saved = 60 * minutes, time.monotonic()
         self._score = math.inf
         self._stop = False
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Keep Lightning from answering SIGTERM: it would send a tensor to ranks that are about to exchange others."""
+        trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
 
     @contextmanager
     def stopping_gently(self) -> Iterator[None]:
@@ -57,11 +64,12 @@ class Checkpoints(Checkpoint):
         """Save if it is time; the last step of an epoch leaves that to the epoch's end."""
         if batch_idx + 1 == trainer.num_training_batches:
             return
-        due = self._stop or time.monotonic() - self._saved >= self._seconds
-        # Saving is a common act of all ranks, whose clocks differ.
-        if trainer.strategy.reduce_boolean_decision(due, all=False):
+        due = time.monotonic() - self._saved >= self._seconds
+        due, stop = self._mesh.sum(torch.tensor([due, self._stop], dtype=torch.int32)).tolist()
+        if due or stop:
             self._save(trainer, self.last)
-        self._stop_if_asked()
+        if stop:
+            raise KeyboardInterrupt
 
     def on_validation_batch_end(
         self,
@@ -87,10 +95,12 @@ class Checkpoints(Checkpoint):
     def _save(self, trainer: pl.Trainer, path: Path) -> None:
         with atomic_path(path) if trainer.is_global_zero else nullcontext(path) as partial:
             trainer.save_checkpoint(partial, weights_only=False)
+        # No rank goes on before the file is there under its name.
+        trainer.strategy.barrier()
         self._saved = time.monotonic()
 
     def _stop_if_asked(self) -> None:
-        if self._stop:
+        if self._mesh.sum(torch.tensor(int(self._stop))):
             raise KeyboardInterrupt
 
     def state_dict(self) -> dict[str, Any]:

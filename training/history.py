@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from torch import Tensor
 
 from data_pipeline.files import atomic_write
@@ -20,31 +21,30 @@ class History(pl.Callback):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._rows: list[dict[str, float]] = []
-        self._loss: float | Tensor = 0.0
-        self._samples = 0
+        self._sums: list[float] | Tensor = [0.0, 0.0]
         self._began = time.monotonic()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Say where the run starts from: the raw Gaussian ensemble, or the weights it goes on with."""
-        if trainer.sanity_checking:
+        if trainer.sanity_checking and trainer.is_global_zero:
             print(f"at the start: val_crps {float(trainer.callback_metrics['val_crps']):.4f}", flush=True)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin the mean of an epoch; not called for an epoch that goes on half-way."""
-        self._loss, self._samples = 0.0, 0
+        self._sums = [0.0, 0.0]
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
     ) -> None:
         """Add the batch to the mean; it stays on the device, so that the step need not wait for it."""
-        count = len(batch.target)
-        self._loss = self._loss + outputs["loss"].detach().double() * count
-        self._samples += count
+        sums = outputs["sums"]
+        self._sums = torch.as_tensor(self._sums, dtype=sums.dtype, device=sums.device) + sums
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the epoch's row."""
+        score, weight = torch.as_tensor(self._sums).tolist()
         row = {
-            "train_crps": float(self._loss) / self._samples,
+            "train_crps": score / weight if weight else 0.0,
             "val_crps": float(trainer.callback_metrics["val_crps"]),
         }
         pl_module.log("train_crps", row["train_crps"])
@@ -68,9 +68,9 @@ class History(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows and the mean that is under way, for the checkpoint."""
-        return {"rows": self._rows, "loss": float(self._loss), "samples": self._samples}
+        return {"rows": self._rows, "sums": torch.as_tensor(self._sums).tolist()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take them back from a checkpoint."""
         self._rows = list(state_dict["rows"])
-        self._loss, self._samples = state_dict["loss"], state_dict["samples"]
+        self._sums = state_dict["sums"]

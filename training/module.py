@@ -12,6 +12,7 @@ from data_pipeline.sample import Sample
 from models.corrector import Corrector
 from models.distribution import Distribution
 from models.spatial.dropout import drawn_for
+from models.spatial.mesh import Mesh
 from training.schedule import Schedule
 
 
@@ -19,28 +20,42 @@ class CorrectionModule(pl.LightningModule):
     """Minimises the mean CRPS over cells, targets and forecasts, each cell weighted by its area.
 
     The score is taken in normalised units, so that targets of different size count alike. An epoch has `steps` steps.
+    On a mesh the mean is that over all its ranks, whatever the sizes of tiles and batches.
     """
 
     area: Tensor
 
-    def __init__(self, corrector: Corrector, schedule: Schedule, steps: int) -> None:
+    def __init__(self, corrector: Corrector, schedule: Schedule, steps: int, mesh: Mesh) -> None:
         super().__init__()
-        self.corrector, self.schedule, self._steps = corrector, schedule, steps
+        self.corrector, self.schedule, self.mesh, self._steps = corrector, schedule, mesh, steps
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
+        self._validated: list[Tensor] = []
 
-    def training_step(self, batch: Sample, index: int) -> Tensor:
-        """Return the loss of a batch; `History` takes the mean over an epoch."""
+    def training_step(self, batch: Sample, index: int) -> dict[str, Tensor]:
+        """Return the own share of the loss, times the ranks; and the sums of all, of which `History` takes the mean."""
         with drawn_for(batch):
-            return self._score(batch)
+            score, weight = self.crps(batch)
+        sums = self.mesh.sum(torch.stack([score.detach().double(), weight.double()]))
+        return {"loss": score * (self.mesh.ranks / at_least_tiny(sums[1])).to(score), "sums": sums}
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin anew."""
+        self._validated = []
 
     def validation_step(self, batch: Sample, index: int) -> None:
-        """Log the score of a batch of validation years."""
-        self.log("val_crps", self._score(batch), batch_size=len(batch.target))
+        """Keep the score of a batch of validation years, on its device."""
+        self._validated.append(torch.stack(self.crps(batch)).double())
 
-    def _score(self, batch: Sample) -> Tensor:
+    def on_validation_epoch_end(self) -> None:
+        """Log the score of all."""
+        score, weight = self.mesh.sum(torch.stack(self._validated).sum(0))
+        self.log("val_crps", score / at_least_tiny(weight))
+
+    def crps(self, batch: Sample) -> tuple[Tensor, Tensor]:
+        """Return what the own tile of a batch adds to the weighted sum of the score, and to the sum of the weights."""
         sample = self.corrector.normalizer(batch)
-        return weighted_crps(self.corrector.model(sample), sample.target, self.area)
+        return weighted_crps(self.corrector.model(sample), sample.target, self.corrector.domain.cut(self.area))
 
     def on_train_epoch_start(self) -> None:
         """Tell the loader which epoch comes; one that goes on half-way knows it from the checkpoint."""
@@ -65,10 +80,15 @@ class CorrectionModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
 
 
-def weighted_crps(distribution: Distribution, truth: Tensor, area: Tensor) -> Tensor:
-    """Return the mean CRPS weighted by `area` (H, W) over all (B, T, H, W) where there is a truth."""
+def weighted_crps(distribution: Distribution, truth: Tensor, area: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of the CRPS weighted by `area` (H, W) over all (B, T, H, W) with a truth, and that of weights."""
     known = torch.isfinite(truth)
     # The score of an unknown truth is taken at the mean and given no weight: NaN would poison the gradient.
     crps = distribution.crps(torch.where(known, truth, distribution.mean.detach()))
     weight = known * area
-    return (crps * weight).sum() / weight.sum().clamp(min=torch.finfo(area.dtype).tiny)
+    return (crps * weight).sum(), weight.sum()
+
+
+def at_least_tiny(weight: Tensor) -> Tensor:
+    """Return a sum of weights by which one can divide: where no truth is known at all, the mean is 0."""
+    return weight.clamp(min=torch.finfo(torch.float32).tiny)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from data_pipeline.checks import between, one_of, positive, whole
+from data_pipeline.checks import between, one_of, positive, whole, yes_or_no
+from data_pipeline.errors import InputError
 
 Precision = Literal["32-true", "bf16-mixed"]
+Compression = Literal["none", "fp16", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,10 @@ class Schedule:
 
     `patience` epochs without a better validation score end the run early. `accelerator` and `precision` go to
     Lightning as they are. A run that is killed loses no more than `checkpoint_minutes` of work.
+
+    `mesh` is [data, spatial] or [data, bands, sectors]: how many ranks share a batch, and how many share each sample.
+    With `sharded`, each keeps but its part of weights and optimizer (FSDP); `compression` is how gradients travel.
+    A rank that the others have not heard of for `timeout_minutes` is given up.
     """
 
     epochs: int = 15
@@ -28,6 +35,10 @@ class Schedule:
     accelerator: str = "auto"
     precision: Precision = "32-true"
     checkpoint_minutes: float = 10.0
+    mesh: Sequence[int] = field(default_factory=lambda: [1, 1])
+    sharded: bool = False
+    compression: Compression = "none"
+    timeout_minutes: float = 10.0
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience"):
@@ -36,6 +47,13 @@ class Schedule:
         positive("trainer.learning_rate", self.learning_rate)
         positive("trainer.gradient_clip", self.gradient_clip)
         positive("trainer.checkpoint_minutes", self.checkpoint_minutes)
+        positive("trainer.timeout_minutes", self.timeout_minutes)
         between("trainer.weight_decay", self.weight_decay, 0, 1)
         one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
         one_of("trainer.precision", self.precision, get_args(Precision))
+        one_of("trainer.compression", self.compression, get_args(Compression))
+        yes_or_no("trainer.sharded", self.sharded)
+        if self.sharded and self.compression != "none":
+            raise InputError(
+                "trainer.compression is of gradients that are whole on every rank; choose it or trainer.sharded=true"
+            )

@@ -79,7 +79,7 @@ class Prefetcher:
         return {"epoch": self._epoch, "step": self._step, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; a state of another stream is refused."""
+        """Go on from there, on any number of ranks; a state of another stream is refused."""
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise InputError(
@@ -90,7 +90,7 @@ class Prefetcher:
 
     def _identity(self) -> dict[str, int]:
         stream = self._stream
-        return {"seed": stream.seed, "count": stream.count, "batch_size": stream.batch_size, "ranks": stream.ranks}
+        return {"seed": stream.seed, "count": stream.count, "batch_size": stream.batch_size}
 
     def close(self) -> None:
         """Stop reading ahead."""

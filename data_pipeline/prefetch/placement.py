@@ -31,11 +31,9 @@ class Reads:
         """Walk through the whole stream."""
         counts = np.zeros((stream.ranks, stream.count), np.int32)
         first = np.full((stream.ranks, stream.count), NEVER)
-        rank = stream.dealt()
-        positions = np.flatnonzero(rank >= 0)
-        rank = rank[positions]
+        rank, positions = stream.dealt(), np.arange(stream.count)
         for epoch in range(stream.epochs):
-            sample = stream.order(epoch)[positions]
+            sample = stream.order(epoch)
             # A sample comes once in an epoch, so no pair (rank, sample) comes twice in this addition.
             counts[rank, sample] += 1
             first[rank, sample] = np.minimum(first[rank, sample], epoch * stream.count + positions)

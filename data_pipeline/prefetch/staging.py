@@ -9,10 +9,14 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch.utils.data import default_collate
 
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.sample import Sample
+
+PATIENCE = 5.0
+"""Seconds that a thread may take to end."""
 
 
 class _Failure(NamedTuple):
@@ -66,19 +70,26 @@ class Staging:
         return batch
 
     def close(self, error: BaseException | None = None) -> None:
-        """Stop the threads; each ends after the read it is at. Who waits for a batch is told why there is none."""
+        """Stop the threads; each ends after the read it is at. Who waits for a batch is told why there is none.
+
+        Waits for them, but not for one that hangs: a thread in the midst of a library when Python ends takes it down.
+        """
         with self._changed:
             self._closed = True
             self._staged.clear()
             self._changed.notify_all()
         self._wanted.release()
         self._ready.put(_Failure(error or ClosedError("no batches come from staging that was closed")))
+        if threading.current_thread() not in self._threads:
+            for thread in self._threads:
+                thread.join(PATIENCE)
 
     def _claim(self) -> tuple[int, int] | None:
         """Return place and number of the next sample to fetch, None if there is no room or nothing left."""
         if self._claimed - self._taken >= self._slots:
             return None
-        if not self._upcoming and not self._ended:
+        # An empty block, of a step that this rank but watches, is not the end.
+        while not self._upcoming and not self._ended:
             block = next(self._blocks, None)
             if block is None:
                 self._ended = True
@@ -147,6 +158,8 @@ class Staging:
             if self._closed or not self._sizes:
                 return None
             size = self._sizes.popleft()
+        if not size:
+            return self._bystander()
         samples = []
         for _ in range(size):
             with self._changed:
@@ -163,3 +176,14 @@ class Staging:
             return default_collate(samples)
         except Exception as error:
             return _Failure(error)
+
+    def _bystander(self) -> Sample | _Failure:
+        """Return a batch without truth, for a rank that has no sample of its own in a step that all take.
+
+        Not one without samples, which few layers know how to treat.
+        """
+        try:
+            batch = default_collate([self._tiers.fetch(0)])
+        except BaseException as error:
+            return _Failure(error)
+        return batch._replace(target=torch.full_like(batch.target, torch.nan))

@@ -17,8 +17,8 @@ class Stream:
     """One permutation of `count` samples per epoch, named by seed and epoch, cut into batches, dealt to `ranks`.
 
     Batch b of an epoch is positions [bB, (b + 1)B) of its permutation; rank i of N takes the i-th block of
-    ceil(size / N) of them. A last batch so small that a rank would get nothing is left out, for ranks that step
-    together must take the same number of steps. An ordered stream (`shuffled=False`) is the same in every epoch.
+    ceil(size / N) of them. Of a last batch that is too small for all, some get nothing, but take the step with the
+    others. An ordered stream (`shuffled=False`) is the same in every epoch.
     """
 
     count: int
@@ -32,7 +32,8 @@ class Stream:
         for name in ("count", "batch_size", "epochs", "ranks"):
             whole(name, getattr(self, name), 1)
         whole("seed", self.seed, 0)
-        if not self._feeds_all(size := min(self.batch_size, self.count)):
+        size = min(self.batch_size, self.count)
+        if (self.ranks - 1) * -(-size // self.ranks) >= size:
             raise InputError(
                 f"{self.count} samples in batches of {size} leave some of {self.ranks} processes without work; "
                 "make trainer.batch_size a multiple of the number of processes, or use fewer"
@@ -41,12 +42,7 @@ class Stream:
     @property
     def steps(self) -> int:
         """Batches of an epoch."""
-        whole_ones, rest = divmod(self.count, self.batch_size)
-        return whole_ones + self._feeds_all(rest)
-
-    def _feeds_all(self, size: int) -> bool:
-        """Whether a batch of that size has a sample for every rank."""
-        return (self.ranks - 1) * -(-size // self.ranks) < size
+        return -(-self.count // self.batch_size)
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the permutation of an epoch."""
@@ -56,12 +52,11 @@ class Stream:
         return torch.randperm(self.count, generator=generator).numpy()
 
     def dealt(self) -> np.ndarray:
-        """Return which rank gets each position of an epoch, -1 where none does."""
+        """Return which rank gets each position of an epoch."""
         positions = np.arange(self.count)
         start = positions - positions % self.batch_size
         size = np.minimum(self.batch_size, self.count - start)
-        rank = (positions - start) // -(-size // self.ranks)
-        return np.where(start // self.batch_size < self.steps, rank, -1)
+        return (positions - start) // -(-size // self.ranks)
 
     def blocks(self, rank: int = 0, epoch: int = 0, step: int = 0) -> Iterator[np.ndarray]:
         """Yield the samples of every batch of `rank`, from that step of that epoch to the end of the last epoch."""

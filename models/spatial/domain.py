@@ -6,6 +6,7 @@ single rank, so a model that is written for one device is written for many.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -25,7 +26,8 @@ Cuts = tuple[int, ...]
 class Domain:
     """`grid` in tiles: rank r of `group` has tile row r // n and tile column r % n, of n tile columns.
 
-    `rank` is the own one. The grid's shape, weights and neighbourhood are those of the whole globe.
+    `rank` is the own one. The grid's shape, weights and neighbourhood are those of the whole globe. `everyone` are all
+    ranks that step together, those that have the same tile of other samples included.
     """
 
     grid: Grid
@@ -33,6 +35,7 @@ class Domain:
     column_cuts: Cuts
     rank: int = 0
     group: ProcessGroup | None = field(default=None, compare=False, repr=False)
+    everyone: ProcessGroup | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, cuts, size in zip(("rows", "columns"), (self.row_cuts, self.column_cuts), self.shape, strict=True):
@@ -49,10 +52,16 @@ class Domain:
 
     @classmethod
     def split(
-        cls, grid: Grid, bands: int, sectors: int = 1, rank: int = 0, group: ProcessGroup | None = None
+        cls,
+        grid: Grid,
+        bands: int,
+        sectors: int = 1,
+        rank: int = 0,
+        group: ProcessGroup | None = None,
+        everyone: ProcessGroup | None = None,
     ) -> Domain:
         """Deal out `grid` to `bands` times `sectors` ranks, as evenly as whole rows and columns allow."""
-        return cls(grid, _even(grid.shape[0], bands), _even(grid.shape[1], sectors), rank, group)
+        return cls(grid, _even(grid.shape[0], bands), _even(grid.shape[1], sectors), rank, group, everyone)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -80,6 +89,16 @@ class Domain:
         rows, columns = self.tile
         return rows.stop - rows.start, columns.stop - columns.start
 
+    @property
+    def sharers(self) -> str:
+        """Name of the group that shares the grid, none for one rank: by names operators of a library know groups."""
+        return self.group.group_name if self.group and self.ranks > 1 else ""
+
+    @property
+    def steppers(self) -> str:
+        """Name of the group of all ranks that step together, or of those that share the grid if there are no others."""
+        return self.everyone.group_name if self.everyone else self.sharers
+
     def tile_of(self, rank: int) -> tuple[slice, slice]:
         """Return rows and columns of any rank."""
         i, j = divmod(rank, self.tiles[1])
@@ -88,6 +107,11 @@ class Domain:
     def cut(self, field: Tensor) -> Tensor:
         """Return the own part of a field (..., H, W) on the whole grid."""
         return field[..., self.tile[0], self.tile[1]] if self.ranks > 1 else field
+
+    def join(self, tiles: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the whole of a field (..., H, W) from the tiles of all ranks, in their order."""
+        n = self.tiles[1]
+        return np.block([list(tiles[k : k + n]) for k in range(0, self.ranks, n)])
 
     def coarsen(self) -> Domain:
         """Return the domain of every second row and column; a point is owned where its fine one is."""

@@ -13,6 +13,9 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from models.spatial.domain import Domain
 
+BAND = 16
+"""Rows whose masks are drawn together: a rank draws those that its tile has a part in, not the globe's."""
+
 _names: list[int] | None = None
 
 
@@ -45,11 +48,23 @@ class Dropout(nn.Module):
         if not self.training or not self.share:
             return x
         turn = int(torch.randint(1 << 31, ()))
-        shape = (x.shape[1], 1, 1) if self.channels else (x.shape[1], *self.out.shape)
-        generator = torch.Generator(x.device)
-        masks = []
-        for name in _names or range(len(x)):
-            generator.manual_seed((turn * 6_364_136_223_846_793_005 + name) % (1 << 63))
-            mask = torch.rand(shape, generator=generator, device=x.device) >= self.share
-            masks.append(mask if self.channels else self.out.cut(mask))
-        return x * torch.stack(masks) / (1 - self.share)
+        names = _names or range(len(x))
+        masks = torch.stack([self._kept(x, turn * 6_364_136_223_846_793_005 + name) for name in names])
+        return x * masks / (1 - self.share)
+
+    def _kept(self, x: Tensor, name: int) -> Tensor:
+        """Return which channels, or which cells of the own tile, of the forecast of this name are kept."""
+        C = x.shape[1]
+        if self.channels:
+            return self._drawn(x, name, C, 1, 1)
+        (rows, columns), W = self.out.tile, self.out.shape[1]
+        first, last = rows.start // BAND, -(-rows.stop // BAND)
+        bands = [
+            self._drawn(x, name * 1_442_695_040_888_963_407 + band, C, BAND, W)[..., columns]
+            for band in range(first, last)
+        ]
+        return torch.cat(bands, -2)[..., rows.start - first * BAND : rows.stop - first * BAND, :]
+
+    def _drawn(self, x: Tensor, name: int, *shape: int) -> Tensor:
+        generator = torch.Generator(x.device).manual_seed(name % (1 << 63))
+        return torch.rand(shape, generator=generator, device=x.device) >= self.share

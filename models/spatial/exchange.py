@@ -7,7 +7,7 @@ node for each exchange on every rank, also on one that only sends: then the exch
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from weakref import WeakValueDictionary
@@ -45,20 +45,62 @@ class Exchange:
         self.domain, self.group = domain, domain.group
         self.plan = make_plan(domain, windows, beyond_zero)
         self._indices: dict[torch.device, Indices] = {}
-        self._number = next(_numbers)
-        _EXCHANGES[self._number] = self
+        self.number = next(_numbers)
+        EXCHANGES[self.number] = self
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the own window (..., h, w) of a field of which every rank has its tile (..., H, W)."""
+        self.check(x)
+        return _fetch(at_work(x), self.number)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse a field that is not that of the own tile."""
         if x.shape[-2:] != self.domain.own_shape:
             raise ValueError(
                 f"rank {self.domain.rank} of {self.domain.ranks} has a field of {tuple(x.shape[-2:])} cells where its "
                 f"tile of {self.domain.grid} has {self.domain.own_shape}"
             )
-        if torch.is_autocast_enabled(x.device.type):
-            # What is computed with is what travels.
-            x = x.to(torch.get_autocast_dtype(x.device.type))
-        return _fetch(x, self._number)
+
+    def send(self, x: Tensor) -> Swap:
+        """Start sending what others lack of the own tile `x`; `fill` puts what they send into a window."""
+        flat = x.flatten(-2)
+        parcels = [flat.index_select(-1, cells) for cells in self.indices(x.device).sends]
+        return Swap(parcels, self.plan.receives, self.group, "halo")
+
+    def begin(self, x: Tensor) -> Tensor:
+        """Return the own window with what the own tile `x` has of it; the cells of others may hold anything."""
+        plan, index = self.plan, self.indices(x.device)
+        window = (x.new_empty if plan.whole else x.new_zeros)(*x.shape[:-2], *plan.shape)
+        window[..., *plan.window] = x[..., *plan.tile]
+        _cells(window).index_copy_(-1, index.own_to, x.flatten(-2).index_select(-1, index.own_from))
+        return window
+
+    def fill(self, window: Tensor, received: Tensor) -> None:
+        """Put what others have sent into its places."""
+        index = self.indices(window.device)
+        if len(index.foreign_to):
+            _cells(window).index_copy_(-1, index.foreign_to, received.index_select(-1, index.foreign_from))
+
+    def send_back(self, foreign: Tensor) -> Swap:
+        """Start sending the gradient of what was received; `add` takes what comes of what was sent."""
+        counts = [len(cells) for cells in self.indices(foreign.device).sends]
+        return Swap(list(foreign.split(self.plan.receives, -1)), counts, self.group, "halo gradient")
+
+    def begin_back(self, gradient: Tensor) -> Tensor:
+        """Return the gradient of the own tile as far as it comes from that of the own window."""
+        plan, index = self.plan, self.indices(gradient.device)
+        whole = all(part == slice(0, size) for part, size in zip(plan.tile, self.domain.own_shape, strict=True))
+        tile = (gradient.new_empty if whole else gradient.new_zeros)(*gradient.shape[:-2], *self.domain.own_shape)
+        tile[..., *plan.tile] = gradient[..., *plan.window]
+        _cells(tile).index_add_(-1, index.own_from, gradient.flatten(-2).index_select(-1, index.own_to))
+        return tile
+
+    def add(self, tile: Tensor, returned: Tensor) -> None:
+        """Add the gradients that others have of what they were sent."""
+        flat, sends = _cells(tile), self.indices(tile.device).sends
+        for cells, part in zip(sends, returned.split([len(cells) for cells in sends], -1), strict=True):
+            if len(cells):
+                flat.index_add_(-1, cells, part)
 
     def indices(self, device: torch.device) -> Indices:
         """Return the plan's indices as tensors on `device`."""
@@ -82,53 +124,41 @@ class Indices:
         self.sends = [torch.from_numpy(cells).to(device) for cells in plan.sends]
 
 
-_EXCHANGES: WeakValueDictionary[int, Exchange] = WeakValueDictionary()
+EXCHANGES: WeakValueDictionary[int, Exchange] = WeakValueDictionary()
 """By number, for an operator of a library takes no objects."""
 _numbers = count()
 
 
 @torch.library.custom_op("deepweather::fetch", mutates_args=())
 def _fetch(x: Tensor, exchange: int) -> Tensor:
-    this = _EXCHANGES[exchange]
-    plan, index, flat = this.plan, this.indices(x.device), x.flatten(-2)
-    parcels = [flat.index_select(-1, cells) for cells in index.sends]
-    received = _swap(parcels, plan.receives, this.group, "halo")
-    window = (x.new_empty if plan.whole else x.new_zeros)(*x.shape[:-2], *plan.shape)
-    window[..., *plan.window] = x[..., *plan.tile]
-    rim = window.view(*x.shape[:-2], -1)
-    rim.index_copy_(-1, index.own_to, flat.index_select(-1, index.own_from))
-    if len(index.foreign_to):
-        rim.index_copy_(-1, index.foreign_to, received.index_select(-1, index.foreign_from))
+    this = EXCHANGES[exchange]
+    under_way = this.send(x)
+    window = this.begin(x)
+    this.fill(window, under_way.finish())
     return window
 
 
 @_fetch.register_fake
 def _(x: Tensor, exchange: int) -> Tensor:
-    return x.new_empty(*x.shape[:-2], *_EXCHANGES[exchange].plan.shape)
+    return x.new_empty(*x.shape[:-2], *EXCHANGES[exchange].plan.shape)
 
 
 @torch.library.custom_op("deepweather::fetch_adjoint", mutates_args=())
 def _fetch_adjoint(gradient: Tensor, exchange: int) -> Tensor:
-    this = _EXCHANGES[exchange]
-    plan, index, rim = this.plan, this.indices(gradient.device), gradient.flatten(-2)
-    tile = gradient.new_zeros(*gradient.shape[:-2], *this.domain.own_shape)
-    tile[..., *plan.tile] = gradient[..., *plan.window]
-    flat = tile.view(*tile.shape[:-2], -1)
-    flat.index_add_(-1, index.own_from, rim.index_select(-1, index.own_to))
-    foreign = gradient.new_zeros(*gradient.shape[:-2], sum(plan.receives))
+    this = EXCHANGES[exchange]
+    index = this.indices(gradient.device)
+    foreign = gradient.new_zeros(*gradient.shape[:-2], sum(this.plan.receives))
     if len(index.foreign_to):
-        foreign.index_add_(-1, index.foreign_from, rim.index_select(-1, index.foreign_to))
-    counts = [len(cells) for cells in index.sends]
-    returned = _swap(list(foreign.split(plan.receives, -1)), counts, this.group, "halo gradient")
-    for cells, part in zip(index.sends, returned.split(counts, -1), strict=True):
-        if len(cells):
-            flat.index_add_(-1, cells, part)
+        foreign.index_add_(-1, index.foreign_from, gradient.flatten(-2).index_select(-1, index.foreign_to))
+    under_way = this.send_back(foreign)
+    tile = this.begin_back(gradient)
+    this.add(tile, under_way.finish())
     return tile
 
 
 @_fetch_adjoint.register_fake
 def _(gradient: Tensor, exchange: int) -> Tensor:
-    return gradient.new_empty(*gradient.shape[:-2], *_EXCHANGES[exchange].domain.own_shape)
+    return gradient.new_empty(*gradient.shape[:-2], *EXCHANGES[exchange].domain.own_shape)
 
 
 def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, int], output: Tensor) -> None:
@@ -139,25 +169,52 @@ _fetch.register_autograd(lambda ctx, g: (_fetch_adjoint(g.contiguous(), ctx.exch
 _fetch_adjoint.register_autograd(lambda ctx, g: (_fetch(g.contiguous(), ctx.exchange), None), setup_context=_keep)
 
 
-def _swap(parcels: list[Tensor], counts: list[int] | tuple[int, ...], group: ProcessGroup | None, kind: str) -> Tensor:
-    """Send `parcels[q]` (..., n) to rank q of the group and return what comes, `counts[q]` cells from rank q."""
-    like = parcels[0]
-    received = [like.new_empty(*like.shape[:-1], count) for count in counts]
-    operations = []
-    for peer, (parcel, place) in enumerate(zip(parcels, received, strict=True)):
-        if place.numel():
-            operations.append(dist.P2POp(dist.irecv, place, group=group, group_peer=peer))
-        if parcel.numel():
-            operations.append(dist.P2POp(dist.isend, parcel.contiguous(), group=group, group_peer=peer))
-            _count(kind, parcel)
-    for work in dist.batch_isend_irecv(operations) if operations else ():
-        work.wait()
-    return torch.cat(received, -1)
+class Swap:
+    """Messages among all ranks of a group, under way from its making until `finish`.
+
+    `parcels[q]` (..., n) goes to rank q of the group, and `counts[q]` cells come from there.
+    """
+
+    def __init__(self, parcels: list[Tensor], counts: Sequence[int], group: ProcessGroup | None, kind: str) -> None:
+        like = parcels[0]
+        self._received = [like.new_empty(*like.shape[:-1], count) for count in counts]
+        # Kept until the end: what is being sent must stay in memory.
+        self._messages = []
+        for peer, (parcel, place) in enumerate(zip(parcels, self._received, strict=True)):
+            if place.numel():
+                self._messages.append(dist.P2POp(dist.irecv, place, group=group, group_peer=peer))
+            if parcel.numel():
+                self._messages.append(dist.P2POp(dist.isend, parcel.contiguous(), group=group, group_peer=peer))
+                _count(kind, parcel)
+        self._works = dist.batch_isend_irecv(self._messages) if self._messages else []
+
+    def finish(self) -> Tensor:
+        """Wait for all messages, once; return what came (..., sum of counts), in the order of the ranks."""
+        for work in self._works:
+            work.wait()
+        return torch.cat(self._received, -1)
+
+
+def _cells(field: Tensor) -> Tensor:
+    """Return a view (..., H W) of a field, to write into."""
+    return field.view(*field.shape[:-2], -1)
+
+
+def at_work(x: Tensor) -> Tensor:
+    """Return `x` in the type that autocast computes with, if it is on: what is computed with is what travels."""
+    if not torch.is_autocast_enabled(x.device.type) or x.dtype is torch.float64:
+        return x
+    return x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def allsum(x: Tensor, domain: Domain) -> Tensor:
     """Return the sum of `x` over the ranks that share the domain."""
-    return _allsum(x, domain.group.group_name) if domain.ranks > 1 and domain.group else x
+    return sum_over(domain.sharers, x)
+
+
+def sum_over(group: str, x: Tensor) -> Tensor:
+    """Return the sum of `x` over the ranks of the group of this name; without one, `x`."""
+    return _allsum(x, group) if group else x
 
 
 def assemble(tile: Tensor, domain: Domain) -> Tensor:

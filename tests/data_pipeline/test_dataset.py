@@ -146,7 +146,7 @@ def test_a_band_of_rows_is_cut_out_of_everything(archive, rows):
 
 @pytest.mark.parametrize("rows", [slice(2, 2), slice(0, 4, 2), slice(4, 1, -1)])
 def test_what_is_not_a_band_is_our_mistake(archive, rows):
-    with pytest.raises(ValueError, match="rows must be a band of latitudes"):
+    with pytest.raises(ValueError, match="rows and columns must be some that follow"):
         ForecastDataset(archive, TASK, [2016], rows=rows)
 
 

@@ -22,6 +22,7 @@ from evaluation.scoring import score_models
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.raw import Raw
+from models.spatial.domain import Domain
 
 GRID = Grid.regular(7, 12)
 
@@ -173,9 +174,9 @@ def test_a_leak_is_an_error_and_nothing_is_written(archive, emos, deepweather, t
 
 
 def test_an_oracle_of_other_years_is_no_oracle(archive):
-    task = Task("t", ["2t"], ["2t"], [48])
-    assert evaluate.open_oracle(archive, task, [2015]) is None
-    assert len(evaluate.open_oracle(archive, task, [2016])) == 20
+    task, domain = Task("t", ["2t"], ["2t"], [48]), Domain.of(GRID)
+    assert evaluate.open_oracle(archive, task, [2015], domain) is None
+    assert len(evaluate.open_oracle(archive, task, [2016], domain)) == 20
 
 
 def test_land_of_another_grid_is_not_used(archive):

@@ -15,10 +15,11 @@ from data_pipeline.prefetch.budget import Budget
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import Normal
+from models.spatial.mesh import Mesh
 from training.data import cached
+from training.descent import descend, score
 from training.module import CorrectionModule, weighted_crps
 from training.schedule import Schedule
-from training.train import descend, score
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
 GRID = Grid.regular(9, 12)
@@ -31,18 +32,18 @@ def module(toy, epochs=6, **options):
     corrector = Corrector(TASK, GRID, MLP, data.static)
     corrector.fit(data)
     schedule = Schedule(epochs=epochs, batch_size=8, learning_rate=2e-2, accelerator="cpu", **options)
-    return CorrectionModule(corrector, schedule, len(data) // schedule.batch_size), data
+    return CorrectionModule(corrector, schedule, len(data) // schedule.batch_size, Mesh.alone()), data
 
 
 def run(net, train, val, folder, budget=None):
     """Train `net` as the verb does."""
-    with cached(train, val, budget or Budget(), net.schedule) as data:
+    with cached(train, val, budget or Budget(), net.schedule, net.mesh) as data:
         descend(net, data, folder)
 
 
 def score_of(net, dataset):
-    with cached(dataset, dataset, Budget(), net.schedule) as data:
-        return score(net, data.val)
+    with cached(dataset, dataset, Budget(), net.schedule, net.mesh) as data:
+        return score(net, data.val_batches)
 
 
 def assert_same_run(ours, theirs, folder):
@@ -169,13 +170,13 @@ def test_the_second_signal_does_not_wait_for_the_step(toy, tmp_path, monkeypatch
 
 
 def test_the_best_weights_are_kept_though_the_first_score_is_none(toy, tmp_path, monkeypatch):
-    original = CorrectionModule.validation_step
+    original = CorrectionModule.on_validation_epoch_end
 
-    def validation_step(self, batch, index):
-        self.log("val_crps", math.nan) if self.global_step < 8 else original(self, batch, index)
+    def on_validation_epoch_end(self):
+        self.log("val_crps", math.nan) if self.global_step < 8 else original(self)
 
-    monkeypatch.setattr(CorrectionModule, "validation_step", validation_step)
-    monkeypatch.setattr("training.train.EarlyStopping", lambda *a, **k: pl.Callback())
+    monkeypatch.setattr(CorrectionModule, "on_validation_epoch_end", on_validation_epoch_end)
+    monkeypatch.setattr("training.descent.EarlyStopping", lambda *a, **k: pl.Callback())
     net, train = module(toy, epochs=3)
     run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
     assert torch.load(tmp_path / "checkpoints/best.ckpt", weights_only=True)["global_step"] > 4
@@ -196,7 +197,8 @@ def test_unknown_truth_has_no_weight_and_leaves_the_gradient_alone():
     truth = torch.tensor([[[[1.0, float("nan")], [3.0, 4.0]]]])
     area = torch.tensor([[0.5, 0.5], [1.5, 1.5]])
     mu = torch.zeros(1, 1, 2, 2, requires_grad=True)
-    loss = weighted_crps(Normal(mu, torch.ones(1, 1, 2, 2)), truth, area)
+    total, weight = weighted_crps(Normal(mu, torch.ones(1, 1, 2, 2)), truth, area)
+    loss = total / weight
     loss.backward()
     each = Normal(torch.zeros(3), torch.ones(3)).crps(torch.tensor([1.0, 3.0, 4.0]))
     assert float(loss.detach()) == pytest.approx(float((each * torch.tensor([0.5, 1.5, 1.5])).sum() / 3.5))

@@ -41,11 +41,13 @@ def test_the_ranks_share_every_batch_as_the_paper_says(count, batch_size, ranks,
             batch = order[step * batch_size : (step + 1) * batch_size]
             parts = [blocks[rank][epoch * stream.steps + step].tolist() for rank in range(ranks)]
             assert [sample for part in parts for sample in part] == batch
-            assert min(map(len, parts)) > 0
-            assert {len(part) for part in parts[:-1]} <= {-(-len(batch) // ranks)}
+            share = -(-len(batch) // ranks)
+            assert [len(part) for part in parts] == [
+                min(share, max(0, len(batch) - rank * share)) for rank in range(ranks)
+            ]
             for rank, part in enumerate(parts):
                 seen += [(sample, rank) for sample in part]
-        assert seen == [(order[k], dealt[k]) for k in range(count) if dealt[k] >= 0]
+        assert seen == [(order[k], dealt[k]) for k in range(count)]
     assert len(blocks[0]) == epochs * stream.steps
 
 
@@ -55,10 +57,11 @@ def test_what_is_left_of_a_stream_is_its_end():
     assert [block.tolist() for block in stream.blocks(1, epoch=1, step=2)] == everything[stream.steps + 2 :]
 
 
-def test_one_process_sees_every_sample_and_no_process_is_left_without_work():
+def test_every_number_of_processes_takes_the_same_steps_and_none_is_always_without_work():
     assert Stream(50, 8).steps == 7
     assert Stream(50, 8, ranks=2).steps == 7
-    assert Stream(50, 8, ranks=3).steps == 6  # the last two samples are too few for three
+    assert Stream(50, 8, ranks=3).steps == 7
+    assert [len(block) for block in Stream(50, 8, ranks=3).blocks(2)] == [2] * 6 + [0]  # two left, too few for three
     with pytest.raises(
         InputError, match=r"in batches of 3 leave some of 4 processes without work; make trainer\.batch_size"
     ):

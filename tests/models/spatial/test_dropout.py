@@ -11,7 +11,7 @@ from data_pipeline.sample import Sample
 from models.spatial.domain import Domain
 from models.spatial.dropout import Dropout, drawn_for
 
-GRID = Grid.regular(13, 16)
+GRID = Grid.regular(45, 16)
 
 
 def batch(starts):
@@ -61,3 +61,8 @@ def own_part(rank, bands, sectors, channels):
 @pytest.mark.parametrize("channels", [False, True])
 def test_tiles_are_cut_from_one_mask(channels):
     assert all(all(same) for same in together(4, own_part, 2, 2, channels))
+
+
+def test_no_two_rows_have_the_same_mask():
+    kept, _ = dropped(Dropout(GRID, 0.5), [3], torch.ones(1, 3, *GRID.shape))
+    assert len({tuple(row.flatten().tolist()) for row in kept[0].unbind(1)}) == len(GRID.latitudes)

@@ -78,7 +78,7 @@ def adjoint(rank, bands, sectors):
     product = (fetch(x) * y).sum()
     product.backward()
     sides = [float(allsum(value.detach(), domain)) for value in (product, (x * x.grad).sum())]
-    torch.library.opcheck(torch.ops.deepweather.fetch.default, (x.detach(), fetch._number), test_utils="test_schema")
+    torch.library.opcheck(torch.ops.deepweather.fetch.default, (x.detach(), fetch.number), test_utils="test_schema")
 
     down = Downsample(domain)
     net = torch.nn.Sequential(Conv2d(domain, 3, 4), down, Conv2d(down.out, 4, 4), Upsample(domain)).double()

@@ -1,0 +1,52 @@
+"""Several processes at once: the ranks of a group, or ranks that are only played, side by side."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+Result = TypeVar("Result")
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def side_by_side(count: int, function: Callable[..., Result], *arguments: object, group: bool = False) -> list[Result]:
+    """Call `function(rank, *arguments)` in `count` processes of one thread each, which all begin at the same time.
+
+    With `group` they are the ranks of a gloo group.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "training.module"])
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(count, mp_context=context) as processes:
+        calls = [processes.submit(_begin, rank, count, folder, group, function, arguments) for rank in range(count)]
+        return [call.result() for call in calls]
+
+
+def _begin(
+    rank: int, count: int, folder: str, group: bool, function: Callable[..., Result], arguments: tuple[object, ...]
+) -> Result:
+    torch.set_num_threads(1)
+    # Memory that nobody has written, which is what a played rank receives, may hold numbers that are slow.
+    torch.set_flush_denormal(True)
+    os.environ["GLOO_SOCKET_IFNAME"] = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "")
+    if group:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=count)
+        try:
+            return function(rank, *arguments)
+        finally:
+            dist.barrier()
+            dist.destroy_process_group()
+    here = dist.FileStore(f"{folder}/meet", count)
+    here.add("here", 1)
+    while here.add("here", 0) < count:
+        time.sleep(0.005)
+    return function(rank, *arguments)

@@ -1,0 +1,67 @@
+"""Gates: which expert of a mixture each place asks first, learnt for the place itself.
+
+A gate is any module that takes the layer's input (B, C, H, W) and returns how much each expert is wanted,
+(B or 1, E, H, W). One that computes it from the input is ordinary layers, such as two convolutions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.special import sph_harm_y_all
+from torch import Tensor, nn
+
+from data_pipeline.checks import whole
+from data_pipeline.grid import Grid
+from models.spatial.domain import Domain
+
+
+class LatentGate(nn.Module):
+    """A number for each expert in each cell of the globe.
+
+    They are kept for the whole globe on every rank and read where the own tile lies. At first they are drawn from
+    ±√(3E/k) for E experts of which k are asked, as Dryden & Hoefler (2022, arXiv:2211.13491) do.
+    """
+
+    def __init__(self, grid: Grid | Domain, outputs: int, experts: int) -> None:
+        super().__init__()
+        self.out = Domain.of(grid)
+        limit = (3 * experts / outputs) ** 0.5
+        self.weight = nn.Parameter(torch.empty(experts, *self.out.shape).uniform_(-limit, limit))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any input to (1, E, H, W)."""
+        return self.out.cut(self.weight)[None]
+
+
+class SphereGate(nn.Module):
+    """A field on the sphere for each expert, read where the cells of the grid lie: learnt on one grid, it fits all.
+
+    It is made of real spherical harmonics up to `degree`, (degree + 1)² numbers for each expert.
+    """
+
+    def __init__(self, grid: Grid | Domain, outputs: int, experts: int, degree: int) -> None:
+        super().__init__()
+        whole("model.degree", degree, 0)
+        self.out, terms = Domain.of(grid), (degree + 1) ** 2
+        # In every place the squares of all harmonics add up to their number: the field varies as a latent gate does.
+        self.weight = nn.Parameter(torch.randn(experts, terms) * (experts / outputs / terms) ** 0.5)
+        rows, columns = self.out.tile
+        colatitude = np.radians(90 - np.array(self.out.grid.latitudes[rows]))
+        longitude = np.radians(np.array(self.out.grid.longitudes[columns]))
+        order = np.arange(-degree, degree + 1)
+        # Y_lm = P_lm cos(mλ), and P_l|m| sin(|m|λ) for m < 0, with mean square 1; scipy has negative orders last.
+        legendre = np.sqrt(4 * np.pi) * sph_harm_y_all(degree, degree, colatitude, 0.0).real[:, np.abs(order)]
+        legendre[:, order != 0] *= np.sqrt(2)
+        waves = np.where(order[:, None] < 0, np.sin(-order[:, None] * longitude), np.cos(order[:, None] * longitude))
+        # Not buffers: those of one rank would be taken for those of all.
+        self._legendre, self._waves = torch.from_numpy(legendre), torch.from_numpy(waves)
+        exists = np.abs(order) <= np.arange(degree + 1)[:, None]
+        self._place = torch.from_numpy(np.flatnonzero(exists))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any input to (1, E, H, W)."""
+        weight = self.weight
+        table = weight.new_zeros(len(weight), self._legendre.shape[0] * self._legendre.shape[1])
+        table = table.index_copy(1, self._place.to(weight.device), weight).view(len(weight), *self._legendre.shape[:2])
+        return torch.einsum("elm,lmh,mw->ehw", table, self._legendre.to(weight), self._waves.to(weight))[None]

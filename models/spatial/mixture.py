@@ -1,0 +1,163 @@
+"""Spatial mixture of experts (Dryden & Hoefler 2022, arXiv:2211.13491): every place asks the convolutions that suit it.
+
+layer = SpatialMixture(grid, inputs, outputs, experts)       # in place of Conv2d(grid, inputs, outputs)
+loss = score + routing(model) / forecasts                    # else nobody tells the gates how large errors are
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from data_pipeline.checks import between, whole
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from models.spatial.convolution import Conv2d
+from models.spatial.domain import Domain
+from models.spatial.gate import LatentGate
+from models.spatial.quantile import quantile
+
+RIGHT, BEARABLE = 1e-5, 1e-3
+"""How much an error may exceed the quantile before the gate counts the choice as wrong, and before it is damped."""
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How a mixture learns whom to ask, from the error signal that comes back to its output.
+
+    A choice is wrong where the error is above the `quantile` of all errors of the same forecast. Gates learn to
+    avoid it (`classify`), and the expert hears of it only `damping` times as loudly, for it may be made for another
+    place. Damping 1 is none.
+    """
+
+    quantile: float = 0.3
+    damping: float = 0.0
+    classify: bool = True
+
+    def __post_init__(self) -> None:
+        between("model.routing.quantile", self.quantile, 0, 1)
+        if not 0 <= self.damping <= 1:
+            raise InputError(f"model.routing.damping must be a number from 0 to 1, got {self.damping!r}")
+        if self.damping == 1 and not self.classify:
+            raise InputError("model.routing with damping 1 and classify false does nothing; set model.routing to null")
+
+
+class SpatialMixture(nn.Module):
+    """Convolutions of one output each, the experts; channel j of a cell is what its j-th choice says.
+
+    The choice is that of the `gate`, a module that returns (B or 1, E, H, W), by default a number for every expert and
+    cell. With `weighted`, what experts say is multiplied by the gate. How gates learn:
+
+    - With `routing`, by classifying the error signal at the output of this layer, wherever it is in a network: their
+      gradient is that of the cross-entropy with the labels 1 for a choice that was right, 0 for one that was wrong, and
+      (wrong choices in the cell) / (E - k) for all experts that were not asked. It goes into the gate alone, so it is
+      no part of the error signal of the layers below.
+    - Else by the derivative of what they multiply, or, not weighted, as if they were added (straight through).
+    """
+
+    def __init__(
+        self,
+        grid: Grid | Domain,
+        inputs: int,
+        outputs: int,
+        experts: int,
+        kernel: int = 3,
+        gate: nn.Module | None = None,
+        weighted: bool = False,
+        routing: Routing | None = Routing(),
+    ) -> None:
+        super().__init__()
+        # Where all experts are asked there is no other one to learn of.
+        whole("model.experts", experts, outputs + (routing is not None))
+        self.outputs, self.weighted, self.routing = outputs, weighted, routing
+        self.out = Domain.of(grid)
+        self.experts = Conv2d(grid, inputs, experts, kernel)
+        self.experts.register_parameter("bias", None)
+        nn.init.kaiming_uniform_(self.experts.weight, nonlinearity="relu")
+        self.gate = LatentGate(grid, outputs, experts) if gate is None else gate
+        self.loss: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        rules = self.routing if self.training else None
+        wanted = self.gate(x.detach() if rules and rules.classify else x)
+        says = self.experts(x)
+        if wanted.ndim != 4 or wanted.shape[1:] != says.shape[1:]:
+            raise ValueError(f"a gate gives {tuple(wanted.shape)} for experts that give {tuple(says.shape)}")
+        y, loss = _Chosen.apply(says, wanted, self.outputs, self.weighted, rules, self.out)
+        self.loss = loss if rules else None
+        return y
+
+
+def routing(model: nn.Module) -> Tensor:
+    """Return what a loss that is a mean over forecasts must contain of the mixtures in `model`, summed over forecasts.
+
+    It is to be added, divided by the number of forecasts (those on other ranks included), after each forward pass.
+    It is zero; its gradient is that of the classification, and tells a mixture in which units errors come back.
+    """
+    total = torch.zeros(())
+    for layer in model.modules():
+        if isinstance(layer, SpatialMixture) and layer.loss is not None:
+            # A layer keeps nothing of a step that is over: it could not be copied.
+            total, layer.loss = total.to(layer.loss) + layer.loss, None
+    return total
+
+
+class _Chosen(torch.autograd.Function):
+    """Experts (B, E, H, W) and gate (B or 1, E, H, W) to the chosen (B, k, H, W), and the zero that `routing` sums up.
+
+    The gradient of that zero is the weight of a forecast in the loss, w. The error of a choice is |g| n / 2w for the
+    gradient g that comes back and n outputs of a forecast: for a mean squared error, how far the output is off.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, experts: Tensor, gate: Tensor, count: int, weighted: bool, rules: Routing | None, domain: Domain
+    ) -> tuple[Tensor, Tensor]:
+        wanted, choice = gate.topk(count, 1)
+        said = experts.gather(1, choice.expand(len(experts), -1, -1, -1))
+        ctx.kind, ctx.shape = (weighted, rules, domain), experts.shape
+        ctx.set_materialize_grads(False)
+        # Two bytes for each choice, not eight.
+        ctx.save_for_backward(gate, choice.short(), *((said, wanted) if weighted else ()))
+        zero = experts.new_zeros((), dtype=torch.promote_types(experts.dtype, torch.float32))
+        return said * wanted.to(said) if weighted else said, zero
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, error: Tensor | None, weight: Tensor | None) -> tuple[Tensor | None, ...]:
+        gate, choice, *factors = ctx.saved_tensors
+        weighted, rules, domain = ctx.kind
+        if error is None:
+            return (None,) * 6
+        B, E, *_ = ctx.shape
+        choice = choice.long().expand(B, -1, -1, -1)
+        # What the gate would hear of a choice if nobody told it whether that was wrong.
+        to_choice = error * factors[0] if weighted else error
+        if rules:
+            if weight is None:
+                raise RuntimeError("the loss lacks the routing of a mixture of experts; add routing(model) / forecasts")
+            size = _errors(to_choice, weight, domain)
+            limit = quantile(size, rules.quantile, domain)[:, None, None, None]
+            right = (size <= limit + RIGHT).to(gate)
+            error = torch.where(size <= limit + BEARABLE, error, rules.damping * error)
+        heard = error * factors[1].to(error) if weighted else error
+        to_experts = heard.new_zeros(ctx.shape).scatter_(1, choice, heard)
+        if rules and rules.classify:
+            others = (right.shape[1] - right.sum(1, keepdim=True)) / (E - right.shape[1])
+            labels = others.expand(ctx.shape).scatter(1, choice, right)
+            to_gate = (gate.sigmoid() - labels) * (weight / (E * domain.shape[0] * domain.shape[1]))
+        else:
+            to_gate = torch.zeros_like(to_experts).scatter_(1, choice, to_choice)
+        to_gate = to_gate.sum(0, keepdim=True) if len(gate) < B else to_gate
+        return to_experts, to_gate.to(gate), None, None, None, None
+
+
+def _errors(signal: Tensor, weight: Tensor, domain: Domain) -> Tensor:
+    """Return the errors of choices from the error signal (B, k, H, W) of forecasts that have `weight` in the loss."""
+    outputs = signal.shape[1] * domain.shape[0] * domain.shape[1]
+    return (signal.to(torch.promote_types(signal.dtype, torch.float32)).abs() * (outputs / 2 / weight)).float()

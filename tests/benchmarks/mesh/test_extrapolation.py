@@ -1,0 +1,51 @@
+"""What goes into the extrapolation, against what is counted; and that the documents print what it says."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.mesh.extrapolation import halo, layers_of, meshes, step_time, table
+from benchmarks.mesh.traffic import least
+from benchmarks.mesh.training_step import Step
+from data_pipeline.grid import Grid
+from models.spatial.mesh import Mesh
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "scaling.md"
+GRID = Grid.regular(65, 128)
+
+
+def test_layers_are_those_of_the_shipped_network():
+    layers, parameters = layers_of(16)
+    assert parameters == sum(p.numel() for p in Step(Mesh.alone(), GRID).model.parameters())
+    weights = sum((layer.inputs * layer.kernel**2 + 1) * layer.outputs for layer in layers if layer.kernel)
+    assert parameters == weights + sum(2 * layer.outputs for layer in layers if layer.kernel == 3), "and the norms"
+
+
+@pytest.mark.parametrize(("bands", "sectors", "rank"), [(4, 1, 1), (1, 4, 2), (4, 4, 5)])
+def test_halos_are_those_of_an_inner_tile(bands, sectors, rank):
+    """64 rows and 128 columns divide evenly; so inner tiles send what they lack."""
+    one = Step(Mesh.alone(), GRID)
+    expected = least(one, one.model, GRID, bands, sectors)[rank]
+    cells = [
+        (layer, halo(layer, 64 // bands // 2**layer.level, 128 // sectors // 2**layer.level, bands, sectors))
+        for layer in layers_of(16)[0]
+        if layer.kernel != 1
+    ]
+    assert sum(4 * layer.inputs * count for layer, count in cells) == pytest.approx(expected["halo"], rel=0.03)
+    back = sum(4 * layer.inputs * count * layer.differentiated for layer, count in cells)
+    assert back == pytest.approx(expected["halo gradient"], rel=0.03)
+
+
+def test_more_ranks_never_cost_less_in_all():
+    layers, parameters = layers_of(64)
+    one = step_time(layers, parameters, (361, 720), 1, 1, 1, hidden=True)
+    for ranks in (2, 8, 64):
+        for bands, sectors in meshes(ranks, (361, 720), 2):
+            hidden, waiting = (
+                step_time(layers, parameters, (361, 720), bands, sectors, 1, hidden) for hidden in (True, False)
+            )
+            assert one / ranks <= hidden <= waiting
+
+
+def test_the_tables_in_the_documents_are_what_it_prints():
+    assert table() in DOCUMENT.read_text(), f"docs/scaling.md should have\n{table()}"

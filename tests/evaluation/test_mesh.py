@@ -1,0 +1,195 @@
+"""Scores on a mesh are those of one process: whatever is shared out, nothing is counted twice, nothing is left out."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from grib_parts import OPTIONS, write_archive
+from hydra import compose, initialize_config_dir
+from ranks import together
+from torch.utils.data import Dataset
+
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from evaluation.aggregation import region_weights
+from evaluation.evaluate import example_of, run
+from evaluation.scoring import score_models
+from models.corrector import Corrector
+from models.distribution import Normal
+from models.raw import Raw
+from models.spatial.mesh import Mesh, arranged
+
+# The command runs a module that this file has imported.
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
+
+GRID = Grid.regular(9, 14)
+TASK = Task("toy", ["msl", "2t"], ["2t", "msl"], [24, 48])
+MESHES = [(1, 1, 3), (3, 1, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2)]
+
+
+class Part(Dataset):
+    """The own tile of every sample, in double precision and so coarse that many members are equal to the truth."""
+
+    def __init__(self, dataset, domain):
+        self.dataset, self.domain = dataset, domain
+        self.task, self.grid, self.members = dataset.task, dataset.grid, dataset.members
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        sample, cut = self.dataset[index], self.domain.cut
+        return sample._replace(
+            ensemble=cut(sample.ensemble.double().round()),
+            static=cut(sample.static.double()),
+            mask=cut(sample.mask),
+            target=cut(sample.target.double().round()),
+        )
+
+
+def with_holes(data):
+    """Cells without analysis and without all members, at the edges of tiles and within."""
+    for sample, (row, column) in zip(data.samples, [(0, 0), (4, 6), (5, 7), (8, 13)], strict=False):
+        sample.target[0, row, column] = math.nan
+        sample.mask[1, column % 9, row] = False
+    return data
+
+
+def normal(batch):
+    """A forecast of few words."""
+    mean = batch.ensemble.mean(1)[:, [1, 0]]
+    return Normal(mean - 0.5, torch.ones_like(mean))
+
+
+def scored(mesh, data, oracle, land):
+    """The scoreboard, and the example of the report, on a mesh."""
+    domain = mesh.domain(GRID)
+    emos = Corrector(TASK, domain, {"_target_": "models.emos.EMOS"}, data.static).double().eval()
+    models = {"raw": Raw(TASK, domain), "normal": normal, "emos": emos}
+    part = Part(data, domain)
+    board = score_models(
+        models, part, region_weights(GRID, land), oracle and Part(oracle, domain), batch_size=2, seed=3, mesh=mesh
+    )
+    with torch.no_grad():
+        return board, example_of(part[1], 1, models["raw"], models["emos"], domain)
+
+
+def numbers(board):
+    """Everything in a scoreboard, by name."""
+    found = {"init_times": board.init_times, "lead_times": board.lead_times}
+    for name, tally in {**board.tallies, **({"oracle": board.oracle} if board.oracle else {})}.items():
+        means = {"histogram": tally.histogram}
+        means |= {
+            f"{kind} {s}": mean for kind in ("per_forecast", "per_cell") for s, mean in getattr(tally, kind).items()
+        }
+        found |= {f"{name} {kind} total": mean.total for kind, mean in means.items()}
+        found |= {f"{name} {kind} weight": mean.weight for kind, mean in means.items()}
+        found[f"{name} weights"] = tally.weights
+    return found
+
+
+def leaves(value, path=""):
+    """Numbers and words of nested scores, by their path."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {key: leaf for name, inner in items for key, leaf in leaves(inner, f"{path}/{name}").items()}
+    return {path: value}
+
+
+def compare(rank, data, bands, sectors, forecasts, oracle):
+    """What the mesh finds and what one process finds, on the first rank."""
+    land = np.linspace(0, 1, 9 * 14).reshape(GRID.shape)
+    mesh = arranged(data, bands, sectors)
+    board, example = scored(mesh, forecasts, oracle, land)
+    if rank:
+        return None
+    alone, whole = scored(Mesh.alone(), forecasts, oracle, land)
+    return [
+        (numbers(board), numbers(alone)),
+        *((leaves(board.scores(target)), leaves(alone.scores(target))) for target in range(2)),
+        (vars(example), vars(whole)),
+    ]
+
+
+def agree(found, expected, tolerance=1e-12):
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        if isinstance(value, float | np.ndarray):
+            scale = np.nanmax(np.abs(value)) if np.size(value) else 0
+            np.testing.assert_allclose(found[key], value, rtol=tolerance, atol=tolerance * scale, err_msg=key)
+        else:
+            assert found[key] == value, key
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: "x".join(map(str, mesh)))
+def test_scores_are_those_of_one_process(mesh, toy):
+    data = with_holes(toy(TASK, GRID, 7))
+    oracle = toy(replace(TASK, inputs=TASK.targets), GRID, 8, members=9, seed=3)
+    oracle.samples = [oracle.samples[k] for k in (7, 5, 1, 2)]
+    for pair in together(math.prod(mesh), compare, *mesh, data, oracle)[0]:
+        agree(*pair)
+
+
+def test_ranks_without_any_forecast_do_no_harm(toy):
+    for pair in together(3, compare, 3, 1, 1, toy(TASK, GRID, 2), None)[0]:
+        agree(*pair)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory, command):
+    """A folder with an archive, EMOS and its scores by one process."""
+    folder = tmp_path_factory.mktemp("project")
+    write_archive(folder)
+    options = [*OPTIONS, f"data.path={folder}"]
+    for verb in (["train", "model=emos"], ["evaluate", "correctors={emos: emos/corrector.safetensors}"]):
+        ended = command(folder, *verb, *options, f"run_dir={'emos' if verb[0] == 'train' else 'one'}")
+        assert ended.code == 0, ended.stderr
+    return folder
+
+
+def evaluated(rank, data, bands, sectors, folder, run_dir):
+    """Run the verb as one of several ranks that have met."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        cfg = compose(
+            "evaluate",
+            [
+                *OPTIONS, f"data.path={folder}", f"run_dir={run_dir}",
+                f"correctors={{emos: {folder}/emos/corrector.safetensors}}",
+            ],
+        )  # fmt: skip
+    run(cfg, arranged(data, bands, sectors))
+
+
+def scores(folder):
+    return leaves(json.loads((folder / "scores.json").read_text()))
+
+
+@pytest.mark.parametrize("mesh", [(2, 2, 1), (1, 1, 3)], ids=lambda mesh: "x".join(map(str, mesh)))
+def test_every_rank_reads_its_tile_and_the_files_are_the_same(mesh, project, tmp_path):
+    """Members are read in single precision: their spread has five digits, whatever is done with it."""
+    together(math.prod(mesh), evaluated, *mesh, project, tmp_path)
+    agree(scores(tmp_path), scores(project / "one"), 1e-5)
+    drawn, expected = (
+        {path.name for path in folder.rglob("*") if path.is_file()} for folder in (tmp_path, project / "one")
+    )
+    assert drawn == expected
+
+
+def test_the_command_starts_its_ranks_and_its_scores_are_known_to_all_meshes(project, command):
+    options = [*OPTIONS, f"data.path={project}", "run_dir=two", "correctors={emos: emos/corrector.safetensors}"]
+    ended = subprocess.run(
+        [sys.executable, ROOT / "scripts/deepweather.py", "evaluate", "mesh=[1,2]", *options],
+        cwd=project, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("forecasts of 4 members") == ended.stdout.count("wrote two/scores.json") == 1
+    agree(scores(project / "two"), scores(project / "one"), 1e-5)
+    again = command(project, "evaluate", *options)
+    assert "nothing was done" in again.stdout

@@ -1,0 +1,117 @@
+"""Every layer of `models/spatial`, and the grids and meshes on which it must be right."""
+
+import torch
+from torch import nn
+
+from data_pipeline.grid import Grid
+from models.spatial.attention import WindowAttention
+from models.spatial.convolution import Conv2d, ConvTranspose2d
+from models.spatial.exchange import allsum
+from models.spatial.gate import SphereGate
+from models.spatial.local import LocallyConnected
+from models.spatial.mixture import Routing, SpatialMixture, routing
+from models.spatial.normalization import BatchNorm2d, ChannelNorm, GroupNorm
+from models.spatial.resolution import AvgPool2d, Downsample, MaxPool2d, Upsample
+
+GRIDS = {
+    "33 x 64": Grid.regular(33, 64),
+    "29 x 50": Grid.regular(29, 50),
+    "37 x 72": Grid.regular(37, 72),
+    "half shifted": Grid(tuple(87.5 - 5.0 * k for k in range(36)), tuple(5.0 * k for k in range(72))),
+    "area": Grid(tuple(60.0 - 2.5 * k for k in range(19)), tuple(2.5 * k - 10 for k in range(22))),
+    "odd columns": Grid(tuple(90 - 7.5 * k for k in range(25)), tuple(k * 360 / 45 for k in range(45))),
+}
+MESHES = [(2, 1), (1, 2), (3, 1), (1, 3), (4, 1), (2, 2), (1, 4)]
+"""Bands and sectors."""
+
+
+class Net(nn.Module):
+    """Every layer once, at two resolutions."""
+
+    def __init__(self, grid):
+        super().__init__()
+        self.fine, self.down = Conv2d(grid, 2, 4, 5), Downsample(grid)
+        self.coarse, self.norm = Conv2d(self.down.out, 4, 4), ChannelNorm(4)
+        self.up, self.last = Upsample(grid), Conv2d(grid, 8, 1)
+
+    def forward(self, x):
+        x = torch.tanh(self.fine(x))
+        return self.last(torch.cat([x, self.up(self.norm(self.coarse(self.down(x))))], 1))
+
+
+class Mixtures(nn.Module):
+    """Mixtures in place of convolutions, one upon another, at two resolutions, with every kind of gate."""
+
+    def __init__(self, grid):
+        super().__init__()
+        self.down = Downsample(grid)
+        gate = nn.Sequential(Conv2d(self.down.out, 4, 4), nn.GELU(), nn.Conv2d(4, 5, 1))
+        self.fine = SpatialMixture(grid, 2, 4, 6, gate=SphereGate(grid, 4, 6, degree=3))
+        self.coarse = SpatialMixture(self.down.out, 4, 2, 5, gate=gate, routing=Routing(0.6, 0.5))
+        self.up, self.last = Upsample(grid), SpatialMixture(grid, 6, 1, 3, 5)
+
+    def forward(self, x):
+        x = torch.tanh(self.fine(x))
+        return self.last(torch.cat([x, self.up(self.coarse(self.down(x)))], 1))
+
+
+LAYERS = {
+    "conv 3": lambda grid: Conv2d(grid, 2, 3),
+    "conv 5": lambda grid: Conv2d(grid, 2, 3, 5),
+    "down": Downsample,
+    "down down": lambda grid: nn.Sequential(first := Downsample(grid), Downsample(first.out)),
+    "down up": lambda grid: nn.Sequential(Downsample(grid), Upsample(grid)),
+    "conv 2": lambda grid: Conv2d(grid, 2, 3, 2),
+    "strided conv 3": lambda grid: Conv2d(grid, 2, 3, 3, stride=2),
+    "strided conv 4": lambda grid: Conv2d(grid, 2, 4, 4, stride=2, groups=2),
+    "max pool 2": MaxPool2d,
+    "max pool 3": lambda grid: MaxPool2d(grid, 3),
+    "mean pool 2": AvgPool2d,
+    "transposed conv 2": lambda grid: nn.Sequential(AvgPool2d(grid), ConvTranspose2d(grid, 2, 3)),
+    "transposed conv 3": lambda grid: nn.Sequential(Downsample(grid), ConvTranspose2d(grid, 2, 3, 3)),
+    "transposed conv 4": lambda grid: nn.Sequential(Downsample(grid), ConvTranspose2d(grid, 2, 3, 4)),
+    "group norm": lambda grid: GroupNorm(grid, 2, 2),
+    "batch norm": lambda grid: BatchNorm2d(grid, 2),
+    "mixture": lambda grid: SpatialMixture(grid, 2, 2, 4),
+    "weighted mixture": lambda grid: SpatialMixture(grid, 2, 3, 4, weighted=True, routing=None),
+    "mixtures": Mixtures,
+    "locally connected": lambda grid: LocallyConnected(grid, 2, 3),
+    "windows": lambda grid: WindowAttention(grid, 2, 1, 5),
+    "shifted windows": lambda grid: WindowAttention(grid, 2, 2, 4, shift=True),
+    "net": Net,
+}
+
+
+def inputs(grid):
+    """Input of a layer, and the weights of its outputs in a sum."""
+    torch.manual_seed(3)
+    return torch.randn(2, 2, *grid.shape, dtype=torch.float64), torch.randn(2, 8, *grid.shape, dtype=torch.float64)
+
+
+def results(layer, x, weights):
+    """The output of a layer, and the gradients of a sum of it for the input and for all parameters."""
+    x = x.clone().requires_grad_()
+    y = layer(x)
+    ((y * weights[:, : y.shape[1], : y.shape[2], : y.shape[3]]).sum() + routing(layer)).backward()
+    return y.detach(), x.grad, [parameter.grad for parameter in layer.parameters()]
+
+
+def made(name, grid):
+    """A layer in double precision, with the same parameters on every grid, tile and rank."""
+    torch.manual_seed(4)
+    return LAYERS[name](grid).double()
+
+
+def differences(domain, name, expected):
+    """Largest differences between the whole and the tiles: output, input gradient, parameter gradients (relative)."""
+    y, for_input, for_parameters = expected
+    x, weights = inputs(domain.grid)
+    out = domain
+    while out.shape != y.shape[-2:]:
+        out = out.coarsen()
+    rows, columns = out.tile
+    found = results(made(name, domain), domain.cut(x), weights[..., rows, :][..., columns])
+    largest = [(found[0] - out.cut(y)).abs().max(), (found[1] - domain.cut(for_input)).abs().max()]
+    for one, many in zip(for_parameters, found[2], strict=True):
+        largest.append((allsum(many, domain) - one).abs().max() / one.abs().max())
+    return [float(difference) for difference in largest]

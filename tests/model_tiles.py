@@ -1,0 +1,125 @@
+"""Every model of conf/model on the tiles of several ranks against the same model on the whole globe.
+
+What the whole gives is worked out once and left in a file, with which each rank of each mesh compares its tile.
+"""
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from omegaconf import OmegaConf
+from ranks import together
+
+from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.corrector import Corrector, needs
+from models.spatial.domain import Domain
+from models.spatial.exchange import allsum
+from models.spatial.mixture import routing
+
+CONF = Path(__file__).parents[1] / "conf" / "model"
+SPECS = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CONF.glob("*.yaml"))}
+SPECS["emos of one set"] = SPECS["emos"] | {"shared": True}
+TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
+GRIDS = [Grid.regular(33, 64), Grid.regular(29, 50), Grid.regular(37, 72)]
+CASES = [(name, grid) for name in SPECS for grid in GRIDS]
+FIELDS = ("ensemble", "mask", "static", "target")
+
+
+class Tiled(torch.utils.data.Dataset):
+    """The own tile of every sample."""
+
+    def __init__(self, dataset, domain):
+        self.dataset, self.domain = dataset, domain
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        return cut(self.dataset[index], self.domain)
+
+
+def cut(sample, domain):
+    """The own tile of a sample, or of a batch."""
+    return sample._replace(**{name: domain.cut(getattr(sample, name)) for name in FIELDS})
+
+
+def cast(sample, dtype):
+    """A sample in single or double precision."""
+    return sample._replace(**{name: getattr(sample, name).to(dtype) for name in FIELDS if name != "mask"})
+
+
+def fitted(spec, data, grid):
+    """A corrector on `grid`, fitted on the own tile of the data; what is learnt by descent is drawn at random."""
+    torch.manual_seed(2)
+    corrector = Corrector(needs(spec, TASK), grid, spec, data.static)
+    corrector.fit(data if isinstance(grid, Grid) else Tiled(data, grid))
+    torch.manual_seed(5)
+    for parameter in corrector.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    return corrector.double().eval()
+
+
+def area(grid):
+    """The weight of every cell in the score of the globe, (H, W)."""
+    return torch.tensor(grid.weights)[:, None].expand(grid.shape) / (grid.shape[0] * grid.shape[1])
+
+
+def crps_sum(corrector, sample, weights):
+    """The forecast, and what the own tile adds to its score."""
+    normal = corrector.normalizer(sample)
+    found = corrector.model(normal)
+    return found, (found.crps(normal.target) * weights.to(normal.target)).sum() + routing(corrector)
+
+
+def tensors(corrector, sample, weights):
+    """What a corrector gives for a batch: mean, standard deviation, score, and all gradients of the score."""
+    found, loss = crps_sum(corrector, sample, weights)
+    parameters = list(corrector.parameters())
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True) if loss.requires_grad else ()
+    return [found.mean.detach(), found.std.detach()], [loss.detach(), *gradients]
+
+
+def batch(toy, task, grid):
+    """A batch that no model was fitted to."""
+    return cast(next(batches(toy(task, grid, 3, 5, seed=7), 3)), torch.float64)
+
+
+def work_out(path, toy, cases):
+    """Write what the whole gives in all cases, named by model and grid, to a file."""
+    found = {}
+    for name, grid in cases:
+        task = needs(SPECS[name], TASK)
+        corrector = fitted(SPECS[name], toy(task, grid, 40), grid)
+        found[name, str(grid)] = corrector.state_dict(), *tensors(corrector, batch(toy, task, grid), area(grid))
+    torch.save(found, path)
+    return path
+
+
+def assert_same(mesh, path, toy):
+    """Every model gives on a mesh of bands and sectors what the file says of the whole."""
+    for found in together(mesh[0] * mesh[1], differences, *mesh, path, toy, CASES):
+        for case, largest in found.items():
+            assert max(largest) < 1e-12, (case, largest)
+
+
+def differences(rank, bands, sectors, path, toy, cases):
+    """Largest relative differences between tiles and whole: what is fitted, mean, spread, score and gradients."""
+    expected, found = torch.load(path), {}
+    for name, grid in cases:
+        domain, task = Domain.split(grid, bands, sectors, rank, dist.group.WORLD), needs(SPECS[name], TASK)
+        state, fields, sums = expected[name, str(grid)]
+        corrector = fitted(SPECS[name], toy(task, grid, 40), domain)
+        pairs = [(corrector.state_dict()[key], value) for key, value in state.items()]
+        corrector.load_state_dict(state)
+        own_fields, own_sums = tensors(corrector, cut(batch(toy, task, grid), domain), domain.cut(area(grid)))
+        pairs += zip(own_fields, map(domain.cut, fields), strict=True)
+        pairs += [(allsum(own, domain), one) for own, one in zip(own_sums, sums, strict=True)]
+        found[name, str(grid)] = [relative(own.nan_to_num(), one.nan_to_num()) for own, one in pairs]
+    return found
+
+
+def relative(found, expected):
+    """The largest difference in units of the largest value."""
+    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30))

@@ -1,0 +1,46 @@
+"""Memory of a step of the U-Net on one rank of many, against its part of what one process takes."""
+
+import pytest
+import torch
+
+from benchmarks.mesh.memory import peak, saved
+from benchmarks.mesh.training_step import Step, playing
+from data_pipeline.grid import Grid
+
+MORE = 1.1
+"""How much more than its part a rank may take, halo and uneven tiles included."""
+
+
+def memory(grid, rank=0, bands=1, sectors=1):
+    """Bytes kept for the backward pass, and most bytes at any time of a whole step, of activations alone."""
+    with playing(rank, bands, sectors) as mesh:
+        step = Step(mesh, grid)
+        step().backward()  # gradients of parameters are there from now on
+        return saved(step), peak(lambda: step().backward())
+
+
+def test_memory_is_counted_to_the_byte():
+    x = torch.rand(1000, requires_grad=True)
+    assert saved(lambda: (x.exp() * 2).sin()) == 4000 + 4000, "the result of exp and the argument of sin"
+    assert peak(lambda: torch.rand(1000).exp().sum()) == 4000 + 4000, (
+        "the argument of exp is gone when the sum is there"
+    )
+    assert peak(lambda: [torch.rand(1000).sum() for _ in range(3)]) == 4000 + 3 * 4
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return memory(Grid.regular(181, 360))
+
+
+@pytest.mark.parametrize(("bands", "sectors"), [(2, 1), (1, 2), (3, 1), (4, 1), (2, 2)])
+def test_every_rank_takes_its_part(bands, sectors, whole):
+    for rank in range(ranks := bands * sectors):
+        for found, of_one in zip(memory(Grid.regular(181, 360), rank, bands, sectors), whole, strict=True):
+            assert of_one / MORE / ranks < found < of_one * MORE / ranks
+
+
+def test_the_part_of_a_half_degree_globe_is_a_quarter_on_four_ranks():
+    grid = Grid.regular(361, 720)
+    for found, of_one in zip(memory(grid, 1, 4, 1), memory(grid), strict=True):
+        assert of_one / 1.02 / 4 < found < of_one * 1.02 / 4

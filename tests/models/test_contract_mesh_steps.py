@@ -1,0 +1,54 @@
+"""Twenty steps of training on several ranks are those on one."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from model_tiles import SPECS, TASK, area, cast, crps_sum, cut, fitted
+from ranks import together
+
+from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
+from models.spatial.domain import Domain
+from models.spatial.dropout import drawn_for
+from models.spatial.exchange import allsum
+
+GRID = Grid.regular(17, 24)
+
+
+def losses(domain, name, dtype, toy, state=None):
+    """Losses of twenty steps of AdamW, each rank stepping with the gradients of all; and the state before them."""
+    data = toy(TASK, GRID, 40)
+    corrector = fitted(SPECS[name], data, domain)
+    if state:
+        corrector.load_state_dict(state)
+    state = {key: value.clone() for key, value in corrector.state_dict().items()}
+    corrector.to(dtype).train()
+    domain = Domain.of(domain)
+    samples = [cut(cast(batch, dtype), domain) for batch in batches(data, 4)]
+    optimizer = torch.optim.AdamW(corrector.model.parameters(), lr=1e-2)
+    found = []
+    for step in range(20):
+        torch.manual_seed(step)
+        sample = samples[step % len(samples)]
+        with drawn_for(sample):
+            _, loss = crps_sum(corrector, sample, domain.cut(area(GRID)))
+        optimizer.zero_grad()
+        loss.backward()
+        for parameter in corrector.model.parameters():
+            parameter.grad = allsum(parameter.grad, domain)
+        optimizer.step()
+        found.append(float(allsum(loss.detach(), domain)))
+    return found, state
+
+
+def on_tiles(rank, bands, sectors, name, dtype, toy, state):
+    return losses(Domain.split(GRID, bands, sectors, rank, dist.group.WORLD), name, dtype, toy, state)[0]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize("name", ["mlp", "unet"])
+def test_twenty_steps_of_training_are_the_same(name, dtype, tolerance, toy):
+    whole, state = losses(GRID, name, dtype, toy)
+    assert min(whole) < whole[0], "it learns"
+    for tiles in together(4, on_tiles, 2, 2, name, dtype, toy, state):
+        assert tiles == pytest.approx(whole, rel=tolerance)

@@ -1,0 +1,138 @@
+"""A corrected file is the same, byte for byte, however many ranks have made it."""
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import eccodes
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from grib_parts import GRID, write_archive
+from ranks import together
+
+from data_pipeline.errors import InputError
+from data_pipeline.task import Task
+from models import correct as verb
+from models.correct import correct
+from models.corrector import Corrector
+from models.spatial.mesh import Mesh, arranged
+
+# The command runs a module that this file has imported.
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
+
+TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
+TWO = replace(TASK, targets=["msl", "2t"])
+SPECS = {
+    "emos": (TASK, {"_target_": "models.emos.EMOS"}),
+    "two": (TWO, {"_target_": "models.emos.EMOS"}),
+    "unet": (TASK, {"_target_": "models.unet.UNet", "width": 8, "depth": 1}),
+}
+MESHES = [(1, 2, 1), (1, 1, 3), (1, 2, 2)]
+
+
+def shape_of(mesh):
+    return "x".join(map(str, mesh))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with forecasts, and correctors that do something else in every cell and every channel."""
+    folder = tmp_path_factory.mktemp("files")
+    write_archive(folder)
+    for name, (task, spec) in SPECS.items():
+        torch.manual_seed(0)
+        corrector = Corrector(task, GRID, spec, torch.rand(3, *GRID.shape))
+        corrector.normalizer.location.fill_(280)
+        corrector.normalizer.scale.fill_(8)
+        for values in corrector.model.state_dict().values():
+            values.add_(0.02 * torch.randn_like(values))
+        corrector.save(folder / f"{name}.safetensors")
+    return folder
+
+
+def corrected(mesh, folder, name, target):
+    """Return how many messages were corrected, or what was wrong, as this rank is told."""
+    try:
+        return correct(Corrector.load(folder / f"{name}.safetensors"), folder / "ensemble.grib", target, mesh)
+    except InputError as error:
+        return str(error)
+
+
+def shared(rank, shape, *arguments):
+    return corrected(arranged(*shape), *arguments)
+
+
+def unreadable(rank, shape, *arguments):
+    """What all are told if the last rank alone cannot read."""
+
+    def fail(*_):
+        raise InputError("message 3 cannot be read")
+
+    mesh = arranged(*shape)
+    if rank == mesh.ranks - 1:
+        verb.read_tile = fail  # in this process of its own
+    return corrected(mesh, *arguments)
+
+
+def values(path):
+    """The values of all messages, as ecCodes reads them."""
+    found = []
+    with path.open("rb") as file:
+        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
+            found.append(eccodes.codes_get_values(handle))
+            eccodes.codes_release(handle)
+    return np.stack(found)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=shape_of)
+def test_the_file_is_that_of_one_process(mesh, folder, tmp_path):
+    one, many = tmp_path / "one", tmp_path / "many"
+    assert corrected(None, folder, "two", one) == 384
+    assert together(math.prod(mesh), shared, mesh, folder, "two", many) == [384] * math.prod(mesh)
+    assert many.read_bytes() == one.read_bytes() != (folder / "ensemble.grib").read_bytes()
+
+
+def test_that_of_a_network_too_but_for_the_rounding_of_single_precision(folder, tmp_path):
+    one, many = tmp_path / "one", tmp_path / "many"
+    corrected(None, folder, "unet", one)
+    together(4, shared, (1, 2, 2), folder, "unet", many)
+    difference = np.abs(values(one) - values(many))
+    raw = np.abs(values(one) - values(folder / "ensemble.grib"))
+    # One step of the packing is 2^-10 K, and only values half-way between two may be rounded the other way.
+    assert difference.max() <= 2**-10 < raw.max()
+    assert (difference > 0).mean() < 0.01
+
+
+def test_what_one_rank_cannot_read_all_are_told(folder, tmp_path):
+    target = tmp_path / "never"
+    told = together(2, unreadable, (1, 2, 1), folder, "emos", target)
+    assert told == ["message 3 cannot be read"] * 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_the_first_rank_cannot_write_all_are_told(folder, tmp_path):
+    told = together(2, shared, (1, 1, 2), folder, "emos", tmp_path)
+    assert told == [f"{tmp_path} is a folder; name a file to write"] * 2
+
+
+def test_forecasts_are_not_shared_out(folder, tmp_path):
+    told = corrected(Mesh(2, 1, 1), folder, "emos", tmp_path / "never")
+    assert told.startswith("mesh has 2 for its first number, but one forecast after the other is corrected; make it 1")
+
+
+def test_the_command_starts_its_ranks(folder, tmp_path):
+    corrected(None, folder, "two", tmp_path / "one")
+    ended = subprocess.run(
+        [
+            sys.executable, ROOT / "scripts/deepweather.py", "correct", "mesh=[1,2]",
+            f"corrector={folder}/two.safetensors", f"input={folder}/ensemble.grib", "output=many",
+        ],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "many: 384 messages corrected (msl, 2t at +24 h), all others copied as they were\n"
+    assert (tmp_path / "many").read_bytes() == (tmp_path / "one").read_bytes()

@@ -1,0 +1,321 @@
+"""Training on a mesh of ranks is training on one: losses, gradients, weights, scores, checkpoints."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from ranks import together
+from torch.utils.data import Dataset
+
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.prefetch.budget import Budget
+from data_pipeline.task import Task
+from models.corrector import Corrector, needs
+from models.spatial.mesh import Mesh, arranged
+from training.data import cached
+from training.descent import descend, score
+from training.fit import fitted
+from training.module import CorrectionModule
+from training.schedule import Schedule
+
+CONF = Path(__file__).parents[2] / "conf" / "model"
+SPECS = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CONF.glob("*.yaml"))}
+NET = {"_target_": "models.unet.UNet", "width": 4, "depth": 1, "dropout": 0.2}
+SPECS["deep"] = NET | {"depth": 3}
+TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
+GRID = Grid.regular(13, 20)
+MESHES = [(1, 2, 1), (1, 3, 1), (1, 4, 1), (1, 1, 2), (1, 2, 2), (2, 1, 1), (3, 1, 1), (2, 2, 1), (2, 1, 2)]
+SHAPE = pytest.mark.parametrize("shape", MESHES, ids=lambda shape: "x".join(map(str, shape)))
+
+
+class Tile(Dataset):
+    """The own tile of toy samples; of every third the truth is unknown in some cells, most of them in the south."""
+
+    def __init__(self, toy, domain, count, dtype, seed=0, task=TASK):
+        self.data, self.domain, self.dtype, self.slow = toy(task, GRID, count, seed=seed), domain, dtype, 0.0
+        self.static = domain.cut(self.data.static).to(dtype).contiguous()
+        self.fingerprint = f"{self.data.fingerprint} {domain.tile}"
+        self.reads = 0
+
+    @property
+    def nbytes(self):
+        sample = self[0]
+        return sum(tensor.nbytes for tensor in sample) - sample.static.nbytes
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        self.reads += 1
+        time.sleep(self.slow)
+        sample = self.data[index]
+        truth = sample.target.clone()
+        if index % 3 == 0:
+            truth[:, 1::2, : 3 + index] = torch.nan
+            truth[:, 9:] = torch.nan
+        cut = self.domain.cut
+        return sample._replace(
+            ensemble=cut(sample.ensemble).to(self.dtype).contiguous(),
+            mask=cut(sample.mask).contiguous(),
+            static=self.static,
+            target=cut(truth).to(self.dtype).contiguous(),
+        )
+
+
+def module(toy, mesh, dtype, spec=NET, count=17, val=10, **options):
+    """A module that is about to be trained, and its two data sets; the same on every mesh."""
+    domain, task = mesh.domain(GRID), needs(spec, TASK)
+    train, val = (Tile(toy, domain, n, dtype, seed) for n, seed in ((count, 0), (val, 5)))
+    torch.manual_seed(0)
+    fitted = Corrector(task, GRID, spec, train.data.static)
+    fitted.fit(toy(task, GRID, 8))
+    corrector = Corrector(task, domain, spec, train.data.static)
+    # Not fitted on tiles: what is fitted is rounded to single precision, which may fall to either side.
+    corrector.load_state_dict(fitted.state_dict())
+    torch.manual_seed(3)
+    for parameter in corrector.model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    schedule = Schedule(batch_size=8, learning_rate=1e-2, accelerator="cpu", **options)
+    return CorrectionModule(corrector, schedule, -(-count // 8), mesh).to(dtype), train, val
+
+
+# What is learnt at once.
+
+
+def fitted_on(rank, shape, toy, name):
+    """What a model has learnt at once, and of how large a tile it has read samples for that."""
+    mesh, tiles = arranged(*shape) if shape else Mesh.alone(), []
+    spec = SPECS[name]
+    task = needs(spec, TASK)
+
+    def corrector_on(domain):
+        torch.manual_seed(0)
+        return Corrector(task, domain, spec, toy(task, GRID, 1).static).double()
+
+    def samples_on(domain):
+        tiles.append(domain.own_shape)
+        return Tile(toy, domain, 24, torch.float64, task=task)
+
+    domain = mesh.domain(GRID)
+    own = Tile(toy, domain, 24, torch.float64, task=task)
+    corrector = fitted(domain, corrector_on, samples_on, own, Budget(), 8, mesh)
+    assert corrector.domain == domain
+    return {key: value.numpy() for key, value in corrector.state_dict().items()}, tiles
+
+
+@pytest.mark.parametrize("name", ["emos", "climatology", "mlp"])
+@pytest.mark.parametrize(("shape", "rows"), [((2, 1, 1), {6, 7}), ((2, 2, 1), {3, 4}), ((2, 1, 2), {6, 7})], ids=str)
+def test_a_fit_is_shared_by_all_ranks(shape, rows, name, toy):
+    expected, _ = fitted_on(0, None, toy, name)
+    found = together(shape[0] * shape[1] * shape[2], fitted_on, shape, toy, name)
+    assert {tile[0] for _, tiles in found for tile in tiles} == rows
+    for state, _ in found:
+        for key, value in expected.items():
+            np.testing.assert_allclose(state[key], value, rtol=0, atol=1e-9 * np.nanmax(np.abs(value), initial=1e-30))
+
+
+def test_where_the_model_cannot_be_built_on_smaller_tiles_each_rank_fits_it(toy):
+    """Three halvings of 13 rows leave 2, which four ranks cannot share."""
+    expected, _ = fitted_on(0, None, toy, "deep")
+    for state, tiles in together(4, fitted_on, (4, 1, 1), toy, "deep"):
+        assert tiles == []
+        for key, value in expected.items():
+            np.testing.assert_allclose(state[key], value, rtol=0, atol=1e-9 * np.nanmax(np.abs(value), initial=1e-30))
+
+
+# One step.
+
+
+def one_step(mesh, toy, name):
+    """Loss and gradients of the first batch as DDP takes them: the mean over all ranks."""
+    net, train, val = module(toy, mesh, torch.float64, SPECS[name])
+    net.train()
+    with cached(train, val, Budget(), net.schedule, mesh) as data:
+        torch.manual_seed(1)
+        loss = net.training_step(next(iter(data.train_batches)), 0)["loss"]
+    found = [mesh.sum(loss) / mesh.ranks]
+    if loss.requires_grad:
+        loss.backward()
+        found += [mesh.sum(parameter.grad) / mesh.ranks for parameter in net.parameters()]
+    # Arrays, for a tensor would travel as a file that a rank has open.
+    return [tensor.detach().numpy() for tensor in found]
+
+
+def steps_of_all(rank, shape, toy, names):
+    mesh = arranged(*shape)
+    return {name: one_step(mesh, toy, name) for name in names}
+
+
+@SHAPE
+def test_loss_and_gradients_of_every_model_are_those_of_one_process(shape, toy):
+    names = [name for name in SPECS if name not in ("raw", "climatology", "emos", "deep")]
+    expected = {name: one_step(Mesh.alone(), toy, name) for name in names}
+    ranks = shape[0] * shape[1] * shape[2]
+    for found in together(ranks, steps_of_all, shape, toy, names):
+        for name in names:
+            assert len(found[name]) > 1
+            for ours, theirs in zip(found[name], expected[name], strict=True):
+                assert np.abs(ours - theirs).max() <= 1e-12 * np.abs(theirs).max(), name
+
+
+# A whole run.
+
+
+def trained(mesh, toy, folder, dtype=torch.float64, budget=None, slow=0.0, **options):
+    """Train as the verb does; return the table of epochs, the weights, the score, and how many samples were read."""
+    net, train, val = module(toy, mesh, dtype, epochs=options.pop("epochs", 8), **options)
+    train.slow, train.reads = slow, 0
+    with cached(train, val, budget or Budget(), net.schedule, mesh) as data:
+        descend(net, data, folder)
+        final = score(net.eval(), data.val_batches)
+    rows = [[float(x) for x in line.split(",")] for line in (folder / "metrics.csv").read_text().splitlines()[1:]]
+    return rows, {name: tensor.numpy() for name, tensor in net.state_dict().items()}, final, train.reads
+
+
+def trained_on(rank, shape, toy, folder, options):
+    torch.set_num_threads(1)
+    return trained(arranged(*shape), toy, folder, **options)
+
+
+def on_mesh(shape, toy, folder, **options):
+    if shape == (1, 1, 1):
+        return trained(Mesh.alone(), toy, folder, **options)
+    return together(shape[0] * shape[1] * shape[2], trained_on, shape, toy, folder, options)[0]
+
+
+def assert_same(found, expected, tolerance):
+    for ours, theirs in zip(found[0], expected[0], strict=True):
+        assert ours == pytest.approx(theirs, rel=tolerance)
+    assert found[2] == pytest.approx(expected[2], rel=tolerance)
+    for name, weights in expected[1].items():
+        assert np.abs(found[1][name] - weights).max() <= tolerance * np.abs(weights).max(), name
+
+
+@pytest.fixture(scope="module")
+def alone(toy, tmp_path_factory):
+    """The run of one process: 24 steps, of which every third is of one sample, which most ranks can but watch."""
+    return on_mesh((1, 1, 1), toy, tmp_path_factory.mktemp("alone"))
+
+
+@SHAPE
+def test_a_run_is_that_of_one_process(shape, toy, tmp_path, alone):
+    found = on_mesh(shape, toy, tmp_path)
+    assert [row[1] for row in found[0]] == list(range(3, 25, 3))
+    assert_same(found, alone, 1e-10)
+
+
+def test_a_run_in_single_precision_is_that_of_one_process(toy, tmp_path):
+    runs = [on_mesh(s, toy, tmp_path / str(s), dtype=torch.float32) for s in ((1, 1, 1), (2, 2, 1))]
+    for ours, theirs in zip(runs[1][0], runs[0][0], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1), (2, 2, 1)], ids=lambda shape: "x".join(map(str, shape)))
+def test_sharding_weights_changes_nothing(shape, toy, tmp_path, alone):
+    assert_same(on_mesh(shape, toy, tmp_path, sharded=True), alone, 1e-10)
+
+
+# Going on on another mesh.
+
+
+class PulledError(Exception):
+    """Somebody pulls the plug."""
+
+
+def broken_off(rank, shape, toy, folder, options, after):
+    """Train until a step, leaving checkpoints on the way."""
+    mesh = arranged(*shape) if shape != (1, 1, 1) else Mesh.alone()
+    original = CorrectionModule.on_train_batch_start
+
+    def pull(self, batch, batch_idx):
+        if self.global_step == after:
+            raise PulledError
+        original(self, batch, batch_idx)
+
+    CorrectionModule.on_train_batch_start = pull
+    with pytest.raises(PulledError):
+        trained(mesh, toy, folder, checkpoint_minutes=1e-9, **options)
+
+
+@pytest.mark.parametrize(
+    ("first", "parts", "then", "parts_then"),
+    [
+        ((2, 2, 1), False, (1, 1, 1), False),
+        ((2, 2, 1), True, (4, 1, 1), False),
+        ((1, 1, 1), False, (1, 3, 1), False),
+        ((2, 1, 1), False, (1, 1, 2), True),
+        ((1, 2, 1), True, (1, 1, 1), False),
+    ],
+    ids=["2x2 to 1", "2x2 in parts to 4x1", "1 to 1x3", "2x1 to two sectors in parts", "1x2 in parts to 1"],
+)
+def test_a_run_goes_on_on_another_mesh(first, parts, then, parts_then, toy, tmp_path, alone):
+    together(first[0] * first[1] * first[2], broken_off, first, toy, tmp_path, {"sharded": parts}, 10)
+    assert (tmp_path / "checkpoints/last.ckpt").exists()
+    assert_same(on_mesh(then, toy, tmp_path, sharded=parts_then), alone, 1e-10)
+
+
+def stopped(rank, shape, toy, folder):
+    """Be told to stop on one rank only."""
+    mesh = arranged(*shape)
+    original = CorrectionModule.on_train_batch_start
+
+    def ask(self, batch, batch_idx):
+        original(self, batch, batch_idx)
+        if self.global_step == 7 and mesh.rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    CorrectionModule.on_train_batch_start = ask
+    with pytest.raises(InputError, match="interrupted in epoch 3; run the same command again") as info:
+        trained(mesh, toy, folder)
+    return info.value.exit_code
+
+
+def test_what_one_rank_is_told_all_do_after_the_same_step(toy, tmp_path, alone):
+    assert together(2, stopped, (1, 2, 1), toy, tmp_path) == [3, 3]
+    assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 8
+    assert_same(on_mesh((1, 2, 1), toy, tmp_path), alone, 1e-10)
+
+
+# Precision on the way.
+
+
+@pytest.mark.parametrize("option", [{"precision": "bf16-mixed"}, {"compression": "fp16"}], ids=str)
+def test_fewer_digits_are_nearly_the_same_run(option, toy, tmp_path):
+    exact = on_mesh((1, 1, 1), toy, tmp_path / "exact", dtype=torch.float32)
+    found = on_mesh((2, 2, 1), toy, tmp_path / "short", dtype=torch.float32, **option)
+    assert found[0][-1] == pytest.approx(exact[0][-1], rel=1e-2)
+    assert found[0][-1] != pytest.approx(exact[0][-1], rel=1e-7)
+
+
+def test_compression_to_bf16_needs_gpus(toy, tmp_path):
+    with pytest.raises(AssertionError, match=r"InputError: trainer\.compression=bf16 needs GPUs with NCCL; on CPUs"):
+        on_mesh((2, 1, 1), toy, tmp_path, dtype=torch.float32, compression="bf16")
+
+
+def test_compression_of_what_is_in_parts_is_refused():
+    with pytest.raises(InputError, match=r"trainer\.compression is of gradients that are whole"):
+        Schedule(sharded=True, compression="bf16")
+
+
+# Caches of others.
+
+
+def test_ranks_take_samples_from_each_others_caches(toy, tmp_path):
+    size = Tile(toy, Mesh.alone().domain(GRID), 2, torch.float64).nbytes
+    budget = Budget(staging=80 * size, memory=40 * size, threads=2)
+    options = {"count": 40, "epochs": 6, "slow": 0.03, "budget": budget}
+    together_read = sum(run[3] for run in together(2, trained_on, (2, 1, 1), toy, tmp_path / "peers", options))
+    # Each keeps two thirds of what it reads; without the other's cache it would read the rest again in each epoch.
+    lonely = replace(budget, memory=0)
+    alone_read = sum(
+        run[3] for run in together(2, trained_on, (2, 1, 1), toy, tmp_path / "lonely", options | {"budget": lonely})
+    )
+    assert alone_read >= 6 * 40
+    assert together_read < alone_read / 2

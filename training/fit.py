@@ -1,0 +1,47 @@
+"""Fit: what a corrector can learn at once is learnt before the first step, by all ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import torch.distributed as dist
+
+from data_pipeline.errors import InputError
+from data_pipeline.prefetch.budget import Budget
+from data_pipeline.prefetch.tiers import Samples, Tiers
+from models.corrector import Corrector
+from models.spatial.domain import Domain
+from models.spatial.mesh import Mesh
+
+
+def fitted(
+    domain: Domain,
+    corrector_on: Callable[[Domain], Corrector],
+    samples_on: Callable[[Domain], Samples],
+    own: Tiers,
+    budget: Budget,
+    batch_size: int,
+    mesh: Mesh,
+) -> Corrector:
+    """Return a corrector for the own tile that knows of the training years what can be learnt at once.
+
+    Ranks with the same tile share its rows for this, so that everything is read but once, if the model can be built on
+    so small tiles; else each of them reads its `own` samples.
+    """
+    corrector = corrector_on(domain)
+    shared = None
+    if mesh.data > 1:
+        with suppress(InputError):
+            shared = corrector_on(mesh.shared(domain.grid))
+    if shared is None:
+        corrector.fit(own, batch_size)
+    else:
+        with Tiers(samples_on(shared.domain), replace(budget, memory=0, disk=0, folder=None)) as samples:
+            shared.fit(samples, batch_size)
+        corrector.load_state_dict(shared.state_dict())
+    if mesh.everyone is not None:
+        for tensor in corrector.state_dict().values():
+            dist.broadcast(tensor, 0, mesh.everyone)  # the same to the last bit
+    return corrector
