@@ -80,7 +80,7 @@ def counted(step: nn.Module, model: nn.Module) -> Observer:
         finally:
             observer.sums = before
 
-    shared = DistributedDataParallel(step, init_sync=False, broadcast_buffers=False, gradient_as_bucket_view=True)
+    shared = DistributedDataParallel(step, init_sync=False, forward_sync_buffers=False, gradient_as_bucket_view=True)
     shared.register_comm_hook(None, average)
     handle = model.register_forward_hook(after_model)
     with observer.watching():

@@ -52,7 +52,7 @@ class Step(nn.Module):
         """Return this step with gradients that are averaged over all ranks, where there are several."""
         if self.module.mesh.everyone is None:
             return self
-        return DistributedDataParallel(self, init_sync=False, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return DistributedDataParallel(self, init_sync=False, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
 
 def sample(domain: Domain) -> Sample:
