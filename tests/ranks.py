@@ -6,6 +6,7 @@ inherits the threads of the tests that went before.
 
 import multiprocessing
 import os
+import pickle
 import socket
 import tempfile
 import traceback
@@ -43,7 +44,7 @@ def together(count, function, *arguments, timeout=180):
                 for pipe in ready:
                     rank = waiting.pop(pipe)
                     try:
-                        failed, results[rank] = pipe.recv()
+                        failed, results[rank] = pickle.loads(pipe.recv_bytes())
                     except EOFError:
                         failed, results[rank] = True, f"rank {rank} died"
                     assert not failed, f"rank {rank} of {count}:\n{results[rank]}"
@@ -62,8 +63,13 @@ def _run(rank, count, meeting_point, pipe, function, arguments, timeout):
             "gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=count,
             timeout=timedelta(seconds=timeout),
         )  # fmt: skip
-        pipe.send((False, function(rank, *arguments)))
+        _send(pipe, False, function(rank, *arguments))
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:
-        pipe.send((True, traceback.format_exc()))
+        _send(pipe, True, traceback.format_exc())
+
+
+def _send(pipe, failed, result):
+    # Not `pipe.send`: by that a tensor travels as a file that its rank has open, and the rank may end first.
+    pipe.send_bytes(pickle.dumps((failed, result)))
