@@ -1,6 +1,6 @@
 """The standard normal and the standard logistic distribution, as functions of torch tensors.
 
-`models/distribution.py` shifts, stretches and censors them. Each offers the few functions from which all
+`models/distribution/` shifts, stretches, censors and truncates them. Each offers the few functions from which all
 scores and moments follow, written such that values and gradients stay finite however far z lies from zero.
 """
 

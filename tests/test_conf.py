@@ -116,7 +116,10 @@ def test_only_faults_of_the_user_are_explained_away():
         (["prepare", "pathh=here"], "error: there is no option pathh; did you mean path?"),
         (["train", "trianer.epochs=3"], "error: there is no option trianer; did you mean trainer?"),
         (["train", "trainer.epoch=3"], "error: there is no option trainer.epoch; did you mean trainer.epochs?"),
-        (["train", "model=unett"], "error: there is no model unett; choose one of climatology, emos, mlp, raw, unet"),
+        (
+            ["train", "model=unett"],
+            "error: there is no model unett; choose one of climatology, emos, ens10_unet, lenet, mlp, raw, unet",
+        ),
         (["train", "trainer.epochs=three"], "error: trainer.epochs must be a whole number of at least 1, got 'three'"),
         (["train", "task.targets=[2tt]"], "error: task t2m: add the target 2tt to the inputs"),
         (["train", "data.split.val=[2010,2015]"], "error: data.split.val shares 2010 with another split"),

@@ -17,7 +17,7 @@ from models.head import GaussianHead
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
 SPECS = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CONF.glob("*.yaml"))}
-NETWORKS = ("mlp", "unet")
+NETWORKS = ("ens10_unet", "lenet", "mlp", "unet")
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(13, 16)
 

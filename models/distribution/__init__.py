@@ -1,0 +1,40 @@
+"""Predictive distributions that score themselves.
+
+Every kind is a small frozen class over tensors of one shape. `crps` holds the formula once, for training, for
+evaluation and for tests alike; the raw ensemble is a distribution like any other.
+"""
+
+from __future__ import annotations
+
+from models.distribution.bernstein import Bernstein
+from models.distribution.censored import Censored, CensoredLogistic, CensoredNormal
+from models.distribution.energy import energy_score
+from models.distribution.ensemble import Ensemble
+from models.distribution.interface import Distribution
+from models.distribution.location_scale import LocationScale, Logistic, Normal
+from models.distribution.threshold import threshold_weighted_crps
+from models.distribution.truncated import TruncatedNormal
+
+__all__ = [
+    "FAMILIES",
+    "Bernstein",
+    "Censored",
+    "CensoredLogistic",
+    "CensoredNormal",
+    "Distribution",
+    "Ensemble",
+    "LocationScale",
+    "Logistic",
+    "Normal",
+    "TruncatedNormal",
+    "energy_score",
+    "threshold_weighted_crps",
+]
+
+FAMILIES: dict[str, type[LocationScale]] = {
+    "normal": Normal,
+    "logistic": Logistic,
+    "censored_normal": CensoredNormal,
+    "censored_logistic": CensoredLogistic,
+}
+"""Parametric families by the name that configurations use; a censored one takes `lower` as third argument."""

@@ -1,0 +1,119 @@
+"""A quantile function that is a polynomial: any shape that data ask for, between two ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.distribution.interface import leading
+
+
+@dataclass(frozen=True, eq=False)
+class Bernstein:
+    """Distribution with quantile function Q(τ) = Σ α_k b_k(τ), b_k the Bernstein polynomials of degree d.
+
+    `coefficients` holds the α_k, (d + 1, *S), from the lowest value of the distribution to the highest; one that is
+    smaller than an earlier one counts as equal to it (Bremnes 2020, doi:10.1175/MWR-D-19-0227.1). Scores are
+    exact: nothing is summed over levels.
+    """
+
+    coefficients: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.coefficients) < 2:
+            raise ValueError("a Bernstein quantile function needs two coefficients at least")
+        object.__setattr__(self, "coefficients", self.coefficients.cummax(0).values)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the coefficients, because every b_k has the integral 1/(d + 1)."""
+        return self.coefficients.mean(0)
+
+    @property
+    def std(self) -> Tensor:
+        """Root of Σ Σ a_j a_k ∫ b_j b_k with the coefficients a less their mean."""
+        a, d = self.coefficients - self.mean, self._degree
+        variance = torch.zeros_like(a[0])
+        for j in range(d + 1):
+            for k in range(d + 1):
+                product = math.comb(d, j) * math.comb(d, k) / math.comb(2 * d, j + k) / (2 * d + 1)
+                variance = variance + product * a[j] * a[k]
+        return variance.clamp(min=0).sqrt()
+
+    def quantile(self, level: Tensor) -> Tensor:
+        """Q(level)."""
+        return _polynomial(self.coefficients, leading(level, self.coefficients[0]))
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """The largest τ with Q(τ) <= value; 0 below the lowest value and 1 from the highest on."""
+        known = self._level(value)
+        # Gradients as of an inverse function; where Q is flat there are none.
+        slope = self._slope(known)
+        step = (value - _polynomial(self.coefficients, known)) / slope.clamp(min=torch.finfo(slope.dtype).tiny ** 0.4)
+        inside = (known > 0) & (known < 1) & (slope > 0)
+        return torch.where(inside, known + step - step.detach(), known)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """-log Q'(F(value)), and minus infinity beyond the ends."""
+        slope = self._slope(self.cdf(value))
+        density = -torch.log(slope.clamp(min=torch.finfo(slope.dtype).tiny ** 0.4))
+        outside = (value < self.coefficients[0]) | (value > self.coefficients[-1])
+        return torch.where(outside, -torch.inf, density)
+
+    def crps(self, truth: Tensor, fair: float = False) -> Tensor:
+        """∫|Q(τ) - y| dτ - ∫(2τ - 1) Q(τ) dτ, both integrals of polynomials.
+
+        With a = α - y and p = F(y) the first is Σ a_k/(d + 1) less twice the integral up to p, which is the polynomial
+        of degree d + 1 with the partial sums of a_k/(d + 1); the second is Σ a_k (2k - d)/((d + 1)(d + 2)).
+        """
+        a, d = self.coefficients - truth, self._degree
+        partial = torch.cat([torch.zeros_like(a[:1]), a.cumsum(0)]) / (d + 1)
+        k = torch.arange(d + 1, dtype=a.dtype, device=a.device)
+        spread = (leading(2 * k - d, a[0]) * a).sum(0) / ((d + 1) * (d + 2))
+        # The score has no slope by p: there the integrand changes its sign.
+        return a.mean(0) - 2 * _polynomial(partial, self._level(truth)) - spread
+
+    def affine(self, location: Tensor, scale: Tensor) -> Bernstein:
+        """Shift and stretch every coefficient."""
+        return Bernstein(location + scale * self.coefficients)
+
+    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
+        """Independent draws."""
+        a = self.coefficients
+        level = torch.rand((count, *a.shape[1:]), generator=generator, dtype=a.dtype, device=a.device)
+        return _polynomial(a, level)
+
+    @property
+    def _degree(self) -> int:
+        """d."""
+        return len(self.coefficients) - 1
+
+    def _slope(self, level: Tensor) -> Tensor:
+        """Q'(level), a polynomial of degree d - 1."""
+        return _polynomial(self._degree * self.coefficients.diff(dim=0), level)
+
+    @torch.no_grad()
+    def _level(self, value: Tensor) -> Tensor:
+        """Return F(value) by halving: as many times as the numbers have digits."""
+        # Values less the one that is sought, so that none is lost in large numbers of the same size.
+        a = self.coefficients - value
+        low = torch.zeros_like(a[0])
+        width = 1.0
+        for _ in range(1 - math.frexp(torch.finfo(a.dtype).eps)[1]):
+            width /= 2
+            low = torch.where(_polynomial(a, low + width) <= 0, low + width, low)
+        return torch.where(a[-1] <= 0, 1, torch.where(a[0] > 0, 0, low + width / 2))
+
+
+def _polynomial(coefficients: Tensor, level: Tensor) -> Tensor:
+    """Return Σ c_k b_k(level) by Horner's scheme for Bernstein polynomials (Farin 2002, section 5.1)."""
+    d = len(coefficients) - 1
+    rest, power = 1 - level, torch.ones_like(level)
+    total = coefficients[0] * power
+    for k in range(1, d + 1):
+        power = power * level
+        total = total * rest + math.comb(d, k) * power * coefficients[k]
+    return total

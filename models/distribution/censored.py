@@ -1,0 +1,87 @@
+"""Distributions that pile up on a bound what would lie below it, as precipitation does on zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from models.distribution.location_scale import Bounded
+from models.standard import Standard, StandardLogistic, StandardNormal
+
+
+@dataclass(frozen=True, eq=False)
+class Censored(Bounded):
+    """Distribution of max(μ + σZ, lower): all probability below `lower` sits on this one value.
+
+    The law of a quantity that cannot fall below a bound but often lies on it, such as precipitation.
+    """
+
+    @property
+    def mean(self) -> Tensor:
+        """Expectation."""
+        return self._origin + self._moments[0]
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation."""
+        first, second = self._moments
+        return (second - first * first).clamp(min=0).sqrt()
+
+    def quantile(self, level: Tensor) -> Tensor:
+        """Inverse of `cdf`, at least `lower`."""
+        return torch.maximum(super().quantile(level), self.lower)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """F(z), and zero below `lower`."""
+        return torch.where(value < self.lower, 0, super().cdf(value))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density above `lower`; at `lower` the logarithm of its probability."""
+        return torch.where(value <= self.lower, self.standard.log_cdf(self._z(self.lower)), super().log_prob(value))
+
+    def crps(self, truth: Tensor, fair: float = False) -> Tensor:
+        """Score of the uncensored distribution less σ∫F² up to `lower`; a truth below adds its distance.
+
+        Only there the two differ: the censored distribution function is zero (Jordan et al. 2019,
+        doi:10.18637/jss.v090.i12).
+        """
+        slope, rest = self.standard.squared_cdf(self._z(self.lower))
+        below = (self.lower - self.mu) * slope + self.sigma * rest
+        return super().crps(torch.maximum(truth, self.lower)) - below + (self.lower - truth).clamp(min=0)
+
+    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
+        """Independent draws."""
+        return torch.maximum(super().sample(count, generator), self.lower)
+
+    @property
+    def _origin(self) -> Tensor:
+        """The larger of μ and `lower`: moments about it lose no digits, wherever the censoring point lies."""
+        return torch.maximum(self.mu, self.lower)
+
+    @property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """First and second moment about the origin."""
+        standard, c = self.standard, self._z(self.lower)
+        origin = c.clamp(min=0)
+        mass, exceeding, first = standard.cdf(c), standard.cdf(-c), standard.upper_mean(c)
+        gap = c - origin
+        mean = gap * mass + first - origin * exceeding
+        square = gap * gap * mass + standard.upper_square(c) - 2 * origin * first + origin * origin * exceeding
+        return self.sigma * mean, self.sigma * self.sigma * square
+
+
+@dataclass(frozen=True, eq=False)
+class CensoredNormal(Censored):
+    """Gaussian distribution, left-censored at `lower`."""
+
+    standard: ClassVar[Standard] = StandardNormal()
+
+
+@dataclass(frozen=True, eq=False)
+class CensoredLogistic(Censored):
+    """Logistic distribution, left-censored at `lower`."""
+
+    standard: ClassVar[Standard] = StandardLogistic()

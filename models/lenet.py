@@ -1,0 +1,52 @@
+"""LeNet-style network: a few large convolutions at full resolution, then a small network in every cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from data_pipeline.checks import between, whole
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.distribution import Normal
+from models.features import Features
+from models.head import GaussianHead, silent
+from models.spatial.convolution import Conv2d
+from models.spatial.domain import Domain
+from models.spatial.dropout import Dropout
+
+
+class LeNet(nn.Module):
+    """LeNet (LeCun et al. 1998, doi:10.1109/5.726791) slid over the globe: what it says of each cell sees 9 x 9 cells.
+
+    Two convolutions 5 x 5, of `width` and twice as many maps, and a layer of `hidden` units in each cell, which is
+    what becomes of the fully connected layers. Nothing is pooled, for every cell is to get its own answer. ENS-10
+    (Ashkboos et al. 2022, arXiv:2206.14786) reports such a network but not its sizes: these are ours.
+    """
+
+    moments_only = True
+
+    def __init__(
+        self, task: Task, grid: Grid | Domain, width: int = 16, hidden: int = 64, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        whole("model.width", width, 1)
+        whole("model.hidden", hidden, 1)
+        between("model.dropout", dropout, 0, 1)
+        self.features, self.head = Features(task, grid), GaussianHead(task)
+        self.network = nn.Sequential(
+            Conv2d(grid, self.features.count, width, 5), nn.GELU(),
+            Conv2d(grid, width, 2 * width, 5), nn.GELU(),
+            nn.Conv2d(2 * width, hidden, 1), nn.GELU(), Dropout(grid, dropout),
+            silent(hidden, self.head.count),
+        )  # fmt: skip
+
+    def fit(self, batches: Iterable[Sample]) -> None:
+        """Learn where the ensemble used to err; all else is learnt by gradient descent."""
+        self.features.errors.fit(batches)
+
+    def forward(self, sample: Sample) -> Normal:
+        """Return the corrected distribution of a batch."""
+        return self.head(self.network(self.features(sample)), sample)
