@@ -1,15 +1,19 @@
 # What a newcomer types: `make demo`, `make test`, `make check`. Each sets up what it needs in .venv.
-.PHONY: help demo results test check benchmarks setup lock clean
+.PHONY: help demo results heat test check benchmarks setup lock clean
 
 help:
 	@echo "make demo     make the twin experiment, train, evaluate, correct (about 5 minutes the first time)"
 	@echo "make results  the same for all three targets: runs/demo, runs/demo-t850, runs/demo-z500"
+	@echo "make heat     the heat experiment of the mixture of experts, its ablations and rivals (docs/heat.md)"
 	@echo "make benchmarks  measure every claim of docs/benchmarks.md (11 minutes)"
 	@echo "make test     run the tests           make check    format, lint, types"
 	@echo "make setup    only set up .venv       make lock     renew requirements.lock    make clean"
 
 demo: setup
 	@scripts/demo t2m
+
+heat: setup
+	@scripts/heat
 
 results: setup
 	@scripts/demo t2m t850 z500

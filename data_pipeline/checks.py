@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import inspect
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError
+
+T = TypeVar("T")
 
 
 def whole(name: str, value: object, least: int, most: int | None = None) -> None:
@@ -26,10 +31,30 @@ def between(name: str, value: object, least: float, below: float) -> None:
         raise InputError(f"{name} must be a number of at least {least:g} and less than {below:g}, got {value!r}")
 
 
+def share(name: str, value: object) -> None:
+    """Refuse what is not a number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InputError(f"{name} must be a number from 0 to 1, got {value!r}")
+
+
+def number(name: str, value: object) -> None:
+    """Refuse what is not a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputError(f"{name} must be a number, got {value!r}")
+
+
 def one_of(name: str, value: object, allowed: Collection[str]) -> None:
     """Refuse what is not among the words `allowed`."""
     if value not in allowed:
         raise InputError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def made(name: str, kind: Callable[..., T], options: Mapping[str, Any]) -> T:
+    """Return `kind(**options)`; refuse an option that it does not have."""
+    known = list(inspect.signature(kind).parameters)
+    if unknown := [option for option in options if option not in known]:
+        raise InputError(f"{name} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}")
+    return kind(**options)
 
 
 def yes_or_no(name: str, value: object) -> None:

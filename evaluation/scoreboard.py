@@ -77,6 +77,7 @@ class Scoreboard:
             "n_dates": len(np.unique(self.init_times)),
             "n_forecasts": len(self.init_times),
             "models": models,
+            "pairs": self._pairs(target, everything),
             "oracle": self._oracle_entry(target, everything),
             "warnings": self._warnings(models),
         }
@@ -105,15 +106,36 @@ class Scoreboard:
         starts, position = np.unique(self.init_times[group.rows], return_inverse=True)
         bootstrap = BlockBootstrap(starts, self.seed)
         intervals: dict[str, Any] = {}
-        for key, (score, models) in self._quantities(name).items():
-            means = [self._crps(model, target, group) for model in models]
-            counted = np.all([mean.weight > 0 for mean in means], axis=0) if means else np.zeros(0, bool)
-            entry[key] = _number(score(*(mean[counted].sum(0).value for mean in means))) if counted.any() else None
-            per_start = [_merge(mean, position, len(starts), counted) for mean in means]
-            interval = bootstrap.interval(score, *per_start) if counted.any() else None
-            intervals[key] = list(interval) if interval else None
+        for key, quantity in self._quantities(name).items():
+            entry[key], intervals[key] = self._compared(quantity, target, group, position, bootstrap)
         entry["ci95"] = intervals
         return entry
+
+    def _pairs(self, target: int, group: Group) -> dict[str, dict[str, Any]]:
+        """Difference in CRPS of each model to all that stand before it, with its interval."""
+        starts, position = np.unique(self.init_times[group.rows], return_inverse=True)
+        bootstrap = BlockBootstrap(starts, self.seed)
+        found: dict[str, dict[str, Any]] = {}
+        names = list(self.tallies)
+        for number, name in enumerate(names):
+            found[name] = {}
+            for other in names[:number]:
+                difference, interval = self._compared((np.subtract, (name, other)), target, group, position, bootstrap)
+                found[name][other] = {"crps_minus": difference, "ci95": interval}
+        return found
+
+    def _compared(
+        self, quantity: Quantity, target: int, group: Group, position: np.ndarray, bootstrap: BlockBootstrap
+    ) -> tuple[float | None, list[float] | None]:
+        """Return a function of the mean CRPS of some models over what all of them forecast, and its interval."""
+        score, models = quantity
+        means = [self._crps(model, target, group) for model in models]
+        counted = np.all([mean.weight > 0 for mean in means], axis=0) if means else np.zeros(0, bool)
+        if not counted.any():
+            return None, None
+        per_start = [_merge(mean, position, position.max() + 1, counted) for mean in means]
+        interval = bootstrap.interval(score, *per_start)
+        return _number(score(*(mean[counted].sum(0).value for mean in means))), list(interval) if interval else None
 
     def _quantities(self, name: str) -> dict[str, Quantity]:
         """What is compared, as functions of the mean CRPS of some models; of none where one is missing."""

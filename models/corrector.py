@@ -10,6 +10,7 @@ import importlib
 import inspect
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from data_pipeline.checks import made
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_path
@@ -86,8 +88,12 @@ class Corrector(nn.Module):
         return lambda sample: self(narrow(sample, task, self.task))
 
     def fit(self, dataset: Dataset[Sample], batch_size: int = 8) -> None:
-        """Fit the normaliser, then what the model can learn at once rather than step by step."""
-        self.normalizer.fit(lambda: batches(dataset, batch_size))
+        """Fit the normaliser, then what the model can learn at once rather than step by step.
+
+        A model that says `physical = True` gets values as they are.
+        """
+        if not getattr(self.model, "physical", False):
+            self.normalizer.fit(lambda: batches(dataset, batch_size))
         if callable(normalise := getattr(self.model, "normalise", None)):
             normalise(*self.normalizer.target_scaling)
         if callable(fit := getattr(self.model, "fit", None)):
@@ -129,7 +135,11 @@ class Corrector(nn.Module):
             tensors["static"],
             description["provenance"],
         )
-        corrector.load_state_dict(tensors)
+        try:
+            corrector.load_state_dict(tensors)
+        except RuntimeError:
+            model = type(corrector.model).__name__
+            raise InputError(f"{path} holds a model {model} of another version of this; train it again") from None
         return corrector.eval()
 
 
@@ -171,11 +181,8 @@ def reads_moments(spec: dict[str, Any]) -> bool:
 def build_model(spec: dict[str, Any], task: Task, grid: Grid | Domain) -> nn.Module:
     """Make the model that `spec` describes."""
     kind = model_class(spec)
-    arguments = {name: value for name, value in spec.items() if name != "_target_"}
-    known = list(inspect.signature(kind).parameters)[2:]
-    if unknown := [name for name in arguments if name not in known]:
-        raise InputError(f"{kind.__name__} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}")
-    return kind(task, grid, **arguments)
+    options = {name: value for name, value in spec.items() if name != "_target_"}
+    return made(kind.__name__, partial(kind, task, grid), options)
 
 
 def model_class(spec: dict[str, Any]) -> type[nn.Module]:

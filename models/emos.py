@@ -1,7 +1,9 @@
 """EMOS: ensemble model output statistics, the classical correction that every network has to beat.
 
 Mean and spread of the ensemble enter a small regression of its own at every cell and lead time (Gneiting et
-al. 2005, doi:10.1175/MWR2904.1): `fit_emos` and `predict_emos` on bare arrays, `EMOS` as a model.
+al. 2005, doi:10.1175/MWR2904.1): `fit_emos` and `predict_emos` on bare arrays, `EMOS` as a model. Members are
+taken as exchangeable: one coefficient for the mean of all, none for each, so that any number of them in any
+order will do. `fit_trailing` learns from the latest cases only.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from data_pipeline.checks import whole
+from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.cases import gather, lead_index
 from models.distribution import FAMILIES, Ensemble, LocationScale
 from models.regression import Regression, cell_blocks
-from models.season import season
+from models.season import YEAR, day_of_year, season
 from models.spatial.domain import Domain
 from models.spatial.exchange import assemble
 
@@ -57,7 +61,7 @@ def fit_emos(
     """Return coefficients (P, K), float64, of K cells from N cases of ensemble mean, std and truth (N, K).
 
     `season` holds the cosine and the sine of the year's phase, (N, 1) each, or nothing; `lower` (K,) the
-    points at which a censored family is censored. `shared` pools all cells, which count by their `weight`
+    values below which nothing of a bounded family lies. `shared` pools all cells, which count by their `weight`
     (K,), and returns (P, 1). A case with a NaN is left out; coefficients are NaN where cases are too few or
     without error.
     """
@@ -104,13 +108,48 @@ def predict_emos(
     return regression.predict(coefficients, [torch.ones_like(mean), mean, *season], [torch.ones_like(std), std], lower)
 
 
+def fit_trailing(
+    regression: Regression,
+    mean: Tensor,
+    std: Tensor,
+    truth: Tensor,
+    length: int,
+    *,
+    delay: int = 1,
+    lower: Tensor | None = None,
+) -> Tensor:
+    """Return coefficients (P, N, K) for each of N successive cases, of the `length` cases that end `delay` before it.
+
+    The training of Gneiting et al. 2005, which follows a forecast model that changes: those who correct the case at
+    hand know the truth of none after. Coefficients of the first cases, which have too few before them, are NaN.
+    Every window is a cell of `fit_emos`; mean, std and truth are (N, K).
+    """
+    whole("length", length, 1)
+    whole("delay", delay, 1)
+    first = length + delay - 1
+    count = len(truth) - first
+    names = coefficient_names(regression, seasonal=False)
+    found = torch.full((len(names), *truth.shape), torch.nan, dtype=torch.float64)
+    if count > 0:
+        m, s, y = (v.expand_as(truth).unfold(0, length, 1)[:count].flatten(0, 1).T for v in (mean, std, truth))
+        lower = None if lower is None else lower.repeat(count)
+        found[:, first:] = fit_emos(regression, m, s, y, lower=lower).unflatten(1, (count, -1))
+    return found
+
+
 class EMOS(nn.Module):
     """Corrects mean and spread of the ensemble, with coefficients per cell, target and lead time.
 
     Unfitted, and at cells without truth, it has the ensemble's own mean and standard deviation. `seasonal`
-    lets the bias follow the year, `shared` takes one set of coefficients for the whole globe. `family`,
-    `scale` and `score` are those of `Regression`; `lower` is the value at which a censored family is
-    censored, in the target's units.
+    lets the bias follow the year; so does `window`, and with it all other coefficients. `shared` takes one set of
+    coefficients for the whole globe. `family`, `scale` and `score` are those of `Regression`; `lower` is the value
+    below which nothing of a bounded family lies, in the target's units.
+
+    The window is one of the calendar: the coefficients of a day are fitted to the cases of all training years
+    that are valid within `window` days of it. A window of the latest days, the other meaning of rolling, is for
+    forecasts that are verified day by day (`fit_trailing`); a corrector is one file, made of reforecasts, and used long
+    after. There are two windows to each `window` days, 24 times as many numbers for 30 days; between their centres
+    coefficients are interpolated. A window with fewer than two cases per coefficient takes those of the whole year.
     """
 
     targets_only = True
@@ -128,8 +167,14 @@ class EMOS(nn.Module):
         score: str = "crps",
         shared: bool = False,
         lower: float | None = None,
+        window: int | None = None,
     ) -> None:
         super().__init__()
+        if window is not None:
+            whole("model.window", window, 1, 182)
+            if seasonal:
+                raise InputError(f"model.window={window} follows the year as model.seasonal does; set seasonal=false")
+        self.window = window
         self.regression = Regression(family, scale, score)
         self.regression.check_lower(lower)
         self.seasonal, self.shared, self._task = seasonal, shared, task
@@ -137,7 +182,8 @@ class EMOS(nn.Module):
         self._targets, self._lower = list(task.target_channels), lower
         raw = raw_coefficients(self.regression, seasonal)
         L, T, cells = len(task.lead_times), len(task.targets), (1, 1) if shared else grid.shape
-        self.register_buffer("coefficients", raw.view(-1, 1, 1, 1).expand(L, -1, T, *cells).clone())
+        self.windows = 1 if window is None else min(365, round(2 * YEAR / window))
+        self.register_buffer("coefficients", raw.view(-1, 1, 1, 1).expand(L * self.windows, -1, T, *cells).clone())
         self.register_buffer("lower", None if lower is None else torch.full((T, *grid.shape), float(lower)))
         weights = torch.tensor(self._domain.grid.weights, dtype=torch.float32)
         self._area = weights[:, None].expand(grid.shape)
@@ -145,7 +191,14 @@ class EMOS(nn.Module):
     def forward(self, sample: Sample) -> LocationScale:
         """Return the corrected distribution over (B, T, H, W)."""
         mean, std, terms = self._predictors(sample)
-        coefficients = self._here(self.coefficients)[lead_index(sample.lead_time, self._task)].movedim(1, 0).to(mean)
+        lead, table = lead_index(sample.lead_time, self._task) * self.windows, self._here(self.coefficients).to(mean)
+        if self.window is None:
+            coefficients = table[lead]
+        else:
+            place = self._days(sample) * (self.windows / YEAR)
+            before, part = place.long(), place.frac().to(mean).view(-1, 1, 1, 1, 1)
+            coefficients = table[lead + before].lerp(table[lead + (before + 1) % self.windows], part)
+        coefficients = coefficients.movedim(1, 0)
         lower = None if self.lower is None else self._domain.cut(self.lower)
         return predict_emos(self.regression, coefficients, mean, std, terms, lower)
 
@@ -157,26 +210,37 @@ class EMOS(nn.Module):
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample]) -> None:
         """Fit all cells to the training samples, which are read once; 12 bytes per case stay in memory."""
-        for lead, (mean, std, truth, *terms) in enumerate(gather(batches, self._task, self._case)):
+        for lead, (days, mean, std, truth, *terms) in enumerate(gather(batches, self._task, self._case)):
             if self.shared:
                 # All cells in one regression: every rank has to see them.
                 mean, std, truth = (assemble(values, self._domain) for values in (mean, std, truth))
-            # One set of coefficients for the whole globe is still one for each target.
-            for t in range(len(self._targets)):
-                found = fit_emos(
-                    self.regression,
-                    mean[:, t].flatten(1),
-                    std[:, t].flatten(1),
-                    truth[:, t].flatten(1),
-                    [term.flatten(1) for term in terms],
-                    lower=None if self.lower is None else self._here(self.lower)[t].flatten(),
-                    shared=self.shared,
-                    weight=self._area.flatten() if self.shared else None,
-                )
-                known = self.coefficients[lead, :, t]
-                found = found.view(*self._here(known).shape).to(known)
-                found = found if self.shared else assemble(found, self._domain)
-                known.copy_(torch.where(found.isnan(), known, found))
+            rows = self.coefficients[lead * self.windows : (lead + 1) * self.windows]
+            self._fit(rows, mean, std, truth, terms)
+            if self.window is not None:
+                for k, row in enumerate(rows):
+                    away = (days - k * YEAR / self.windows).abs()
+                    near = torch.minimum(away, YEAR - away) <= self.window
+                    if near.any():
+                        self._fit(row[None], mean[near], std[near], truth[near], [])
+
+    def _fit(self, rows: Tensor, mean: Tensor, std: Tensor, truth: Tensor, terms: list[Tensor]) -> None:
+        """Put the coefficients of these cases into all `rows` (D, P, T, H, W), where there are any."""
+        # One set of coefficients for the whole globe is still one for each target.
+        for t in range(len(self._targets)):
+            found = fit_emos(
+                self.regression,
+                mean[:, t].flatten(1),
+                std[:, t].flatten(1),
+                truth[:, t].flatten(1),
+                [term.flatten(1) for term in terms],
+                lower=None if self.lower is None else self._here(self.lower)[t].flatten(),
+                shared=self.shared,
+                weight=self._area.flatten() if self.shared else None,
+            )
+            known = rows[:, :, t]
+            found = found.view(*self._here(known).shape[1:]).to(known)
+            found = found if self.shared else assemble(found, self._domain)
+            known.copy_(torch.where(found.isnan(), known, found))
 
     def _here(self, coefficients: Tensor) -> Tensor:
         """Return the part of what is fitted together: the own tile, unless all cells share their coefficients."""
@@ -191,8 +255,12 @@ class EMOS(nn.Module):
         terms = season(sample.init_time, sample.lead_time).to(mean)
         return mean, std, [term[:, None, None, None] for term in terms.T]
 
+    def _days(self, sample: Sample) -> Tensor:
+        """Return the days (B,) from the start of the year to the time that each forecast is valid."""
+        return day_of_year(sample.init_time, sample.lead_time).double() - 1
+
     def _case(self, sample: Sample) -> tuple[Tensor, ...]:
         """Return what a fit needs of a batch; the truth is NaN where it or a member is missing."""
         mean, std, terms = self._predictors(sample)
         truth = sample.target.masked_fill(~sample.mask[:, self._targets], torch.nan)
-        return mean, std, truth, *terms
+        return self._days(sample), mean, std, truth, *terms

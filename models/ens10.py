@@ -41,9 +41,12 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H, W)."""
         x = self.convolution(x)
-        # Not left out of the graph: every parameter has a gradient, as data parallelism expects.
-        bias = self.bias.detach() + 0 * self.bias
-        return torch.relu(self.norm(x + bias.to(x)[:, None, None]))
+        return torch.relu(self.norm(x + idle(self.bias).to(x)[:, None, None]))
+
+
+def idle(bias: Tensor) -> Tensor:
+    """Return a bias that does not learn, but has a gradient as every parameter, which data parallelism expects."""
+    return bias.detach() + 0 * bias
 
 
 class Bilinear(nn.Module):

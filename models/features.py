@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from data_pipeline.checks import whole
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -31,20 +32,40 @@ def spread(ensemble: Tensor) -> Tensor:
 class Features(nn.Module):
     """Normalised sample to maps (B, F, H, W): what the ensemble says, where and when it is, how it used to err there.
 
-    That is mean and log spread of each input, the static fields, the season, and the two maps of `ErrorClimate`.
+    That is mean and log spread of each input, the static fields, the position among them, the season, the two maps of
+    `ErrorClimate`, the lead time if the task has several, and `embedding` numbers of every cell that are learnt along
+    (Rasp & Lerch 2018, doi:10.1175/MWR-D-18-0187.1).
     """
 
-    def __init__(self, task: Task, grid: Grid | Domain) -> None:
+    def __init__(self, task: Task, grid: Grid | Domain, embedding: int = 0) -> None:
         super().__init__()
-        self.errors = ErrorClimate(task, grid)
+        whole("model.embedding", embedding, 0)
+        self.errors, self._domain, self._leads = ErrorClimate(task, grid), Domain.of(grid), task.lead_times
+        # From zero, where every cell is like every other: the weights that read the embedding are random, so that it
+        # has a gradient as soon as the last layer speaks, and a cell without truth keeps the middle of all.
+        self.embedding = nn.Parameter(torch.zeros(embedding, *grid.shape)) if embedding else None
         self.count = 2 * len(task.inputs) + len(task.static_names) + 2 + 2 * len(task.targets)
+        self.count += (len(task.lead_times) > 1) + embedding
 
     def forward(self, sample: Sample) -> Tensor:
         """Return all features of a batch."""
         B, _, _, H, W = sample.ensemble.shape
         log_spread = visible(spread(sample.ensemble)).masked_fill(~sample.mask, 0)
         when = season(sample.init_time, sample.lead_time).to(log_spread)[:, :, None, None].expand(B, -1, H, W)
-        return torch.cat([sample.ensemble.mean(1), log_spread, sample.static, when, self.errors(sample)], dim=1)
+        maps = [sample.ensemble.mean(1), log_spread, sample.static, when, self.errors(sample)]
+        if len(self._leads) > 1:
+            maps.append(self._lead(sample).to(log_spread)[:, None, None, None].expand(B, 1, H, W))
+        if self.embedding is not None:
+            maps.append(self._domain.cut(self.embedding).to(log_spread).expand(B, -1, H, W))
+        return torch.cat(maps, dim=1)
+
+    def _lead(self, sample: Sample) -> Tensor:
+        """Return the lead time (B,) as one number from -1, the task's first, to 1, its last.
+
+        One, for errors grow steadily with it; what is peculiar to a single lead time is in `ErrorClimate`.
+        """
+        first, last = self._leads[0], self._leads[-1]
+        return (2 * sample.lead_time - first - last) / (last - first)
 
 
 class ErrorClimate(nn.Module):

@@ -1,35 +1,203 @@
-"""How two numbers of a network per target and cell become a distribution."""
+"""How some numbers of a network per target and cell become a distribution."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
 
+from data_pipeline.checks import one_of, whole
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.distribution import Normal
+from models.distribution import FAMILIES, Bernstein, CensoredShiftedGamma, Distribution, LocationScale, Normal
+from models.distribution.location_scale import Bounded
 from models.features import SMALLEST_SPREAD, spread
+from models.spatial.domain import Domain
+from models.spatial.exchange import assemble
+from models.standard import SQRT_2PI
+
+HEADS = (*FAMILIES, "censored_shifted_gamma", "bernstein")
+"""The kinds of heads by the name that configurations use."""
 
 
-class GaussianHead(nn.Module):
-    """Two maps per target, o₀ and o₁, correct the ensemble's mean m and spread s: μ = m + s o₀, σ = s exp(o₁).
+def head_for(kind: str, task: Task, grid: Grid | Domain) -> Head:
+    """Return the head of the name `kind`, one of `HEADS`."""
+    one_of("model.head", kind, HEADS)
+    if kind == "bernstein":
+        return BernsteinHead(task)
+    if kind == "censored_shifted_gamma":
+        return GammaHead(task, grid)
+    family = FAMILIES[kind]
+    return BoundedHead(task, grid, family) if issubclass(family, Bounded) else LocationScaleHead(task, family)
 
-    Zero output is the raw Gaussian ensemble, where all training starts (ENS-10, Ashkboos et al. 2022).
+
+class Head(nn.Module):
+    """Turns `count` maps, some for each target, and the ensemble's mean m and spread s into a distribution.
+
+    Zero maps are the raw ensemble as a distribution of this kind, where all training starts.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, maps: int) -> None:
         super().__init__()
-        self._targets = list(task.target_channels)
-        self.count = 2 * len(task.targets)
+        self._targets, self._maps = list(task.target_channels), maps
+        self.count = maps * len(task.targets)
 
-    def forward(self, output: Tensor, sample: Sample) -> Normal:
-        """Return the distribution over (B, T, H, W) for network output (B, 2T, H, W)."""
+    def forward(self, output: Tensor, sample: Sample) -> Distribution:
+        """Return the distribution over (B, T, H, W) for network output (B, count, H, W)."""
         members = sample.ensemble[:, :, self._targets]
         s = torch.sqrt(spread(members).square() + SMALLEST_SPREAD**2)
         # Scores are never taken in half precision.
         output = output.to(torch.promote_types(output.dtype, torch.float32))
-        shift, stretch = output.chunk(2, dim=1)
-        return Normal(members.mean(1) + s * shift, s * torch.exp(stretch.clamp(-8, 8)))
+        return self.distribution(members.mean(1), s, *output.chunk(self._maps, dim=1))
+
+    def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> Distribution:
+        """Return the distribution for mean, spread and maps o₀, o₁, ..., (B, T, H, W) each."""
+        raise NotImplementedError
+
+    def normalise(self, location: Tensor, scale: Tensor) -> None:
+        """Learn the units (x - location)/scale in which samples will come, if they matter."""
+
+
+class LocationScaleHead(Head):
+    """μ = m + s o₀, σ = s exp(o₁)/ς, where ς is the standard deviation of the family's standard distribution."""
+
+    def __init__(self, task: Task, family: type[LocationScale]) -> None:
+        super().__init__(task, 2)
+        self._family = family
+
+    def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> LocationScale:
+        """Return the distribution of the family."""
+        return self._family(*self._arguments(m, s, *maps))
+
+    def _arguments(self, m: Tensor, s: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
+        shift, stretch = maps
+        return m + s * shift, s * factor(stretch) / self._family.standard.std
+
+
+class GaussianHead(LocationScaleHead):
+    """μ = m + s o₀, σ = s exp(o₁) (ENS-10, Ashkboos et al. 2022)."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task, Normal)
+
+
+class BoundedHead(LocationScaleHead):
+    """The same for a family that has nothing below the targets' physical bounds."""
+
+    def __init__(self, task: Task, grid: Grid | Domain, family: type[LocationScale]) -> None:
+        super().__init__(task, family)
+        self.bound = LowerBound(task, grid)
+
+    def normalise(self, location: Tensor, scale: Tensor) -> None:
+        """Move the bound into these units."""
+        self.bound.normalise(location, scale)
+
+    def _arguments(self, m: Tensor, s: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
+        return *super()._arguments(m, s, *maps), self.bound()
+
+
+class GammaHead(Head):
+    """A gamma distribution that begins at l - δ, δ = s exp(o₂), and is censored at the targets' lower bound l.
+
+    Its mean lies g = (d + s) exp(o₀ s/(d + s)) above the beginning, d = m - l, and its standard deviation is s exp(o₁):
+    o₀ is a factor where the ensemble is dry, d = 0, and shifts by spreads where it is far above the bound. Uncorrected
+    the one is exponential and the other nearly normal.
+    """
+
+    FARTHEST = 300.0
+    """Standard deviations between beginning and mean at most; the skewness is less than 0.007 then."""
+
+    def __init__(self, task: Task, grid: Grid | Domain) -> None:
+        super().__init__(task, 3)
+        self.bound = LowerBound(task, grid)
+
+    def normalise(self, location: Tensor, scale: Tensor) -> None:
+        """Move the bound into these units."""
+        self.bound.normalise(location, scale)
+
+    def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> CensoredShiftedGamma:
+        """Return the censored, shifted gamma distribution."""
+        amount, stretch, shift = maps
+        lower = self.bound()
+        raw, std = (m - lower).clamp(min=0) + s, s * factor(stretch)
+        mean = raw * factor(amount * s / raw)
+        above = torch.minimum(mean, self.FARTHEST * std)
+        begin = lower - s * factor(shift) + (mean - above)
+        return CensoredShiftedGamma((above / std).square(), std * (std / above), begin, lower)
+
+
+class BernsteinHead(Head):
+    """Coefficients α of a quantile function of degree d (Bremnes 2020, doi:10.1175/MWR-D-19-0227.1).
+
+    Their mean, which is that of the distribution, is m + s o₀, and the steps from each to the next are
+    s ζ_k exp(o_k), which is never negative: quantiles do not cross. The steps ζ are those of a function near the
+    standard normal one. There is no probability beyond the ends, for d = 12 at first 2.4 s on either side.
+    """
+
+    steps: Tensor
+
+    def __init__(self, task: Task, degree: int = 12) -> None:
+        whole("degree", degree, 1)
+        super().__init__(task, degree + 1)
+        steps = torch.tensor(normal_coefficients(degree)).diff()
+        self.register_buffer("steps", steps.to(torch.get_default_dtype()), persistent=False)
+
+    def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> Bernstein:
+        """Return the distribution with this quantile function."""
+        location, *stretches = maps
+        steps = [step * factor(o) for step, o in zip(self.steps, stretches, strict=True)]
+        heights = torch.stack([torch.zeros_like(location), *steps]).cumsum(0)
+        return Bernstein(m + s * (location + heights - heights.mean(0)))
+
+
+class LowerBound(nn.Module):
+    """The least value that each target can have, at every cell in the units in which samples come."""
+
+    value: Tensor
+
+    def __init__(self, task: Task, grid: Grid | Domain) -> None:
+        super().__init__()
+        self._domain, self._physical = Domain.of(grid), []
+        for target in task.targets:
+            if (lower := target.bounds[0]) is None:
+                raise InputError(f"model.head: {target} has no lower bound to be censored at; take head=normal")
+            self._physical.append([[lower]])
+        self.register_buffer("value", torch.tensor(self._physical).expand(-1, *grid.shape).clone())
+
+    def normalise(self, location: Tensor, scale: Tensor) -> None:
+        """Put the bound into the units (x - location)/scale."""
+        bound = torch.tensor(self._physical).to(location)
+        self.value.copy_(assemble((bound - location) / scale, self._domain))
+
+    def forward(self) -> Tensor:
+        """Return the bounds (T, H, W) of the own tile."""
+        return self._domain.cut(self.value)
+
+
+def normal_coefficients(degree: int) -> list[float]:
+    """Return increasing Bernstein coefficients of mean 0 and standard deviation 1 for a quantile function near Φ⁻¹.
+
+    What the integrals of b_k Φ⁻¹ less those of b_k Q say is added to the coefficients of Q, times d + 1, ten times from
+    zero on. Once gives the expected order statistics of d + 1 draws, which have too little in the tails; forever, the
+    nearest polynomial, which decreases in places.
+    """
+    z = torch.linspace(-12, 12, 4001, dtype=torch.float64)
+    density, below = torch.exp(-z * z / 2) / SQRT_2PI * (z[1] - z[0]), torch.special.ndtr(z)
+    powers = [math.comb(degree, k) * below**k * (1 - below) ** (degree - k) for k in range(degree + 1)]
+    basis = torch.stack(powers)
+    coefficients = torch.zeros(degree + 1, dtype=torch.float64)
+    for _ in range(10):
+        coefficients = coefficients + (degree + 1) * (basis * density * (z - coefficients @ basis)).sum(1)
+    coefficients = (coefficients - coefficients.flip(0)) / 2
+    return (coefficients / Bernstein(coefficients).std).tolist()
+
+
+def factor(output: Tensor) -> Tensor:
+    """Return exp(output), at most e⁸ and at least e⁻⁸."""
+    return torch.exp(output.clamp(-8, 8))
 
 
 def silent(inputs: int, outputs: int) -> nn.Conv2d:

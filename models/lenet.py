@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torch import nn
+from torch import Tensor, nn
 
 from data_pipeline.checks import between, whole
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.distribution import Normal
+from models.distribution import Distribution
 from models.features import Features
-from models.head import GaussianHead, silent
+from models.head import head_for, silent
 from models.spatial.convolution import Conv2d
 from models.spatial.domain import Domain
 from models.spatial.dropout import Dropout
@@ -29,13 +29,19 @@ class LeNet(nn.Module):
     moments_only = True
 
     def __init__(
-        self, task: Task, grid: Grid | Domain, width: int = 16, hidden: int = 64, dropout: float = 0.0
+        self,
+        task: Task,
+        grid: Grid | Domain,
+        width: int = 16,
+        hidden: int = 64,
+        dropout: float = 0.0,
+        head: str = "normal",
     ) -> None:
         super().__init__()
         whole("model.width", width, 1)
         whole("model.hidden", hidden, 1)
         between("model.dropout", dropout, 0, 1)
-        self.features, self.head = Features(task, grid), GaussianHead(task)
+        self.features, self.head = Features(task, grid), head_for(head, task, grid)
         self.network = nn.Sequential(
             Conv2d(grid, self.features.count, width, 5), nn.GELU(),
             Conv2d(grid, width, 2 * width, 5), nn.GELU(),
@@ -43,10 +49,14 @@ class LeNet(nn.Module):
             silent(hidden, self.head.count),
         )  # fmt: skip
 
+    def normalise(self, location: Tensor, scale: Tensor) -> None:
+        """Learn the units in which samples will come."""
+        self.head.normalise(location, scale)
+
     def fit(self, batches: Iterable[Sample]) -> None:
         """Learn where the ensemble used to err; all else is learnt by gradient descent."""
         self.features.errors.fit(batches)
 
-    def forward(self, sample: Sample) -> Normal:
+    def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution of a batch."""
         return self.head(self.network(self.features(sample)), sample)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from data_pipeline.errors import InputError
-from models.distribution import FAMILIES, Censored, LocationScale
+from models.distribution import FAMILIES, LocationScale
+from models.distribution.location_scale import Bounded
 from models.newton import Expansion, minimise
 
 logger = logging.getLogger(__name__)
@@ -52,15 +53,15 @@ class Regression:
                 raise InputError(f"{name}={value} is unknown; choose one of {', '.join(choices)}")
 
     @property
-    def censored(self) -> bool:
-        """Whether the family needs the point at which it is censored."""
-        return issubclass(FAMILIES[self.family], Censored)
+    def bounded(self) -> bool:
+        """Whether the family needs the value below which nothing lies: it is censored or truncated there."""
+        return issubclass(FAMILIES[self.family], Bounded)
 
     def check_lower(self, lower: object) -> None:
-        """Refuse a censored family without `lower`, and any other with it."""
-        if self.censored and lower is None:
-            raise InputError(f"family={self.family} needs lower, the value where it is censored; try lower=0")
-        if not self.censored and lower is not None:
+        """Refuse a bounded family without `lower`, and any other with it."""
+        if self.bounded and lower is None:
+            raise InputError(f"family={self.family} needs lower, the value that nothing falls below; try lower=0")
+        if not self.bounded and lower is not None:
             raise InputError(f"family={self.family} has no lower; leave it out or choose censored_{self.family}")
 
     def predict(
@@ -73,7 +74,7 @@ class Regression:
         """Return the distribution (*S) for coefficients (P, *S), β then γ, and predictors."""
         beta, gamma = coefficients[: len(location)], coefficients[len(location) :]
         mu, second = _sum(beta, location), _sum(self._factors(gamma), self._terms(scale))
-        return self._distribution(mu, second, lower)
+        return self.distribution(mu, second, lower)
 
     def fit(
         self,
@@ -85,7 +86,7 @@ class Regression:
     ) -> Tensor:
         """Return coefficients (P, K), float64, of K cells from N cases of predictors and truth, (K, N) each.
 
-        Predictors, and the points `lower` at which a censored family is censored, may be (1, N) or (K, 1).
+        Predictors, and the values `lower` of a bounded family, may be (1, N) or (K, 1); a truth below counts as on it.
         Cases of zero `weight` (K, N) do not count, but have to be finite. Coefficients are NaN for a cell
         of fewer than two cases per coefficient, and where the truth follows so exactly that there is no
         spread to learn. All cells are worked on at once: give those of one of the `cell_blocks`.
@@ -117,6 +118,18 @@ class Regression:
         coefficients[:, cells] = torch.where(exact[:, None], torch.nan, found).T
         return coefficients
 
+    def distribution(self, mu: Tensor, second: Tensor, lower: Tensor | None = None) -> LocationScale:
+        """Return the distribution for μ and `second`, which is log σ or σ²."""
+        sigma = second.exp() if self.scale == "log" else second.sqrt()
+        family = FAMILIES[self.family]
+        if issubclass(family, Bounded) and lower is not None:
+            return family(mu, sigma, lower)
+        return family(mu, sigma)
+
+    def loss(self, distribution: LocationScale, truth: Tensor) -> Tensor:
+        """Return the score that chooses coefficients, case by case."""
+        return distribution.crps(truth) if self.score == "crps" else -distribution.log_prob(truth)
+
     def _factors(self, gamma: Tensor) -> Tensor:
         """Return the factors of the scale's terms."""
         return gamma if self.scale == "log" else gamma.square()
@@ -124,14 +137,6 @@ class Regression:
     def _terms(self, scale: Sequence[Tensor]) -> list[Tensor]:
         """Return what adds up, times the factors, to log σ or σ²."""
         return list(scale) if self.scale == "log" else [z.square() for z in scale]
-
-    def _distribution(self, mu: Tensor, second: Tensor, lower: Tensor | None) -> LocationScale:
-        """Return the distribution for μ and `second`, which is log σ or σ²."""
-        sigma = second.exp() if self.scale == "log" else second.sqrt()
-        family = FAMILIES[self.family]
-        if issubclass(family, Censored) and lower is not None:
-            return family(mu, sigma, lower)
-        return family(mu, sigma)
 
     def _start(self, cases: _Cases) -> tuple[Tensor, Tensor]:
         """Return least squares (K, P), errors shared by all terms of the scale, and where there are none."""
@@ -168,8 +173,7 @@ class Regression:
         for b in cases.blocks(rows):
             mu = _times(b.x.mT, beta).requires_grad_()
             second = _times(b.z.mT, self._factors(gamma)).requires_grad_()
-            distribution = self._distribution(mu, second, b.lower)
-            score = distribution.crps(b.y) if self.score == "crps" else -distribution.log_prob(b.y)
+            score = self.loss(self.distribution(mu, second, b.lower), b.y)
             loss = (b.weight * score).sum(1)
             by_mu, by_second = torch.autograd.grad(loss.sum(), (mu, second), create_graph=True)
             by_mu_mu, by_mixed = torch.autograd.grad(by_mu.sum(), (mu, second), retain_graph=True)
@@ -222,12 +226,14 @@ class _Cases:
         rows = torch.arange(len(self.truth), device=self.truth.device) if rows is None else rows
         for first in range(0, self.truth.shape[1], BLOCK):
             piece = slice(first, first + BLOCK)
+            truth = self.truth[rows, piece].double()
+            lower = None if self.lower is None else self.lower[rows, piece].double()
             yield _Block(
                 torch.stack([x[rows, piece] for x in self.location], 1) - self._x_mean[rows, :, None],
                 torch.stack([z[rows, piece] for z in self.scale], 1) - self._z_mean[rows, :, None],
-                self.truth[rows, piece].double(),
+                truth if lower is None else torch.maximum(truth, lower),
                 self.weight[rows, piece],
-                None if self.lower is None else self.lower[rows, piece].double(),
+                lower,
             )
 
     def uncentred(self, theta: Tensor) -> Tensor:

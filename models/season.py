@@ -9,6 +9,8 @@ from torch import Tensor
 
 DAY, FOUR_YEARS, EPOCH = 86400, 1461, 365
 """Seconds of a day, days from one leap year's end to the next one's, days from 1 January 1969 to 1970."""
+YEAR = FOUR_YEARS / 4
+"""Days of a year."""
 
 
 def season(init_time: Tensor, lead_time: Tensor, harmonics: int = 1) -> Tensor:
@@ -37,6 +39,6 @@ def day_of_year(init_time: Tensor, lead_time: Tensor) -> Tensor:
 
 def day_harmonics(day: Tensor, harmonics: int = 1) -> Tensor:
     """Return cos kφ and sin kφ for φ = 2π(day - 1)/365.25 and k = 1..harmonics, (B,) to (B, 2·harmonics)."""
-    phase = (2 * math.pi / 365.25) * (day.to(torch.get_default_dtype()) - 1)
+    phase = (2 * math.pi / YEAR) * (day.to(torch.get_default_dtype()) - 1)
     angle = phase[..., None] * torch.arange(1, harmonics + 1, device=day.device)
     return torch.stack([angle.cos(), angle.sin()], dim=-1).flatten(-2)

@@ -3,76 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from data_pipeline.checks import between, whole
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.distribution import Normal
+from models.distribution import Distribution
 from models.features import Features
-from models.head import GaussianHead, silent
-from models.spatial.convolution import Conv2d
+from models.head import head_for, silent
 from models.spatial.domain import Domain
-from models.spatial.dropout import Dropout
-from models.spatial.normalization import ChannelNorm
-from models.spatial.resolution import Downsample, Upsample
-
-
-class Block(nn.Module):
-    """Two convolutions with normalisation and GELU; a residual connection carries the input past them."""
-
-    def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, dropout: float) -> None:
-        super().__init__()
-        self.skip = nn.Conv2d(inputs, outputs, 1)
-        self.path = nn.Sequential(
-            Conv2d(grid, inputs, outputs), ChannelNorm(outputs), nn.GELU(), Dropout(grid, dropout, channels=True),
-            Conv2d(grid, outputs, outputs), ChannelNorm(outputs), nn.GELU(),
-        )  # fmt: skip
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H, W)."""
-        return self.skip(x) + self.path(x)
+from models.trunk import Place, Trunk
 
 
 class UNet(nn.Module):
-    """`depth` halvings of the resolution, `width` channels at the finest, twice as many at each coarser level."""
+    """`depth` halvings of the resolution, `width` channels at the finest, twice as many at each coarser level.
+
+    With `embedding`, so many learnt numbers of each cell have a say in the end (`Place`). With `mixture`, the options
+    of `Mixing`, the convolutions at the finest resolution are mixtures of experts.
+    """
 
     moments_only = True
 
-    def __init__(self, task: Task, grid: Grid | Domain, width: int = 16, depth: int = 2, dropout: float = 0.1) -> None:
+    def __init__(
+        self,
+        task: Task,
+        grid: Grid | Domain,
+        width: int = 16,
+        depth: int = 2,
+        dropout: float = 0.1,
+        embedding: int = 0,
+        head: str = "normal",
+        mixture: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__()
-        whole("model.width", width, 1)
-        whole("model.depth", depth, 0)
-        between("model.dropout", dropout, 0, 1)
-        self.features, self.head = Features(task, grid), GaussianHead(task)
-        grids = [Domain.of(grid)]
-        for _ in range(depth):
-            grids.append(grids[-1].coarsen())
-        widths = [width * 2**level for level in range(depth + 1)]
-        self.down = nn.ModuleList(Downsample(fine) for fine in grids[:-1])
-        self.up = nn.ModuleList(Upsample(fine) for fine in grids[:-1])
-        self.encoder = nn.ModuleList(
-            Block(g, inputs, w, dropout if level else 0)
-            for level, (g, inputs, w) in enumerate(zip(grids, [self.features.count, *widths], widths, strict=False))
-        )
-        self.decoder = nn.ModuleList(
-            Block(g, fine + coarse, fine, dropout) for g, fine, coarse in zip(grids, widths, widths[1:], strict=False)
-        )
+        self.features, self.head = Features(task, grid), head_for(head, task, grid)
+        self.trunk = Trunk(grid, self.features.count, width, depth, dropout, mixture)
+        self.place = Place(grid, width, embedding) if embedding else nn.Identity()
         self.last = silent(width, self.head.count)
+
+    def normalise(self, location: Tensor, scale: Tensor) -> None:
+        """Tell the head in which units (x - location)/scale samples will come."""
+        self.head.normalise(location, scale)
 
     def fit(self, batches: Iterable[Sample]) -> None:
         """Learn where the ensemble used to err; all else is learnt by gradient descent."""
         self.features.errors.fit(batches)
 
-    def forward(self, sample: Sample) -> Normal:
+    def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution of a batch."""
-        x = self.encoder[0](self.features(sample))
-        levels = [x]
-        for down, block in zip(self.down, self.encoder[1:], strict=True):
-            levels.append(x := block(down(x)))
-        for level in reversed(range(len(self.decoder))):
-            x = self.decoder[level](torch.cat([levels[level], self.up[level](x)], dim=1))
-        return self.head(self.last(x), sample)
+        return self.head(self.last(self.place(self.trunk(self.features(sample)))), sample)

@@ -21,6 +21,8 @@ from models.spatial.mixture import routing
 CONF = Path(__file__).parents[1] / "conf" / "model"
 SPECS = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CONF.glob("*.yaml"))}
 SPECS["emos of one set"] = SPECS["emos"] | {"shared": True}
+SPECS["emos of windows"] = SPECS["emos"] | {"seasonal": False, "window": 30}
+SPECS["boosted of one set"] = SPECS["boosted_emos"] | {"shared": True, "products": True, "steps": 20}
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
 GRIDS = [Grid.regular(33, 64), Grid.regular(29, 50), Grid.regular(37, 72)]
 CASES = [(name, grid) for name in SPECS for grid in GRIDS]

@@ -10,11 +10,13 @@ from conf import build, explain, plain
 from data_pipeline.archive import Archive
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
+from data_pipeline.heat import Heat
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.split import Split
 from data_pipeline.statistics import STATISTICS
 from data_pipeline.task import Task
-from models.corrector import build_model
+from models.corrector import build_model, needs
+from models.emos import EMOS
 from training.schedule import Schedule
 
 ROOT = Path(__file__).parents[1]
@@ -34,14 +36,14 @@ def composed(verb, *overrides):
 def test_every_group_is_known_here():
     """A new group needs a test of its own below."""
     assert {path.name for path in CONF.iterdir() if path.is_dir() and path.name[0] != "_"} == {
-        "cache", "cluster", "data", "task", "model", "trainer",
+        "cache", "cluster", "data", "experiment", "loss", "task", "model", "trainer",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("data", choices("data"))
 def test_every_data_source_is_built(data):
     cfg = composed("train", f"data={data}", *YEARS)
-    assert isinstance(build(cfg.data.archive), Archive)
+    assert isinstance(build(cfg.data.archive), Archive | Heat)
     assert isinstance(build(cfg.data.split), Split)
     if "source" in cfg.data:
         source = build(cfg.data.source)
@@ -87,6 +89,44 @@ def test_every_trainer_is_built(trainer):
     assert isinstance(build(composed("train", f"trainer={trainer}").trainer), Schedule)
 
 
+@pytest.mark.parametrize("loss", choices("loss"))
+def test_every_loss_is_built_and_its_defaults_are_those_of_its_class(loss):
+    needed = {"threshold": {"above": 300.0}, "eecrps": {"climate": "efi.nc"}}.get(loss, {})
+    made = build(composed("train", f"loss={loss}", *(f"loss.{name}={value}" for name, value in needed.items())).loss)
+    assert made == type(made)(**needed)
+    assert callable(made) or callable(made.on)
+
+
+@pytest.mark.parametrize("rate", choices("trainer/rate"))
+def test_every_rate_is_built_and_its_defaults_are_those_of_its_class(rate):
+    made = build(composed("train", f"trainer/rate={rate}").trainer).rate
+    assert made == type(made)()
+    assert 0 < made(3, 10, []).rate <= 1
+
+
+@pytest.mark.parametrize("experiment", choices("experiment"))
+def test_every_experiment_is_built(experiment):
+    cfg = composed("train", f"experiment={experiment}")
+    task = build(cfg.task)
+    net = build_model(plain(cfg.model), needs(plain(cfg.model), task), Grid.regular(33, 64))
+    assert next(net.parameters(), None) is not None or isinstance(net, EMOS)
+    assert isinstance(build(cfg.trainer), Schedule)
+    assert isinstance(build(cfg.data.split), Split)
+    assert callable(build(cfg.loss))
+    assert callable(build(cfg.data.archive).refuse)
+
+
+def test_no_two_experiments_share_a_run_folder():
+    folders = []
+    for experiment in choices("experiment"):
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            cfg = compose("train", [f"experiment={experiment}"], return_hydra_config=True)
+        HydraConfig.instance().set_config(cfg)
+        folders.append(cfg.run_dir)
+    assert "runs/ens10_t2m_unet" in folders
+    assert len(set(folders)) == len(folders)
+
+
 def test_the_shipped_defaults_are_those_of_the_constructors():
     """A default that is written twice must not differ."""
     cfg = composed("train")
@@ -118,8 +158,10 @@ def test_only_faults_of_the_user_are_explained_away():
         (["train", "trainer.epoch=3"], "error: there is no option trainer.epoch; did you mean trainer.epochs?"),
         (
             ["train", "model=unett"],
-            "error: there is no model unett; choose one of climatology, emos, ens10_unet, lenet, mlp, raw, unet",
+            f"error: there is no model unett; choose one of {', '.join(choices('model'))}",
         ),
+        (["train", "experiment=ens10"], "error: there is no experiment ens10; choose one of deep_weather_t850, "),
+        (["train", "trainer/rate=slow"], "error: there is no trainer/rate slow; choose one of constant, cosine, "),
         (["train", "trainer.epochs=three"], "error: trainer.epochs must be a whole number of at least 1, got 'three'"),
         (["train", "task.targets=[2tt]"], "error: task t2m: add the target 2tt to the inputs"),
         (["train", "data.split.val=[2010,2015]"], "error: data.split.val shares 2010 with another split"),

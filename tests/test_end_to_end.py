@@ -156,6 +156,44 @@ def test_the_corrected_file_opens_in_cfgrib_with_the_same_coordinates(project, c
     assert before.t2m.attrs == after.t2m.attrs
 
 
+def test_one_model_corrects_several_targets_and_lead_times(project, succeed):
+    """Joint, by one network: all three gain, and a file that holds all fields is corrected at both lead times."""
+    joint = [*SPLIT, "task=joint", "task.lead_times=[24,48]"]
+    options = ["model=mlp", "model.width=16", "trainer.epochs=4", "trainer.ema=0.9", "trainer.learning_rate=1e-2"]
+    succeed(project, "train", *joint, *options, "run_dir=runs/joint")
+    succeed(project, "evaluate", *joint, "correctors={mlp: runs/joint/corrector.safetensors}", "run_dir=runs/joint")
+    for target in ("z500", "t850", "2t"):
+        models = json.loads((project / f"runs/joint/{target}/scores.json").read_text())["models"]
+        assert models["mlp"]["crps"] < models["raw"]["crps"]
+    together = project / "all.20180108"
+    together.write_bytes(
+        b"".join((project / f"data/twin/output.{kind}.20180108").read_bytes() for kind in ("sfc", "pl"))
+    )
+    succeed(project, "correct", "corrector=runs/joint/corrector.safetensors", f"input={together}", "output=joint.grib")
+    changed = {
+        (keys(before)["shortName"], keys(before)["level"], keys(before)["stepRange"])
+        for before, after in zip(messages(together), messages(project / "joint.grib"), strict=True)
+        if eccodes.codes_get_message(before) != eccodes.codes_get_message(after)
+    }
+    assert changed == {(*field, lead) for field in (("z", "500"), ("t", "850"), ("2t", "0")) for lead in ("24", "48")}
+
+
+def test_extremes_can_be_what_counts(project, succeed, refuse):
+    """The climate of the training years goes into the loss; that of other years does not."""
+    climate = "loss.climate=prepared/twin-t2m/efi.nc"
+    succeed(project, "prepare", *TWIN, *SPLIT, "statistics=[efi]")
+    options = ["model=mlp", "loss=eecrps", climate, "trainer.epochs=2"]
+    output = succeed(project, "train", *SPLIT, *options, "run_dir=runs/extremes")
+    losses = np.loadtxt(project / "runs/extremes/metrics.csv", delimiter=",", skiprows=1)[:, 2]
+    crps = float(output.split("validation: crps ")[1].split()[0])
+    assert (losses < crps).all()
+    leaky = ["data.split.train=[2010,2013]", "data.split.val=[2014,2014]"]
+    line = refuse(project, "train", *leaky, *options, "run_dir=runs/leaky")
+    assert "is the climate of 2010-2014, the training years are 2010-2013" in line
+    line = refuse(project, "train", *SPLIT, "model=emos", "loss=squared_error", "run_dir=runs/at-once")
+    assert "is fitted at once, by a score of its own; leave out loss" in line
+
+
 def started(folder, *arguments):
     """A verb that runs by itself."""
     return subprocess.Popen(

@@ -85,7 +85,7 @@ class Checkpoints(Checkpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save; last of all callbacks, so that the checkpoint holds what the others have noted."""
-        score = float(trainer.callback_metrics["val_crps"])
+        score = float(trainer.callback_metrics["val_loss"])
         if score < self._score or not self.best.exists():
             self._score = score if math.isfinite(score) else math.inf
             self._save(trainer, self.best)

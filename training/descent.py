@@ -13,13 +13,18 @@ import torch
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import nn
 
 from data_pipeline.errors import InputError, InterruptedRunError
 from data_pipeline.sample import Sample
+from models.spatial.mesh import Mesh
+from training.average import Average, validated
 from training.checkpoints import Checkpoints
 from training.data import Data
 from training.history import History
+from training.loss import CRPS
 from training.module import CorrectionModule, at_least_tiny
+from training.recompute import compute_twice
 from training.strategy import trainer_options
 
 WARNINGS = ("does not have many workers", "Checkpoint directory", "log_every_n", "LeafSpec", "sync_dist", "The `srun`")
@@ -34,12 +39,13 @@ def descend(module: CorrectionModule, data: Data, run_dir: Path) -> None:
     for expected in WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{expected}")
     checkpoints = Checkpoints(run_dir / "checkpoints", schedule.checkpoint_minutes, mesh)
-    stopping = EarlyStopping("val_crps", patience=schedule.patience)
+    stopping = EarlyStopping("val_loss", patience=schedule.patience, stopping_threshold=schedule.enough)
+    averages = [Average(schedule.ema)] if schedule.ema else []
     try:
         trainer = pl.Trainer(
             max_epochs=schedule.epochs, accelerator=schedule.accelerator, **trainer_options(mesh, schedule),
             precision=schedule.precision, gradient_clip_val=schedule.gradient_clip,
-            callbacks=[checkpoints, stopping, History(run_dir / "metrics.csv")],
+            callbacks=[checkpoints, stopping, *averages, History(run_dir / "metrics.csv")],
             logger=TensorBoardLogger(run_dir, name="tensorboard", version=""),
             enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=-1, log_every_n_steps=1,
         )  # fmt: skip
@@ -51,6 +57,10 @@ def descend(module: CorrectionModule, data: Data, run_dir: Path) -> None:
         mesh.say(f"going on from {checkpoints.last}")
     # What is trained may be in parts; what is kept is whole.
     trained = copy.deepcopy(module)
+    if schedule.recompute:
+        compute_twice(trained.corrector.model)
+    if schedule.compile:
+        compile_(trained.corrector.model, trainer.strategy.root_device, mesh, schedule.sharded)
     try:
         with checkpoints.stopping_gently():
             trainer.fit(
@@ -68,13 +78,33 @@ def descend(module: CorrectionModule, data: Data, run_dir: Path) -> None:
             f"interrupted in epoch {trainer.current_epoch + 1}; run the same command again to go on from there"
         ) from None
     best = torch.load(checkpoints.best, weights_only=True, map_location="cpu")
-    module.load_state_dict(best["state_dict"])
+    module.load_state_dict(validated(best))
+
+
+def compile_(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool) -> None:
+    """Let PyTorch compile a model when it is first used, if it can."""
+    if mesh.tiles > 1 or sharded:
+        raise InputError(
+            "trainer.compile=true may change the order in which ranks talk to each other; share batches only "
+            "(trainer.mesh=[N,1], trainer.sharded=false), or set it to false"
+        )
+    # What it does not compile it says at length.
+    logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
+    try:
+        torch.compile(lambda x: x + 1)(torch.zeros(2, device=device))
+    except Exception as error:  # one for each backend and each thing that it may lack
+        why = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"trainer.compile=true needs a compiler that works, g++ for CPUs and Triton for GPUs ({why}); "
+            "install it, or set trainer.compile=false"
+        ) from None
+    model.compile()
 
 
 @torch.no_grad()
 def score(module: CorrectionModule, batches: Iterable[Sample]) -> float:
     """Return the area-weighted CRPS in normalised units over a whole data set."""
     module.cpu()
-    own = torch.stack([torch.stack(module.crps(batch)).double() for batch in batches])
+    own = torch.stack([torch.stack(module.weighted(CRPS(), batch)).double() for batch in batches])
     sums = module.mesh.sum(own.sum(0))
     return float(sums[0] / at_least_tiny(sums[1]))

@@ -27,7 +27,7 @@ class History(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Say where the run starts from: the raw Gaussian ensemble, or the weights it goes on with."""
         if trainer.sanity_checking and trainer.is_global_zero:
-            print(f"at the start: val_crps {float(trainer.callback_metrics['val_crps']):.4f}", flush=True)
+            print(f"at the start: val_loss {float(trainer.callback_metrics['val_loss']):.4g}", flush=True)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin the mean of an epoch; not called for an epoch that goes on half-way."""
@@ -44,10 +44,10 @@ class History(pl.Callback):
         """Add the epoch's row."""
         score, weight = torch.as_tensor(self._sums).tolist()
         row = {
-            "train_crps": score / weight if weight else 0.0,
-            "val_crps": float(trainer.callback_metrics["val_crps"]),
+            "train_loss": score / weight if weight else 0.0,
+            "val_loss": float(trainer.callback_metrics["val_loss"]),
         }
-        pl_module.log("train_crps", row["train_crps"])
+        pl_module.log("train_loss", row["train_loss"])
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         self._rows.append(
             {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **row, "learning_rate": rate}
@@ -58,11 +58,11 @@ class History(pl.Callback):
             writer = csv.DictWriter(file, fieldnames=list(self._rows[0]))
             writer.writeheader()
             writer.writerows(self._rows)
-        best = min(entry["val_crps"] for entry in self._rows)
-        mark = " *" if row["val_crps"] == best else ""
+        best = min(entry["val_loss"] for entry in self._rows)
+        mark = " *" if row["val_loss"] == best else ""
         print(
-            f"epoch {len(self._rows):3d} of {trainer.max_epochs}: train_crps {row['train_crps']:.4f}  "
-            f"val_crps {row['val_crps']:.4f}{mark}  ({time.monotonic() - self._began:.0f} s)",
+            f"epoch {len(self._rows):3d} of {trainer.max_epochs}: train_loss {row['train_loss']:.4g}  "
+            f"val_loss {row['val_loss']:.4g}{mark}  ({time.monotonic() - self._began:.0f} s)",
             flush=True,
         )
 

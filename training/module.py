@@ -1,61 +1,79 @@
-"""CorrectionModule: the Lightning module that trains a corrector by its area-weighted CRPS."""
+"""CorrectionModule: the Lightning module that trains a corrector by its area-weighted loss."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor
+from torch.optim import AdamW, Optimizer
 
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.sample import Sample
 from models.corrector import Corrector
-from models.distribution import Distribution
 from models.spatial.dropout import drawn_for
 from models.spatial.mesh import Mesh
+from models.spatial.mixture import routing
+from training.loss import CRPS, Loss, weighted
 from training.schedule import Schedule
 
 
 class CorrectionModule(pl.LightningModule):
-    """Minimises the mean CRPS over cells, targets and forecasts, each cell weighted by its area.
+    """Minimises the mean of `loss` over cells, targets and forecasts, each cell weighted by its area.
 
-    The score is taken in normalised units, so that targets of different size count alike. An epoch has `steps` steps.
+    It is taken in normalised units, so that targets of different size count alike. An epoch has `steps` steps.
     On a mesh the mean is that over all its ranks, whatever the sizes of tiles and batches.
     """
 
     area: Tensor
 
-    def __init__(self, corrector: Corrector, schedule: Schedule, steps: int, mesh: Mesh) -> None:
+    def __init__(
+        self, corrector: Corrector, schedule: Schedule, steps: int, mesh: Mesh, loss: Loss | None = None
+    ) -> None:
         super().__init__()
         self.corrector, self.schedule, self.mesh, self._steps = corrector, schedule, mesh, steps
+        self.loss = loss or CRPS()
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
         self._validated: list[Tensor] = []
+        self._scores: list[float] = []
 
     def training_step(self, batch: Sample, index: int) -> dict[str, Tensor]:
         """Return the own share of the loss, times the ranks; and the sums of all, of which `History` takes the mean."""
         with drawn_for(batch):
-            score, weight = self.crps(batch)
-        sums = self.mesh.sum(torch.stack([score.detach().double(), weight.double()]))
-        return {"loss": score * (self.mesh.ranks / at_least_tiny(sums[1])).to(score), "sums": sums}
+            value, weight = self.weighted(self.loss, batch)
+        mesh, forecasts = self.mesh, torch.tensor(len(batch.target) / self.mesh.tiles, dtype=torch.float64)
+        sums = torch.zeros(mesh.data, 3, dtype=torch.float64, device=value.device)
+        sums[mesh.data_rank] = torch.stack([each.detach().to(sums) for each in (value, weight, forecasts)])
+        sums = mesh.sum(sums)
+        # Ranks that only watch, because the batch is too small for all, have no truth and teach the gates nothing.
+        takes_part = sums[:, 1] > 0
+        share = takes_part[mesh.data_rank] / at_least_tiny((sums[:, 2] * takes_part).sum())
+        total = value / at_least_tiny(sums[:, 1].sum()) + routing(self.corrector.model) * share
+        return {"loss": (total * mesh.ranks).to(value), "sums": sums[:, :2].sum(0)}
 
     def on_validation_epoch_start(self) -> None:
         """Begin anew."""
         self._validated = []
 
     def validation_step(self, batch: Sample, index: int) -> None:
-        """Keep the score of a batch of validation years, on its device."""
-        self._validated.append(torch.stack(self.crps(batch)).double())
+        """Keep the loss of a batch of validation years, on its device."""
+        self._validated.append(torch.stack(self.weighted(self.loss, batch)).double())
 
     def on_validation_epoch_end(self) -> None:
-        """Log the score of all."""
-        score, weight = self.mesh.sum(torch.stack(self._validated).sum(0))
-        self.log("val_crps", score / at_least_tiny(weight))
+        """Log the loss of all, and note it for the rate."""
+        value, weight = self.mesh.sum(torch.stack(self._validated).sum(0))
+        score = value / at_least_tiny(weight)
+        self.log("val_loss", score)
+        if not self.trainer.sanity_checking:
+            self._scores.append(float(score))
 
-    def crps(self, batch: Sample) -> tuple[Tensor, Tensor]:
-        """Return what the own tile of a batch adds to the weighted sum of the score, and to the sum of the weights."""
-        sample = self.corrector.normalizer(batch)
-        return weighted_crps(self.corrector.model(sample), sample.target, self.corrector.domain.cut(self.area))
+    def weighted(self, loss: Loss, batch: Sample) -> tuple[Tensor, Tensor]:
+        """Return what the own tile of a batch adds to the weighted sum of a loss, and to the sum of the weights."""
+        normalizer, area = self.corrector.normalizer, self.corrector.domain.cut(self.area)
+        sample = normalizer(batch)
+        return weighted(loss, self.corrector.model(sample), sample, area, normalizer)
 
     def on_train_epoch_start(self) -> None:
         """Tell the loader which epoch comes; one that goes on half-way knows it from the checkpoint."""
@@ -64,29 +82,28 @@ class CorrectionModule(pl.LightningModule):
         loader.set_epoch(self.current_epoch)
 
     def on_train_batch_start(self, batch: Sample, batch_idx: int) -> None:
-        """Name the step's random numbers (dropout) by seed and step: a resumed run is the same run."""
-        torch.manual_seed(self.schedule.seed * 1_000_003 + self.global_step)
+        """Name the step's random numbers (dropout) by seed and step, set its pace: a resumed run is the same run."""
+        options, step = self.schedule, self.global_step
+        # Not `torch.manual_seed`: without a GPU it keeps a stack trace for each kind of device, 5 ms in every step.
+        torch.default_generator.manual_seed(options.seed * 1_000_003 + step)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(options.seed * 1_000_003 + step)
+        rate, momentum = options.rate(step, self._steps * options.epochs, self._scores)
+        for group in self.trainer.optimizers[0].param_groups:
+            group |= {"lr": options.learning_rate * rate, "betas": (momentum, group["betas"][1])}
 
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """AdamW under a one-cycle learning rate (Smith & Topin 2019, arXiv:1708.07120)."""
+    def configure_optimizers(self) -> Optimizer:
+        """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101); every step sets its own pace."""
         options = self.schedule
-        optimizer = torch.optim.AdamW(
-            self.corrector.model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
-        )
-        # Not `trainer.estimated_stepping_batches`: it sets the loader up before the checkpoint is read, and then
-        # Lightning does not give the loader its state.
-        steps = self._steps * options.epochs
-        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.learning_rate, total_steps=steps)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
+        return AdamW(self.corrector.model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay)
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the scores that the rate looks at."""
+        checkpoint["scores"] = self._scores
 
-def weighted_crps(distribution: Distribution, truth: Tensor, area: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum of the CRPS weighted by `area` (H, W) over all (B, T, H, W) with a truth, and that of weights."""
-    known = torch.isfinite(truth)
-    # The score of an unknown truth is taken at the mean and given no weight: NaN would poison the gradient.
-    crps = distribution.crps(torch.where(known, truth, distribution.mean.detach()))
-    weight = known * area
-    return (crps * weight).sum(), weight.sum()
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take them back."""
+        self._scores = list(checkpoint["scores"])
 
 
 def at_least_tiny(weight: Tensor) -> Tensor:

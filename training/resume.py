@@ -14,7 +14,10 @@ from omegaconf import OmegaConf
 from data_pipeline.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.files import atomic_write, disk_error
 
-WITHOUT_EFFECT = {"data": ("cache",), "trainer": ("checkpoint_minutes", "mesh", "sharded", "timeout_minutes")}
+WITHOUT_EFFECT = {
+    "data": ("cache",),
+    "trainer": ("checkpoint_minutes", "mesh", "recompute", "sharded", "timeout_minutes"),
+}
 """Options that change how fast a run is and what it loses when killed, but not its result."""
 
 

@@ -16,7 +16,7 @@ from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -156,6 +156,13 @@ def shard(model: nn.Module, device: str, ranks: int) -> None:
                 if any(True for _ in block.parameters()):
                     fully_shard(block, mesh=everyone)
     fully_shard(model, mesh=everyone)
+
+
+def at_rest(model: nn.Module) -> None:
+    """Let go of weights that have been put together: those of `model` are now what each rank keeps."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def whole(state: Any) -> Any:

@@ -5,6 +5,7 @@ Every path and every number that a result depends on is in `run_dir/config.yaml`
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,8 @@ from omegaconf import DictConfig
 
 from conf import build, plain, verb
 from data_pipeline.dataset import ForecastDataset, static_fields
+from data_pipeline.errors import InputError
+from data_pipeline.files import atomic_write
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.source import Source
@@ -25,7 +28,9 @@ from models.spatial.domain import Domain
 from models.spatial.mesh import Mesh, joined
 from training.data import cached
 from training.descent import descend, score
+from training.extreme import EECRPS
 from training.fit import fitted
+from training.loss import CRPS
 from training.module import CorrectionModule
 from training.resume import claim, resumable
 from training.schedule import Schedule
@@ -40,11 +45,13 @@ def main(cfg: DictConfig) -> None:
         joined(schedule.mesh, "trainer.mesh", schedule.timeout_minutes) as mesh,
     ):
         run(cfg, schedule, mesh)
+        if cfg.exam is not None:
+            mesh.say(mesh.once(lambda: examine(cfg)))
 
 
 def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
     """Open the data, claim the run folder, fit, save."""
-    archive, split = build(cfg.data.archive), build(cfg.data.split)
+    archive, split, loss = build(cfg.data.archive), build(cfg.data.split), build(cfg.loss)
     spec = plain(cfg.model)
     task = needs(spec, build(cfg.task))
     run_dir = Path(cfg.run_dir)
@@ -67,10 +74,13 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
         return Corrector(task, domain, spec, static, provenance)
 
     def samples_on(domain: Domain, years: str) -> ForecastDataset:
-        rows, columns, moments = *domain.tile, reads_moments(spec)
+        rows, columns = domain.tile
+        moments = reads_moments(spec) and not getattr(loss, "reads_members", False)
         return ForecastDataset(sources[years], task, split.years(years), rows=rows, columns=columns, moments=moments)
 
     domain = mesh.domain(grid)
+    if isinstance(loss, EECRPS):
+        loss = loss.on(domain, task, split.train, fingerprint)
     train, val = (samples_on(domain, years) for years in sources)
     mesh.say(
         f"{len(train)} forecasts to train on, {len(val)} to validate; {train.members} members on {grid}"
@@ -81,13 +91,27 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
     with cached(train, val, budget, schedule, mesh) as data:
         on_tile = partial(samples_on, years="train")
         corrector = fitted(domain, corrector_on, on_tile, data.train, budget, schedule.batch_size, mesh)
-        module = CorrectionModule(corrector, schedule, len(data.train_batches), mesh)
+        module = CorrectionModule(corrector, schedule, len(data.train_batches), mesh, loss)
         if any(parameter.requires_grad for parameter in corrector.model.parameters()):
             descend(module, data, run_dir)
+        elif loss != CRPS():
+            raise InputError(f"model {spec['_target_']} is fitted at once, by a score of its own; leave out loss")
         corrector.eval()
-        mesh.say(f"validation: crps {score(module, data.val_batches):.4f} of the targets' typical departure")
+        mesh.say(f"validation: crps {score(module, data.val_batches):.4g} of the targets' typical departure")
     mesh.once(lambda: corrector.save(corrector_file))
     mesh.say(f"wrote {corrector_file}")
+
+
+def examine(cfg: DictConfig) -> str:
+    """Let the finished corrector take an experiment's exam in the test years; return its marks, kept in `exam.json`."""
+    file = Path(cfg.run_dir) / "exam.json"
+    if not file.exists():
+        corrector = Corrector.load(file.with_name("corrector.safetensors"))
+        archive, years = build(cfg.data.archive), build(cfg.data.split).years("test")
+        marks = build(cfg.exam)(corrector, archive, ForecastDataset(archive, corrector.task, years))
+        with atomic_write(file, "w") as stream:
+            json.dump(marks, stream, indent=2)
+    return f"exam: {json.loads(file.read_text())}"
 
 
 def look(source: Source, task: Task, run_dir: Path, options: dict[str, Any]) -> tuple[str, str, Grid]:

@@ -71,7 +71,7 @@ class Local:
     def compute(self, training: Training, at_once: int) -> Iterator[Piece]:
         """Yield one variable after the other for each lead time."""
         of_member = delayed(_spread, pure=True)
-        finish = delayed(self._maps, pure=True)
+        finish = delayed(self.maps, pure=True)
         for j, lead in enumerate(training.task.lead_times):
             by_year: dict[int, list[tuple[int, int]]] = {}
             for i, _, k in (key for key in training.keys if key[1] == j):
@@ -84,7 +84,7 @@ class Local:
                 ((mean, std),) = dask.compute(finish(years, training.grid.periodic))
                 yield f"{variable} at {lead} h", {"mean": ((j, c), mean), "std": ((j, c), std)}
 
-    def _maps(self, years: Sequence[Spread], periodic: bool) -> tuple[np.ndarray, np.ndarray]:
+    def maps(self, years: Sequence[Spread], periodic: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return the two maps from the spread of each year."""
         windows = [_pool(year, self.window) for year in years]
         maps = []

@@ -10,6 +10,7 @@ from models.distribution.bernstein import Bernstein
 from models.distribution.censored import Censored, CensoredLogistic, CensoredNormal
 from models.distribution.energy import energy_score
 from models.distribution.ensemble import Ensemble
+from models.distribution.gamma import CensoredShiftedGamma
 from models.distribution.interface import Distribution
 from models.distribution.location_scale import LocationScale, Logistic, Normal
 from models.distribution.threshold import threshold_weighted_crps
@@ -21,6 +22,7 @@ __all__ = [
     "Censored",
     "CensoredLogistic",
     "CensoredNormal",
+    "CensoredShiftedGamma",
     "Distribution",
     "Ensemble",
     "LocationScale",
@@ -36,5 +38,6 @@ FAMILIES: dict[str, type[LocationScale]] = {
     "logistic": Logistic,
     "censored_normal": CensoredNormal,
     "censored_logistic": CensoredLogistic,
+    "truncated_normal": TruncatedNormal,
 }
-"""Parametric families by the name that configurations use; a censored one takes `lower` as third argument."""
+"""Parametric families by the name that configurations use; a bounded one takes `lower` as third argument."""

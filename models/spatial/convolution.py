@@ -14,16 +14,26 @@ from models.spatial.window import Intervals, Window
 
 
 class Conv2d(nn.Conv2d):
-    """Convolution whose output lies on the grid of its input, or, with `stride` 2, on every second row and column."""
+    """Convolution whose output lies on the grid of its input, or, with `stride` 2, on every second row and column.
+
+    Beyond the edges of the grid the sphere goes on, or, with `beyond_zero`, all is zero.
+    """
 
     def __init__(
-        self, grid: Grid | Domain, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1
+        self,
+        grid: Grid | Domain,
+        inputs: int,
+        outputs: int,
+        kernel: int = 3,
+        stride: int = 1,
+        groups: int = 1,
+        beyond_zero: bool = False,
     ) -> None:
         super().__init__(inputs, outputs, kernel, stride, groups=groups)
         domain = Domain.of(grid)
         self.out = domain.coarsen() if stride == 2 else domain
         self.window = Window(
-            domain, reach(self.out.row_cuts, kernel, stride), reach(self.out.column_cuts, kernel, stride)
+            domain, reach(self.out.row_cuts, kernel, stride), reach(self.out.column_cuts, kernel, stride), beyond_zero
         )
         self._work = overlapping_work(self.window.exchange, self.weight, stride)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,20 @@ BAND = 16
 _names: list[int] | None = None
 
 
-@contextmanager
-def drawn_for(sample: Sample) -> Iterator[None]:
+def drawn_for(sample: Sample) -> AbstractContextManager[None]:
     """Within this block, masks are those of the forecasts of this batch, by start and lead time."""
+    return _named((sample.init_time * 1_000 + sample.lead_time).tolist())
+
+
+def drawn_again() -> AbstractContextManager[None]:
+    """Within this block, whenever it is entered, masks are those of the forecasts of now."""
+    return _named(_names)
+
+
+@contextmanager
+def _named(names: list[int] | None) -> Iterator[None]:
     global _names
-    before, _names = _names, (sample.init_time * 1_000 + sample.lead_time).tolist()
+    before, _names = _names, names
     try:
         yield
     finally:
@@ -44,13 +53,13 @@ class Dropout(nn.Module):
         self.out, self.share, self.channels = Domain.of(grid), share, channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape."""
+        """(B, C, H, W) to the same shape, or (B M, C, H, W): all members of a forecast have its mask."""
         if not self.training or not self.share:
             return x
         turn = int(torch.randint(1 << 31, ()))
         names = _names or range(len(x))
         masks = torch.stack([self._kept(x, turn * 6_364_136_223_846_793_005 + name) for name in names])
-        return x * masks / (1 - self.share)
+        return x * masks.repeat_interleave(len(x) // len(masks), 0) / (1 - self.share)
 
     def _kept(self, x: Tensor, name: int) -> Tensor:
         """Return which channels, or which cells of the own tile, of the forecast of this name are kept."""

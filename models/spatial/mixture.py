@@ -6,6 +6,7 @@ loss = score + routing(model) / forecasts                    # else nobody tells
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from data_pipeline.checks import between, whole
+from data_pipeline.checks import between, made, one_of, share, whole, yes_or_no
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from models.spatial.convolution import Conv2d
 from models.spatial.domain import Domain
-from models.spatial.gate import LatentGate
+from models.spatial.gate import LatentGate, SphereGate
 from models.spatial.quantile import quantile
 
 RIGHT, BEARABLE = 1e-5, 1e-3
@@ -40,10 +41,51 @@ class Routing:
 
     def __post_init__(self) -> None:
         between("model.routing.quantile", self.quantile, 0, 1)
-        if not 0 <= self.damping <= 1:
-            raise InputError(f"model.routing.damping must be a number from 0 to 1, got {self.damping!r}")
+        share("model.routing.damping", self.damping)
         if self.damping == 1 and not self.classify:
             raise InputError("model.routing with damping 1 and classify false does nothing; set model.routing to null")
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How the convolutions of a network become mixtures: `experts` for each output, chosen by a `gate`.
+
+    The gate is `latent`, `sphere` (with spherical harmonics up to `degree`), or `computed` from the layer's input by a
+    convolution. `weighted` and `routing` are those of `SpatialMixture`.
+    """
+
+    experts: int = 2
+    gate: str = "latent"
+    degree: int | None = None
+    weighted: bool = False
+    routing: dict[str, Any] | Routing | None = None
+
+    def __post_init__(self) -> None:
+        whole("model.mixture.experts", self.experts, 1 if self.routing is None else 2)
+        one_of("model.mixture.gate", self.gate, ("latent", "sphere", "computed"))
+        yes_or_no("model.mixture.weighted", self.weighted)
+        if (self.gate == "sphere") != (self.degree is not None):
+            raise InputError(f"model.mixture.degree belongs to gate sphere, got {self.degree!r} with {self.gate}")
+        if isinstance(self.routing, dict):
+            object.__setattr__(self, "routing", made("model.mixture.routing", Routing, self.routing))
+
+    @classmethod
+    def of(cls, options: dict[str, Any] | None) -> Callable[[Grid | Domain, int, int], nn.Module]:
+        """Return what makes a layer of so many inputs and outputs: a convolution where there are no options."""
+        return Conv2d if options is None else made("model.mixture", cls, options)
+
+    def __call__(self, grid: Grid | Domain, inputs: int, outputs: int) -> SpatialMixture:
+        """Return a mixture in place of a convolution."""
+        experts = self.experts * outputs
+        gate: nn.Module
+        if self.gate == "latent":
+            gate = LatentGate(grid, outputs, experts)
+        elif self.degree is not None:
+            gate = SphereGate(grid, outputs, experts, self.degree)
+        else:
+            gate = Conv2d(grid, inputs, experts)
+        assert not isinstance(self.routing, dict)
+        return SpatialMixture(grid, inputs, outputs, experts, gate=gate, weighted=self.weighted, routing=self.routing)
 
 
 class SpatialMixture(nn.Module):
@@ -69,13 +111,14 @@ class SpatialMixture(nn.Module):
         gate: nn.Module | None = None,
         weighted: bool = False,
         routing: Routing | None = Routing(),
+        beyond_zero: bool = False,
     ) -> None:
         super().__init__()
         # Where all experts are asked there is no other one to learn of.
         whole("model.experts", experts, outputs + (routing is not None))
         self.outputs, self.weighted, self.routing = outputs, weighted, routing
         self.out = Domain.of(grid)
-        self.experts = Conv2d(grid, inputs, experts, kernel)
+        self.experts = Conv2d(grid, inputs, experts, kernel, beyond_zero=beyond_zero)
         self.experts.register_parameter("bias", None)
         nn.init.kaiming_uniform_(self.experts.weight, nonlinearity="relu")
         self.gate = LatentGate(grid, outputs, experts) if gate is None else gate
@@ -135,25 +178,28 @@ class _Chosen(torch.autograd.Function):
         if error is None:
             return (None,) * 6
         B, E, *_ = ctx.shape
-        choice = choice.long().expand(B, -1, -1, -1)
+        choice = choice.long()
         # What the gate would hear of a choice if nobody told it whether that was wrong.
         to_choice = error * factors[0] if weighted else error
         if rules:
             if weight is None:
                 raise RuntimeError("the loss lacks the routing of a mixture of experts; add routing(model) / forecasts")
-            size = _errors(to_choice, weight, domain)
+            # A forecast without weight has no errors either.
+            size = _errors(to_choice, weight.clamp(min=torch.finfo(weight.dtype).tiny), domain)
             limit = quantile(size, rules.quantile, domain)[:, None, None, None]
             right = (size <= limit + RIGHT).to(gate)
-            error = torch.where(size <= limit + BEARABLE, error, rules.damping * error)
+            error = error * (size <= limit + BEARABLE).to(error).clamp(min=rules.damping)
         heard = error * factors[1].to(error) if weighted else error
-        to_experts = heard.new_zeros(ctx.shape).scatter_(1, choice, heard)
+        to_experts = heard.new_zeros(ctx.shape).scatter_(1, choice.expand(B, -1, -1, -1), heard)
+        # A gate that knows nothing of the forecast makes one choice for all.
+        together = B if len(gate) < B else 1
+        taught = (right if rules and rules.classify else to_choice).reshape(together, -1, *error.shape[1:]).sum(0)
         if rules and rules.classify:
-            others = (right.shape[1] - right.sum(1, keepdim=True)) / (E - right.shape[1])
-            labels = others.expand(ctx.shape).scatter(1, choice, right)
-            to_gate = (gate.sigmoid() - labels) * (weight / (E * domain.shape[0] * domain.shape[1]))
+            others = (together * taught.shape[1] - taught.sum(1, keepdim=True)) / (E - taught.shape[1])
+            labels = others.expand(gate.shape).scatter(1, choice, taught)
+            to_gate = (together * gate.sigmoid() - labels) * (weight / (E * domain.shape[0] * domain.shape[1]))
         else:
-            to_gate = torch.zeros_like(to_experts).scatter_(1, choice, to_choice)
-        to_gate = to_gate.sum(0, keepdim=True) if len(gate) < B else to_gate
+            to_gate = torch.zeros_like(gate, dtype=taught.dtype).scatter_(1, choice, taught)
         return to_experts, to_gate.to(gate), None, None, None, None
 
 

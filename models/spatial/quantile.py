@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import floor
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -29,6 +30,11 @@ def quantile(x: Tensor, share: float, domain: Domain) -> Tensor:
 @torch.library.custom_op("deepweather::quantile", mutates_args=())
 def _quantile(x: Tensor, share: float, values: int, group: str) -> Tensor:
     position = share * (values - 1)
+    if not group and x.device.type == "cpu":
+        # Nobody to count with, and a partition is many times as fast as counting.
+        parted, at = torch.from_numpy(np.partition(x.numpy(), floor(position), axis=1)), floor(position)
+        upper = parted[:, min(at + 1, values - 1) :].amin(1)
+        return torch.lerp(parted[:, at], upper, position - at)
     # How many of the values that begin alike come before the lower of the two, and before the upper one.
     before = torch.tensor([floor(position), min(floor(position) + 1, values - 1)], device=x.device).repeat(len(x), 1)
     found = torch.zeros_like(before)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from data_pipeline.grid import Grid
 from models.spatial.domain import Domain
@@ -19,19 +20,28 @@ Intervals = tuple[Interval, ...]
 
 
 class Window(nn.Module):
-    """What a layer must see of its input, on every side as far as `rows` and `columns` say for each tile."""
+    """What a layer must see of its input, on every side as far as `rows` and `columns` say for each tile.
 
-    def __init__(self, grid: Grid | Domain, rows: Intervals, columns: Intervals) -> None:
+    With `beyond_zero` there is nothing beyond the edges: a limited area in a world of zeros.
+    """
+
+    def __init__(self, grid: Grid | Domain, rows: Intervals, columns: Intervals, beyond_zero: bool = False) -> None:
         super().__init__()
         self.domain = Domain.of(grid)
-        self.exchange = Exchange(self.domain, (rows, columns)) if self.domain.ranks > 1 else None
+        self.exchange = Exchange(self.domain, (rows, columns), beyond_zero) if self.domain.ranks > 1 else None
         row_sources(self.domain.grid, np.array([rows[0][0], rows[-1][1] - 1]))  # refuses to reach beyond the other pole
         H, W = self.domain.shape
         self.sides = -rows[0][0], rows[-1][1] - H, -columns[0][0], columns[-1][1] - W
+        self.beyond_zero = beyond_zero
 
     def forward(self, x: Tensor) -> Tensor:
         """Tile (..., H, W) to window."""
-        return self.exchange(x) if self.exchange else pad(x, self.domain.grid, *self.sides)
+        if self.exchange:
+            return self.exchange(x)
+        north, south, west, east = self.sides
+        if self.beyond_zero:
+            return functional.pad(x, (west, east, north, south))
+        return pad(x, self.domain.grid, north, south, west, east)
 
 
 def pad(x: Tensor, grid: Grid, north: int, south: int, west: int, east: int) -> Tensor:

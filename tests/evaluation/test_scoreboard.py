@@ -70,7 +70,7 @@ def test_the_contract(scores):
     assert again == scores
     assert set(scores) == {
         "task", "target", "units", "lead_times", "grid", "weights", "n_dates", "n_forecasts", "models",
-        "oracle", "warnings",
+        "pairs", "oracle", "warnings",
     }  # fmt: skip
     assert (scores["task"], scores["target"], scores["units"], scores["n_dates"]) == ("t2m", "2t", "K", 40)
     assert list(scores["models"]) == ["raw", "climatology", "emos", "net"]
@@ -163,6 +163,15 @@ def test_intervals_hold_their_score_and_tell_models_apart(scores):
         for key, interval in model["ci95"].items():
             assert interval[0] <= model[key] <= interval[1]
     assert scores["models"]["net"]["ci95"]["crps_minus_emos"][1] < 0
+
+
+def test_every_pair_of_models_is_compared_once(scores):
+    assert {name: list(others) for name, others in scores["pairs"].items()} == {
+        "raw": [], "climatology": ["raw"], "emos": ["raw", "climatology"], "net": ["raw", "climatology", "emos"],
+    }  # fmt: skip
+    net = scores["models"]["net"]
+    for other, pair in scores["pairs"]["net"].items():
+        assert pair == {"crps_minus": net[f"crps_minus_{other}"], "ci95": net["ci95"][f"crps_minus_{other}"]}
 
 
 def test_seasons_are_of_the_valid_time(simulation, scores):

@@ -70,3 +70,28 @@ def test_a_truncated_corrector_is_refused_by_name(tmp_path, toy):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match="not a whole safetensors file"):
         Corrector.load(path)
+
+
+def test_a_file_of_other_shapes_is_refused_by_name(toy, tmp_path, monkeypatch):
+    """The model has changed since the file was written."""
+    made = Corrector(TASK, GRID, {"_target_": "models.mlp.MLP", "width": 5}, toy(TASK, GRID, 1).static)
+    monkeypatch.setitem(made.spec, "width", 6)
+    made.save(tmp_path / "old.safetensors")
+    with pytest.raises(InputError, match=r"old.safetensors holds a model MLP of another version of this; train it"):
+        Corrector.load(tmp_path / "old.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("mixture", "sentence"),
+    [
+        ({"expert": 3}, "model.mixture has no option 'expert'; it has experts, gate, degree, weighted, routing"),
+        ({"gate": "garden"}, "model.mixture.gate must be one of latent, sphere, computed, got 'garden'"),
+        ({"gate": "sphere"}, "model.mixture.degree belongs to gate sphere, got None with sphere"),
+        ({"degree": 3}, "model.mixture.degree belongs to gate sphere, got 3 with latent"),
+        ({"experts": 1, "routing": {}}, "model.mixture.experts must be a whole number of at least 2, got 1"),
+        ({"routing": {"quantil": 0.3}}, "model.mixture.routing has no option 'quantil'"),
+    ],
+)
+def test_wrong_options_of_a_mixture_are_named(mixture, sentence):
+    with pytest.raises(InputError, match=sentence):
+        build_model({"_target_": "models.unet.UNet", "width": 4, "mixture": mixture}, TASK, GRID)

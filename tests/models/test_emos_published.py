@@ -7,7 +7,8 @@ import pytest
 import torch
 import xarray as xr
 
-from models.distribution import Ensemble
+from models.boosting import Boosting, fit_boosted, predict_boosted, products
+from models.distribution import Ensemble, Normal
 from models.emos import fit_emos, predict_emos
 from models.regression import Regression
 
@@ -135,23 +136,141 @@ def test_british_temperature_of_another_day(britain):
 
 
 class Dillingen:
-    """Temperature at noon, daily from 2016 to 2020; 2020 is the test."""
+    """Temperature at noon, daily from 2016 to 2020; 2020 is the test. Every series is (N, 1)."""
+
+    OTHERS = ("pres", "u", "v", "wspd", "wgust", "tcc", "sh")
 
     def __init__(self, folder: Path) -> None:
         file = folder / "fo_dillingen" / "dillingen_station.RData"
-        frame = pyreadr.read_r(file)["station"].dropna(subset=["obs"])
-        names = ("temp_mean", "temp_sd", "obs", "cos1", "sin1")
-        values = torch.from_numpy(frame[list(names)].to_numpy(np.float64)).T[:, :, None]
-        test = frame["date"].astype(str).str[:4].to_numpy() == "2020"
-        self.train, self.test = values[:, ~test], values[:, test]
+        self._frame = pyreadr.read_r(file)["station"].dropna(subset=["obs"])
+        self.test = self._frame["date"].astype(str).str[:4].to_numpy() == "2020"
+        self.season = [self.read("cos1"), self.read("sin1")]
+
+    def read(self, name: str) -> torch.Tensor:
+        return torch.tensor(self._frame[name].to_numpy(np.float64))[:, None]
+
+    def standard(self, name: str) -> torch.Tensor:
+        """Departures from the training's mean, in units of its standard deviation."""
+        values = self.read(name)
+        train = values[~self.test]
+        return (values - train.mean()) / train.std()
+
+    def log_spread(self, name: str) -> torch.Tensor:
+        """Logarithm of an ensemble's spread, which may be zero for clouds."""
+        std = self.read(f"{name}_sd")
+        return torch.hypot(std, std[~self.test].mean() / 100).log()
+
+    def predictors(self) -> list[torch.Tensor]:
+        """Mean, log spread and control run of eight variables, those of temperature first, and the season."""
+        found = [self.standard("temp_mean"), self.log_spread("temp")]
+        found += [self.standard(f"{name}_mean") for name in self.OTHERS]
+        found += [self.log_spread(name) for name in self.OTHERS]
+        found += [self.standard(f"{name}_ctrl") for name in ("temp", *self.OTHERS)]
+        assert len(found) == 24
+        return found + self.season
+
+    def products(self) -> list[torch.Tensor]:
+        """Those of any two of the variables' means and the season."""
+        return products([*(self.standard(f"{name}_mean") for name in ("temp", *self.OTHERS)), *self.season])
+
+
+@pytest.fixture(scope="module")
+def dillingen(samples):
+    return Dillingen(samples)
 
 
 @pytest.mark.parametrize("scale", ["quadratic", "log"])
 @pytest.mark.parametrize(("seasonal", "bar"), [(False, 0.893), (True, 0.885)])
-def test_dillingen_temperature(samples, scale, seasonal, bar):
-    data, form = Dillingen(samples), Regression(scale=scale)
-    (mean, std, truth, *season), (m, s, y, *terms) = data.train, data.test
-    assert (len(truth), len(y)) == (1455, 366)
-    coefficients = fit_emos(form, mean, std, truth, season if seasonal else [])
-    forecast = predict_emos(form, coefficients[:, None], m, s, terms if seasonal else [])
-    assert round(float(forecast.crps(y).mean()), 3) <= bar
+def test_dillingen_temperature(dillingen, scale, seasonal, bar):
+    form, test = Regression(scale=scale), dillingen.test
+    mean, std, truth = (dillingen.read(name) for name in ("temp_mean", "temp_sd", "obs"))
+    terms = dillingen.season if seasonal else []
+    assert ((~test).sum(), test.sum()) == (1455, 366)
+    coefficients = fit_emos(form, mean[~test], std[~test], truth[~test], [term[~test] for term in terms])
+    forecast = predict_emos(form, coefficients[:, None], mean[test], std[test], [term[test] for term in terms])
+    assert round(float(forecast.crps(truth[test]).mean()), 3) <= bar
+
+
+@pytest.mark.parametrize(("degree", "rate", "steps", "bar"), [(1, 0.5, 200, 0.828), (2, 0.5, 200, 0.740)])
+def test_dillingen_temperature_from_many_predictors(dillingen, degree, rate, steps, bar):
+    """How much is learnt from the 24 predictors, by held-out parts of the training years alone."""
+    x = dillingen.predictors() + (dillingen.products() if degree == 2 else [])
+    truth, test, boosting = dillingen.read("obs"), dillingen.test, Boosting(Regression(scale="log"), rate, steps)
+    coefficients = fit_boosted(boosting, [v[~test] for v in x], truth[~test])
+    forecast = predict_boosted(boosting.regression, coefficients[:, None], [v[test] for v in x])
+    assert float(forecast.crps(truth[test]).mean()) < bar
+
+
+@pytest.mark.parametrize(
+    ("lead", "raw", "bar"),
+    [(24, 0.643, 0.629), (48, 0.712, 0.702), (72, 0.775, 0.773), (96, 0.884, 0.884), (120, 0.996, 0.999)],
+)
+def test_hannover_temperature(samples, lead, raw, bar):
+    """The test year is 2020. At long leads there is little left to gain."""
+    frame = pyreadr.read_r(samples / "fo_hannover" / "hannover_station.RData")
+    frame = next(iter(frame.values()))
+    frame = frame[frame["lt"] == lead]
+    test = frame["date"].astype(str).str[:4].to_numpy() == "2020"
+    series = (torch.tensor(frame[name].to_numpy(np.float64))[:, None] for name in ("t2m_mean", "t2m_sd", "obs"))
+    mean, std, truth = series
+    assert test.sum() == 366
+    assert float(Normal(mean[test], std[test]).crps(truth[test]).mean()) == pytest.approx(raw, abs=6e-4)
+    form = Regression(scale="log")
+    coefficients = fit_emos(form, mean[~test], std[~test], truth[~test])
+    forecast = predict_emos(form, coefficients[:, None], mean[test], std[test])
+    assert float(forecast.crps(truth[test]).mean()) == pytest.approx(bar, abs=6e-4)
+
+
+class SouthAsia:
+    """Rain from June to September, forecast on 1 May of 30 years by CCSM4, in boxes of one degree that are half land.
+
+    One year after the other is left out. Forecasts and truth are taken as departures from the mean of the 29 years
+    that remain, in units of their standard deviation.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder = folder / "nc_nmme_ccsm4_chirps"
+        with xr.open_dataset(folder / "CCSM4.PRCP.nc", decode_times=False) as dataset:
+            members = dataset["prec"].values[:, 0].astype(np.float64)
+        with xr.open_dataset(folder / "UCSB.PRCP.nc", decode_times=False) as dataset:
+            rain = dataset["prcp"].values[0].astype(np.float64)
+        rain = np.pad(rain, ((0, 0), (2, 2), (2, 2)), constant_values=np.nan).reshape(30, 36, 4, 41, 4)
+        known = np.isfinite(rain)
+        land = (known.sum((2, 4)) >= 8).all(0)
+        self.truth = torch.from_numpy((np.where(known, rain, 0).sum((2, 4)) / known.sum((2, 4)).clip(1))[:, land])
+        self.members = torch.from_numpy(members[:, :, land]).movedim(1, 0)
+
+    def departures(self, values: torch.Tensor, train: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        mean, std = values[train].mean(0), values[train].std(0)
+        return (values - mean) / std, mean, std
+
+    def score(self, boosting: Boosting | None) -> float:
+        """CRPS in mm of one set of coefficients for all boxes."""
+        form, scores = Regression(scale="log"), []
+        for year in range(30):
+            train = torch.tensor([other for other in range(30) if other != year])
+            x, _, model_std = self.departures(self.members.mean(0), train)
+            y, mean, std = self.departures(self.truth, train)
+            s = self.members.std(0) / model_std
+            if boosting is None:
+                found = fit_emos(form, x[train], s[train], y[train], shared=True, weight=std)
+                forecast = predict_emos(form, found, x[year], s[year])
+            else:
+                where = [v.log().expand_as(x) for v in (mean, std, model_std)]
+                predictors = [x, s.log(), *where, *(x * (v - v.mean()) for v in where)]
+                found = fit_boosted(boosting, [v[train] for v in predictors], y[train], shared=True, weight=std)
+                forecast = predict_boosted(form, found, [v[year] for v in predictors])
+            scores.append(float((forecast.crps(y[year]) * std).mean()))
+        return float(np.mean(scores))
+
+
+def test_rain_of_the_south_asian_monsoon_does_no_harm(samples):
+    """There is hardly any skill beyond climatology to be had."""
+    data = SouthAsia(samples)
+    assert data.truth.shape == (30, 718)
+    others = [torch.tensor([k for k in range(30) if k != year]) for year in range(30)]
+    climatology = np.mean([float(Ensemble(data.truth[k]).crps(data.truth[y]).mean()) for y, k in enumerate(others)])
+    raw = float(Ensemble(data.members).crps(data.truth).mean())
+    assert (raw, climatology) == (pytest.approx(257.18, abs=0.01), pytest.approx(63.97, abs=0.01))
+    assert data.score(None) < climatology
+    assert data.score(Boosting(Regression(scale="log"), rate=0.5, steps=5, folds=3)) < climatology

@@ -2,10 +2,12 @@ import pytest
 import torch
 
 from data_pipeline.dataset import batches
+from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.features import ErrorClimate, spread
+from models.features import ErrorClimate, Features, spread
 from models.season import season
+from models.spatial.domain import Domain
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24, 48])
 GRID = Grid.regular(5, 8)
@@ -46,3 +48,42 @@ def test_a_cell_without_truth_has_no_expected_error(toy):
     assert torch.isfinite(climate.bias).all()
     assert not climate.bias[..., 1, 1].any()
     assert climate(next(batches(data, 4))).shape == (4, 2, *GRID.shape)
+
+
+def test_the_lead_time_is_one_number_from_first_to_last(toy):
+    task = Task("toy", ["2t", "msl"], ["2t"], [24, 48, 120])
+    features, sample = Features(task, GRID), next(batches(toy(task, GRID, 6), 6))
+    found = features(sample)
+    assert found.shape[1] == features.count
+    assert sample.lead_time.tolist() == [24, 48, 120, 24, 48, 120]
+    torch.testing.assert_close(found[:, -1, 2, 3], torch.tensor([-1.0, -0.5, 1.0, -1.0, -0.5, 1.0]))
+    assert Features(Task("toy", ["2t", "msl"], ["2t"], [24]), GRID).count == features.count - 1
+
+
+def test_every_cell_learns_its_own_embedding(toy):
+    """Read by random weights, it has a gradient from the start, and only where there is something to learn."""
+    torch.manual_seed(0)
+    features, sample = Features(TASK, GRID, embedding=2), next(batches(toy(TASK, GRID, 4), 4))
+    assert features.embedding.shape == (2, *GRID.shape)
+    weight, mask = torch.randn(features.count), torch.rand(GRID.shape) > 0.5
+    said = torch.einsum("bfhw,f->bhw", features(sample), weight)
+    (gradient,) = torch.autograd.grad(said[:, mask].sum(), features.embedding)
+    torch.testing.assert_close(gradient, 4 * weight[-2:, None, None] * mask)
+    features.embedding.data = torch.randn(2, *GRID.shape)
+    torch.testing.assert_close(features(sample)[3, -2:], features.embedding)
+
+
+def test_a_tile_reads_its_own_part_of_the_embedding(toy):
+    whole, domain = Features(TASK, GRID, embedding=3), Domain.split(GRID, 2, 2, rank=3)
+    whole.embedding.data.normal_()
+    tile = Features(TASK, domain, embedding=3)
+    tile.load_state_dict(whole.state_dict())
+    sample = next(batches(toy(TASK, GRID, 4), 4))
+    own = sample._replace(**{name: domain.cut(getattr(sample, name)) for name in ("ensemble", "mask", "static")})
+    torch.testing.assert_close(tile(own), domain.cut(whole(sample)))
+
+
+@pytest.mark.parametrize("embedding", [-1, 1.5, True])
+def test_the_embedding_is_a_whole_number(embedding):
+    with pytest.raises(InputError, match=r"model\.embedding must be a whole number of at least 0"):
+        Features(TASK, GRID, embedding)

@@ -2,21 +2,16 @@
 
 import os
 import signal
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 from ranks import together
-from torch.utils.data import Dataset
+from training_parts import GRID, SPECS, TASK, Tile, module
 
 from data_pipeline.errors import InputError
-from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
-from data_pipeline.task import Task
 from models.corrector import Corrector, needs
 from models.spatial.mesh import Mesh, arranged
 from training.data import cached
@@ -25,65 +20,8 @@ from training.fit import fitted
 from training.module import CorrectionModule
 from training.schedule import Schedule
 
-CONF = Path(__file__).parents[2] / "conf" / "model"
-SPECS = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CONF.glob("*.yaml"))}
-NET = {"_target_": "models.unet.UNet", "width": 4, "depth": 1, "dropout": 0.2}
-SPECS["deep"] = NET | {"depth": 3}
-TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
-GRID = Grid.regular(13, 20)
 MESHES = [(1, 2, 1), (1, 3, 1), (1, 4, 1), (1, 1, 2), (1, 2, 2), (2, 1, 1), (3, 1, 1), (2, 2, 1), (2, 1, 2)]
 SHAPE = pytest.mark.parametrize("shape", MESHES, ids=lambda shape: "x".join(map(str, shape)))
-
-
-class Tile(Dataset):
-    """The own tile of toy samples; of every third the truth is unknown in some cells, most of them in the south."""
-
-    def __init__(self, toy, domain, count, dtype, seed=0, task=TASK):
-        self.data, self.domain, self.dtype, self.slow = toy(task, GRID, count, seed=seed), domain, dtype, 0.0
-        self.static = domain.cut(self.data.static).to(dtype).contiguous()
-        self.fingerprint = f"{self.data.fingerprint} {domain.tile}"
-        self.reads = 0
-
-    @property
-    def nbytes(self):
-        sample = self[0]
-        return sum(tensor.nbytes for tensor in sample) - sample.static.nbytes
-
-    def __len__(self):
-        return len(self.data)
-
-    def __getitem__(self, index):
-        self.reads += 1
-        time.sleep(self.slow)
-        sample = self.data[index]
-        truth = sample.target.clone()
-        if index % 3 == 0:
-            truth[:, 1::2, : 3 + index] = torch.nan
-            truth[:, 9:] = torch.nan
-        cut = self.domain.cut
-        return sample._replace(
-            ensemble=cut(sample.ensemble).to(self.dtype).contiguous(),
-            mask=cut(sample.mask).contiguous(),
-            static=self.static,
-            target=cut(truth).to(self.dtype).contiguous(),
-        )
-
-
-def module(toy, mesh, dtype, spec=NET, count=17, val=10, **options):
-    """A module that is about to be trained, and its two data sets; the same on every mesh."""
-    domain, task = mesh.domain(GRID), needs(spec, TASK)
-    train, val = (Tile(toy, domain, n, dtype, seed) for n, seed in ((count, 0), (val, 5)))
-    torch.manual_seed(0)
-    fitted = Corrector(task, GRID, spec, train.data.static)
-    fitted.fit(toy(task, GRID, 8))
-    corrector = Corrector(task, domain, spec, train.data.static)
-    # Not fitted on tiles: what is fitted is rounded to single precision, which may fall to either side.
-    corrector.load_state_dict(fitted.state_dict())
-    torch.manual_seed(3)
-    for parameter in corrector.model.parameters():
-        torch.nn.init.normal_(parameter, std=0.1)
-    schedule = Schedule(batch_size=8, learning_rate=1e-2, accelerator="cpu", **options)
-    return CorrectionModule(corrector, schedule, -(-count // 8), mesh).to(dtype), train, val
 
 
 # What is learnt at once.
@@ -155,12 +93,12 @@ def steps_of_all(rank, shape, toy, names):
 
 @SHAPE
 def test_loss_and_gradients_of_every_model_are_those_of_one_process(shape, toy):
-    names = [name for name in SPECS if name not in ("raw", "climatology", "emos", "deep")]
-    expected = {name: one_step(Mesh.alone(), toy, name) for name in names}
+    expected = {name: one_step(Mesh.alone(), toy, name) for name in SPECS if name != "deep"}
+    names = [name for name, found in expected.items() if len(found) > 1]
+    assert {"mlp", "unet", "lenet"} < set(names)
     ranks = shape[0] * shape[1] * shape[2]
     for found in together(ranks, steps_of_all, shape, toy, names):
         for name in names:
-            assert len(found[name]) > 1
             for ours, theirs in zip(found[name], expected[name], strict=True):
                 assert np.abs(ours - theirs).max() <= 1e-12 * np.abs(theirs).max(), name
 
@@ -222,6 +160,24 @@ def test_sharding_weights_changes_nothing(shape, toy, tmp_path, alone):
     assert_same(on_mesh(shape, toy, tmp_path, sharded=True), alone, 1e-10)
 
 
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [((2, 2, 1), {"recompute": True}), ((1, 1, 2), {}), ((2, 1, 1), {"sharded": True, "recompute": True})],
+    ids=["in blocks", "in sectors", "in parts and blocks"],
+)
+def test_averages_are_those_of_one_process(shape, options, toy, tmp_path):
+    expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", epochs=3, ema=0.8)
+    assert_same(on_mesh(shape, toy, tmp_path / "mesh", epochs=3, ema=0.8, **options), expected, 1e-10)
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1, 2, 2), (2, 2, 1)], ids=lambda shape: "x".join(map(str, shape)))
+def test_routing_is_that_of_one_process(shape, toy, tmp_path):
+    """Of every third step most ranks only watch: what they see must not teach the gates."""
+    options = {"spec": SPECS["routed"], "epochs": 3}
+    expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", **options)
+    assert_same(on_mesh(shape, toy, tmp_path / "mesh", **options), expected, 1e-10)
+
+
 # Going on on another mesh.
 
 
@@ -259,6 +215,13 @@ def test_a_run_goes_on_on_another_mesh(first, parts, then, parts_then, toy, tmp_
     together(first[0] * first[1] * first[2], broken_off, first, toy, tmp_path, {"sharded": parts}, 10)
     assert (tmp_path / "checkpoints/last.ckpt").exists()
     assert_same(on_mesh(then, toy, tmp_path, sharded=parts_then), alone, 1e-10)
+
+
+def test_averages_go_on_on_another_mesh(toy, tmp_path):
+    options = {"ema": 0.8, "epochs": 4}
+    expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", **options)
+    together(2, broken_off, (2, 1, 1), toy, tmp_path / "parts", options | {"sharded": True}, 8)
+    assert_same(on_mesh((1, 2, 1), toy, tmp_path / "parts", **options), expected, 1e-10)
 
 
 def stopped(rank, shape, toy, folder):

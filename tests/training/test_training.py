@@ -12,24 +12,30 @@ import torch
 from data_pipeline.errors import InputError, InterruptedRunError
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
+from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import Normal
+from models.normalizer import Normalizer
 from models.spatial.mesh import Mesh
+from training.average import validated
 from training.data import cached
 from training.descent import descend, score
-from training.module import CorrectionModule, weighted_crps
+from training.loss import CRPS, weighted
+from training.module import CorrectionModule
+from training.rates import Constant, Cosine, Plateau
 from training.schedule import Schedule
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
 GRID = Grid.regular(9, 12)
 MLP = {"_target_": "models.mlp.MLP", "width": 16, "depth": 1, "dropout": 0.1}
+BATCH_NORM = {"_target_": "models.ens10.ENS10UNet"}
 
 
-def module(toy, epochs=6, **options):
+def module(toy, epochs=6, spec=MLP, **options):
     torch.manual_seed(0)
     data = toy(TASK, GRID, 32)
-    corrector = Corrector(TASK, GRID, MLP, data.static)
+    corrector = Corrector(TASK, GRID, spec, data.static)
     corrector.fit(data)
     schedule = Schedule(epochs=epochs, batch_size=8, learning_rate=2e-2, accelerator="cpu", **options)
     return CorrectionModule(corrector, schedule, len(data) // schedule.batch_size, Mesh.alone()), data
@@ -65,7 +71,7 @@ def test_training_finds_the_bias_and_the_spread(toy, tmp_path):
     assert raw > 1.3 * best
     assert trained == pytest.approx(best, rel=0.08)
     rows = (tmp_path / "metrics.csv").read_text().splitlines()
-    assert rows[0] == "epoch,step,train_crps,val_crps,learning_rate"
+    assert rows[0] == "epoch,step,train_loss,val_loss,learning_rate"
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
@@ -117,6 +123,31 @@ def test_a_run_that_dies_and_goes_on_is_the_same_run(whole, toy, tmp_path, monke
     again, _ = module(toy)
     run(again, train, val, tmp_path / "parts", budget)
     assert_same_run(again, whole[0], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ema": 0.8}, {"ema": 0.8, "spec": BATCH_NORM, "epochs": 2, "recompute": True}, {"rate": Cosine()},
+        {"rate": Constant(), "gradient_clip": None}, {"rate": Plateau(0.5, 0), "ema": 0.5}, {"precision": "bf16-mixed"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_with_every_option_it_is_the_same_run(toy, tmp_path, monkeypatch, options):
+    val, (ours, train) = toy(TASK, GRID, 8, seed=5), module(toy, **options)
+    run(ours, train, val, tmp_path / "whole")
+    step = 4 * ours.schedule.epochs - 6
+    for minutes in (1e-9, 10.0):
+        with monkeypatch.context() as patch:
+            patch.setattr(CorrectionModule, "training_step", kill_at(step, pull))
+            net, _ = module(toy, checkpoint_minutes=minutes, **options)
+            with pytest.raises(PulledError):
+                run(net, train, val, tmp_path / "parts")
+        # What was done after the last checkpoint is done again.
+        step += 1
+    again, _ = module(toy, **options)
+    run(again, train, val, tmp_path / "parts")
+    assert_same_run(again, ours, tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -173,13 +204,87 @@ def test_the_best_weights_are_kept_though_the_first_score_is_none(toy, tmp_path,
     original = CorrectionModule.on_validation_epoch_end
 
     def on_validation_epoch_end(self):
-        self.log("val_crps", math.nan) if self.global_step < 8 else original(self)
+        self.log("val_loss", math.nan) if self.global_step < 8 else original(self)
 
     monkeypatch.setattr(CorrectionModule, "on_validation_epoch_end", on_validation_epoch_end)
     monkeypatch.setattr("training.descent.EarlyStopping", lambda *a, **k: pl.Callback())
     net, train = module(toy, epochs=3)
     run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
     assert torch.load(tmp_path / "checkpoints/best.ckpt", weights_only=True)["global_step"] > 4
+
+
+def test_what_is_validated_and_kept_is_the_average_of_all_weights(toy, tmp_path, monkeypatch):
+    """The average as a weighted sum of the weights after each step, batch normalisation's statistics among them."""
+    seen, scored = [], []
+    step, end = CorrectionModule.on_train_batch_start, CorrectionModule.on_validation_epoch_end
+
+    def weights(net):
+        model = net.corrector.model
+        statistics = {k: v for k, v in model.state_dict().items() if "running" in k}
+        return {name: tensor.detach().clone() for name, tensor in (dict(model.named_parameters()) | statistics).items()}
+
+    def on_train_batch_start(self, batch, batch_idx):
+        seen.append(weights(self))
+        step(self, batch, batch_idx)
+
+    def on_validation_epoch_end(self):
+        scored.append(weights(self))
+        end(self)
+
+    monkeypatch.setattr(CorrectionModule, "on_train_batch_start", on_train_batch_start)
+    monkeypatch.setattr(CorrectionModule, "on_validation_epoch_end", on_validation_epoch_end)
+    net, train = module(toy, epochs=2, spec=BATCH_NORM, ema=0.3)
+    run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
+    # Of validations: one before all steps, one after the fourth; that after the eighth is the last.
+    kept = [min(0.3, (1 + t) / (10 + t)) for t in range(4)]
+    for name, found in scored[1].items():
+        expected = math.prod(kept) * seen[0][name].double()
+        for t in range(4):
+            expected += (1 - kept[t]) * math.prod(kept[t + 1 :]) * seen[t + 1][name].double()
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+    assert any((scored[1][name] != seen[4][name]).any() for name in scored[1])
+    best = torch.load(tmp_path / "checkpoints/best.ckpt", weights_only=True)
+    assert best["global_step"] in (4, 8)
+    for name, tensor in scored[best["global_step"] // 4].items():
+        torch.testing.assert_close(net.state_dict()[f"corrector.model.{name}"], tensor, rtol=0, atol=0)
+        torch.testing.assert_close(validated(best)[f"corrector.model.{name}"], tensor, rtol=0, atol=0)
+    # What was validated is what scores so.
+    rows = [row.split(",") for row in (tmp_path / "metrics.csv").read_text().splitlines()]
+    score_now = score_of(net.eval(), toy(TASK, GRID, 8, seed=5))
+    assert score_now == pytest.approx(min(float(row[3]) for row in rows[1:]), rel=1e-6)
+
+
+def test_the_table_shows_the_rate_and_a_plateau_lowers_it(toy, tmp_path):
+    net, train = module(toy, epochs=12, rate=Plateau(0.5, 0), patience=12)
+    net.schedule = replace(net.schedule, learning_rate=0.3)
+    run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
+    rows = [[float(x) for x in row.split(",")] for row in (tmp_path / "metrics.csv").read_text().splitlines()[1:]]
+    best, rate = math.inf, 0.3
+    for _, _, _, score_now, found in rows:
+        assert found == pytest.approx(rate, rel=1e-12)
+        rate *= 1 if score_now < best else 0.5
+        best = min(best, score_now)
+    assert rows[-1][4] < 0.3
+
+
+@pytest.mark.parametrize("clip", [1e-6, None])
+def test_gradients_are_clipped_or_not(toy, tmp_path, monkeypatch, clip):
+    norms, original = [], torch.optim.AdamW.step
+
+    def step(self, closure):
+        def noting():
+            loss = closure()
+            gradients = [p.grad.flatten() for group in self.param_groups for p in group["params"]]
+            norms.append(float(torch.cat(gradients).norm()))
+            return loss
+
+        return original(self, noting)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    net, train = module(toy, epochs=1, gradient_clip=clip)
+    run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
+    assert len(norms) == 4
+    assert all((norm <= 1.001e-6) == (clip is not None) for norm in norms)
 
 
 def test_an_interrupt_is_resumable(toy, tmp_path, monkeypatch):
@@ -197,7 +302,8 @@ def test_unknown_truth_has_no_weight_and_leaves_the_gradient_alone():
     truth = torch.tensor([[[[1.0, float("nan")], [3.0, 4.0]]]])
     area = torch.tensor([[0.5, 0.5], [1.5, 1.5]])
     mu = torch.zeros(1, 1, 2, 2, requires_grad=True)
-    total, weight = weighted_crps(Normal(mu, torch.ones(1, 1, 2, 2)), truth, area)
+    sample = Sample(*[torch.empty(0)] * 6)._replace(target=truth)
+    total, weight = weighted(CRPS(), Normal(mu, torch.ones(1, 1, 2, 2)), sample, area, Normalizer(TASK, GRID))
     loss = total / weight
     loss.backward()
     each = Normal(torch.zeros(3), torch.ones(3)).crps(torch.tensor([1.0, 3.0, 4.0]))
@@ -218,6 +324,10 @@ def test_unknown_truth_has_no_weight_and_leaves_the_gradient_alone():
         ("weight_decay", 1.5),
         ("accelerator", "tpu"),
         ("checkpoint_minutes", 0),
+        ("gradient_clip", 0),
+        ("ema", 1.0),
+        ("compile", 1),
+        ("recompute", "yes"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_value(option, value):

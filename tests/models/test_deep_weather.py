@@ -1,0 +1,250 @@
+"""Deep Weather's networks against the published figures, and against the same nets written in plain PyTorch."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from data_pipeline.dataset import batches
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.deep_weather import BiasNet, DeepWeather, Inception, Rise, UncertaintyNet
+from models.ens10 import Layer
+from models.features import SMALLEST_SPREAD
+
+Z500 = Task("z500", [f"{name}@500" for name in ("z", "t", "q", "w", "d", "u", "v")], ["z@500"], [48])
+TOY = Task("toy", ["sst", "2t", "msl"], ["2t", "msl"], [48])
+GRID = Grid.regular(13, 16)
+
+
+class Published3d(nn.Module):
+    """The published bias network, with its third dimension of size one and zeros beyond all edges."""
+
+    def __init__(self, inputs, outputs, width, depth):
+        super().__init__()
+        widths = [2 * width * 2**level for level in range(depth + 1)]
+        self.down = nn.ModuleList(
+            self.pair(before, w // 2, w) for before, w in zip([inputs, *widths], widths, strict=False)
+        )
+        self.up = nn.ModuleList(nn.Conv3d(w, w, (1, 3, 3), padding=(0, 1, 1)) for w in widths[1:])
+        self.across = nn.ModuleList(
+            self.pair(w + coarse, w, w) for w, coarse in zip(widths, widths[1:] or [0], strict=False)
+        )
+        self.last = nn.Conv3d(2 * width, outputs, 1)
+        self.twice = nn.Upsample(scale_factor=(1, 2, 2), mode="trilinear")
+
+    @staticmethod
+    def pair(inputs, inner, outputs):
+        return nn.Sequential(
+            nn.Conv3d(inputs, inner, 3, padding=1), nn.BatchNorm3d(inner), nn.ReLU(),
+            nn.Conv3d(inner, outputs, 3, padding=1), nn.BatchNorm3d(outputs), nn.ReLU(),
+        )  # fmt: skip
+
+    def forward(self, x):
+        levels = [x := self.down[0](x[:, :, None])]
+        for block in self.down[1:]:
+            levels.append(x := block(nn.functional.max_pool3d(x, (1, 2, 2))))
+        if not self.up:
+            x = self.across[0](x)
+        for level in reversed(range(len(self.up))):
+            x = self.across[level](torch.cat([levels[level], self.up[level](self.twice(x))], dim=1))
+        return self.last(x)[:, :, 0]
+
+
+class PublishedInception(nn.Module):
+    """One batch normalisation for the three wide branches together."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        quarter = outputs // 4
+        self.branches = nn.ModuleList(nn.Conv2d(inputs, quarter, k, padding=k // 2) for k in (3, 5, 7))
+        self.norm, self.one = nn.BatchNorm2d(3 * quarter), nn.Conv2d(inputs, quarter, 1)
+
+    def forward(self, x):
+        wide = torch.relu(self.norm(torch.cat([branch(x) for branch in self.branches], dim=1)))
+        return torch.cat([wide, self.one(x)], dim=1)
+
+
+class Published2d(nn.Module):
+    """The published uncertainty network, with zeros beyond all edges; the first input is the spread of the target."""
+
+    def __init__(self, inputs, width):
+        super().__init__()
+        before, widths = 3 * width + 1, [k * width for k in (4, 5, 7, 7, 5, 4)]
+        self.stem = nn.Sequential(
+            nn.Conv2d(inputs, 2 * width, 3, padding=1), nn.BatchNorm2d(2 * width), nn.ReLU(),
+            nn.Conv2d(2 * width, 3 * width, 3, padding=1), nn.BatchNorm2d(3 * width), nn.ReLU(),
+        )  # fmt: skip
+        self.blocks = nn.Sequential(
+            *(PublishedInception(a, b) for a, b in zip([before, *widths], widths, strict=False))
+        )
+        self.last = nn.Conv2d(widths[-1] + 1, 1, 1)
+
+    def forward(self, x):
+        y = self.blocks(torch.cat([x[:, :1], self.stem(x)], dim=1))
+        return self.last(torch.cat([x[:, :1], y], dim=1)).abs()
+
+
+def count(*parts):
+    return sum(p.numel() for part in parts for p in (part.parameters() if isinstance(part, nn.Module) else [part]))
+
+
+def convolutions(module):
+    """Weight and bias of every convolution; ours have the bias before a normalisation beside them."""
+    beside = {layer.convolution: layer.bias for layer in module.modules() if isinstance(layer, Layer | Rise)}
+    for block in (block for block in module.modules() if isinstance(block, Inception)):
+        beside |= dict(zip(block.wide, block.bias.chunk(len(block.wide)), strict=True))
+    kinds = nn.Conv2d, nn.Conv3d
+    return [(layer.weight, beside.get(layer, layer.bias)) for layer in module.modules() if isinstance(layer, kinds)]
+
+
+def norms(module, name):
+    """One of the tensors of all batch normalisations."""
+    kinds = nn.BatchNorm2d, nn.BatchNorm3d
+    return [getattr(layer, name) for layer in module.modules() if isinstance(layer, kinds)]
+
+
+@torch.no_grad()
+def pair(ours, theirs):
+    """Both with the same random numbers, in double precision, in evaluation."""
+    torch.manual_seed(0)
+    for weight, bias in convolutions(ours):
+        nn.init.kaiming_normal_(weight)
+        nn.init.normal_(bias)
+    for (weight, bias), (to_weight, to_bias) in zip(convolutions(ours), convolutions(theirs), strict=True):
+        # What only meets zeros may be anything.
+        nn.init.normal_(to_weight)
+        same = to_weight if weight.ndim == to_weight.ndim else to_weight[:, :, to_weight.shape[2] // 2]
+        same.copy_(weight)
+        to_bias.copy_(bias)
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        for tensor in norms(ours, name):
+            nn.init.uniform_(tensor, 0.5, 1.5)
+        to = norms(theirs, name)
+        for tensor, part in zip(to, torch.cat(norms(ours, name)).split([len(each) for each in to]), strict=True):
+            tensor.copy_(part)
+    return ours.double().eval(), theirs.double().eval()
+
+
+def assert_same_inside(found, expected, reach):
+    """The same where zeros beyond the edges are out of sight, and not so near the edges."""
+    inside = ..., slice(reach, -reach), slice(reach, -reach)
+    assert expected[inside].numel()
+    assert expected[inside].std() > 0.1
+    torch.testing.assert_close(found[inside], expected[inside], rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(found[..., :2, :], expected[..., :2, :], rtol=1e-3), "zeros beyond the pole"
+    assert not torch.allclose(found[..., :2], expected[..., :2], rtol=1e-3), "zeros beyond the date line"
+
+
+@pytest.mark.parametrize(("depth", "published"), [(0, 289_703), (1, 990_823), (2, 4_679_399), (3, 19_429_351)])
+def test_the_bias_network_has_the_published_parameters_but_for_those_that_only_meet_zeros(depth, published):
+    theirs, ours = Published3d(14, 7, 32, depth), BiasNet(Grid.regular(33, 64), 14, 7, 32, depth)
+    idle = sum(weight.numel() * 2 // 3 for weight, _ in convolutions(theirs) if weight.shape[2] == 3)
+    assert count(theirs) == published
+    assert count(ours) == published - idle
+
+
+def test_the_uncertainty_network_has_the_published_parameters():
+    assert count(UncertaintyNet(GRID, 42, 1, 32)) == count(Published2d(42, 32)) == 3_762_530
+
+
+def test_the_locally_connected_layer_has_the_published_parameters():
+    grid = Grid(tuple(90 - 0.5 * k for k in range(360)), tuple(0.5 * k for k in range(720)))
+    model = DeepWeather(Z500, grid, bias_width=1, bias_depth=0)
+    assert count(model.local, model.gain) == 2_073_601
+
+
+@pytest.mark.parametrize(("depth", "reach"), [(0, 4), (1, 12), (2, 32)])
+def test_the_bias_network_is_the_published_one_wherever_that_does_not_see_an_edge(depth, reach):
+    grid = Grid.regular(4 * (reach // 2 + 2), 4 * (reach // 2 + 3))
+    ours, theirs = pair(BiasNet(grid, 6, 3, 2, depth), Published3d(6, 3, 2, depth))
+    x = torch.randn(2, 6, *grid.shape, dtype=torch.float64)
+    with torch.no_grad():
+        assert_same_inside(ours(x), theirs(x), reach)
+
+
+def test_the_uncertainty_network_is_the_published_one_wherever_that_does_not_see_an_edge():
+    grid, reach = Grid.regular(44, 48), 20
+    ours, theirs = pair(UncertaintyNet(grid, 6, 1, 4), Published2d(6, 4))
+    x = torch.randn(2, 6, *grid.shape, dtype=torch.float64)
+    with torch.no_grad():
+        assert_same_inside(ours(x, x[:, :1]), theirs(x), reach)
+
+
+def normal_sample(toy, count, members=5):
+    """A batch about as normalised samples are."""
+    sample = next(batches(toy(TOY, GRID, count, members), count))
+    return sample._replace(ensemble=(sample.ensemble - 280) / 10, target=(sample.target - 280) / 10)
+
+
+def test_the_forecast_is_the_formula_by_hand(toy):
+    """μ = m + g (Σ w f + b) in every cell, σ from the spread of the targets, which are the second and third input."""
+    torch.manual_seed(0)
+    model, sample = DeepWeather(TOY, GRID).eval(), normal_sample(toy, 3)
+    for parameter in (*model.local.parameters(), model.gain, model.uncertainty_net.last.weight):
+        nn.init.normal_(parameter)
+    with torch.no_grad():
+        found = model(sample)
+        mean, s = sample.ensemble.mean(1), torch.sqrt(sample.ensemble.var(1) + SMALLEST_SPREAD**2)
+        maps = model.bias_net(torch.cat([s, mean], dim=1))
+        weight, bias = model.local.weight, model.local.bias
+        for t, channel in enumerate((1, 2)):
+            added = sum(weight[t, c] * maps[:, c] for c in range(3)) + bias[t]
+            torch.testing.assert_close(found.mu[:, t], mean[:, channel] + model.gain[t] * added)
+        sigma = model.uncertainty_net(torch.cat([s, mean], dim=1), s[:, 1:])
+        torch.testing.assert_close(found.sigma, sigma)
+        assert (sigma > 0).all()
+
+
+@pytest.mark.parametrize("members", [1, 2, 7])
+def test_it_starts_as_the_raw_gaussian_ensemble(toy, members):
+    """Also with a single member, whose spread is unknown; and it can learn from there."""
+    model, sample = DeepWeather(TOY, GRID), normal_sample(toy, 4, members)
+    found, ensemble = model(sample), sample.ensemble[:, :, 1:]
+    std = ensemble.std(1) if members > 1 else torch.zeros_like(found.sigma)
+    torch.testing.assert_close(found.mu, ensemble.mean(1))
+    torch.testing.assert_close(found.sigma, torch.sqrt(std**2 + SMALLEST_SPREAD**2))
+    found.crps(sample.target).mean().backward()
+    for parameter in (model.local.weight, model.local.bias, model.uncertainty_net.last.weight):
+        assert (parameter.grad.flatten(1) != 0).any(1).all()
+
+
+def test_both_networks_learn_from_one_score(toy):
+    """The toy is biased and too sure of itself: μ with the raw spread, or σ around the raw mean, is not so good."""
+    torch.manual_seed(0)
+    model, sample = DeepWeather(TOY, GRID), normal_sample(toy, 8)
+    optimizer, start = torch.optim.Adam(model.parameters(), lr=5e-3), model(sample)
+    for _ in range(20):
+        found = model(sample)
+        optimizer.zero_grad()
+        found.crps(sample.target).mean().backward()
+        optimizer.step()
+    both, location, scale, neither = (
+        each.crps(sample.target).mean()
+        for each in (found, replace(found, sigma=start.sigma), replace(found, mu=start.mu), start)
+    )
+    assert both < 0.97 * location
+    assert both < 0.97 * scale
+    assert max(location, scale) < 0.97 * neither
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"bias_depth": 4}, "model.bias_depth=4 needs 17 rows and columns, and got 13 x 16 points"),
+        ({"bias_depth": -1}, "model.bias_depth must be a whole number of at least 0"),
+        ({"bias_width": 0}, "model.bias_width must be a whole number of at least 1"),
+        ({"uncertainty_width": 6}, "model.uncertainty_width must be a multiple of 4, got 6"),
+        ({"uncertainty_width": 0}, "model.uncertainty_width must be a whole number of at least 4"),
+    ],
+)
+def test_wrong_options_are_named(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        DeepWeather(TOY, GRID, **options)
+
+
+def test_a_grid_too_small_to_look_around_is_refused():
+    with pytest.raises(InputError, match="take fewer"):
+        DeepWeather(TOY, Grid.regular(3, 8), bias_depth=0)

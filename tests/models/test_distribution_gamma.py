@@ -1,0 +1,194 @@
+"""The censored, shifted gamma distribution against scipy, scoringrules, mpmath, integration and sampling."""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.special
+import scipy.stats
+import scoringrules
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.distribution import CensoredShiftedGamma, Ensemble, Normal
+
+SHAPES = [1e-6, 0.03, 0.4, 1.0, 2.7, 19.99, 20.01, 300.0, 1e5]
+
+
+def make(shape, scale, shift, lower=0.0, dtype=torch.float64):
+    return CensoredShiftedGamma(*(torch.as_tensor(v, dtype=dtype) for v in (shape, scale, shift, lower)))
+
+
+def draws(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_crps_equals_scoringrules():
+    shape, scale, delta = draws(0, 3, 1000).exp()
+    shape, truth = shape**2, (draws(1, 1000) * 3).clamp(min=0)
+    expected = scoringrules.crps_csg0(*(v.numpy() for v in (truth, shape)), scale=scale.numpy(), shift=delta.numpy())
+    assert (truth == 0).double().mean() > 0.3
+    np.testing.assert_allclose(make(shape, scale, -delta).crps(truth), expected, rtol=1e-7, atol=2e-8)
+
+
+@pytest.mark.parametrize("shape", [0.03, 0.4, 1.0, 2.7, 25.0])
+@pytest.mark.parametrize("lower", [-1.0, 0.0, 0.3, 3.0])
+@pytest.mark.parametrize("truth", [-0.5, 0.0, 0.31, 4.0])
+def test_crps_is_the_integral_of_the_squared_difference_from_the_step(shape, lower, truth):
+    """The gamma distribution begins at 0: the bound lies below it, at it or above."""
+    law, scale = scipy.stats.gamma(shape, scale=0.7), 0.7
+
+    def integrand(x):
+        return ((law.cdf(x) if x >= lower else 0) - (x >= truth)) ** 2
+
+    edges = sorted({-2.0, lower, truth, 0.0, 1e-8, 1e-4, 0.05, law.mean(), law.mean() + 40 * scale})
+    pieces = [scipy.integrate.quad(integrand, *edge, epsabs=1e-10, limit=200)[0] for edge in itertools.pairwise(edges)]
+    score = make(shape, scale, 0.0, lower).crps(torch.tensor(truth, dtype=torch.float64))
+    assert float(score) == pytest.approx(sum(pieces), abs=2e-8)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.999])
+def test_moments_probabilities_and_quantiles_equal_scipy(shape, share):
+    """Censored so that this share of the probability lies on the bound."""
+    law = scipy.stats.gamma(shape, scale=2.0)
+    lower = law.ppf(share) if share else -0.5
+    ours = make(shape, 2.0, 0.0, lower)
+    c = lower / 2
+    above = [scipy.special.gammaincc(shape + j, max(c, 0)) for j in range(3)]
+    mean = shape * above[1] - c * above[0]
+    square = shape * (shape + 1) * above[2] - 2 * c * shape * above[1] + c * c * above[0]
+    assert float(ours.mean) == pytest.approx(lower + 2 * mean, rel=1e-9, abs=1e-9)
+    # The difference of squares has lost its digits where the shape is large.
+    assert float(ours.std) == pytest.approx(2 * math.sqrt(square - mean * mean), rel=1e-5, abs=1e-7)
+    level = torch.tensor([1e-6, 0.01, 0.3, 0.5, 0.9, 0.9999, 1 - 1e-9], dtype=torch.float64)
+    value = ours.quantile(level)
+    np.testing.assert_allclose(value, np.maximum(law.ppf(level), lower), rtol=1e-7, atol=1e-9)
+    for x in value[value > lower]:
+        assert float(ours.cdf(x)) == pytest.approx(law.cdf(float(x)), rel=1e-8)
+        assert float(ours.log_prob(x)) == pytest.approx(law.logpdf(float(x)), rel=1e-9, abs=1e-9)
+    bound = torch.tensor(lower, dtype=torch.float64)
+    assert float(ours.cdf(bound)) == pytest.approx(share, abs=1e-9)
+    assert float(ours.cdf(bound - 1)) == 0
+    assert math.exp(float(ours.log_prob(bound))) == pytest.approx(share, abs=1e-9)
+    assert ours.quantile(torch.tensor([0.0, 1.0])).tolist() == [max(lower, 0.0), math.inf]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_derivative_by_the_shape_equals_that_of_many_digits(shape):
+    mpmath.mp.dps = 30
+    z = np.array([-4, -0.5, 0.3, 3])
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-6)):
+        k = torch.tensor(shape, dtype=dtype, requires_grad=True)
+        x = torch.tensor(shape + z * math.sqrt(shape) if shape > 20 else shape * np.exp(z), dtype=dtype)
+        below = CensoredShiftedGamma(k, *torch.tensor([[1.0], [0.0], [0.0]], dtype=dtype)).cdf(x)
+        for value, one in zip(below, x, strict=True):
+            (found,) = torch.autograd.grad(value, k, retain_graph=True)
+            assert found.dtype == dtype
+            at, exact = mpmath.mpf(float(k.detach())), mpmath.mpf(float(one))
+            expected = float(mpmath.diff(lambda q, x=exact: mpmath.gammainc(q, 0, x, regularized=True), at))
+            assert float(found) == pytest.approx(expected, rel=tolerance, abs=tolerance / math.sqrt(1 + shape))
+
+
+@pytest.mark.parametrize("name", ["crps", "cdf", "log_prob", "mean", "std", "quantile"])
+def test_gradients_equal_finite_differences(name):
+    shape, scale, shift = (draws(seed, 6).exp().requires_grad_() for seed in (2, 3, 4))
+    truth, level = draws(5, 6).abs() + 0.6, torch.tensor([0.6, 0.95], dtype=torch.float64)
+
+    def value(k, s, d):
+        found = getattr(CensoredShiftedGamma(k, s, 0.5 - d, torch.tensor(0.0)), name)
+        return found if name in ("mean", "std") else found(level if name == "quantile" else truth)
+
+    assert (shift > 0.5).any()
+    assert (shift < 0.5).any()
+    assert torch.autograd.gradcheck(value, (shape, scale, shift), rtol=1e-3, atol=1e-5)
+    if name == "crps":
+        assert torch.autograd.gradgradcheck(value, (shape, scale, shift), rtol=1e-3, atol=1e-5, fast_mode=True)
+
+
+def test_sampling_agrees():
+    ours = make([0.3, 1.5, 40.0], [2.0, 1.0, 0.2], [-0.2, -1.0, -7.0])
+    sample = ours.sample(20_000, torch.Generator().manual_seed(3))
+    assert sample.shape == (20_000, 3)
+    assert (sample >= 0).all()
+    y = torch.tensor([0.0, 1.0, 1.5], dtype=torch.float64)
+    torch.testing.assert_close(ours.mean, sample.mean(0), rtol=0.05, atol=0)
+    torch.testing.assert_close(ours.std, sample.std(0), rtol=0.05, atol=0)
+    torch.testing.assert_close(ours.cdf(y), (sample <= y).double().mean(0), rtol=0, atol=0.015)
+    torch.testing.assert_close(ours.crps(y), Ensemble(sample).crps(y, fair=True), rtol=0, atol=0.02)
+
+
+@settings(max_examples=20)
+@given(
+    shape=st.floats(0.5, 50),
+    scale=st.floats(0.05, 5),
+    shift=st.floats(-3, 1),
+    y=st.floats(-1, 9),
+    level=st.floats(0.001, 0.999),
+)
+def test_affine_moves_everything_along_and_quantile_inverts_cdf(shape, scale, shift, y, level):
+    before, y = make(shape, scale, shift), torch.tensor(y, dtype=torch.float64)
+    after = before.affine(torch.tensor(3.0), torch.tensor(0.5))
+    levels = torch.tensor([level], dtype=torch.float64)
+    close = {"rtol": 1e-7, "atol": 1e-9}
+    torch.testing.assert_close(after.mean, 3 + before.mean / 2, **close)
+    torch.testing.assert_close(after.std, before.std / 2, **close)
+    torch.testing.assert_close(after.crps(3 + y / 2), before.crps(y) / 2, **close)
+    torch.testing.assert_close(after.quantile(levels), 3 + before.quantile(levels) / 2, **close)
+    value = before.quantile(levels)[0]
+    if value > 0:
+        assert float(before.cdf(value)) == pytest.approx(level, abs=1e-7)
+    else:
+        assert float(before.cdf(value)) >= level - 1e-7
+    assert before.crps(y) >= -1e-9
+
+
+def test_a_large_shape_is_the_normal_and_shape_one_the_exponential_distribution():
+    y = torch.tensor([-2.0, 0.1, 1.7], dtype=torch.float64)
+    ours, normal = make(1e10, 1e-5, -1e5, -50.0), Normal(*torch.tensor([[0.0], [1.0]]).double())
+    for name in ("crps", "cdf", "log_prob"):
+        torch.testing.assert_close(getattr(ours, name)(y), getattr(normal, name)(y), rtol=0, atol=1e-4)
+    for e in (0.0, 0.3, 2.0):
+        score = make(1.0, 1.0, 0.0).crps(torch.tensor(e, dtype=torch.float64))
+        assert float(score) == pytest.approx(e + 2 * math.exp(-e) - 1.5, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_everything_and_its_gradients_stay_finite(dtype):
+    """Shapes and scales from nothing to huge, truths and bounds up to 10⁶ standard deviations away."""
+    far = [-1e6, -1.0, 0.0, 1e-9, 1.0, 1e6]
+    sizes = [0.0, 1e-20, 1e-6, 1.0, 1e6]
+    shapes = [0.0, 1e-12, 1e-3, 1.0, 30.0, 1e7, 1e14]
+    values = torch.cartesian_prod(*(torch.tensor(v, dtype=dtype) for v in (shapes, sizes, far, far)))
+    shape, scale, y, shift = values.T
+    for lower in (-1e6, 0.0, 1e6):
+        parameters = [v.clone().requires_grad_() for v in (shape, scale, shift)]
+        ours = CensoredShiftedGamma(*parameters, torch.tensor(lower, dtype=dtype))
+        at_bound = ours.log_prob(ours.lower) if (shift < lower).all() else ours.mean
+        for result in (
+            ours.crps(y),
+            ours.mean,
+            ours.std,
+            ours.quantile(torch.tensor([0.2, 0.8])),
+            ours.cdf(y),
+            at_bound,
+        ):
+            assert result.isfinite().all()
+            for gradient in torch.autograd.grad(result.sum(), parameters, retain_graph=True, allow_unused=True):
+                assert gradient is None or gradient.isfinite().all()
+
+
+def test_without_doubt_the_score_is_the_distance():
+    y = draws(6, 50)
+    for dtype in (torch.float32, torch.float64):
+        sure = make(torch.full((50,), 4.0), 1e-12, 0.5, -1.0, dtype)
+        torch.testing.assert_close(sure.crps(y.to(dtype)), (y - 0.5).abs().to(dtype), rtol=1e-6, atol=1e-6)
+
+
+def test_missing_truth_has_no_score():
+    y = torch.tensor([float("nan"), 0.3], dtype=torch.float64)
+    assert make(2.0, 1.0, -0.5).crps(y).isnan().tolist() == [True, False]

@@ -1,0 +1,231 @@
+"""Losses against formulas in physical units, brute force and a published library; what cannot be is said."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+import scoringrules
+import torch
+import xarray as xr
+
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.statistics.efi import LEVELS, efi
+from data_pipeline.task import Task
+from models.distribution import Ensemble, Normal
+from models.normalizer import Normalizer
+from models.spatial.domain import Domain
+from training.extreme import EECRPS
+from training.loss import CRPS, EnergyScore, SquaredError, ThresholdWeightedCRPS, weighted
+
+GRID = Grid.regular(4, 6)
+ONE, TWO = (Task("toy", ["msl", "2t", "tp"], targets, [24, 48]) for targets in (["2t"], ["2t", "tp"]))
+AREA = torch.linspace(0.5, 2, 24).view(4, 6)
+
+
+def drawn(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def normalizer(task, domain=GRID):
+    """As if fitted: 2 m temperature around 280 K, by 10 K; rain around 1 mm, by 2 mm."""
+    made = Normalizer(task, domain).double()
+    made.location.copy_(torch.tensor([1e5, 280.0, 1e-3])[:, None, None] + torch.linspace(0, 1e-3, 24).view(4, 6))
+    made.scale.copy_(torch.tensor([1e3, 10.0, 2e-3]))
+    return made
+
+
+def sample(task, members=5, B=2):
+    """A batch in physical units, whose rain is often exactly 0."""
+    unit = torch.tensor([1e3, 10.0, 2e-3]).double()[:, None, None]
+    ensemble = torch.tensor([1e5, 280.0, 1e-3]).double()[:, None, None] + unit * drawn(1, B, members, 3, 4, 6)
+    ensemble[:, :, 2].clamp_(min=0)
+    targets = list(task.target_channels)
+    return Sample(
+        ensemble, torch.ones(B, 3, 4, 6, dtype=torch.bool), torch.zeros(B, 0, 4, 6), ensemble[:, 0, targets] + 1e-3,
+        torch.tensor([1_514_937_600, 1_515_283_200][:B]), torch.tensor([48, 24][:B]),  # 3 and 7 January 2018
+    )  # fmt: skip
+
+
+def normalised(task):
+    """A batch in normalised units, without static fields."""
+    batch, made = sample(task), normalizer(task)
+    return made(batch._replace(static=torch.zeros(2, 3, 4, 6))), made
+
+
+def test_crps_takes_the_fair_part_that_is_asked_for():
+    batch, made = normalised(TWO)
+    members = drawn(2, 7, 2, 2, 4, 6)
+    for fair in (0.0, 0.95, 1.0):
+        pairs = (members[:, None] - members[None]).abs().sum((0, 1))
+        spread = fair * pairs / (2 * 7 * 6) + (1 - fair) * pairs / (2 * 7 * 7)
+        expected = (members - batch.target).abs().mean(0) - spread
+        torch.testing.assert_close(CRPS(fair)(Ensemble(members), batch, made), expected)
+
+
+def test_the_energy_score_is_that_of_scoringrules():
+    batch, made = normalised(TWO)
+    members = drawn(2, 7, 2, 2, 4, 6)
+    found = EnergyScore()(Ensemble(members), batch, made)
+    expected = scoringrules.es_ensemble(
+        batch.target.movedim(1, -1).numpy(), members.permute(1, 3, 4, 0, 2).numpy(), estimator="nrg"
+    )
+    assert found.shape == (2, 1, 4, 6)
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-12)
+
+
+def test_joint_values_of_which_one_is_unknown_have_no_weight():
+    batch, made = normalised(TWO)
+    truth = batch.target.clone()
+    truth[0, 1, 2, 3] = torch.nan
+    truth[1, 0, 0] = torch.nan
+    members = drawn(2, 7, 2, 2, 4, 6).requires_grad_()
+    value, weight = weighted(EnergyScore(), Ensemble(members), batch._replace(target=truth), AREA, made)
+    known = truth.isfinite().all(1)
+    each = EnergyScore()(Ensemble(members), batch, made)[:, 0]
+    assert float(weight) == pytest.approx(float((known * AREA).sum()))
+    assert float(value.detach()) == pytest.approx(float((each * AREA)[known].sum().detach()))
+    (gradient,) = torch.autograd.grad(value, members)
+    assert torch.equal((gradient != 0).any(0).any(1), known)
+
+
+def test_the_threshold_is_in_physical_units():
+    """Against the integral of (F(x) - 1{y <= x})² from the threshold on, in kelvin."""
+    batch, made = normalised(ONE)
+    normal = Normal(drawn(3, 2, 1, 4, 6), drawn(4, 2, 1, 4, 6).exp())
+    loss = ThresholdWeightedCRPS(285.0, weight=0.7)(normal, batch, made)
+    physical, truth = made.physical(normal), sample(ONE).target
+    for b, i, j in ((0, 0, 0), (1, 2, 3), (1, 3, 5)):
+        mu, sigma, y = (float(tensor[b, 0, i, j]) for tensor in (physical.mean, physical.std, truth))
+
+        def integrand(x, mu=mu, sigma=sigma, y=y):
+            return (scipy.stats.norm.cdf(x, mu, sigma) - (x >= y)) ** 2
+
+        above, all_values = (
+            scipy.integrate.quad(integrand, low, 400, points=[max(y, low), max(mu, low)])[0] for low in (285.0, 100.0)
+        )
+        # Normalised units are kelvin by the scale.
+        assert 10 * float(loss[b, 0, i, j]) == pytest.approx(0.7 * above + 0.3 * all_values, rel=1e-4)
+
+
+def test_the_squared_error_is_of_the_mean_alone():
+    batch, made = normalised(ONE)
+    members = drawn(2, 7, 2, 1, 4, 6)
+    expected = (sum(members) / 7 - batch.target) ** 2
+    torch.testing.assert_close(SquaredError()(Ensemble(members), batch, made), expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: CRPS(1.5), "loss.fair must be a number from 0 to 1, got 1.5"),
+        (lambda: EnergyScore(-1), "loss.fair must be a number from 0 to 1, got -1"),
+        (lambda: ThresholdWeightedCRPS("hot"), "loss.above must be a number, got 'hot'"),
+        (lambda: ThresholdWeightedCRPS(1.0, weight=2), "loss.weight must be a number from 0 to 1, got 2"),
+        (lambda: EECRPS("efi.nc", form="near"), "loss.form must be one of reference, exact, got 'near'"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_value(make, sentence):
+    with pytest.raises(InputError) as info:
+        make()
+    assert str(info.value) == sentence
+
+
+class Strange:
+    """A distribution of a kind that has no closed form above a threshold."""
+
+
+@pytest.mark.parametrize(
+    ("loss", "forecast", "task", "sentence"),
+    [
+        (EnergyScore(), Normal(torch.zeros(1), torch.ones(1)), TWO, "energy judges .* gives a normal distribution"),
+        (ThresholdWeightedCRPS(280.0), None, TWO, "loss.above is one threshold, the task has 2 targets"),
+        (ThresholdWeightedCRPS(280.0), Strange(), ONE, "no closed form .* of a Strange; take loss=crps, or a model"),
+    ],
+)  # fmt: skip
+def test_what_a_loss_cannot_judge_is_said(loss, forecast, task, sentence):
+    with pytest.raises(InputError, match=sentence):
+        loss(forecast, *normalised(task))
+
+
+# Weighted by the extreme forecast index.
+
+
+def climate(tmp_path, monkeypatch, **changes):
+    """The climate of both targets on two days, as a file of `prepare` gives it; rain is 0 up to some quantile."""
+    made_from = {"years": [2000, 2014], "data": "abc", "task": TWO.to_json()} | changes
+    values = np.sort(drawn(7, 2, 2, 2, 21, 4, 6).numpy(), axis=3)
+    values[0] = 280 + 10 * values[0]
+    values[1] = (2e-3 * values[1]).clip(0)
+    values[0, 0, 0, :, 1, 1] = np.nan
+    dims = ("variable", "lead_time", "day", "quantile", "latitude", "longitude")
+    coords = {
+        "variable": np.array(["2t", "tp"], object), "lead_time": [24, 48], "day": [3, 7], "quantile": LEVELS,
+        "latitude": list(GRID.latitudes), "longitude": list(GRID.longitudes),
+    }  # fmt: skip
+    dataset = xr.Dataset({"climate": (dims, values)}, coords, {"made_from": json.dumps(made_from)})
+    monkeypatch.setattr("training.extreme.load", lambda path, name: dataset)
+    return dataset
+
+
+@pytest.mark.parametrize("form", ["exact", "reference"])
+@pytest.mark.parametrize("task", [ONE, TWO], ids=["one target", "two"])
+def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, form, tmp_path, monkeypatch):
+    values = climate(tmp_path, monkeypatch).climate.values
+    batch, made = normalised(task)
+    batch.mask[0, 1, 3, 3] = False
+    forecast = Normal(drawn(3, 2, len(task.targets), 4, 6), drawn(4, 2, len(task.targets), 4, 6).exp())
+    found = EECRPS("efi.nc", form).on(Domain.of(GRID), task, [2000, 2014], "abc")(forecast, batch, made)
+    raw = sample(task).ensemble.numpy()
+    for b, (lead, day) in enumerate(((1, 0), (0, 1))):
+        for t, channel in enumerate(task.target_channels):
+            index = np.abs(efi(raw[b, :, channel], values[t, lead, day], form))
+            if (b, t) == (0, 0):
+                index[3, 3] = 0
+            expected = np.nan_to_num(index) * forecast.crps(batch.target)[b, t].numpy()
+            np.testing.assert_allclose(found[b, t], expected, rtol=1e-12, atol=1e-14)
+    # Where nobody expects rain and nobody forecasts any, both are 0 to the bit.
+    assert (raw[:, :, 2] == 0).any()
+    assert (values[1] == 0).any()
+
+
+def test_eecrps_on_tiles_is_that_of_the_whole(tmp_path, monkeypatch):
+    climate(tmp_path, monkeypatch)
+    batch, made = normalised(TWO)
+    forecast = Normal(drawn(3, 2, 2, 4, 6), drawn(4, 2, 2, 4, 6).exp())
+    whole = EECRPS("efi.nc").on(Domain.of(GRID), TWO, [2000, 2014], "abc")(forecast, batch, made)
+    for rank in range(4):
+        domain = Domain.split(GRID, 2, 2, rank)
+        own = Sample(*(domain.cut(tensor) if tensor.ndim > 3 else tensor for tensor in batch))
+        tile = Normal(domain.cut(forecast.mu), domain.cut(forecast.sigma))
+        found = EECRPS("efi.nc").on(domain, TWO, [2000, 2014], "abc")(tile, own, normalizer(TWO, domain))
+        torch.testing.assert_close(found, domain.cut(whole), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "task", "years", "data", "grid", "sentence"),
+    [
+        ({"years": [2000, 2017]}, TWO, [2000, 2014], "abc", GRID, "is the climate of 2000-2017, .* 2000-2014"),
+        ({}, TWO, [2000, 2013], "abc", GRID, "is the climate of 2000-2014, the training.* 2000-2013"),
+        ({}, TWO, [2000, 2014], "xyz", GRID, "is the climate of other forecasts"),
+        ({}, TWO, [2000, 2014], "abc", Grid.regular(4, 8), "is a climate on another grid than"),
+        ({}, Task("toy", ["msl"], ["msl"], [24]), [2000, 2014], "abc", GRID, "is a climate without the target msl"),
+        ({}, Task("toy", ["tp"], ["tp"], [72]), [2000, 2014], "abc", GRID, "is a climate without the lead time 72"),
+    ],
+)  # fmt: skip
+def test_another_climate_is_refused(changes, task, years, data, grid, sentence, tmp_path, monkeypatch):
+    climate(tmp_path, monkeypatch, **changes)
+    with pytest.raises(InputError, match=rf"^efi\.nc {sentence}.*; make it with deepweather prepare"):
+        EECRPS("efi.nc").on(Domain.of(grid), task, years, data)
+
+
+def test_a_start_that_the_climate_does_not_know_is_named(tmp_path, monkeypatch):
+    climate(tmp_path, monkeypatch)
+    batch, made = normalised(ONE)
+    loss = EECRPS("efi.nc").on(Domain.of(GRID), ONE, [2000, 2014], "abc")
+    forecast = Normal(batch.target, torch.ones_like(batch.target))
+    with pytest.raises(InputError, match="has no start on day 8 of the year"):
+        loss(forecast, batch._replace(init_time=batch.init_time + torch.tensor([0, 86400])), made)

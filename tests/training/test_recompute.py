@@ -1,0 +1,80 @@
+"""Blocks that are computed twice: the same numbers to the bit, less kept in memory, on one rank and on many."""
+
+import numpy as np
+import pytest
+import torch
+from ranks import together
+from torch.autograd.graph import saved_tensors_hooks
+from training_parts import SPECS, TASK, module
+
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.prefetch.budget import Budget
+from models.corrector import build_model
+from models.spatial.mesh import Mesh, arranged
+from training.data import cached
+from training.recompute import blocks, compute_twice
+
+BLOCKS = [name for name in SPECS if any(True for _ in blocks(build_model(SPECS[name], TASK, Grid.regular(33, 64))))]
+
+
+def one_step(mesh, toy, name, twice):
+    """Loss, gradients and buffers after a training step, and the bytes kept between its passes."""
+    net, train, val = module(toy, mesh, torch.float64, SPECS[name])
+    net.train()
+    if twice:
+        compute_twice(net.corrector.model)
+    kept = {}
+
+    def keep(tensor):
+        # Views of one memory count once.
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with cached(train, val, Budget(), net.schedule, mesh) as data:
+        torch.manual_seed(1)
+        own = {tensor.untyped_storage().data_ptr() for tensor in net.state_dict().values()}
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = net.training_step(next(iter(data.train_batches)), 0)["loss"]
+    loss.backward()
+    assert all(getattr(layer, "loss", None) is None for layer in net.corrector.model.modules())
+    numbers = [loss, *(p.grad for p in net.parameters()), *(b.double() for b in net.buffers())]
+    return [tensor.detach().numpy() for tensor in numbers], sum(n for where, n in kept.items() if where not in own)
+
+
+def test_networks_of_blocks_are_among_the_models():
+    assert {"unet", "ens10_unet", "transformer", "routed"} <= set(BLOCKS)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_gradients_and_running_statistics_are_the_same_and_less_is_kept(name, toy):
+    (expected, before), (found, after) = (one_step(Mesh.alone(), toy, name, twice) for twice in (False, True))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert after < 0.75 * before, (after, before)
+
+
+def both_on(rank, shape, toy, names):
+    mesh = arranged(*shape)
+    return {name: [one_step(mesh, toy, name, twice)[0] for twice in (False, True)] for name in names}
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2), (2, 2, 1)], ids=str)
+def test_on_a_mesh_too(shape, toy):
+    for found in together(4, both_on, shape, toy, ["unet", "ens10_unet", "transformer", "routed"]):
+        for name, (expected, ours) in found.items():
+            for one, other in zip(ours, expected, strict=True):
+                np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+def test_blocks_within_blocks_are_part_of_them():
+    inner = torch.nn.Linear(1, 1)
+    outer = torch.nn.Sequential(torch.nn.ModuleList([inner]), torch.nn.ReLU())
+    net = torch.nn.Sequential(torch.nn.ModuleList([outer, torch.nn.ReLU()]), torch.nn.ModuleList([inner]))
+    assert list(blocks(net)) == [outer, inner]
+
+
+def test_a_model_without_blocks_is_named(toy):
+    net, *_ = module(toy, Mesh.alone(), torch.float32, SPECS["mlp"])
+    with pytest.raises(InputError, match=r"trainer\.recompute=true finds no blocks in model MLP"):
+        compute_twice(net.corrector.model)

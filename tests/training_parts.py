@@ -1,0 +1,73 @@
+"""A small network on toy data that is about to be trained, on any mesh: the same everywhere."""
+
+import time
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+from torch.utils.data import Dataset
+
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.corrector import Corrector, needs
+from training.module import CorrectionModule
+from training.schedule import Schedule
+
+CONF = Path(__file__).parents[1] / "conf" / "model"
+SPECS = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CONF.glob("*.yaml"))}
+NET = {"_target_": "models.unet.UNet", "width": 4, "depth": 1, "dropout": 0.2}
+SPECS["deep"] = NET | {"depth": 3}
+SPECS["routed"] = NET | {"mixture": {"routing": {}}}
+TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
+GRID = Grid.regular(13, 20)
+
+
+class Tile(Dataset):
+    """The own tile of toy samples; of every third the truth is unknown in some cells, most of them in the south."""
+
+    def __init__(self, toy, domain, count, dtype, seed=0, task=TASK):
+        self.data, self.domain, self.dtype, self.slow = toy(task, GRID, count, seed=seed), domain, dtype, 0.0
+        self.static = domain.cut(self.data.static).to(dtype).contiguous()
+        self.fingerprint = f"{self.data.fingerprint} {domain.tile}"
+        self.reads = 0
+
+    @property
+    def nbytes(self):
+        sample = self[0]
+        return sum(tensor.nbytes for tensor in sample) - sample.static.nbytes
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        self.reads += 1
+        time.sleep(self.slow)
+        sample = self.data[index]
+        truth = sample.target.clone()
+        if index % 3 == 0:
+            truth[:, 1::2, : 3 + index] = torch.nan
+            truth[:, 9:] = torch.nan
+        cut = self.domain.cut
+        return sample._replace(
+            ensemble=cut(sample.ensemble).to(self.dtype).contiguous(),
+            mask=cut(sample.mask).contiguous(),
+            static=self.static,
+            target=cut(truth).to(self.dtype).contiguous(),
+        )
+
+
+def module(toy, mesh, dtype, spec=NET, count=17, val=10, **options):
+    """A module that is about to be trained, and its two data sets; the same on every mesh."""
+    domain, task = mesh.domain(GRID), needs(spec, TASK)
+    train, val = (Tile(toy, domain, n, dtype, seed) for n, seed in ((count, 0), (val, 5)))
+    torch.manual_seed(0)
+    fitted = Corrector(task, GRID, spec, train.data.static)
+    fitted.fit(toy(task, GRID, 8))
+    corrector = Corrector(task, domain, spec, train.data.static)
+    # Not fitted on tiles: what is fitted is rounded to single precision, which may fall to either side.
+    corrector.load_state_dict(fitted.state_dict())
+    torch.manual_seed(3)
+    for parameter in corrector.model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    schedule = Schedule(batch_size=8, learning_rate=1e-2, accelerator="cpu", **options)
+    return CorrectionModule(corrector, schedule, -(-count // 8), mesh).to(dtype), train, val

@@ -1,0 +1,95 @@
+"""The exam of the heat experiment: how often a network is right about runs that it has never seen, and where."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from data_pipeline.checks import positive
+from data_pipeline.dataset import ForecastDataset, batches
+from data_pipeline.heat import Heat
+from models.corrector import Corrector
+from models.heat import Mixture
+
+ALMOST_NOTHING = 1e-8
+"""By so much a forecast may be wrong also where the truth is nothing."""
+
+
+@dataclass(frozen=True)
+class HeatExam:
+    """Percentage of points where |forecast - truth| ≤ 10⁻⁸ + `tolerance` |truth|, of all and of each region.
+
+    `scaled` is the same with a tolerance that is smaller by α / max α where less moves. `gate` is the percentage of
+    cells that ask the expert of their region, whichever expert that is.
+    """
+
+    tolerance: float = 0.01
+
+    def __post_init__(self) -> None:
+        positive("exam.tolerance", self.tolerance)
+
+    def __call__(self, corrector: Corrector, heat: Heat, samples: ForecastDataset) -> dict[str, Any]:
+        """Return the marks of a corrector."""
+        speed = np.array(heat.diffusivities)
+        strictness = torch.from_numpy((speed / speed.max())[heat.kind]).float()
+        hits, scaled = torch.zeros(2, *heat.kind.shape)
+        squares = 0.0
+        with torch.no_grad():
+            for batch in batches(samples, 100):
+                error, truth = (corrector(batch).mean - batch.target)[:, 0], batch.target[:, 0].abs()
+                hits += (error.abs() <= ALMOST_NOTHING + self.tolerance * truth).sum(0)
+                scaled += (error.abs() <= ALMOST_NOTHING + self.tolerance * strictness * truth).sum(0)
+                squares += float(error.double().square().sum())
+        share = 100 * hits.double().numpy() / len(samples)
+        marks: dict[str, Any] = {
+            "within": float(share.mean()),
+            "regions": [float(share[heat.kind == region].mean()) for region in range(len(speed))],
+            "scaled": float(100 * scaled.double().mean() / len(samples)),
+            "squared_error": squares / (len(samples) * heat.kind.size),
+            "parameters": sum(parameter.numel() for parameter in corrector.model.parameters()),
+        }
+        if isinstance(corrector.model, Mixture):
+            marks["gate"] = agreement(corrector.model.choice.numpy(), heat.kind)
+        return marks
+
+
+def agreement(choice: np.ndarray, kind: np.ndarray) -> float:
+    """Return the percentage of cells where the expert is that of the region, for the best way to pair the two.
+
+    >>> agreement(np.array([2, 2, 0, 1]), np.array([0, 0, 1, 1]))
+    75.0
+    """
+    size = max(choice.max(), kind.max()) + 1
+    together = np.zeros((size, size), int)
+    np.add.at(together, (choice, kind), 1)
+    most = max(together[list(pairing), range(size)].sum() for pairing in permutations(range(size)))
+    return float(100 * most / kind.size)
+
+
+def table(folder: Path) -> str:
+    """Return the marks of all runs in a folder as a table in Markdown."""
+    lines = [
+        "| run | parameters | epochs, best | within 1 % | scaled | by region | squared error | gate |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for file in sorted(folder.glob("*/exam.json")):
+        marks = json.loads(file.read_text())
+        losses = np.loadtxt(file.with_name("metrics.csv"), delimiter=",", skiprows=1, ndmin=2)[:, 3]
+        regions = " / ".join(f"{share:.2f}" for share in marks["regions"])
+        gate = f"{marks['gate']:.2f} %" if "gate" in marks else ""
+        lines.append(
+            f"| {file.parent.name} | {marks['parameters']:,} | {len(losses)}, {np.nanargmin(losses) + 1} "
+            f"| {marks['within']:.3f} % | {marks['scaled']:.3f} % | {regions} | {marks['squared_error']:.1e} | {gate} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table(Path(sys.argv[1])))
