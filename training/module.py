@@ -14,7 +14,7 @@ from data_pipeline.sample import Sample
 from models.corrector import Corrector
 from models.spatial.dropout import drawn_for
 from models.spatial.mesh import Mesh
-from models.spatial.mixture import routing
+from models.spatial.mixture import SpatialMixture, routing
 from training.loss import CRPS, Loss, weighted
 from training.schedule import Schedule
 
@@ -34,6 +34,7 @@ class CorrectionModule(pl.LightningModule):
         super().__init__()
         self.corrector, self.schedule, self.mesh, self._steps = corrector, schedule, mesh, steps
         self.loss = loss or CRPS()
+        self._mixes = any(isinstance(layer, SpatialMixture) for layer in corrector.model.modules())
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
         self._validated: list[Tensor] = []
@@ -43,15 +44,23 @@ class CorrectionModule(pl.LightningModule):
         """Return the own share of the loss, times the ranks; and the sums of all, of which `History` takes the mean."""
         with drawn_for(batch):
             value, weight = self.weighted(self.loss, batch)
-        mesh, forecasts = self.mesh, torch.tensor(len(batch.target) / self.mesh.tiles, dtype=torch.float64)
-        sums = torch.zeros(mesh.data, 3, dtype=torch.float64, device=value.device)
-        sums[mesh.data_rank] = torch.stack([each.detach().to(sums) for each in (value, weight, forecasts)])
-        sums = mesh.sum(sums)
-        # Ranks that only watch, because the batch is too small for all, have no truth and teach the gates nothing.
-        takes_part = sums[:, 1] > 0
-        share = takes_part[mesh.data_rank] / at_least_tiny((sums[:, 2] * takes_part).sum())
-        total = value / at_least_tiny(sums[:, 1].sum()) + routing(self.corrector.model) * share
-        return {"loss": (total * mesh.ranks).to(value), "sums": sums[:, :2].sum(0)}
+        sums = self.mesh.sum(torch.stack([value.detach().double(), weight.double()]))
+        total = value / at_least_tiny(sums[1])
+        if self._mixes:
+            total = total + routing(self.corrector.model) * self._share(len(batch.target), weight)
+        return {"loss": (total * self.mesh.ranks).to(value), "sums": sums}
+
+    def _share(self, forecasts: int, weight: Tensor) -> Tensor:
+        """Return what each of the own `forecasts` is of those of all ranks.
+
+        Ranks that only watch, because the batch is too small for all, have no truth and teach the gates nothing.
+        """
+        mesh = self.mesh
+        known = torch.zeros(mesh.data, 2, dtype=torch.float64, device=weight.device)
+        known[mesh.data_rank, 0], known[mesh.data_rank, 1] = weight, forecasts / mesh.tiles
+        known = mesh.sum(known)
+        takes_part = known[:, 0] > 0
+        return takes_part[mesh.data_rank] / at_least_tiny((known[:, 1] * takes_part).sum())
 
     def on_validation_epoch_start(self) -> None:
         """Begin anew."""

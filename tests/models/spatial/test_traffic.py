@@ -30,7 +30,7 @@ def as_shipped(step):
 
 def with_group_norm(step):
     """The same step with norms over the globe: each sample, and two groups of channels, by itself."""
-    for block in [*step.model.encoder, *step.model.decoder]:
+    for block in [*step.model.trunk.encoder, *step.model.trunk.decoder]:
         block.path[1] = GroupNorm(block.path[0].out, 2, block.path[0].out_channels)
     return step
 
