@@ -92,7 +92,7 @@ class EnergyScore:
         if not isinstance(forecast, Ensemble):
             raise InputError(
                 f"loss energy judges members, and this model gives a {_words(forecast)} distribution for each target; "
-                "take a model that corrects members, such as model=transformer, or loss=crps"
+                "take a model that corrects members, such as model=transformer model.head=members, or loss=crps"
             )
         return energy_score(forecast.members, sample.target, 1, self.fair).unsqueeze(1)
 
