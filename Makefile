@@ -3,7 +3,7 @@
 
 help:
 	@echo "make demo     make the twin experiment, train, evaluate, correct (about 5 minutes the first time)"
-	@echo "make results  the same for all three targets: runs/demo, runs/demo-t850, runs/demo-z500"
+	@echo "make results  all models on the twin, three seeds each, to docs/results.* (hours)"
 	@echo "make heat     the heat experiment of the mixture of experts, its ablations and rivals (docs/heat.md)"
 	@echo "make benchmarks  measure every claim of docs/benchmarks.md (11 minutes)"
 	@echo "make test     run the tests           make check    format, lint, types"
@@ -16,7 +16,7 @@ heat: setup
 	@scripts/heat
 
 results: setup
-	@scripts/demo t2m t850 z500
+	@scripts/results
 
 test: setup
 	@scripts/test

@@ -1,4 +1,4 @@
-"""The command: `deepweather prepare | train | evaluate | correct [option=value ...]`."""
+"""The command: `deepweather prepare | train | combine | evaluate | correct [option=value ...]`."""
 
 import os
 import runpy
@@ -7,6 +7,7 @@ import sys
 VERBS = {
     "prepare": ("data_pipeline.prepare", "make the twin experiment, or look through your own files"),
     "train": ("training.train", "fit a corrector on the training years"),
+    "combine": ("models.combine", "make one corrector of several, such as those of three seeds"),
     "evaluate": ("evaluation.evaluate", "score correctors on the test years: scores.json, report.html"),
     "correct": ("models.correct", "GRIB in, corrected GRIB out"),
 }

@@ -51,17 +51,24 @@ class Mixing:
     """How the convolutions of a network become mixtures: `experts` for each output, chosen by a `gate`.
 
     The gate is `latent`, `sphere` (with spherical harmonics up to `degree`), or `computed` from the layer's input by a
-    convolution. `weighted` and `routing` are those of `SpatialMixture`.
+    convolution. `weighted` and `routing` are those of `SpatialMixture`. With `blend` nothing is chosen: `experts` whole
+    convolutions are blended (`SpatialBlend`).
     """
 
     experts: int = 2
     gate: str = "latent"
     degree: int | None = None
+    blend: bool = False
     weighted: bool = False
     routing: dict[str, Any] | Routing | None = None
 
     def __post_init__(self) -> None:
         whole("model.mixture.experts", self.experts, 1 if self.routing is None else 2)
+        yes_or_no("model.mixture.blend", self.blend)
+        if self.blend and (self.weighted or self.routing is not None):
+            raise InputError(
+                "model.mixture.weighted and routing are for experts of which some are chosen; with blend leave them out"
+            )
         one_of("model.mixture.gate", self.gate, ("latent", "sphere", "computed"))
         yes_or_no("model.mixture.weighted", self.weighted)
         if (self.gate == "sphere") != (self.degree is not None):
@@ -74,16 +81,18 @@ class Mixing:
         """Return what makes a layer of so many inputs and outputs: a convolution where there are no options."""
         return Conv2d if options is None else made("model.mixture", cls, options)
 
-    def __call__(self, grid: Grid | Domain, inputs: int, outputs: int) -> SpatialMixture:
+    def __call__(self, grid: Grid | Domain, inputs: int, outputs: int) -> SpatialMixture | SpatialBlend:
         """Return a mixture in place of a convolution."""
-        experts = self.experts * outputs
+        asked, experts = (1, self.experts) if self.blend else (outputs, self.experts * outputs)
         gate: nn.Module
         if self.gate == "latent":
-            gate = LatentGate(grid, outputs, experts)
+            gate = LatentGate(grid, asked, experts)
         elif self.degree is not None:
-            gate = SphereGate(grid, outputs, experts, self.degree)
+            gate = SphereGate(grid, asked, experts, self.degree)
         else:
             gate = Conv2d(grid, inputs, experts)
+        if self.blend:
+            return SpatialBlend(grid, inputs, outputs, experts, gate)
         assert not isinstance(self.routing, dict)
         return SpatialMixture(grid, inputs, outputs, experts, gate=gate, weighted=self.weighted, routing=self.routing)
 
@@ -134,6 +143,29 @@ class SpatialMixture(nn.Module):
         y, loss = _Chosen.apply(says, wanted, self.outputs, self.weighted, rules, self.out)
         self.loss = loss if rules else None
         return y
+
+
+class SpatialBlend(nn.Module):
+    """Convolutions that are blended in each cell by the softmax of a `gate`: Σ_e softmax(g)_e (W_e * x + b_e).
+
+    Nothing is chosen, so that nothing jumps from one cell to the next, and every cell teaches all experts (Jacobs et
+    al. 1991, doi:10.1162/neco.1991.3.1.79): for the few forecasts from which post-processors learn. At first all have
+    almost the same say.
+    """
+
+    def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, experts: int, gate: nn.Module) -> None:
+        super().__init__()
+        self.out, self.gate = Domain.of(grid), gate
+        self.experts = Conv2d(grid, inputs, experts * outputs)
+        self._count = experts
+        with torch.no_grad():
+            for parameter in gate.parameters():
+                parameter.mul_(0.01)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        say = self.gate(x).softmax(1)[:, :, None]
+        return (self.experts(x).unflatten(1, (self._count, -1)) * say).sum(1)
 
 
 def routing(model: nn.Module) -> Tensor:

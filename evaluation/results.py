@@ -1,0 +1,195 @@
+"""Results: the tables of docs/results.md, and docs/results.json, from the runs that `make results` leaves.
+
+python -m evaluation.results runs/results runs/heat docs/results
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from data_pipeline.files import atomic_write
+from evaluation.tables import amount, percent, ratio, subject
+
+BEGIN, END = "<!-- tables: made by `make results` -->", "<!-- end of tables -->"
+NAMES = {
+    "raw": "raw", "climatology": "climatology", "emos": "EMOS", "mlp": "MLP with embedding", "unet": "U-Net",
+    "smoe_unet": "SMoE U-Net", "transformer": "transformer",
+}  # fmt: skip
+COMMITTEE = "s"
+"""What the name of a committee has more than that of the model of its seeds: `unet-0`, `unet-1`, `unets`."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model of a scoreboard: the entries of its seeds, which are called `NAME-SEED`, or its only one."""
+
+    name: str
+    runs: tuple[str, ...]
+    entries: tuple[Mapping[str, Any], ...]
+
+    def mean(self, key: str) -> float | None:
+        """Return the mean of a score over the seeds."""
+        values = [entry[key] for entry in self.entries]
+        return None if None in values else mean(values)
+
+    def hull(self, key: str) -> tuple[float, float] | None:
+        """Return the smallest interval that holds the 95 % intervals of all seeds."""
+        return hull([entry["ci95"][key] for entry in self.entries])
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        single = self.name.removesuffix(COMMITTEE)
+        if self.name not in NAMES and single in NAMES:
+            return f"committee of {NAMES[single]}"
+        return NAMES.get(self.name, self.name)
+
+
+def hull(intervals: Sequence[Sequence[float] | None]) -> tuple[float, float] | None:
+    """Return the smallest interval that holds all of them, None where there is none.
+
+    >>> hull([[1, 3], [2, 4]])
+    (1, 4)
+    """
+    known = [interval for interval in intervals if interval]
+    return (min(low for low, _ in known), max(high for _, high in known)) if known else None
+
+
+def models_of(scores: Mapping[str, Any]) -> dict[str, Model]:
+    """Return the models of a scoreboard in its order, the seeds of one together."""
+    runs: dict[str, list[str]] = {}
+    for run in scores["models"]:
+        name, _, seed = run.rpartition("-")
+        runs.setdefault(name if seed.isdigit() else run, []).append(run)
+    return {name: Model(name, tuple(own), tuple(scores["models"][r] for r in own)) for name, own in runs.items()}
+
+
+def chosen(models: Mapping[str, Model], folder: Path) -> str:
+    """Return the model with the lowest mean validation loss, or its committee: the test years must choose nothing."""
+
+    def loss(model: Model) -> float:
+        files = [folder / run / "metrics.csv" for run in model.runs]
+        if not all(file.exists() for file in files):
+            return np.inf  # nothing was learnt step by step
+        losses = [np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)[:, 3].min() for file in files]
+        return float(np.mean(losses))
+
+    best = min(models, key=lambda name: loss(models[name]))
+    return best + COMMITTEE if best + COMMITTEE in models else best
+
+
+def table(scores: Mapping[str, Any], models: Mapping[str, Model], best: str) -> str:
+    """Return the scores of all models."""
+    lines = ["| model | CRPS | vs raw | captured | of each seed | spread/error |", "|---|---|---|---|---|---|"]
+    for name, model in models.items():
+        captured = model.mean("captured") if name not in ("raw", "climatology") else None
+        seeds = [percent(entry["captured"], unit="") for entry in model.entries] if len(model.entries) > 1 else []
+        mark = "**" if name == best else ""
+        cells = [
+            f"{mark}{model.label}{mark}",
+            amount(model.mean("crps"), scores),
+            ""
+            if name == "raw"
+            else interval(percent(model.mean("skill_vs_raw"), sign=True), model.hull("skill_vs_raw")),
+            "" if captured is None else f"{mark}{percent(captured)}{mark}",
+            ", ".join(seeds),
+            ratio(model.mean("spread_skill")),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    if oracle := scores["oracle"]:
+        lines.append(f"| oracle | {amount(oracle['crps'], scores)} | | 100 % | | {ratio(oracle['spread_skill'])} |")
+    return "\n".join(lines)
+
+
+def interval(text: str, bounds: tuple[float, float] | None) -> str:
+    """Return a percentage with the interval of a fraction."""
+    if bounds is None:
+        return text
+    low, high = (percent(bound, unit="") for bound in bounds)
+    return f"{text} [{low}, {high}]"
+
+
+def steps(scores: Mapping[str, Any], models: Mapping[str, Model]) -> str:
+    """Return how much lower the CRPS of each model is than that of others before it, seed by seed.
+
+    These are the model before and the U-Net; of a committee, the model that it is made of.
+    """
+    lines = ["| CRPS of | minus that of | difference | 95 % intervals of the seeds |", "|---|---|---|---|"]
+    committees = {name + COMMITTEE: name for name in models if name + COMMITTEE in models}
+    ladder = [name for name in models if name != "climatology" and name not in committees]
+    for index, name in enumerate(ladder):
+        others = [*ladder[max(index - 1, 0) : index], *(["unet"] if "unet" in ladder[:index] else [])]
+        lines += [step(scores, models[name], models[other]) for other in dict.fromkeys(others)]
+    lines += [step(scores, models[committee], models[name]) for committee, name in committees.items()]
+    return "\n".join(lines)
+
+
+def step(scores: Mapping[str, Any], model: Model, other: Model) -> str:
+    """Return the line of two models: `other` stands before `model` on the scoreboard."""
+    count = max(len(model.runs), len(other.runs))
+    pairs = [scores["pairs"][model.runs[i % len(model.runs)]][other.runs[i % len(other.runs)]] for i in range(count)]
+    difference = amount(mean(pair["crps_minus"] for pair in pairs), scores, sign=True)
+    bounds = [" to ".join(amount(bound, scores, sign=True) for bound in pair["ci95"]) for pair in pairs if pair["ci95"]]
+    return f"| {model.label} | {other.label} | {difference} | {'; '.join(bounds)} |"
+
+
+def twin(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the section of one task, and its figures for the best model."""
+    scores = json.loads((folder / "scores.json").read_text("utf-8"))
+    models = models_of(scores)
+    best = chosen(models, folder)
+    title = f"### {subject(scores)} ({scores['units']})"
+    text = f"{title}\n\n{table(scores, models, best)}\n\n{steps(scores, models)}"
+    figures = {
+        "best": best,
+        "crps": models[best].mean("crps"),
+        "captured": models[best].mean("captured"),
+        "captured_by_model": {n: m.mean("captured") for n, m in models.items() if n not in ("raw", "climatology")},
+        "captured_by_seed": [entry["captured"] for entry in models[best].entries],
+    }
+    return text, figures
+
+
+def properties(file: Path) -> dict[str, float]:
+    """Return the figures that tests have left in their report (JUnit's XML), by name."""
+    return {p.attrib["name"]: float(p.attrib["value"]) for p in ElementTree.parse(file).iter("property")}
+
+
+def replaced(page: str, tables: str) -> str:
+    """Return a page with other tables between its two marks.
+
+    >>> replaced(f"a{BEGIN}b{END}c", "x").replace(chr(10), "")[1:-1] == f"{BEGIN}x{END}"
+    True
+    """
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
+
+
+def main(runs: Path, heat: Path, results: Path) -> None:
+    """Write `results`.md and `results`.json."""
+    sections = {task: twin(runs / task) for task in ("t2m", "t850", "z500")}
+    figures: dict[str, Any] = {"twin": {task: found for task, (_, found) in sections.items()}}
+    if exams := sorted(heat.glob("smoe-*/exam.json")):
+        figures["smoe_heat"] = {"within_1pct": [json.loads(file.read_text())["within"] for file in exams]}
+    if (published := runs / "published.xml").exists():
+        figures["dillingen"] = {"crps": properties(published)["dillingen_crps"]}
+    page = results.with_suffix(".md")
+    text = replaced(page.read_text("utf-8"), "\n\n".join(text for text, _ in sections.values()))
+    with atomic_write(page, "w") as file:
+        file.write(text)
+    with atomic_write(results.with_suffix(".json"), "w") as file:
+        json.dump(figures, file, indent=1)
+        file.write("\n")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,97 @@
+"""The tables and figures of docs/results.* are those of the runs, and no test year chooses the best model."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from evaluation.results import BEGIN, END, hull, main
+
+RAW, ORACLE = 0.4, 0.2
+CRPS = {
+    "raw": RAW,
+    "climatology": 1.5,
+    "emos": 0.3,
+    "mlp-0": 0.28,
+    "mlp-1": 0.27,
+    "unet-0": 0.25,
+    "unet-1": 0.26,
+    "mlps": 0.27,
+}
+
+
+def scores():
+    """What `evaluate` writes, as far as it is read here: intervals reach 0.012 to either side."""
+
+    def around(value):
+        return [value - 0.012, value + 0.012]
+
+    def entry(crps):
+        own = {"crps": crps, "skill_vs_raw": 1 - crps / RAW, "captured": (RAW - crps) / (RAW - ORACLE)}
+        return own | {"spread_skill": 0.9, "ci95": {key: around(value) for key, value in own.items()}}
+
+    names = list(CRPS)
+    pairs = {
+        name: {o: {"crps_minus": CRPS[name] - CRPS[o], "ci95": around(CRPS[name] - CRPS[o])} for o in names[:i]}
+        for i, name in enumerate(names)
+    }
+    return {
+        "target": "2t", "units": "K", "lead_times": [48], "pairs": pairs,
+        "models": {name: entry(crps) for name, crps in CRPS.items()}, "oracle": {"crps": ORACLE, "spread_skill": 1.0},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A folder of runs: the MLPs were better in the validation years, the U-Nets are in the test years."""
+    losses = {"mlp-0": 0.05, "mlp-1": 0.06, "unet-0": 0.04, "unet-1": 0.08}
+    for task in ("t2m", "t850", "z500"):
+        for name, loss in losses.items():
+            (folder := tmp_path / "runs" / task / name).mkdir(parents=True)
+            rows = np.array([[1, 8, 0.1, 9.0, 1e-3], [2, 16, 0.1, loss, 1e-3], [3, 24, 0.1, 0.09, 1e-3]])
+            np.savetxt(
+                folder / "metrics.csv", rows, delimiter=",", header="epoch,step,train_loss,val_loss,rate", comments=""
+            )
+        (tmp_path / "runs" / task / "scores.json").write_text(json.dumps(scores()))
+    (tmp_path / "results.md").write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    return tmp_path
+
+
+def test_page_and_figures(runs):
+    (runs / "runs/published.xml").write_text(
+        '<testsuites><testsuite><testcase><properties><property name="dillingen_crps" value="0.78"/></properties>'
+        "</testcase></testsuite></testsuites>"
+    )
+    for seed, within in (("1", 99.9), ("2", 100.0)):
+        (runs / f"heat/smoe-{seed}").mkdir(parents=True)
+        (runs / f"heat/smoe-{seed}/exam.json").write_text(json.dumps({"within": within}))
+    main(runs / "runs", runs / "heat", runs / "results")
+    figures = json.loads((runs / "results.json").read_text())
+    assert figures["smoe_heat"] == {"within_1pct": [99.9, 100.0]}
+    assert figures["dillingen"] == {"crps": 0.78}
+    best = figures["twin"]["t850"]
+    assert best["best"] == "mlps", "of what is best in the validation years"
+    assert math.isclose(best["captured"], (0.4 - 0.27) / 0.2)
+    assert math.isclose(best["captured_by_model"]["unet"], 0.725)
+    page = (runs / "results.md").read_text()
+    assert page.startswith("before\n")
+    assert page.endswith("\nafter\n")
+    assert "old" not in page
+    assert "| U-Net | 0.255 | +36.2 % [33.8, 38.7] | 72.5 % | 75.0, 70.0 | 0.90 |" in page
+    assert "| U-Net | MLP with embedding | −0.020 | −0.042 to −0.018; −0.022 to +0.002 |" in page
+    assert (
+        "| committee of MLP with embedding | MLP with embedding | −0.005 | −0.022 to +0.002; −0.012 to +0.012 |" in page
+    )
+    main(runs / "runs", runs / "heat", runs / "results")
+    assert (runs / "results.md").read_text() == page, "made twice, it is the same page"
+
+
+def test_what_was_not_run_is_not_said(runs):
+    main(runs / "runs", runs / "heat", runs / "results")
+    assert set(json.loads((runs / "results.json").read_text())) == {"twin"}
+
+
+def test_a_hull_holds_all_intervals():
+    assert hull([[1, 2], None, [0, 1]]) == (0, 2)
+    assert hull([None]) is None

@@ -1,0 +1,108 @@
+"""A committee says the average of what its correctors say; the verb `combine` makes one file of theirs."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.dataset import batches
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.combine import combined
+from models.committee import average
+from models.corrector import Corrector
+from models.distribution import CensoredNormal, Ensemble, Logistic, Normal
+
+TASK = Task("toy", ["2t", "msl"], ["2t"], [24, 48], ["lsm"])
+GRID = Grid.regular(9, 12)
+YEARS = {"train_years": [2000, 2004], "val_years": [2005, 2005]}
+
+
+@pytest.fixture
+def file_of(toy, tmp_path):
+    """Leave a corrector with weights of its own."""
+
+    def leave(name, seed, spec=None, task=TASK, provenance=YEARS):
+        data = toy(task, GRID, 16, seed=seed)
+        corrector = Corrector(task, GRID, spec or {"_target_": "models.mlp.MLP", "width": 8}, data.static, provenance)
+        corrector.fit(data)
+        torch.manual_seed(seed)
+        for parameter in corrector.parameters():
+            torch.nn.init.normal_(parameter, std=0.1)
+        corrector.save(path := tmp_path / name)
+        return path
+
+    return leave
+
+
+def test_the_committee_of_three_is_their_mean_in_physical_units(file_of, toy, tmp_path):
+    paths = [file_of(f"{seed}", seed) for seed in range(3)]
+    combined(paths).save(tmp_path / "all")
+    batch = next(batches(toy(TASK, GRID, 4), 4))
+    batch.mask[:, 0, 2] = False
+    batch.ensemble[:, :, 0, 2] = torch.nan
+    together = Corrector.load(tmp_path / "all")(batch)
+    alone = [Corrector.load(path)(batch) for path in paths]
+    assert not torch.equal(alone[0].mu, alone[1].mu)
+    for name in ("mu", "sigma"):
+        mean = torch.stack([getattr(forecast, name).double() for forecast in alone]).mean(0)
+        torch.testing.assert_close(getattr(together, name).double(), mean, rtol=1e-6, atol=0)
+
+
+def test_quantiles_of_an_average_are_means_of_quantiles():
+    level = torch.tensor([0.01, 0.3, 0.5, 0.9])
+    for kind in (Normal, Logistic):
+        parts = [kind(torch.randn(5).double(), torch.rand(5).double() + 0.1) for _ in range(4)]
+        mean = torch.stack([part.quantile(level) for part in parts]).mean(0)
+        torch.testing.assert_close(average(parts).quantile(level), mean, rtol=1e-12, atol=1e-12)
+
+
+@given(st.floats(-1e3, 1e3, width=32), st.integers(2, 7))
+def test_what_all_agree_on_stays_as_it_is(lower, count):
+    part = CensoredNormal(torch.ones(2), torch.ones(2), torch.tensor([lower, -torch.inf]))
+    found = average([part] * count)
+    assert torch.equal(found.lower, part.lower)
+    assert torch.equal(found.mu, part.mu)
+
+
+def test_members_are_averaged_one_by_one():
+    found = average([Ensemble(torch.tensor([[1.0], [5.0]])), Ensemble(torch.tensor([[3.0], [1.0]]))])
+    assert found.members.tolist() == [[2.0], [3.0]]
+
+
+def test_the_average_scores_no_worse_than_its_parts_on_average():
+    """The CRPS is convex in the quantile function (Schulz & Lerch 2022)."""
+    truth = torch.randn(1000).double()
+    parts = [Normal(torch.randn(1000).double(), torch.rand(1000).double() + 0.1) for _ in range(3)]
+    alone = torch.stack([part.crps(truth) for part in parts]).mean(0)
+    assert (average(parts).crps(truth) <= alone + 1e-12).all()
+
+
+def test_what_cannot_be_averaged_is_refused(file_of):
+    first = file_of("first", 1)
+    logistic = file_of("logistic", 2, {"_target_": "models.mlp.MLP", "width": 8, "head": "logistic"})
+    day = file_of("day", 3, task=Task("toy", ["2t", "msl"], ["2t"], [24], ["lsm"]))
+    late = file_of("late", 4, provenance=YEARS | {"train_years": [2000, 2010]})
+    for path, sentence in (
+        (logistic, "a Normal and a Logistic have no average; combine correctors with heads of one kind"),
+        (day, r"day has another task than .*first; combine correctors of one and the same"),
+        (late, r"late has another years than .*first"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            combined([first, path])
+
+
+def test_the_verb(file_of, tmp_path):
+    paths = [str(file_of(f"{seed}", seed)) for seed in range(2)]
+    command = [sys.executable, "-m", "models.combine", f"output={tmp_path / 'both'}"]
+    run = subprocess.run([*command, f"correctors=[{','.join(paths)}]"], capture_output=True, text=True, check=True)
+    assert "a committee of 2" in run.stdout
+    assert [len(Corrector.load(tmp_path / "both").model.correctors)] == [2]
+    for wrong in (f"correctors=[{paths[0]}]", f"correctors={paths[0]}"):
+        run = subprocess.run([*command, wrong], capture_output=True, text=True)
+        assert run.returncode != 0
+        assert "error: correctors must be a list of two files or more" in run.stderr
