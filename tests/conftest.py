@@ -24,11 +24,18 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 
 ROOT = Path(__file__).parents[1]
+LONGEST = ("test_contract_mesh", "test_contract_mesh_steps", "test_end_to_end", "test_mesh", "test_traffic")
+"""Names of files that take minutes: `scripts/test` starts with them, so that all processes end at about one time."""
 
 # A change is judged by the same examples on every machine; `HYPOTHESIS_PROFILE=explore make test` looks for new ones.
 settings.register_profile("gate", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(scope="session")

@@ -3,29 +3,30 @@
 What the whole gives is worked out once and left in a file, with which each rank of each mesh compares its tile.
 """
 
-from pathlib import Path
-
 import torch
 import torch.distributed as dist
-from omegaconf import OmegaConf
 from ranks import together
+from specs import SPECS as SHIPPED
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.corrector import Corrector, needs
+from models.corrector import Corrector, build_model, needs
 from models.spatial.domain import Domain
 from models.spatial.exchange import allsum
 from models.spatial.mixture import routing
 
-CONF = Path(__file__).parents[1] / "conf" / "model"
-SPECS = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CONF.glob("*.yaml"))}
-SPECS["emos of one set"] = SPECS["emos"] | {"shared": True}
-SPECS["emos of windows"] = SPECS["emos"] | {"seasonal": False, "window": 30}
-SPECS["boosted of one set"] = SPECS["boosted_emos"] | {"shared": True, "products": True, "steps": 20}
+SPECS = SHIPPED | {
+    "emos of one set": SHIPPED["emos"] | {"shared": True},
+    "emos of windows": SHIPPED["emos"] | {"seasonal": False, "window": 120},
+    "smoe of choices": SHIPPED["smoe_unet"] | {"mixture": {"experts": 2, "gate": "latent", "weighted": True}},
+    "boosted of one set": SHIPPED["boosted_emos"] | {"shared": True, "products": True},
+}
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
-GRIDS = [Grid.regular(33, 64), Grid.regular(29, 50), Grid.regular(37, 72)]
-CASES = [(name, grid) for name in SPECS for grid in GRIDS]
+ODD, COARSE = Grid.regular(29, 50), Grid.regular(37, 72)
+"""Rows and columns that no mesh divides, also at half the resolution; and 5 degrees."""
+NETWORKS = [name for name, spec in SPECS.items() if [*build_model(spec, needs(spec, TASK), ODD).parameters()]]
+CASES = [(name, ODD) for name in SPECS] + [(name, COARSE) for name in NETWORKS]
 FIELDS = ("ensemble", "mask", "static", "target")
 
 

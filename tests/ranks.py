@@ -1,7 +1,7 @@
 """Several ranks on one machine, for tests: `together(count, function, ...)` runs a function on each of them.
 
-Ranks are forked from a server that has done nothing but import PyTorch: so none spends seconds on that, and none
-inherits the threads of the tests that went before.
+Ranks are forked from a server that has done nothing but import what they need: so none spends seconds on that, and
+none inherits the threads of the tests that went before.
 """
 
 import multiprocessing
@@ -16,6 +16,8 @@ from multiprocessing.connection import wait
 import torch
 import torch.distributed as dist
 
+IMPORTED = ["torch.distributed", "training.train", "pytest", "hypothesis"]
+"""By the server, for all ranks."""
 PATIENCE = 400
 """Seconds after which ranks that do not answer are taken to hang."""
 
@@ -23,7 +25,7 @@ PATIENCE = 400
 def together(count, function, *arguments, timeout=180):
     """Call `function(rank, *arguments)` on `count` ranks of one gloo group; return the results by rank."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "training.train"])
+    context.set_forkserver_preload(IMPORTED)
     with tempfile.NamedTemporaryFile() as meeting_point:
         pipes, ranks = [], []
         for rank in range(count):

@@ -221,7 +221,7 @@ def test_ranks_train_together(project):
 
 
 def test_a_mesh_goes_on_as_one_process_when_a_rank_was_killed(project, succeed):
-    options = [*SPLIT, "model=unet", "run_dir=runs/killed", "trainer.epochs=30", "trainer.patience=30", "model.width=4"]
+    options = [*SPLIT, "model=unet", "run_dir=runs/killed", "trainer.epochs=10", "trainer.patience=10", "model.width=4"]
     process = started(project, "train", *options, "trainer.mesh=[1,2]")
     for line in process.stdout:
         if line.startswith("epoch   2"):
@@ -233,12 +233,12 @@ def test_a_mesh_goes_on_as_one_process_when_a_rank_was_killed(project, succeed):
     assert "was killed by signal 9" in errors
     assert "going on from" in succeed(project, "train", *options)
     rows = (project / "runs/killed/metrics.csv").read_text().splitlines()
-    assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 31))
+    assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 11))
 
 
 def test_interrupted_training_goes_on(project, succeed):
     """Kill -TERM in the middle, then the same command again."""
-    options = [*SPLIT, "model=unet", "run_dir=runs/long", "trainer.epochs=30", "trainer.patience=30", "model.width=4"]
+    options = [*SPLIT, "model=unet", "run_dir=runs/long", "trainer.epochs=10", "trainer.patience=10", "model.width=4"]
     process = started(project, "train", *options)
     for line in process.stdout:
         if line.startswith("epoch   2"):
@@ -250,7 +250,7 @@ def test_interrupted_training_goes_on(project, succeed):
     assert not (project / "runs/long/corrector.safetensors").exists()
     assert "going on from" in succeed(project, "train", *options)
     rows = (project / "runs/long/metrics.csv").read_text().splitlines()
-    assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 31))
+    assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 11))
 
 
 CORRECT = ("correct", "corrector=runs/emos/corrector.safetensors")

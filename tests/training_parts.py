@@ -1,10 +1,9 @@
 """A small network on toy data that is about to be trained, on any mesh: the same everywhere."""
 
 import time
-from pathlib import Path
 
 import torch
-from omegaconf import OmegaConf
+from specs import SPECS as SHIPPED
 from torch.utils.data import Dataset
 
 from data_pipeline.grid import Grid
@@ -13,11 +12,8 @@ from models.corrector import Corrector, needs
 from training.module import CorrectionModule
 from training.schedule import Schedule
 
-CONF = Path(__file__).parents[1] / "conf" / "model"
-SPECS = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CONF.glob("*.yaml"))}
 NET = {"_target_": "models.unet.UNet", "width": 4, "depth": 1, "dropout": 0.2}
-SPECS["deep"] = NET | {"depth": 3}
-SPECS["routed"] = NET | {"mixture": {"routing": {}}}
+SPECS = SHIPPED | {"deep": NET | {"depth": 3}, "routed": NET | {"mixture": {"routing": {}}}}
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
 GRID = Grid.regular(13, 20)
 

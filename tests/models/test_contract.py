@@ -1,10 +1,11 @@
 """What every model that corrects a sample promises, whatever its kind: one suite, run on all of conf/model."""
 
-from pathlib import Path
+import copy
+import functools
 
 import pytest
 import torch
-from omegaconf import OmegaConf
+from specs import SPECS
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
@@ -14,9 +15,8 @@ from data_pipeline.task import Task
 from models.corrector import Corrector, build_model, needs, reads_moments
 from models.distribution import Normal
 from models.head import GaussianHead
+from models.spatial.gate import SphereGate
 
-CONF = Path(__file__).parents[2] / "conf" / "model"
-SPECS = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CONF.glob("*.yaml"))}
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(13, 16)
 NETWORKS = [name for name, spec in SPECS.items() if [*build_model(spec, needs(spec, TASK), GRID).parameters()]]
@@ -27,16 +27,24 @@ def name(request):
     return request.param
 
 
-def corrector(name, toy, grid=GRID, awake=True):
-    """A fitted corrector; of a network all layers speak, for some start with zeros."""
+@functools.cache
+def fitted(name, toy, grid, count):
+    """A corrector that has seen so many samples."""
     torch.manual_seed(1)
     task = needs(SPECS[name], TASK)
-    data = toy(task, grid, 80)
+    data = toy(task, grid, count)
     made = Corrector(task, grid, SPECS[name], data.static)
     made.fit(data)
+    return made.eval()
+
+
+def corrector(name, toy, grid=GRID, count=80, awake=True):
+    """A fitted corrector; of a network all layers speak, for some start with zeros."""
+    made = copy.deepcopy(fitted(name, toy, grid, count))
     if awake:
+        torch.manual_seed(1)
         awaken(made.model)
-    return made.eval().bind(TASK)
+    return made.bind(TASK)
 
 
 def awaken(model):
@@ -69,7 +77,7 @@ def test_any_number_of_members_in_any_order(name, toy, members):
 @pytest.mark.parametrize("grid", [Grid.regular(33, 64), Grid.regular(29, 50), Grid.regular(32, 64)], ids=str)
 def test_any_grid(name, toy, grid):
     with torch.no_grad():
-        assert numbers(corrector(name, toy, grid)(batch(toy, grid))).shape[-2:] == grid.shape
+        assert numbers(corrector(name, toy, grid, 24)(batch(toy, grid))).shape[-2:] == grid.shape
 
 
 def test_values_behind_the_mask_do_not_matter(name, toy):
@@ -127,6 +135,9 @@ def test_a_turned_globe_has_a_turned_forecast(name, toy):
         for tensor in model.state_dict().values():
             if tensor.shape[-2:] == GRID.shape:
                 tensor.copy_(tensor.roll(turn, -1))
+        for layer in model.modules():
+            if isinstance(layer, SphereGate):
+                layer._waves = layer._waves.roll(turn, -1)
         found = numbers(model(turned))
     assert expected.std() > 0.1
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

@@ -1,9 +1,17 @@
-"""Every model of conf/model on several ranks gives the numbers that it gives on one: on bands of latitudes."""
+"""Every model of conf/model on several ranks gives the numbers that it gives on one."""
 
 import pytest
-from model_tiles import assert_same
+from model_tiles import CASES, assert_same, work_out
+
+BANDS, SECTORS, BLOCKS = [(2, 1), (3, 1), (4, 1)], [(1, 2), (1, 3), (1, 4)], [(2, 2)]
 
 
-@pytest.mark.parametrize("mesh", [(2, 1), (3, 1), (4, 1)], ids=lambda mesh: f"{mesh[0]}x{mesh[1]}")
-def test_bands_give_the_numbers_of_the_whole(mesh, whole, toy):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, toy):
+    """A file of what every model gives on whole grids, for comparison with tiles."""
+    return work_out(tmp_path_factory.mktemp("whole") / "tensors.pt", toy, CASES)
+
+
+@pytest.mark.parametrize("mesh", BANDS + SECTORS + BLOCKS, ids=lambda mesh: f"{mesh[0]}x{mesh[1]}")
+def test_tiles_give_the_numbers_of_the_whole(mesh, whole, toy):
     assert_same(mesh, whole, toy)

@@ -82,9 +82,8 @@ def learnt(network, rate, damping=None, seed=0):
 
 def test_taught_gates_and_damped_experts_find_the_regions_and_others_do_not():
     """Which of two experts wins a cell is a matter of luck in so short a time: the better of two seeds."""
-    within, gate = max(learnt("Mixture", 1e-3, damping=0.0, seed=seed) for seed in (1, 2))
-    assert within > 99.9
-    assert gate == 100
+    marks = (learnt("Mixture", 1e-3, damping=0.0, seed=seed) for seed in (1, 2))
+    assert any(within > 99.9 and gate == 100 for within, gate in marks)
     within, gate = learnt("Mixture", 1e-3, damping=1.0)
     assert within < 75
     assert gate < 90
