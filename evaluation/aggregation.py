@@ -85,7 +85,8 @@ class Tally:
     """All averages of one model: what every score, interval, histogram and map is made from.
 
     `per_forecast[statistic]` has the axes (forecast, target, region), `histogram` one more for the bins and
-    `per_cell[statistic]` (lead time, target, row, column). Tallies of different forecasts add up with `+`.
+    `per_cell[statistic]` (lead time, target, row, column), which there is only with `maps`. Tallies of different
+    forecasts add up with `+`.
     """
 
     def __init__(
@@ -96,12 +97,13 @@ class Tally:
         targets: int,
         regions: Mapping[str, np.ndarray],
         bins: int,
+        maps: bool = True,
     ):
         self.name, self.bins = name, bins
         self.weights = np.stack(list(regions.values()))
         self.per_forecast = {s: Mean.zeros(forecasts, targets, len(regions)) for s in STATISTICS}
         self.histogram = Mean.zeros(forecasts, targets, len(regions), bins=bins)
-        self.per_cell = {s: Mean.zeros(leads, targets, *self.weights.shape[1:]) for s in STATISTICS}
+        self.per_cell = {s: Mean.zeros(leads, targets, *self.weights.shape[1:]) for s in STATISTICS if maps}
 
     def add(self, rows: np.ndarray, leads: np.ndarray, forecast: Distribution, truth: Tensor, uniform: Tensor) -> None:
         """Count a batch over (B, T, H, W): `rows` and `leads` are its places on the forecast and lead axes.
@@ -119,12 +121,13 @@ class Tally:
         weight = self._by_region(valid)
         for statistic, value in values.items():
             value = np.where(valid, value, 0.0)
-            mean, cells = self.per_forecast[statistic], self.per_cell[statistic]
+            mean = self.per_forecast[statistic]
             mean.total[rows] += self._by_region(value)
             mean.weight[rows] += weight
-            # np.add.at, because a batch may hold one lead time several times.
-            np.add.at(cells.total, leads, value)
-            np.add.at(cells.weight, leads, valid)
+            if cells := self.per_cell.get(statistic):
+                # np.add.at, because a batch may hold one lead time several times.
+                np.add.at(cells.total, leads, value)
+                np.add.at(cells.weight, leads, valid)
         index = calibration_bin(forecast, truth, uniform, self.bins).numpy()
         for number in range(self.bins):
             self.histogram.total[rows, ..., number] += self._by_region((index == number) & valid)
@@ -151,5 +154,5 @@ class Tally:
         whole.weights = domain.join([tile.weights for tile in tiles])
         whole.per_forecast = {s: reduce(add, [tile.per_forecast[s] for tile in tiles]) for s in STATISTICS}
         whole.histogram = reduce(add, [tile.histogram for tile in tiles])
-        whole.per_cell = {s: joined([tile.per_cell[s] for tile in tiles]) for s in STATISTICS}
+        whole.per_cell = {s: joined([tile.per_cell[s] for tile in tiles]) for s in whole.per_cell}
         return whole

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -29,11 +29,12 @@ from data_pipeline.source import Source
 from data_pipeline.store import source_for
 from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
-from evaluation.guard import check_corrector, check_name
+from evaluation.guard import check_comparison, check_corrector, check_name, check_sizes, training_size
 from evaluation.pictures import Example, Fields, best_model
 from evaluation.report import write_report
 from evaluation.scoreboard import Scoreboard
 from evaluation.scoring import Forecasts, Model, score_models
+from evaluation.sizes import Claim, claims_of, ensemble_sizes, judged
 from evaluation.tables import plain_table
 from models.corrector import Corrector, reference
 from models.spatial.domain import Domain
@@ -55,11 +56,12 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     """Open everything, score, write, print the table."""
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
     source, years = partial(source_for, archive, cfg.data.store), split.years(cfg.split)
-    paths = corrector_paths(cfg)
+    paths, sizes = corrector_paths(cfg), ensemble_sizes(plain(cfg)["sizes"])
     whole("batch_size", cfg.batch_size, 1)
     whole("seed", cfg.seed, 0)
     correctors = {name: Corrector.load(path) for name, path in paths.items()}
-    inputs = mesh.once(lambda: describe(cfg, source(years).fingerprint, paths))
+    trained = {name: training_size(correctors[name], path, sizes) for name, path in paths.items()} if sizes else {}
+    inputs = mesh.once(lambda: describe(cfg, source(years).fingerprint, paths, sizes))
     folders = target_folders(Path(cfg.run_dir), task)
     if done := mesh.once(lambda: finished(folders, inputs)):
         mesh.say("\n\n".join(plain_table(scores) for scores in done))
@@ -72,19 +74,23 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         check_corrector(correctors[name], path, task, grid, years)
     domain = mesh.domain(grid)
     forecasts = tile_of(domain, source(years), task, years)
+    check_sizes(sizes, forecasts.members)
     mesh.say(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
     correctors = {name: corrector.on(domain) for name, corrector in correctors.items()}
-    correctors = references(source(split.years("train")), task, split.years("train"), domain, mesh) | correctors
+    correctors = references(source, task, years, split.years("train"), domain, mesh) | correctors
+    check_comparison(correctors, split.years("train"))
     models = {name: corrector.bind(task) for name, corrector in correctors.items()}
     land, oracle = land_share(archive, forecasts), open_oracle(archive, task, years, domain)
     regions = region_weights(grid, land)
-    board = score_models(models, forecasts, regions, oracle, cfg.batch_size, cfg.seed, mesh)
+    board = score_models(models, forecasts, regions, oracle, cfg.batch_size, cfg.seed, mesh, sizes)
     about = {
         "format": FORMAT, "split": cfg.split, "years": [min(years), max(years)], "members": forecasts.members,
         "inputs": inputs,
     }  # fmt: skip
+    claims = claims_of(correctors, trained, sizes)
     tables = [
-        publish(folder, board, target, about, models, forecasts, land, mesh) for target, folder in enumerate(folders)
+        publish(folder, board, target, about, claims, models, forecasts, land, mesh)
+        for target, folder in enumerate(folders)
     ]
     mesh.say("\n\n".join(tables))
 
@@ -95,15 +101,35 @@ def tile_of(domain: Domain, source: Source, task: Task, years: Collection[int]) 
     return ForecastDataset(source, task, years, rows=rows, columns=columns)
 
 
-def references(source: Source, task: Task, years: Collection[int], domain: Domain, mesh: Mesh) -> dict[str, Corrector]:
-    """Return the raw ensemble and climatology, the latter fitted on the training `years`."""
-    mesh.say("fitting climatology on the training years")
+def references(
+    source: Callable[[Collection[int]], Source],
+    task: Task,
+    years: Collection[int],
+    training: Collection[int],
+    domain: Domain,
+    mesh: Mesh,
+) -> dict[str, Corrector]:
+    """Return the raw ensemble, and climatology where there are `training` years to fit it on."""
     # Cells do not ask each other, so that all ranks can share the globe, those of the data axis too.
     shared = mesh.shared(domain.grid)
-    return {
-        name: reference(name, task, shared, lambda narrow: tile_of(shared, source, narrow, years)).on(domain)
-        for name in ("raw", "climatology")
-    }
+
+    def made(name: str, years: Collection[int]) -> Corrector:
+        return reference(name, task, shared, lambda narrow: tile_of(shared, source(years), narrow, years)).on(domain)
+
+    found = {"raw": made("raw", years)}
+    if forecasts_in(source(training), task, training):
+        mesh.say("fitting climatology on the training years")
+        found["climatology"] = made("climatology", training)
+    else:
+        mesh.say(f"no climatology: no forecast is valid in {min(training)}-{max(training)}")
+    return found
+
+
+def forecasts_in(source: Source, task: Task, years: Collection[int]) -> bool:
+    """Return whether any forecast of the targets is valid in `years`, be there an analysis or not."""
+    starts = source.ensemble_fields(task.targets, task.lead_times).init_times.astype("datetime64[h]")
+    valid = starts[:, None] + np.array(task.lead_times)
+    return bool(set(valid.astype("datetime64[Y]").astype(int).ravel() + 1970) & set(years))
 
 
 def corrector_paths(cfg: DictConfig) -> dict[str, Path]:
@@ -116,10 +142,13 @@ def corrector_paths(cfg: DictConfig) -> dict[str, Path]:
     return {str(name): Path(path) for name, path in given.items()}
 
 
-def describe(cfg: DictConfig, fingerprint: str, paths: Mapping[str, Path]) -> dict[str, Any]:
+def describe(
+    cfg: DictConfig, fingerprint: str, paths: Mapping[str, Path], sizes: Collection[int] = ()
+) -> dict[str, Any]:
     """Return what the scores depend on: options, data, and the contents of the corrector files."""
-    options = {name: value for name, value in plain(cfg).items() if name not in ("run_dir", "correctors", "mesh")}
-    return {
+    beside = ("run_dir", "correctors", "mesh", "sizes")
+    options = {name: value for name, value in plain(cfg).items() if name not in beside}
+    return ({"sizes": list(sizes)} if sizes else {}) | {
         "options": hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16],
         "data": fingerprint,
         "deepweather": version("deepweather"),
@@ -160,9 +189,7 @@ def open_oracle(archive: Archive, task: Task, years: Collection[int], domain: Do
     """Return the oracle's forecasts that are valid in `years`, or None where there are none."""
     if archive.oracle is None:
         return None
-    starts = archive.oracle.ensemble_fields(task.targets, task.lead_times).init_times.astype("datetime64[h]")
-    valid = starts[:, None] + np.array(task.lead_times)
-    if not set(valid.astype("datetime64[Y]").astype(int).ravel() + 1970) & set(years):
+    if not forecasts_in(archive.oracle, task, years):
         return None
     return tile_of(domain, archive.oracle, task.only_targets(), years)
 
@@ -172,6 +199,7 @@ def publish(
     board: Scoreboard,
     target: int,
     about: dict[str, Any],
+    claims: Mapping[str, Claim],
     models: Mapping[str, Model],
     forecasts: Forecasts,
     land: np.ndarray | None,
@@ -180,7 +208,7 @@ def publish(
     """Write scores and report of one target; return the table for people. All ranks draw the example."""
 
     def choose() -> tuple[dict[str, Any], str, int]:
-        scores = board.scores(target) | about
+        scores = judged(board.scores(target) | about, claims)
         return scores, (best := best_model(scores)), typical_forecast(board, target, best, lead)
 
     def write() -> None:

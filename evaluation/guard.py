@@ -46,7 +46,7 @@ def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, ye
             f"{path} predicts {_join(theirs.targets)}, the task {task.name} wants {_join(task.targets)}; "
             "choose the task that it was trained for"
         )
-    if theirs.lead_times != task.lead_times:
+    if not set(task.lead_times) <= set(theirs.lead_times):
         raise InputError(
             f"{path} is for lead times {_join(theirs.lead_times)} h, the task {task.name} has "
             f"{_join(task.lead_times)} h; choose the task that it was trained for"
@@ -59,6 +59,41 @@ def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, ye
         raise InputError(
             f"{path} was made for {corrector.grid}, the data have {grid}; score it on data of its own grid"
         )
+
+
+def check_comparison(names: Collection[str], training: Collection[int]) -> None:
+    """Refuse to score the raw ensemble alone."""
+    if set(names) == {"raw"}:
+        raise InputError(
+            f"there is nothing to compare the raw ensemble with: no forecast is valid in the training years "
+            f"{min(training)}-{max(training)}, so that there is no climatology; give correctors or another "
+            "data.split.train"
+        )
+
+
+def check_sizes(sizes: Collection[int], members: int) -> None:
+    """Refuse to score more members than there are."""
+    if sizes and max(sizes) > members:
+        raise InputError(
+            f"sizes has {max(sizes)}, the forecasts have {members} members; leave out what is more than that, "
+            "or name an archive of more members"
+        )
+
+
+def training_size(corrector: Corrector, path: Path, sizes: Collection[int]) -> int:
+    """Return with how many members a corrector was trained; refuse one that `sizes` have nothing to compare with."""
+    members: int | None = corrector.provenance.get("members")
+    if members is None:
+        raise InputError(
+            f"{path} does not say with how many members it was trained, which sizes are compared with; "
+            "train it again, or leave out sizes"
+        )
+    if members not in sizes:
+        raise InputError(
+            f"{path} was trained with {members} members, which is not among the sizes {_join(sizes)}; "
+            f"add {members} to sizes, or leave out sizes"
+        )
+    return members
 
 
 def _join(values: Collection[object]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from data_pipeline.files import atomic_write
 from evaluation.pictures import Fields, best_model, draw_pictures
 from evaluation.style import inline_svg, save_png
-from evaluation.tables import amount, end, html_table, percent, subject, years
+from evaluation.tables import amount, end, html_table, percent, size_table, subject, years
 
 ALT = {
     "gain": "Bars of the captured part of the reachable gain",
@@ -62,8 +62,16 @@ def page(scores: Mapping[str, Any], fields: Fields, images: Mapping[str, str]) -
         members=scores["members"],
         lead=f"{fields.lead_time} h",
         example=escape(fields.example.valid),
+        sizes=size_section(scores),
         gain_hidden="" if "gain" in images else "hidden",
     )
+
+
+def size_section(scores: Mapping[str, Any]) -> str:
+    """Return the section on the number of members; nothing where all members alone were scored."""
+    if "gate" not in scores["models"]["raw"]:
+        return ""
+    return Template(files("evaluation").joinpath("sizes.html").read_text("utf-8")).substitute(table=size_table(scores))
 
 
 def headline(scores: Mapping[str, Any]) -> str:

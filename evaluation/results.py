@@ -159,9 +159,10 @@ def twin(folder: Path) -> tuple[str, dict[str, Any]]:
     return text, figures
 
 
-def properties(file: Path) -> dict[str, float]:
-    """Return the figures that tests have left in their report (JUnit's XML), by name."""
-    return {p.attrib["name"]: float(p.attrib["value"]) for p in ElementTree.parse(file).iter("property")}
+def properties(file: Path, prefix: str) -> dict[str, float]:
+    """Return the figures that tests have left in their report (JUnit's XML), by what their name has after `prefix`."""
+    found = {p.attrib["name"]: float(p.attrib["value"]) for p in ElementTree.parse(file).iter("property")}
+    return {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
 
 
 def replaced(page: str, tables: str) -> str:
@@ -181,7 +182,8 @@ def main(runs: Path, heat: Path, results: Path) -> None:
     if exams := sorted(heat.glob("smoe-*/exam.json")):
         figures["smoe_heat"] = {"within_1pct": [json.loads(file.read_text())["within"] for file in exams]}
     if (published := runs / "published.xml").exists():
-        figures["dillingen"] = {"crps": properties(published)["dillingen_crps"]}
+        crps = properties(published, "dillingen.")
+        figures["dillingen"] = {"crps": min(crps.values())} | crps
     page = results.with_suffix(".md")
     text = replaced(page.read_text("utf-8"), "\n\n".join(text for text, _ in sections.values()))
     with atomic_write(page, "w") as file:

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,9 @@ class Scoreboard:
     """Tallies that saw the same forecasts.
 
     `init_times` (seconds since 1970) and `lead_times` (hours) say for each place along the forecast axis of
-    the tallies which forecast it is. `tallies` holds `raw`, `climatology` and the correctors in the order of
-    the report; the `oracle` may lack some of the forecasts.
+    the tallies which forecast it is. `tallies` holds `raw`, `climatology` if it could be fitted, and the
+    correctors in the order of the report; the `oracle` may lack some of the forecasts. `by_size` holds, by
+    increasing number of members, the tallies of the same models on the first so many.
     """
 
     task: Task
@@ -49,6 +50,7 @@ class Scoreboard:
     tallies: Mapping[str, Tally]
     oracle: Tally | None = None
     seed: int = 0
+    by_size: Mapping[int, Mapping[str, Tally]] = field(default_factory=dict)
 
     def scores(self, target: int) -> dict[str, Any]:
         """Return all scores of one target as plain values, None where a score is undefined."""
@@ -66,6 +68,11 @@ class Scoreboard:
             for label, group in members.items():
                 for name, model in models.items():
                     model["by"].setdefault(kind, {})[label] = self._entry(name, target, group)
+        for size, tallies in self.by_size.items():
+            some = replace(self, tallies=tallies)
+            for name, model in models.items():
+                entry = some._entry(name, target, everything) | {"fewer": self._fewer(size, name, target, everything)}
+                model["by"].setdefault("members", {})[str(size)] = entry
         variable = self.task.targets[target]
         return {
             "task": self.task.name,
@@ -103,38 +110,46 @@ class Scoreboard:
     def _entry(self, name: str, target: int, group: Group) -> dict[str, Any]:
         """Scores of one model over one group, alone and against the references, with intervals."""
         entry: dict[str, Any] = self._own(name, target, group)
-        starts, position = np.unique(self.init_times[group.rows], return_inverse=True)
-        bootstrap = BlockBootstrap(starts, self.seed)
         intervals: dict[str, Any] = {}
-        for key, quantity in self._quantities(name).items():
-            entry[key], intervals[key] = self._compared(quantity, target, group, position, bootstrap)
+        for key, (score, models) in self._quantities(name).items():
+            entry[key], intervals[key] = self._compared(score, [self._crps(m, target, group) for m in models], group)
         entry["ci95"] = intervals
         return entry
 
     def _pairs(self, target: int, group: Group) -> dict[str, dict[str, Any]]:
         """Difference in CRPS of each model to all that stand before it, with its interval."""
-        starts, position = np.unique(self.init_times[group.rows], return_inverse=True)
-        bootstrap = BlockBootstrap(starts, self.seed)
         found: dict[str, dict[str, Any]] = {}
         names = list(self.tallies)
         for number, name in enumerate(names):
             found[name] = {}
             for other in names[:number]:
-                difference, interval = self._compared((np.subtract, (name, other)), target, group, position, bootstrap)
+                means = [self._crps(model, target, group) for model in (name, other)]
+                difference, interval = self._compared(np.subtract, means, group)
                 found[name][other] = {"crps_minus": difference, "ci95": interval}
         return found
 
+    def _fewer(self, size: int, name: str, target: int, group: Group) -> dict[str, dict[str, Any]]:
+        """Difference in fair CRPS of a model with `size` members to itself with fewer, with its interval."""
+        fair = {
+            count: tallies[name].per_forecast["crps_fair"][group.rows, target, group.region]
+            for count, tallies in self.by_size.items()
+        }
+        found: dict[str, dict[str, Any]] = {}
+        for fewer in (count for count in fair if count < size):
+            difference, interval = self._compared(np.subtract, [fair[size], fair[fewer]], group)
+            found[str(fewer)] = {"crps_fair_minus": difference, "ci95": interval}
+        return found
+
     def _compared(
-        self, quantity: Quantity, target: int, group: Group, position: np.ndarray, bootstrap: BlockBootstrap
+        self, score: Callable[..., np.ndarray], means: Sequence[Mean], group: Group
     ) -> tuple[float | None, list[float] | None]:
-        """Return a function of the mean CRPS of some models over what all of them forecast, and its interval."""
-        score, models = quantity
-        means = [self._crps(model, target, group) for model in models]
+        """Return a function of some averages over the forecasts that all of them counted, and its interval."""
+        starts, position = np.unique(self.init_times[group.rows], return_inverse=True)
         counted = np.all([mean.weight > 0 for mean in means], axis=0) if means else np.zeros(0, bool)
         if not counted.any():
             return None, None
         per_start = [_merge(mean, position, position.max() + 1, counted) for mean in means]
-        interval = bootstrap.interval(score, *per_start)
+        interval = BlockBootstrap(starts, self.seed).interval(score, *per_start)
         return _number(score(*(mean[counted].sum(0).value for mean in means))), list(interval) if interval else None
 
     def _quantities(self, name: str) -> dict[str, Quantity]:
@@ -175,13 +190,15 @@ class Scoreboard:
         }
 
     def _warnings(self, models: Mapping[str, Any]) -> list[str]:
-        """Results too good to be true: nothing that knows less than the oracle beats it in expectation."""
-        return [
+        """Results too good to be true, for nothing that knows less than the oracle beats it in expectation; gaps."""
+        gaps = ["climatology is not scored: there are no forecasts of the training years to fit it on"]
+        leaks = [
             f"leak? {name} captures {100 * model['captured']:.0f} % of the reachable gain: it beats the "
             "oracle beyond its 95 % interval, so it has probably seen what it is scored on"
             for name, model in models.items()
             if (interval := model["ci95"]["captured"]) and interval[0] > 1
         ]
+        return leaks if "climatology" in models else leaks + gaps
 
 
 def _merge(mean: Mean, position: np.ndarray, starts: int, counted: np.ndarray) -> Mean:

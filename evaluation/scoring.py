@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import reduce
 from operator import add
 from typing import Protocol
@@ -54,10 +54,12 @@ def score_models(
     batch_size: int = 8,
     seed: int = 0,
     mesh: Mesh | None = None,
+    sizes: Collection[int] = (),
 ) -> Scoreboard:
     """Return the scoreboard of all `models`, and of the `oracle`'s ensemble where it covers a forecast.
 
-    A cell without analysis, or without the whole raw ensemble, is scored for no model.
+    A cell without analysis, or without the whole raw ensemble, is scored for no model. For each of `sizes`, all models
+    are also scored on the first so many members, in the same cells.
 
     On a `mesh` all ranks must call this, with models and forecasts of their own tile and `regions` of the whole grid.
     Ranks of the data axis take different forecasts. What the first rank gets is the scoreboard of all; that of
@@ -67,15 +69,21 @@ def score_models(
     task, count, domain = forecasts.task, len(forecasts), mesh.domain(forecasts.grid)
     leads = {lead: number for number, lead in enumerate(task.lead_times)}
     shape = (count, len(leads), len(task.targets), {name: field[domain.tile] for name, field in regions.items()})
-    tallies = {name: Tally(name, *shape, bins=forecasts.members + 1) for name in models}
+    everyone = forecasts.members
+    tallies = {
+        size: {name: Tally(name, *shape, bins=size + 1, maps=size == everyone) for name in models}
+        for size in sorted({*sizes, everyone})
+    }
     times = torch.zeros(2, count, dtype=torch.int64)
     progress = Progress(count)
     for rows, batch in _share(forecasts, batch_size, mesh):
         times[:, rows] = torch.stack([batch.init_time, batch.lead_time])
         places = np.array([leads[int(lead)] for lead in batch.lead_time])
         truth, uniform = known_truth(batch, task), _uniform(batch, seed, domain)
-        for name, model in models.items():
-            tallies[name].add(rows, places, model(batch), truth, uniform)
+        for size, counted in tallies.items():
+            some = batch._replace(ensemble=batch.ensemble[:, :size])
+            for name, model in models.items():
+                counted[name].add(rows, places, model(some), truth, uniform)
         if mesh.first:
             progress.show(int(rows[-1]) + 1)
     init_times, lead_times = (mesh.sum(times) // mesh.tiles).numpy()  # every tile of a forecast knows its times
@@ -86,8 +94,12 @@ def score_models(
         for _, batch in _share(oracle, batch_size, mesh):
             _add_oracle(ceiling, batch, oracle.task, rows_of, leads, seed, domain)
         ceiling = _merged(ceiling, mesh, domain)
-    merged = {name: _merged(tally, mesh, domain) for name, tally in tallies.items()}
-    return Scoreboard(task, forecasts.grid, regions, init_times, lead_times, merged, ceiling, seed)
+    merged = {
+        size: {name: _merged(tally, mesh, domain) for name, tally in counted.items()}
+        for size, counted in tallies.items()
+    }
+    by_size = {size: merged[size] for size in sorted(sizes)}
+    return Scoreboard(task, forecasts.grid, regions, init_times, lead_times, merged[everyone], ceiling, seed, by_size)
 
 
 def _share(forecasts: Forecasts, batch_size: int, mesh: Mesh) -> Iterator[tuple[np.ndarray, Sample]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
@@ -20,6 +20,8 @@ NAMES = {
 }  # fmt: skip
 SKILLS = {"vs raw": "skill_vs_raw", "vs EMOS": "skill_vs_emos", "vs climatology": "skill_vs_climatology"}
 BESIDE = {"vs raw": "raw", "vs EMOS": "emos", "vs climatology": "climatology"}
+CLAIM = {True: "yes", False: "no"}
+VERDICT = {True: "yes", False: "no", None: "too few starts to tell"}
 
 
 def subject(scores: Mapping[str, Any]) -> str:
@@ -69,8 +71,9 @@ def end(value: float) -> str:
 def html_table(scores: Mapping[str, Any]) -> str:
     """Return the table of all models for the page; columns without any value are left out."""
     columns = ["CRPS", *SKILLS, "captured", "RMSE", "bias", "spread / error"]
-    if scores["models"]["raw"]["skill_vs_emos"] is None:
-        columns.remove("vs EMOS")
+    for column in ("vs EMOS", "vs climatology"):
+        if scores["models"]["raw"][SKILLS[column]] is None:
+            columns.remove(column)
     if scores["oracle"] is None:
         columns.remove("captured")
     rows = {name: _cells(name, model, scores) for name, model in scores["models"].items()}
@@ -105,7 +108,64 @@ def plain_table(scores: Mapping[str, Any]) -> str:
     lines = [f"{subject(scores)}: {where}; CRPS in {scores['units']}"]
     for name, crps, raw, emos, captured, spread in rows:
         lines.append(f"{name:<14}{crps:>9}  {raw:<22}{emos:<22}{captured:>9}{spread:>14}")
-    return "\n".join([*lines, *(f"warning: {text}" for text in scores["warnings"])])
+    return "\n".join([*lines, *_plain_sizes(scores), *(f"warning: {text}" for text in scores["warnings"])])
+
+
+def size_table(scores: Mapping[str, Any]) -> str:
+    """Return the table of all models by number of members for the page."""
+    sizes = list(scores["models"]["raw"]["by"]["members"])
+    groups = "".join(
+        f"<th scope='colgroup' colspan='{len(sizes)}'>{group} with</th>" for group in ("fair CRPS", "spread / error")
+    )
+    head = "".join(
+        f"<th scope='col'>{column}</th>" for column in ["model", "base", *sizes, *sizes, "claims it", "holds"]
+    )
+    body = "".join(
+        f"<tr><th scope='row'>{escape(name)}</th>"
+        + "".join(f"<td>{cell}</td>" for cell in _size_cells(model, scores))
+        + "</tr>"
+        for name, model in scores["models"].items()
+    )
+    return (
+        f"<table><thead><tr><td></td><td></td>{groups}<td></td><td></td></tr><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
+def _size_cells(model: Mapping[str, Any], scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the base, both scores with every number of members and their change from the base, claim and verdict."""
+    by_size, gate = model["by"]["members"], model["gate"]
+    yield (base := str(gate["base"]))
+    for key, show in (("crps_fair", lambda value: amount(value, scores)), ("spread_skill", ratio)):
+        reference = by_size[base][key]
+        for size, entry in by_size.items():
+            changes = size != base and reference and entry[key] is not None
+            change = percent(entry[key] / reference - 1, sign=True) if changes else ""
+            yield show(entry[key]) + (f" <span class='ci'>{change}</span>" if change else "")
+    yield CLAIM[gate["claimed"]]
+    yield VERDICT[gate["holds"]] + "".join(f" <span class='ci'>{fault}</span>" for fault in gate["faults"])
+
+
+def _plain_sizes(scores: Mapping[str, Any]) -> list[str]:
+    """Return the lines on the number of members for a terminal; none where all members alone were scored."""
+    if "gate" not in scores["models"]["raw"]:
+        return []
+    sizes = list(scores["models"]["raw"]["by"]["members"])
+    lines = [
+        f"by number of members: fair CRPS in {scores['units']}, spread/error; who claims that it does not matter",
+        f"{'model':<14}{_row(sizes, 9)}   {_row(sizes, 6)}  {'claims':<8}holds",
+    ]
+    for name, model in scores["models"].items():
+        entries, gate = model["by"]["members"].values(), model["gate"]
+        crps = _row((amount(entry["crps_fair"], scores) for entry in entries), 9)
+        spread = _row((ratio(entry["spread_skill"]) for entry in entries), 6)
+        verdict = ", ".join([VERDICT[gate["holds"]], *gate["faults"]])
+        lines.append(f"{name:<14}{crps}   {spread}  {CLAIM[gate['claimed']]:<8}{verdict}")
+    return lines
+
+
+def _row(cells: Iterable[str], width: int) -> str:
+    return "".join(f"{cell:>{width}}" for cell in cells)
 
 
 def _cells(name: str, model: Mapping[str, Any], scores: Mapping[str, Any]) -> dict[str, str]:

@@ -24,10 +24,12 @@ class Climatology(nn.Module):
 
     Two harmonics resolve about what a window of 45 days does, with fewer numbers to learn. The coefficients
     are those of the smallest CRPS; they and the forecast are NaN before a fit, and at cells without truth.
+    No member is ever looked at: `any_size`.
     """
 
     targets_only = True
     moments_only = True
+    any_size = True
     coefficients: Tensor
 
     def __init__(self, task: Task, grid: Grid | Domain, harmonics: int = 2) -> None:

@@ -12,9 +12,10 @@ from models.spatial.domain import Domain
 
 
 class Raw(nn.Module):
-    """The members of the targets as they came."""
+    """The members of the targets as they came; however many there are, each is what it is: `any_size`."""
 
     targets_only = True
+    any_size = True
 
     def __init__(self, task: Task, grid: Grid | Domain) -> None:
         super().__init__()

@@ -67,6 +67,11 @@ class Transformer(nn.Module):
         self.head = None if head == "members" else head_for(head, task, grid)
         self.last = silent(4 * width, self.head.count) if self.head else silent(width, len(task.targets))
 
+    @property
+    def any_size(self) -> bool:
+        """Whether it claims that fair CRPS and spread over error do not depend on the number of members."""
+        return self.head is None and not self._attention
+
     def normalise(self, location: Tensor, scale: Tensor) -> None:
         """Tell the head in which units (x - location)/scale samples will come."""
         if self.head:

@@ -16,7 +16,13 @@ MAY_IMPORT = {
     "evaluation": {"data_pipeline", "models"},
     "conf": {"data_pipeline"},
 }
-VERBS = {"data_pipeline/prepare.py", "models/combine.py", "models/correct.py", "training/train.py", "evaluation/evaluate.py"}
+VERBS = {
+    "data_pipeline/prepare.py",
+    "models/combine.py",
+    "models/correct.py",
+    "training/train.py",
+    "evaluation/evaluate.py",
+}
 SOURCES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 

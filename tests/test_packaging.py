@@ -37,7 +37,7 @@ def installed(wheel, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("verb", ["prepare", "train", "evaluate", "correct"])
+@pytest.mark.parametrize("verb", ["prepare", "train", "combine", "evaluate", "correct"])
 def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path, verb):
     environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     process = subprocess.run(
@@ -46,21 +46,23 @@ def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path, 
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert "Traceback" not in process.stderr
-    assert {"prepare": "source:", "train": "trainer:", "evaluate": "correctors:", "correct": "output:"}[
-        verb
-    ] in process.stdout
+    shown = {"prepare": "source:", "train": "trainer:", "evaluate": "split:"}
+    assert shown.get(verb, "output:") in process.stdout
 
 
 def test_the_command_says_its_verbs():
     process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py"], capture_output=True, text=True)
     assert process.returncode == 0
-    assert [line.split()[0] for line in process.stdout.splitlines()[2:6]] == ["prepare", "train", "evaluate", "correct"]
+    verbs = [line.split()[0] for line in process.stdout.splitlines()[2:7]]
+    assert verbs == ["prepare", "train", "combine", "evaluate", "correct"]
 
 
 def test_an_unknown_verb_is_one_sentence():
     process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py", "trian"], capture_output=True, text=True)
     assert process.returncode == 2
-    assert process.stderr == "error: there is no verb 'trian'; choose one of prepare, train, evaluate, correct\n"
+    assert (
+        process.stderr == "error: there is no verb 'trian'; choose one of prepare, train, combine, evaluate, correct\n"
+    )
 
 
 def test_the_readme_names_every_file():

@@ -63,10 +63,6 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
         Corrector.load(corrector_file)
         mesh.say(f"{corrector_file} is already trained with these options")
         return
-    provenance = {
-        "train_years": list(split.train), "val_years": list(split.val), "run": identity,
-        "data": fingerprint, "deepweather": version("deepweather"),
-    }  # fmt: skip
     static = static_fields(grid, task, sources["train"].static)
 
     def corrector_on(domain: Domain) -> Corrector:
@@ -82,6 +78,10 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
     if isinstance(loss, EECRPS):
         loss = loss.on(domain, task, split.train, fingerprint)
     train, val = (samples_on(domain, years) for years in sources)
+    provenance = {
+        "train_years": list(split.train), "val_years": list(split.val), "members": train.members, "run": identity,
+        "data": fingerprint, "deepweather": version("deepweather"),
+    }  # fmt: skip
     mesh.say(
         f"{len(train)} forecasts to train on, {len(val)} to validate; {train.members} members on {grid}"
         + (f", in {domain.tiles[0]} x {domain.tiles[1]} tiles" if mesh.tiles > 1 else "")

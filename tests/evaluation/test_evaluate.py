@@ -1,6 +1,7 @@
 """The verb from an archive in memory to the files it writes."""
 
 import json
+import re
 import signal
 import sys
 from functools import cached_property
@@ -15,7 +16,7 @@ from conf import build
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task, Variable
-from evaluation import evaluate
+from evaluation import evaluate, report
 from evaluation.aggregation import region_weights
 from evaluation.evaluate import finished, target_folders, typical_forecast
 from evaluation.scoring import score_models
@@ -120,7 +121,7 @@ def archive(monkeypatch):
 def emos(archive, tmp_path):
     task = Task("t2m", ["2t"], ["2t"], [48])
     data = ForecastDataset(archive, task, [2014])
-    provenance = {"train_years": [2014, 2014], "val_years": [2015, 2015]}
+    provenance = {"train_years": [2014, 2014], "val_years": [2015, 2015], "members": 5}
     spec = {"_target_": "models.emos.EMOS", "seasonal": False}
     corrector = Corrector(task, data.grid, spec, data.static, provenance)
     corrector.fit(data)
@@ -152,6 +153,52 @@ def test_the_whole_path(archive, emos, deepweather, tmp_path, capsys):
     assert "nothing was done" in again
     assert "emos" in again
     assert (run_dir / "scores.json").stat().st_mtime_ns == before
+
+
+def test_by_number_of_members(archive, emos, deepweather, tmp_path, capsys, monkeypatch):
+    """All members alone, then some of them too, then all alone again: what is added changes nothing of the rest."""
+    monkeypatch.setattr(report, "draw_pictures", lambda *_: {})
+    correctors, plain = f"correctors={{emos: {emos}}}", tmp_path / "plain"
+    deepweather(plain, correctors)
+    run_dir = tmp_path / "run"
+    deepweather(run_dir, correctors, "sizes=[5,3,4]")
+    out = capsys.readouterr().out
+    for name, verdict in {"raw": "yes     yes", "climatology": "yes     yes", "emos": "no      "}.items():
+        assert re.search(rf"^{name} .* {verdict}", out, re.MULTILINE)
+    alone, scores = (json.loads((folder / "scores.json").read_text()) for folder in (plain, run_dir))
+    for name, model in scores["models"].items():
+        by_size, found = model["by"].pop("members"), model.pop("gate")
+        assert list(by_size) == ["3", "4", "5"]
+        assert found["base"] == 5
+        assert {key: value for key, value in by_size["5"].items() if key != "fewer"}.items() <= model.items()
+        assert alone["models"][name] == model
+    assert scores["inputs"].pop("sizes") == [3, 4, 5]
+    assert scores == alone
+    page, before = ((folder / "report.html").read_text() for folder in (run_dir, plain))
+    assert "<h2>With fewer or more members</h2>" in page
+    assert page.startswith(before[: before.index("<h2>One forecast</h2>") - 30])
+
+    deepweather(run_dir, correctors, "sizes=[3,4,5]")
+    again = capsys.readouterr().out
+    assert "nothing was done" in again
+    assert "by number of members" in again
+    deepweather(run_dir, correctors)
+    assert (run_dir / "scores.json").read_text() == (plain / "scores.json").read_text()
+
+
+def test_without_training_years_there_is_no_climatology(archive, emos, deepweather, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(report, "draw_pictures", lambda *_: {})
+    deepweather(tmp_path / "a", f"correctors={{emos: {emos}}}", "data.split.train=[1990,1991]")
+    out = capsys.readouterr().out
+    assert "no climatology: no forecast is valid in 1990-1991" in out
+    assert "warning: climatology is not scored" in out
+    scores = json.loads((tmp_path / "a/scores.json").read_text())
+    assert list(scores["models"]) == ["raw", "emos"]
+    assert scores["models"]["emos"]["skill_vs_climatology"] is None
+    assert "vs climatology</th>" not in (tmp_path / "a/report.html").read_text()
+    with pytest.raises(SystemExit):
+        deepweather(tmp_path / "b", "data.split.train=[1990,1991]")
+    assert capsys.readouterr().err.startswith("error: there is nothing to compare the raw ensemble with")
 
 
 def test_several_targets_get_a_folder_each(archive, deepweather, tmp_path, monkeypatch):
@@ -212,6 +259,8 @@ def test_folders_are_named_by_target():
         ("correctors={raw: a}", "correctors.raw: raw is always scored under that name"),
         ("correctors={emos: nowhere}", "there is no corrector nowhere"),
         ("split=tets", "there is no split 'tets'"),
+        ("sizes=5", "sizes must be two or more different numbers of members, each at least 2"),
+        ("sizes=[2,50]", "sizes has 50, the forecasts have 5 members"),
     ],
 )
 def test_wrong_options_are_one_sentence(archive, deepweather, tmp_path, capsys, override, sentence):

@@ -9,7 +9,7 @@ import torch
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.guard import check_corrector, check_name
+from evaluation.guard import check_comparison, check_corrector, check_name, check_sizes, training_size
 from models.corrector import Corrector
 
 GRID = Grid.regular(5, 8)
@@ -58,3 +58,28 @@ def test_names_that_would_confuse_are_refused(name):
 @pytest.mark.parametrize("name", ["emos", "unet-2", "v1.3", "U_net"])
 def test_names_that_read_well_are_taken(name):
     check_name(name)
+
+
+def test_sizes_have_something_to_be_compared_with():
+    assert training_size(corrector(members=10), PATH, (5, 10)) == 10
+    with pytest.raises(InputError) as caught:
+        training_size(corrector(members=10), PATH, (5, 20))
+    assert str(caught.value) == (
+        f"{PATH} was trained with 10 members, which is not among the sizes 5, 20; add 10 to sizes, or leave out sizes"
+    )
+    with pytest.raises(InputError, match=f"^{PATH} does not say with how many members .*; train it again, or leave"):
+        training_size(corrector(), PATH, (5, 20))
+
+
+def test_the_raw_ensemble_alone_is_no_comparison():
+    check_comparison(["raw", "climatology"], range(1998, 2014))
+    check_comparison(["raw", "emos"], range(1998, 2014))
+    with pytest.raises(InputError, match=r"no forecast is valid in the training years 1998-2013, .*; give correctors"):
+        check_comparison(["raw"], range(1998, 2014))
+
+
+def test_more_members_than_there_are_cannot_be_scored():
+    check_sizes((), 3)
+    check_sizes((5, 10), 10)
+    with pytest.raises(InputError, match=r"^sizes has 50, the forecasts have 10 members; leave out what is more"):
+        check_sizes((5, 50), 10)

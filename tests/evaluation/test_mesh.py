@@ -75,8 +75,9 @@ def scored(mesh, data, oracle, land):
     models = {"raw": Raw(TASK, domain), "normal": normal, "emos": emos}
     part = Part(data, domain)
     board = score_models(
-        models, part, region_weights(GRID, land), oracle and Part(oracle, domain), batch_size=2, seed=3, mesh=mesh
-    )
+        models, part, region_weights(GRID, land), oracle and Part(oracle, domain),
+        batch_size=2, seed=3, mesh=mesh, sizes=(2, 3, 5),
+    )  # fmt: skip
     with torch.no_grad():
         return board, example_of(part[1], 1, models["raw"], models["emos"], domain)
 
@@ -84,7 +85,8 @@ def scored(mesh, data, oracle, land):
 def numbers(board):
     """Everything in a scoreboard, by name."""
     found = {"init_times": board.init_times, "lead_times": board.lead_times}
-    for name, tally in {**board.tallies, **({"oracle": board.oracle} if board.oracle else {})}.items():
+    some = {f"{name} {size}": tally for size, tallies in board.by_size.items() for name, tally in tallies.items()}
+    for name, tally in {**board.tallies, **some, **({"oracle": board.oracle} if board.oracle else {})}.items():
         means = {"histogram": tally.histogram}
         means |= {
             f"{kind} {s}": mean for kind in ("per_forecast", "per_cell") for s, mean in getattr(tally, kind).items()
@@ -148,7 +150,8 @@ def project(tmp_path_factory, command):
     folder = tmp_path_factory.mktemp("project")
     write_archive(folder)
     options = [*OPTIONS, f"data.path={folder}"]
-    for verb in (["train", "model=emos"], ["evaluate", "correctors={emos: emos/corrector.safetensors}"]):
+    scoring = ["evaluate", "correctors={emos: emos/corrector.safetensors}", "sizes=[2,4]"]
+    for verb in (["train", "model=emos"], scoring):
         ended = command(folder, *verb, *options, f"run_dir={'emos' if verb[0] == 'train' else 'one'}")
         assert ended.code == 0, ended.stderr
     return folder
@@ -161,7 +164,7 @@ def evaluated(rank, data, bands, sectors, folder, run_dir):
             "evaluate",
             [
                 *OPTIONS, f"data.path={folder}", f"run_dir={run_dir}",
-                f"correctors={{emos: {folder}/emos/corrector.safetensors}}",
+                f"correctors={{emos: {folder}/emos/corrector.safetensors}}", "sizes=[2,4]",
             ],
         )  # fmt: skip
     run(cfg, arranged(data, bands, sectors))
@@ -183,7 +186,8 @@ def test_every_rank_reads_its_tile_and_the_files_are_the_same(mesh, project, tmp
 
 
 def test_the_command_starts_its_ranks_and_its_scores_are_known_to_all_meshes(project, command):
-    options = [*OPTIONS, f"data.path={project}", "run_dir=two", "correctors={emos: emos/corrector.safetensors}"]
+    options = [*OPTIONS, f"data.path={project}", "run_dir=two", "sizes=[2,4]"]
+    options.append("correctors={emos: emos/corrector.safetensors}")
     ended = subprocess.run(
         [sys.executable, ROOT / "scripts/deepweather.py", "evaluate", "mesh=[1,2]", *options],
         cwd=project, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300,

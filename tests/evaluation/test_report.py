@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from data_pipeline.grid import Grid
 from evaluation.charts import skill_chart
 from evaluation.maps import draw_field, map_figure, scale
-from evaluation.pictures import Example, Fields, best_model
+from evaluation.pictures import Example, Fields, best_model, draw_pictures
 from evaluation.report import ALT, headline, page, write_report
 from evaluation.style import INK, inline_svg, model_colours
 from evaluation.tables import amount, html_table, percent, plain_table, subject
@@ -149,6 +149,68 @@ def test_without_oracle_land_and_correctors_the_page_has_less(scores, fields, tm
     assert "EMOS</th>" not in text
     assert "captured</th>" not in text
     assert not (tmp_path / "figures/gain.png").exists()
+
+
+def test_without_climatology_all_pictures_but_no_column(scores, fields):
+    del scores["models"]["climatology"]
+    for model in scores["models"].values():
+        for one in (model, *(e for group in model["by"].values() for e in group.values())):
+            one["skill_vs_climatology"] = one["ci95"]["skill_vs_climatology"] = None
+    assert set(draw_pictures(scores, fields)) == set(ALT)
+    assert "vs climatology</th>" not in html_table(scores)
+    assert "vs EMOS</th>" in html_table(scores)
+
+
+def with_sizes(scores):
+    """Every model with 5, 10 and 20 members; the U-Net claims what does not hold."""
+    for name, model in scores["models"].items():
+        ratios = {"5": 0.8, "10": 0.87, "20": 0.9 if name == "unet" else None}
+        model["by"]["members"] = {
+            size: entry(model["crps"], spread_skill=ratio, crps_fair=model["crps"] * (1 + 0.01 * (size == "20")))
+            for size, ratio in ratios.items()
+        }
+        model["gate"] = {"claimed": name in ("raw", "unet"), "base": 10, "holds": None, "faults": []}
+    unet = scores["models"]["unet"]["gate"]
+    unet |= {"holds": False, "faults": ["fair CRPS is worse with 20 members than with 10", "spread / error −8.0 %"]}
+    scores["models"]["climatology"]["gate"]["holds"] = True
+    return scores
+
+
+def test_the_number_of_members_has_a_section_where_it_was_asked_for(scores, fields):
+    plain = page(scores, fields, {})
+    assert "With fewer or more members" not in plain
+    text = page(with_sizes(scores), fields, {})
+    start, end = text.index('\n\n<section class="wide">\n<h2>With fewer'), text.index("<h2>One forecast</h2>")
+    section = text[start : text.rindex("</section>", start, end) + len("</section>\n")]
+    assert text.replace(section, "") == plain
+    head, body = section.split("<tbody>")
+    assert re.findall(r"colspan='3'>([^<]*)<", head) == ["fair CRPS with", "spread / error with"]
+    assert re.findall(r"'col'>([^<]*)<", head) == ["model", "base", *2 * ["5", "10", "20"], "claims it", "holds"]
+    rows = {
+        cells[0]: cells[1:]
+        for cells in (re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in body.split("<tr>"))
+        if cells
+    }
+    cells = [re.sub("<[^>]*>", "", cell) for cell in rows["unet"]]
+    assert cells[:4] == ["10", "0.280 +0.0 %", "0.280", "0.283 +1.0 %"]
+    assert cells[4:7] == ["0.80 −8.0 %", "0.87", "0.90 +3.4 %"]
+    assert cells[7:] == ["yes", "no fair CRPS is worse with 20 members than with 10 spread / error −8.0 %"]
+    assert rows["raw"][-3:] == ["–", "yes", "too few starts to tell"]
+    assert rows["climatology"][-2:] == ["no", "yes"]
+
+
+def test_the_terminal_says_who_claims_what(scores):
+    before = plain_table(scores).splitlines()
+    lines = plain_table(with_sizes(scores | {"warnings": ["last"]})).splitlines()
+    assert lines[: len(before)] == before
+    assert lines[-1] == "warning: last"
+    assert [line.split() for line in lines[len(before) + 1 : -2]] == [
+        ["model", "5", "10", "20", "5", "10", "20", "claims", "holds"],
+        ["raw", "0.400", "0.400", "0.404", "0.80", "0.87", "–", "yes", *["too", "few", "starts", "to", "tell"]],
+        ["climatology", "1.600", "1.600", "1.616", "0.80", "0.87", "–", "no", "yes"],
+        ["emos", "0.320", "0.320", "0.323", "0.80", "0.87", "–", "no", *["too", "few", "starts", "to", "tell"]],
+    ]
+    assert lines[-2].endswith("yes     no, fair CRPS is worse with 20 members than with 10, spread / error −8.0 %")
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ def runs(tmp_path):
 
 def test_page_and_figures(runs):
     (runs / "runs/published.xml").write_text(
-        '<testsuites><testsuite><testcase><properties><property name="dillingen_crps" value="0.78"/></properties>'
+        '<testsuites><testsuite><testcase><properties><property name="dillingen.mlps" value="0.78"/>'
+        '<property name="dillingen.emos" value="0.7"/><property name="other" value="0"/></properties>'
         "</testcase></testsuite></testsuites>"
     )
     for seed, within in (("1", 99.9), ("2", 100.0)):
@@ -69,7 +70,7 @@ def test_page_and_figures(runs):
     main(runs / "runs", runs / "heat", runs / "results")
     figures = json.loads((runs / "results.json").read_text())
     assert figures["smoe_heat"] == {"within_1pct": [99.9, 100.0]}
-    assert figures["dillingen"] == {"crps": 0.78}
+    assert figures["dillingen"] == {"crps": 0.7, "mlps": 0.78, "emos": 0.7}
     best = figures["twin"]["t850"]
     assert best["best"] == "mlps", "of what is best in the validation years"
     assert math.isclose(best["captured"], (0.4 - 0.27) / 0.2)

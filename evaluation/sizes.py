@@ -1,0 +1,92 @@
+"""Ensemble size: whether a model's scores stay what they are when members are added, and whether it claims so.
+
+The gate asks two things of the first n members of the same forecasts, for all n that were scored. The fair CRPS, what
+infinitely many members of that kind would score, must not get worse with more of them: for no pair of sizes may the
+95 % interval of the paired difference lie above zero. And spread / error must stay within 5 % of its value at the size
+in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from data_pipeline.errors import InputError
+from evaluation.tables import percent
+from models.corrector import Corrector
+
+TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Claim:
+    """With how many members a model is to be compared, and whether it claims to pass the gate."""
+
+    base: int
+    made: bool
+
+
+def ensemble_sizes(option: object) -> tuple[int, ...]:
+    """Return the option `sizes` in increasing order; null is none.
+
+    One member has no spread, and one size nothing to be compared with.
+    """
+    if option is None:
+        return ()
+    numbers = isinstance(option, list) and all(type(size) is int and size >= 2 for size in option)
+    if not numbers or len(set(option)) < max(2, len(option)):  # type: ignore[call-overload, arg-type]
+        raise InputError(
+            f"sizes must be two or more different numbers of members, each at least 2, such as [5,10,20], or null to "
+            f"score only all of them; got {option!r}"
+        )
+    return tuple(sorted(option))  # type: ignore[call-overload]
+
+
+def claims_of(
+    correctors: Mapping[str, Corrector], trained: Mapping[str, int], sizes: Sequence[int]
+) -> dict[str, Claim]:
+    """Return what each of the `correctors` claims, some of which were `trained` with a known number of members.
+
+    The references, which were trained with none, are held to the smallest of these numbers.
+    """
+    if not sizes:
+        return {}
+    common = min(trained.values(), default=min(sizes))
+    return {
+        name: Claim(trained.get(name, common), getattr(corrector.model, "any_size", False))
+        for name, corrector in correctors.items()
+    }
+
+
+def gate(by_size: Mapping[str, Any], claim: Claim) -> dict[str, Any]:
+    """Return how a model with the scores `by_size` does at the gate.
+
+    `faults` says in words what keeps it from passing, the worst of each kind. `holds` is None where there is no fault,
+    but a score or an interval is missing.
+    """
+    base = by_size[str(claim.base)]["spread_skill"]
+    ratios = {size: entry["spread_skill"] for size, entry in by_size.items()}
+    pairs = [(size, fewer, pair) for size, entry in by_size.items() for fewer, pair in entry["fewer"].items()]
+    known = base and None not in ratios.values() and all(pair["ci95"] for _, _, pair in pairs)
+    faults = []
+    if worse := [found for found in pairs if found[2]["ci95"] and found[2]["ci95"][0] > 0]:
+        size, fewer, _ = max(worse, key=lambda found: found[2]["crps_fair_minus"])
+        faults.append(f"fair CRPS is worse with {size} members than with {fewer}")
+    drift = {size: value / base - 1 for size, value in ratios.items() if base and value is not None}
+    size, most = max(drift.items(), key=lambda found: abs(found[1]), default=("", 0.0))
+    if abs(most) > TOLERANCE:
+        faults.append(f"spread / error {percent(most, sign=True)} with {size} members")
+    holds = False if faults else True if known else None
+    return {"claimed": claim.made, "base": claim.base, "holds": holds, "faults": faults}
+
+
+def judged(scores: dict[str, Any], claims: Mapping[str, Claim]) -> dict[str, Any]:
+    """Return the scores with every model's gate, and a warning for every claim that does not hold."""
+    models, warnings = dict(scores["models"]), list(scores["warnings"])
+    for name, claim in claims.items():
+        models[name] = models[name] | {"gate": (found := gate(models[name]["by"]["members"], claim))}
+        if claim.made and found["faults"]:
+            faults = " and ".join(found["faults"])
+            warnings.append(f"{name} claims that its scores do not depend on the number of members, but {faults}")
+    return scores | {"models": models, "warnings": warnings}

@@ -1,0 +1,288 @@
+"""The gate of ensemble size: who passes, who fails, who claims to pass."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from specs import SPECS
+from torch.utils.data import Dataset
+
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from evaluation.aggregation import region_weights
+from evaluation.scoring import score_models
+from evaluation.sizes import Claim, claims_of, ensemble_sizes, gate, judged
+from models.corrector import Corrector, needs
+from models.distribution import Ensemble, Normal
+from models.raw import Raw
+
+GRID = Grid.regular(9, 16)
+TASK = Task("toy", ["2t"], ["2t"], [48])
+REGIONS = region_weights(GRID)
+SIZES = (5, 10, 20, 50)
+
+
+class Draws(Dataset):
+    """Members and truth are independent draws of N(signal, 1), in double precision."""
+
+    task, grid = TASK, GRID
+
+    def __init__(self, members=50, count=40):
+        random = torch.Generator().manual_seed(0)
+        self.signal = 5 * torch.randn(count, 1, 1, *GRID.shape, generator=random, dtype=torch.float64)
+        draws = self.signal + torch.randn(count, 51, 1, *GRID.shape, generator=random, dtype=torch.float64)
+        self.truth, self.ensemble = draws[:, 0], draws[:, 1 : members + 1]
+        self.mask = torch.ones(count, 1, *GRID.shape, dtype=torch.bool)
+        self.members = members
+
+    def __len__(self):
+        return len(self.truth)
+
+    def __getitem__(self, k):
+        start = torch.tensor(1_450_000_000 + 8 * 86400 * k)
+        static = torch.zeros(3, *GRID.shape, dtype=torch.float64)
+        return Sample(self.ensemble[k], self.mask[k], static, self.truth[k], start, torch.tensor(48))
+
+
+def raw(batch):
+    return Ensemble(batch.ensemble.movedim(1, 0))
+
+
+def further_off_with_more(batch):
+    """Fair CRPS of draws of N(d, 1) for a truth of N(0, 1), with d = M/50."""
+    return Ensemble(raw(batch).members + batch.ensemble.shape[1] / 50)
+
+
+def narrower_with_more(batch):
+    mean = batch.ensemble.mean(1)
+    return Ensemble(mean + (raw(batch).members - mean) * (1 - batch.ensemble.shape[1] / 100))
+
+
+def few_words(batch):
+    """Mean and spread, of which the mean gets better with members."""
+    return Normal(batch.ensemble.mean(1), batch.ensemble.std(1))
+
+
+MODELS = {
+    "raw": raw, "climatology": lambda batch: Normal(torch.zeros_like(batch.target), torch.full_like(batch.target, 5.0)),
+    "off": further_off_with_more, "narrow": narrower_with_more, "normal": few_words,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def draws():
+    return Draws()
+
+
+@pytest.fixture(scope="module")
+def board(draws):
+    return score_models(MODELS, draws, REGIONS, sizes=SIZES)
+
+
+@pytest.fixture(scope="module")
+def scores(board):
+    return judged(board.scores(0), dict.fromkeys(MODELS, Claim(10, True)))
+
+
+def test_draws_of_the_truth_score_alike_whatever_their_number(scores):
+    """The fair CRPS is 1/√π, the plain one 1 + 1/M times as large, spread over error is 1."""
+    found = scores["models"]["raw"]["by"]["members"]
+    assert list(found) == ["5", "10", "20", "50"]
+    for size, entry in found.items():
+        assert entry["crps_fair"] == pytest.approx(math.pi**-0.5, rel=0.02)
+        assert entry["crps"] == pytest.approx((1 + 1 / int(size)) * math.pi**-0.5, rel=0.02)
+        assert entry["spread_skill"] == pytest.approx(1, abs=0.02)
+    assert scores["models"]["raw"]["gate"] == {"claimed": True, "base": 10, "holds": True, "faults": []}
+
+
+def test_who_looks_at_no_member_scores_alike_to_the_last_digit(scores):
+    model = scores["models"]["climatology"]
+    found = {tuple(entry[key] for key in ("crps", "rmse", "spread")) for entry in model["by"]["members"].values()}
+    assert len(found) == 1
+    nothing = {"crps_fair_minus": 0, "ci95": [0, 0]}
+    assert model["by"]["members"]["50"]["fewer"] == {"5": nothing, "10": nothing, "20": nothing}
+    assert model["gate"]["holds"] is True
+
+
+def test_who_looks_at_the_number_of_members_is_found_out(scores):
+    """Of the shift: E|√2 Z + d| - 1/√π = √2 (2φ(t) + t (2Φ(t) - 1)) - 1/√π with t = d/√2."""
+    found = scores["models"]["off"]["by"]["members"]
+    for size, entry in found.items():
+        t = int(size) / 50 / math.sqrt(2)
+        density = math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
+        expected = math.sqrt(2) * (2 * density + t * math.erf(t / math.sqrt(2))) - math.pi**-0.5
+        assert entry["crps_fair"] == pytest.approx(expected, rel=0.03)
+    assert scores["models"]["off"]["gate"]["holds"] is False
+    assert scores["models"]["off"]["gate"]["faults"][0] == "fair CRPS is worse with 50 members than with 5"
+    # With 10 members the error of the mean is √(1 + 0.1), the spread 0.9 of it; with 50 √(1 + 0.02) and 0.5.
+    narrow = scores["models"]["narrow"]["gate"]
+    assert narrow["holds"] is False
+    assert narrow["faults"][-1].startswith("spread / error −44.")
+    assert [text.split(" claims")[0] for text in scores["warnings"]] == ["off", "narrow"]
+    assert scores["warnings"][0].startswith(
+        "off claims that its scores do not depend on the number of members, but fair CRPS is worse with 50 members than"
+    )
+
+
+def test_better_with_members_is_not_worse(scores):
+    """The spread is that of the draws, but the mean of M errs √(1 + 1/M) times as much as that of all."""
+    found = scores["models"]["normal"]["by"]["members"]
+    assert all(pair["ci95"][1] < 0 for entry in found.values() for pair in entry["fewer"].values())
+    for size, entry in found.items():
+        assert entry["spread_skill"] == pytest.approx((1 + 1 / int(size)) ** -0.5, abs=0.02)
+    # 4.3 % less than with 10, which is little enough.
+    assert scores["models"]["normal"]["gate"]["holds"] is True
+
+
+@pytest.mark.parametrize("size", [5, 20])
+def test_a_size_scores_as_an_archive_of_so_many_members(scores, size):
+    alone = score_models(MODELS, Draws(size), REGIONS).scores(0)["models"]
+    assert list(alone) == list(scores["models"])
+    beside = {"by", "rank_histogram", "crps_unweighted", "crps_fair_unweighted"}
+    for name, model in alone.items():
+        some = scores["models"][name]["by"]["members"][str(size)]
+        assert set(some) - {"fewer"} == set(model) - beside
+        for key in set(some) - {"fewer", "ci95"}:
+            assert (some[key] is None) == (model[key] is None)
+            assert model[key] is None or some[key] == pytest.approx(model[key], rel=1e-12, abs=1e-14)
+        assert some["ci95"]["crps"] == pytest.approx(model["ci95"]["crps"], rel=1e-12)
+        assert some["ci95"]["crps_minus_raw"] == pytest.approx(model["ci95"]["crps_minus_raw"], rel=1e-9, abs=1e-12)
+
+
+def test_differences_are_paired(board, scores):
+    """The interval of the difference is far narrower than that of either score."""
+    entry = scores["models"]["raw"]["by"]["members"]["50"]
+    models = scores["models"]["raw"]["by"]["members"]
+    for fewer, pair in entry["fewer"].items():
+        assert pair["crps_fair_minus"] == pytest.approx(entry["crps_fair"] - models[fewer]["crps_fair"], abs=1e-12)
+    low, high = entry["fewer"]["20"]["ci95"]
+    assert high - low < np.diff(entry["ci95"]["crps"])
+
+
+def test_all_members_are_scored_once_and_maps_are_theirs_alone(board):
+    assert board.by_size[50]["raw"] is board.tallies["raw"]
+    assert board.tallies["raw"].per_cell
+    assert not board.by_size[20]["raw"].per_cell
+
+
+def test_all_sizes_are_scored_in_the_same_cells():
+    data = Draws(20, 4)
+    data.mask[1, 0, 2, 3] = False
+    data.ensemble[1, 15, 0, 2, 3] = math.nan
+    found = score_models({"raw": Raw(TASK, GRID)}, data, REGIONS, sizes=[10, 5]).by_size
+    assert list(found) == [5, 10]
+    weights = [found[size]["raw"].per_forecast["crps_fair"].weight for size in (5, 10)]
+    assert (weights[0] == weights[1]).all()
+    assert weights[0][1, 0, 0] < weights[0][0, 0, 0]
+
+
+def test_without_sizes_nothing_changes(draws):
+    plain = score_models({"raw": raw}, draws, REGIONS).scores(0)
+    assert judged(plain, {}) == plain
+    assert "members" not in plain["models"]["raw"]["by"]
+
+
+def entries(ratios, crps=(0.0, 0.0, 0.0), ends=((-1, 1), (-1, 1), (-1, 1))):
+    """Scores with 5, 10 and 20 members, with the differences 10 - 5, 20 - 5, 20 - 10."""
+    ten, first, second = ({"crps_fair_minus": c, "ci95": e and list(e)} for c, e in zip(crps, ends, strict=True))
+    fewer = {"5": {}, "10": {"5": ten}, "20": {"5": first, "10": second}}
+    return {size: {"spread_skill": r, "fewer": fewer[size]} for size, r in zip(fewer, ratios, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("made", "holds", "faults"),
+    [
+        (entries((0.96, 1.0, 1.04)), True, []),
+        (entries((0.94, 1.0, 1.0)), False, ["spread / error −6.0 % with 5 members"]),
+        (entries((1.06, 1.0, 1.07)), False, ["spread / error +7.0 % with 20 members"]),
+        (entries((1, 1, 1), (0.1, 0.2, 0.1), ((0, 1), (-0.1, 1), (0, 1))), True, []),
+        (
+            entries((1, 1, 1.2), (0.1, 0.2, 0.1), ((0.05, 1), (0.1, 1), (-1, 1))),
+            False,
+            ["fair CRPS is worse with 20 members than with 5", "spread / error +20.0 % with 20 members"],
+        ),
+        (entries((1, 1, 1), (-1, -1, -1), ((-2, -1), (-2, -1), (-2, -1))), True, []),
+        (entries((1, 1, 1), ends=(None, (-1, 1), (-1, 1))), None, []),
+        (entries((1, 1, None)), None, []),
+        (entries((1, None, 1)), None, []),
+        (entries((0.5, 1, None)), False, ["spread / error −50.0 % with 5 members"]),
+    ],
+)  # fmt: skip
+def test_the_gate(made, holds, faults):
+    assert gate(made, Claim(10, False)) == {"claimed": False, "base": 10, "holds": holds, "faults": faults}
+
+
+def test_a_failure_of_those_who_claim_nothing_is_no_warning():
+    scores = {"models": {"net": {"by": {"members": entries((2, 1, 1))}}}, "warnings": ["else"]}
+    assert judged(scores, {"net": Claim(10, False)})["warnings"] == ["else"]
+    assert len(judged(scores, {"net": Claim(10, True)})["warnings"]) == 2
+    assert scores["warnings"] == ["else"]
+
+
+@pytest.mark.parametrize(
+    "option", [5, "5", [5], [], [5, 5], [1, 5], [0, 2], [5, True], [2.0, 3], ["5", 10], {"a": 1}, [[5, 10]]]
+)
+def test_sizes_must_make_sense(option):
+    with pytest.raises(InputError, match=r"^sizes must be two or more .* or null .* got") as caught:
+        ensemble_sizes(option)
+    assert str(caught.value).endswith(repr(option))
+
+
+def test_sizes_come_in_any_order():
+    assert ensemble_sizes([20, 5, 10]) == (5, 10, 20)
+    assert ensemble_sizes(None) == ()
+
+
+def of(name, task=None, **options):
+    task = task or Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
+    task = needs(SPECS[name], task)
+    return Corrector(task, Grid.regular(13, 16), SPECS[name] | options, torch.zeros(len(task.static_names), 13, 16))
+
+
+def test_references_are_held_to_the_numbers_of_those_who_were_trained():
+    models = {"raw": of("raw"), "climatology": of("climatology"), "a": of("emos"), "b": of("mlp")}
+    found = claims_of(models, trained := {"a": 20, "b": 10}, (5, 10, 20))
+    assert {name: claim.base for name, claim in found.items()} == {"raw": 10, "climatology": 10} | trained
+    assert [name for name, claim in found.items() if claim.made] == ["raw", "climatology"]
+    assert claims_of({"raw": models["raw"]}, {}, (5, 10)) == {"raw": Claim(5, True)}
+    assert claims_of(models, trained, ()) == {}
+
+
+def test_who_claims():
+    claimed = {name for name in SPECS if claims_of({name: of(name)}, {}, (5, 10))[name].made}
+    assert claimed == {"raw", "climatology", "transformer_independent"}
+    changed = {"head": "normal"}, {"attention": True}
+    assert not any(of("transformer_independent", **change).model.any_size for change in changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("raw", {}),
+        ("climatology", {}),
+        ("transformer_independent", {}),
+        ("transformer_independent", {"mixture": {"gate": "computed"}}),
+        ("transformer_independent", {"embedding": 2, "window": 2}),
+    ],
+    ids=str,
+)
+def test_who_claims_says_of_a_member_what_it_would_say_without_the_others(name, options, toy):
+    torch.manual_seed(0)
+    made = of(name, **options).double().eval()
+    for tensor in (*made.model.parameters(), *([made.model.coefficients] if name == "climatology" else [])):
+        torch.nn.init.normal_(tensor, std=0.2)
+    data = toy(made.task, made.grid, 2, 8)
+    sample = Sample(*(torch.stack(part) for part in zip(*data.samples, strict=True)))
+    sample = sample._replace(**{f: getattr(sample, f).double() for f in ("ensemble", "static", "target")})
+    with torch.no_grad():
+        many, few = (made(sample._replace(ensemble=sample.ensemble[:, :size])) for size in (8, 3))
+    if isinstance(many, Ensemble):
+        many, few = many.members[:3], few.members
+        assert few.std(0).min() > 0
+        torch.testing.assert_close(many, few, rtol=1e-12, atol=1e-12)
+    else:
+        assert torch.equal(many.mean, few.mean)
+        assert torch.equal(many.std, few.std)
