@@ -16,6 +16,7 @@ from models.corrector import Corrector, build_model, needs, reads_moments
 from models.distribution import Normal
 from models.head import GaussianHead
 from models.spatial.gate import SphereGate
+from models.spatial.normalization import BatchNorm2d
 
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(13, 16)
@@ -120,6 +121,35 @@ def test_a_fit_to_moments_is_a_fit_to_members(name, toy):
             found.append(numbers(made.eval().bind(TASK)(sample)))
     assert len(data.samples[0].ensemble) == 2
     torch.testing.assert_close(*found, rtol=0, atol=5e-3)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_are_those_of_finite_differences(name, toy):
+    """Of the CRPS in float64, along a random direction of all weights at once."""
+    model = build_model(SPECS[name], TASK, GRID).double().eval()
+    for layer in model.modules():
+        if isinstance(layer, BatchNorm2d):
+            layer.train()  # then it takes out the biases before it, as their gradients say
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    sample = Sample(*(t.double() if t.is_floating_point() else t for t in batch(toy)))
+    sample = sample._replace(ensemble=(sample.ensemble - 280) / 10, target=(sample.target - 280) / 10)
+    weights = list(model.parameters())
+    start, direction = [w.detach().clone() for w in weights], [torch.randn_like(w) for w in weights]
+
+    def score(step):
+        with torch.no_grad():
+            for weight, one, way in zip(weights, start, direction, strict=True):
+                weight.copy_(one + step * way)
+        return model(sample).crps(sample.target).mean()
+
+    slopes = torch.autograd.grad(score(0.0), weights)
+    expected = sum((slope * way).sum() for slope, way in zip(slopes, direction, strict=True))
+    h = 1e-8  # so small that hardly a ReLU turns
+    with torch.no_grad():
+        found = (score(h) - score(-h)) / (2 * h)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
