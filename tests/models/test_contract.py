@@ -81,6 +81,17 @@ def test_any_grid(name, toy, grid):
         assert numbers(corrector(name, toy, grid, 24)(batch(toy, grid))).shape[-2:] == grid.shape
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_half_a_degree(name, toy):
+    """The grid of ENS-10."""
+    grid = Grid.regular(361, 720)
+    sample = next(batches(toy(TASK, grid, 1, 2), 1))
+    with torch.no_grad():
+        found = numbers(build_model(SPECS[name], TASK, grid).eval()(sample))
+    assert found.shape == (2, 1, 1, *grid.shape)
+    assert torch.isfinite(found).all()
+
+
 def test_values_behind_the_mask_do_not_matter(name, toy):
     sample = batch(toy)
     mask = sample.mask.clone()
