@@ -21,7 +21,7 @@ from evaluation.tables import amount, percent, ratio, subject
 
 BEGIN, END = "<!-- tables: made by `make results` -->", "<!-- end of tables -->"
 NAMES = {
-    "raw": "raw", "climatology": "climatology", "emos": "EMOS", "mlp": "MLP with embedding", "unet": "U-Net",
+    "raw": "raw", "climatology": "climatology", "emos": "EMOS", "mlp": "MLP", "unet": "U-Net",
     "smoe_unet": "SMoE U-Net", "transformer": "transformer",
 }  # fmt: skip
 COMMITTEE = "s"
@@ -50,7 +50,7 @@ class Model:
         """Its name for people."""
         single = self.name.removesuffix(COMMITTEE)
         if self.name not in NAMES and single in NAMES:
-            return f"committee of {NAMES[single]}"
+            return f"committee of {NAMES[single]}s"
         return NAMES.get(self.name, self.name)
 
 
@@ -74,15 +74,19 @@ def models_of(scores: Mapping[str, Any]) -> dict[str, Model]:
 
 
 def chosen(models: Mapping[str, Model], folder: Path) -> str:
-    """Return the model with the lowest mean validation loss, or its committee: the test years must choose nothing."""
+    """Return the model with the lowest mean validation loss, or its committee: the test years must choose nothing.
+
+    A model of fewer seeds than others have may be lucky, and is not chosen.
+    """
 
     def loss(model: Model) -> float:
         files = [folder / run / "metrics.csv" for run in model.runs]
-        if not all(file.exists() for file in files):
-            return np.inf  # nothing was learnt step by step
+        if len(files) < most or not all(file.exists() for file in files):
+            return np.inf  # nothing was learnt step by step, or not often enough
         losses = [np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)[:, 3].min() for file in files]
         return float(np.mean(losses))
 
+    most = max(len(model.runs) for model in models.values())
     best = min(models, key=lambda name: loss(models[name]))
     return best + COMMITTEE if best + COMMITTEE in models else best
 
@@ -121,7 +125,7 @@ def interval(text: str, bounds: tuple[float, float] | None) -> str:
 def steps(scores: Mapping[str, Any], models: Mapping[str, Model]) -> str:
     """Return how much lower the CRPS of each model is than that of others before it, seed by seed.
 
-    These are the model before and the U-Net; of a committee, the model that it is made of.
+    These are the model before and the U-Net; of a committee, the model that it is made of and the committee before.
     """
     lines = ["| CRPS of | minus that of | difference | 95 % intervals of the seeds |", "|---|---|---|---|"]
     committees = {name + COMMITTEE: name for name in models if name + COMMITTEE in models}
@@ -129,7 +133,9 @@ def steps(scores: Mapping[str, Any], models: Mapping[str, Model]) -> str:
     for index, name in enumerate(ladder):
         others = [*ladder[max(index - 1, 0) : index], *(["unet"] if "unet" in ladder[:index] else [])]
         lines += [step(scores, models[name], models[other]) for other in dict.fromkeys(others)]
-    lines += [step(scores, models[committee], models[name]) for committee, name in committees.items()]
+    for index, (committee, single) in enumerate(committees.items()):
+        others = [single, *[*committees][max(index - 1, 0) : index]]
+        lines += [step(scores, models[committee], models[other]) for other in others]
     return "\n".join(lines)
 
 
@@ -154,7 +160,7 @@ def twin(folder: Path) -> tuple[str, dict[str, Any]]:
         "crps": models[best].mean("crps"),
         "captured": models[best].mean("captured"),
         "captured_by_model": {n: m.mean("captured") for n, m in models.items() if n not in ("raw", "climatology")},
-        "captured_by_seed": [entry["captured"] for entry in models[best].entries],
+        "captured_by_seed": [entry["captured"] for entry in models[best.removesuffix(COMMITTEE)].entries],
     }
     return text, figures
 
