@@ -82,9 +82,7 @@ def test_page_and_figures(runs):
     assert "old" not in page
     assert "| U-Net | 0.255 | +36.2 % [33.8, 38.7] | 72.5 % | 75.0, 70.0 | 0.90 |" in page
     assert "| U-Net | MLP | −0.020 | −0.042 to −0.018; −0.022 to +0.002 |" in page
-    assert (
-        "| committee of MLPs | MLP | −0.005 | −0.022 to +0.002; −0.012 to +0.012 |" in page
-    )
+    assert "| committee of MLPs | MLP | −0.005 | −0.022 to +0.002; −0.012 to +0.012 |" in page
     main(runs / "runs", runs / "heat", runs / "results")
     assert (runs / "results.md").read_text() == page, "made twice, it is the same page"
 
