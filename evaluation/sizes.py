@@ -34,13 +34,14 @@ def ensemble_sizes(option: object) -> tuple[int, ...]:
     """
     if option is None:
         return ()
-    numbers = isinstance(option, list) and all(type(size) is int and size >= 2 for size in option)
-    if not numbers or len(set(option)) < max(2, len(option)):  # type: ignore[call-overload, arg-type]
+    given = option if isinstance(option, list) else []
+    sizes = sorted({size for size in given if type(size) is int and size >= 2})
+    if len(sizes) < max(2, len(given)):
         raise InputError(
             f"sizes must be two or more different numbers of members, each at least 2, such as [5,10,20], or null to "
             f"score only all of them; got {option!r}"
         )
-    return tuple(sorted(option))  # type: ignore[call-overload]
+    return tuple(sizes)
 
 
 def claims_of(

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from conf import plain, verb
 from data_pipeline.errors import InputError
 from data_pipeline.sample import Sample
+from models.committee import Committee
 from models.corrector import Corrector
 
 
@@ -41,7 +42,8 @@ def combined(paths: Sequence[Path]) -> Corrector:
     provenance = {key: first.provenance[key] for key in first.provenance if key != "run"}
     provenance["runs"] = [corrector.provenance.get("run") for corrector in correctors]
     committee = Corrector(first.task, first.grid, spec, first.static, provenance)
-    for own, corrector in zip(committee.model.correctors, correctors, strict=True):  # type: ignore[arg-type]
+    assert isinstance(committee.model, Committee)
+    for own, corrector in zip(committee.model.correctors, correctors, strict=True):
         own.load_state_dict(corrector.state_dict())
     committee.eval()
     _try(committee)

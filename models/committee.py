@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -58,12 +57,9 @@ def average(distributions: list[Distribution]) -> Distribution:
     if not others:
         return first
     found = {}
-    for field in fields(first):  # type: ignore[arg-type]
-        one = getattr(first, field.name)
+    for name, one in vars(first).items():
         # From the first, so that what all agree on stays as it is to the last digit.
-        found[field.name] = one + sum((_difference(getattr(o, field.name), one) for o in others), 0) / len(
-            distributions
-        )
+        found[name] = one + sum((_difference(vars(o)[name], one) for o in others), 0) / len(distributions)
     return type(first)(**found)
 
 

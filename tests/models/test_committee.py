@@ -3,10 +3,14 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tiles import FIELDS
+from ranks import together
 
 from data_pipeline.dataset import batches
 from data_pipeline.errors import InputError
@@ -16,6 +20,7 @@ from models.combine import combined
 from models.committee import average
 from models.corrector import Corrector
 from models.distribution import CensoredNormal, Ensemble, Logistic, Normal
+from models.spatial.domain import Domain
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(9, 12)
@@ -51,6 +56,24 @@ def test_the_committee_of_three_is_their_mean_in_physical_units(file_of, toy, tm
     for name in ("mu", "sigma"):
         mean = torch.stack([getattr(forecast, name).double() for forecast in alone]).mean(0)
         torch.testing.assert_close(getattr(together, name).double(), mean, rtol=1e-6, atol=0)
+
+
+def on_tile(rank, path, sample):
+    domain = Domain.split(GRID, 2, 1, rank, dist.group.WORLD)
+    own = sample._replace(**{name: domain.cut(getattr(sample, name)) for name in FIELDS})
+    with torch.no_grad():
+        found = Corrector.load(path).on(domain)(own)
+    return domain.tile, found.mu.numpy()
+
+
+def test_on_tiles_it_says_what_it_says_of_the_whole(file_of, toy, tmp_path):
+    spec = {"_target_": "models.unet.UNet", "width": 4, "depth": 1, "embedding": 2}
+    combined([file_of(f"{seed}", seed, spec) for seed in range(2)]).save(tmp_path / "both")
+    sample = next(batches(toy(TASK, GRID, 4), 4))
+    with torch.no_grad():
+        whole = Corrector.load(tmp_path / "both")(sample).mu.numpy()
+    for (rows, columns), found in together(2, on_tile, tmp_path / "both", sample):
+        np.testing.assert_allclose(found, whole[..., rows, columns], rtol=1e-5, atol=1e-4)
 
 
 def test_quantiles_of_an_average_are_means_of_quantiles():
