@@ -70,7 +70,7 @@ def network(delay: float | None) -> Iterator[None]:
 def measure(rank: int, channels: int) -> dict[tuple[str, int], float]:
     """Time steps on one of two ranks, all ways in turns; return the least milliseconds of each."""
     torch.manual_seed(0)
-    domain = Domain.split(GRID, 2, 1, rank, dist.group.WORLD)
+    domain = Domain.split(GRID, 2, 1, rank, dist.group.WORLD.group_name)
     layer = Conv2d(domain, channels, channels)
     x = torch.randn(1, channels, *domain.own_shape, requires_grad=True)
     ways: dict[tuple[str, int], tuple[bool, float | None]] = {("nothing sent", 0): (False, None)}

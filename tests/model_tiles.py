@@ -111,7 +111,7 @@ def differences(rank, bands, sectors, path, toy, cases):
     """Largest relative differences between tiles and whole: what is fitted, mean, spread, score and gradients."""
     expected, found = torch.load(path), {}
     for name, grid in cases:
-        domain, task = Domain.split(grid, bands, sectors, rank, dist.group.WORLD), needs(SPECS[name], TASK)
+        domain, task = Domain.split(grid, bands, sectors, rank, dist.group.WORLD.group_name), needs(SPECS[name], TASK)
         state, fields, sums = expected[name, str(grid)]
         corrector = fitted(SPECS[name], toy(task, grid, 40), domain)
         pairs = [(corrector.state_dict()[key], value) for key, value in state.items()]

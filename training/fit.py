@@ -13,6 +13,7 @@ from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Samples, Tiers
 from models.corrector import Corrector
 from models.spatial.domain import Domain
+from models.spatial.group import named
 from models.spatial.mesh import Mesh
 
 
@@ -41,7 +42,7 @@ def fitted(
         with Tiers(samples_on(shared.domain), replace(budget, memory=0, disk=0, folder=None)) as samples:
             shared.fit(samples, batch_size)
         corrector.load_state_dict(shared.state_dict())
-    if mesh.everyone is not None:
+    if mesh.everyone:
         for tensor in corrector.state_dict().values():
-            dist.broadcast(tensor, 0, mesh.everyone)  # the same to the last bit
+            dist.broadcast(tensor, 0, named(mesh.everyone))  # the same to the last bit
     return corrector

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from data_pipeline.errors import InputError
+from models.spatial.group import named
 from models.spatial.mesh import Mesh
 from training.schedule import Schedule
 
@@ -49,9 +50,8 @@ class MeshStrategy(DDPStrategy):
     def setup_environment(self) -> None:
         """Let all ranks of each group meet once on their device: NCCL wants all of them at a group's first message."""
         super().setup_environment()
-        for group in (self._mesh.everyone, self._mesh.spatial, self._mesh.alongside):
-            if group is not None:
-                dist.all_reduce(torch.zeros(1, device=self.root_device), group=group)
+        for group in filter(None, (self._mesh.everyone, self._mesh.spatial, self._mesh.alongside)):
+            dist.all_reduce(torch.zeros(1, device=self.root_device), group=named(group))
 
     def _setup_model(self, model: nn.Module) -> Any:
         if not self._sharded:

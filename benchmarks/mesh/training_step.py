@@ -50,7 +50,7 @@ class Step(nn.Module):
 
     def shared(self) -> nn.Module:
         """Return this step with gradients that are averaged over all ranks, where there are several."""
-        if self.module.mesh.everyone is None:
+        if not self.module.mesh.everyone:
             return self
         return DistributedDataParallel(self, init_sync=False, forward_sync_buffers=False, gradient_as_bucket_view=True)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
@@ -34,8 +33,8 @@ class Domain:
     row_cuts: Cuts
     column_cuts: Cuts
     rank: int = 0
-    group: ProcessGroup | None = field(default=None, compare=False, repr=False)
-    everyone: ProcessGroup | None = field(default=None, compare=False, repr=False)
+    group: str = field(default="", compare=False, repr=False)
+    everyone: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, cuts, size in zip(("rows", "columns"), (self.row_cuts, self.column_cuts), self.shape, strict=True):
@@ -57,8 +56,8 @@ class Domain:
         bands: int,
         sectors: int = 1,
         rank: int = 0,
-        group: ProcessGroup | None = None,
-        everyone: ProcessGroup | None = None,
+        group: str = "",
+        everyone: str = "",
     ) -> Domain:
         """Deal out `grid` to `bands` times `sectors` ranks, as evenly as whole rows and columns allow."""
         return cls(grid, _even(grid.shape[0], bands), _even(grid.shape[1], sectors), rank, group, everyone)
@@ -91,13 +90,13 @@ class Domain:
 
     @property
     def sharers(self) -> str:
-        """Name of the group that shares the grid, none for one rank: by names operators of a library know groups."""
-        return self.group.group_name if self.group and self.ranks > 1 else ""
+        """Name of the group that shares the grid, none for one rank."""
+        return self.group if self.ranks > 1 else ""
 
     @property
     def steppers(self) -> str:
         """Name of the group of all ranks that step together, or of those that share the grid if there are no others."""
-        return self.everyone.group_name if self.everyone else self.sharers
+        return self.everyone or self.sharers
 
     def tile_of(self, rank: int) -> tuple[slice, slice]:
         """Return rows and columns of any rank."""

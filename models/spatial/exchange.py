@@ -15,9 +15,9 @@ from weakref import WeakValueDictionary
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from models.spatial.domain import Domain
+from models.spatial.group import named
 from models.spatial.plan import Plan, Windows, make_plan
 
 _sent: Counter[str] | None = None
@@ -175,16 +175,16 @@ class Swap:
     `parcels[q]` (..., n) goes to rank q of the group, and `counts[q]` cells come from there.
     """
 
-    def __init__(self, parcels: list[Tensor], counts: Sequence[int], group: ProcessGroup | None, kind: str) -> None:
+    def __init__(self, parcels: list[Tensor], counts: Sequence[int], group: str, kind: str) -> None:
         like = parcels[0]
         self._received = [like.new_empty(*like.shape[:-1], count) for count in counts]
         # Kept until the end: what is being sent must stay in memory.
         self._messages = []
         for peer, (parcel, place) in enumerate(zip(parcels, self._received, strict=True)):
             if place.numel():
-                self._messages.append(dist.P2POp(dist.irecv, place, group=group, group_peer=peer))
+                self._messages.append(dist.P2POp(dist.irecv, place, group=named(group), group_peer=peer))
             if parcel.numel():
-                self._messages.append(dist.P2POp(dist.isend, parcel.contiguous(), group=group, group_peer=peer))
+                self._messages.append(dist.P2POp(dist.isend, parcel.contiguous(), group=named(group), group_peer=peer))
                 _count(kind, parcel)
         self._works = dist.batch_isend_irecv(self._messages) if self._messages else []
 
@@ -229,7 +229,7 @@ def assemble(tile: Tensor, domain: Domain) -> Tensor:
 @torch.library.custom_op("deepweather::allsum", mutates_args=())
 def _allsum(x: Tensor, group: str) -> Tensor:
     total = x.clone()
-    dist.all_reduce(total, group=dist.distributed_c10d._resolve_process_group(group))  # type: ignore[arg-type]
+    dist.all_reduce(total, group=named(group))
     _count("sum", x)
     return total
 

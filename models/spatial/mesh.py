@@ -11,13 +11,14 @@ the spatial axes. A run of one process is a mesh of one rank, for which nothing 
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch.distributed as dist
 from torch import Tensor
@@ -27,6 +28,7 @@ from data_pipeline.checks import positive
 from data_pipeline.errors import InputError, InterruptedRunError
 from data_pipeline.grid import Grid
 from models.spatial.domain import Domain
+from models.spatial.group import end_groups, named
 from models.spatial.launch import launch, watch_launcher
 from models.spatial.slurm import refuse_without_srun, variables_from_slurm
 
@@ -46,15 +48,15 @@ class Mesh:
     local_ranks: int = 1
     store: Store | None = field(default=None, repr=False)
     """Where ranks leave each other notes."""
-    spatial: ProcessGroup | None = field(default=None, repr=False)
-    """The ranks that share the own samples, one tile each."""
-    alongside: ProcessGroup | None = field(default=None, repr=False)
-    """The ranks that have the same tile of other samples."""
-    everyone: ProcessGroup | None = field(default=None, repr=False)
-    """All ranks; None where there is but one."""
+    spatial: str = field(default="", repr=False)
+    """Name of the group of ranks that share the own samples, one tile each; none of one rank, here and below."""
+    alongside: str = field(default="", repr=False)
+    """Name of the group of ranks that have the same tile of other samples."""
+    everyone: str = field(default="", repr=False)
+    """Name of the group of all ranks."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Mesh:
-        """Return the same: it is frozen, and its process groups cannot be copied with a model."""
+        """Return the same: it is frozen, and its store cannot be copied with a model."""
         return self
 
     @classmethod
@@ -102,26 +104,26 @@ class Mesh:
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of `x` over all ranks, for what is not differentiated."""
-        if self.everyone is None:
+        if not self.everyone:
             return x
         total = x.detach().clone()
-        dist.all_reduce(total, group=self.everyone)
+        dist.all_reduce(total, group=named(self.everyone))
         return total
 
     def broadcast(self, value: Any) -> Any:
         """Return the `value` of the first rank."""
-        if self.everyone is None:
+        if not self.everyone:
             return value
         box = [value]
-        dist.broadcast_object_list(box, 0, self.everyone)
+        dist.broadcast_object_list(box, 0, named(self.everyone))
         return box[0]
 
     def gather(self, value: Any) -> list[Any] | None:
         """Return the values of all ranks in their order on the first one, None on the others."""
-        if self.everyone is None:
+        if not self.everyone:
             return [value]
         values: list[Any] | None = [None] * self.ranks if self.first else None
-        dist.gather_object(value, values, 0, self.everyone)
+        dist.gather_object(value, values, 0, named(self.everyone))
         return values
 
     def once(self, function: Callable[[], Result]) -> Result:
@@ -208,6 +210,7 @@ def _meet(data: int, bands: int, sectors: int, timeout: timedelta) -> Mesh:
             f"the {ranks} ranks of the run could not meet at {place} ({_short(error)}); are all of them started, with "
             "the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and free to reach each other?"
         ) from None
+    atexit.register(end_groups)
     local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     return replace(arranged(data, bands, sectors, timeout), local_rank=local_rank, local_ranks=local_ranks, store=store)
 
@@ -217,17 +220,21 @@ def arranged(data: int, bands: int, sectors: int = 1, timeout: timedelta | None 
     rank, ranks, tiles = dist.get_rank(), data * bands * sectors, bands * sectors
     spatial = _group_of(rank, [list(range(d * tiles, (d + 1) * tiles)) for d in range(data)], timeout)
     alongside = _group_of(rank, [list(range(t, ranks, tiles)) for t in range(tiles)], timeout)
-    return Mesh(data, bands, sectors, rank, rank, ranks, None, spatial, alongside, dist.group.WORLD)
+    return Mesh(data, bands, sectors, rank, rank, ranks, None, spatial, alongside, _everyone())
 
 
-def _group_of(rank: int, members: list[list[int]], timeout: timedelta | None) -> ProcessGroup | None:
-    """Make a group of each list of ranks, which all ranks do alike, and return that of `rank`, None for one alone."""
+def _everyone() -> str:
+    return cast(ProcessGroup, dist.group.WORLD).group_name
+
+
+def _group_of(rank: int, members: list[list[int]], timeout: timedelta | None) -> str:
+    """Make a group of each list of ranks, as all ranks must; return the name of that of `rank`, none for one alone."""
     if len(members[0]) == 1:
-        return None
+        return ""
     if len(members) == 1:
-        return dist.group.WORLD
+        return _everyone()
     groups = [dist.new_group(ranks, timeout=timeout) for ranks in members]
-    return next(group for group, ranks in zip(groups, members, strict=True) if rank in ranks)
+    return next(group.group_name for group, ranks in zip(groups, members, strict=True) if rank in ranks)
 
 
 @contextmanager

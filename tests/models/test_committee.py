@@ -59,7 +59,7 @@ def test_the_committee_of_three_is_their_mean_in_physical_units(file_of, toy, tm
 
 
 def on_tile(rank, path, sample):
-    domain = Domain.split(GRID, 2, 1, rank, dist.group.WORLD)
+    domain = Domain.split(GRID, 2, 1, rank, dist.group.WORLD.group_name)
     own = sample._replace(**{name: domain.cut(getattr(sample, name)) for name in FIELDS})
     with torch.no_grad():
         found = Corrector.load(path).on(domain)(own)

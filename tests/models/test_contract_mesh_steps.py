@@ -54,7 +54,7 @@ def losses(domain, name, dtype, toy, state=None):
 
 
 def on_tiles(rank, bands, sectors, name, dtype, toy, state):
-    return losses(Domain.split(GRID, bands, sectors, rank, dist.group.WORLD), name, dtype, toy, state)[0]
+    return losses(Domain.split(GRID, bands, sectors, rank, dist.group.WORLD.group_name), name, dtype, toy, state)[0]
 
 
 @pytest.mark.parametrize(("name", "dtype", "tolerance"), CASES, ids=str)

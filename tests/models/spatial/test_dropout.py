@@ -51,7 +51,7 @@ def test_nothing_is_dropped_in_evaluation():
 
 
 def own_part(rank, bands, sectors, channels):
-    domain = Domain.split(GRID, bands, sectors, rank, dist.group.WORLD)
+    domain = Domain.split(GRID, bands, sectors, rank, dist.group.WORLD.group_name)
     x = torch.ones(2, 3, *GRID.shape)
     whole = dropped(Dropout(GRID, 0.5, channels), [3, 4], x)
     tile = dropped(Dropout(domain, 0.5, channels), [3, 4], domain.cut(x))

@@ -69,7 +69,7 @@ def domain_of(x, domain):
 
 def adjoint(rank, bands, sectors):
     """<fetch x, y> and <x, fetch' y> over all ranks; what a compiler makes of a layer; what a copy is."""
-    domain = Domain.split(GRIDS["poles"], bands, sectors, rank, dist.group.WORLD)
+    domain = Domain.split(GRIDS["poles"], bands, sectors, rank, dist.group.WORLD.group_name)
     widen = [tuple((a - 2, b + 3) for a, b in pairwise(cuts)) for cuts in (domain.row_cuts, domain.column_cuts)]
     fetch = Exchange(domain, tuple(widen))
     torch.manual_seed(rank)
@@ -98,7 +98,7 @@ def test_backwards_is_the_adjoint_and_a_compiler_passes(request):
 
 
 def whole_again(rank, count):
-    domain = Domain.split(GRIDS["area"], count, 1, rank, dist.group.WORLD)
+    domain = Domain.split(GRIDS["area"], count, 1, rank, dist.group.WORLD.group_name)
     x = torch.randn(3, *domain.shape, generator=torch.Generator().manual_seed(1))
     return torch.equal(assemble(domain.cut(x), domain), x)
 

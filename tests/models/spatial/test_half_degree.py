@@ -19,7 +19,7 @@ NAMES = ("strided conv 3", "transposed conv 3", "batch norm", "mixture")
 
 
 def layers_on_tiles(rank, bands, sectors, path):
-    domain = Domain.split(GRID, bands, sectors, rank, dist.group.WORLD)
+    domain = Domain.split(GRID, bands, sectors, rank, dist.group.WORLD.group_name)
     return {name: differences(domain, name, expected) for name, expected in torch.load(path).items()}
 
 
@@ -54,7 +54,7 @@ def unet(grid, sample, weights):
 
 
 def unet_on_tiles(rank, bands, sectors, path):
-    domain = Domain.split(GRID, bands, sectors, rank, dist.group.WORLD)
+    domain = Domain.split(GRID, bands, sectors, rank, dist.group.WORLD.group_name)
     fields, sums = torch.load(path)
     own_fields, own_sums = unet(domain, cut(forecast(), domain), domain.cut(area(GRID)))
     pairs = [(own, domain.cut(one)) for own, one in zip(own_fields, fields, strict=True)]

@@ -85,6 +85,34 @@ def test_ranks_meet_and_one_speaks(script):
     assert ended(process) == (0, "3 ranks, 3\n", [])
 
 
+def test_threads_of_a_library_end_before_python_does(script):
+    process = script("""
+        import atexit, glob
+
+        def threads():
+            names = [open(f"{task}/comm").read() for task in glob.glob("/proc/self/task/*")]
+            return sum("gloo" in name for name in names)
+
+        mesh.sum(torch.ones(1))
+        before = threads()
+        atexit.register(lambda: mesh.say(f"{before > 0}, {threads()}"))
+    """)
+    assert ended(process) == (0, "True, 0\n", [])
+
+
+@pytest.mark.parametrize(("ending", "code"), [("pass", 0), ("raise InputError('taken')", 2)])
+def test_tensors_that_are_still_under_way_do_no_harm_in_the_end(script, ending, code):
+    # Threads that wait for Python's lock with the last of a tensor, while Python ends: half of the runs were aborted.
+    process = script(f"""
+        import torch.distributed as dist
+        sys.setswitchinterval(100)
+        works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(200)]
+        del works
+        {ending}
+    """)
+    assert ended(process)[::2] == (code, ["error: taken"] * (code == 2))
+
+
 def test_what_all_say_is_said_once_and_what_one_says_is_heard(script):
     process = script("raise InputError('no such file' if mesh.rank else 'it is too small')")
     code, _, lines = ended(process)
@@ -226,7 +254,7 @@ def test_what_is_no_mesh_is_refused(shape):
 
 def test_one_rank_is_no_group():
     with joined([1, 1]) as mesh:
-        assert (mesh.ranks, mesh.first, mesh.everyone) == (1, True, None)
+        assert (mesh.ranks, mesh.first, mesh.everyone) == (1, True, "")
         assert mesh.once(lambda: 7) == 7
         assert mesh.gather("x") == ["x"]
         assert mesh.domain(grid := Grid.regular(9, 12)).own_shape == grid.shape

@@ -13,7 +13,7 @@ from models.spatial.mixture import routing
 
 def bytes_of(rank, bands, sectors, grid, name):
     """Bytes sent by this rank forward and backward."""
-    domain = Domain.split(grid, bands, sectors, rank, dist.group.WORLD)
+    domain = Domain.split(grid, bands, sectors, rank, dist.group.WORLD.group_name)
     layer = LAYERS[name](domain)
     x = torch.ones(3, 2, *domain.own_shape, requires_grad=True)
     with counting() as forward:

@@ -21,7 +21,9 @@ def whole(tmp_path_factory):
 def all_layers(rank, bands, sectors, path):
     expected = torch.load(path)
     return {
-        (title, name): differences(Domain.split(GRIDS[title], bands, sectors, rank, dist.group.WORLD), name, case)
+        (title, name): differences(
+            Domain.split(GRIDS[title], bands, sectors, rank, dist.group.WORLD.group_name), name, case
+        )
         for (title, name), case in expected.items()
     }
 

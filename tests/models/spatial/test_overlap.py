@@ -60,7 +60,7 @@ def on_ranks(rank, bands, sectors):
     """Largest differences to one rank of those that overlap and of those where every second rank does."""
     found = {}
     for title, grid in GRIDS.items():
-        domain = Domain.split(grid, bands, sectors, rank, dist.group.WORLD)
+        domain = Domain.split(grid, bands, sectors, rank, dist.group.WORLD.group_name)
         for case in CONVOLUTIONS:
             one, _ = differentiated(layer_on(grid, *case), field_on(Domain.of(grid)))
             _, least = differentiated(layer_on(domain, *case), field_on(domain))
@@ -83,7 +83,7 @@ def test_overlapped_convolutions_give_the_numbers_of_one_rank_for_the_same_bytes
 
 
 def domain_here(rank):
-    return Domain.split(GRIDS["poles"], 2, 2, rank, dist.group.WORLD)
+    return Domain.split(GRIDS["poles"], 2, 2, rank, dist.group.WORLD.group_name)
 
 
 def without_some_gradients(rank):

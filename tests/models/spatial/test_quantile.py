@@ -28,7 +28,7 @@ SHARES = (0.0, 0.3, 0.5, 0.77, 0.999)
 
 
 def on_tiles(rank, bands, sectors):
-    domain = Domain.split(Grid.regular(29, 50), bands, sectors, rank, dist.group.WORLD)
+    domain = Domain.split(Grid.regular(29, 50), bands, sectors, rank, dist.group.WORLD.group_name)
     x = torch.rand(3, 2, 29, 50, generator=torch.Generator().manual_seed(0)) ** 4
     with counting() as sent:
         found = [quantile(domain.cut(x), share, domain).tolist() for share in SHARES]
