@@ -3,13 +3,14 @@
 Mean and spread of the ensemble enter a small regression of its own at every cell and lead time (Gneiting et
 al. 2005, doi:10.1175/MWR2904.1): `fit_emos` and `predict_emos` on bare arrays, `EMOS` as a model. Members are
 taken as exchangeable: one coefficient for the mean of all, none for each, so that any number of them in any
-order will do. `fit_trailing` learns from the latest cases only.
+order will do. `fit_partly_shared` lets cells borrow from each other, `fit_trailing` learns from the latest cases only.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,12 @@ from models.regression import Regression, cell_blocks
 from models.season import YEAR, day_of_year, season
 from models.spatial.domain import Domain
 from models.spatial.exchange import assemble
+
+PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""How far from the coefficients of all cells to its own a cell may go."""
+FOLDS = 4
+"""Stretches of time that are held out to find out."""
+PARTLY = "partly"
 
 
 def coefficient_names(regression: Regression, seasonal: bool) -> tuple[str, ...]:
@@ -108,6 +115,48 @@ def predict_emos(
     return regression.predict(coefficients, [torch.ones_like(mean), mean, *season], [torch.ones_like(std), std], lower)
 
 
+def fit_partly_shared(
+    regression: Regression,
+    mean: Tensor,
+    std: Tensor,
+    truth: Tensor,
+    season: Sequence[Tensor] = (),
+    *,
+    lower: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """Return coefficients (P, K) between those that all cells share and those of each cell, for few cases.
+
+    θ_k = θ + w (θ_k' - θ), with the one w of `PARTS` for all cells whose forecasts of held-out stretches of time score
+    best: none is fitted to more of the noise than pays. Arguments are those of `fit_emos`, the N cases in order of
+    time. A cell that has too few for coefficients of its own has those of all.
+    """
+
+    def both(cases: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the coefficients (P, 1) of all cells and those (P, K) of each, from some cases."""
+        m, s, y = (values.expand_as(truth)[cases] for values in (mean, std, truth))
+        terms = [term[cases] for term in season]
+        common = fit_emos(regression, m, s, y, terms, lower=lower, shared=True, weight=weight)
+        own = fit_emos(regression, m, s, y, terms, lower=lower)
+        return common, torch.where(own.isnan(), common, own)
+
+    area = torch.ones(truth.shape[1]) if weight is None else weight
+    fold = torch.arange(len(truth), device=truth.device) * FOLDS // len(truth)
+    scores = truth.new_zeros(len(PARTS), dtype=torch.float64)
+    for out in (fold == k for k in range(FOLDS)):
+        common, own = both(~out)
+        for cells in cell_blocks(truth.shape[1], int(out.sum())):
+            m, s, y = (values.expand_as(truth)[out][:, cells] for values in (mean, std, truth))
+            bound = None if lower is None else lower[cells]
+            y = y if bound is None else y.maximum(bound)
+            for i, part in enumerate(PARTS):
+                found = common.lerp(own[:, cells], part)[:, None]
+                forecast = predict_emos(regression, found, m, s, [term[out] for term in season], bound)
+                scores[i] += (regression.loss(forecast, y) * area[cells]).nansum()
+    common, own = both(torch.ones_like(fold, dtype=torch.bool))
+    return common.lerp(own, PARTS[int(scores.argmin())])
+
+
 def fit_trailing(
     regression: Regression,
     mean: Tensor,
@@ -142,7 +191,8 @@ class EMOS(nn.Module):
 
     Unfitted, and at cells without truth, it has the ensemble's own mean and standard deviation. `seasonal`
     lets the bias follow the year; so does `window`, and with it all other coefficients. `shared` takes one set of
-    coefficients for the whole globe. `family`, `scale` and `score` are those of `Regression`; `lower` is the value
+    coefficients for the whole globe, or, if `partly`, lets each cell depart from it as far as held-out cases advise
+    (`fit_partly_shared`). `family`, `scale` and `score` are those of `Regression`; `lower` is the value
     below which nothing of a bounded family lies, in the target's units.
 
     The window is one of the calendar: the coefficients of a day are fitted to the cases of all training years
@@ -165,7 +215,7 @@ class EMOS(nn.Module):
         seasonal: bool = True,
         scale: str = "quadratic",
         score: str = "crps",
-        shared: bool = False,
+        shared: bool | str = False,
         lower: float | None = None,
         window: int | None = None,
     ) -> None:
@@ -174,6 +224,8 @@ class EMOS(nn.Module):
             whole("model.window", window, 1, 182)
             if seasonal:
                 raise InputError(f"model.window={window} follows the year as model.seasonal does; set seasonal=false")
+        if type(shared) is not bool and shared != PARTLY:
+            raise InputError(f"model.shared must be true, false or {PARTLY}, got {shared!r}")
         self.window = window
         self.regression = Regression(family, scale, score)
         self.regression.check_lower(lower)
@@ -181,7 +233,7 @@ class EMOS(nn.Module):
         self._domain = Domain.of(grid)
         self._targets, self._lower = list(task.target_channels), lower
         raw = raw_coefficients(self.regression, seasonal)
-        L, T, cells = len(task.lead_times), len(task.targets), (1, 1) if shared else grid.shape
+        L, T, cells = len(task.lead_times), len(task.targets), (1, 1) if shared is True else grid.shape
         self.windows = 1 if window is None else min(365, round(2 * YEAR / window))
         self.register_buffer("coefficients", raw.view(-1, 1, 1, 1).expand(L * self.windows, -1, T, *cells).clone())
         self.register_buffer("lower", None if lower is None else torch.full((T, *grid.shape), float(lower)))
@@ -191,7 +243,8 @@ class EMOS(nn.Module):
     def forward(self, sample: Sample) -> LocationScale:
         """Return the corrected distribution over (B, T, H, W)."""
         mean, std, terms = self._predictors(sample)
-        lead, table = lead_index(sample.lead_time, self._task) * self.windows, self._here(self.coefficients).to(mean)
+        table = (self.coefficients if self.shared is True else self._domain.cut(self.coefficients)).to(mean)
+        lead = lead_index(sample.lead_time, self._task) * self.windows
         if self.window is None:
             coefficients = table[lead]
         else:
@@ -210,9 +263,11 @@ class EMOS(nn.Module):
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample]) -> None:
         """Fit all cells to the training samples, which are read once; 12 bytes per case stay in memory."""
-        for lead, (days, mean, std, truth, *terms) in enumerate(gather(batches, self._task, self._case)):
+        for lead, (time, *fields) in enumerate(gather(batches, self._task, self._case)):
+            order = time.argsort(stable=True) if self.shared == PARTLY else slice(None)
+            days, mean, std, truth, *terms = (values[order] for values in fields)
             if self.shared:
-                # All cells in one regression: every rank has to see them.
+                # What all cells share, every rank works out by itself.
                 mean, std, truth = (assemble(values, self._domain) for values in (mean, std, truth))
             rows = self.coefficients[lead * self.windows : (lead + 1) * self.windows]
             self._fit(rows, mean, std, truth, terms)
@@ -227,24 +282,18 @@ class EMOS(nn.Module):
         """Put the coefficients of these cases into all `rows` (D, P, T, H, W), where there are any."""
         # One set of coefficients for the whole globe is still one for each target.
         for t in range(len(self._targets)):
-            found = fit_emos(
-                self.regression,
-                mean[:, t].flatten(1),
-                std[:, t].flatten(1),
-                truth[:, t].flatten(1),
-                [term.flatten(1) for term in terms],
-                lower=None if self.lower is None else self._here(self.lower)[t].flatten(),
-                shared=self.shared,
-                weight=self._area.flatten() if self.shared else None,
-            )
-            known = rows[:, :, t]
-            found = found.view(*self._here(known).shape[1:]).to(known)
-            found = found if self.shared else assemble(found, self._domain)
+            m, s, y = (values[:, t].flatten(1) for values in (mean, std, truth))
+            flat, lower = [term.flatten(1) for term in terms], None if self.lower is None else self.lower[t]
+            known, area = rows[:, :, t], self._area.flatten()
+            if self.shared:
+                fit = fit_partly_shared if self.shared == PARTLY else partial(fit_emos, shared=True)
+                lower = None if lower is None else lower.flatten()
+                found = fit(self.regression, m, s, y, flat, lower=lower, weight=area).view(known.shape[1:])
+            else:
+                lower = None if lower is None else self._domain.cut(lower).flatten()
+                found = fit_emos(self.regression, m, s, y, flat, lower=lower)
+                found = assemble(found.unflatten(1, self._domain.own_shape), self._domain)
             known.copy_(torch.where(found.isnan(), known, found))
-
-    def _here(self, coefficients: Tensor) -> Tensor:
-        """Return the part of what is fitted together: the own tile, unless all cells share their coefficients."""
-        return coefficients if self.shared else self._domain.cut(coefficients)
 
     def _predictors(self, sample: Sample) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return ensemble mean and standard deviation (B, T, H, W) and the season's terms (B, 1, 1, 1)."""
@@ -263,4 +312,4 @@ class EMOS(nn.Module):
         """Return what a fit needs of a batch; the truth is NaN where it or a member is missing."""
         mean, std, terms = self._predictors(sample)
         truth = sample.target.masked_fill(~sample.mask[:, self._targets], torch.nan)
-        return self._days(sample), mean, std, truth, *terms
+        return sample.init_time, self._days(sample), mean, std, truth, *terms

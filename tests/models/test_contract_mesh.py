@@ -3,6 +3,8 @@
 import pytest
 from model_tiles import CASES, assert_same, work_out
 
+from data_pipeline.grid import Grid
+
 BANDS, SECTORS, BLOCKS = [(2, 1), (3, 1), (4, 1)], [(1, 2), (1, 3), (1, 4)], [(2, 2)]
 
 
@@ -14,4 +16,9 @@ def whole(tmp_path_factory, toy):
 
 @pytest.mark.parametrize("mesh", BANDS + SECTORS + BLOCKS, ids=lambda mesh: f"{mesh[0]}x{mesh[1]}")
 def test_tiles_give_the_numbers_of_the_whole(mesh, whole, toy):
-    assert_same(mesh, whole, toy)
+    assert_same(mesh, whole, toy, CASES)
+
+
+def test_what_cells_share_in_part_is_fitted_alike_on_tiles(tmp_path, toy):
+    cases = [("emos of partly one set", Grid.regular(7, 12))]
+    assert_same((2, 2), work_out(tmp_path / "tensors.pt", toy, cases), toy, cases)

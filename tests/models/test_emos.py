@@ -13,7 +13,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
 from models import regression as regression_module
 from models.distribution import Ensemble
-from models.emos import EMOS, coefficient_names, fit_emos, raw_coefficients
+from models.emos import EMOS, coefficient_names, fit_emos, fit_partly_shared, predict_emos, raw_coefficients
 from models.regression import Regression
 from models.season import day_harmonics, season
 
@@ -278,6 +278,57 @@ def test_shared_model_counts_cells_by_their_area():
     cases = [field.flatten(1).double() for field in (mean, std, batch.target[:, 0])]
     expected = fit_emos(Regression(), *cases, shared=True, weight=area)
     torch.testing.assert_close(model.coefficients[0, :, 0, 0].double(), expected, rtol=0, atol=1e-5)
+
+
+def cells_that_differ(by, cases, seed):
+    """Ensemble mean, std and truth of 40 cells whose offsets differ by so much, in a second half of the cases anew."""
+    generator = torch.Generator().manual_seed(seed)
+    mean, noise = torch.randn(2, 2 * cases, 40, generator=generator, dtype=torch.float64)
+    std = torch.rand(2 * cases, 40, generator=generator, dtype=torch.float64) + 0.5
+    offset = by * torch.randn(40, generator=generator, dtype=torch.float64)
+    return [values.split(cases) for values in (mean, std, offset + mean + std * noise)]
+
+
+@pytest.mark.parametrize("scale", ["quadratic", "log"])
+def test_cells_depart_from_what_they_share_as_far_as_it_pays(scale):
+    form = Regression(scale=scale)
+    for by, cases, kept in ((0, 12, True), (5, 100, False)):
+        (m, _), (s, _), (y, _) = cells_that_differ(by, cases, seed=20)
+        expected = fit_emos(form, m, s, y, shared=kept).expand(-1, 40)
+        torch.testing.assert_close(fit_partly_shared(form, m, s, y), expected, rtol=0, atol=1e-12)
+    # Where cells differ a little and cases are few, the middle is better than either end, in cases not seen before.
+    m, s, y = cells_that_differ(0.4, 16, seed=21)
+    fits = (
+        fit_partly_shared(form, m[0], s[0], y[0]),
+        *(fit_emos(form, m[0], s[0], y[0], shared=v) for v in (True, False)),
+    )
+    partly, *ends = (float(predict_emos(form, c[:, None], m[1], s[1]).crps(y[1]).mean()) for c in fits)
+    assert partly < min(ends)
+
+
+def test_a_cell_of_few_cases_has_the_coefficients_of_all():
+    (m, _), (s, _), (y, _) = cells_that_differ(5, 100, seed=22)
+    y[5:, 7] = torch.nan
+    found = fit_partly_shared(Regression(), m, s, y)
+    assert fit_emos(Regression(), m, s, y)[:, 7].isnan().all()
+    torch.testing.assert_close(found[:, 7:8], fit_emos(Regression(), m, s, y, shared=True))
+
+
+def test_partly_shared_model_fits_each_target_and_lead():
+    task = task_of(targets=(T2M, Z500), leads=(24, 48))
+    batch = forecasts(120, task, seed=23)
+    order = torch.randperm(len(batch.target), generator=torch.Generator().manual_seed(0))
+    model, shuffled = (EMOS(task, GRID, seasonal=False, shared="partly") for _ in range(2))
+    model.fit([batch])
+    shuffled.fit([Sample(*(tensor[order] for tensor in batch))])
+    torch.testing.assert_close(shuffled.coefficients, model.coefficients, rtol=0, atol=1e-5)
+    lead, ensemble = batch.lead_time == 48, batch.ensemble[:, :, task.target_channels[1]]
+    cases = [v[lead].flatten(1).double() for v in (ensemble.mean(1), ensemble.std(1), batch.target[:, 1])]
+    area = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).flatten()
+    expected = fit_partly_shared(Regression(), *cases, weight=area)
+    torch.testing.assert_close(model.coefficients[1, :, 1].flatten(1).double(), expected, rtol=0, atol=1e-5)
+    with pytest.raises(InputError, match=r"model\.shared must be true, false or partly, got 'part'"):
+        EMOS(task, GRID, shared="part")
 
 
 def test_batches_and_blocks_do_not_matter(monkeypatch):
