@@ -26,7 +26,7 @@ TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
 ODD, COARSE = Grid.regular(29, 50), Grid.regular(37, 72)
 """Rows and columns that no mesh divides, also at half the resolution; and 5 degrees."""
 NETWORKS = [name for name, spec in SPECS.items() if [*build_model(spec, needs(spec, TASK), ODD).parameters()]]
-CASES = [(name, ODD) for name in SPECS] + [(name, COARSE) for name in NETWORKS]
+CASES, MORE = [(name, ODD) for name in SPECS], [(name, COARSE) for name in NETWORKS]
 SPECS["emos of partly one set"] = SHIPPED["emos"] | {"shared": "partly"}
 """Not in the cases: every rank makes all of its five fits."""
 FIELDS = ("ensemble", "mask", "static", "target")

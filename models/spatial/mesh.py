@@ -257,8 +257,11 @@ def _telling_of_lost_ranks() -> Iterator[None]:
 
 
 def _lost(what: str, error: BaseException) -> NoReturn:
+    # How a connection ended, each rank tells in other words; they mean the same, and what all say is said once.
+    ended = re.search("connection (closed|reset)|broken pipe", str(error), re.IGNORECASE)
+    detail = "" if ended else f" ({_short(error)})"
     raise InterruptedRunError(
-        f"another rank of the mesh {what} ({_short(error)}); see what it said itself, then run the same command again"
+        f"another rank of the mesh {what}{detail}; see what it said itself, then run the same command again"
     ) from error
 
 

@@ -280,5 +280,5 @@ def test_rain_of_the_south_asian_monsoon_does_no_harm(samples):
     assert (raw, climatology) == (pytest.approx(257.18, abs=0.01), pytest.approx(63.97, abs=0.01))
     assert data.score(None) < climatology
     assert data.score(Boosting(Regression(scale="log"), rate=0.5, steps=5, folds=3)) < climatology
-    some = range(2, 30, 6)  # of all 30 years it is 62.94, after a minute
+    some = range(2, 30, 9)  # of all 30 years it is 62.94, after a minute
     assert data.score(None, partly=True, years=some) < np.mean([each[year] for year in some])
