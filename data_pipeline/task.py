@@ -11,12 +11,14 @@ from data_pipeline.errors import InputError
 UNITS = {
     "z": "m² s⁻²", "t": "K", "u": "m s⁻¹", "v": "m s⁻¹", "q": "kg kg⁻¹", "w": "Pa s⁻¹", "d": "s⁻¹",
     "sst": "K", "tcw": "kg m⁻²", "tcwv": "kg m⁻²", "cp": "m", "msl": "Pa", "tcc": "1", "10u": "m s⁻¹",
-    "10v": "m s⁻¹", "2t": "K", "tp": "m", "skt": "K",
+    "10v": "m s⁻¹", "2t": "K", "tp": "m", "skt": "K", "10si": "m s⁻¹", "10fg": "m s⁻¹", "i10fg": "m s⁻¹",
+    "100si": "m s⁻¹", "2d": "K", "mx2t": "K", "mn2t": "K", "lsp": "m", "ssrd": "J m⁻²", "swh": "m",
 }  # fmt: skip
-BOUNDS = {
-    "q": (0.0, None), "tcw": (0.0, None), "tcwv": (0.0, None), "cp": (0.0, None), "tp": (0.0, None),
-    "tcc": (0.0, 1.0), "t": (0.0, None), "2t": (0.0, None), "skt": (0.0, None), "sst": (0.0, None),
-}  # fmt: skip
+NEVER_NEGATIVE = (
+    "q", "tcw", "tcwv", "cp", "tp", "lsp", "ssrd", "swh", "10si", "10fg", "i10fg", "100si",
+    "t", "2t", "skt", "sst", "2d", "mx2t", "mn2t",
+)  # fmt: skip
+BOUNDS: dict[str, tuple[float, float | None]] = dict.fromkeys(NEVER_NEGATIVE, (0.0, None)) | {"tcc": (0.0, 1.0)}
 
 POSITION = ("sin_latitude", "cos_latitude_cos_longitude", "cos_latitude_sin_longitude")
 """Static fields that every grid provides by itself: the point on the unit sphere."""

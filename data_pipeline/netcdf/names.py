@@ -58,6 +58,22 @@ PARAMETERS = {
     "2t": Parameter("K", "2 metre temperature", "t2m T2M 2T 2m_temperature"),
     "2d": Parameter("K", "2 metre dewpoint temperature", "d2m D2M 2D 2m_dewpoint_temperature"),
     "skt": Parameter("K", "Skin temperature", "SKT skin_temperature", "surface_temperature"),
+    "10si": Parameter("m s**-1", "10 metre wind speed", "si10 SI10 10m_wind_speed"),
+    "100si": Parameter("m s**-1", "100 metre wind speed", "si100 SI100 100m_wind_speed"),
+    "10fg": Parameter("m s**-1", "Maximum 10 metre wind gust since previous post-processing", "fg10 FG10"),
+    "i10fg": Parameter("m s**-1", "Instantaneous 10 metre wind gust", "I10FG instantaneous_10m_wind_gust"),
+    "mx2t": Parameter("K", "Maximum temperature at 2 metres since previous post-processing", "MX2T"),
+    "mn2t": Parameter("K", "Minimum temperature at 2 metres since previous post-processing", "MN2T"),
+    "lsp": Parameter(
+        "m", "Large-scale precipitation", "LSP large_scale_precipitation",
+        "lwe_thickness_of_stratiform_precipitation_amount",
+    ),
+    "ssrd": Parameter(
+        "J m**-2", "Surface short-wave (solar) radiation downwards", "SSRD surface_solar_radiation_downwards"
+    ),
+    "swh": Parameter(
+        "m", "Significant height of combined wind waves and swell", "SWH", "sea_surface_wave_significant_height"
+    ),
     "lsm": Parameter("(0 - 1)", "Land-sea mask", "LSM land_sea_mask", "land_binary_mask land_area_fraction"),
     "ci": Parameter("(0 - 1)", "Sea ice area fraction", "CI siconc sea_ice_cover", "sea_ice_area_fraction"),
 }  # fmt: skip
