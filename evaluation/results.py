@@ -17,12 +17,12 @@ from xml.etree import ElementTree
 import numpy as np
 
 from data_pipeline.files import atomic_write
-from evaluation.tables import amount, percent, ratio, subject
+from evaluation.tables import CLAIM, VERDICT, amount, percent, ratio, subject
 
 BEGIN, END = "<!-- tables: made by `make results` -->", "<!-- end of tables -->"
 NAMES = {
     "raw": "raw", "climatology": "climatology", "emos": "EMOS", "mlp": "MLP", "unet": "U-Net",
-    "smoe_unet": "SMoE U-Net", "transformer": "transformer",
+    "smoe_unet": "SMoE U-Net", "transformer": "transformer", "independent": "independent transformer",
 }  # fmt: skip
 COMMITTEE = "s"
 """What the name of a committee has more than that of the model of its seeds: `unet-0`, `unet-1`, `unets`."""
@@ -165,6 +165,29 @@ def twin(folder: Path) -> tuple[str, dict[str, Any]]:
     return text, figures
 
 
+def by_size(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the section on other numbers of members than those of the training, and who keeps the claim to pass."""
+    scores = json.loads((folder / "scores.json").read_text("utf-8"))
+    sizes = list(scores["models"]["raw"]["by"]["members"])
+    columns = [f"{kind} of {size}" for kind in ("fair CRPS", "spread/error") for size in sizes]
+    lines = [f"| model | {' | '.join(columns)} | claims | holds |", "|---" * (len(columns) + 3) + "|"]
+    figures = {}
+    for name, model in models_of(scores).items():
+        (entry,) = model.entries
+        entries, gate = entry["by"]["members"].values(), entry["gate"]
+        crps, spread = (amount(e["crps_fair"], scores) for e in entries), (ratio(e["spread_skill"]) for e in entries)
+        cells = [
+            model.label,
+            *crps,
+            *spread,
+            CLAIM[gate["claimed"]],
+            ", ".join([VERDICT[gate["holds"]], *gate["faults"]]),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+        figures[name] = {"claims": gate["claimed"], "holds": gate["holds"]}
+    return f"### {subject(scores)}, by number of members ({scores['units']})\n\n" + "\n".join(lines), figures
+
+
 def properties(file: Path, prefix: str) -> dict[str, float]:
     """Return the figures that tests have left in their report (JUnit's XML), by what their name has after `prefix`."""
     found = {p.attrib["name"]: float(p.attrib["value"]) for p in ElementTree.parse(file).iter("property")}
@@ -185,13 +208,17 @@ def main(runs: Path, heat: Path, results: Path) -> None:
     """Write `results`.md and `results`.json."""
     sections = {task: twin(runs / task) for task in ("t2m", "t850", "z500")}
     figures: dict[str, Any] = {"twin": {task: found for task, (_, found) in sections.items()}}
+    texts = [text for text, _ in sections.values()]
+    if (runs / "sizes" / "scores.json").exists():
+        text, figures["sizes"] = by_size(runs / "sizes")
+        texts.append(text)
     if exams := sorted(heat.glob("smoe-*/exam.json")):
         figures["smoe_heat"] = {"within_1pct": [json.loads(file.read_text())["within"] for file in exams]}
     if (published := runs / "published.xml").exists():
         crps = properties(published, "dillingen.")
         figures["dillingen"] = {"crps": min(crps.values())} | crps
     page = results.with_suffix(".md")
-    text = replaced(page.read_text("utf-8"), "\n\n".join(text for text, _ in sections.values()))
+    text = replaced(page.read_text("utf-8"), "\n\n".join(texts))
     with atomic_write(page, "w") as file:
         file.write(text)
     with atomic_write(results.with_suffix(".json"), "w") as file:

@@ -87,6 +87,34 @@ def test_page_and_figures(runs):
     assert (runs / "results.md").read_text() == page, "made twice, it is the same page"
 
 
+def test_numbers_of_members(runs):
+    found = scores()
+    for name in [*found["models"]]:
+        if name.endswith("-1"):
+            del found["models"][name]
+        else:
+            by = {size: {"crps_fair": CRPS[name] / int(size), "spread_skill": 0.9} for size in ("1", "2")}
+            gate = {
+                "claimed": name == "raw",
+                "base": 2,
+                "holds": name != "emos",
+                "faults": ["worse"] * (name == "emos"),
+            }
+            found["models"][name] |= {"by": {"members": by}, "gate": gate}
+    (runs / "runs/sizes").mkdir()
+    (runs / "runs/sizes/scores.json").write_text(json.dumps(found))
+    main(runs / "runs", runs / "heat", runs / "results")
+    page = (runs / "results.md").read_text()
+    assert (
+        "| model | fair CRPS of 1 | fair CRPS of 2 | spread/error of 1 | spread/error of 2 | claims | holds |" in page
+    )
+    assert "| raw | 0.400 | 0.200 | 0.90 | 0.90 | yes | yes |" in page
+    assert "| EMOS | 0.300 | 0.150 | 0.90 | 0.90 | no | no, worse |" in page
+    figures = json.loads((runs / "results.json").read_text())["sizes"]
+    assert figures["emos"] == {"claims": False, "holds": False}
+    assert figures["raw"] == {"claims": True, "holds": True}
+
+
 def test_what_was_not_run_is_not_said(runs):
     main(runs / "runs", runs / "heat", runs / "results")
     assert set(json.loads((runs / "results.json").read_text())) == {"twin"}
