@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ class Corrector(nn.Module):
         if callable(normalise := getattr(self.model, "normalise", None)):
             normalise(*self.normalizer.target_scaling)
         if callable(fit := getattr(self.model, "fit", None)):
-            fit(self.normalizer(batch) for batch in batches(dataset, batch_size))
+            fit(Passes(lambda: map(self.normalizer, batches(dataset, batch_size))))
 
     def save(self, path: str | Path) -> None:
         """Write the one file."""
@@ -141,6 +142,16 @@ class Corrector(nn.Module):
             model = type(corrector.model).__name__
             raise InputError(f"{path} holds a model {model} of another version of this; train it again") from None
         return corrector.eval()
+
+
+@dataclass(frozen=True)
+class Passes(Iterable[Sample]):
+    """Training samples that may be gone through as often as a model has things to learn."""
+
+    begin: Callable[[], Iterator[Sample]]
+
+    def __iter__(self) -> Iterator[Sample]:
+        return self.begin()
 
 
 def reference(name: str, task: Task, grid: Grid | Domain, years_of: Callable[[Task], ForecastDataset]) -> Corrector:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,44 +16,45 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import FAMILIES, Bernstein, CensoredShiftedGamma, Distribution, LocationScale, Normal
 from models.distribution.location_scale import Bounded
-from models.features import SMALLEST_SPREAD, spread
 from models.spatial.domain import Domain
 from models.spatial.exchange import assemble
 from models.standard import SQRT_2PI
+from models.start import Start, start_for
 
 HEADS = (*FAMILIES, "censored_shifted_gamma", "bernstein")
 """The kinds of heads by the name that configurations use."""
 
 
-def head_for(kind: str, task: Task, grid: Grid | Domain) -> Head:
-    """Return the head of the name `kind`, one of `HEADS`."""
+def head_for(kind: str, task: Task, grid: Grid | Domain, start: dict[str, Any] | None = None) -> Head:
+    """Return the head of the name `kind`, one of `HEADS`, on the start that `start_for` makes of the options."""
     one_of("model.head", kind, HEADS)
+    begin = start_for(start, task, grid)
     if kind == "bernstein":
-        return BernsteinHead(task)
+        return BernsteinHead(task, start=begin)
     if kind == "censored_shifted_gamma":
-        return GammaHead(task, grid)
+        return GammaHead(task, grid, begin)
     family = FAMILIES[kind]
-    return BoundedHead(task, grid, family) if issubclass(family, Bounded) else LocationScaleHead(task, family)
+    if issubclass(family, Bounded):
+        return BoundedHead(task, grid, family, begin)
+    return LocationScaleHead(task, family, begin)
 
 
 class Head(nn.Module):
-    """Turns `count` maps, some for each target, and the ensemble's mean m and spread s into a distribution.
+    """Turns `count` maps, some for each target, and mean m and spread s of the `start` into a distribution.
 
-    Zero maps are the raw ensemble as a distribution of this kind, where all training starts.
+    Zero maps are the start, by default the raw ensemble, as a distribution of this kind, where all training starts.
     """
 
-    def __init__(self, task: Task, maps: int) -> None:
+    def __init__(self, task: Task, maps: int, start: Start | None = None) -> None:
         super().__init__()
-        self._targets, self._maps = list(task.target_channels), maps
+        self.start, self._maps = start or Start(task), maps
         self.count = maps * len(task.targets)
 
     def forward(self, output: Tensor, sample: Sample) -> Distribution:
         """Return the distribution over (B, T, H, W) for network output (B, count, H, W)."""
-        members = sample.ensemble[:, :, self._targets]
-        s = torch.sqrt(spread(members).square() + SMALLEST_SPREAD**2)
         # Scores are never taken in half precision.
         output = output.to(torch.promote_types(output.dtype, torch.float32))
-        return self.distribution(members.mean(1), s, *output.chunk(self._maps, dim=1))
+        return self.distribution(*self.start(sample), *output.chunk(self._maps, dim=1))
 
     def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> Distribution:
         """Return the distribution for mean, spread and maps o₀, o₁, ..., (B, T, H, W) each."""
@@ -59,13 +62,18 @@ class Head(nn.Module):
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
         """Learn the units (x - location)/scale in which samples will come, if they matter."""
+        self.start.normalise(location, scale)
+
+    def fit(self, batches: Iterable[Sample]) -> None:
+        """Fit the start to the training samples, if there is something to fit."""
+        self.start.fit(batches)
 
 
 class LocationScaleHead(Head):
     """μ = m + s o₀, σ = s exp(o₁)/ς, where ς is the standard deviation of the family's standard distribution."""
 
-    def __init__(self, task: Task, family: type[LocationScale]) -> None:
-        super().__init__(task, 2)
+    def __init__(self, task: Task, family: type[LocationScale], start: Start | None = None) -> None:
+        super().__init__(task, 2, start)
         self._family = family
 
     def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> LocationScale:
@@ -87,12 +95,15 @@ class GaussianHead(LocationScaleHead):
 class BoundedHead(LocationScaleHead):
     """The same for a family that has nothing below the targets' physical bounds."""
 
-    def __init__(self, task: Task, grid: Grid | Domain, family: type[LocationScale]) -> None:
-        super().__init__(task, family)
+    def __init__(
+        self, task: Task, grid: Grid | Domain, family: type[LocationScale], start: Start | None = None
+    ) -> None:
+        super().__init__(task, family, start)
         self.bound = LowerBound(task, grid)
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Move the bound into these units."""
+        """Move bounds into these units."""
+        super().normalise(location, scale)
         self.bound.normalise(location, scale)
 
     def _arguments(self, m: Tensor, s: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
@@ -110,12 +121,13 @@ class GammaHead(Head):
     FARTHEST = 300.0
     """Standard deviations between beginning and mean at most; the skewness is less than 0.007 then."""
 
-    def __init__(self, task: Task, grid: Grid | Domain) -> None:
-        super().__init__(task, 3)
+    def __init__(self, task: Task, grid: Grid | Domain, start: Start | None = None) -> None:
+        super().__init__(task, 3, start)
         self.bound = LowerBound(task, grid)
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Move the bound into these units."""
+        """Move bounds into these units."""
+        super().normalise(location, scale)
         self.bound.normalise(location, scale)
 
     def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> CensoredShiftedGamma:
@@ -139,9 +151,9 @@ class BernsteinHead(Head):
 
     steps: Tensor
 
-    def __init__(self, task: Task, degree: int = 12) -> None:
+    def __init__(self, task: Task, degree: int = 12, start: Start | None = None) -> None:
         whole("degree", degree, 1)
-        super().__init__(task, degree + 1)
+        super().__init__(task, degree + 1, start)
         steps = torch.tensor(normal_coefficients(degree)).diff()
         self.register_buffer("steps", steps.to(torch.get_default_dtype()), persistent=False)
 

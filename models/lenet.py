@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 from torch import Tensor, nn
 
 from data_pipeline.checks import between, whole
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.distribution import Distribution
-from models.features import Features
-from models.head import head_for, silent
+from models.head import silent
+from models.network import Network
 from models.spatial.convolution import Conv2d
 from models.spatial.domain import Domain
 from models.spatial.dropout import Dropout
 
 
-class LeNet(nn.Module):
+class LeNet(Network):
     """LeNet (LeCun et al. 1998, doi:10.1109/5.726791) slid over the globe: what it says of each cell sees 9 x 9 cells.
 
     Two convolutions 5 x 5, of `width` and twice as many maps, and a layer of `hidden` units in each cell, which is
     what becomes of the fully connected layers. Nothing is pooled, for every cell is to get its own answer. ENS-10
     (Ashkboos et al. 2022, arXiv:2206.14786) reports such a network but not its sizes: these are ours.
     """
-
-    moments_only = True
 
     def __init__(
         self,
@@ -36,12 +32,12 @@ class LeNet(nn.Module):
         hidden: int = 64,
         dropout: float = 0.0,
         head: str = "normal",
+        start: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(task, grid, head, start)
         whole("model.width", width, 1)
         whole("model.hidden", hidden, 1)
         between("model.dropout", dropout, 0, 1)
-        self.features, self.head = Features(task, grid), head_for(head, task, grid)
         self.network = nn.Sequential(
             Conv2d(grid, self.features.count, width, 5), nn.GELU(),
             Conv2d(grid, width, 2 * width, 5), nn.GELU(),
@@ -49,14 +45,6 @@ class LeNet(nn.Module):
             silent(hidden, self.head.count),
         )  # fmt: skip
 
-    def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Learn the units in which samples will come."""
-        self.head.normalise(location, scale)
-
-    def fit(self, batches: Iterable[Sample]) -> None:
-        """Learn where the ensemble used to err; all else is learnt by gradient descent."""
-        self.features.errors.fit(batches)
-
-    def forward(self, sample: Sample) -> Distribution:
-        """Return the corrected distribution of a batch."""
-        return self.head(self.network(self.features(sample)), sample)
+    def maps(self, features: Tensor) -> Tensor:
+        """(B, F, H, W) to what the head takes."""
+        return self.network(features)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.checks import one_of, yes_or_no
+from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -46,6 +47,7 @@ class Transformer(nn.Module):
         task: Task,
         grid: Grid | Domain,
         head: str = "normal",
+        start: dict[str, Any] | None = None,
         attention: bool = True,
         width: int = 8,
         depth: int = 2,
@@ -57,6 +59,8 @@ class Transformer(nn.Module):
         super().__init__()
         one_of("model.head", head, ("members", *HEADS))
         yes_or_no("model.attention", attention)
+        if head == "members" and start is not None:
+            raise InputError("model.head=members corrects members from where they are; leave model.start=null")
         self._targets, self._attention = list(task.target_channels), attention
         self.features = Features(task, grid)
         inputs, seen = len(task.inputs), self.features.count
@@ -64,7 +68,7 @@ class Transformer(nn.Module):
         self.shared = Trunk(grid, seen if attention else seen - 2 * inputs, 2 * width, **options)
         self.place = Place(grid, 2 * width, embedding) if embedding else nn.Identity()
         self.members = Trunk(grid, inputs + 2 * width, width, **options, attention=attention, window=window)
-        self.head = None if head == "members" else head_for(head, task, grid)
+        self.head = None if head == "members" else head_for(head, task, grid, start)
         self.last = silent(4 * width, self.head.count) if self.head else silent(width, len(task.targets))
 
     @property
@@ -78,8 +82,10 @@ class Transformer(nn.Module):
             self.head.normalise(location, scale)
 
     def fit(self, batches: Iterable[Sample]) -> None:
-        """Learn where the ensemble used to err; all else is learnt by gradient descent."""
+        """Learn where the ensemble used to err, and the start; all else is learnt by gradient descent."""
         self.features.errors.fit(batches)
+        if self.head:
+            self.head.fit(batches)
 
     def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution of a batch."""

@@ -20,6 +20,7 @@ SPECS = SHIPPED | {
     "emos of one set": SHIPPED["emos"] | {"shared": True},
     "emos of windows": SHIPPED["emos"] | {"seasonal": False, "window": 120},
     "smoe of choices": SHIPPED["smoe_unet"] | {"mixture": {"experts": 2, "gate": "latent", "weighted": True}},
+    "mlp from emos": SHIPPED["mlp"] | {"start": {}},
     "boosted of one set": SHIPPED["boosted_emos"] | {"shared": True, "products": True},
 }
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])

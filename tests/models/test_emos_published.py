@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from monsoon import YEARS, Monsoon
 
 from models.boosting import Boosting, fit_boosted, predict_boosted, products
 from models.distribution import Ensemble, Normal
@@ -225,60 +226,39 @@ def test_hannover_temperature(samples, lead, raw, bar):
     assert float(forecast.crps(truth[test]).mean()) == pytest.approx(bar, abs=6e-4)
 
 
-class SouthAsia:
-    """Rain from June to September, forecast on 1 May of 30 years by CCSM4, in boxes of one degree that are half land.
-
-    One year after the other is left out. Forecasts and truth are taken as departures from the mean of the 29 years
-    that remain, in units of their standard deviation.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        folder = folder / "nc_nmme_ccsm4_chirps"
-        with xr.open_dataset(folder / "CCSM4.PRCP.nc", decode_times=False) as dataset:
-            members = dataset["prec"].values[:, 0].astype(np.float64)
-        with xr.open_dataset(folder / "UCSB.PRCP.nc", decode_times=False) as dataset:
-            rain = dataset["prcp"].values[0].astype(np.float64)
-        rain = np.pad(rain, ((0, 0), (2, 2), (2, 2)), constant_values=np.nan).reshape(30, 36, 4, 41, 4)
-        known = np.isfinite(rain)
-        land = (known.sum((2, 4)) >= 8).all(0)
-        self.truth = torch.from_numpy((np.where(known, rain, 0).sum((2, 4)) / known.sum((2, 4)).clip(1))[:, land])
-        self.members = torch.from_numpy(members[:, :, land]).movedim(1, 0)
-
-    def departures(self, values: torch.Tensor, train: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        mean, std = values[train].mean(0), values[train].std(0)
-        return (values - mean) / std, mean, std
-
-    def score(self, boosting: Boosting | None, partly: bool = False, years: Iterable[int] = range(30)) -> float:
-        """CRPS in mm of one set of coefficients for all boxes, or partly so."""
-        form, scores = Regression(scale="log"), []
-        for year in years:
-            train = torch.tensor([other for other in range(30) if other != year])
-            x, _, model_std = self.departures(self.members.mean(0), train)
-            y, mean, std = self.departures(self.truth, train)
-            s = self.members.std(0) / model_std
-            if boosting is None:
-                fit = fit_partly_shared if partly else partial(fit_emos, shared=True)
-                found = fit(form, x[train], s[train], y[train], weight=std)
-                forecast = predict_emos(form, found, x[year], s[year])
-            else:
-                where = [v.log().expand_as(x) for v in (mean, std, model_std)]
-                predictors = [x, s.log(), *where, *(x * (v - v.mean()) for v in where)]
-                found = fit_boosted(boosting, [v[train] for v in predictors], y[train], shared=True, weight=std)
-                forecast = predict_boosted(form, found, [v[year] for v in predictors])
-            scores.append(float((forecast.crps(y[year]) * std).mean()))
-        return float(np.mean(scores))
+@pytest.fixture(scope="module")
+def monsoon(samples):
+    return Monsoon(samples)
 
 
-def test_rain_of_the_south_asian_monsoon_does_no_harm(samples):
+def monsoon_score(
+    data: Monsoon, boosting: Boosting | None, partly: bool = False, years: Iterable[int] = YEARS
+) -> float:
+    """CRPS in mm of one set of coefficients for all boxes, or partly so."""
+    form, scores = Regression(scale="log"), []
+    for year in years:
+        case = data.without(year)
+        train, x, s, y = case.train, case.members.mean(0), case.members.std(0), case.truth
+        if boosting is None:
+            fit = fit_partly_shared if partly else partial(fit_emos, shared=True)
+            found = fit(form, x[train], s[train], y[train], weight=case.std)
+            forecast = predict_emos(form, found, x[year], s[year])
+        else:
+            where = [v.log().expand_as(x) for v in (case.mean, case.std, case.model_std)]
+            predictors = [x, s.log(), *where, *(x * (v - v.mean()) for v in where)]
+            found = fit_boosted(boosting, [v[train] for v in predictors], y[train], shared=True, weight=case.std)
+            forecast = predict_boosted(form, found, [v[year] for v in predictors])
+        scores.append(float((forecast.crps(y[year]) * case.std).mean()))
+    return float(np.mean(scores))
+
+
+def test_rain_of_the_south_asian_monsoon_does_no_harm(monsoon):
     """There is hardly any skill beyond climatology to be had."""
-    data = SouthAsia(samples)
-    assert data.truth.shape == (30, 718)
-    others = [torch.tensor([k for k in range(30) if k != year]) for year in range(30)]
-    each = [float(Ensemble(data.truth[k]).crps(data.truth[y]).mean()) for y, k in enumerate(others)]
-    climatology = np.mean(each)
-    raw = float(Ensemble(data.members).crps(data.truth).mean())
+    assert monsoon.truth.shape == (30, 718)
+    climatology = np.mean([monsoon.climatology(year) for year in YEARS])
+    raw = float(Ensemble(monsoon.members).crps(monsoon.truth).mean())
     assert (raw, climatology) == (pytest.approx(257.18, abs=0.01), pytest.approx(63.97, abs=0.01))
-    assert data.score(None) < climatology
-    assert data.score(Boosting(Regression(scale="log"), rate=0.5, steps=5, folds=3)) < climatology
+    assert monsoon_score(monsoon, None) < climatology
+    assert monsoon_score(monsoon, Boosting(Regression(scale="log"), rate=0.5, steps=5, folds=3)) < climatology
     some = range(2, 30, 9)  # of all 30 years it is 62.94, after a minute
-    assert data.score(None, partly=True, years=some) < np.mean([each[year] for year in some])
+    assert monsoon_score(monsoon, None, partly=True, years=some) < np.mean([monsoon.climatology(y) for y in some])
