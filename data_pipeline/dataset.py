@@ -175,8 +175,8 @@ def part(points: slice, size: int) -> slice:
 
 def chosen(members: int | Collection[int] | None, count: int) -> tuple[int, ...]:
     """Return the positions of the `members` asked for among `count`."""
-    members = range(count) if members is None else members
-    positions = tuple(range(members) if isinstance(members, int) else members)
+    wanted = range(count) if members is None else range(members) if type(members) is int else members
+    positions = tuple(wanted) if isinstance(wanted, Collection) else ()
     if not positions or len(set(positions)) < len(positions) or not set(positions) <= set(range(count)):
         raise InputError(
             f"members must be a number from 1 to {count} or different positions from 0 to {count - 1}, got {members!r}"

@@ -73,11 +73,11 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     for name, path in paths.items():
         check_corrector(correctors[name], path, task, grid, years)
     domain = mesh.domain(grid)
-    forecasts = tile_of(domain, source(years), task, years)
+    forecasts = tile_of(domain, source(years), task, years, cfg.members)
     check_sizes(sizes, forecasts.members)
     mesh.say(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
     correctors = {name: corrector.on(domain) for name, corrector in correctors.items()}
-    correctors = references(source, task, years, split.years("train"), domain, mesh) | correctors
+    correctors = references(source, task, years, split.years("train"), cfg.members, domain, mesh) | correctors
     check_comparison(correctors, split.years("train"))
     models = {name: corrector.bind(task) for name, corrector in correctors.items()}
     land, oracle = land_share(archive, forecasts), open_oracle(archive, task, years, domain)
@@ -95,10 +95,12 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     mesh.say("\n\n".join(tables))
 
 
-def tile_of(domain: Domain, source: Source, task: Task, years: Collection[int]) -> ForecastDataset:
-    """Open the forecasts that are valid in `years` where the own tile of `domain` lies."""
+def tile_of(
+    domain: Domain, source: Source, task: Task, years: Collection[int], members: int | None = None
+) -> ForecastDataset:
+    """Open the forecasts that are valid in `years` where the own tile of `domain` lies, of the first `members`."""
     rows, columns = domain.tile
-    return ForecastDataset(source, task, years, rows=rows, columns=columns)
+    return ForecastDataset(source, task, years, members=members, rows=rows, columns=columns)
 
 
 def references(
@@ -106,6 +108,7 @@ def references(
     task: Task,
     years: Collection[int],
     training: Collection[int],
+    members: int | None,
     domain: Domain,
     mesh: Mesh,
 ) -> dict[str, Corrector]:
@@ -114,7 +117,8 @@ def references(
     shared = mesh.shared(domain.grid)
 
     def made(name: str, years: Collection[int]) -> Corrector:
-        return reference(name, task, shared, lambda narrow: tile_of(shared, source(years), narrow, years)).on(domain)
+        open_years = partial(tile_of, shared, source(years), years=years, members=members)
+        return reference(name, task, shared, open_years).on(domain)
 
     found = {"raw": made("raw", years)}
     if forecasts_in(source(training), task, training):

@@ -13,6 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from data_pipeline.archive import Archive
+from data_pipeline.dataset import ForecastDataset
+from models.corrector import Corrector
+
 ROOT = Path(__file__).parents[1]
 TWIN = ["data.source.first_year=2010", "data.source.dates=8", "data.source.members=5"]
 SPLIT = ["data.split.train=[2010,2014]", "data.split.val=[2015,2015]"]
@@ -176,6 +180,23 @@ def test_one_model_corrects_several_targets_and_lead_times(project, succeed):
         if eccodes.codes_get_message(before) != eccodes.codes_get_message(after)
     }
     assert changed == {(*field, lead) for field in (("z", "500"), ("t", "850"), ("2t", "0")) for lead in ("24", "48")}
+
+
+def test_a_model_may_learn_from_the_first_members(project, succeed, refuse):
+    """EMOS is what it would be if the archive had no more of them."""
+    succeed(project, "train", *SPLIT, "model=emos", "members=3", "run_dir=runs/few")
+    found = Corrector.load(project / "runs/few/corrector.safetensors")
+    assert found.provenance["members"] == 3
+    data = [str(project / f"data/twin/{name}.*") for name in ("output", "analysis")]
+    every = ForecastDataset(Archive(*data), found.task, range(2010, 2015))
+    few = [sample._replace(ensemble=sample.ensemble[:3]) for sample in every]
+    expected = Corrector(found.task, found.grid, found.spec, found.static)
+    expected.fit(few)
+    torch.testing.assert_close(found.model.coefficients, expected.model.coefficients, rtol=0, atol=5e-3)
+    expected.fit(every)
+    assert (found.model.coefficients - expected.model.coefficients).std() > 0.02
+    line = refuse(project, "train", *SPLIT, "model=emos", "members=9", "run_dir=runs/many")
+    assert line == "error: members must be a number from 1 to 5 or different positions from 0 to 4, got 9"
 
 
 def test_extremes_can_be_what_counts(project, succeed, refuse):

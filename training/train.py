@@ -72,7 +72,10 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
     def samples_on(domain: Domain, years: str) -> ForecastDataset:
         rows, columns = domain.tile
         moments = reads_moments(spec) and not getattr(loss, "reads_members", False)
-        return ForecastDataset(sources[years], task, split.years(years), rows=rows, columns=columns, moments=moments)
+        chosen = split.years(years)
+        return ForecastDataset(
+            sources[years], task, chosen, members=cfg.members, rows=rows, columns=columns, moments=moments
+        )
 
     domain = mesh.domain(grid)
     if isinstance(loss, EECRPS):
@@ -108,7 +111,9 @@ def examine(cfg: DictConfig) -> str:
     if not file.exists():
         corrector = Corrector.load(file.with_name("corrector.safetensors"))
         archive, years = build(cfg.data.archive), build(cfg.data.split).years("test")
-        marks = build(cfg.exam)(corrector, archive, ForecastDataset(archive, corrector.task, years))
+        marks = build(cfg.exam)(
+            corrector, archive, ForecastDataset(archive, corrector.task, years, members=cfg.members)
+        )
         with atomic_write(file, "w") as stream:
             json.dump(marks, stream, indent=2)
     return f"exam: {json.loads(file.read_text())}"

@@ -127,7 +127,7 @@ def test_members_are_chosen_by_number_or_position(archive, members, positions):
         assert equal(part[k], whole[k]._replace(ensemble=whole[k].ensemble[positions]))
 
 
-@pytest.mark.parametrize("members", [0, 4, [], [0, 0], [3], [-1]])
+@pytest.mark.parametrize("members", [0, 4, [], [0, 0], [3], [-1], 2.0, True, "2"])
 def test_members_that_are_not_there_are_refused(archive, members):
     with pytest.raises(InputError, match=r"members must be a number from 1 to 3 or different positions from 0 to 2"):
         ForecastDataset(archive, TASK, [2016], members=members)

@@ -155,6 +155,19 @@ def test_the_whole_path(archive, emos, deepweather, tmp_path, capsys):
     assert (run_dir / "scores.json").stat().st_mtime_ns == before
 
 
+def test_the_first_members_alone(archive, emos, deepweather, tmp_path, capsys, monkeypatch):
+    """As if there were no more in the files."""
+    monkeypatch.setattr(report, "draw_pictures", lambda *_: {})
+    correctors = f"correctors={{emos: {emos}}}"
+    deepweather(tmp_path / "few", correctors, "members=3")
+    assert "20 forecasts of 3 members" in capsys.readouterr().out
+    archive.raw = archive.raw[:, :, :3]
+    deepweather(tmp_path / "all", correctors)
+    few, everyone = (json.loads((tmp_path / run / "scores.json").read_text()) for run in ("few", "all"))
+    assert few["inputs"].pop("options") != everyone["inputs"].pop("options")
+    assert few == everyone
+
+
 def test_by_number_of_members(archive, emos, deepweather, tmp_path, capsys, monkeypatch):
     """All members alone, then some of them too, then all alone again: what is added changes nothing of the rest."""
     monkeypatch.setattr(report, "draw_pictures", lambda *_: {})
