@@ -21,6 +21,10 @@ WITHOUT_EFFECT = {
 """Options that change how fast a run is and what it loses when killed, but not its result."""
 
 
+MARKER = "config.yaml"
+"""What a run puts into its folder first."""
+
+
 def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
     """Make `run_dir` this run's own and return the run's identity; a folder of another run is refused.
 
@@ -29,7 +33,7 @@ def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
     described = {name: value for name, value in options.items() if name != "run_dir"} | {"fingerprint": fingerprint}
     decisive = {name: _without(value, WITHOUT_EFFECT.get(name, ())) for name, value in described.items()}
     identity = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
-    marker = run_dir / "config.yaml"
+    marker = run_dir / MARKER
     if marker.exists():
         held = OmegaConf.to_container(OmegaConf.load(marker))
         if not isinstance(held, dict) or held.get("run") != identity:
@@ -57,7 +61,12 @@ def _without(value: Any, names: Collection[str]) -> Any:
 
 @contextmanager
 def resumable(run_dir: Path) -> Iterator[None]:
-    """Say of a disk that fills up in the block that the same command can go on when there is space again."""
+    """Say of a disk that fills up in the block that the same command can go on when there is space again.
+
+    A run that is refused before it has made anything does not keep the folder for itself.
+    """
+    marker = run_dir / MARKER
+    strange = marker.exists()
     try:
         try:
             yield
@@ -66,3 +75,9 @@ def resumable(run_dir: Path) -> Iterator[None]:
             raise disk_error(error, run_dir) or error from None
     except DiskFullError as error:
         raise InterruptedRunError(f"{error}; then run the same command again to go on") from None
+    except InterruptedRunError:
+        raise
+    except InputError:
+        if not strange and marker.exists() and [*run_dir.iterdir()] == [marker]:
+            marker.unlink()
+        raise

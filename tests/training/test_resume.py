@@ -2,8 +2,8 @@
 
 import pytest
 
-from data_pipeline.errors import InputError
-from training.resume import claim
+from data_pipeline.errors import DiskFullError, InputError, InterruptedRunError
+from training.resume import claim, resumable
 
 OPTIONS = {
     "data": {"name": "twin", "cache": {"memory": 4, "folder": None}},
@@ -48,3 +48,33 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "config.yaml").write_text("- a list\n")
     with pytest.raises(InputError, match="holds a run with other options"):
         claim(tmp_path, OPTIONS, "data 1")
+
+
+def fail(folder, error, made=()):
+    """A run that claims its folder, makes something and fails."""
+    with resumable(folder):
+        claim(folder, OPTIONS, "data 1")
+        for name in made:
+            (folder / name).mkdir()
+        raise error
+
+
+@pytest.mark.parametrize("made", [[], ["checkpoints"]])
+def test_a_run_that_is_refused_keeps_its_folder_only_for_what_it_made(tmp_path, made):
+    with pytest.raises(InputError, match="wrong option"):
+        fail(tmp_path, InputError("wrong option"), made)
+    assert (tmp_path / "config.yaml").exists() == bool(made)
+
+
+@pytest.mark.parametrize("error", [DiskFullError("no space"), InterruptedRunError("stopped")])
+def test_a_run_that_can_go_on_keeps_its_folder(tmp_path, error):
+    with pytest.raises(InterruptedRunError):
+        fail(tmp_path, error)
+    assert (tmp_path / "config.yaml").exists()
+
+
+def test_what_another_run_holds_stays_its_own(tmp_path):
+    claim(tmp_path, OPTIONS, "data 1")
+    with pytest.raises(InputError, match="holds a run"), resumable(tmp_path):
+        claim(tmp_path, OPTIONS, "data 2")
+    assert (tmp_path / "config.yaml").exists()
