@@ -125,7 +125,8 @@ def interval(text: str, bounds: tuple[float, float] | None) -> str:
 def steps(scores: Mapping[str, Any], models: Mapping[str, Model]) -> str:
     """Return how much lower the CRPS of each model is than that of others before it, seed by seed.
 
-    These are the model before and the U-Net; of a committee, the model that it is made of and the committee before.
+    These are the model before and the U-Net; of a committee, the model that it is made of, the committee before and
+    that of U-Nets.
     """
     lines = ["| CRPS of | minus that of | difference | 95 % intervals of the seeds |", "|---|---|---|---|"]
     committees = {name + COMMITTEE: name for name in models if name + COMMITTEE in models}
@@ -133,8 +134,11 @@ def steps(scores: Mapping[str, Any], models: Mapping[str, Model]) -> str:
     for index, name in enumerate(ladder):
         others = [*ladder[max(index - 1, 0) : index], *(["unet"] if "unet" in ladder[:index] else [])]
         lines += [step(scores, models[name], models[other]) for other in dict.fromkeys(others)]
-    for index, (committee, single) in enumerate(committees.items()):
-        others = [single, *[*committees][max(index - 1, 0) : index]]
+    together = list(committees)
+    for index, committee in enumerate(together):
+        base = "unet" + COMMITTEE
+        others = [*together[max(index - 1, 0) : index], *([base] if base in together[:index] else [])]
+        others = [committees[committee], *dict.fromkeys(others)]
         lines += [step(scores, models[committee], models[other]) for other in others]
     return "\n".join(lines)
 

@@ -17,7 +17,12 @@ CRPS = {
     "mlp-1": 0.27,
     "unet-0": 0.25,
     "unet-1": 0.26,
+    "smoe_unet-0": 0.25,
+    "transformer-0": 0.26,
     "mlps": 0.27,
+    "unets": 0.245,
+    "smoe_unets": 0.24,
+    "transformers": 0.255,
 }
 
 
@@ -83,6 +88,13 @@ def test_page_and_figures(runs):
     assert "| U-Net | 0.255 | +36.2 % [33.8, 38.7] | 72.5 % | 75.0, 70.0 | 0.90 |" in page
     assert "| U-Net | MLP | −0.020 | −0.042 to −0.018; −0.022 to +0.002 |" in page
     assert "| committee of MLPs | MLP | −0.005 | −0.022 to +0.002; −0.012 to +0.012 |" in page
+    together = [line for line in page.splitlines() if line.startswith("| committee of transformers | ")]
+    others = [line.split(" | ")[1:3] for line in together[1:4]]
+    assert others == [
+        ["transformer", "−0.005"],
+        ["committee of SMoE U-Nets", "+0.015"],
+        ["committee of U-Nets", "+0.010"],
+    ]
     main(runs / "runs", runs / "heat", runs / "results")
     assert (runs / "results.md").read_text() == page, "made twice, it is the same page"
 
