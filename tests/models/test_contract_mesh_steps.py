@@ -18,7 +18,10 @@ MADE_OF_ROUNDING = ("deep_weather", "ens10_unet", "lenet")
 makes steps of their rounding, on one rank as well. They go down the plain gradient."""
 SINGLE = ("lenet", "mlp", "smoe_unet")
 """Of the others rounding in single precision has nothing new to tell."""
-CASES = [(name, torch.float64, 1e-10) for name in NETWORKS] + [(name, torch.float32, 1e-5) for name in SINGLE]
+LIKE = ("bqn", "mlp from emos", "transformer_independent")
+"""They step as `mlp` and `transformer` do, whose layers they have."""
+CASES = [(name, torch.float64, 1e-10) for name in NETWORKS if name not in LIKE]
+CASES += [(name, torch.float32, 1e-5) for name in SINGLE]
 
 
 def optimizer_of(name, weights):
