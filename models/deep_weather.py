@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.checks import whole
+from data_pipeline.checks import between, whole
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -141,16 +141,17 @@ class DeepWeather(nn.Module):
 
     `bias_width` 32 with `bias_depth` 0, 1, 2 or 3 and `uncertainty_width` 32 are the published networks. A locally
     connected layer says in every cell what the bias is; it starts at zero, so that the start is the raw Gaussian
-    ensemble. What cannot be had here, or is a defect, differs:
+    ensemble, and `roughness` keeps its weights alike between neighbours (published: 1). What cannot be had here, or is
+    a defect, differs:
 
     - Both networks see mean and spread of all inputs at the lead time, the mean standardised by local area. In the
       original the one sees the analysis at the start and the mean, both standardised by two numbers of the globe, the
       other spread and first member at three lead times.
     - Inputs come as departures from the cell's mean: the geography that window and smoothing leave over is gone.
-    - Both learn together, by the CRPS. The original learns the bias first, by squared error, then σ for what is left.
+    - Both learn at the same time. With `loss=apart` each from what it does in the original, the one from the squared
+      error, the other from the CRPS of what that leaves; but there the one has learnt before the other begins.
     - The original has one lead time. Here all share the networks, and each has maps of its own.
     - The globe goes round and on across the poles; nothing is cropped, and rows and columns may be odd in number.
-    - Differences of neighbouring weights of the locally connected layer are not punished, as in some published runs.
     """
 
     moments_only = True
@@ -162,6 +163,7 @@ class DeepWeather(nn.Module):
         bias_width: int = 8,
         bias_depth: int = 1,
         uncertainty_width: int = 4,
+        roughness: float = 0.0,
     ) -> None:
         super().__init__()
         whole("model.bias_width", bias_width, 1)
@@ -169,11 +171,12 @@ class DeepWeather(nn.Module):
         whole("model.uncertainty_width", uncertainty_width, 4)
         if uncertainty_width % 4:
             raise InputError(f"model.uncertainty_width must be a multiple of 4, got {uncertainty_width}")
+        between("model.roughness", roughness, 0, 100)
         C, T = len(task.inputs), len(task.targets)
         self._targets = list(task.target_channels)
         self.standardized = LocalStandardization(task, grid)
         self.bias_net = BiasNet(grid, 2 * C, C, bias_width, bias_depth)
-        self.local = LocallyConnected(grid, C, T)
+        self.local = LocallyConnected(grid, C, T, roughness)
         nn.init.zeros_(self.local.weight)
         self.gain = nn.Parameter(torch.ones(T, 1, 1))
         self.uncertainty_net = UncertaintyNet(grid, 2 * C, T, uncertainty_width)

@@ -9,9 +9,10 @@ from models.spatial.convolution import Conv2d, ConvTranspose2d
 from models.spatial.exchange import allsum
 from models.spatial.gate import SphereGate
 from models.spatial.local import LocallyConnected
-from models.spatial.mixture import Routing, SpatialMixture, routing
+from models.spatial.mixture import Routing, SpatialMixture
 from models.spatial.normalization import BatchNorm2d, ChannelNorm, GroupNorm
 from models.spatial.resolution import AvgPool2d, Downsample, MaxPool2d, Upsample
+from models.spatial.term import terms
 
 GRIDS = {
     "33 x 64": Grid.regular(33, 64),
@@ -75,7 +76,7 @@ LAYERS = {
     "mixture": lambda grid: SpatialMixture(grid, 2, 2, 4),
     "weighted mixture": lambda grid: SpatialMixture(grid, 2, 3, 4, weighted=True, routing=None),
     "mixtures": Mixtures,
-    "locally connected": lambda grid: LocallyConnected(grid, 2, 3),
+    "locally connected": lambda grid: LocallyConnected(grid, 2, 3, roughness=0.7),
     "windows": lambda grid: WindowAttention(grid, 2, 1, 5),
     "shifted windows": lambda grid: WindowAttention(grid, 2, 2, 4, shift=True),
     "net": Net,
@@ -92,7 +93,7 @@ def results(layer, x, weights):
     """The output of a layer, and the gradients of a sum of it for the input and for all parameters."""
     x = x.clone().requires_grad_()
     y = layer(x)
-    ((y * weights[:, : y.shape[1], : y.shape[2], : y.shape[3]]).sum() + routing(layer)).backward()
+    ((y * weights[:, : y.shape[1], : y.shape[2], : y.shape[3]]).sum() + terms(layer)).backward()
     return y.detach(), x.grad, [parameter.grad for parameter in layer.parameters()]
 
 

@@ -14,7 +14,7 @@ from data_pipeline.task import Task
 from models.corrector import Corrector, build_model, needs
 from models.spatial.domain import Domain
 from models.spatial.exchange import allsum
-from models.spatial.mixture import routing
+from models.spatial.term import terms
 
 SPECS = SHIPPED | {
     "emos of one set": SHIPPED["emos"] | {"shared": True},
@@ -76,7 +76,7 @@ def crps_sum(corrector, sample, weights):
     """The forecast, and what the own tile adds to its score."""
     normal = corrector.normalizer(sample)
     found = corrector.model(normal)
-    return found, (found.crps(normal.target) * weights.to(normal.target)).sum() + routing(corrector)
+    return found, (found.crps(normal.target) * weights.to(normal.target)).sum() + terms(corrector)
 
 
 def tensors(corrector, sample, weights):

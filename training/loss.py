@@ -8,7 +8,7 @@ members of the raw ensemble, not at its mean and spread only, says so with `read
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from data_pipeline.checks import number, share
 from data_pipeline.errors import InputError
 from data_pipeline.sample import Sample
-from models.distribution import Distribution, Ensemble, energy_score, threshold_weighted_crps
+from models.distribution import Distribution, Ensemble, Logistic, Normal, energy_score, threshold_weighted_crps
 from models.normalizer import Normalizer
 
 
@@ -104,6 +104,26 @@ class SquaredError:
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Squared error in every cell."""
         return (forecast.mean - sample.target).square()
+
+
+@dataclass(frozen=True)
+class Apart:
+    """(mean - truth)², plus the CRPS of what is left around this mean, of which the mean hears nothing.
+
+    So Deep Weather learns (Grönquist et al. 2021, doi:10.1098/rsta.2020.0092): the mean as if there were no doubt,
+    the doubt as if the mean were given.
+    """
+
+    def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
+        """Sum of both in every cell."""
+        # Only where `mu` is the mean can one be held while the other parameters learn.
+        if not isinstance(forecast, Normal | Logistic):
+            raise InputError(
+                "loss apart is for distributions whose mean is a parameter of its own, normal and logistic, and this "
+                f"model's is {_words(forecast)}; take loss=crps"
+            )
+        left = replace(forecast, mu=forecast.mu.detach())
+        return (forecast.mean - sample.target).square() + left.crps(sample.target)
 
 
 def weighted(

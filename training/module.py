@@ -14,7 +14,7 @@ from data_pipeline.sample import Sample
 from models.corrector import Corrector
 from models.spatial.dropout import drawn_for
 from models.spatial.mesh import Mesh
-from models.spatial.mixture import SpatialMixture, routing
+from models.spatial.term import Termed, terms
 from training.loss import CRPS, Loss, weighted
 from training.schedule import Schedule
 
@@ -34,7 +34,7 @@ class CorrectionModule(pl.LightningModule):
         super().__init__()
         self.corrector, self.schedule, self.mesh, self._steps = corrector, schedule, mesh, steps
         self.loss = loss or CRPS()
-        self._mixes = any(isinstance(layer, SpatialMixture) for layer in corrector.model.modules())
+        self._termed = any(isinstance(layer, Termed) for layer in corrector.model.modules())
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
         self._validated: list[Tensor] = []
@@ -46,14 +46,14 @@ class CorrectionModule(pl.LightningModule):
             value, weight = self.weighted(self.loss, batch)
         sums = self.mesh.sum(torch.stack([value.detach().double(), weight.double()]))
         total = value / at_least_tiny(sums[1])
-        if self._mixes:
-            total = total + routing(self.corrector.model) * self._share(len(batch.target), weight)
+        if self._termed:
+            total = total + terms(self.corrector.model) * self._share(len(batch.target), weight)
         return {"loss": (total * self.mesh.ranks).to(value), "sums": sums}
 
     def _share(self, forecasts: int, weight: Tensor) -> Tensor:
         """Return what each of the own `forecasts` is of those of all ranks.
 
-        Ranks that only watch, because the batch is too small for all, have no truth and teach the gates nothing.
+        Ranks that only watch, because the batch is too small for all, have no truth, and their terms do not count.
         """
         mesh = self.mesh
         known = torch.zeros(mesh.data, 2, dtype=torch.float64, device=weight.device)

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from data_pipeline.errors import InputError
 from models.spatial.dropout import drawn_again
-from models.spatial.mixture import routing
+from models.spatial.term import terms
 
 
 def compute_twice(model: nn.Module) -> None:
@@ -62,5 +62,5 @@ def _once_more(block: nn.Module, masks: AbstractContextManager[None]) -> Iterato
         yield
     for buffers, kept in zip(counts, before, strict=True):
         buffers.update(kept)
-    # The loss of the step has got this already.
-    routing(block)
+    # The loss of the step has got these already.
+    terms(block)

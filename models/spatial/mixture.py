@@ -1,7 +1,7 @@
 """Spatial mixture of experts (Dryden & Hoefler 2022, arXiv:2211.13491): every place asks the convolutions that suit it.
 
 layer = SpatialMixture(grid, inputs, outputs, experts)       # in place of Conv2d(grid, inputs, outputs)
-loss = score + routing(model) / forecasts                    # else nobody tells the gates how large errors are
+loss = score + terms(model) / forecasts                      # else nobody tells the gates how large errors are
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from models.spatial.convolution import Conv2d
 from models.spatial.domain import Domain
 from models.spatial.gate import LatentGate, SphereGate
 from models.spatial.quantile import quantile
+from models.spatial.term import Termed
 
 RIGHT, BEARABLE = 1e-5, 1e-3
 """How much an error may exceed the quantile before the gate counts the choice as wrong, and before it is damped."""
@@ -97,7 +98,7 @@ class Mixing:
         return SpatialMixture(grid, inputs, outputs, experts, gate=gate, weighted=self.weighted, routing=self.routing)
 
 
-class SpatialMixture(nn.Module):
+class SpatialMixture(Termed):
     """Convolutions of one output each, the experts; channel j of a cell is what its j-th choice says.
 
     The choice is that of the `gate`, a module that returns (B or 1, E, H, W), by default a number for every expert and
@@ -106,7 +107,7 @@ class SpatialMixture(nn.Module):
     - With `routing`, by classifying the error signal at the output of this layer, wherever it is in a network: their
       gradient is that of the cross-entropy with the labels 1 for a choice that was right, 0 for one that was wrong, and
       (wrong choices in the cell) / (E - k) for all experts that were not asked. It goes into the gate alone, so it is
-      no part of the error signal of the layers below.
+      no part of the error signal of the layers below. All this is the gradient of the layer's term, which is zero.
     - Else by the derivative of what they multiply, or, not weighted, as if they were added (straight through).
     """
 
@@ -131,7 +132,6 @@ class SpatialMixture(nn.Module):
         self.experts.register_parameter("bias", None)
         nn.init.kaiming_uniform_(self.experts.weight, nonlinearity="relu")
         self.gate = LatentGate(grid, outputs, experts) if gate is None else gate
-        self.loss: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H, W)."""
@@ -140,8 +140,8 @@ class SpatialMixture(nn.Module):
         says = self.experts(x)
         if wanted.ndim != 4 or wanted.shape[1:] != says.shape[1:]:
             raise ValueError(f"a gate gives {tuple(wanted.shape)} for experts that give {tuple(says.shape)}")
-        y, loss = _Chosen.apply(says, wanted, self.outputs, self.weighted, rules, self.out)
-        self.loss = loss if rules else None
+        y, term = _Chosen.apply(says, wanted, self.outputs, self.weighted, rules, self.out)
+        self.term = term if rules else None
         return y
 
 
@@ -168,24 +168,10 @@ class SpatialBlend(nn.Module):
         return (self.experts(x).unflatten(1, (self._count, -1)) * say).sum(1)
 
 
-def routing(model: nn.Module) -> Tensor:
-    """Return what a loss that is a mean over forecasts must contain of the mixtures in `model`, summed over forecasts.
-
-    It is to be added, divided by the number of forecasts (those on other ranks included), after each forward pass.
-    It is zero; its gradient is that of the classification, and tells a mixture in which units errors come back.
-    """
-    total = torch.zeros(())
-    for layer in model.modules():
-        if isinstance(layer, SpatialMixture) and layer.loss is not None:
-            # A layer keeps nothing of a step that is over: it could not be copied.
-            total, layer.loss = total.to(layer.loss) + layer.loss, None
-    return total
-
-
 class _Chosen(torch.autograd.Function):
-    """Experts (B, E, H, W) and gate (B or 1, E, H, W) to the chosen (B, k, H, W), and the zero that `routing` sums up.
+    """Experts (B, E, H, W) and gate (B or 1, E, H, W) to the chosen (B, k, H, W), and a zero, the layer's term.
 
-    The gradient of that zero is the weight of a forecast in the loss, w. The error of a choice is |g| n / 2w for the
+    The gradient of the zero is the weight of a forecast in the loss, w. The error of a choice is |g| n / 2w for the
     gradient g that comes back and n outputs of a forecast: for a mean squared error, how far the output is off.
     """
 
@@ -215,7 +201,7 @@ class _Chosen(torch.autograd.Function):
         to_choice = error * factors[0] if weighted else error
         if rules:
             if weight is None:
-                raise RuntimeError("the loss lacks the routing of a mixture of experts; add routing(model) / forecasts")
+                raise RuntimeError("the loss lacks the routing of a mixture of experts; add terms(model) / forecasts")
             # A forecast without weight has no errors either.
             size = _errors(to_choice, weight.clamp(min=torch.finfo(weight.dtype).tiny), domain)
             limit = quantile(size, rules.quantile, domain)[:, None, None, None]

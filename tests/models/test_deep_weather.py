@@ -13,6 +13,8 @@ from data_pipeline.task import Task
 from models.deep_weather import BiasNet, DeepWeather, Inception, Rise, UncertaintyNet
 from models.ens10 import Layer
 from models.features import SMALLEST_SPREAD
+from models.spatial.term import terms
+from training.loss import CRPS, Apart, SquaredError
 
 Z500 = Task("z500", [f"{name}@500" for name in ("z", "t", "q", "w", "d", "u", "v")], ["z@500"], [48])
 TOY = Task("toy", ["sst", "2t", "msl"], ["2t", "msl"], [48])
@@ -230,11 +232,41 @@ def test_both_networks_learn_from_one_score(toy):
     assert max(location, scale) < 0.97 * neither
 
 
+def test_apart_each_network_learns_from_the_score_it_was_made_for(toy):
+    """The one as if there were only the squared error, the other as if there were only the CRPS."""
+    torch.manual_seed(0)
+    model, sample = DeepWeather(TOY, GRID), normal_sample(toy, 4)
+    nn.init.normal_(model.local.weight)
+
+    def gradients(loss):
+        model.zero_grad()
+        loss(model(sample), sample, None).mean().backward()
+        return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+    apart, error, crps = (gradients(loss) for loss in (Apart(), SquaredError(), CRPS()))
+    of_sigma = {name for name in apart if name.startswith("uncertainty_net")}
+    assert apart.keys() == crps.keys() > of_sigma
+    for name, gradient in apart.items():
+        torch.testing.assert_close(gradient, (crps if name in of_sigma else error)[name], rtol=1e-4, atol=1e-7)
+
+
+def test_unlike_neighbours_are_a_term_of_the_loss(toy):
+    torch.manual_seed(0)
+    model, sample = DeepWeather(TOY, GRID, roughness=2.0), normal_sample(toy, 3)
+    model(sample)
+    assert float(terms(model).detach()) == 0, "weights start at zero everywhere"
+    nn.init.normal_(model.local.weight)
+    model(sample)
+    # Two normal numbers differ by 2/√π on average; biases, all zero, are half of the mean.
+    assert float(terms(model).detach()) == pytest.approx(2 * 3 * 3.14159**-0.5, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"bias_depth": 4}, "model.bias_depth=4 needs 17 rows and columns, and got 13 x 16 points"),
         ({"bias_depth": -1}, "model.bias_depth must be a whole number of at least 0"),
+        ({"roughness": -1}, "model.roughness must be a number of at least 0 and less than 100, got -1"),
         ({"bias_width": 0}, "model.bias_width must be a whole number of at least 1"),
         ({"uncertainty_width": 6}, "model.uncertainty_width must be a multiple of 4, got 6"),
         ({"uncertainty_width": 0}, "model.uncertainty_width must be a whole number of at least 4"),

@@ -14,7 +14,7 @@ from data_pipeline.heat import Heat
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model
 from models.spatial.mesh import arranged
-from models.spatial.mixture import routing
+from models.spatial.term import terms
 
 TASK = Task("heat", ["heat"], ["heat"], [1], ["region"])
 HEAT = Heat(rows=12, columns=13, first_year=2000, last_year=2003, steps=5)
@@ -109,7 +109,7 @@ def step(domain, name):
     sample = sample._replace(static=cut(sample.static))
     out = made(sample).mean
     score = (out - sample.target).square().sum() / (4 * HEAT.kind.size)
-    (score + routing(made) / 4).backward()
+    (score + terms(made) / 4).backward()
     return out.detach(), [parameter.grad for parameter in made.parameters()]
 
 

@@ -12,7 +12,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.heat import Heat
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model
-from models.spatial.mixture import routing
+from models.spatial.term import terms
 from training.heat import HeatExam, agreement, table
 
 TASK = Task("heat", ["heat"], ["heat"], [1])
@@ -70,7 +70,7 @@ def learnt(network, rate, damping=None, seed=0):
     gates = [weight for name, weight in model.named_parameters() if "gate" in name]
     optimizer = torch.optim.Adam([{"params": slow, "lr": rate}, {"params": gates, "lr": 0.1}])
     for some in torch.cat([torch.randperm(len(x)) for _ in range(24)]).split(32):
-        loss = (model.network(x[some]) - y[some]).square().mean() + routing(model) / 32
+        loss = (model.network(x[some]) - y[some]).square().mean() + terms(model) / 32
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

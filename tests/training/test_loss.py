@@ -15,11 +15,11 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.statistics.efi import LEVELS, efi
 from data_pipeline.task import Task
-from models.distribution import Ensemble, Normal
+from models.distribution import Ensemble, Logistic, Normal
 from models.normalizer import Normalizer
 from models.spatial.domain import Domain
 from training.extreme import EECRPS
-from training.loss import CRPS, EnergyScore, SquaredError, ThresholdWeightedCRPS, weighted
+from training.loss import CRPS, Apart, EnergyScore, SquaredError, ThresholdWeightedCRPS, weighted
 
 GRID = Grid.regular(4, 6)
 ONE, TWO = (Task("toy", ["msl", "2t", "tp"], targets, [24, 48]) for targets in (["2t"], ["2t", "tp"]))
@@ -118,6 +118,24 @@ def test_the_squared_error_is_of_the_mean_alone():
     torch.testing.assert_close(SquaredError()(Ensemble(members), batch, made), expected)
 
 
+@pytest.mark.parametrize(("kind", "law"), [(Normal, "normal"), (Logistic, "logistic")])
+def test_apart_the_mean_learns_from_its_error_and_the_rest_from_what_it_leaves(kind, law):
+    """Against scoringrules, and its gradient against differences of one part while the other is held."""
+    batch, made = normalised(ONE)
+    mu, sigma = drawn(3, 2, 1, 4, 6).requires_grad_(), drawn(4, 2, 1, 4, 6).exp().requires_grad_()
+
+    def crps(mu, sigma):
+        return getattr(scoringrules, f"crps_{law}")(*(x.detach().numpy() for x in (batch.target, mu, sigma)))
+
+    found = Apart()(kind(mu, sigma), batch, made)
+    expected = (mu - batch.target).detach().numpy() ** 2 + crps(mu, sigma)
+    np.testing.assert_allclose(found.detach(), expected, rtol=1e-9)
+    to_mu, to_sigma = torch.autograd.grad(found.sum(), (mu, sigma))
+    torch.testing.assert_close(to_mu, 2 * (mu - batch.target).detach())
+    h = 1e-6
+    np.testing.assert_allclose(to_sigma, (crps(mu, sigma + h) - crps(mu, sigma - h)) / (2 * h), atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -142,6 +160,7 @@ class Strange:
     ("loss", "forecast", "task", "sentence"),
     [
         (EnergyScore(), Normal(torch.zeros(1), torch.ones(1)), TWO, "energy judges .* gives a normal distribution"),
+        (Apart(), Ensemble(torch.zeros(3, 1)), ONE, "apart is for .* normal and logistic, and .* is ensemble"),
         (ThresholdWeightedCRPS(280.0), None, TWO, "loss.above is one threshold, the task has 2 targets"),
         (ThresholdWeightedCRPS(280.0), Strange(), ONE, "no closed form .* of a Strange; take loss=crps, or a model"),
     ],

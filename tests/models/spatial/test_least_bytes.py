@@ -8,7 +8,7 @@ from ranks import together
 
 from models.spatial.domain import Domain
 from models.spatial.exchange import counting
-from models.spatial.mixture import routing
+from models.spatial.term import terms
 
 
 def bytes_of(rank, bands, sectors, grid, name):
@@ -19,7 +19,7 @@ def bytes_of(rank, bands, sectors, grid, name):
     with counting() as forward:
         y = layer(x)
     with counting() as backward:
-        (y.sum() + routing(layer)).backward()
+        (y.sum() + terms(layer)).backward()
     return forward["halo"], backward["halo gradient"]
 
 
