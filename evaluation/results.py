@@ -221,6 +221,8 @@ def main(runs: Path, heat: Path, results: Path) -> None:
     if (published := runs / "published.xml").exists():
         crps = properties(published, "dillingen.")
         figures["dillingen"] = {"crps": min(crps.values())} | crps
+        if monsoon := properties(published, "monsoon."):
+            figures["monsoon"] = monsoon
     page = results.with_suffix(".md")
     text = replaced(page.read_text("utf-8"), "\n\n".join(texts))
     with atomic_write(page, "w") as file:

@@ -33,6 +33,11 @@ settings.register_profile("explore", max_examples=1000, deadline=None, suppress_
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what `make results` asks for."""
+    parser.addoption("--all-years", action="store_true", help="leave out each year of the monsoon, not four only")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first."""
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))

@@ -66,7 +66,7 @@ def runs(tmp_path):
 def test_page_and_figures(runs):
     (runs / "runs/published.xml").write_text(
         '<testsuites><testsuite><testcase><properties><property name="dillingen.mlps" value="0.78"/>'
-        '<property name="dillingen.emos" value="0.7"/><property name="other" value="0"/></properties>'
+        '<property name="dillingen.emos" value="0.7"/><property name="monsoon.emos" value="62.9"/></properties>'
         "</testcase></testsuite></testsuites>"
     )
     for seed, within in (("1", 99.9), ("2", 100.0)):
@@ -76,6 +76,7 @@ def test_page_and_figures(runs):
     figures = json.loads((runs / "results.json").read_text())
     assert figures["smoe_heat"] == {"within_1pct": [99.9, 100.0]}
     assert figures["dillingen"] == {"crps": 0.7, "mlps": 0.78, "emos": 0.7}
+    assert figures["monsoon"] == {"emos": 62.9}
     best = figures["twin"]["t850"]
     assert best["best"] == "mlps", "not what is best in the test years, nor what was run but once"
     assert math.isclose(best["captured"], (0.4 - 0.27) / 0.2)
