@@ -25,6 +25,7 @@ from training.history import History
 from training.loss import CRPS
 from training.module import CorrectionModule, at_least_tiny
 from training.recompute import compute_twice
+from training.resume import CURVES
 from training.strategy import trainer_options
 
 WARNINGS = ("does not have many workers", "Checkpoint directory", "log_every_n", "LeafSpec", "sync_dist", "The `srun`")
@@ -46,7 +47,7 @@ def descend(module: CorrectionModule, data: Data, run_dir: Path) -> None:
             max_epochs=schedule.epochs, accelerator=schedule.accelerator, **trainer_options(mesh, schedule),
             precision=schedule.precision, gradient_clip_val=schedule.gradient_clip,
             callbacks=[checkpoints, stopping, *averages, History(run_dir / "metrics.csv")],
-            logger=TensorBoardLogger(run_dir, name="tensorboard", version=""),
+            logger=TensorBoardLogger(run_dir, name=CURVES, version=""),
             enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=-1, log_every_n_steps=1,
         )  # fmt: skip
     except MisconfigurationException as error:

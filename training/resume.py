@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +22,8 @@ WITHOUT_EFFECT = {
 """Options that change how fast a run is and what it loses when killed, but not its result."""
 
 
-MARKER = "config.yaml"
-"""What a run puts into its folder first."""
+MARKER, CURVES = "config.yaml", "tensorboard"
+"""What a run puts into its folder before it has learnt anything, first the marker."""
 
 
 def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
@@ -63,10 +64,9 @@ def _without(value: Any, names: Collection[str]) -> Any:
 def resumable(run_dir: Path) -> Iterator[None]:
     """Say of a disk that fills up in the block that the same command can go on when there is space again.
 
-    A run that is refused before it has made anything does not keep the folder for itself.
+    A run that is refused before it has learnt anything does not keep the folder for itself.
     """
-    marker = run_dir / MARKER
-    strange = marker.exists()
+    before = _names(run_dir)
     try:
         try:
             yield
@@ -78,6 +78,14 @@ def resumable(run_dir: Path) -> Iterator[None]:
     except InterruptedRunError:
         raise
     except InputError:
-        if not strange and marker.exists() and [*run_dir.iterdir()] == [marker]:
-            marker.unlink()
+        made = _names(run_dir) - before
+        if MARKER in made and made <= {MARKER, CURVES}:
+            # All ranks on this file system do so.
+            (run_dir / MARKER).unlink(missing_ok=True)
+            if CURVES in made:
+                shutil.rmtree(run_dir / CURVES, ignore_errors=True)
         raise
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()

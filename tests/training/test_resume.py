@@ -59,11 +59,19 @@ def fail(folder, error, made=()):
         raise error
 
 
-@pytest.mark.parametrize("made", [[], ["checkpoints"]])
-def test_a_run_that_is_refused_keeps_its_folder_only_for_what_it_made(tmp_path, made):
+@pytest.mark.parametrize("made", [[], ["tensorboard"], ["tensorboard", "checkpoints"]])
+def test_a_run_that_is_refused_keeps_its_folder_only_for_what_it_learnt(tmp_path, made):
     with pytest.raises(InputError, match="wrong option"):
         fail(tmp_path, InputError("wrong option"), made)
-    assert (tmp_path / "config.yaml").exists() == bool(made)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == ({"config.yaml", *made} if "checkpoints" in made else set())
+
+
+def test_a_run_that_is_refused_leaves_what_was_there_before(tmp_path):
+    (tmp_path / "tensorboard").mkdir()
+    with pytest.raises(InputError, match="wrong option"):
+        fail(tmp_path, InputError("wrong option"))
+    assert [path.name for path in tmp_path.iterdir()] == ["tensorboard"]
 
 
 @pytest.mark.parametrize("error", [DiskFullError("no space"), InterruptedRunError("stopped")])
