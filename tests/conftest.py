@@ -35,7 +35,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what `make results` asks for."""
-    parser.addoption("--all-years", action="store_true", help="leave out each year of the monsoon, not four only")
+    parser.addoption("--all-years", action="store_true", help="leave out each year of the monsoon, not some only")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
