@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from datetime import timedelta
 from multiprocessing.connection import wait
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -26,12 +27,14 @@ def together(count, function, *arguments, timeout=180):
     """Call `function(rank, *arguments)` on `count` ranks of one gloo group; return the results by rank."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
-    with tempfile.NamedTemporaryFile() as meeting_point:
+    # A folder, because the last rank that leaves the group deletes the file.
+    with tempfile.TemporaryDirectory() as folder:
+        meeting_point = Path(folder) / "meeting_point"
         pipes, ranks = [], []
         for rank in range(count):
             mine, theirs = context.Pipe(duplex=False)
             process = context.Process(
-                target=_run, args=(rank, count, meeting_point.name, theirs, function, arguments, timeout), daemon=True
+                target=_run, args=(rank, count, meeting_point, theirs, function, arguments, timeout), daemon=True
             )
             process.start()
             theirs.close()

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -31,6 +32,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after imp
 
 GRID = Grid.regular(9, 14)
 TASK = Task("toy", ["msl", "2t"], ["2t", "msl"], [24, 48])
+AMOUNT = re.compile(r"/(crps|rmse|bias|spread$)")
+"""Paths of scores in the units of the variable."""
 MESHES = [(1, 1, 3), (3, 1, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2)]
 
 
@@ -113,21 +116,38 @@ def compare(rank, data, bands, sectors, forecasts, oracle):
     if rank:
         return None
     alone, whole = scored(Mesh.alone(), forecasts, oracle, land)
-    return [
-        (numbers(board), numbers(alone)),
-        *((leaves(board.scores(target)), leaves(alone.scores(target))) for target in range(2)),
-        (vars(example), vars(whole)),
-    ]
+    return (
+        [(numbers(board), numbers(alone)), (vars(example), vars(whole))],
+        [(leaves(board.scores(target)), leaves(alone.scores(target))) for target in range(2)],
+    )
 
 
-def agree(found, expected, tolerance=1e-12):
+def sizes_of(scores):
+    """Return, for every leaf of scores.json, the size of the numbers that it is computed from.
+
+    Rounding errors of a difference are those of the two scores, however small the difference is: amounts are compared
+    on the scale of the largest one, skills and shares on that of 1, or of their own value where it is larger.
+    """
+    amounts = {path for path in scores if AMOUNT.search(path)}
+    largest = max((abs(scores[path]) for path in amounts if scores[path] is not None), default=0.0)
+    return {path: largest if path in amounts else max(1.0, abs(leaf)) if isinstance(leaf, float) else 0.0
+            for path, leaf in scores.items()}  # fmt: skip
+
+
+def agree(found, expected, tolerance=1e-12, sizes=None):
+    """Compare numbers to `tolerance` times their `sizes`; the size of an array is its largest entry."""
     assert list(found) == list(expected)
     for key, value in expected.items():
         if isinstance(value, float | np.ndarray):
-            scale = np.nanmax(np.abs(value)) if np.size(value) else 0
-            np.testing.assert_allclose(found[key], value, rtol=tolerance, atol=tolerance * scale, err_msg=key)
+            size = sizes[key] if sizes else np.nanmax(np.abs(value)) if np.size(value) else 0
+            assert isinstance(found[key], type(value)), key
+            np.testing.assert_allclose(found[key], value, rtol=tolerance, atol=tolerance * size, err_msg=key)
         else:
             assert found[key] == value, key
+
+
+def agree_scores(found, expected, tolerance=1e-12):
+    agree(found, expected, tolerance, sizes_of(expected))
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: "x".join(map(str, mesh)))
@@ -135,13 +155,19 @@ def test_scores_are_those_of_one_process(mesh, toy):
     data = with_holes(toy(TASK, GRID, 7))
     oracle = toy(replace(TASK, inputs=TASK.targets), GRID, 8, members=9, seed=3)
     oracle.samples = [oracle.samples[k] for k in (7, 5, 1, 2)]
-    for pair in together(math.prod(mesh), compare, *mesh, data, oracle)[0]:
+    arrays, scores = together(math.prod(mesh), compare, *mesh, data, oracle)[0]
+    for pair in arrays:
         agree(*pair)
+    for pair in scores:
+        agree_scores(*pair)
 
 
 def test_ranks_without_any_forecast_do_no_harm(toy):
-    for pair in together(3, compare, 3, 1, 1, toy(TASK, GRID, 2), None)[0]:
+    arrays, scores = together(3, compare, 3, 1, 1, toy(TASK, GRID, 2), None)[0]
+    for pair in arrays:
         agree(*pair)
+    for pair in scores:
+        agree_scores(*pair)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +204,7 @@ def scores(folder):
 def test_every_rank_reads_its_tile_and_the_files_are_the_same(mesh, project, tmp_path):
     """Members are read in single precision: their spread has five digits, whatever is done with it."""
     together(math.prod(mesh), evaluated, *mesh, project, tmp_path)
-    agree(scores(tmp_path), scores(project / "one"), 1e-5)
+    agree_scores(scores(tmp_path), scores(project / "one"), 1e-5)
     drawn, expected = (
         {path.name for path in folder.rglob("*") if path.is_file()} for folder in (tmp_path, project / "one")
     )
@@ -194,6 +220,6 @@ def test_the_command_starts_its_ranks_and_its_scores_are_known_to_all_meshes(pro
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("forecasts of 4 members") == ended.stdout.count("wrote two/scores.json") == 1
-    agree(scores(project / "two"), scores(project / "one"), 1e-5)
+    agree_scores(scores(project / "two"), scores(project / "one"), 1e-5)
     again = command(project, "evaluate", *options)
     assert "nothing was done" in again.stdout
