@@ -15,6 +15,7 @@ from typing import Any
 from data_pipeline.errors import InputError
 from evaluation.tables import percent
 from models.corrector import Corrector
+from models.protocol import claims
 
 TOLERANCE = 0.05
 
@@ -55,7 +56,7 @@ def claims_of(
         return {}
     common = min(trained.values(), default=min(sizes))
     return {
-        name: Claim(trained.get(name, common), getattr(corrector.model, "any_size", False))
+        name: Claim(trained.get(name, common), claims(corrector.model).any_size)
         for name, corrector in correctors.items()
     }
 

@@ -273,7 +273,7 @@ class BoostedEMOS(nn.Module):
     `folds` those of `Boosting`.
     """
 
-    moments_only = True
+    moments_only = any_grid = tiles = True
     coefficients: Tensor
     lower: Tensor | None
 

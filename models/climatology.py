@@ -27,9 +27,7 @@ class Climatology(nn.Module):
     No member is ever looked at: `any_size`.
     """
 
-    targets_only = True
-    moments_only = True
-    any_size = True
+    targets_only = moments_only = any_size = any_grid = tiles = True
     coefficients: Tensor
 
     def __init__(self, task: Task, grid: Grid | Domain, harmonics: int = 2) -> None:

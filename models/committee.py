@@ -13,6 +13,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import Distribution
+from models.protocol import claims
 from models.spatial.domain import Domain
 
 
@@ -34,7 +35,12 @@ class Committee(nn.Module):
     @property
     def any_size(self) -> bool:
         """Whether all of them claim that their scores do not depend on the number of members."""
-        return all(getattr(corrector.model, "any_size", False) for corrector in self.correctors)
+        return all(claims(corrector.model).any_size for corrector in self.correctors)
+
+    @property
+    def tiles(self) -> bool:
+        """Whether all of them work on a tile of the globe."""
+        return all(claims(corrector.model).tiles for corrector in self.correctors)
 
     def forward(self, sample: Sample) -> Distribution:
         """Return the average in physical units."""

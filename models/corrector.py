@@ -28,6 +28,7 @@ from data_pipeline.files import atomic_path
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
+from models import protocol
 from models.coupling import ensemble_copula_coupling
 from models.distribution import Distribution
 from models.normalizer import Normalizer
@@ -91,14 +92,12 @@ class Corrector(nn.Module):
     def fit(self, dataset: Dataset[Sample], batch_size: int = 8) -> None:
         """Fit the normaliser, then what the model can learn at once rather than step by step.
 
-        A model that says `physical = True` gets values as they are.
+        A model that claims `physical` gets values in physical units.
         """
-        if not getattr(self.model, "physical", False):
+        if not protocol.claims(self.model).physical:
             self.normalizer.fit(lambda: batches(dataset, batch_size))
-        if callable(normalise := getattr(self.model, "normalise", None)):
-            normalise(*self.normalizer.target_scaling)
-        if callable(fit := getattr(self.model, "fit", None)):
-            fit(Passes(lambda: map(self.normalizer, batches(dataset, batch_size))))
+        protocol.normalise(self.model, *self.normalizer.target_scaling)
+        protocol.fit(self.model, Passes(lambda: map(self.normalizer, batches(dataset, batch_size))))
 
     def save(self, path: str | Path) -> None:
         """Write the one file."""
@@ -181,19 +180,34 @@ def narrow(sample: Sample, task: Task, to: Task) -> Sample:
 
 def needs(spec: dict[str, Any], task: Task) -> Task:
     """Return what the model of `spec` reads of a task: all of it, or for some models the targets alone."""
-    return task.only_targets() if getattr(model_class(spec), "targets_only", False) else task
+    return task.only_targets() if protocol.claims(model_class(spec)).targets_only else task
 
 
 def reads_moments(spec: dict[str, Any]) -> bool:
     """Return whether mean and spread of the ensemble are all that the model of `spec` looks at."""
-    return getattr(model_class(spec), "moments_only", False)
+    return protocol.claims(model_class(spec)).moments_only
 
 
 def build_model(spec: dict[str, Any], task: Task, grid: Grid | Domain) -> nn.Module:
-    """Make the model that `spec` describes."""
-    kind = model_class(spec)
+    """Make the model that `spec` describes; refuse one without the claim `tiles` where ranks share a field."""
+    kind, domain = model_class(spec), Domain.of(grid)
     options = {name: value for name, value in spec.items() if name != "_target_"}
-    return made(kind.__name__, partial(kind, task, grid), options)
+    if not protocol.may_take_tiles(kind):
+        _refuse_tiles(kind, domain)
+        return made(kind.__name__, partial(kind, task, domain.grid), options)
+    model = made(kind.__name__, partial(kind, task, grid), options)
+    if not protocol.claims(model).tiles:
+        _refuse_tiles(kind, domain)
+    return model
+
+
+def _refuse_tiles(kind: type[nn.Module], domain: Domain) -> None:
+    if domain.ranks > 1:
+        raise InputError(
+            f"model {kind.__name__} works on whole fields (it does not claim `tiles`), and the mesh has "
+            f"{domain.tiles[0]} x {domain.tiles[1]} tiles; give the processes other samples instead, such as "
+            f"trainer.mesh=[{domain.ranks},1]"
+        )
 
 
 def model_class(spec: dict[str, Any]) -> type[nn.Module]:

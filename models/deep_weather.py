@@ -154,7 +154,7 @@ class DeepWeather(nn.Module):
     - The globe goes round and on across the poles; nothing is cropped, and rows and columns may be odd in number.
     """
 
-    moments_only = True
+    moments_only = any_grid = tiles = True
 
     def __init__(
         self,

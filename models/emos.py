@@ -202,8 +202,7 @@ class EMOS(nn.Module):
     coefficients are interpolated. A window with fewer than two cases per coefficient takes those of the whole year.
     """
 
-    targets_only = True
-    moments_only = True
+    targets_only = moments_only = any_grid = tiles = True
     coefficients: Tensor
     lower: Tensor | None
 

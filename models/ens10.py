@@ -95,7 +95,7 @@ class ENS10UNet(nn.Module):
       learn, see `Layer`.
     """
 
-    moments_only = True
+    moments_only = any_grid = tiles = True
 
     def __init__(self, task: Task, grid: Grid | Domain) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class Step(nn.Module):
     A step is a map of values, not of departures from a mean, so they come as they are. Beyond the edges all is zero.
     """
 
-    physical = True
+    physical = any_grid = tiles = True
 
     def __init__(self, task: Task, network: nn.Module) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from models.spatial.domain import Domain
 class Network(nn.Module):
     """`Features` in, `maps` of the subclass between, a `Head` out; `head` and `start` are those of `head_for`."""
 
-    moments_only = True
+    moments_only = any_grid = tiles = True
 
     def __init__(
         self, task: Task, grid: Grid | Domain, head: str, start: dict[str, Any] | None, embedding: int = 0

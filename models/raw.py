@@ -12,10 +12,9 @@ from models.spatial.domain import Domain
 
 
 class Raw(nn.Module):
-    """The members of the targets as they came; however many there are, each is what it is: `any_size`."""
+    """The members of the targets as they came; however many there are, each stays as it is: `any_size`."""
 
-    targets_only = True
-    any_size = True
+    targets_only = any_size = any_grid = tiles = True
 
     def __init__(self, task: Task, grid: Grid | Domain) -> None:
         super().__init__()

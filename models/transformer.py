@@ -42,6 +42,8 @@ class Transformer(nn.Module):
     of all attention have `width` channels each. `embedding`, for what they share, and `mixture` are those of `UNet`.
     """
 
+    any_grid = tiles = True
+
     def __init__(
         self,
         task: Task,

@@ -1,8 +1,8 @@
 """Losses: what training makes small, in every cell; the mean over cells, targets and forecasts is taken by the trainer.
 
 A loss is called with a forecast over (B, T, H, W) and its sample in normalised units, and the `normalizer` that made
-them so. It returns (B, T, H, W), or (B, 1, H, W) if it judges all targets of a cell together. One that looks at the
-members of the raw ensemble, not at its mean and spread only, says so with `reads_members = True`.
+them so. It returns (B, T, H, W), or (B, 1, H, W) if it judges all targets of a cell together. `LossClaims` is
+what it may say of itself.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ class Loss(Protocol):
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Return the loss in every cell."""
         ...
+
+
+@dataclass(frozen=True)
+class LossClaims:
+    """What a loss says of itself, each by a class attribute of the same name that is True or False."""
+
+    reads_members: bool = False
+    """It reads the members of the raw ensemble, so that their mean and spread do not suffice as samples."""
 
 
 @dataclass(frozen=True)

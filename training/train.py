@@ -24,13 +24,14 @@ from data_pipeline.source import Source
 from data_pipeline.store import source_for
 from data_pipeline.task import Task
 from models.corrector import Corrector, needs, reads_moments
+from models.protocol import claims
 from models.spatial.domain import Domain
 from models.spatial.mesh import Mesh, joined
 from training.data import cached
 from training.descent import descend, score
 from training.extreme import EECRPS
 from training.fit import fitted
-from training.loss import CRPS
+from training.loss import CRPS, LossClaims
 from training.module import CorrectionModule
 from training.resume import claim, resumable
 from training.schedule import Schedule
@@ -71,7 +72,7 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
 
     def samples_on(domain: Domain, years: str) -> ForecastDataset:
         rows, columns = domain.tile
-        moments = reads_moments(spec) and not getattr(loss, "reads_members", False)
+        moments = reads_moments(spec) and not claims(loss, LossClaims).reads_members
         chosen = split.years(years)
         return ForecastDataset(
             sources[years], task, chosen, members=cfg.members, rows=rows, columns=columns, moments=moments

@@ -8,13 +8,16 @@ import torch
 from specs import SPECS
 
 from data_pipeline.dataset import batches
+from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.moments import pseudo_members
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model, needs, reads_moments
-from models.distribution import Normal
+from models.distribution import Ensemble, Normal
 from models.head import GaussianHead
+from models.protocol import claims
+from models.spatial.domain import Domain
 from models.spatial.gate import SphereGate
 from models.spatial.normalization import BatchNorm2d
 
@@ -75,10 +78,26 @@ def test_any_number_of_members_in_any_order(name, toy, members):
         torch.testing.assert_close(numbers(model(shuffled)), found, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("grid", [Grid.regular(33, 64), Grid.regular(29, 50), Grid.regular(32, 64)], ids=str)
-def test_any_grid(name, toy, grid):
-    with torch.no_grad():
-        assert numbers(corrector(name, toy, grid, 24)(batch(toy, grid))).shape[-2:] == grid.shape
+def claimed(name):
+    """What a model claims once it is built."""
+    return claims(build_model(SPECS[name], needs(SPECS[name], TASK), GRID))
+
+
+GRIDS = [Grid.regular(33, 64), Grid.regular(29, 50), Grid.regular(32, 64), Grid((4, 3, 2, 1, 0), (0, 1, 2, 3, 4))]
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_any_grid_if_claimed_and_a_sentence_about_the_grid_if_not(name, toy, grid):
+    allowed = () if claimed(name).any_grid else InputError
+    try:
+        made = corrector(name, toy, grid, 24)
+    except allowed as refused:
+        sentence = str(refused)
+    else:
+        with torch.no_grad():
+            assert numbers(made(batch(toy, grid))).shape[-2:] == grid.shape
+        return
+    assert str(grid) in sentence
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -117,6 +136,41 @@ def test_moments_are_enough_for_those_who_say_so_only(name, toy):
         model = corrector(name, toy)
         found, expected = (model(each).quantile(torch.tensor([0.02, 0.3, 0.9])) for each in (reduced(sample), sample))
     assert torch.allclose(found, expected, rtol=0, atol=1e-3) == reads_moments(SPECS[name])
+
+
+def test_a_member_is_corrected_without_the_others_if_the_model_claims_any_size(name, toy):
+    """Then the number of members changes nothing: the first two of six are what they are when there are only two."""
+    sample = batch(toy, members=6)
+    with torch.no_grad():
+        model = corrector(name, toy)
+        six, two = model(sample), model(sample._replace(ensemble=sample.ensemble[:, :2]))
+    if isinstance(six, Ensemble):
+        found, expected = two.members, six.members[:2]
+    else:
+        found, expected = numbers(two), numbers(six)
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-3) == claimed(name).any_size
+
+
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if needs(spec, TASK) != TASK])
+def test_inputs_that_are_no_targets_have_no_effect_if_the_model_claims_so(name, toy):
+    data, sample = toy(TASK, GRID, 80), batch(toy)
+    others = [channel for channel in range(len(TASK.inputs)) if channel not in TASK.target_channels]
+    changed = sample.ensemble.clone()
+    changed[:, :, others] = 250 + 60 * torch.rand_like(changed[:, :, others])
+    made = Corrector(TASK, GRID, SPECS[name], data.static)
+    made.fit(data)
+    with torch.no_grad():
+        found, expected = (numbers(made.eval()(each)) for each in (sample._replace(ensemble=changed), sample))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_a_tile_is_refused_by_a_sentence_if_the_model_does_not_claim_tiles(name):
+    task, domain = needs(SPECS[name], TASK), Domain.split(GRID, 1, 2)
+    if claimed(name).tiles:
+        build_model(SPECS[name], task, domain)
+    else:
+        with pytest.raises(InputError, match=r"works on whole fields .* and the mesh has 1 x 2 tiles; .*mesh=\[2,1\]"):
+            build_model(SPECS[name], task, domain)
 
 
 @pytest.mark.parametrize("name", ["climatology", "emos"])
