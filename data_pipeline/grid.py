@@ -50,7 +50,7 @@ class Grid:
         """Rows and columns, (H, W)."""
         return len(self.latitudes), len(self.longitudes)
 
-    @cached_property
+    @property
     def periodic(self) -> bool:
         """Whether the last column is followed by the first."""
         if len(self.longitudes) < 2:

@@ -20,6 +20,12 @@ NEVER_NEGATIVE = (
 )  # fmt: skip
 BOUNDS: dict[str, tuple[float, float | None]] = dict.fromkeys(NEVER_NEGATIVE, (0.0, None)) | {"tcc": (0.0, 1.0)}
 
+VECTOR_COMPONENTS = (
+    "u", "v", "10u", "10v", "100u", "100v", "200u", "200v", "u10n", "v10n", "ewss", "nsss", "iews", "inss",
+    "lgws", "mgws", "ust", "vst", "viwve", "viwvn", "ocu", "ocv",
+)  # fmt: skip
+"""Eastward and northward components of winds, stresses, fluxes and currents."""
+
 POSITION = ("sin_latitude", "cos_latitude_cos_longitude", "cos_latitude_sin_longitude")
 """Static fields that every grid provides by itself: the point on the unit sphere."""
 
@@ -58,6 +64,15 @@ class Variable:
     def bounds(self) -> tuple[float | None, float | None]:
         """Physical lower and upper bound, None where there is none."""
         return BOUNDS.get(self.name, (None, None))
+
+    @property
+    def parity(self) -> int:
+        """-1 if the values change sign from one side of a pole to the other, else 1.
+
+        East and north turn round at a pole: a wind that blows straight across it comes from the north on one side and
+        from the south on the other.
+        """
+        return -1 if self.name in VECTOR_COMPONENTS else 1
 
     def __str__(self) -> str:
         return f"{self.name}@{self.level}" if self.level else self.name
@@ -101,6 +116,11 @@ class Task:
     def target_channels(self) -> tuple[int, ...]:
         """Index of each target among the inputs."""
         return tuple(self.inputs.index(target) for target in self.targets)
+
+    @property
+    def parity(self) -> tuple[int, ...]:
+        """`Variable.parity` of each input."""
+        return tuple(variable.parity for variable in self.inputs)
 
     @property
     def static_names(self) -> tuple[str, ...]:

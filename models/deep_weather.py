@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +31,18 @@ class BiasNet(nn.Module):
     """U-Net of `depth` halvings, `width` and twice as many channels at the finest level, twice that at each coarser.
 
     The original has a third dimension of size one, and kernels 3 x 3 x 3, of which two thirds only ever meet the zeros
-    around it. Here they are 3 x 3; all other shapes are the published ones.
+    around it. Here they are 3 x 3; all other shapes are the published ones. `parity` is that of the inputs (`Window`).
     """
 
-    def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, width: int = 32, depth: int = 2) -> None:
+    def __init__(
+        self,
+        grid: Grid | Domain,
+        inputs: int,
+        outputs: int,
+        width: int = 32,
+        depth: int = 2,
+        parity: Sequence[int] = (),
+    ) -> None:
         super().__init__()
         fine = Domain.of(grid)
         if min(fine.shape) <= 2**depth:
@@ -47,8 +55,8 @@ class BiasNet(nn.Module):
             grids.append(grids[-1].coarsen())
         widths = [2 * width * 2**level for level in range(depth + 1)]
         self.encoder = nn.ModuleList(
-            nn.Sequential(Layer(g, before, w // 2), Layer(g, w // 2, w))
-            for g, before, w in zip(grids, [inputs, *widths], widths, strict=False)
+            nn.Sequential(Layer(g, before, w // 2, () if level else parity), Layer(g, w // 2, w))
+            for level, (g, before, w) in enumerate(zip(grids, [inputs, *widths], widths, strict=False))
         )
         self.down = nn.ModuleList(MaxPool2d(g) for g in grids[:-1])
         self.up = nn.ModuleList(Rise(g, coarse) for g, coarse in zip(grids, widths[1:], strict=False))
@@ -116,12 +124,14 @@ class UncertaintyNet(nn.Module):
     """σ = |a spread + network| at full resolution: two layers, six inception blocks of 4 to 7 times `width` channels.
 
     The spread of the targets comes in again before the first block and before the last layer, which starts with
-    a = 1 and a network that says nothing: σ is the spread.
+    a = 1 and a network that says nothing: σ is the spread. `parity` is that of the inputs (`Window`).
     """
 
-    def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, width: int = 32) -> None:
+    def __init__(
+        self, grid: Grid | Domain, inputs: int, outputs: int, width: int = 32, parity: Sequence[int] = ()
+    ) -> None:
         super().__init__()
-        self.stem = nn.Sequential(Layer(grid, inputs, 2 * width), Layer(grid, 2 * width, 3 * width))
+        self.stem = nn.Sequential(Layer(grid, inputs, 2 * width, parity), Layer(grid, 2 * width, 3 * width))
         before, widths = 3 * width + outputs, [factor * width for factor in (4, 5, 7, 7, 5, 4)]
         self.blocks = nn.ModuleList(Inception(grid, n, w) for n, w in zip([before, *widths], widths, strict=False))
         self.last = nn.Conv2d(outputs + widths[-1], outputs, 1)
@@ -175,11 +185,12 @@ class DeepWeather(nn.Module):
         C, T = len(task.inputs), len(task.targets)
         self._targets = list(task.target_channels)
         self.standardized = LocalStandardization(task, grid)
-        self.bias_net = BiasNet(grid, 2 * C, C, bias_width, bias_depth)
+        parity = (*[1] * C, *task.parity)  # spread, mean
+        self.bias_net = BiasNet(grid, 2 * C, C, bias_width, bias_depth, parity)
         self.local = LocallyConnected(grid, C, T, roughness)
         nn.init.zeros_(self.local.weight)
         self.gain = nn.Parameter(torch.ones(T, 1, 1))
-        self.uncertainty_net = UncertaintyNet(grid, 2 * C, T, uncertainty_width)
+        self.uncertainty_net = UncertaintyNet(grid, 2 * C, T, uncertainty_width, parity)
 
     def fit(self, batches: Iterable[Sample]) -> None:
         """Learn what is usual around each cell; all else is learnt by gradient descent."""

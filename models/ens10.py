@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -29,12 +30,13 @@ class Layer(nn.Module):
 
     The normalisation takes away what the bias adds, so all that the bias could learn is rounding errors, which Adam
     would blow up to steps of full length, other ones on every mesh. It is kept for those who have weights to load,
-    and its gradient is exactly zero.
+    and its gradient is exactly zero. `parity` is that of the inputs (`Window`), for the first layer of a network.
     """
 
-    def __init__(self, grid: Grid | Domain, inputs: int, outputs: int) -> None:
+    def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, parity: Sequence[int] = ()) -> None:
         super().__init__()
-        self.convolution, self.norm = Conv2d(grid, inputs, outputs), BatchNorm2d(grid, outputs)
+        self.convolution = Conv2d(grid, inputs, outputs, parity=parity)
+        self.norm = BatchNorm2d(grid, outputs)
         self.convolution.register_parameter("bias", None)
         self.bias = nn.Parameter(torch.zeros(outputs))
 
@@ -110,9 +112,10 @@ class ENS10UNet(nn.Module):
         grids = fine, middle, coarse
         self.head = GaussianHead(task)
         a, b, c = WIDTHS
+        parity = [sign for variable in task.inputs for sign in (variable.parity, 1)]  # mean and log spread in turn
         self.encoder = nn.ModuleList(
-            nn.Sequential(Layer(g, inputs, width), Layer(g, width, width))
-            for g, inputs, width in zip(grids, (2 * len(task.inputs), a, b), WIDTHS, strict=True)
+            nn.Sequential(Layer(g, inputs, width, signs), Layer(g, width, width))
+            for g, inputs, width, signs in zip(grids, (len(parity), a, b), WIDTHS, (parity, (), ()), strict=True)
         )
         self.decoder = nn.ModuleList(
             nn.Sequential(Layer(g, inputs, inner), Layer(g, inner, outputs))

@@ -39,7 +39,7 @@ class LeNet(Network):
         whole("model.hidden", hidden, 1)
         between("model.dropout", dropout, 0, 1)
         self.network = nn.Sequential(
-            Conv2d(grid, self.features.count, width, 5), nn.GELU(),
+            Conv2d(grid, self.features.count, width, 5, parity=self.features.parity), nn.GELU(),
             Conv2d(grid, width, 2 * width, 5), nn.GELU(),
             nn.Conv2d(2 * width, hidden, 1), nn.GELU(), Dropout(grid, dropout),
             silent(hidden, self.head.count),

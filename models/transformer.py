@@ -65,11 +65,14 @@ class Transformer(nn.Module):
             raise InputError("model.head=members corrects members from where they are; leave model.start=null")
         self._targets, self._attention = list(task.target_channels), attention
         self.features = Features(task, grid)
-        inputs, seen = len(task.inputs), self.features.count
+        inputs, seen = len(task.inputs), self.features.parity
+        # All but mean and log spread of the inputs, which come first.
+        seen = seen if attention else seen[2 * inputs :]
         options: dict[str, Any] = {"depth": depth, "dropout": dropout, "mixture": mixture}
-        self.shared = Trunk(grid, seen if attention else seen - 2 * inputs, 2 * width, **options)
+        self.shared = Trunk(grid, len(seen), 2 * width, **options, parity=seen)
         self.place = Place(grid, 2 * width, embedding) if embedding else nn.Identity()
-        self.members = Trunk(grid, inputs + 2 * width, width, **options, attention=attention, window=window)
+        options |= {"attention": attention, "window": window, "parity": (*task.parity, *[1] * 2 * width)}
+        self.members = Trunk(grid, inputs + 2 * width, width, **options)
         self.head = None if head == "members" else head_for(head, task, grid, start)
         self.last = silent(4 * width, self.head.count) if self.head else silent(width, len(task.targets))
 
@@ -110,6 +113,6 @@ class Transformer(nn.Module):
         if self._attention:
             s = torch.sqrt(spread(x).square() + SMALLEST_SPREAD**2)
             return (x - x.mean(1, keepdim=True)) / s[:, None], features, s[:, self._targets]
-        # All but mean and log spread of the inputs, which come first; the size of errors is a logarithm too.
+        # The size of errors is a logarithm.
         unit = torch.exp(self.features.errors(sample)[:, len(self._targets) :] - 2)
         return x, features[:, 2 * x.shape[2] :], unit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,20 +18,30 @@ from models.spatial.mixture import Mixing
 from models.spatial.normalization import ChannelNorm
 from models.spatial.resolution import Downsample, Upsample
 
-Convolution = Callable[[Grid | Domain, int, int], nn.Module]
-"""Makes a layer of so many inputs and outputs; `Conv2d`, or mixtures in its place."""
+Convolution = Callable[..., nn.Module]
+"""Makes a layer from grid, inputs, outputs and `parity` of the inputs; `Conv2d`, or mixtures in its place."""
 
 
 class Block(nn.Module):
-    """Two convolutions with normalisation and GELU; a residual connection carries the input past them."""
+    """Two convolutions with normalisation and GELU; a residual connection carries the input past them.
+
+    `parity` is that of the inputs (`Window`), for the first block of a network.
+    """
 
     def __init__(
-        self, grid: Grid | Domain, inputs: int, outputs: int, dropout: float, convolution: Convolution = Conv2d
+        self,
+        grid: Grid | Domain,
+        inputs: int,
+        outputs: int,
+        dropout: float,
+        convolution: Convolution = Conv2d,
+        parity: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.skip = nn.Conv2d(inputs, outputs, 1)
         self.path = nn.Sequential(
-            convolution(grid, inputs, outputs), ChannelNorm(outputs), nn.GELU(), Dropout(grid, dropout, channels=True),
+            convolution(grid, inputs, outputs, parity=parity), ChannelNorm(outputs), nn.GELU(),
+            Dropout(grid, dropout, channels=True),
             convolution(grid, outputs, outputs), ChannelNorm(outputs), nn.GELU(),
         )  # fmt: skip
 
@@ -46,7 +56,7 @@ class Trunk(nn.Module):
     `depth` halvings of the resolution, `width` channels at the finest, twice as many at each coarser level. With
     `mixture`, the options of `Mixing`, the convolutions at the finest resolution are mixtures of experts. Rows of a
     batch may be members of forecasts, which with `attention` attend to one another in all the encoder; with `window`,
-    cells attend at the coarsest resolution, in windows of so many rows and columns.
+    cells attend at the coarsest resolution, in windows of so many rows and columns. `parity` is that of the inputs.
     """
 
     def __init__(
@@ -59,6 +69,7 @@ class Trunk(nn.Module):
         mixture: dict[str, Any] | None,
         attention: bool = False,
         window: int = 0,
+        parity: Sequence[int] = (),
     ) -> None:
         super().__init__()
         whole("model.width", width, 1)
@@ -73,7 +84,7 @@ class Trunk(nn.Module):
         self.up = nn.ModuleList(Upsample(fine) for fine in grids[:-1])
         convolutions = [Mixing.of(mixture), *[Conv2d] * depth]
         self.encoder = nn.ModuleList(
-            Block(g, before, w, dropout if level else 0, convolutions[level])
+            Block(g, before, w, dropout if level else 0, convolutions[level], () if level else parity)
             for level, (g, before, w) in enumerate(zip(grids, [inputs, *widths], widths, strict=False))
         )
         self.attention = nn.ModuleList(MemberAttention(w, w // width) for w in widths if attention)

@@ -34,7 +34,7 @@ class UNet(Network):
         mixture: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(task, grid, head, start)
-        self.trunk = Trunk(grid, self.features.count, width, depth, dropout, mixture)
+        self.trunk = Trunk(grid, self.features.count, width, depth, dropout, mixture, parity=self.features.parity)
         self.place = Place(grid, width, embedding) if embedding else nn.Identity()
         self.last = silent(width, self.head.count)
 

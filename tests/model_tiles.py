@@ -24,7 +24,7 @@ SPECS = SHIPPED | {
     "mlp from emos": SHIPPED["mlp"] | {"start": {}},
     "boosted of one set": SHIPPED["boosted_emos"] | {"shared": True, "products": True},
 }
-TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
+TASK = Task("toy", ["sst", "2t", "10u"], ["2t"], [24, 48], ["lsm"])
 ODD, COARSE = Grid.regular(29, 50), Grid.regular(37, 72)
 """Rows and columns that no mesh divides, also at half the resolution; and 5 degrees."""
 BUILT = {name: build_model(spec, needs(spec, TASK), ODD) for name, spec in SPECS.items()}

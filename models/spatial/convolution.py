@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ from models.spatial.window import Intervals, Window
 class Conv2d(nn.Conv2d):
     """Convolution whose output lies on the grid of its input, or, with `stride` 2, on every second row and column.
 
-    Beyond the edges of the grid the sphere goes on, or, with `beyond_zero`, all is zero.
+    Beyond the edges of the grid the sphere goes on, or, with `beyond_zero`, all is zero. `parity` of the input channels
+    is that of `Window`: the first convolution of a network needs it, because it sees winds.
     """
 
     def __init__(
@@ -28,14 +30,23 @@ class Conv2d(nn.Conv2d):
         stride: int = 1,
         groups: int = 1,
         beyond_zero: bool = False,
+        parity: Sequence[int] = (),
     ) -> None:
         super().__init__(inputs, outputs, kernel, stride, groups=groups)
+        if parity and len(parity) != inputs:
+            raise ValueError(f"{inputs} input channels have the parity of {len(parity)}")
         domain = Domain.of(grid)
         self.out = domain.coarsen() if stride == 2 else domain
         self.window = Window(
-            domain, reach(self.out.row_cuts, kernel, stride), reach(self.out.column_cuts, kernel, stride), beyond_zero
+            domain,
+            reach(self.out.row_cuts, kernel, stride),
+            reach(self.out.column_cuts, kernel, stride),
+            beyond_zero,
+            parity,
         )
-        self._work = overlapping_work(self.window.exchange, self.weight, stride)
+        # A tile at a pole changes signs after its halo has come, so it waits for it; its neighbours need not.
+        exchange = None if any(self.window.changed) else self.window.exchange
+        self._work = overlapping_work(exchange, self.weight, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B, outputs, H, W), or half of each."""

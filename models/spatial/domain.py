@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -77,7 +76,7 @@ class Domain:
         """How many ranks share the grid."""
         return self.tiles[0] * self.tiles[1]
 
-    @cached_property
+    @property
     def tile(self) -> tuple[slice, slice]:
         """The own rows and columns: `field[..., *domain.tile]` of a field on the whole grid."""
         return self.tile_of(self.rank)

@@ -6,7 +6,7 @@ loss = score + terms(model) / forecasts                      # else nobody tells
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,11 +78,13 @@ class Mixing:
             object.__setattr__(self, "routing", made("model.mixture.routing", Routing, self.routing))
 
     @classmethod
-    def of(cls, options: dict[str, Any] | None) -> Callable[[Grid | Domain, int, int], nn.Module]:
+    def of(cls, options: dict[str, Any] | None) -> Callable[..., nn.Module]:
         """Return what makes a layer of so many inputs and outputs: a convolution where there are no options."""
         return Conv2d if options is None else made("model.mixture", cls, options)
 
-    def __call__(self, grid: Grid | Domain, inputs: int, outputs: int) -> SpatialMixture | SpatialBlend:
+    def __call__(
+        self, grid: Grid | Domain, inputs: int, outputs: int, parity: Sequence[int] = ()
+    ) -> SpatialMixture | SpatialBlend:
         """Return a mixture in place of a convolution."""
         asked, experts = (1, self.experts) if self.blend else (outputs, self.experts * outputs)
         gate: nn.Module
@@ -91,11 +93,13 @@ class Mixing:
         elif self.degree is not None:
             gate = SphereGate(grid, asked, experts, self.degree)
         else:
-            gate = Conv2d(grid, inputs, experts)
+            gate = Conv2d(grid, inputs, experts, parity=parity)
         if self.blend:
-            return SpatialBlend(grid, inputs, outputs, experts, gate)
+            return SpatialBlend(grid, inputs, outputs, experts, gate, parity)
         assert not isinstance(self.routing, dict)
-        return SpatialMixture(grid, inputs, outputs, experts, gate=gate, weighted=self.weighted, routing=self.routing)
+        return SpatialMixture(
+            grid, inputs, outputs, experts, gate=gate, weighted=self.weighted, routing=self.routing, parity=parity
+        )
 
 
 class SpatialMixture(Termed):
@@ -122,13 +126,14 @@ class SpatialMixture(Termed):
         weighted: bool = False,
         routing: Routing | None = Routing(),
         beyond_zero: bool = False,
+        parity: Sequence[int] = (),
     ) -> None:
         super().__init__()
         # Where all experts are asked there is no other one to learn of.
         whole("model.experts", experts, outputs + (routing is not None))
         self.outputs, self.weighted, self.routing = outputs, weighted, routing
         self.out = Domain.of(grid)
-        self.experts = Conv2d(grid, inputs, experts, kernel, beyond_zero=beyond_zero)
+        self.experts = Conv2d(grid, inputs, experts, kernel, beyond_zero=beyond_zero, parity=parity)
         self.experts.register_parameter("bias", None)
         nn.init.kaiming_uniform_(self.experts.weight, nonlinearity="relu")
         self.gate = LatentGate(grid, outputs, experts) if gate is None else gate
@@ -153,10 +158,18 @@ class SpatialBlend(nn.Module):
     almost the same say.
     """
 
-    def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, experts: int, gate: nn.Module) -> None:
+    def __init__(
+        self,
+        grid: Grid | Domain,
+        inputs: int,
+        outputs: int,
+        experts: int,
+        gate: nn.Module,
+        parity: Sequence[int] = (),
+    ) -> None:
         super().__init__()
         self.out, self.gate = Domain.of(grid), gate
-        self.experts = Conv2d(grid, inputs, experts * outputs)
+        self.experts = Conv2d(grid, inputs, experts * outputs, parity=parity)
         self._count = experts
         with torch.no_grad():
             for parameter in gate.parameters():

@@ -5,6 +5,8 @@ Longitude goes round and rows go on across the poles; nothing is ever cropped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -23,9 +25,22 @@ class Window(nn.Module):
     """What a layer must see of its input, on every side as far as `rows` and `columns` say for each tile.
 
     With `beyond_zero` there is nothing beyond the edges: a limited area in a world of zeros.
+
+    `parity` has 1 for each input channel that keeps its sign across a pole and -1 for each that changes it, such as the
+    eastward wind. The rows beyond a pole are multiplied by it. Without `parity` all channels keep their sign. Only
+    physical fields have a parity; channels of a hidden layer mix them, so they have none.
     """
 
-    def __init__(self, grid: Grid | Domain, rows: Intervals, columns: Intervals, beyond_zero: bool = False) -> None:
+    parity: Tensor | None
+
+    def __init__(
+        self,
+        grid: Grid | Domain,
+        rows: Intervals,
+        columns: Intervals,
+        beyond_zero: bool = False,
+        parity: Sequence[int] = (),
+    ) -> None:
         super().__init__()
         self.domain = Domain.of(grid)
         self.exchange = Exchange(self.domain, (rows, columns), beyond_zero) if self.domain.ranks > 1 else None
@@ -33,9 +48,28 @@ class Window(nn.Module):
         H, W = self.domain.shape
         self.sides = -rows[0][0], rows[-1][1] - H, -columns[0][0], columns[-1][1] - W
         self.beyond_zero = beyond_zero
+        # The same on all ranks, and no part of the saved state.
+        changes = -1 in parity and not beyond_zero
+        self.register_buffer("parity", torch.tensor(parity).float() if changes else None, persistent=False)
+        top, bottom = rows[self.domain.rank // self.domain.tiles[1]]
+        reach = {0: max(-top, 0), -1: max(bottom - H, 0)}
+        self.changed = tuple(
+            width if changes and self.domain.grid.across_pole(end) is not None else 0 for end, width in reach.items()
+        )
+        """How many rows of the own window lie beyond the north pole and beyond the south pole and change sign."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tile (..., H, W) to window."""
+        """Tile (..., H, W) to window; with `parity`, (..., C, H, W)."""
+        window = self._seen(x)
+        if self.parity is None or not any(self.changed):
+            return window
+        sign, (north, south) = self.parity.to(window)[:, None, None], self.changed
+        last = window.shape[-2] - south
+        parts = window[..., :north, :] * sign, window[..., north:last, :], window[..., last:, :] * sign
+        return torch.cat(parts, dim=-2)
+
+    def _seen(self, x: Tensor) -> Tensor:
+        """Return the window of fields that keep their sign across a pole."""
         if self.exchange:
             return self.exchange(x)
         north, south, west, east = self.sides
