@@ -20,7 +20,8 @@ from data_pipeline.errors import InputError
 from data_pipeline.fields import Fields
 from data_pipeline.grib import Lattice, Message, ensemble_fields, rewrite
 from data_pipeline.sample import Sample
-from models.corrector import Corrector, forecast
+from models.corrector import Corrector
+from models.coupling import check_options
 from models.spatial.mesh import Mesh, joined
 
 
@@ -29,15 +30,23 @@ def main(cfg: DictConfig) -> None:
     """Read, correct, write, say what was done."""
     with joined(plain(cfg)["mesh"]) as mesh:
         corrector = Corrector.load(cfg.corrector)
-        count = correct(corrector, Path(cfg.input), Path(cfg.output), mesh)
+        count = correct(corrector, Path(cfg.input), Path(cfg.output), mesh, cfg.levels, cfg.seed)
         names = ", ".join(map(str, corrector.task.targets))
         leads = ", ".join(f"+{lead}" for lead in corrector.task.lead_times)
         mesh.say(f"{cfg.output}: {count} messages corrected ({names} at {leads} h), all others copied as they were")
 
 
-def correct(corrector: Corrector, source: Path, target: Path, mesh: Mesh | None = None) -> int:
+def correct(
+    corrector: Corrector,
+    source: Path,
+    target: Path,
+    mesh: Mesh | None = None,
+    levels: str = "hazen",
+    seed: int = 0,
+) -> int:
     """Write `source` to `target` with the corrected members in place of the raw ones; return how many.
 
+    `levels` and `seed` are those of `written_members`.
     The file does not depend on the mesh, but that a value of a network, which computes in single precision, may be
     rounded to the other one of two steps of the packing where it lies half-way between them.
     """
@@ -47,8 +56,9 @@ def correct(corrector: Corrector, source: Path, target: Path, mesh: Mesh | None 
             f"mesh has {mesh.data} for its first number, but one forecast after the other is corrected; make it 1 "
             "and let the others say how many processes share the globe"
         )
+    check_options(levels, seed)
     opened = mesh.once(lambda: open_forecasts(corrector, source))
-    tiles = Tiles(corrector.on(mesh.domain(corrector.grid)), *opened, mesh)
+    tiles = Tiles(corrector.on(mesh.domain(corrector.grid)), *opened, mesh, levels, seed)
     if not mesh.first:
         return tiles.serve()
     try:
@@ -76,6 +86,8 @@ class Tiles:
     inputs: Fields
     raw: Fields
     mesh: Mesh
+    levels: str
+    seed: int
 
     def ask(self, init: int, lead: int) -> np.ndarray:
         """Return the members (M, T, H, W) of the forecast at these positions; the other ranks `serve` meanwhile."""
@@ -93,10 +105,13 @@ class Tiles:
             raise order
         return order
 
+    @torch.no_grad()
     def _make(self, init: int, lead: int) -> list[np.ndarray] | None:
         """Return the tiles of all ranks on the first one."""
         sample, raw = self.mesh.each(lambda: self._read(init, lead))
-        return self.mesh.gather(forecast(self.corrector, sample, raw).numpy())
+        batch = Sample(*(tensor[None] for tensor in sample))
+        members = self.corrector.members(batch, raw[:, None], self.levels, self.seed)
+        return self.mesh.gather(members[:, 0].numpy())
 
     def _read(self, init: int, lead: int) -> tuple[Sample, Tensor]:
         """Read the own tile of a forecast."""

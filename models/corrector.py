@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -29,7 +28,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models import protocol
-from models.coupling import ensemble_copula_coupling
+from models.coupling import written_members
 from models.distribution import Distribution
 from models.normalizer import Normalizer
 from models.spatial.domain import Domain
@@ -62,18 +61,9 @@ class Corrector(nn.Module):
         """Return the corrected distribution over (B, T, H, W) in physical units."""
         return self.normalizer.physical(self.model(self.normalizer(sample)))
 
-    def members(self, sample: Sample, raw: Tensor | None = None) -> Tensor:
-        """Return corrected members (M, B, T, H, W) in the rank order of the raw ones, within physical bounds.
-
-        `raw`, of the same shape, are the raw members if they are known better than the sample's precision tells.
-        """
-        if raw is None:
-            raw = sample.ensemble[:, :, list(self.task.target_channels)].movedim(1, 0)
-        members = ensemble_copula_coupling(self(sample), raw)
-        for index, target in enumerate(self.task.targets):
-            if target.bounds != (None, None):
-                members[:, :, index].clamp_(*target.bounds)
-        return members
+    def members(self, sample: Sample, raw: Tensor | None = None, levels: str = "hazen", seed: int = 0) -> Tensor:
+        """Return the corrected members (M, B, T, H, W) of a batch; see `written_members`."""
+        return written_members(self(sample), sample, self.task, self.domain, raw, levels, seed).members
 
     def on(self, domain: Grid | Domain) -> Corrector:
         """Return this corrector for the own tile of its grid in `domain`."""
@@ -223,10 +213,3 @@ def model_class(spec: dict[str, Any]) -> type[nn.Module]:
     if not (inspect.isclass(found) and issubclass(found, nn.Module)):
         raise InputError(f"{target} is not a model; see conf/model for those there are")
     return found
-
-
-@torch.no_grad()
-def forecast(corrector: Corrector, sample: Sample, raw: Tensor) -> Tensor:
-    """Return the corrected members (M, T, H, W) of one sample in the rank order of the `raw` ones, (M, T, H, W)."""
-    batch = Sample(*(tensor[None] for tensor in sample))
-    return corrector.members(batch, raw[:, None])[:, 0]

@@ -1,3 +1,5 @@
+"""Members as they are written: their values against closed forms, their order against brute force."""
+
 import numpy as np
 import pytest
 import torch
@@ -5,33 +7,179 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from models.coupling import ensemble_copula_coupling
-from models.distribution import Ensemble, Normal
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.coupling import member_values, written_members
+from models.distribution import CensoredNormal, Ensemble, Normal
+from models.spatial.domain import Domain
 
+TASK = Task("one", ["10u"], ["10u"], [24])
+RAIN = Task("rain", ["10u", "tp"], ["tp", "10u"], [24])
+GRID = Grid.regular(40, 50)
 FIELDS = hnp.arrays(np.float64, (6, 3), elements=st.floats(-50, 50, width=32))
+TIED = hnp.arrays(np.float64, (6, 3), elements=st.sampled_from([0.0, 1.0, 2.0, np.nan]))
+
+
+def batch(members, task=TASK, starts=(1_000_000_000,)):
+    """A batch with these members (M, B, C, H, W), complete where none of them is NaN."""
+    ensemble = members.movedim(0, 1)
+    B, _, _, *cells = ensemble.shape
+    return Sample(
+        ensemble, ~ensemble.isnan().any(1), torch.zeros(B, 3, *cells), torch.zeros(B, len(task.targets), *cells),
+        torch.tensor(starts), torch.full((B,), 24),
+    )  # fmt: skip
+
+
+def coupled(raw, distribution=None, **options):
+    """Members (M, cells) that are written for raw ones of this shape, of a standard normal distribution."""
+    cells = raw.shape[1]
+    sample, grid = batch(torch.as_tensor(raw)[:, None, None, None]), Grid([0.0], list(np.linspace(0, 300, cells)))
+    distribution = distribution or Normal(torch.zeros(1, 1, 1, cells).double(), torch.ones(1, 1, 1, cells).double())
+    return written_members(distribution, sample, TASK, grid, **options).members[:, 0, 0, 0]
+
+
+@given(FIELDS, st.integers(0, 2**63 - 1), st.sampled_from(["hazen", "weibull"]))
+def test_every_member_keeps_its_rank(raw, seed, levels):
+    corrected = coupled(raw, seed=seed, levels=levels).numpy()
+    values = np.sort(corrected, 0)
+    assert (np.diff(values, axis=0) > 0).all()
+    np.testing.assert_array_equal(values, values[:, :1].repeat(3, 1))
+    higher = raw[:, None] > raw
+    assert (corrected[:, None] > corrected)[higher].all()
+
+
+@given(FIELDS, st.permutations(range(6)))
+def test_members_in_another_order_are_the_same_members_in_that_order(raw, order):
+    """Where no two are equal: those that are have no order to keep."""
+    raw = raw + np.arange(6)[:, None] * 1e-6
+    distinct = [len(set(column)) == 6 for column in raw.T]
+    np.testing.assert_array_equal(coupled(raw[order])[:, distinct], coupled(raw)[order][:, distinct])
+
+
+@given(TIED)
+def test_where_a_member_is_missing_the_raw_ones_stay(raw):
+    corrected, missing = coupled(raw).numpy(), np.isnan(raw).any(0)
+    np.testing.assert_array_equal(corrected[:, missing], raw[:, missing])
+    assert np.isfinite(corrected[:, ~missing]).all()
 
 
 @given(FIELDS)
-def test_every_member_keeps_its_rank(raw):
-    raw = torch.tensor(raw)
-    corrected = ensemble_copula_coupling(Normal(torch.zeros(3).double(), torch.ones(3).double()), raw)
-    for cell in range(3):
-        before, after = raw[:, cell].tolist(), corrected[:, cell].tolist()
-        for i in range(6):
-            for j in range(6):
-                if before[i] < before[j] or (before[i] == before[j] and i < j):
-                    assert after[i] < after[j]
+def test_an_ensemble_of_as_many_members_is_itself(raw):
+    own = Ensemble(torch.tensor(raw)[:, None, None, None])
+    np.testing.assert_array_equal(coupled(raw, own), raw)
 
 
-def test_the_values_are_the_quantiles_k_of_m_plus_1():
+@pytest.mark.parametrize(
+    ("levels", "expected"), [("weibull", [1 / 5, 2 / 5, 3 / 5, 4 / 5]), ("hazen", [1 / 8, 3 / 8, 5 / 8, 7 / 8])]
+)
+def test_the_values_are_quantiles_at_plotting_positions(levels, expected):
     stats = pytest.importorskip("scipy.stats")
-    raw = torch.tensor([3.0, 1.0, 2.0, 0.0], dtype=torch.float64)[:, None]
-    corrected = ensemble_copula_coupling(Normal(torch.tensor([5.0]).double(), torch.tensor([2.0]).double()), raw)
-    expected = stats.norm(5, 2).ppf([4 / 5, 2 / 5, 3 / 5, 1 / 5])
-    np.testing.assert_allclose(corrected[:, 0], expected, rtol=1e-12)
+    normal = Normal(torch.full((1, 1, 1, 1), 5.0).double(), torch.full((1, 1, 1, 1), 2.0).double())
+    found = coupled(np.array([[3.0], [1.0], [2.0], [0.0]]), normal, levels=levels)[:, 0]
+    np.testing.assert_allclose(found, stats.norm(5, 2).ppf(np.array(expected)[[3, 1, 2, 0]]), rtol=1e-12)
 
 
-@given(FIELDS)
-def test_an_ensemble_coupled_with_itself_is_itself(raw):
-    raw = torch.tensor(raw)
-    torch.testing.assert_close(ensemble_copula_coupling(Ensemble(raw), raw), raw)
+@pytest.mark.parametrize(
+    ("M", "levels", "spread", "excess"),
+    [
+        (5, "hazen", 0.979, 0.0247), (10, "hazen", 0.989, 0.0070), (50, "hazen", 0.997, 0.0003),
+        (5, "weibull", 0.749, 0.0409), (10, "weibull", 0.831, 0.0133), (50, "weibull", 0.942, 0.0008),
+    ],
+)  # fmt: skip
+def test_spread_and_score_of_members_of_a_calibrated_forecast(M, levels, spread, excess):
+    """`spread` in standard deviations; `excess` over the score of the distribution itself, 1/√π.
+
+    E|x - Y| = x(2Φ(x) - 1) + 2φ(x) for a standard normal Y gives the expected score of any members x.
+    """
+    stats = pytest.importorskip("scipy.stats")
+    shape = 1, 1, *GRID.shape
+    generator = torch.Generator().manual_seed(M)
+    raw, truth = torch.randn(M, *shape, generator=generator), torch.randn(shape, generator=generator).double()
+    normal = Normal(torch.zeros(shape).double(), torch.ones(shape).double())
+    members = written_members(normal, batch(raw), TASK, GRID, levels=levels)
+    np.testing.assert_allclose(members.std, spread, rtol=6e-4)
+
+    x = members.members[:, 0, 0, 0, 0].sort().values.numpy()
+    distance = x * (2 * stats.norm.cdf(x) - 1) + 2 * stats.norm.pdf(x)
+    expected = distance.mean() - np.abs(x[:, None] - x).mean() / 2
+    assert expected * np.pi**0.5 - 1 == pytest.approx(excess, abs=6e-5)
+    scores = members.crps(truth)
+    assert float(scores.mean()) == pytest.approx(expected, abs=4 * float(scores.std()) / scores.numel() ** 0.5)
+
+
+def test_rain_on_dry_members_falls_on_each_of_them_alike():
+    """With 3 members, that of the highest rank is each one in a third of all cells, of other cells for other names."""
+    dry = torch.zeros(3, 2, 2, *GRID.shape)
+    drizzle = torch.full((2, 2, *GRID.shape), 0.1)
+    rain = CensoredNormal(0 * drizzle, drizzle, torch.tensor(0.0))  # no more than one of three members is wet
+
+    def wettest(seed=0, starts=(0, 86_400)):
+        found = written_members(rain, batch(dry, RAIN, starts), RAIN, GRID, seed=seed).members
+        assert ((found > 0).sum(0) == 1).all()
+        return found.argmax(0)
+
+    found = wettest()
+    assert torch.equal(found, wettest())
+    first, later, other = found[0, 0], found[1, 0], found[0, 1]
+    others = [later, other, first.roll(1, 0), first.roll(1, 1), wettest(seed=1)[0, 0], wettest(starts=(1, 2))[0, 0]]
+    N = first.numel()
+    for member in range(3):
+        assert (first == member).sum() == pytest.approx(N / 3, abs=4 * (N * 2 / 9) ** 0.5)
+    for each in others:
+        assert (first == each).sum() == pytest.approx(N / 3, abs=4 * (N * 2 / 9) ** 0.5)
+
+
+def test_equal_members_change_places_only_with_one_another():
+    raw = torch.tensor([2.0, 0.0, 0.0, 1.0, 0.0])[:, None].expand(5, 400).numpy()
+    ranks = coupled(raw).argsort(0).argsort(0)
+    assert (ranks[0] == 4).all()
+    assert (ranks[3] == 3).all()
+    orders = {tuple(column) for column in ranks[[1, 2, 4]].T.tolist()}
+    assert len(orders) == 6
+
+
+def test_each_tile_draws_its_part_of_the_globe():
+    generator = torch.Generator().manual_seed(1)
+    raw = torch.randint(2, (4, 2, 2, *GRID.shape), generator=generator).float()
+    normal = Normal(*torch.rand(2, 2, 2, *GRID.shape, generator=generator))
+    sample = batch(raw, RAIN, (0, 86_400))
+    whole = written_members(normal, sample, RAIN, GRID).members
+    for rank in range(6):
+        domain = Domain.split(GRID, 3, 2, rank)
+        own = sample._replace(ensemble=domain.cut(sample.ensemble), mask=domain.cut(sample.mask))
+        part = written_members(Normal(domain.cut(normal.mu), domain.cut(normal.sigma)), own, RAIN, domain)
+        assert torch.equal(part.members, domain.cut(whole))
+
+
+def test_members_keep_to_physical_bounds_where_the_distribution_does_not():
+    raw = torch.rand(5, 1, 2, *GRID.shape, generator=torch.Generator().manual_seed(2)) - 0.5
+    normal = Normal(torch.zeros(1, 2, *GRID.shape), torch.ones(1, 2, *GRID.shape))
+    rain, wind = written_members(normal, batch(raw, RAIN), RAIN, GRID).members.unbind(2)
+    assert rain.min() == 0
+    assert wind.min() < 0
+    # Raw members are not touched where one of them is missing.
+    raw[2, 0, 1, 0] = torch.nan
+    left = written_members(normal, batch(raw, RAIN), RAIN, GRID).members[:, 0, 0, 0]
+    torch.testing.assert_close(left, raw[:, 0, 1, 0], rtol=0, atol=0, equal_nan=True)
+
+
+def test_values_alone_are_the_members_in_increasing_order():
+    raw = torch.randn(5, 1, 2, *GRID.shape, generator=torch.Generator().manual_seed(3))
+    for forecast in (Normal(raw[0], raw[1].exp()), Ensemble(raw), Ensemble(raw[:3])):
+        values = member_values(forecast, RAIN, 5).members
+        members = written_members(forecast, batch(raw, RAIN), RAIN, GRID).members
+        assert torch.equal(values, members.sort(0).values)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"levels": "gringorten"}, "levels must be one of hazen, weibull, got 'gringorten'"),
+        ({"seed": -1}, "seed must be a whole number from 0 to 9223372036854775807, got -1"),
+    ],
+)
+def test_wrong_options_are_named(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        coupled(np.zeros((2, 1)), **options)
