@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.distribution import Distribution
+from models.distribution import Bounded, CensoredShiftedGamma, Distribution
 from models.spatial.domain import Domain
 from models.spatial.exchange import allsum, assemble
 
@@ -34,6 +35,7 @@ class Normalizer(nn.Module):
         super().__init__()
         self._domain = Domain.of(grid)
         self._targets = list(task.target_channels)
+        self._bounds = [target.bounds[0] or 0.0 for target in task.targets]
         C, S = len(task.inputs), len(task.static_names)
         self.register_buffer("location", torch.zeros(C, *grid.shape))
         self.register_buffer("scale", torch.ones(C))
@@ -82,8 +84,18 @@ class Normalizer(nn.Module):
         return self._domain.cut(self.location)[self._targets], self.scale[self._targets, None, None]
 
     def physical(self, distribution: Distribution) -> Distribution:
-        """Return a distribution over normalised targets in physical units."""
-        return distribution.affine(*self.target_scaling)
+        """Return a distribution over normalised targets in physical units, its lower bound to the last digit.
+
+        Rounding leaves a bound of 0 at ±2e-10, and a truth of 0 would no longer lie on it. A lower bound that differs
+        from the target's physical one (from 0, if it has none) by no more than rounding is set to this number.
+        """
+        location, scale = self.target_scaling
+        found = distribution.affine(location, scale)
+        if isinstance(found, Bounded | CensoredShiftedGamma):
+            bound = torch.tensor(self._bounds).to(location)[:, None, None]
+            error = 4 * torch.finfo(location.dtype).eps * (location.abs() + bound.abs())
+            return replace(found, lower=torch.where((found.lower - bound).abs() <= error, bound, found.lower))
+        return found
 
 
 def _positive(scale: Tensor) -> Tensor:

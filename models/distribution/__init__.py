@@ -12,13 +12,14 @@ from models.distribution.energy import energy_score
 from models.distribution.ensemble import Ensemble
 from models.distribution.gamma import CensoredShiftedGamma
 from models.distribution.interface import Distribution
-from models.distribution.location_scale import LocationScale, Logistic, Normal
+from models.distribution.location_scale import Bounded, LocationScale, Logistic, Normal
 from models.distribution.threshold import threshold_weighted_crps
 from models.distribution.truncated import TruncatedNormal
 
 __all__ = [
     "FAMILIES",
     "Bernstein",
+    "Bounded",
     "Censored",
     "CensoredLogistic",
     "CensoredNormal",

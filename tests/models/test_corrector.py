@@ -5,7 +5,10 @@ from safetensors.torch import save_file
 from data_pipeline.dataset import batches
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
 from data_pipeline.task import Task
+from evaluation.statistics import calibration_bin
+from models import protocol
 from models.corrector import Corrector, build_model, model_class
 from models.normalizer import Normalizer
 
@@ -95,3 +98,61 @@ def test_a_file_of_other_shapes_is_refused_by_name(toy, tmp_path, monkeypatch):
 def test_wrong_options_of_a_mixture_are_named(mixture, sentence):
     with pytest.raises(InputError, match=sentence):
         build_model({"_target_": "models.unet.UNet", "width": 4, "mixture": mixture}, TASK, GRID)
+
+
+def dry_and_wet(spec):
+    """A corrector of rain in m whose units are those of a wet and a dry world, and its forecasts of 10 samples."""
+    generator = torch.Generator().manual_seed(5)
+    made = Corrector(RAIN, GLOBE, spec, torch.zeros(3, *GLOBE.shape))
+    climate = 10 ** (-5 + 4 * torch.rand(1, *GLOBE.shape, generator=generator))
+    for part in made.modules():
+        if isinstance(part, Corrector) and not protocol.claims(part.model).physical:
+            part.normalizer.location.copy_(climate)
+            part.normalizer.scale.fill_(0.00077)
+            protocol.normalise(part.model, *part.normalizer.target_scaling)
+    ensemble = (climate * torch.randn(10, 5, 1, *GLOBE.shape, generator=generator)).clamp(min=0)
+    sample = Sample(
+        ensemble, torch.ones(10, 1, *GLOBE.shape, dtype=torch.bool), made.static.expand(10, -1, -1, -1),
+        torch.zeros(10, 1, *GLOBE.shape), torch.zeros(10, dtype=torch.int64), torch.full((10,), 48),
+    )  # fmt: skip
+    with torch.no_grad():
+        return made.eval()(sample)
+
+
+RAIN, GLOBE = Task("rain", ["tp"], ["tp"], [48]), Grid.regular(19, 36)
+BOUNDED = {
+    "emos": {"_target_": "models.emos.EMOS", "family": "censored_normal", "lower": 0, "seasonal": False},
+    "boosted": {"_target_": "models.boosting.BoostedEMOS", "family": "censored_logistic", "lower": 0},
+    "truncated": {"_target_": "models.mlp.MLP", "head": "truncated_normal"},
+    "gamma": {"_target_": "models.mlp.MLP", "head": "censored_shifted_gamma"},
+    "committee": {
+        "_target_": "models.committee.Committee",
+        "specs": [{"_target_": "models.mlp.MLP", "head": "censored_normal"}] * 2,
+    },
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_bound_in_physical_units_is_the_physical_bound_exactly(name):
+    forecast = dry_and_wet(BOUNDED[name])
+    assert torch.equal(forecast.lower, torch.zeros_like(forecast.lower))
+    assert not forecast.cdf(torch.nextafter(forecast.lower, -torch.ones(()))).any()
+
+
+def test_a_calibrated_censored_forecast_has_a_flat_histogram():
+    """The truth is drawn from the forecast; half of it lies on the bound, 0, and has the probability of this value."""
+    forecast = dry_and_wet(BOUNDED["emos"])
+    generator = torch.Generator().manual_seed(6)
+    truth = (forecast.mu + forecast.sigma * torch.randn(forecast.mu.shape, generator=generator)).clamp(min=0)
+    N, dry = truth.numel(), truth == 0
+    assert dry.float().mean() > 0.2
+    place = calibration_bin(forecast, truth, torch.rand(truth.shape, generator=generator), 10)
+    counts = torch.bincount(place.flatten(), minlength=10).float()
+    assert (counts - N / 10).abs().max() < 4 * (N * 0.09) ** 0.5
+    expected = torch.special.log_ndtr(-forecast.mu / forecast.sigma)
+    torch.testing.assert_close(forecast.log_prob(truth)[dry], expected[dry])
+
+
+def test_a_bound_that_is_not_the_physical_one_stays():
+    forecast = dry_and_wet(BOUNDED["emos"] | {"lower": 0.01})
+    torch.testing.assert_close(forecast.lower, torch.full_like(forecast.lower, 0.01), rtol=1e-5, atol=0)
