@@ -20,7 +20,7 @@ from data_pipeline.fields import Fields
 from data_pipeline.grid import Grid
 from data_pipeline.paths import expand
 from data_pipeline.source import Chunks
-from data_pipeline.task import Variable
+from data_pipeline.task import Channel, Variable
 
 PARTS = ("ensemble", "analysis", "static_fields", "oracle_ensemble")
 
@@ -50,7 +50,7 @@ class Archive:
         if self.names is not None and not isinstance(self.names, Mapping):
             raise InputError(f"data.archive.names must be {{VARIABLE: shortName, ...}}, got {self.names!r}")
 
-    def refuse(self, years: Collection[int], moments: bool) -> None:
+    def refuse(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
         """Refuse nothing: an archive has all that there is."""
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:

@@ -17,13 +17,14 @@ from data_pipeline.buffers import Buffers
 from data_pipeline.errors import InputError
 from data_pipeline.fields import ALL, Fields
 from data_pipeline.grid import Grid
+from data_pipeline.inputs import input_fields, left_out
 from data_pipeline.moments import pseudo_members
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.stream import Stream
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.sample import Sample
 from data_pipeline.source import Source
-from data_pipeline.split import verified, year_of
+from data_pipeline.split import valid_in, verified, year_of
 from data_pipeline.task import POSITION, Task
 
 
@@ -33,7 +34,8 @@ class ForecastDataset(Dataset[Sample]):
     `members` takes the first so many, or those at the positions listed. `rows` and `columns` (step 1) take a tile:
     of ensemble, mask, static fields and target alike, while `grid` stays the whole grid. `moments` puts the two
     pseudo-members of `data_pipeline.moments` in place of the ensemble. No more is read than is asked for, but rows are
-    read as a whole.
+    read as a whole. `left_out` counts the forecasts of these years that lack an input at another lead time or the
+    analysis at their start.
 
     Samples may be read from several threads at once; each is read anew, into memory of samples that nobody holds any
     more where there is some.
@@ -51,9 +53,9 @@ class ForecastDataset(Dataset[Sample]):
         moments: bool = False,
     ) -> None:
         years = set(years)
-        source.refuse(years, moments and members is None)
+        source.refuse(years, moments and members is None, task.further)
         self.task = task
-        self._ensemble = source.ensemble_fields(task.inputs, task.lead_times)
+        self._ensemble = input_fields(source, task)
         self._truth = source.analysis_fields(task.targets)
         self.grid = self._ensemble.grid
         if not self.grid.matches(other := self._truth.grid):
@@ -61,6 +63,7 @@ class ForecastDataset(Dataset[Sample]):
         self.rows, self.columns = (part(*given) for given in zip((rows, columns), self.grid.shape, strict=True))
         self.static = static_fields(self.grid, task, source.static)[:, self.rows, self.columns].contiguous()
         self._keys = verified(self._ensemble.init_times, task.lead_times, self._truth.init_times, years)
+        self.left_out = valid_in(left_out(self._ensemble), task.lead_times, years)
         self._members = chosen(members, count := len(self._ensemble.numbers))
         self._stored_moments = source.moments
         self._buffers = Buffers()
@@ -81,9 +84,17 @@ class ForecastDataset(Dataset[Sample]):
     def nbytes(self) -> int:
         """Size of one sample in memory; the static fields, which all samples share, are not counted."""
         cells = (self.rows.stop - self.rows.start) * (self.columns.stop - self.columns.start)
-        inputs, targets = len(self.task.inputs), len(self.task.targets)
+        inputs, targets = len(self.task.channels), len(self.task.targets)
         members = 2 if self._moments else len(self._members)
         return cells * (4 * members * inputs + inputs + 4 * targets) + 2 * 8
+
+    @property
+    def omission(self) -> str:
+        """A sentence that says how many forecasts were left out, empty where there are none."""
+        if not self.left_out:
+            return ""
+        wanted = ", ".join(map(str, self.task.further))
+        return f"{self.left_out} forecasts left out: their start lacks one of {wanted}"
 
     @property
     def valid_years(self) -> tuple[int, int]:

@@ -76,6 +76,9 @@ def take(statistics: Sequence[Statistic], training: Training, folder: Path, at_o
         raise InputError(f"cannot make the folder {folder} ({error.strerror}); choose another run_dir") from None
     first, last = training.years
     print(f"\nstatistics: {len(training.keys)} forecasts valid in {first} to {last}", flush=True)
+    if training.left_out:
+        lacking = ", ".join(map(str, training.task.further))
+        print(f"statistics: {training.left_out} forecasts left out: their start lacks one of {lacking}", flush=True)
     with alone(folder):
         sweep(folder)
         left = [each for each in statistics if not is_written(folder / f"{each.name}.nc", each, training)]

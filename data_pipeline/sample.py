@@ -18,7 +18,10 @@ class Sample(NamedTuple):
     """
 
     ensemble: Tensor
-    """(M, C, H, W) members of every input, in the order of `Task.inputs`; anything where `mask` is False."""
+    """(M, C, H, W) members of every input, in the order of `Task.channels`; anything where `mask` is False.
+
+    A channel of the analysis is the same in all members.
+    """
     mask: Tensor
     """(C, H, W) True where all members have a value (sea-surface temperature has none on land)."""
     static: Tensor

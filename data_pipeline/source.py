@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import xarray as xr
 
 from data_pipeline.fields import Fields
-from data_pipeline.task import Variable
+from data_pipeline.task import Channel, Variable
 
 Chunks = Literal["auto"] | None
 """`auto`: dask arrays, one chunk per start and lead time; None: read when indexed."""
@@ -29,10 +29,11 @@ class Source(Protocol):
     def static(self) -> xr.Dataset:
         """All static fields, (latitude, longitude); empty where there are none."""
 
-    def refuse(self, years: Collection[int], moments: bool) -> None:
+    def refuse(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
         """Refuse to be asked for what only the archive has: other years of valid time, members instead of moments.
 
-        `moments` says that mean and spread of all members will do.
+        `moments` says that mean and spread of all members will do; `further` are the task's channels at other lead
+        times and of the analysis.
         """
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:

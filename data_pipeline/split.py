@@ -67,6 +67,12 @@ def verified(
     return keys
 
 
+def valid_in(init_times: np.ndarray, lead_times: Sequence[int], years: Collection[int]) -> int:
+    """Return how many forecasts of these starts are valid in `years`, verified or not."""
+    starts = init_times.astype("datetime64[s]")
+    return sum(year_of(start + np.timedelta64(lead, "h")) in years for start in starts for lead in lead_times)
+
+
 def year_of(time: np.datetime64) -> int:
     """Return the calendar year of a time."""
     return int(time.astype("datetime64[Y]").astype(int)) + 1970

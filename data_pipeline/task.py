@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from data_pipeline.errors import InputError
 
@@ -78,12 +79,57 @@ class Variable:
         return f"{self.name}@{self.level}" if self.level else self.name
 
 
+Origin = Literal["lead", "start", "before", "analysis"]
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One channel of a sample: a variable of the forecast at some lead time, or of the analysis at its start.
+
+    `origin` says from where `hours` count:
+
+    - `lead`: the forecast at the sample's lead time, `t@850`;
+    - `start`: the same forecast at the lead time `hours`, `t@850+24h`;
+    - `before`: the same forecast `hours` before the sample's lead time, `t@850-24h`;
+    - `analysis`: the analysis at the start of the forecast, `t@850 analysis`.
+    """
+
+    variable: Variable
+    origin: Origin = "lead"
+    hours: int = 0
+
+    @classmethod
+    def other_lead(cls, text: str) -> Channel:
+        """Read `t@850+24h` (lead time 24 h) or `t@850-24h` (24 h before the sample's lead time).
+
+        >>> Channel.other_lead("t@850+0h")
+        Channel(variable=Variable(name='t', level=850), origin='start', hours=0)
+        """
+        found = re.fullmatch(r"(.+)([+-])(\d+)h", str(text))
+        if not found or (found[2] == "-" and int(found[3]) == 0):
+            raise InputError(
+                f"cannot read {text!r} in other_leads; write t@850+24h for t@850 at the lead time 24 h, "
+                "or t@850-24h for 24 h before the lead time of the target"
+            )
+        return cls(Variable.parse(found[1]), "start" if found[2] == "+" else "before", int(found[3]))
+
+    def lead_time(self, lead_time: int) -> int:
+        """Return at which lead time the forecast is read for a sample of `lead_time` (hours)."""
+        return {"lead": lead_time, "start": self.hours, "before": lead_time - self.hours}[self.origin]
+
+    def __str__(self) -> str:
+        endings = {"lead": "", "start": f"+{self.hours}h", "before": f"-{self.hours}h", "analysis": " analysis"}
+        return f"{self.variable}{endings[self.origin]}"
+
+
 @dataclass(frozen=True)
 class Task:
     """Correct the `targets` at `lead_times` (hours) from the ensemble of the `inputs`.
 
     Every target is one of the inputs: the raw ensemble is where each correction starts. `static` names further
     fields that do not change with time (`lsm`, `z` of the surface) besides the position, which is always there.
+    `other_leads` are further fields of the same forecast, at other lead times than the target's, as `Channel` reads
+    them; `analysis` are variables of the analysis at the start of the forecast.
     """
 
     name: str
@@ -91,6 +137,8 @@ class Task:
     targets: tuple[Variable, ...]
     lead_times: tuple[int, ...]
     static: tuple[str, ...] = ()
+    other_leads: tuple[Channel, ...] = ()
+    analysis: tuple[Variable, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("inputs", "targets"):
@@ -111,16 +159,43 @@ class Task:
             raise InputError(f"task {self.name}: lead_times must be increasing whole hours, got {list(leads)}")
         object.__setattr__(self, "lead_times", leads)
         object.__setattr__(self, "static", tuple(str(name) for name in _listed("static", self.static)))
+        others = tuple(
+            v if isinstance(v, Channel) else Channel.other_lead(v) for v in _listed("other_leads", self.other_leads)
+        )
+        object.__setattr__(self, "other_leads", others)
+        analysis = tuple(
+            v if isinstance(v, Variable) else Variable.parse(v) for v in _listed("analysis", self.analysis)
+        )
+        object.__setattr__(self, "analysis", analysis)
+        for field, found in (("other_leads", others), ("analysis", analysis)):
+            if len(set(found)) < len(found):
+                raise InputError(f"task {self.name}: {field} must be different variables, got {_join(found)}")
+        for channel in others:
+            if channel.lead_time(leads[0]) < 0:
+                raise InputError(
+                    f"task {self.name}: {channel} lies before the start of a forecast of {leads[0]} h; "
+                    "leave it out, or that lead time"
+                )
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """All channels in the order of `Sample.ensemble`: the inputs, then `other_leads`, then the analysis."""
+        return tuple(map(Channel, self.inputs)) + self.further
+
+    @property
+    def further(self) -> tuple[Channel, ...]:
+        """The channels at other lead times and of the analysis."""
+        return self.other_leads + tuple(Channel(variable, "analysis") for variable in self.analysis)
 
     @property
     def target_channels(self) -> tuple[int, ...]:
-        """Index of each target among the inputs."""
+        """Index of each target among the inputs, and so among the channels."""
         return tuple(self.inputs.index(target) for target in self.targets)
 
     @property
     def parity(self) -> tuple[int, ...]:
-        """`Variable.parity` of each input."""
-        return tuple(variable.parity for variable in self.inputs)
+        """`Variable.parity` of each channel."""
+        return tuple(channel.variable.parity for channel in self.channels)
 
     @property
     def static_names(self) -> tuple[str, ...]:
@@ -129,14 +204,17 @@ class Task:
 
     def only_targets(self) -> Task:
         """Return the same task from the targets' own ensemble alone."""
-        return replace(self, inputs=self.targets, static=())
+        return replace(self, inputs=self.targets, static=(), other_leads=(), analysis=())
 
     def to_json(self) -> dict:
         """Return plain values from which `Task(**values)` makes this task again."""
-        return {
+        values = {
             "name": self.name, "inputs": [str(v) for v in self.inputs], "targets": [str(v) for v in self.targets],
             "lead_times": list(self.lead_times), "static": list(self.static),
         }  # fmt: skip
+        # A task without them reads as it did before there were any, also in files that are compared by their text.
+        further = {"other_leads": self.other_leads, "analysis": self.analysis}
+        return values | {name: [str(v) for v in found] for name, found in further.items() if found}
 
 
 def _listed(name: str, values: object) -> Iterable:

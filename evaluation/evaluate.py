@@ -76,6 +76,8 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     forecasts = tile_of(domain, source(years), task, years, cfg.members)
     check_sizes(sizes, forecasts.members)
     mesh.say(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
+    if forecasts.omission:
+        mesh.say(forecasts.omission)
     correctors = {name: corrector.on(domain) for name, corrector in correctors.items()}
     correctors = references(source, task, years, split.years("train"), cfg.members, domain, mesh) | correctors
     check_comparison(correctors, split.years("train"))

@@ -51,7 +51,8 @@ def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, ye
             f"{path} is for lead times {_join(theirs.lead_times)} h, the task {task.name} has "
             f"{_join(task.lead_times)} h; choose the task that it was trained for"
         )
-    if missing := [v for v in (*theirs.inputs, *theirs.static_names) if v not in (*task.inputs, *task.static_names)]:
+    there = {*task.channels, *task.static_names}
+    if missing := [read for read in (*theirs.channels, *theirs.static_names) if read not in there]:
         raise InputError(
             f"{path} reads {_join(missing)}, which the task {task.name} lacks; choose the task that it was trained for"
         )

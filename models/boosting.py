@@ -297,7 +297,7 @@ class BoostedEMOS(nn.Module):
         self.boosting.regression.check_lower(lower)
         self.products, self.shared, self._task, self._lower = products, shared, task, lower
         self._domain, self._targets = Domain.of(grid), list(task.target_channels)
-        C, S = len(task.inputs), len(task.static_names) if shared else 0
+        C, S = len(task.channels), len(task.static_names) if shared else 0
         self.count = 2 * C + 2 + S + products * ((C + 2) * (C + 3) // 2)
         # The raw ensemble: its own mean and log spread with coefficient one.
         raw = torch.zeros(len(task.lead_times), 2 + 2 * self.count, len(task.targets))

@@ -58,11 +58,11 @@ def _years(corrector: Corrector) -> list[Any]:
 def _try(corrector: Corrector) -> None:
     """Correct a forecast of nothing, by which kinds of distributions meet that cannot be averaged."""
     task, shape = corrector.task, corrector.grid.shape
-    ensemble = torch.zeros(1, 2, len(task.inputs), *shape)
+    ensemble = torch.zeros(1, 2, len(task.channels), *shape)
     corrector(
         Sample(
             ensemble,
-            torch.zeros(1, len(task.inputs), *shape, dtype=torch.bool),
+            torch.zeros(1, len(task.channels), *shape, dtype=torch.bool),
             corrector.static[None],
             torch.zeros(1, len(task.targets), *shape),
             torch.zeros(1, dtype=torch.int64),

@@ -5,6 +5,7 @@ On a mesh the first rank reads and writes the file in its order; all correct the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,14 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from conf import plain, verb
+from data_pipeline.archive import Archive
 from data_pipeline.dataset import read_sample, read_tile
 from data_pipeline.errors import InputError
 from data_pipeline.fields import Fields
 from data_pipeline.grib import Lattice, Message, ensemble_fields, rewrite
+from data_pipeline.inputs import input_fields, left_out
 from data_pipeline.sample import Sample
+from data_pipeline.task import Variable
 from models.corrector import Corrector
 from models.coupling import check_options
 from models.spatial.mesh import Mesh, joined
@@ -30,7 +34,8 @@ def main(cfg: DictConfig) -> None:
     """Read, correct, write, say what was done."""
     with joined(plain(cfg)["mesh"]) as mesh:
         corrector = Corrector.load(cfg.corrector)
-        count = correct(corrector, Path(cfg.input), Path(cfg.output), mesh, cfg.levels, cfg.seed)
+        analysis = None if cfg.analysis is None else Path(cfg.analysis)
+        count = correct(corrector, Path(cfg.input), Path(cfg.output), mesh, cfg.levels, cfg.seed, analysis)
         names = ", ".join(map(str, corrector.task.targets))
         leads = ", ".join(f"+{lead}" for lead in corrector.task.lead_times)
         mesh.say(f"{cfg.output}: {count} messages corrected ({names} at {leads} h), all others copied as they were")
@@ -43,10 +48,12 @@ def correct(
     mesh: Mesh | None = None,
     levels: str = "hazen",
     seed: int = 0,
+    analysis: Path | None = None,
 ) -> int:
     """Write `source` to `target` with the corrected members in place of the raw ones; return how many.
 
-    `levels` and `seed` are those of `written_members`.
+    `levels` and `seed` are those of `written_members`. `analysis` is a file of analyses at the starts of the forecasts,
+    for a corrector that reads them.
     The file does not depend on the mesh, but that a value of a network, which computes in single precision, may be
     rounded to the other one of two steps of the packing where it lies half-way between them.
     """
@@ -57,7 +64,7 @@ def correct(
             "and let the others say how many processes share the globe"
         )
     check_options(levels, seed)
-    opened = mesh.once(lambda: open_forecasts(corrector, source))
+    opened = mesh.once(lambda: open_forecasts(corrector, source, analysis))
     tiles = Tiles(corrector.on(mesh.domain(corrector.grid)), *opened, mesh, levels, seed)
     if not mesh.first:
         return tiles.serve()
@@ -69,13 +76,40 @@ def correct(
     return mesh.broadcast(count)
 
 
-def open_forecasts(corrector: Corrector, source: Path) -> tuple[Fields, Fields]:
+def open_forecasts(corrector: Corrector, source: Path, analysis: Path | None = None) -> tuple[Fields, Fields]:
     """Open what the corrector reads of a file, and the raw members of its targets."""
     task = corrector.task
-    inputs = ensemble_fields(source, task.inputs, task.lead_times)
+    if task.analysis and analysis is None:
+        wanted = ", ".join(map(str, task.analysis))
+        raise InputError(f"the corrector reads the analysis of {wanted} at the start; name its file with analysis=FILE")
+    if analysis is not None and not task.analysis:
+        raise InputError(f"the corrector reads no analysis; leave out analysis={analysis}")
+    inputs = input_fields(Files(source, analysis), task)
     if not corrector.grid.matches(inputs.grid):
         raise InputError(f"{source} has {inputs.grid}, the corrector was made for {corrector.grid}; it needs that grid")
+    if len(starts := left_out(inputs)):
+        files = " or ".join(map(str, filter(None, (source, analysis))))
+        raise InputError(
+            f"{files} lacks one of {', '.join(map(str, task.further))} for the forecast of {starts[0]}, one of "
+            f"{len(starts)} that cannot be corrected; add these fields, or leave those forecasts out of {source}"
+        )
     return inputs, ensemble_fields(source, task.targets, task.lead_times)
+
+
+@dataclass(frozen=True)
+class Files:
+    """A forecast in GRIB and a file of `analyses`, in GRIB or NetCDF, for `input_fields`."""
+
+    forecasts: Path
+    analyses: Path | None
+
+    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
+        """Open the forecasts."""
+        return ensemble_fields(self.forecasts, variables, lead_times)
+
+    def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
+        """Open the analyses."""
+        return Archive([], [str(self.analyses)]).analysis_fields(variables)
 
 
 @dataclass(frozen=True)

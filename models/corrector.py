@@ -158,8 +158,8 @@ def reference(name: str, task: Task, grid: Grid | Domain, years_of: Callable[[Ta
 
 
 def narrow(sample: Sample, task: Task, to: Task) -> Sample:
-    """Return a batch of `task` as one of `to`, whose inputs, static fields and targets are among those of `task`."""
-    inputs = [task.inputs.index(variable) for variable in to.inputs]
+    """Return a batch of `task` as one of `to`, whose channels, static fields and targets are among those of `task`."""
+    inputs = [task.channels.index(channel) for channel in to.channels]
     return sample._replace(
         ensemble=sample.ensemble[:, :, inputs],
         mask=sample.mask[:, inputs],

@@ -182,7 +182,7 @@ class DeepWeather(nn.Module):
         if uncertainty_width % 4:
             raise InputError(f"model.uncertainty_width must be a multiple of 4, got {uncertainty_width}")
         between("model.roughness", roughness, 0, 100)
-        C, T = len(task.inputs), len(task.targets)
+        C, T = len(task.channels), len(task.targets)
         self._targets = list(task.target_channels)
         self.standardized = LocalStandardization(task, grid)
         parity = (*[1] * C, *task.parity)  # spread, mean

@@ -112,7 +112,7 @@ class ENS10UNet(nn.Module):
         grids = fine, middle, coarse
         self.head = GaussianHead(task)
         a, b, c = WIDTHS
-        parity = [sign for variable in task.inputs for sign in (variable.parity, 1)]  # mean and log spread in turn
+        parity = [sign for own in task.parity for sign in (own, 1)]  # mean and log spread in turn
         self.encoder = nn.ModuleList(
             nn.Sequential(Layer(g, inputs, width, signs), Layer(g, width, width))
             for g, inputs, width, signs in zip(grids, (len(parity), a, b), WIDTHS, (parity, (), ()), strict=True)

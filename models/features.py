@@ -44,7 +44,7 @@ class Features(nn.Module):
         # From zero, where every cell is like every other: the weights that read the embedding are random, so that it
         # has a gradient as soon as the last layer speaks, and a cell without truth keeps the middle of all.
         self.embedding = nn.Parameter(torch.zeros(embedding, *grid.shape)) if embedding else None
-        even = len(task.inputs) + len(task.static_names) + 2
+        even = len(task.channels) + len(task.static_names) + 2
         errors = (*(target.parity for target in task.targets), *[1] * len(task.targets))
         self.parity = (*task.parity, *[1] * even, *errors, *[1] * ((len(task.lead_times) > 1) + embedding))
         """Of each map (`Window`): mean and bias of a wind change sign across a pole, its spread does not."""

@@ -34,8 +34,8 @@ class Step(nn.Module):
 
     def __init__(self, task: Task, network: nn.Module) -> None:
         super().__init__()
-        if len(task.inputs) > 1:
-            raise InputError(f"task {task.name} has {len(task.inputs)} inputs, this model takes one; take task=heat")
+        if len(task.channels) > 1:
+            raise InputError(f"task {task.name} has {len(task.channels)} inputs, this model takes one; take task=heat")
         self.network = network
 
     def forward(self, sample: Sample) -> Ensemble:

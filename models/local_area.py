@@ -36,7 +36,7 @@ class LocalStandardization(nn.Module):
     def __init__(self, task: Task, grid: Grid | Domain) -> None:
         super().__init__()
         self._task, self._domain = task, Domain.of(grid)
-        shape = len(task.lead_times), len(task.inputs), *grid.shape
+        shape = len(task.lead_times), len(task.channels), *grid.shape
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("std", torch.ones(shape))
 

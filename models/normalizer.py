@@ -36,7 +36,7 @@ class Normalizer(nn.Module):
         self._domain = Domain.of(grid)
         self._targets = list(task.target_channels)
         self._bounds = [target.bounds[0] or 0.0 for target in task.targets]
-        C, S = len(task.inputs), len(task.static_names)
+        C, S = len(task.channels), len(task.static_names)
         self.register_buffer("location", torch.zeros(C, *grid.shape))
         self.register_buffer("scale", torch.ones(C))
         self.register_buffer("static_location", torch.zeros(S))

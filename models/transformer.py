@@ -65,7 +65,7 @@ class Transformer(nn.Module):
             raise InputError("model.head=members corrects members from where they are; leave model.start=null")
         self._targets, self._attention = list(task.target_channels), attention
         self.features = Features(task, grid)
-        inputs, seen = len(task.inputs), self.features.parity
+        inputs, seen = len(task.channels), self.features.parity
         # All but mean and log spread of the inputs, which come first.
         seen = seen if attention else seen[2 * inputs :]
         options: dict[str, Any] = {"depth": depth, "dropout": dropout, "mixture": mixture}

@@ -116,7 +116,7 @@ class Toy(Dataset):
         self.fingerprint = f"toy {task.to_json()} {grid} {count} {members} {seed}"
         self.static = static_fields(grid, replace(task, static=()), xr.Dataset())
         self.static = torch.cat([self.static, torch.rand(len(task.static), H, W, generator=generator)])
-        C, targets = len(task.inputs), list(task.target_channels)
+        C, targets = len(task.channels), list(task.target_channels)
         self.samples = []
         for k in range(count):
             centre = (

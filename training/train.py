@@ -91,6 +91,9 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
         + (f", in {domain.tiles[0]} x {domain.tiles[1]} tiles" if mesh.tiles > 1 else "")
         + (f", batches shared by {mesh.data}" if mesh.data > 1 else "")
     )
+    for name, samples in (("training", train), ("validation", val)):
+        if samples.omission:
+            mesh.say(f"{name}: {samples.omission}")
     budget: Budget = build(cfg.data.cache)
     with cached(train, val, budget, schedule, mesh) as data:
         on_tile = partial(samples_on, years="train")

@@ -18,7 +18,7 @@ from data_pipeline.cube.lazy import FieldArray
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.heat.plate import regions, run
-from data_pipeline.task import Variable
+from data_pipeline.task import Channel, Variable
 
 VERSION = 1
 """Of the experiment; a change of its equations or its random numbers is another one."""
@@ -90,7 +90,7 @@ class Heat:
         coordinates = {"latitude": np.array(self.grid.latitudes), "longitude": np.array(self.grid.longitudes)}
         return xr.Dataset({"region": (tuple(coordinates), self.kind.astype(np.float32))}, coordinates)
 
-    def refuse(self, years: Collection[int], moments: bool) -> None:
+    def refuse(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
         """Refuse nothing: years in which nothing runs are found to be empty."""
 
     def plan(self) -> str:

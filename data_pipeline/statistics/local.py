@@ -57,16 +57,16 @@ class Local:
         if self.window > min(training.grid.shape):
             raise InputError(f"local.window={self.window} is larger than the grid of {training.grid}")
         dimensions = ("lead_time", "variable", "latitude", "longitude")
-        names = variable_names(training.task.inputs)
+        names = variable_names(training.task.channels)
         return {"mean": dimensions, "std": dimensions}, {"lead_time": training.task.lead_times, "variable": names}
 
     def reads(self, training: Training) -> int:
         """Return how many fields are read."""
-        return len(training.keys) * len(training.task.inputs)
+        return len(training.keys) * len(training.task.channels)
 
     def steps(self, training: Training, at_once: int) -> int:
         """Return how many pieces `compute` yields."""
-        return len(training.task.lead_times) * len(training.task.inputs)
+        return len(training.task.lead_times) * len(training.task.channels)
 
     def compute(self, training: Training, at_once: int) -> Iterator[Piece]:
         """Yield one variable after the other for each lead time."""
@@ -76,13 +76,11 @@ class Local:
             by_year: dict[int, list[tuple[int, int]]] = {}
             for i, _, k in (key for key in training.keys if key[1] == j):
                 by_year.setdefault(year_of(training.times[k]), []).append((i, j))
-            for c, variable in enumerate(training.task.inputs):
-                fields = training.members(
-                    variable, [key for keys in by_year.values() for key in keys], only=self.member
-                )
+            for c, channel in enumerate(training.task.channels):
+                fields = training.channel(channel, [key for keys in by_year.values() for key in keys], only=self.member)
                 years = [tree([of_member(fields[key]) for key in keys], Spread.merge) for keys in by_year.values()]
                 ((mean, std),) = dask.compute(finish(years, training.grid.periodic))
-                yield f"{variable} at {lead} h", {"mean": ((j, c), mean), "std": ((j, c), std)}
+                yield f"{channel} at {lead} h", {"mean": ((j, c), mean), "std": ((j, c), std)}
 
     def maps(self, years: Sequence[Spread], periodic: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return the two maps from the spread of each year."""

@@ -28,27 +28,27 @@ class Normalization:
 
     def axes(self, training: Training) -> Axes:
         """Return the dimensions of what is computed."""
-        names = variable_names(training.task.inputs)
+        names = variable_names(training.task.channels)
         return {"location": ("variable", "latitude", "longitude"), "scale": ("variable",)}, {"variable": names}
 
     def reads(self, training: Training) -> int:
         """Return how many fields are read."""
-        return len(training.keys) * len(training.task.inputs) * len(training.numbers)
+        return len(training.keys) * len(training.task.channels) * len(training.numbers)
 
     def steps(self, training: Training, at_once: int) -> int:
         """Return how many pieces `compute` yields."""
-        return len(training.task.inputs)
+        return len(training.task.channels)
 
     def compute(self, training: Training, at_once: int) -> Iterator[Piece]:
         """Yield one variable after the other."""
         weights = training.grid.weights[:, None]
         of_members = delayed(_spread, pure=True)
-        for k, variable in enumerate(training.task.inputs):
-            fields = training.members(variable, [(i, j) for i, j, _ in training.keys])
+        for k, channel in enumerate(training.task.channels):
+            fields = training.channel(channel, [(i, j) for i, j, _ in training.keys])
             (spread,) = dask.compute(tree([of_members(members) for members in fields.values()], Spread.merge))
             area = (spread.number * weights).sum()
             scale = np.sqrt((spread.squares * weights).sum() / max(area, 1e-12))
-            yield str(variable), {"location": ((k,), spread.known_mean), "scale": ((k,), scale if scale > 0 else 1.0)}
+            yield str(channel), {"location": ((k,), spread.known_mean), "scale": ((k,), scale if scale > 0 else 1.0)}
 
 
 def _spread(members: np.ndarray) -> Spread:

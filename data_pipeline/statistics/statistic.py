@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from data_pipeline.statistics.training import Training
-from data_pipeline.task import Variable
+from data_pipeline.task import Channel, Variable
 
 ROWS_OF_A_CHUNK = 16
 """Rows of latitude that lie together; bands are multiples of it, so that each chunk is written once."""
@@ -37,6 +37,6 @@ class Statistic(Protocol):
         """Yield the values piece by piece, with memory for `at_once` computations at a time."""
 
 
-def variable_names(variables: Iterable[Variable]) -> np.ndarray:
-    """Return variables as a coordinate."""
+def variable_names(variables: Iterable[Variable | Channel]) -> np.ndarray:
+    """Return variables or channels as a coordinate."""
     return np.array([str(variable) for variable in variables], dtype=object)

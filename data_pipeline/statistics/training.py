@@ -17,8 +17,8 @@ from data_pipeline.errors import InputError
 from data_pipeline.fields import ALL
 from data_pipeline.grid import Grid
 from data_pipeline.source import Source
-from data_pipeline.split import verified
-from data_pipeline.task import Task, Variable
+from data_pipeline.split import valid_in, verified
+from data_pipeline.task import Channel, Task, Variable
 
 Key = tuple[int, int]
 """Positions of a start and a lead time."""
@@ -43,9 +43,14 @@ class Training:
     @cached_property
     def keys(self) -> list[tuple[int, int, int]]:
         """Positions (start, lead time, analysis) of all forecasts."""
-        years = range(self.years[0], self.years[1] + 1)
-        times = self._forecasts.init_time.values, self._analyses.time.values
-        return verified(times[0], self.task.lead_times, times[1], years)
+        found = verified(self.starts[self._complete], self.task.lead_times, self.times, self._years)
+        positions = np.flatnonzero(self._complete).tolist()
+        return [(positions[i], j, k) for i, j, k in found]
+
+    @property
+    def left_out(self) -> int:
+        """How many forecasts are no keys because a channel of `Task.further` has no field for their start."""
+        return valid_in(self.starts[~self._complete], self.task.lead_times, self._years)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -74,6 +79,31 @@ class Training:
             array = array.sel(number=[only])
         return self._chunks(array, keys, ("init_time", "lead_time"), f"{variable} {only} {rows}")
 
+    def channel(self, channel: Channel, keys: Collection[Key], only: int | None = None) -> dict[Key, Delayed]:
+        """Return the members (M, H, W) of a channel at each of the positions (start, lead time), to be computed.
+
+        `only` takes the one member of that number, as (1, H, W). A channel of the analysis has but one.
+        """
+        variable, leads = channel.variable, self.task.lead_times
+        if channel.origin == "lead":
+            return self.members(variable, keys, only=only)
+        opened = self._opened(channel)
+        at: dict[Key, tuple[int, ...]]
+        axes: tuple[str, ...]
+        if channel.origin == "analysis":
+            array, axes = select(opened, variable).expand_dims(number=1, axis=1), ("time",)
+            at = {(i, j): (int(self._position(opened.time, i)),) for i, j in keys}
+        else:
+            array, axes = select(opened, variable), ("init_time", "lead_time")
+            array = array.sel(number=[only] if only is not None else list(self.numbers))
+            lead_at = {lead: k for k, lead in enumerate(opened.lead_time.values.tolist())}
+            at = {
+                (i, j): (int(self._position(opened.init_time, i)), lead_at[channel.lead_time(leads[j])])
+                for i, j in keys
+            }
+        chunks = self._chunks(array, list(dict.fromkeys(at.values())), axes, f"{channel} {only}")
+        return {key: chunks[position] for key, position in at.items()}
+
     def truth(self, variable: Variable, positions: Collection[int], rows: slice = ALL) -> dict[int, Delayed]:
         """Return the analysis (h, W) at each of the positions, to be computed."""
         array = select(self._analyses, variable).isel(latitude=rows)
@@ -90,6 +120,47 @@ class Training:
         shape, flat = array.shape[len(axes) :], chunks.reshape(chunks.shape[: len(axes)])
         reshape = delayed(np.reshape, pure=True)
         return {key: reshape(flat[key], shape) for key in keys}
+
+    @property
+    def _years(self) -> range:
+        return range(self.years[0], self.years[1] + 1)
+
+    @cached_property
+    def _complete(self) -> np.ndarray:
+        """Which starts have fields of all channels of `Task.further`, (starts,)."""
+        complete = np.ones(len(self.starts), bool)
+        for channel in self.task.further:
+            opened = self._opened(channel)
+            times = (opened.time if channel.origin == "analysis" else opened.init_time).values
+            complete &= np.isin(self.starts, times.astype("datetime64[s]"))
+        return complete
+
+    def _position(self, times: xr.DataArray, start: int) -> np.intp:
+        """Return where a start, given by its position, is among the times of a channel."""
+        return np.searchsorted(times.values.astype("datetime64[s]"), self.starts[start])
+
+    def _opened(self, channel: Channel) -> xr.Dataset:
+        """Return the dataset in which a channel of `Task.further` is."""
+        if channel.origin == "analysis":
+            return self._at_start
+        return self._at_other_leads[channel.origin, channel.hours]
+
+    @cached_property
+    def _at_start(self) -> xr.Dataset:
+        return self.source.analyses(self.task.analysis)
+
+    @cached_property
+    def _at_other_leads(self) -> dict[tuple[str, int], xr.Dataset]:
+        groups: dict[tuple[str, int], list[Channel]] = {}
+        for channel in self.task.other_leads:
+            groups.setdefault((channel.origin, channel.hours), []).append(channel)
+        return {
+            key: self.source.forecasts(
+                [channel.variable for channel in channels],
+                sorted({channels[0].lead_time(lead) for lead in self.task.lead_times}),
+            )
+            for key, channels in groups.items()
+        }
 
     @cached_property
     def _forecasts(self) -> xr.Dataset:

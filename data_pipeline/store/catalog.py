@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +13,29 @@ import numpy as np
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.store.manifest import Manifest
-from data_pipeline.store.plan import FLOAT
+from data_pipeline.store.plan import FLOAT, Plan
 from data_pipeline.store.reading import PLACE, StoredValues
 from data_pipeline.store.shard import ENSEMBLE, TARGET
 from data_pipeline.task import Variable
 
 ROW = np.dtype([("variable", "i4"), ("init", "i8"), ("step", "i4"), ("number", "i4"), *PLACE.descr])
 """Where a field belongs, and where its values are."""
+Held = Mapping[Variable, Mapping[tuple[int, int], tuple[str, int, int]]]
+"""Of each variable by start (seconds) and step (minutes): the kind of values, and the numbers of sample and channel."""
+NOWHERE = ENSEMBLE, -1, 0
+"""A field that belongs to no sample."""
+SHAPES: dict[str, Callable[[Plan], tuple[int, ...]]] = {
+    ENSEMBLE: lambda plan: plan.ensemble_shape,
+    TARGET: lambda plan: plan.target_shape,
+}
 
 
 @dataclass(frozen=True, eq=False)
 class StoredFields:
     """The fields of the `wanted` variables in the files of a store, one row for each.
 
-    Forecasts at all starts and lead times of the store are listed; those that are not among its samples are nowhere.
+    Forecasts at all starts and lead times of the store are listed; a field that belongs to none of its samples is at
+    byte -1.
     """
 
     folder: Path
@@ -35,22 +45,55 @@ class StoredFields:
     rows: np.ndarray
 
     @classmethod
-    def ensemble(cls, folder: Path, manifest: Manifest, variables: Sequence[Variable]) -> StoredFields:
-        """Find the fields of the ensemble of `variables`."""
+    def ensemble(
+        cls, folder: Path, manifest: Manifest, variables: Sequence[Variable], lead_times: Sequence[int]
+    ) -> StoredFields:
+        """Find the fields of the ensemble of `variables`, each of which must be there at all `lead_times`."""
         plan = manifest.plan
-        place = {sample: k for k, sample in enumerate(plan.samples)}
+        held: dict[Variable, dict[tuple[int, int], tuple[str, int, int]]] = {}
         starts = sorted({start for start, _ in plan.samples})
-        slots = [(start, 60 * lead, place.get((start, lead), -1)) for start in starts for lead in plan.lead_times]
+        # The analysis comes last, so that the numbers of the others are those among all channels.
+        forecasts = [channel for channel in plan.channels if channel.origin != "analysis"]
+        for c, channel in enumerate(forecasts):
+            of_variable = held.setdefault(channel.variable, {})
+            for k, (start, lead) in enumerate(plan.samples):
+                of_variable.setdefault((start, 60 * channel.lead_time(lead)), (ENSEMBLE, k, c))
+        leads = {(channel.variable, 60 * channel.lead_time(lead)) for channel in forecasts for lead in plan.lead_times}
+        for (variable, step), start in product(leads, starts):
+            held[variable].setdefault((start, step), NOWHERE)
+        there = {step for _, step in leads}
+        for variable in variables:
+            steps = {step for other, step in leads if other == variable}
+            if steps and (absent := [lead for lead in lead_times if 60 * lead in there and 60 * lead not in steps]):
+                raise InputError(
+                    f"the store {folder} has no {variable} at the lead time {absent[0]} h; "
+                    "make a store for this task, or leave out data.store"
+                )
         numbers = range(plan.ensemble_shape[0]) if plan.moments else plan.numbers
-        return cls(folder, *_fields(folder, manifest, ENSEMBLE, variables, plan.inputs, slots, numbers))
+        return cls(folder, *_fields(folder, manifest, "the store", variables, held, numbers))
 
     @classmethod
     def truth(cls, folder: Path, manifest: Manifest, variables: Sequence[Variable]) -> StoredFields:
-        """Find the analyses of `variables`, each once although several forecasts may be valid at its time."""
+        """Find the analyses of `variables`, each once although several forecasts may be valid at its time.
+
+        Those at the starts of forecasts lie among the channels of the ensemble, the same in every member.
+        """
         plan = manifest.plan
-        place = {start + 3600 * lead: k for k, (start, lead) in enumerate(plan.samples)}
-        slots = [(time, 0, place[time]) for time in sorted(place)]
-        return cls(folder, *_fields(folder, manifest, TARGET, variables, plan.targets, slots, (0,)))
+        held: dict[Variable, dict[tuple[int, int], tuple[str, int, int]]] = {}
+        for c, target in enumerate(plan.targets):
+            of_target = held.setdefault(target, {})
+            for k, (start, lead) in enumerate(plan.samples):
+                of_target[start + 3600 * lead, 0] = TARGET, k, c
+        for c, channel in enumerate(plan.channels):
+            if channel.origin == "analysis":
+                of_variable = held.setdefault(channel.variable, {})
+                for k, (start, _) in enumerate(plan.samples):
+                    of_variable.setdefault((start, 0), (ENSEMBLE, k, c))
+        wanted = [held[variable] for variable in variables if variable in held]
+        for slot in {slot for of_variable in wanted for slot in of_variable}:
+            for of_variable in wanted:
+                of_variable.setdefault(slot, NOWHERE)
+        return cls(folder, *_fields(folder, manifest, "the truth in the store", variables, held, (0,)))
 
     def __str__(self) -> str:
         return f"the store {self.folder}"
@@ -83,35 +126,42 @@ class StoredFields:
 def _fields(
     folder: Path,
     manifest: Manifest,
-    kind: str,
+    what: str,
     variables: Sequence[Variable],
-    there: Sequence[Variable],
-    slots: Sequence[tuple[int, int, int]],
+    held: Held,
     numbers: Collection[int],
 ) -> tuple[tuple[Path, ...], Grid, tuple[Variable, ...], np.ndarray]:
-    """List the fields of one kind by `slots` (init, step, sample, or -1 where there is none), members and variables."""
+    """List the fields of `variables` that are `held`, for each of the members."""
     plan = manifest.plan
     wanted = tuple(dict.fromkeys(variables))
     if not wanted:
         raise InputError(f"no variable of the store {folder} was named; name at least one, such as 2t or t@850")
-    if missing := [variable for variable in wanted if variable not in there]:
-        what = "the truth in the store" if kind == TARGET else "the store"
+    if missing := [variable for variable in wanted if variable not in held]:
         raise InputError(
-            f"{what} {folder} has no {_join(missing)}; it has {_join(sorted(there))}; "
+            f"{what} {folder} has no {_join(missing)}; it has {_join(sorted(held))}; "
             "make a store for this task, or leave out data.store"
         )
-    init, step, sample = (np.array(column)[:, None, None] for column in zip(*slots, strict=True))
-    channel = np.array([there.index(variable) for variable in wanted])
-    member = np.arange(len(numbers))[:, None]
+    shards = {kind: np.array([manifest.files[name].offsets[kind] for name in plan.shards]) for kind in SHAPES}
     field = FLOAT * int(np.prod(plan.grid.shape))
-    first = np.array([manifest.files[name].offsets[kind] for name in plan.shards])
-    rows = np.empty((len(slots), len(numbers), len(wanted)), ROW)
-    rows["variable"] = np.arange(len(wanted))
-    rows["init"], rows["step"], rows["number"] = init, step, np.array(numbers)[:, None]
-    file, within = np.divmod(sample, plan.shard_samples)
-    rows["file"] = file
-    fields = (within * len(numbers) + member) * len(there) + channel
-    rows["offset"] = np.where(sample < 0, -1, first[file] + field * fields)
+    rows = np.empty((sum(len(held[variable]) for variable in wanted), len(numbers)), ROW)
+    rows["number"] = np.array(numbers)
+    first = 0
+    for v, variable in enumerate(wanted):
+        of_variable = rows[first : first + len(held[variable])]
+        first += len(of_variable)
+        of_variable["variable"] = v
+        for name, column in zip(("init", "step"), zip(*held[variable], strict=True), strict=True):
+            of_variable[name] = np.array(column)[:, None]
+        kinds, samples, channels = (np.array(column) for column in zip(*held[variable].values(), strict=True))
+        file, within = np.divmod(samples, plan.shard_samples)
+        of_variable["file"], of_variable["offset"] = file[:, None], -1
+        for kind, shape in SHAPES.items():
+            mine = (kinds == kind) & (samples >= 0)
+            members, count = shape(plan)[:2]
+            # An analysis has one member: the first of all that are the same.
+            member = np.arange(len(numbers))
+            place = ((within[mine, None] * members + member) * count + channels[mine, None]) * field
+            of_variable["offset"][mine] = shards[kind][file[mine], None] + place
     return tuple(folder / name for name in plan.shards), plan.grid, wanted, rows.ravel()
 
 

@@ -18,7 +18,7 @@ from data_pipeline.store.catalog import StoredFields
 from data_pipeline.store.manifest import NAME, Manifest
 from data_pipeline.store.plan import STATIC, Job, Plan
 from data_pipeline.store.writing import write
-from data_pipeline.task import Task, Variable
+from data_pipeline.task import Channel, Task, Variable
 
 AGAIN = "make it again with `deepweather prepare`, which keeps what is whole"
 
@@ -123,12 +123,21 @@ class Store:
         """Whether all forecasts of the archive that are valid in `years` are in the store."""
         return self.contents.years is None or set(years) <= set(self.contents.years)
 
-    def refuse(self, years: Collection[int], moments: bool) -> None:
-        """Refuse to be asked for what only the archive has: other years of valid time, members instead of moments."""
+    def refuse(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
+        """Refuse to be asked for what only the archive has: other years of valid time, members instead of moments.
+
+        Forecasts were left out of the store because their start lacks a channel of it. A task that does without these
+        `further` channels has those forecasts too.
+        """
         if not self.covers(years):
             absent = min(set(years) - set(self.contents.years or ()))
             raise InputError(
                 f"{self} was made without {absent}; make one with all years that you want, or leave out data.store"
+            )
+        if self.contents.left_out and set(further) != set(self.contents.further):
+            raise InputError(
+                f"{self} was made without {self.contents.left_out} forecasts whose start lacks one of "
+                f"{', '.join(map(str, self.contents.further))}; make a store for this task, or leave out data.store"
             )
         if self.contents.moments and not moments:
             raise InputError(
@@ -138,8 +147,8 @@ class Store:
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
         """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude)."""
-        self.refuse((), moments=False)
-        return open_cube(Cube.forecasts(self._ensemble(variables), lead_times, "mask"), chunks)
+        self.refuse((), moments=False, further=self.contents.further)
+        return open_cube(Cube.forecasts(self._ensemble(variables, lead_times), lead_times, "mask"), chunks)
 
     def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
         """Open the truth as (time, [level,] latitude, longitude)."""
@@ -147,14 +156,14 @@ class Store:
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble to read samples from."""
-        return ensemble_fields(self._ensemble(variables), lead_times, "mask")
+        return ensemble_fields(self._ensemble(variables, lead_times), lead_times, "mask")
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the truth to read samples from."""
         return analysis_fields(self._truth(variables), "mask")
 
-    def _ensemble(self, variables: Sequence[Variable]) -> StoredFields:
-        return StoredFields.ensemble(self.folder, self._manifest, variables)
+    def _ensemble(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> StoredFields:
+        return StoredFields.ensemble(self.folder, self._manifest, variables, lead_times)
 
     def _truth(self, variables: Sequence[Variable]) -> StoredFields:
         return StoredFields.truth(self.folder, self._manifest, variables)

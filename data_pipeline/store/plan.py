@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -12,14 +12,21 @@ from data_pipeline.checks import whole
 from data_pipeline.errors import InputError
 from data_pipeline.fields import Fields
 from data_pipeline.grid import Grid
+from data_pipeline.inputs import input_fields, left_out
 from data_pipeline.source import Source
-from data_pipeline.split import verified, year_of
-from data_pipeline.task import Task, Variable
+from data_pipeline.split import valid_in, verified, year_of
+from data_pipeline.task import Channel, Task, Variable
 
 STATIC = "static.nc"
 FLOAT = 4
 """Bytes of a value."""
 WORDS = {"fingerprint": "files of the archive", "numbers": "members", "shard_samples": "shard_bytes"}
+
+FURTHER = ("other_leads", "analysis", "left_out")
+TEXTS: dict[str, Callable[[str], Variable | Channel]] = {
+    "inputs": Variable.parse, "targets": Variable.parse, "other_leads": Channel.other_lead, "analysis": Variable.parse,
+}  # fmt: skip
+"""How variables and channels are read from the text that stands for them."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,8 @@ class Plan:
     """The `samples`, (start in seconds since 1970, lead time in hours), and what each consists of.
 
     `years` are those of valid time, None where the whole archive was taken; `shard_samples` is how many samples share
-    a file; with `moments` two pseudo-members stand for the members with those `numbers`.
+    a file; with `moments` two pseudo-members stand for the members with those `numbers`. `other_leads` and `analysis`
+    are those of the task, whose lack made that `left_out` forecasts of these years are no samples.
     """
 
     fingerprint: str
@@ -41,11 +49,24 @@ class Plan:
     years: tuple[int, ...] | None
     shard_samples: int
     samples: tuple[tuple[int, int], ...]
+    other_leads: tuple[Channel, ...] = ()
+    analysis: tuple[Variable, ...] = ()
+    left_out: int = 0
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """All channels of the ensemble, in the order of `Task.channels`."""
+        return tuple(map(Channel, self.inputs)) + self.further
+
+    @property
+    def further(self) -> tuple[Channel, ...]:
+        """The channels at other lead times and of the analysis."""
+        return self.other_leads + tuple(Channel(variable, "analysis") for variable in self.analysis)
 
     @property
     def ensemble_shape(self) -> tuple[int, int, int, int]:
         """The ensemble of a sample, (M, C, H, W)."""
-        return 2 if self.moments else len(self.numbers), len(self.inputs), *self.grid.shape
+        return 2 if self.moments else len(self.numbers), len(self.channels), *self.grid.shape
 
     @property
     def target_shape(self) -> tuple[int, int, int, int]:
@@ -78,14 +99,17 @@ class Plan:
     def __str__(self) -> str:
         kept = f"mean and spread of {len(self.numbers)} members" if self.moments else f"{len(self.numbers)} members"
         return (
-            f"{len(self.samples)} forecasts ({kept} of {_join(self.inputs)}; truth {_join(self.targets)}) "
+            f"{len(self.samples)} forecasts ({kept} of {_join(self.channels)}; truth {_join(self.targets)}) "
             f"in {len(self.files)} files, {self.bytes / 1e9:.2f} GB"
+            + (f"; {self.left_out} forecasts lack one of {_join(self.further)}" if self.left_out else "")
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values from which `from_json` makes this plan again."""
-        texts = {name: [str(variable) for variable in getattr(self, name)] for name in ("inputs", "targets")}
-        return asdict(self) | texts
+        texts = {name: [str(variable) for variable in getattr(self, name)] for name in TEXTS}
+        values = asdict(self) | texts
+        # A plan without them reads as it did before there were any.
+        return {name: value for name, value in values.items() if value or name not in FURTHER}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Plan:
@@ -93,8 +117,8 @@ class Plan:
         found: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
-        for name in ("inputs", "targets"):
-            found[name] = tuple(map(Variable.parse, found[name]))
+        for name in TEXTS:
+            found[name] = tuple(map(TEXTS[name], found.get(name, ())))
         found["samples"] = tuple((int(start), int(lead)) for start, lead in found["samples"])
         return cls(**found | {"grid": Grid(**found["grid"])})
 
@@ -119,8 +143,8 @@ class Job:
     def of(cls, archive: Source, task: Task, years: Collection[int] | None, moments: bool, shard_bytes: int) -> Job:
         """Look up the forecasts of `task` that are valid in `years` (None: all) and verified."""
         whole("shard_bytes", shard_bytes, 1)
-        archive.refuse(years or (), moments)
-        ensemble = archive.ensemble_fields(task.inputs, task.lead_times)
+        archive.refuse(years or (), moments, task.further)
+        ensemble = input_fields(archive, task)
         truth = archive.analysis_fields(task.targets)
         if not ensemble.grid.matches(truth.grid):
             raise InputError(
@@ -134,6 +158,7 @@ class Job:
             tuple(map(str, archive.static)), ensemble.grid, ensemble.numbers, moments,
             None if years is None else tuple(sorted(wanted)), 1,
             tuple((int(seconds[i]), task.lead_times[j]) for i, j, _ in keys),
+            task.other_leads, task.analysis, valid_in(left_out(ensemble), task.lead_times, wanted),
         )  # fmt: skip
         together = max(1, shard_bytes // plan.sample_bytes)
         return cls(replace(plan, shard_samples=together), archive, ensemble, truth, keys)

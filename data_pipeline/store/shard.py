@@ -74,8 +74,8 @@ def _describe(file: netCDF4.Dataset, plan: Plan, samples: range) -> None:
         "longitude": (
             "longitude", np.array(plan.grid.longitudes), {"standard_name": "longitude", "units": "degrees_east"},
         ),
-        "channel": ("channel", _texts(plan.inputs), {"long_name": "GRIB shortName, @ pressure level in hPa"}),
-        "channel_units": ("channel", _texts(v.units for v in plan.inputs), {"long_name": "units of each"}),
+        "channel": ("channel", _texts(plan.channels), {"long_name": "GRIB shortName, @ pressure level in hPa"}),
+        "channel_units": ("channel", _texts(c.variable.units for c in plan.channels), {"long_name": "units of each"}),
         "target_channel": ("target_channel", _texts(plan.targets), {"long_name": "GRIB shortName, @ pressure level"}),
         "target_units": ("target_channel", _texts(v.units for v in plan.targets), {"long_name": "units of each"}),
     }  # fmt: skip

@@ -1,0 +1,309 @@
+"""Channels at other lead times and of the analysis, on files whose every value says where it belongs."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.archive import Archive
+from data_pipeline.cube import select
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.errors import InputError
+from data_pipeline.grib import Encoder, open_ensemble
+from data_pipeline.grid import Grid
+from data_pipeline.statistics.local import Local
+from data_pipeline.statistics.normalization import Normalization
+from data_pipeline.statistics.training import Training
+from data_pipeline.store import Store
+from data_pipeline.task import Task
+from models.correct import correct
+from models.corrector import Corrector, narrow
+from models.features import Features
+
+GRID = Grid.regular(5, 8)
+STARTS = (20151228, 20151231, 20160104, 20160108)
+NAMES = {"t": 200.0, "q": 300.0}
+LEADS = (0, 24, 48)
+NUMBERS = (1, 2, 3)
+TASK = Task("toy", ["t@850", "q@850"], ["t@850"], [24, 48], [], ["q@850-24h", "t@850-24h", "t@850+0h"], ["t@850"])
+PLAIN = Task("toy", ["t@850", "q@850"], ["t@850"], [24, 48])
+LOCAL = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26, "bitsPerValue": 24}
+PLACE = {"typeOfLevel": "isobaricInhPa", "level": 850}
+ROW = np.arange(5)[:, None] / 8 * np.ones(8)
+"""Makes the rows of a field differ."""
+
+
+def value(name, start, lead, number):
+    """The base of the variable, then day of month, lead time in days and member as digits."""
+    return NAMES[name] + start % 100 + lead / 240 + number / 100
+
+
+def write(folder, without=(), analyses=(0, 24, 48), unknown=()):
+    """An archive without some forecasts (start, lead) and without the analyses of `unknown` days."""
+    forecast = Encoder(GRID, **LOCAL, **PLACE, stream="enfh", type="pf", stepUnits="h")
+    analysis = Encoder(GRID, **LOCAL, **PLACE, stream="oper", type="an")
+    with (folder / "ensemble").open("wb") as file:
+        for start, lead, number, name in product(STARTS, LEADS, NUMBERS, NAMES):
+            if (start, lead) not in without:
+                keys = {"dataDate": start, "endStep": lead, "perturbationNumber": number, "shortName": name}
+                file.write(forecast.encode(value(name, start, lead, number) + ROW, **keys))
+    dates = {datetime.strptime(str(s), "%Y%m%d") + timedelta(hours=h) for s in STARTS for h in analyses}
+    with (folder / "analysis").open("wb") as file:
+        days = {int(f"{date:%Y%m%d}") for date in dates}
+        for day in sorted(days - set(unknown)):
+            for name, base in NAMES.items():
+                file.write(analysis.encode(-base - day % 100 + ROW, dataDate=day, shortName=name))
+    return Archive([f"{folder}/ensemble"], [f"{folder}/analysis"])
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("archive"))
+
+
+def expected(start, lead, numbers=NUMBERS):
+    """The first row of every channel, (M, C), by hand."""
+    return [
+        [
+            value("t", start, lead, n), value("q", start, lead, n), value("q", start, lead - 24, n),
+            value("t", start, lead - 24, n), value("t", start, 0, n), -NAMES["t"] - start % 100,
+        ]
+        for n in numbers
+    ]  # fmt: skip
+
+
+def keys(dataset):
+    """Start as a date and lead time of each sample."""
+    return [(int(f"{datetime.fromtimestamp(int(s.init_time), UTC):%Y%m%d}"), int(s.lead_time)) for s in dataset]
+
+
+def test_every_channel_comes_from_where_its_name_says(archive):
+    dataset = ForecastDataset(archive, TASK, [2015, 2016])
+    assert [str(channel) for channel in TASK.channels] == [
+        "t@850", "q@850", "q@850-24h", "t@850-24h", "t@850+0h", "t@850 analysis",
+    ]  # fmt: skip
+    assert keys(dataset) == list(product(STARTS, (24, 48)))
+    for (start, lead), sample in zip(keys(dataset), dataset, strict=True):
+        first = torch.tensor(expected(start, lead))[:, :, None].expand(-1, -1, 8)
+        torch.testing.assert_close(sample.ensemble[:, :, 0], first, rtol=1e-6, atol=1e-4)
+        rows = torch.from_numpy(ROW).float().expand_as(sample.ensemble)
+        torch.testing.assert_close(sample.ensemble, first[:, :, None] + rows, rtol=1e-6, atol=1e-4)
+        assert sample.mask.all()
+        assert sample.mask.shape == (6, *GRID.shape)
+
+
+@pytest.mark.parametrize(
+    "subset", [{"members": [2, 0]}, {"rows": slice(1, 4), "columns": slice(2, 5)}, {"moments": True}], ids=str
+)
+def test_parts_of_samples_are_parts_of_all_channels(archive, subset):
+    whole, part = (ForecastDataset(archive, TASK, [2015, 2016], **options) for options in ({}, subset))
+    for ours, theirs in zip(part, whole, strict=True):
+        values = theirs.ensemble[:, :, subset.get("rows", slice(None)), subset.get("columns", slice(None))]
+        values = values[subset.get("members", [0, 1, 2])]
+        if "moments" in subset:
+            torch.testing.assert_close(ours.ensemble.mean(0), values.mean(0), rtol=1e-6, atol=0)
+            torch.testing.assert_close(ours.ensemble.double().std(0), values.double().std(0), rtol=0, atol=1e-4)
+            assert torch.equal(ours.ensemble[0, -1], ours.ensemble[1, -1]), "the analysis has no spread"
+        else:
+            assert torch.equal(ours.ensemble, values)
+    assert part.nbytes == sum(tensor.nbytes for tensor in part[0]) - part.static.nbytes
+    assert len({part.fingerprint, whole.fingerprint, ForecastDataset(archive, PLAIN, [2015, 2016]).fingerprint}) == 3
+
+
+def test_starts_that_lack_a_channel_are_left_out_and_counted(tmp_path):
+    """The forecast of 4 January lacks the lead time 0."""
+    made = write(tmp_path, without={(20160104, 0)})
+    for task, there, count in (
+        (Task("start", ["t@850"], ["t@850"], [48], [], ["t@850+0h"]), (20151231, 20160108), 1),
+        (Task("earlier", ["t@850"], ["t@850"], [48], [], ["t@850-24h"]), (20151231, 20160104, 20160108), 0),
+    ):
+        dataset = ForecastDataset(made, task, [2016])
+        assert keys(dataset) == [(start, 48) for start in there]
+        assert dataset.left_out == count
+        assert dataset.omission == ("1 forecasts left out: their start lacks one of t@850+0h" if count else "")
+        training = Training(made, task, (2016, 2016))
+        assert (len(training.keys), training.left_out) == (len(there), count)
+
+
+def test_starts_without_their_analysis_are_left_out_and_counted(tmp_path):
+    made = write(tmp_path, unknown={20160104})
+    task = Task("analysis", ["t@850"], ["t@850"], [24, 48], [], [], ["t@850"])
+    dataset = ForecastDataset(made, task, [2016])
+    assert keys(dataset) == list(product((20151231, 20160108), (24, 48)))
+    assert dataset.left_out == 2
+    assert dataset.omission == "2 forecasts left out: their start lacks one of t@850 analysis"
+    training = Training(made, task, (2016, 2016))
+    assert (len(training.keys), training.left_out) == (4, 2)
+    assert "; 2 forecasts lack one of t@850 analysis" in str(Store.plan(made, task, [2016]))
+
+
+def test_starts_without_any_analysis_are_refused(tmp_path):
+    made = write(tmp_path, analyses=(24, 48))
+    # No forecast starts at a time for which another one is valid, so there is no analysis at any start.
+    task = Task("analysis", ["t@850"], ["t@850"], [24], [], [], ["t@850"])
+    with pytest.raises(
+        InputError, match=r"no forecast has the analysis of t@850 at its start: .*; add files, or leave"
+    ):
+        ForecastDataset(made, task, [2015, 2016])
+
+
+def test_a_hole_in_another_lead_time_is_an_error_or_masked(tmp_path):
+    made = write(tmp_path, without={(20160104, 0)})
+    task = Task("toy", ["t@850"], ["t@850"], [24, 48], [], ["t@850-24h"])
+    with pytest.raises(InputError, match=r"lacks t@850 at init_time 2016-01-04T12:00, lead_time 0, number 1"):
+        ForecastDataset(made, task, [2016])
+    masking = Archive(made.ensemble, made.analysis, missing="mask")
+    samples = dict(zip(keys(found := ForecastDataset(masking, task, [2016])), found, strict=True))
+    known = {key: sample.mask.all(2).all(1).tolist() for key, sample in samples.items()}
+    assert known.pop((20160104, 24)) == [True, False]
+    assert set(map(tuple, known.values())) == {(True, True)}
+
+
+def test_a_member_that_another_lead_time_lacks_is_named(tmp_path, archive):
+    made = write(tmp_path, without=set(product(STARTS, [0])))
+    forecast = Encoder(GRID, **LOCAL, **PLACE, stream="enfh", type="pf", stepUnits="h", shortName="t")
+    with (tmp_path / "ensemble").open("ab") as file:
+        for start, number in product(STARTS, NUMBERS[:2]):
+            file.write(forecast.encode(ROW + 250, dataDate=start, endStep=0, perturbationNumber=number))
+    with pytest.raises(InputError, match=r"t@850\+0h of the ensemble has no member 3, which the other inputs have"):
+        ForecastDataset(made, Task("toy", ["t@850"], ["t@850"], [24], [], ["t@850+0h"]), [2016])
+
+
+@pytest.mark.parametrize("moments", [False, True])
+def test_a_store_has_the_channels_of_the_archive(archive, tmp_path, moments):
+    store = Store.write(archive, TASK, tmp_path, [2016], moments=moments)
+    assert Store(tmp_path).contents == store.contents
+    ours, theirs = (ForecastDataset(source, TASK, [2016], moments=moments) for source in (store, archive))
+    assert ours.fingerprint == theirs.fingerprint
+    assert len(ours) == len(theirs) == 6
+    for one, other in zip(ours, theirs, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    plain = [ForecastDataset(source, PLAIN, [2016], moments=moments) for source in (store, archive)]
+    assert all(torch.equal(a.ensemble, b.ensemble) for a, b in zip(*plain, strict=True))
+    later = Task("toy", ["t@850"], ["t@850"], [48], [], ["q@850+48h", "t@850+24h"])
+    assert torch.equal(*(ForecastDataset(s, later, [2016], moments=moments)[1].ensemble for s in (store, archive)))
+    with pytest.raises(InputError, match=r"has no q@850 at the lead time 72 h|has no lead time 72 h; it has 0, 24, 48"):
+        store.ensemble_fields(PLAIN.inputs, [72])
+    with pytest.raises(InputError, match=r"the truth in the store .* has no q@850; it has t@850"):
+        store.analysis_fields(PLAIN.inputs)
+
+
+def test_a_store_does_not_stand_for_fields_that_it_lacks(archive, tmp_path):
+    task = Task("toy", ["t@850", "q@850"], ["t@850"], [48], [], ["t@850+0h"])
+    store = Store.write(archive, task, tmp_path / "store")
+    with pytest.raises(InputError, match="has no q@850 at the lead time 0 h; make a store for this task"):
+        store.ensemble_fields(PLAIN.inputs, [0])
+    (folder := tmp_path / "holes").mkdir()
+    made = write(folder, without={(20160104, 0)})
+    plan = Store.plan(made, task)
+    assert "; 1 forecasts lack one of t@850+0h" in str(plan)
+    holes = Store.write(made, task, tmp_path / "other")
+    assert len(ForecastDataset(holes, task, [2015, 2016])) == 3
+    with pytest.raises(InputError, match="was made without 1 forecasts whose start lacks one of t@850"):
+        ForecastDataset(holes, Task("toy", ["t@850"], ["t@850"], [48]), [2016])
+
+
+def test_statistics_know_every_channel(archive):
+    training = Training(archive, TASK, (2016, 2016))
+    samples = list(ForecastDataset(archive, TASK, [2016]))
+    fields = torch.stack([sample.ensemble for sample in samples]).double()
+    location = fields.mean((0, 1))
+    weights = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).double()
+    squares = ((fields - location).square().mean((0, 1)) * weights).sum((1, 2)) / weights.sum()
+    found = dict(values for _, values in enumerate(Normalization().compute(training, 1)))
+    assert list(found) == [str(channel) for channel in TASK.channels]
+    for c, values in enumerate(found.values()):
+        torch.testing.assert_close(torch.from_numpy(values["location"][1]), location[c], rtol=1e-6, atol=0)
+        assert float(values["scale"][1]) == pytest.approx(float(squares[c].sqrt()), rel=1e-4)
+    # A window of one cell and no smoothing to speak of: mean and standard deviation of the second member over dates.
+    local = dict(values for _, values in enumerate(Local(1, 0.1, 2).compute(training, 1)))
+    for lead in TASK.lead_times:
+        of_lead = torch.stack([s.ensemble[1] for s in samples if int(s.lead_time) == lead]).double()
+        for c, channel in enumerate(TASK.channels):
+            values = local[f"{channel} at {lead} h"]
+            torch.testing.assert_close(torch.from_numpy(values["mean"][1]), of_lead.mean(0)[c], rtol=1e-6, atol=1e-4)
+            std = of_lead.std(0, correction=0)[c]
+            torch.testing.assert_close(torch.from_numpy(values["std"][1]), std, rtol=1e-4, atol=1e-4)
+
+
+def test_a_batch_is_narrowed_to_any_of_its_channels(archive):
+    sample = ForecastDataset(archive, TASK, [2016])[0]
+    batch = type(sample)(*(tensor[None] for tensor in sample))
+    to = Task("part", ["t@850"], ["t@850"], [48], [], ["t@850+0h"], ["t@850"])
+    found = narrow(batch, TASK, to)
+    assert torch.equal(found.ensemble, batch.ensemble[:, :, [0, 4, 5]])
+    assert torch.equal(found.mask, batch.mask[:, [0, 4, 5]])
+
+
+def test_winds_have_the_parity_of_winds_in_every_channel():
+    task = Task("wind", ["t@850", "u@850"], ["t@850"], [48], [], ["u@850+0h", "t@850+0h"], ["v@850", "t@850"])
+    assert task.parity == (1, -1, -1, 1, -1, 1)
+    assert Features(task, GRID).parity[:12] == (*task.parity, *[1] * 6)
+
+
+def test_tasks_with_them_survive_json_and_others_read_as_before():
+    assert Task(**TASK.to_json()) == TASK
+    assert list(PLAIN.to_json()) == ["name", "inputs", "targets", "lead_times", "static"]
+    assert TASK.only_targets().channels == (TASK.channels[0],)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"other_leads": ["t@850"]}, r"cannot read 't@850' in other_leads; write t@850\+24h"),
+        ({"other_leads": ["t@850-0h"]}, "cannot read 't@850-0h' in other_leads"),
+        ({"other_leads": ["t@850+0h", "t@850+0h"]}, "other_leads must be different variables"),
+        ({"other_leads": ["t@850-48h"]}, "t@850-48h lies before the start of a forecast of 24 h; leave it out"),
+        ({"other_leads": "t@850+0h"}, "other_leads must be a list"),
+        ({"analysis": ["t@850", "t@850"]}, "analysis must be different variables"),
+        ({"analysis": ["t@high"]}, "cannot read the variable 't@high'"),
+    ],
+)
+def test_nonsense_is_rejected_with_the_way_out(change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Task(**(PLAIN.to_json() | change))
+
+
+@pytest.fixture(scope="module")
+def corrector():
+    """A network that looks at all channels, with random weights."""
+    torch.manual_seed(0)
+    made = Corrector(TASK, GRID, {"_target_": "models.mlp.MLP", "width": 8, "depth": 1}, torch.rand(3, *GRID.shape))
+    means = torch.tensor([220.0, 320.0, 320.0, 220.0, 220.0, -220.0])
+    made.normalizer.location.copy_(means[:, None, None].expand_as(made.normalizer.location))
+    made.normalizer.scale.fill_(30)
+    for values in made.model.state_dict().values():
+        values.add_(0.1 * torch.randn_like(values))
+    return made.eval()
+
+
+def test_a_file_is_corrected_from_its_own_other_lead_times(archive, corrector, tmp_path):
+    """The mean of the corrected members is that of the forecast for the sample of the archive."""
+    (source,), (analyses,) = (map(Path, files) for files in (archive.ensemble, archive.analysis))
+    assert correct(corrector, source, tmp_path / "out", analysis=analyses) == 4 * 2 * 3
+    opened = open_ensemble(tmp_path / "out", TASK.inputs, TASK.lead_times, chunks=None)
+    found = select(opened, TASK.targets[0]).mean("number")
+    for (start, lead), sample in zip(keys(data := ForecastDataset(archive, TASK, [2015, 2016])), data, strict=True):
+        batch = type(sample)(*(tensor[None] for tensor in sample))._replace(static=corrector.static[None])
+        with torch.no_grad():
+            mean = corrector(batch).mean[0, 0]
+            other = corrector(batch._replace(ensemble=batch.ensemble.index_fill(2, torch.tensor([4, 5]), 250))).mean
+        at = {"init_time": datetime.strptime(f"{start}12", "%Y%m%d%H"), "lead_time": lead}
+        np.testing.assert_allclose(found.sel(at).values, mean, rtol=0, atol=1e-3)
+        assert (mean - other).abs().min() > 0.01, "the network looks at the analysis and the start"
+
+
+def test_what_a_file_lacks_to_be_corrected_is_said(archive, corrector, tmp_path):
+    (source,), (analyses,) = (map(Path, files) for files in (archive.ensemble, archive.analysis))
+    with pytest.raises(InputError, match="reads the analysis of t@850 at the start; name its file with analysis=FILE"):
+        correct(corrector, source, tmp_path / "out")
+    write(tmp_path, unknown={20160104})
+    with pytest.raises(InputError, match=r"lacks one of .*t@850 analysis for the forecast of 2016-01-04T12:00:00"):
+        correct(corrector, source, tmp_path / "out", analysis=tmp_path / "analysis")
+    plain = Corrector(PLAIN, GRID, {"_target_": "models.raw.Raw"}, torch.rand(3, *GRID.shape))
+    with pytest.raises(InputError, match="the corrector reads no analysis; leave out analysis="):
+        correct(plain, source, tmp_path / "out", analysis=analyses)
+    assert not (tmp_path / "out").exists()
