@@ -18,15 +18,31 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from data_pipeline.errors import InputError, InterruptedRunError
+from data_pipeline.packages import conf_folders
 
 SHORT = ("path", "store")
 """Options of `data` that nearly every command has, and that may be given without its name."""
+
+
+class Packages(SearchPathPlugin):
+    """Lets Hydra find the YAML files of installed packages that register models, for example under `model=NAME`."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append the folders of these packages to this project's own."""
+        for module, folder in conf_folders(Path(__file__).parent).items():
+            search_path.append(module, f"file://{folder}")
+
+
+Plugins.instance().register(Packages)
 
 
 def build(node: Any, **objects: Any) -> Any:

@@ -50,10 +50,15 @@ def one_of(name: str, value: object, allowed: Collection[str]) -> None:
 
 
 def made(name: str, kind: Callable[..., T], options: Mapping[str, Any]) -> T:
-    """Return `kind(**options)`; refuse an option that it does not have."""
-    known = list(inspect.signature(kind).parameters)
-    if unknown := [option for option in options if option not in known]:
+    """Return `kind(**options)`; refuse an option that it does not have, and the lack of one that it needs."""
+    parameters = inspect.signature(kind).parameters.values()
+    known = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    unknown = [option for option in options if option not in known]
+    if unknown and not any(each.kind is each.VAR_KEYWORD for each in parameters):
         raise InputError(f"{name} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}")
+    needed = [each.name for each in parameters if each.name in known and each.default is each.empty]
+    if lacking := [option for option in needed if option not in options]:
+        raise InputError(f"{name} has no value for its option {lacking[0]!r}; give it one")
     return kind(**options)
 
 

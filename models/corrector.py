@@ -1,12 +1,11 @@
 """Corrector: task, grid, normaliser and model as one thing, and as one file.
 
 Physical units in, physical units out. The file holds tensors and JSON (safetensors): opening one runs no code
-from it, only classes of `models` that it names.
+from it, only the classes that it names in `models` and in packages that are registered (`models.target`).
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +32,7 @@ from models.distribution import Distribution
 from models.normalizer import Normalizer
 from models.spatial.domain import Domain
 from models.spatial.exchange import assemble
+from models.target import model_class
 
 FORMAT = 1
 
@@ -170,18 +170,28 @@ def narrow(sample: Sample, task: Task, to: Task) -> Sample:
 
 def needs(spec: dict[str, Any], task: Task) -> Task:
     """Return what the model of `spec` reads of a task: all of it, or for some models the targets alone."""
-    return task.only_targets() if protocol.claims(model_class(spec)).targets_only else task
+    return task.only_targets() if protocol.claims(model_class(spec.get("_target_"))).targets_only else task
 
 
 def reads_moments(spec: dict[str, Any]) -> bool:
     """Return whether mean and spread of the ensemble are all that the model of `spec` looks at."""
-    return protocol.claims(model_class(spec)).moments_only
+    return protocol.claims(model_class(spec.get("_target_"))).moments_only
 
 
 def build_model(spec: dict[str, Any], task: Task, grid: Grid | Domain) -> nn.Module:
-    """Make the model that `spec` describes; refuse one without the claim `tiles` where ranks share a field."""
-    kind, domain = model_class(spec), Domain.of(grid)
+    """Make the model that `spec` describes.
+
+    Raises `InputError` for a model without the claim `tiles` where ranks share a field, and for one that cannot be
+    built as `Model(task, grid, **options)`.
+    """
+    kind, domain = model_class(spec.get("_target_")), Domain.of(grid)
     options = {name: value for name, value in spec.items() if name != "_target_"}
+    try:
+        inspect.signature(kind).bind_partial(task, grid)
+    except TypeError:
+        raise InputError(
+            f"{spec['_target_']} cannot be built as Model(task, grid, **options); see models/protocol.py"
+        ) from None
     if not protocol.may_take_tiles(kind):
         _refuse_tiles(kind, domain)
         return made(kind.__name__, partial(kind, task, domain.grid), options)
@@ -198,18 +208,3 @@ def _refuse_tiles(kind: type[nn.Module], domain: Domain) -> None:
             f"{domain.tiles[0]} x {domain.tiles[1]} tiles; give the processes other samples instead, such as "
             f"trainer.mesh=[{domain.ranks},1]"
         )
-
-
-def model_class(spec: dict[str, Any]) -> type[nn.Module]:
-    """Return the class that `spec` names; only modules of `models` are looked at."""
-    target = str(spec.get("_target_"))
-    module, _, name = target.rpartition(".")
-    if not module.startswith("models."):
-        raise InputError(f"{target} is not a model of this project; a model's _target_ starts with models.")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError):
-        raise InputError(f"there is no model {target} in this version; see conf/model for those there are") from None
-    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
-        raise InputError(f"{target} is not a model; see conf/model for those there are")
-    return found

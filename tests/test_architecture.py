@@ -1,8 +1,11 @@
 """The arrows between the packages, read from the imports of every file."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -52,6 +55,20 @@ def test_each_border_is_crossed_in_one_place(path):
         assert not found & {"eccodes", "cfgrib", "gribapi"}
     if path.parts[0] != "training":
         assert not found & {"pytorch_lightning", "lightning"}
+
+
+def named(requirement):
+    """The name that a requirement begins with, as distributions are compared by it."""
+    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
+
+
+def test_the_program_imports_only_what_the_wheel_requires():
+    """What only the tests need is not there where the wheel is installed."""
+    required = {named(line) for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]}
+    distributions = packages_distributions()
+    imported = {name.partition(".")[0] for path in SOURCES for name in imports(path)}
+    others = imported - set(PACKAGES) - sys.stdlib_module_names
+    assert not [name for name in others if not required & {named(found) for found in distributions[name]}]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data_pipeline.legendre import legendre
+
 
 class Sphere:
     """Triangular truncation and the Gaussian grid on which products of two fields are free of aliasing.
@@ -99,22 +101,13 @@ def resize(spectrum: Tensor, truncation: int) -> Tensor:
 def _legendre(truncation: int, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return P_mn(μ) and (1 - μ²) dP_mn/dμ as two tables (order m, latitude, degree n).
 
-    With ε_mn = √((n² - m²) / (4n² - 1)): ε_m,n+1 P_m,n+1 = μ P_mn - ε_mn P_m,n-1, and
-    (1 - μ²) dP_mn/dμ = (n + 1) ε_mn P_m,n-1 - n ε_m,n+1 P_m,n+1 (Belousov 1962).
+    With ε_mn = √((n² - m²) / (4n² - 1)): (1 - μ²) dP_mn/dμ = (n + 1) ε_mn P_m,n-1 - n ε_m,n+1 P_m,n+1 (Belousov 1962).
     """
     N = truncation + 1
     m, n = np.arange(N)[:, None], np.arange(N + 1)[None]
     epsilon = np.sqrt(np.maximum(n**2 - m**2, 0) / (4 * n**2 - 1.0))
     # One degree more than kept: the slope of the last one needs it.
-    values = np.zeros((N, len(mu), N + 1))
-    sectoral = np.full(len(mu), math.sqrt(0.5))
-    for order in range(N):
-        if order:
-            sectoral = sectoral * np.sqrt((2 * order + 1) / (2 * order) * (1 - mu**2))
-        values[order, :, order] = sectoral
-        for degree in range(order + 1, N + 1):
-            below = values[order, :, degree - 2] * epsilon[order, degree - 1] if degree > order + 1 else 0
-            values[order, :, degree] = (mu * values[order, :, degree - 1] - below) / epsilon[order, degree]
+    values = legendre(N, mu, 1 - mu**2)[:N]
     slopes = np.zeros((N, len(mu), N))
     degrees = np.arange(N)
     slopes -= (degrees * epsilon[:, 1:])[:, None] * values[:, :, 1:]

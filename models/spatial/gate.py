@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.special import sph_harm_y_all
 from torch import Tensor, nn
 
 from data_pipeline.checks import whole
 from data_pipeline.grid import Grid
+from data_pipeline.legendre import legendre
 from models.spatial.domain import Domain
 
 
@@ -47,15 +47,16 @@ class SphereGate(nn.Module):
         # In every place the squares of all harmonics add up to their number: the field varies as a latent gate does.
         self.weight = nn.Parameter(torch.randn(experts, terms) * (experts / outputs / terms) ** 0.5)
         rows, columns = self.out.tile
-        colatitude = np.radians(90 - np.array(self.out.grid.latitudes[rows]))
+        latitude = np.radians(self.out.grid.latitudes[rows])
         longitude = np.radians(np.array(self.out.grid.longitudes[columns]))
         order = np.arange(-degree, degree + 1)
-        # Y_lm = P_lm cos(mλ), and P_l|m| sin(|m|λ) for m < 0, with mean square 1; scipy has negative orders last.
-        legendre = np.sqrt(4 * np.pi) * sph_harm_y_all(degree, degree, colatitude, 0.0).real[:, np.abs(order)]
-        legendre[:, order != 0] *= np.sqrt(2)
+        # Y_lm = P_lm cos(mλ), and P_l|m| sin(|m|λ) for m < 0, with mean square 1 and the usual factor (-1)^m.
+        scale = (-1.0) ** order * np.where(order == 0, np.sqrt(2), 2)
+        functions = legendre(degree, np.sin(latitude), np.cos(latitude) ** 2).transpose(2, 0, 1)
+        table = functions[:, np.abs(order)] * scale[:, None]
         waves = np.where(order[:, None] < 0, np.sin(-order[:, None] * longitude), np.cos(order[:, None] * longitude))
         # Not buffers: those of one rank would be taken for those of all.
-        self._legendre, self._waves = torch.from_numpy(legendre), torch.from_numpy(waves)
+        self._legendre, self._waves = torch.from_numpy(table), torch.from_numpy(waves)
         exists = np.abs(order) <= np.arange(degree + 1)[:, None]
         self._place = torch.from_numpy(np.flatnonzero(exists))
 

@@ -9,7 +9,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from evaluation.statistics import calibration_bin
 from models import protocol
-from models.corrector import Corrector, build_model, model_class
+from models.corrector import Corrector, build_model
 from models.normalizer import Normalizer
 
 TASK = Task("rain", ["tp", "2t"], ["tp"], [48])
@@ -36,19 +36,6 @@ def test_normalising_is_undone_exactly(toy):
     torch.testing.assert_close((whole.ensemble.square() * area).mean((0, 1, 3, 4)), torch.ones(2), rtol=1e-4, atol=0)
     location, scale = normalizer.target_scaling
     torch.testing.assert_close(whole.target * scale + location, next(batches(data, 12)).target)
-
-
-@pytest.mark.parametrize(
-    ("spec", "sentence"),
-    [
-        ({"_target_": "os.system"}, "not a model of this project"),
-        ({"_target_": "models.raw.Cooked"}, "there is no model models.raw.Cooked"),
-        ({"_target_": "models.raw.Tensor"}, "is not a model"),
-    ],
-)
-def test_only_models_are_made(spec, sentence):
-    with pytest.raises(InputError, match=sentence):
-        model_class(spec)
 
 
 def test_a_misspelt_hyper_parameter_is_named():

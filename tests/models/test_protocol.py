@@ -92,7 +92,7 @@ def test_an_error_within_a_claim_is_not_hidden():
 
 
 def test_only_a_model_that_may_claim_tiles_is_given_one(monkeypatch):
-    monkeypatch.setattr(corrector, "model_class", lambda spec: spec["_target_"])
+    monkeypatch.setattr(corrector, "model_class", lambda target: target)
     halves = Domain.split(GRID, 2, 1)
     assert not may_take_tiles(Silent)
     assert may_take_tiles(Depends)

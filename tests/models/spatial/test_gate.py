@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.special import sph_harm_y
 
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
@@ -35,6 +36,18 @@ def test_the_first_harmonics_are_the_axes_of_the_globe():
         ratio = abs(field).max() / abs(axis).max()
         assert ratio == pytest.approx(1 if axis is expected[0] else 3**0.5)
         np.testing.assert_allclose(abs(field), abs(axis) * ratio, atol=1e-12)
+
+
+def test_harmonics_have_the_signs_and_sizes_of_scipys():
+    """A file that was made with scipy's harmonics means the same."""
+    grid = Grid.regular(7, 12)
+    colatitude, longitude = np.radians(90 - np.array(grid.latitudes))[:, None], np.radians(grid.longitudes)[None]
+    found = iter(fields(grid))
+    for degree in range(DEGREE + 1):
+        for order in range(-degree, degree + 1):
+            whole = np.sqrt(4 * np.pi) * sph_harm_y(degree, abs(order), colatitude, longitude)
+            part = whole.real if order == 0 else np.sqrt(2) * (whole.imag if order < 0 else whole.real)
+            np.testing.assert_allclose(next(found), part, rtol=0, atol=1e-12)
 
 
 def test_harmonics_are_orthonormal():

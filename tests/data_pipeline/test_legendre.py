@@ -1,0 +1,26 @@
+"""Associated Legendre functions against scipy, and against their norm."""
+
+import numpy as np
+import pytest
+from scipy.special import sph_harm_y_all
+
+from data_pipeline.legendre import legendre
+
+
+@pytest.mark.parametrize("degree", [0, 1, 8, 100])
+def test_they_are_those_of_scipy(degree):
+    """With other norm and sign; at both poles, near them, and at every half degree."""
+    latitudes = np.concatenate([np.linspace(90, -90, 361), [89.99, -89.99]])
+    found = legendre(degree, np.sin(np.radians(latitudes)), np.cos(np.radians(latitudes)) ** 2)
+    theirs = sph_harm_y_all(degree, degree, np.radians(90 - latitudes), 0.0).real[:, : degree + 1]
+    expected = np.sqrt(2 * np.pi) * theirs.transpose(1, 2, 0) * (-1.0) ** np.arange(degree + 1)[:, None, None]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_functions_of_one_order_are_orthonormal():
+    """By Gaussian quadrature, which is exact for their products."""
+    nodes, weights = np.polynomial.legendre.leggauss(31)
+    table = legendre(30, nodes, 1 - nodes**2)
+    for order in (0, 1, 17):
+        product = np.einsum("ha,hb,h->ab", table[order, :, order:], table[order, :, order:], weights)
+        np.testing.assert_allclose(product, np.eye(31 - order), atol=1e-12)

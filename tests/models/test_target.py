@@ -1,0 +1,158 @@
+"""Only classes of known packages are named by a `_target_`; an error inside a module is told from a missing module."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import models
+from data_pipeline import packages
+from data_pipeline.errors import InputError
+from models import target
+from models.target import model_class, part
+from models.unet import UNet
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Write a file of the package `models` outside the checkout; return its path."""
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+
+    def write(name, text):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, f"models.{name}", raising=False)
+        return tmp_path / f"{name}.py"
+
+    return write
+
+
+def test_a_model_is_found():
+    assert model_class("models.unet.UNet") is UNet
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("os.system", "model os.system is not in models, the only packages that a _target_ may name here; to allow"),
+        ("modelsx.y.Z", "model modelsx.y.Z is not in models"),
+        (None, "model None is not in models"),
+        ("models.raw.Cooked", "model models.raw.Cooked does not exist in this version; see conf/model"),
+        ("models.rare.Raw", "model models.rare.Raw does not exist"),
+        ("models.raw.Raw.forward", "model models.raw.Raw.forward does not exist"),
+        ("models.raw.Tensor", "models.raw.Tensor is not a model"),
+        ("models.mlp.silent", "models.mlp.silent is not a model"),
+        ("models.mlp.nn", "models.mlp.nn is not a model"),
+    ],
+)
+def test_only_models_are_found(name, sentence):
+    with pytest.raises(InputError, match=sentence):
+        model_class(name)
+
+
+def test_a_class_that_a_module_only_imported_is_not_its_own(own):
+    own("borrowed", "from torch.nn import Conv2d\n")
+    with pytest.raises(InputError, match=r"models.borrowed.Conv2d is not a model"):
+        model_class("models.borrowed.Conv2d")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "what"),
+    [
+        ("import torch\nimport no_such_library\n", "line 2", "No module named 'no_such_library'"),
+        ("from torch import no_such_name\n", "line 1", "cannot import name 'no_such_name'"),
+        ("x = 1\n\ndef f(:\n", "line 3", "SyntaxError: invalid syntax"),
+        ("x = 1\ny = undefined\n", "line 2", "NameError: name 'undefined' is not defined"),
+        ("import torch\nx = torch.no_such_thing\n", "", "has no attribute 'no_such_thing'"),
+        ("from models.no_such_module import x\n", "line 1", "No module named 'models.no_such_module'"),
+    ],
+)
+def test_an_error_inside_a_module_is_said_with_its_place(own, text, place, what):
+    path = own("broken", text)
+    with pytest.raises(InputError) as raised:
+        model_class("models.broken.Model")
+    assert str(raised.value).startswith("model models.broken.Model cannot be imported: ")
+    assert what in str(raised.value)
+    assert f"{path}, {place}" in str(raised.value) or not place
+
+
+def test_what_a_registered_package_has_is_found_and_its_own_errors_are_said(tmp_path, monkeypatch):
+    folder = tmp_path / "gardens"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "nets.py").write_text(
+        "import os\nfrom torch import nn\n\n"
+        "class Net(nn.Module):\n    def __init__(self, width, inner=None):\n"
+        "        super().__init__()\n        self.width, self.inner = width, inner\n\n"
+        "def net(width=3):\n    return Net(width)\n\n"
+        "def no_net():\n    return 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"model gardens.nets.Net is not in models"):
+        model_class("gardens.nets.Net")
+    monkeypatch.setattr(target, "registered", lambda: ["gardens"])
+    assert model_class("gardens.nets.Net").__name__ == "Net"
+    with pytest.raises(InputError, match=r"model os.system is not in models, gardens"):
+        model_class("os.system")
+    inner = {
+        "_target_": "torch.nn.Sequential",
+        "_args_": [{"_target_": "torch.nn.ReLU"}, {"_target_": "torch.nn.GELU"}],
+    }
+    made = part("model.backbone", {"_target_": "gardens.nets.Net", "inner": inner}, width=5)
+    assert made.width == 5
+    assert [type(layer) for layer in made.inner] == [nn.ReLU, nn.GELU]
+    assert part("model.backbone", {"_target_": "gardens.nets.net"}).width == 3
+    for node, sentence in {
+        "gardens.nets.no_net": "model.x: gardens.nets.no_net returned a int in place of a torch.nn.Module",
+        "gardens.nets.os": "model.x: gardens.nets.os is not a torch.nn.Module",
+        "gardens.nets.Net": "model.x has no value for its option 'width'",
+        "gardens.weeds.Net": "model.x: gardens.weeds.Net does not exist",
+    }.items():
+        with pytest.raises(InputError, match=sentence):
+            part("model.x", {"_target_": node})
+    with pytest.raises(InputError, match=r"model.x.width is given by the model itself; leave it out"):
+        part("model.x", {"_target_": "gardens.nets.Net", "width": 3}, width=4)
+
+
+@pytest.mark.parametrize(
+    ("node", "sentence"),
+    [
+        (3, r"model.x must be a description such as \{_target_: torch.nn.Conv2d, ...\}, got 3"),
+        ({"_target_": "os.system", "command": "true"}, "model.x: os.system is not in models, torch.nn, the only"),
+        ({"_target_": "torch.hub.load"}, "model.x: torch.hub.load is not in models, torch.nn"),
+        ({"_target_": "torch.nn.init.zeros_"}, "model.x: torch.nn.init.zeros_ is not a torch.nn.Module"),
+        ({"_target_": "models.target.part"}, "model.x: models.target.part is not a torch.nn.Module"),
+        ({"_target_": "torch.nn.ReLU", "size": 3}, "model.x has no option 'size'; it has inplace"),
+        (
+            {"_target_": "torch.nn.Sequential", "_args_": [{"_target_": "builtins.eval"}]},
+            r"model.x._args_\[0\]: builtins.eval is not in models, torch.nn",
+        ),
+    ],
+)
+def test_a_part_comes_from_known_packages_only(node, sentence):
+    with pytest.raises(InputError, match=sentence):
+        part("model.x", node)
+
+
+def test_a_part_of_torch_is_made():
+    layer = part("model.x", {"_target_": "torch.nn.Conv2d", "out_channels": 3, "kernel_size": 1}, in_channels=2)
+    assert layer(torch.zeros(1, 2, 4, 5)).shape == (1, 3, 4, 5)
+
+
+def test_a_configuration_file_that_is_there_twice_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "orchards" / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "orchards" / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    (tmp_path / "orchards-1.0.dist-info").mkdir()
+    (tmp_path / "orchards-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: orchards\nVersion: 1.0\n"
+    )
+    points = tmp_path / "orchards-1.0.dist-info" / "entry_points.txt"
+    points.write_text("[deepweather.models]\nany = orchards\nother = gone\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = Path(__file__).parents[2] / "conf"
+    assert packages.registered() == ["gone", "orchards"]
+    assert packages.conf_folders(own) == {"orchards": tmp_path / "orchards" / "conf"}
+    (tmp_path / "orchards" / "conf" / "model" / "unet.yaml").write_text("")
+    with pytest.raises(InputError, match=r"package orchards has a configuration file model/unet.yaml"):
+        packages.conf_folders(own)
