@@ -6,8 +6,10 @@ H latitude rows (north first), W longitude columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -32,3 +34,11 @@ class Sample(NamedTuple):
     """() start of the forecast, int64 seconds since 1970-01-01 UTC."""
     lead_time: Tensor
     """() int64 hours from the start to the time that the forecast is valid."""
+
+
+def verifiable(sample: Sample, target_channels: Sequence[int]) -> Tensor:
+    """Return the truth (..., T, H, W) of a sample or batch, NaN where a raw member of the target is missing.
+
+    Training, validation and evaluation count the same cells: those where this is finite.
+    """
+    return sample.target.masked_fill(~sample.mask[..., list(target_channels), :, :], torch.nan)

@@ -15,7 +15,7 @@ from torch.utils.data import Subset
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, verifiable
 from data_pipeline.task import Task
 from evaluation.aggregation import Tally
 from evaluation.scoreboard import ORACLE, Scoreboard
@@ -79,7 +79,7 @@ def score_models(
     for rows, batch in _share(forecasts, batch_size, mesh):
         times[:, rows] = torch.stack([batch.init_time, batch.lead_time])
         places = np.array([leads[int(lead)] for lead in batch.lead_time])
-        truth, uniform = known_truth(batch, task), _uniform(batch, seed, domain)
+        truth, uniform = verifiable(batch, task.target_channels), _uniform(batch, seed, domain)
         for size, counted in tallies.items():
             some = batch._replace(ensemble=batch.ensemble[:, :size])
             for name, model in models.items():
@@ -117,11 +117,6 @@ def _merged(tally: Tally, mesh: Mesh, domain: Domain) -> Tally:
     return Tally.of_tiles([reduce(add, parts[tile :: mesh.tiles]) for tile in range(mesh.tiles)], domain)
 
 
-def known_truth(batch: Sample, task: Task) -> Tensor:
-    """Return the truth (B, T, H, W), NaN also where a member of the raw ensemble is missing."""
-    return batch.target.masked_fill(~batch.mask[:, list(task.target_channels)], torch.nan)
-
-
 def _add_oracle(
     tally: Tally,
     batch: Sample,
@@ -139,7 +134,9 @@ def _add_oracle(
     batch = Sample(*(tensor[shared] for tensor in batch))
     rows = np.array([rows_of[keys[k]] for k in shared])
     places = np.array([leads[int(lead)] for lead in batch.lead_time])
-    tally.add(rows, places, Raw(task, domain)(batch), known_truth(batch, task), _uniform(batch, seed, domain))
+    tally.add(
+        rows, places, Raw(task, domain)(batch), verifiable(batch, task.target_channels), _uniform(batch, seed, domain)
+    )
 
 
 def _uniform(batch: Sample, seed: int, domain: Domain) -> Tensor:

@@ -1,4 +1,7 @@
-"""Checkpoints: `last.ckpt`, from where the run goes on, and `best.ckpt`, what the validation years like best."""
+"""Checkpoints: `last.ckpt`, from where the run goes on, and `best.ckpt`, the epoch with the lowest validation loss.
+
+There is no `best.ckpt` until an epoch has a lower validation loss than the start.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ class Checkpoints(Checkpoint):
     def __init__(self, folder: Path, minutes: float, mesh: Mesh) -> None:
         self.last, self.best, self._mesh = folder / "last.ckpt", folder / "best.ckpt", mesh
         self._seconds, self._saved = 60 * minutes, time.monotonic()
-        self._score = math.inf
+        self.start = self.lowest = self.latest = math.inf
+        """Validation losses before training, of the best weights, and of the last epoch."""
         self._stop = False
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -83,11 +87,19 @@ class Checkpoints(Checkpoint):
         """Stop if asked to: the run will go on from the last checkpoint and validate again."""
         self._stop_if_asked()
 
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note the validation loss of the start: an epoch is kept only if it is better."""
+        # A resumed run validates the weights that it goes on with, which are not the start.
+        if trainer.sanity_checking and trainer.ckpt_path is None:
+            start = float(trainer.callback_metrics["val_loss"])
+            self.start = self.lowest = start if math.isfinite(start) else math.inf
+
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save; last of all callbacks, so that the checkpoint holds what the others have noted."""
-        score = float(trainer.callback_metrics["val_loss"])
-        if score < self._score or not self.best.exists():
-            self._score = score if math.isfinite(score) else math.inf
+        # A loss that is not a number is never lower.
+        self.latest = float(trainer.callback_metrics["val_loss"])
+        if self.latest < self.lowest:
+            self.lowest = self.latest
             self._save(trainer, self.best)
         self._save(trainer, self.last)
         self._stop_if_asked()
@@ -104,9 +116,9 @@ class Checkpoints(Checkpoint):
             raise KeyboardInterrupt
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best score, for the checkpoint."""
-        return {"score": self._score}
+        """Return the validation losses, for the checkpoint."""
+        return {"start": self.start, "lowest": self.lowest, "latest": self.latest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it back from a checkpoint."""
-        self._score = state_dict["score"]
+        """Take them back from a checkpoint."""
+        self.start, self.lowest, self.latest = (state_dict[name] for name in ("start", "lowest", "latest"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +24,7 @@ from training.checkpoints import Checkpoints
 from training.data import Data
 from training.history import History
 from training.loss import CRPS
-from training.module import CorrectionModule, at_least_tiny
+from training.module import CorrectionModule
 from training.recompute import compute_twice
 from training.resume import CURVES
 from training.strategy import trainer_options
@@ -78,8 +79,30 @@ def descend(module: CorrectionModule, data: Data, run_dir: Path) -> None:
         raise InterruptedRunError(
             f"interrupted in epoch {trainer.current_epoch + 1}; run the same command again to go on from there"
         ) from None
-    best = torch.load(checkpoints.best, weights_only=True, map_location="cpu")
-    module.load_state_dict(validated(best))
+    if mesh.once(checkpoints.best.exists):
+        module.load_state_dict(validated(torch.load(checkpoints.best, weights_only=True, map_location="cpu")))
+    if warning := judge(checkpoints.start, checkpoints.lowest, checkpoints.latest):
+        mesh.say(f"warning: {warning}")
+
+
+def judge(start: float, lowest: float, latest: float) -> str:
+    """Return a sentence about a training that went badly, or nothing; refuse one that diverged at once.
+
+    The arguments are the validation losses of the start, of the best weights (the start among them) and of the last
+    epoch.
+    """
+    remedy = "a lower trainer.learning_rate or trainer.gradient_clip may help"
+    if lowest < start:
+        return "" if math.isfinite(latest) else f"the validation loss became {latest}, and an earlier epoch is kept"
+    if not latest <= 2 * start:
+        raise InputError(
+            f"training diverged: the validation loss went from {start:.4g} to {latest:.4g}, and no epoch was better "
+            f"than the start, so no corrector is saved; {remedy} (in another run_dir)"
+        )
+    return (
+        f"no epoch has a lower validation loss than the start ({start:.4g}, last epoch {latest:.4g}), so the corrector "
+        f"is saved as it was before training; {remedy}"
+    )
 
 
 def compile_(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool) -> None:
@@ -104,8 +127,15 @@ def compile_(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool) 
 
 @torch.no_grad()
 def score(module: CorrectionModule, batches: Iterable[Sample]) -> float:
-    """Return the area-weighted CRPS in normalised units over a whole data set."""
+    """Return the area-weighted CRPS in normalised units over a whole data set; refuse one that says nothing."""
     module.cpu()
     own = torch.stack([torch.stack(module.weighted(CRPS(), batch)).double() for batch in batches])
-    sums = module.mesh.sum(own.sum(0))
-    return float(sums[0] / at_least_tiny(sums[1]))
+    total, weight = module.mesh.sum(own.sum(0)).tolist()
+    if weight == 0:
+        raise InputError(
+            "no cell of the validation years has both an analysis and all members of the ensemble; "
+            "check data.archive.analysis and data.split.val"
+        )
+    if not math.isfinite(total):
+        raise InputError(f"the validation CRPS is {total / weight}: the model's forecasts are not finite numbers")
+    return total / weight

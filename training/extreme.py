@@ -23,12 +23,13 @@ from models.cases import lead_index
 from models.distribution import Distribution
 from models.normalizer import Normalizer
 from models.spatial.domain import Domain
+from training.loss import Loss
 
 AGAIN = "make it with deepweather prepare 'statistics=[efi]' and the same options of data and task"
 
 
 @dataclass(frozen=True)
-class EECRPS:
+class EECRPS(Loss):
     """|EFI| CRPS in every cell (Ashkboos et al. 2022, arXiv:2206.14786): what is usual hardly counts.
 
     The extreme forecast index is that of the raw members against the `climate` of their start day, the file `efi.nc`
@@ -41,6 +42,7 @@ class EECRPS:
     reads_members: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("loss.form", self.form, get_args(Form))
 
     def on(self, domain: Domain, task: Task, years: Sequence[int], fingerprint: str) -> WeightedByIndex:
@@ -64,11 +66,13 @@ class EECRPS:
             latitude=rows, longitude=columns
         )
         values = part.transpose("lead_time", "day", "quantile", "variable", "latitude", "longitude").values
-        return WeightedByIndex(torch.from_numpy(values), tuple(file.day.values.tolist()), task, self.form)
+        return WeightedByIndex(
+            torch.from_numpy(values), tuple(file.day.values.tolist()), task, self.form, weighting=self.weighting
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class WeightedByIndex:
+class WeightedByIndex(Loss):
     """The loss of `EECRPS`, its `climate` at hand: (lead time, day, quantile, T, H, W) in physical units."""
 
     climate: Tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,17 @@ class History(pl.Callback):
         self._path = path
         self._rows: list[dict[str, float]] = []
         self._sums: list[float] | Tensor = [0.0, 0.0]
+        self._lowest = math.inf
         self._began = time.monotonic()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Say where the run starts from: the raw Gaussian ensemble, or the weights it goes on with."""
-        if trainer.sanity_checking and trainer.is_global_zero:
-            print(f"at the start: val_loss {float(trainer.callback_metrics['val_loss']):.4g}", flush=True)
+        """Print the validation loss of the weights that the run starts from or goes on with."""
+        if trainer.sanity_checking:
+            start = float(trainer.callback_metrics["val_loss"])
+            if trainer.ckpt_path is None:
+                self._lowest = start if math.isfinite(start) else math.inf
+            if trainer.is_global_zero:
+                print(f"at the start: val_loss {start:.4g}", flush=True)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin the mean of an epoch; not called for an epoch that goes on half-way."""
@@ -52,14 +58,15 @@ class History(pl.Callback):
         self._rows.append(
             {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **row, "learning_rate": rate}
         )
+        if better := row["val_loss"] < self._lowest:
+            self._lowest = row["val_loss"]
         if not trainer.is_global_zero:
             return
         with atomic_write(self._path, "w") as file:
             writer = csv.DictWriter(file, fieldnames=list(self._rows[0]))
             writer.writeheader()
             writer.writerows(self._rows)
-        best = min(entry["val_loss"] for entry in self._rows)
-        mark = " *" if row["val_loss"] == best else ""
+        mark = " *" if better else ""
         print(
             f"epoch {len(self._rows):3d} of {trainer.max_epochs}: train_loss {row['train_loss']:.4g}  "
             f"val_loss {row['val_loss']:.4g}{mark}  ({time.monotonic() - self._began:.0f} s)",
@@ -67,10 +74,10 @@ class History(pl.Callback):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rows and the mean that is under way, for the checkpoint."""
-        return {"rows": self._rows, "sums": torch.as_tensor(self._sums).tolist()}
+        """Return the rows, the lowest validation loss, and the unfinished mean of the epoch, for the checkpoint."""
+        return {"rows": self._rows, "lowest": self._lowest, "sums": torch.as_tensor(self._sums).tolist()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take them back from a checkpoint."""
         self._rows = list(state_dict["rows"])
-        self._sums = state_dict["sums"]
+        self._lowest, self._sums = state_dict["lowest"], state_dict["sums"]

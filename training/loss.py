@@ -1,44 +1,54 @@
-"""Losses: what training makes small, in every cell; the mean over cells, targets and forecasts is taken by the trainer.
+"""Losses: what training minimises, in every cell; the trainer takes the mean over cells, targets and forecasts.
 
 A loss is called with a forecast over (B, T, H, W) and its sample in normalised units, and the `normalizer` that made
-them so. It returns (B, T, H, W), or (B, 1, H, W) if it judges all targets of a cell together. `LossClaims` is
-what it may say of itself.
+them so. It returns (B, T, H, W), or (B, 1, H, W) if it judges all targets of a cell together.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from data_pipeline.checks import number, share
+from data_pipeline.checks import number, one_of, share
 from data_pipeline.errors import InputError
 from data_pipeline.sample import Sample
 from models.distribution import Distribution, Ensemble, Logistic, Normal, energy_score, threshold_weighted_crps
 from models.normalizer import Normalizer
 
+Weighting = Literal["area", "none"]
 
-class Loss(Protocol):
-    """What `conf/loss` chooses from; every one is negatively oriented: the smaller, the better."""
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Base of the losses in `conf/loss`. Every loss is negatively oriented: smaller is better.
+
+    `weighting` is the weight of a cell in the mean over cells: `area` is the cell's area on the sphere, `none` gives
+    all cells the same weight. With `none` a regular grid over-weights the poles; ENS-10's published models were trained
+    so (Ashkboos et al. 2022, arXiv:2206.14786).
+    """
+
+    weighting: Weighting = "area"
+    reads_members: ClassVar[bool] = False
+    """Whether the loss looks at the members of the raw ensemble, and not at their mean and spread only."""
+
+    def __post_init__(self) -> None:
+        one_of("loss.weighting", self.weighting, get_args(Weighting))
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Return the loss in every cell."""
-        ...
+        raise NotImplementedError
+
+    def cell_weights(self, area: Tensor) -> Tensor:
+        """Return the weight of each cell from its `area`."""
+        return area if self.weighting == "area" else torch.ones_like(area)
 
 
 @dataclass(frozen=True)
-class LossClaims:
-    """What a loss says of itself, each by a class attribute of the same name that is True or False."""
-
-    reads_members: bool = False
-    """It reads the members of the raw ensemble, so that their mean and spread do not suffice as samples."""
-
-
-@dataclass(frozen=True)
-class CRPS:
+class CRPS(Loss):
     """Continuous ranked probability score; a closed form has no members, so `fair` changes nothing of it.
 
     With `fair` 1 an ensemble is judged as if it had infinitely many members, with 0 as it is. In between lies the
@@ -48,6 +58,7 @@ class CRPS:
     fair: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         share("loss.fair", self.fair)
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
@@ -56,7 +67,7 @@ class CRPS:
 
 
 @dataclass(frozen=True)
-class ThresholdWeightedCRPS:
+class ThresholdWeightedCRPS(Loss):
     """CRPS that looks only at values above `above`, in physical units: for extremes. `fair` as for the CRPS.
 
     `weight` is that of this score, and 1 - `weight` that of the CRPS of all values; alone it would leave open what is
@@ -68,6 +79,7 @@ class ThresholdWeightedCRPS:
     fair: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         number("loss.above", self.above)
         share("loss.weight", self.weight)
         share("loss.fair", self.fair)
@@ -87,12 +99,13 @@ class ThresholdWeightedCRPS:
 
 
 @dataclass(frozen=True)
-class EnergyScore:
+class EnergyScore(Loss):
     """Energy score of all targets of a cell together: it also sees how members combine them. `fair` as for the CRPS."""
 
     fair: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         share("loss.fair", self.fair)
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
@@ -106,7 +119,7 @@ class EnergyScore:
 
 
 @dataclass(frozen=True)
-class SquaredError:
+class SquaredError(Loss):
     """(mean - truth)²: of the mean alone, so that nothing is learnt about doubt."""
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
@@ -115,7 +128,7 @@ class SquaredError:
 
 
 @dataclass(frozen=True)
-class Apart:
+class Apart(Loss):
     """(mean - truth)², plus the CRPS of what is left around this mean, of which the mean hears nothing.
 
     So Deep Weather learns (Grönquist et al. 2021, doi:10.1098/rsta.2020.0092): the mean as if there were no doubt,
@@ -134,17 +147,20 @@ class Apart:
         return (forecast.mean - sample.target).square() + left.crps(sample.target)
 
 
-def weighted(
+def weighted_sum(
     loss: Loss, forecast: Distribution, sample: Sample, area: Tensor, normalizer: Normalizer
 ) -> tuple[Tensor, Tensor]:
-    """Return the sum of the loss weighted by `area` (H, W) over all (B, T, H, W) with a truth, and that of weights."""
+    """Return the sum of weight times loss over all (B, T, H, W) with a truth, and the sum of the weights.
+
+    `area` (H, W) are the areas of the cells. A NaN in `sample.target` is a truth that is not known.
+    """
     known = torch.isfinite(sample.target)
     # The loss of an unknown truth is taken at the mean and given no weight: NaN would poison the gradient.
     truth = torch.where(known, sample.target, forecast.mean.detach())
     value = loss(forecast, sample._replace(target=truth), normalizer)
     if value.shape[1] < known.shape[1]:
         known = known.all(1, keepdim=True)
-    weight = known * area
+    weight = known * loss.cell_weights(area)
     return (value * weight).sum(), weight.sum()
 
 

@@ -10,17 +10,19 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from data_pipeline.prefetch.loader import Prefetcher
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, verifiable
 from models.corrector import Corrector
 from models.spatial.dropout import drawn_for
 from models.spatial.mesh import Mesh
 from models.spatial.term import Termed, terms
-from training.loss import CRPS, Loss, weighted
+from training.loss import CRPS, Loss, weighted_sum
 from training.schedule import Schedule
 
 
 class CorrectionModule(pl.LightningModule):
-    """Minimises the mean of `loss` over cells, targets and forecasts, each cell weighted by its area.
+    """Minimises the mean of `loss` over cells, targets and forecasts, each cell weighted as the loss says.
+
+    Cells without a truth, or where a raw member of the target is missing, do not count: evaluation leaves them out too.
 
     It is taken in normalised units, so that targets of different size count alike. An epoch has `steps` steps.
     On a mesh the mean is that over all its ranks, whatever the sizes of tiles and batches.
@@ -80,9 +82,10 @@ class CorrectionModule(pl.LightningModule):
 
     def weighted(self, loss: Loss, batch: Sample) -> tuple[Tensor, Tensor]:
         """Return what the own tile of a batch adds to the weighted sum of a loss, and to the sum of the weights."""
-        normalizer, area = self.corrector.normalizer, self.corrector.domain.cut(self.area)
-        sample = normalizer(batch)
-        return weighted(loss, self.corrector.model(sample), sample, area, normalizer)
+        corrector = self.corrector
+        normalizer, area = corrector.normalizer, corrector.domain.cut(self.area)
+        sample = normalizer(batch._replace(target=verifiable(batch, corrector.task.target_channels)))
+        return weighted_sum(loss, corrector.model(sample), sample, area, normalizer)
 
     def on_train_epoch_start(self) -> None:
         """Tell the loader which epoch comes; one that goes on half-way knows it from the checkpoint."""

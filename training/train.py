@@ -24,14 +24,13 @@ from data_pipeline.source import Source
 from data_pipeline.store import source_for
 from data_pipeline.task import Task
 from models.corrector import Corrector, needs, reads_moments
-from models.protocol import claims
 from models.spatial.domain import Domain
 from models.spatial.mesh import Mesh, joined
 from training.data import cached
 from training.descent import descend, score
 from training.extreme import EECRPS
 from training.fit import fitted
-from training.loss import CRPS, LossClaims
+from training.loss import CRPS, Loss
 from training.module import CorrectionModule
 from training.resume import claim, resumable
 from training.schedule import Schedule
@@ -53,6 +52,8 @@ def main(cfg: DictConfig) -> None:
 def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
     """Open the data, claim the run folder, fit, save."""
     archive, split, loss = build(cfg.data.archive), build(cfg.data.split), build(cfg.loss)
+    if not isinstance(loss, Loss):
+        raise InputError(f"loss must be one of training/loss.py or a subclass of its Loss, got a {type(loss).__name__}")
     spec = plain(cfg.model)
     task = needs(spec, build(cfg.task))
     run_dir = Path(cfg.run_dir)
@@ -72,7 +73,7 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
 
     def samples_on(domain: Domain, years: str) -> ForecastDataset:
         rows, columns = domain.tile
-        moments = reads_moments(spec) and not claims(loss, LossClaims).reads_members
+        moments = reads_moments(spec) and not loss.reads_members
         chosen = split.years(years)
         return ForecastDataset(
             sources[years], task, chosen, members=cfg.members, rows=rows, columns=columns, moments=moments
@@ -104,7 +105,8 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
         elif loss != CRPS():
             raise InputError(f"model {spec['_target_']} is fitted at once, by a score of its own; leave out loss")
         corrector.eval()
-        mesh.say(f"validation: crps {score(module, data.val_batches):.4g} of the targets' typical departure")
+        corrector.provenance["validation_crps"] = score(module, data.val_batches)
+        mesh.say(f"validation: crps {corrector.provenance['validation_crps']:.4g} of the targets' typical departure")
     mesh.once(lambda: corrector.save(corrector_file))
     mesh.say(f"wrote {corrector_file}")
 

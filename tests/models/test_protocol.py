@@ -9,8 +9,6 @@ from data_pipeline.task import Task
 from models import corrector, protocol
 from models.protocol import Claims, claims, may_take_tiles
 from models.spatial.domain import Domain
-from training.extreme import EECRPS
-from training.loss import CRPS, LossClaims
 
 TASK = Task("toy", ["2t"], ["2t"], [24])
 GRID = Grid.regular(7, 8)
@@ -114,8 +112,3 @@ def test_methods_are_called_where_they_are():
         protocol.normalise(model, 1, 2)
         protocol.fit(model, [3])
     assert called == [(1, 2), [3]]
-
-
-def test_claims_of_a_loss_are_read_alike():
-    assert claims(EECRPS, LossClaims) == LossClaims(reads_members=True)
-    assert claims(CRPS(), LossClaims) == LossClaims()

@@ -19,7 +19,7 @@ from models.distribution import Ensemble, Logistic, Normal
 from models.normalizer import Normalizer
 from models.spatial.domain import Domain
 from training.extreme import EECRPS
-from training.loss import CRPS, Apart, EnergyScore, SquaredError, ThresholdWeightedCRPS, weighted
+from training.loss import CRPS, Apart, EnergyScore, SquaredError, ThresholdWeightedCRPS, weighted_sum
 
 GRID = Grid.regular(4, 6)
 ONE, TWO = (Task("toy", ["msl", "2t", "tp"], targets, [24, 48]) for targets in (["2t"], ["2t", "tp"]))
@@ -83,7 +83,7 @@ def test_joint_values_of_which_one_is_unknown_have_no_weight():
     truth[0, 1, 2, 3] = torch.nan
     truth[1, 0, 0] = torch.nan
     members = drawn(2, 7, 2, 2, 4, 6).requires_grad_()
-    value, weight = weighted(EnergyScore(), Ensemble(members), batch._replace(target=truth), AREA, made)
+    value, weight = weighted_sum(EnergyScore(), Ensemble(members), batch._replace(target=truth), AREA, made)
     known = truth.isfinite().all(1)
     each = EnergyScore()(Ensemble(members), batch, made)[:, 0]
     assert float(weight) == pytest.approx(float((known * AREA).sum()))
@@ -141,6 +141,8 @@ def test_apart_the_mean_learns_from_its_error_and_the_rest_from_what_it_leaves(k
     [
         (lambda: CRPS(1.5), "loss.fair must be a number from 0 to 1, got 1.5"),
         (lambda: EnergyScore(-1), "loss.fair must be a number from 0 to 1, got -1"),
+        (lambda: CRPS(weighting="cos"), "loss.weighting must be one of area, none, got 'cos'"),
+        (lambda: EECRPS("efi.nc", weighting=1), "loss.weighting must be one of area, none, got 1"),
         (lambda: ThresholdWeightedCRPS("hot"), "loss.above must be a number, got 'hot'"),
         (lambda: ThresholdWeightedCRPS(1.0, weight=2), "loss.weight must be a number from 0 to 1, got 2"),
         (lambda: EECRPS("efi.nc", form="near"), "loss.form must be one of reference, exact, got 'near'"),

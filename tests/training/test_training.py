@@ -5,8 +5,8 @@ import os
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import pytorch_lightning as pl
 import torch
 
 from data_pipeline.errors import InputError, InterruptedRunError
@@ -19,9 +19,10 @@ from models.distribution import Normal
 from models.normalizer import Normalizer
 from models.spatial.mesh import Mesh
 from training.average import validated
+from training.checkpoints import Checkpoints
 from training.data import cached
 from training.descent import descend, score
-from training.loss import CRPS, weighted
+from training.loss import CRPS, weighted_sum
 from training.module import CorrectionModule
 from training.rates import Constant, Cosine, Plateau
 from training.schedule import Schedule
@@ -134,6 +135,8 @@ def test_a_run_that_dies_and_goes_on_is_the_same_run(whole, toy, tmp_path, monke
     ids=str,
 )  # fmt: skip
 def test_with_every_option_it_is_the_same_run(toy, tmp_path, monkeypatch, options):
+    # Some of these do not learn in so few epochs; without a start to compare with, weights of an epoch are kept.
+    monkeypatch.setattr(Checkpoints, "on_validation_end", lambda *arguments: None)
     val, (ours, train) = toy(TASK, GRID, 8, seed=5), module(toy, **options)
     run(ours, train, val, tmp_path / "whole")
     step = 4 * ours.schedule.epochs - 6
@@ -200,21 +203,79 @@ def test_the_second_signal_does_not_wait_for_the_step(toy, tmp_path, monkeypatch
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_the_best_weights_are_kept_though_the_first_score_is_none(toy, tmp_path, monkeypatch):
-    original = CorrectionModule.on_validation_epoch_end
+def say_losses(monkeypatch, losses):
+    """Let validations report `losses` in turn: before training, then after each epoch."""
+    told = iter(losses)
+    monkeypatch.setattr(CorrectionModule, "on_validation_epoch_end", lambda self: self.log("val_loss", next(told)))
 
-    def on_validation_epoch_end(self):
-        self.log("val_loss", math.nan) if self.global_step < 8 else original(self)
 
-    monkeypatch.setattr(CorrectionModule, "on_validation_epoch_end", on_validation_epoch_end)
-    monkeypatch.setattr("training.descent.EarlyStopping", lambda *a, **k: pl.Callback())
-    net, train = module(toy, epochs=3)
+@pytest.mark.parametrize(
+    ("losses", "step", "said"),
+    [
+        ([9.0, 3.0, 1.0, 2.0], 8, ""),
+        ([math.nan, 3.0, 4.0, 1.0], 12, ""),
+        ([9.0, 3.0, math.nan], 4, "warning: the validation loss became nan, and an earlier epoch is kept"),
+        ([1.0, 1.5, 1.2, 1.0], 0, "warning: no epoch has a lower validation loss than the start (1, last epoch 1)"),
+    ],
+)
+def test_the_weights_with_the_lowest_validation_loss_are_kept(toy, tmp_path, monkeypatch, capsys, losses, step, said):
+    seen, start_batch = {}, CorrectionModule.on_train_batch_start
+
+    def on_train_batch_start(self, batch, batch_idx):
+        seen[self.global_step] = {name: tensor.detach().clone() for name, tensor in self.state_dict().items()}
+        start_batch(self, batch, batch_idx)
+
+    monkeypatch.setattr(CorrectionModule, "on_train_batch_start", on_train_batch_start)
+    say_losses(monkeypatch, losses)
+    net, train = module(toy, epochs=len(losses) - 1)
     run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
-    assert torch.load(tmp_path / "checkpoints/best.ckpt", weights_only=True)["global_step"] > 4
+    assert said in (out := capsys.readouterr().out)
+    assert bool(said) == ("warning" in out)
+    if step:
+        assert torch.load(tmp_path / "checkpoints/best.ckpt", weights_only=True)["global_step"] == step
+    else:
+        assert not (tmp_path / "checkpoints/best.ckpt").exists()
+    if step in seen:  # the weights after the last step are those of no batch
+        for name, tensor in seen[step].items():
+            torch.testing.assert_close(net.state_dict()[name], tensor, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e16])
+def test_a_training_that_diverges_is_refused(toy, tmp_path, monkeypatch, bad):
+    say_losses(monkeypatch, [1.0, bad, bad])
+    net, train = module(toy, epochs=2)
+    with pytest.raises(InputError, match=r"training diverged: the validation loss went from 1 to .*learning_rate"):
+        run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
+
+
+def test_a_finished_run_that_is_started_again_says_the_same(toy, tmp_path, monkeypatch, capsys):
+    val = toy(TASK, GRID, 8, seed=5)
+    say_losses(monkeypatch, [1.0, 1.5, 1.2, 1.2])  # the last is of the weights with which the second command starts
+    for _ in range(2):
+        net, train = module(toy, epochs=2)
+        run(net, train, val, tmp_path)
+        assert "no epoch has a lower validation loss than the start (1, last epoch 1.2)" in capsys.readouterr().out
+
+
+def test_validation_without_truth_is_refused(toy):
+    val = toy(TASK, GRID, 8)
+    val.samples = [sample._replace(target=torch.full_like(sample.target, math.nan)) for sample in val.samples]
+    with pytest.raises(InputError, match="no cell of the validation years has both an analysis and all members"):
+        score_of(module(toy)[0], val)
+
+
+def test_forecasts_that_are_no_numbers_are_refused(toy):
+    net, data = module(toy)
+    for parameter in net.corrector.model.parameters():
+        torch.nn.init.constant_(parameter, math.nan)
+    with pytest.raises(InputError, match="the validation CRPS is nan"):
+        score_of(net, data)
 
 
 def test_what_is_validated_and_kept_is_the_average_of_all_weights(toy, tmp_path, monkeypatch):
     """The average as a weighted sum of the weights after each step, batch normalisation's statistics among them."""
+    # So few steps of batch normalisation are worse than the start, which would be kept.
+    monkeypatch.setattr(Checkpoints, "on_validation_end", lambda *arguments: None)
     seen, scored = [], []
     step, end = CorrectionModule.on_train_batch_start, CorrectionModule.on_validation_epoch_end
 
@@ -303,13 +364,51 @@ def test_unknown_truth_has_no_weight_and_leaves_the_gradient_alone():
     area = torch.tensor([[0.5, 0.5], [1.5, 1.5]])
     mu = torch.zeros(1, 1, 2, 2, requires_grad=True)
     sample = Sample(*[torch.empty(0)] * 6)._replace(target=truth)
-    total, weight = weighted(CRPS(), Normal(mu, torch.ones(1, 1, 2, 2)), sample, area, Normalizer(TASK, GRID))
+    total, weight = weighted_sum(CRPS(), Normal(mu, torch.ones(1, 1, 2, 2)), sample, area, Normalizer(TASK, GRID))
     loss = total / weight
     loss.backward()
     each = Normal(torch.zeros(3), torch.ones(3)).crps(torch.tensor([1.0, 3.0, 4.0]))
     assert float(loss.detach()) == pytest.approx(float((each * torch.tensor([0.5, 1.5, 1.5])).sum() / 3.5))
     assert mu.grad[0, 0, 0, 1] == 0
     assert torch.isfinite(mu.grad).all()
+
+
+def masked(data, value):
+    """The same samples, with one cell of the target where the members are not all there; `value` is the truth there."""
+    found = []
+    for sample in data.samples:
+        mask, target = sample.mask.clone(), sample.target.clone()
+        mask[0, 3, 5], target[0, 3, 5] = False, value
+        found.append(sample._replace(mask=mask, target=target))
+    data.samples = found
+    return data
+
+
+def test_a_cell_without_all_members_counts_in_no_loss(toy):
+    """Whatever the truth is there: training and validation count the cells that evaluation counts."""
+    net, _ = module(toy)
+    found = []
+    for value in (280.0, 1e6, math.nan):
+        data = masked(toy(TASK, GRID, 8), value)
+        batch = next(iter(torch.utils.data.DataLoader(data, batch_size=8)))
+        total, weight = net.weighted(CRPS(), batch)
+        found.append(float(total.detach()))
+        # Each of the 8 forecasts lacks that one cell.
+        assert float(weight) == pytest.approx(8 * float(net.area.sum() - net.area[3, 5]), rel=1e-6)
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("weighting", ["area", "none"])
+def test_cells_are_weighted_as_the_loss_says(toy, weighting):
+    net, data = module(toy)
+    batch = next(iter(torch.utils.data.DataLoader(data, batch_size=8)))
+    with torch.no_grad():
+        each = net.corrector(batch).crps(batch.target) / net.corrector.normalizer.scale[0]
+        total, weight = net.weighted(CRPS(weighting=weighting), batch)
+    weights = np.cos(np.radians(GRID.latitudes)) if weighting == "area" else np.ones(GRID.shape[0])
+    expected = (each.mean((0, 1, 3)).numpy() * weights).sum() / weights.sum()
+    # The areas of rows are not exactly cosines, and largest near the poles, which have caps of their own.
+    assert float(total / weight) == pytest.approx(expected, rel=0.02 if weighting == "area" else 1e-5)
 
 
 @pytest.mark.parametrize(
