@@ -1,5 +1,5 @@
 # What a newcomer types: `make demo`, `make test`, `make check`. Each sets up what it needs in .venv.
-.PHONY: help demo results heat test check benchmarks setup lock clean
+.PHONY: help demo results heat test test-long wheel check benchmarks setup lock clean
 
 help:
 	@echo "make demo     make the twin experiment, train, evaluate, correct (about 5 minutes the first time)"
@@ -7,6 +7,8 @@ help:
 	@echo "make heat     the heat experiment of the mixture of experts, its ablations and rivals (docs/heat.md)"
 	@echo "make benchmarks  measure every claim of docs/benchmarks.md (11 minutes)"
 	@echo "make test     run the tests           make check    format, lint, types"
+	@echo "make wheel    build the wheel and run every verb from it, in an environment of its own (2 minutes)"
+	@echo "make test-long  the numerical tests without vector instructions and with AVX2, on one thread and on two (an hour)"
 	@echo "make setup    only set up .venv       make lock     renew requirements.lock    make clean"
 
 demo: setup
@@ -21,11 +23,17 @@ results: setup
 test: setup
 	@scripts/test
 
+test-long: setup
+	@scripts/test-long
+
+wheel: setup
+	@scripts/wheel
+
 check: setup
 	@scripts/check
 
 benchmarks: setup
-	@for file in grib_read grib_index samples prefetch prepare streaming overlap scaling; do .venv/bin/python benchmarks/$$file.py --json || exit; done
+	@for file in grib_read grib_index samples prefetch prepare streaming overlap scaling; do .venv/bin/python -m benchmarks.$$file --json || exit; done
 
 setup:
 	@scripts/setup

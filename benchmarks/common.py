@@ -1,11 +1,19 @@
-"""What every benchmark says at its end."""
+"""What every benchmark shares: its command line and the report at its end."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 from collections.abc import Mapping
+
+
+def command_line(purpose: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the option `--json`; `purpose` is the docstring of the benchmark."""
+    made = argparse.ArgumentParser(description=purpose, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--json", action="store_true", help="print the ratios as a last line of JSON too")
+    return made
 
 
 def machine() -> str:

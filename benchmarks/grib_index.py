@@ -4,12 +4,11 @@ A file with the 46,200 messages of one pressure-level file of ENS-10 (7 variable
 members) on a small grid: to find and name a message costs the same on a large one. Everything is in the page cache;
 cfgrib indexes the same file once, this project several times, and the best counts.
 
-    python benchmarks/grib_index.py [--json] [--rounds 5] [--edition 1]
+    python -m benchmarks.grib_index [--json] [--rounds 5] [--edition 1]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import tempfile
@@ -20,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 from cfgrib.messages import FileIndex, FileStream
-from common import report
 
+from benchmarks.common import command_line, report
 from data_pipeline.grib import Encoder, cache
 from data_pipeline.grid import Grid
 
@@ -62,8 +61,7 @@ def clock(function: Callable[[], object]) -> float:
 
 def main() -> None:
     """Write the file, index it in every way, print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="end with a line of JSON")
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="turns of this project (default 5)")
     parser.add_argument("--edition", type=int, choices=(1, 2), default=1, help="edition of GRIB (default 1)")
     arguments = parser.parse_args()

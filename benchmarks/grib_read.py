@@ -5,12 +5,11 @@ points, 660 messages. Everything is in the page cache, turns are interleaved and
 and ecCodes fill the same array, which has been filled before; cfgrib's index exists before the clock starts, its arrays
 do not. `dask_vs_cfgrib` compares like with like there: the same dataset through xarray and dask, memory included.
 
-    python benchmarks/grib_read.py [--json] [--rounds 5] [--threads 2]
+    python -m benchmarks.grib_read [--json] [--rounds 5] [--threads 2]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -24,8 +23,8 @@ import dask
 import eccodes
 import numpy as np
 import xarray as xr
-from common import report
 
+from benchmarks.common import command_line, report
 from data_pipeline.grib import Encoder, ensemble_fields, open_ensemble, source
 from data_pipeline.grib.cache import table_of
 from data_pipeline.grid import Grid
@@ -160,8 +159,7 @@ def measure(path: Path, name: str, out: np.ndarray, threads: int, rounds: int) -
 
 def main() -> None:
     """Write the files, read them in every way, print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="end with a line of JSON")
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each way (default 5)")
     parser.add_argument("--threads", type=int, default=2, help="threads of each way (default 2)")
     arguments = parser.parse_args()

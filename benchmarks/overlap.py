@@ -8,34 +8,28 @@ does not show in the step.
 The network is emulated: a message counts as arrived no sooner than so many milliseconds after it was asked for, and
 whoever needs it sleeps until then, which takes no core, as a network card does not.
 
-    python benchmarks/overlap.py [--json]
+    python -m benchmarks.overlap [--json]
 """
 
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from common import machine, report  # noqa: E402
-from mesh.ranks import side_by_side  # noqa: E402
-
-from data_pipeline.grid import Grid  # noqa: E402
-from models.spatial.convolution import Conv2d  # noqa: E402
-from models.spatial.domain import Domain  # noqa: E402
-from models.spatial.overlap import WORTHWHILE  # noqa: E402
+from benchmarks.common import command_line, machine, report
+from benchmarks.mesh.ranks import side_by_side
+from data_pipeline.grid import Grid
+from models.spatial.convolution import Conv2d
+from models.spatial.domain import Domain
+from models.spatial.overlap import WORTHWHILE
 
 GRID, ROUNDS = Grid.regular(361, 720), 25
 DELAYS = (0, 5, 20, 50)
@@ -97,6 +91,7 @@ def step(layer: Conv2d, x: torch.Tensor, overlapped: bool, delay: float | None) 
 
 def main() -> None:
     """Measure on two ranks, compare."""
+    options = command_line(__doc__).parse_args()
     print(f"overlap on {machine()}")
     ratios = {}
     for channels, name in ((32, ""), (16, "smallest_")):
@@ -110,7 +105,7 @@ def main() -> None:
             ratios[f"{name}overlapped_vs_ideal_{delay}ms"] = meanwhile / ideal
         for way, hidden in (("waiting", "hidden_while_blocking"), ("meanwhile", "hidden")):
             ratios[f"{name}{hidden}_at_20ms"] = 1 - (least[way, 20] - least[way, 0]) / (2 * 20)
-    report("overlap", ratios, "--json" in sys.argv[1:])
+    report("overlap", ratios, options.json)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ here). The first epoch, in which nothing can be cached, counts.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import tempfile
 import time
@@ -16,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import report
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from benchmarks.common import command_line, report
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.codec import OVERHEAD
 from data_pipeline.prefetch.loader import Prefetcher
@@ -126,8 +125,7 @@ def drain(batches: Iterable[Sample]) -> None:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print the ratios as a last line of JSON")
+    parser = command_line(__doc__)
     as_json = parser.parse_args().json
     with tempfile.TemporaryDirectory() as folder:
         data = Throttled(Path(folder))

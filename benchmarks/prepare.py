@@ -5,7 +5,7 @@ extension), runs `deepweather prepare` with all statistics and a store on a quar
 each in a process of its own with an empty cache, and compares their peak memory (ru_maxrss). The fields are small,
 because what could grow is what is kept per message and per file; the task reads some of the variables, as tasks do.
 
-    python benchmarks/prepare.py [--json]
+    python -m benchmarks.prepare [--json]
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.common import command_line, machine, report
+from data_pipeline.grib import Encoder
+from data_pipeline.grid import Grid
+
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from common import machine, report  # noqa: E402
-
-from data_pipeline.grib import Encoder  # noqa: E402
-from data_pipeline.grid import Grid  # noqa: E402
-
 DATES, YEARS, LEADS, MEMBERS = 40, range(1998, 2018), (0, 24, 48), 10
 VARIABLES = ("2t", "msl", "10u", "10v", "tcc", "skt")
 GRID = Grid.regular(19, 36)
@@ -83,6 +80,7 @@ def peak(folder: Path, count: int) -> tuple[float, float]:
 
 def main() -> None:
     """Write, prepare, compare."""
+    options = command_line(__doc__).parse_args()
     print(f"prepare on {machine()}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -96,7 +94,7 @@ def main() -> None:
                 f"{2 * count:4} files, {messages:8,} messages: peak {peaks[count]:5.0f} MB, {seconds:5.1f} s",
                 flush=True,
             )
-    report("prepare", {"memory_4x_vs_1x": peaks[many] / peaks[few]}, "--json" in sys.argv)
+    report("prepare", {"memory_4x_vs_1x": peaks[many] / peaks[few]}, options.json)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ each counts. The peer, `preadv`, reads the very bytes of the ensemble from the s
 along; a sample brings its own memory. How far memory rises while samples are read, and while the store is written from
 GRIB, is measured in processes of their own.
 
-    python benchmarks/samples.py [--json] [--rounds 7] [--starts 6]
+    python -m benchmarks.samples [--json] [--rounds 7] [--starts 6]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -21,8 +20,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-from common import report
 
+from benchmarks.common import command_line, report
 from data_pipeline.archive import Archive
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grib import Encoder
@@ -123,8 +122,7 @@ def peak() -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the data, let everybody read, print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print the ratios as JSON, too")
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="turns of each reader")
     parser.add_argument("--starts", type=int, default=6, help="starts to choose from")
     options = parser.parse_args(arguments)

@@ -8,12 +8,11 @@ The shipped U-Net at 361 x 720, one sample, with the loss and the average of gra
 - strong and weak efficiency of two processes of one thread each, by gloo on this machine;
 - how far steps of four processes are from what a model of latency and bandwidth says that was fitted to two.
 
-    python benchmarks/scaling.py [--json] [--rounds 2] [--rows 361]
+    python -m benchmarks.scaling [--json] [--rounds 2] [--rows 361]
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from benchmarks.common import report
+from benchmarks.common import command_line, report
 from benchmarks.mesh.memory import peak, saved
 from benchmarks.mesh.network import Network, Run
 from benchmarks.mesh.plain_unet import Padding, PlainUNet
@@ -160,8 +159,7 @@ def in_turns(steps: dict[str, Step], turns: int = 20) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure everything, print the figures and the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print the ratios as JSON, too")
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=2, help="turns of every measurement, of which the best counts")
     parser.add_argument("--rows", type=int, default=361, help="latitudes of the grid")
     options = parser.parse_args(arguments)

@@ -4,7 +4,7 @@ Writes ensembles of 10 members on the full 0.5 degree grid (GRIB1, 16 bits) to a
 `open_ensemble(files).sel(lead_time=48).mean("init_time").compute()` over a quarter of the starts and over all of
 them, in processes of their own, on Dask's threads. The limit is the decoded size of what is read.
 
-    python benchmarks/streaming.py [--json]
+    python -m benchmarks.streaming [--json]
 """
 
 from __future__ import annotations
@@ -17,13 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from common import machine, report  # noqa: E402
-
-from data_pipeline.grib import Encoder, open_ensemble  # noqa: E402
-from data_pipeline.grid import Grid  # noqa: E402
+from benchmarks.common import command_line, machine, report
+from data_pipeline.grib import Encoder, open_ensemble
+from data_pipeline.grid import Grid
 
 STARTS, LEADS, MEMBERS = 160, (24, 48), 10
 GRID = Grid.regular(361, 720)
@@ -68,6 +64,7 @@ def memory() -> float:
 
 def main() -> None:
     """Write, compute, compare."""
+    options = command_line(__doc__).parse_args()
     print(f"streaming on {machine()}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -77,7 +74,7 @@ def main() -> None:
     for count, megabytes in ((STARTS // 4, few), (STARTS, many)):
         print(f"{count:3} starts, {count * SIZE:5.0f} MB decoded: memory rises by {megabytes:4.0f} MB")
     ratios = {"memory_4x_vs_1x": many / few, "memory_vs_decoded": many / (STARTS * SIZE)}
-    report("streaming", ratios, "--json" in sys.argv[1:])
+    report("streaming", ratios, options.json)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,12 @@ settings.register_profile("explore", max_examples=1000, deadline=None, suppress_
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 
+def pytest_configure() -> None:
+    """Let tests interrupt the commands that they start, also where a shell in the background has SIGINT ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what `make results` asks for."""
     parser.addoption("--all-years", action="store_true", help="leave out each year of the monsoon, not some only")

@@ -1,6 +1,6 @@
 """What 1,024 GPUs might do: the U-Net's layers, published figures of GPUs and networks, and assumptions in the open.
 
-Nothing here is measured. `python benchmarks/mesh/extrapolation.py` prints the tables of docs/scaling.md.
+Nothing here is measured. `python -m benchmarks.mesh.extrapolation` prints the tables of docs/scaling.md.
 """
 
 from __future__ import annotations
