@@ -66,6 +66,13 @@ def corrected(project, succeed):
     return project / "out.grib"
 
 
+def test_a_sweep_trains_each_model_in_its_folder(project, succeed):
+    """With the default `run_dir`, whose name depends on the model."""
+    succeed(project, "train", "-m", *SPLIT, "model=raw,climatology")
+    for model in ("raw", "climatology"):
+        assert (project / f"runs/twin-t2m-{model}/corrector.safetensors").exists()
+
+
 def messages(path):
     with path.open("rb") as file:
         while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
