@@ -14,14 +14,16 @@ from operator import add
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from evaluation.statistics import STATISTICS, calibration_bin, cell_statistics
-from models.distribution import Distribution
+from models.distribution import Distribution, Ensemble
 from models.spatial.domain import Domain
 
+CRPS, ERROR = STATISTICS.index("crps"), STATISTICS.index("error")
 TROPICS = 20.0
 """Latitude in degrees where the tropics end; the regions of the WMO's forecast verification."""
 
@@ -82,11 +84,12 @@ def region_weights(grid: Grid, land: np.ndarray | None = None) -> dict[str, np.n
 
 
 class Tally:
-    """All averages of one model: what every score, interval, histogram and map is made from.
+    """All averages of one model: every score, interval, histogram and map is made from them.
 
     `per_forecast[statistic]` has the axes (forecast, target, region), `histogram` one more for the bins and
     `per_cell[statistic]` (lead time, target, row, column), which there is only with `maps`. Tallies of different
-    forecasts add up with `+`.
+    forecasts add up with `+`. `members` says whether the model's forecasts are ensembles. `missing` counts the cells
+    with an analysis at which the model gives no number: they are an error, unless the model is `optional`.
     """
 
     def __init__(
@@ -98,49 +101,73 @@ class Tally:
         regions: Mapping[str, np.ndarray],
         bins: int,
         maps: bool = True,
+        optional: bool = False,
     ):
-        self.name, self.bins = name, bins
+        self.name, self.bins, self.optional = name, bins, optional
+        self.members, self.missing = False, 0
         self.weights = np.stack(list(regions.values()))
         self.per_forecast = {s: Mean.zeros(forecasts, targets, len(regions)) for s in STATISTICS}
         self.histogram = Mean.zeros(forecasts, targets, len(regions), bins=bins)
         self.per_cell = {s: Mean.zeros(leads, targets, *self.weights.shape[1:]) for s in STATISTICS if maps}
 
-    def add(self, rows: np.ndarray, leads: np.ndarray, forecast: Distribution, truth: Tensor, uniform: Tensor) -> None:
+    def add(
+        self,
+        rows: np.ndarray,
+        leads: np.ndarray,
+        forecast: Distribution,
+        truth: Tensor,
+        uniform: Tensor,
+        drawn: bool = True,
+    ) -> None:
         """Count a batch over (B, T, H, W): `rows` and `leads` are its places on the forecast and lead axes.
 
-        Truth that is NaN has no weight; a forecast that is NaN where there is truth is refused, for a model
-        must not choose the cells that it is scored on.
+        Truth that is NaN has no weight. A forecast that is NaN where there is truth is refused, for a model must not
+        choose the cells that it is scored on. Sums are made on the device of `truth`, in double precision, and leave
+        it in one transfer. For `drawn` see `statistics.expected_squared_error`.
         """
-        valid = (~truth.isnan()).numpy()
-        values = {s: v.double().numpy() for s, v in cell_statistics(forecast, truth).items()}
-        if missing := np.count_nonzero(valid & ~np.isfinite(values["crps"] + values["error"])):
+        self.members = isinstance(forecast, Ensemble)
+        values = torch.stack([value.double() for value in cell_statistics(forecast, truth, drawn).values()])
+        valid = ~truth.isnan()
+        known = values[CRPS].isfinite() & values[ERROR].isfinite()
+        index = calibration_bin(forecast, truth, uniform, self.bins)
+        counted = torch.cat([values.masked_fill(~valid, 0), valid[None].double()])
+        weights = torch.from_numpy(self.weights).to(truth.device)
+        parts = [
+            (valid & ~known).sum(dtype=torch.float64)[None],
+            _by_region(counted, weights),
+            torch.stack([_by_region((index == k) & valid, weights) for k in range(self.bins)]),
+        ]
+        places = sorted(set(leads.tolist())) if self.per_cell else []
+        for place in places:
+            # Positions and not a mask, whose number of entries the device would have to tell first.
+            mine = torch.from_numpy(np.flatnonzero(leads == place)).to(truth.device)
+            parts.append(counted.index_select(1, mine).sum(1))
+        missing, sums, bins, *maps = _moved(parts)
+        self._check(int(missing[0]))
+        for k, statistic in enumerate(STATISTICS):
+            mean = self.per_forecast[statistic]
+            mean.total[rows] += sums[k]
+            mean.weight[rows] += sums[-1]
+            for place, cells in zip(places, maps, strict=True):
+                self.per_cell[statistic].total[place] += cells[k]
+                self.per_cell[statistic].weight[place] += cells[-1]
+        self.histogram.total[rows] += np.moveaxis(bins, 0, -1)
+        self.histogram.weight[rows, ..., 0] += sums[-1]
+
+    def _check(self, missing: int) -> None:
+        self.missing += missing
+        if missing and not self.optional:
             raise InputError(
                 f"{self.name} gives no number at {missing} points where there is an analysis; "
                 "leave these points out of the data or this model out of the comparison"
             )
-        weight = self._by_region(valid)
-        for statistic, value in values.items():
-            value = np.where(valid, value, 0.0)
-            mean = self.per_forecast[statistic]
-            mean.total[rows] += self._by_region(value)
-            mean.weight[rows] += weight
-            if cells := self.per_cell.get(statistic):
-                # np.add.at, because a batch may hold one lead time several times.
-                np.add.at(cells.total, leads, value)
-                np.add.at(cells.weight, leads, valid)
-        index = calibration_bin(forecast, truth, uniform, self.bins).numpy()
-        for number in range(self.bins):
-            self.histogram.total[rows, ..., number] += self._by_region((index == number) & valid)
-        self.histogram.weight[rows, ..., 0] += weight
-
-    def _by_region(self, values: np.ndarray) -> np.ndarray:
-        return np.tensordot(values.astype(float), self.weights, axes=([2, 3], [1, 2]))
 
     def __add__(self, other: Tally) -> Tally:
         merged = copy.copy(self)
         merged.per_forecast = {s: mean + other.per_forecast[s] for s, mean in self.per_forecast.items()}
         merged.histogram = self.histogram + other.histogram
         merged.per_cell = {s: mean + other.per_cell[s] for s, mean in self.per_cell.items()}
+        merged.members, merged.missing = self.members or other.members, self.missing + other.missing
         return merged
 
     @classmethod
@@ -155,4 +182,17 @@ class Tally:
         whole.per_forecast = {s: reduce(add, [tile.per_forecast[s] for tile in tiles]) for s in STATISTICS}
         whole.histogram = reduce(add, [tile.histogram for tile in tiles])
         whole.per_cell = {s: joined([tile.per_cell[s] for tile in tiles]) for s in whole.per_cell}
+        whole.members, whole.missing = any(tile.members for tile in tiles), sum(tile.missing for tile in tiles)
         return whole
+
+
+def _by_region(values: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted sums (..., R) of values (..., H, W) over the cells, for weights (R, H, W)."""
+    return values.to(weights).flatten(-2) @ weights.flatten(1).T
+
+
+def _moved(parts: Sequence[Tensor]) -> list[np.ndarray]:
+    """Return tensors of one device as arrays, by a single transfer."""
+    flat = torch.cat([part.flatten() for part in parts]).cpu().numpy()
+    ends = np.cumsum([part.numel() for part in parts])
+    return [piece.reshape(part.shape) for piece, part in zip(np.split(flat, ends[:-1]), parts, strict=True)]

@@ -1,4 +1,4 @@
-"""Charts of the report: the reachable gain, skill by lead, region and season, calibration."""
+"""Charts of the report: the share of the oracle's gain, skill by lead, region and season, calibration."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from evaluation.scoreboard import headline_keys
 from evaluation.style import FAINT, INK, RC, WIDTH, model_colours
 
 REGION_ORDER = ("global", "north", "tropics", "south", "land", "sea")
 
 
 def gain_chart(scores: Mapping[str, Any]) -> Figure:
-    """Bars of the captured part of the reachable gain, from the raw ensemble (0) to the oracle (100 %)."""
+    """Bars of the captured share of the oracle's gain, from the raw ensemble (0) to the oracle (100 %).
+
+    The share is that by the fair CRPS where it is valid; a mark shows that by the plain CRPS.
+    """
     models = {
         n: m for n, m in scores["models"].items() if n not in ("raw", "climatology") and m["captured"] is not None
     }
@@ -25,18 +29,19 @@ def gain_chart(scores: Mapping[str, Any]) -> Figure:
         figure = Figure(figsize=(WIDTH, 0.5 + 0.36 * len(models)), layout="constrained")
         ax = figure.add_subplot()
         for row, (name, model) in enumerate(models.items()):
-            value, interval = 100 * model["captured"], model["ci95"]["captured"]
+            key = headline_keys(model)[1]
+            value, interval, plain = 100 * model[key], model["ci95"][key], 100 * model["captured"]
             ax.barh(row, 100, color=FAINT, alpha=0.16, height=0.62)
             ax.barh(row, value, color=colours[name], height=0.62)
             if interval:
                 ax.plot([100 * end for end in interval], [row, row], color=INK, lw=1.4, solid_capstyle="butt")
-            # Inside the bar where it is long, beside it where it is short.
-            end = 100 * interval[1] if interval else value
-            ax.text(max(end, 0) + 1.2, row, f"{value:.0f} %", va="center", fontweight="bold")
+            ax.plot(plain, row, "d", color=INK, ms=4, mfc="none")
+            end = max(100 * interval[1] if interval else value, plain, 0)
+            ax.text(end + 1.2, row, f"{value:.0f} %", va="center", fontweight="bold")
         ax.axvline(0, color=colours["raw"], lw=1.6)
         ax.axvline(100, color=colours["oracle"], lw=1.6)
         ax.set_yticks(range(len(models)), list(models), fontsize=9)
-        low = min([0.0, *(100 * m["captured"] for m in models.values())])
+        low = min([0.0, *(100 * m[key] for m in models.values() for key in ("captured", headline_keys(m)[1]))])
         ax.set(xlim=(low - 3 if low < 0 else -0.5, 104), ylim=(len(models) - 0.45, -0.55))
         ax.set_xticks([0, 25, 50, 75, 100], ["raw ensemble", "25 %", "50 %", "75 %", "oracle"])
         ax.tick_params(axis="both", length=0)
@@ -45,7 +50,7 @@ def gain_chart(scores: Mapping[str, Any]) -> Figure:
 
 
 def skill_chart(scores: Mapping[str, Any]) -> Figure:
-    """Skill against the raw ensemble by lead time, region and season, with intervals."""
+    """Skill against the raw ensemble by lead time, region and season, by the fair CRPS where it is valid."""
     models = [name for name in scores["models"] if name not in ("raw", "climatology")] or ["climatology"]
     colours = model_colours(scores["models"])
     groups = _groups(scores, models[0])
@@ -56,7 +61,8 @@ def skill_chart(scores: Mapping[str, Any]) -> Figure:
         for ax, (kind, labels) in zip(panels, groups.items(), strict=True):
             for k, name in enumerate(models):
                 entries = [scores["models"][name]["by"][kind][label] for label in labels]
-                _points(ax, entries, "skill_vs_raw", 100, colours[name], _offset(k, len(models)), name)
+                key = headline_keys(scores["models"][name])[0]
+                _points(ax, entries, key, 100, colours[name], _offset(k, len(models)), name)
             ax.axhline(0, color=colours["raw"], lw=1.2)
             ax.set_xticks(range(len(labels)), [f"+{label} h" if kind == "lead" else label for label in labels])
             ax.set_title({"lead": "Lead time", "region": "Region", "season": "Season"}[kind])

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -20,28 +21,39 @@ from omegaconf import DictConfig
 
 from conf import build, plain, verb
 from data_pipeline.archive import Archive, grid_of
-from data_pipeline.checks import whole
+from data_pipeline.checks import one_of, whole
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write
 from data_pipeline.sample import Sample
-from data_pipeline.source import Source
 from data_pipeline.store import source_for
 from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
-from evaluation.guard import check_comparison, check_corrector, check_name, check_sizes, training_size
-from evaluation.pictures import Example, Fields, best_model
+from evaluation.choice import check_best, choice
+from evaluation.guard import (
+    check_comparison,
+    check_corrector,
+    check_emos,
+    check_name,
+    check_sizes,
+    device_of,
+    training_size,
+)
+from evaluation.pictures import Example, Fields
+from evaluation.references import left_out, reference_names, references, tile_of, unequal, unfitted, valid_times
 from evaluation.report import write_report
 from evaluation.scoreboard import Scoreboard
-from evaluation.scoring import Forecasts, Model, score_models
+from evaluation.scoring import Forecasts, Model, Options, moved, score_models
 from evaluation.sizes import Claim, claims_of, ensemble_sizes, judged
 from evaluation.tables import plain_table
-from models.corrector import Corrector, reference
+from models.corrector import Corrector
+from models.coupling import LEVELS
+from models.protocol import claims
 from models.spatial.domain import Domain
 from models.spatial.exchange import assemble
 from models.spatial.mesh import Mesh, joined
 
-FORMAT = 1
+FORMAT = 2
 """Version of `scores.json`; results of another version are made anew."""
 
 
@@ -57,9 +69,15 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
     source, years = partial(source_for, archive, cfg.data.store), split.years(cfg.split)
     paths, sizes = corrector_paths(cfg), ensemble_sizes(plain(cfg)["sizes"])
+    wanted = reference_names(plain(cfg)["references"])
+    check_best(cfg.best, paths)
+    one_of("levels", cfg.levels, LEVELS)
     whole("batch_size", cfg.batch_size, 1)
     whole("seed", cfg.seed, 0)
+    device = device_of(cfg.device, mesh.ranks)
     correctors = {name: Corrector.load(path) for name, path in paths.items()}
+    for name, path in paths.items():
+        check_emos(name, correctors[name], path)
     trained = {name: training_size(correctors[name], path, sizes) for name, path in paths.items()} if sizes else {}
     inputs = mesh.once(lambda: describe(cfg, source(years).fingerprint, paths, sizes))
     folders = target_folders(Path(cfg.run_dir), task)
@@ -78,64 +96,35 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     mesh.say(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
     if forecasts.omission:
         mesh.say(forecasts.omission)
+    every = int((~np.isnat(valid_times(source(years), task, years))).sum())
     correctors = {name: corrector.on(domain) for name, corrector in correctors.items()}
-    correctors = references(source, task, years, split.years("train"), cfg.members, domain, mesh) | correctors
-    check_comparison(correctors, split.years("train"))
-    models = {name: corrector.bind(task) for name, corrector in correctors.items()}
+    training = split.years("train")
+    compared, climatology = references(wanted, source, task, years, training, cfg.members, domain, mesh)
+    notes = [*left_out(climatology), *unequal(climatology, correctors)]
+    notes += [note for name, corrector in correctors.items() for note in unfitted(name, corrector)]
+    compared |= correctors
+    check_comparison(compared, notes)
+    models = {name: corrector.to(device).bind(task) for name, corrector in compared.items()}
     land, oracle = land_share(archive, forecasts), open_oracle(archive, task, years, domain)
-    regions = region_weights(grid, land)
-    board = score_models(models, forecasts, regions, oracle, cfg.batch_size, cfg.seed, mesh, sizes)
+    options = Options(
+        cfg.batch_size, cfg.seed, sizes, written=set(correctors), levels=cfg.levels, optional=["climatology"],
+        device=device,
+    )  # fmt: skip
+    board = score_models(models, forecasts, region_weights(grid, land), oracle, options, mesh)
+    if lost := mesh.broadcast(dict(board.lost)):
+        compared = {name: corrector for name, corrector in compared.items() if name not in lost}
+        notes += left_out(climatology, lost["climatology"])
+        check_comparison(compared, notes)
+    independent = {name for name, corrector in compared.items() if claims(corrector.model).any_size}
     about = {
         "format": FORMAT, "split": cfg.split, "years": [min(years), max(years)], "members": forecasts.members,
-        "inputs": inputs,
+        "levels": cfg.levels, "unverified": every - len(forecasts), "inputs": inputs,
     }  # fmt: skip
-    claims = claims_of(correctors, trained, sizes)
-    tables = [
-        publish(folder, board, target, about, claims, models, forecasts, land, mesh)
-        for target, folder in enumerate(folders)
-    ]
-    mesh.say("\n\n".join(tables))
-
-
-def tile_of(
-    domain: Domain, source: Source, task: Task, years: Collection[int], members: int | None = None
-) -> ForecastDataset:
-    """Open the forecasts that are valid in `years` where the own tile of `domain` lies, of the first `members`."""
-    rows, columns = domain.tile
-    return ForecastDataset(source, task, years, members=members, rows=rows, columns=columns)
-
-
-def references(
-    source: Callable[[Collection[int]], Source],
-    task: Task,
-    years: Collection[int],
-    training: Collection[int],
-    members: int | None,
-    domain: Domain,
-    mesh: Mesh,
-) -> dict[str, Corrector]:
-    """Return the raw ensemble, and climatology where there are `training` years to fit it on."""
-    # Cells do not ask each other, so that all ranks can share the globe, those of the data axis too.
-    shared = mesh.shared(domain.grid)
-
-    def made(name: str, years: Collection[int]) -> Corrector:
-        open_years = partial(tile_of, shared, source(years), years=years, members=members)
-        return reference(name, task, shared, open_years).on(domain)
-
-    found = {"raw": made("raw", years)}
-    if forecasts_in(source(training), task, training):
-        mesh.say("fitting climatology on the training years")
-        found["climatology"] = made("climatology", training)
-    else:
-        mesh.say(f"no climatology: no forecast is valid in {min(training)}-{max(training)}")
-    return found
-
-
-def forecasts_in(source: Source, task: Task, years: Collection[int]) -> bool:
-    """Return whether any forecast of the targets is valid in `years`, be there an analysis or not."""
-    starts = source.ensemble_fields(task.targets, task.lead_times).init_times.astype("datetime64[h]")
-    valid = starts[:, None] + np.array(task.lead_times)
-    return bool(set(valid.astype("datetime64[Y]").astype(int).ravel() + 1970) & set(years))
+    results = Results(
+        replace(board, independent=independent), about, notes, cfg.best, correctors,
+        claims_of(compared, trained, sizes), models, forecasts, land, mesh, device,
+    )  # fmt: skip
+    mesh.say("\n\n".join([results.publish(target, folder) for target, folder in enumerate(folders)]))
 
 
 def corrector_paths(cfg: DictConfig) -> dict[str, Path]:
@@ -152,7 +141,7 @@ def describe(
     cfg: DictConfig, fingerprint: str, paths: Mapping[str, Path], sizes: Collection[int] = ()
 ) -> dict[str, Any]:
     """Return what the scores depend on: options, data, and the contents of the corrector files."""
-    beside = ("run_dir", "correctors", "mesh", "sizes")
+    beside = ("run_dir", "correctors", "mesh", "sizes", "device")
     options = {name: value for name, value in plain(cfg).items() if name not in beside}
     return ({"sizes": list(sizes)} if sizes else {}) | {
         "options": hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16],
@@ -195,60 +184,79 @@ def open_oracle(archive: Archive, task: Task, years: Collection[int], domain: Do
     """Return the oracle's forecasts that are valid in `years`, or None where there are none."""
     if archive.oracle is None:
         return None
-    if not forecasts_in(archive.oracle, task, years):
+    if not len(valid_times(archive.oracle, task, years)):
         return None
     return tile_of(domain, archive.oracle, task.only_targets(), years)
 
 
-def publish(
-    folder: Path,
-    board: Scoreboard,
-    target: int,
-    about: dict[str, Any],
-    claims: Mapping[str, Claim],
-    models: Mapping[str, Model],
-    forecasts: Forecasts,
-    land: np.ndarray | None,
-    mesh: Mesh,
-) -> str:
-    """Write scores and report of one target; return the table for people. All ranks draw the example."""
+@dataclass(frozen=True)
+class Results:
+    """All that scores, report and table are made of; the targets are published one by one."""
 
-    def choose() -> tuple[dict[str, Any], str, int]:
-        scores = judged(board.scores(target) | about, claims)
-        return scores, (best := best_model(scores)), typical_forecast(board, target, best, lead)
+    board: Scoreboard
+    about: Mapping[str, Any]
+    notes: Sequence[str]
+    best: str | None
+    correctors: Mapping[str, Corrector]
+    claims: Mapping[str, Claim]
+    models: Mapping[str, Model]
+    forecasts: Forecasts
+    land: np.ndarray | None
+    mesh: Mesh
+    device: torch.device
 
-    def write() -> None:
-        place = board.task.lead_times.index(lead)
-        crps, bias = (
-            {name: tally.per_cell[statistic][place, target].value for name, tally in board.tallies.items()}
-            for statistic in ("crps", "error")
+    def publish(self, target: int, folder: Path) -> str:
+        """Write scores and report of one target; return the table for people. All ranks draw the example."""
+        lead = int(self.board.lead_times.max())  # maps are of the longest one that was scored
+        scores, best, row = self.mesh.once(lambda: self._chosen(target, lead))
+        domain = self.mesh.domain(self.board.grid)
+        example = example_of(self.forecasts[row], target, self.models["raw"], self.models[best], domain, self.device)
+        self.mesh.once(lambda: self._write(folder, scores, self._fields(target, lead, example)))
+        return plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html"
+
+    def _chosen(self, target: int, lead: int) -> tuple[dict[str, Any], str, int]:
+        """Return the scores, the model that the report shows, and the row of its typical forecast."""
+        scores = self.board.scores(target)
+        unverified = self.about["unverified"]
+        scores["left_out"] |= {"forecasts": unverified}
+        scores |= {key: value for key, value in self.about.items() if key != "unverified"}
+        scores["warnings"] = [*self.notes, *scores["warnings"]]
+        scores["best"] = choice(self.best, self.correctors, scores)
+        best = scores["best"]["model"]
+        return judged(scores, self.claims), best, typical_forecast(self.board, target, best, lead)
+
+    def _fields(self, target: int, lead: int, example: Example) -> Fields:
+        place = self.board.task.lead_times.index(lead)
+        crps, fair, bias = (
+            {name: tally.per_cell[statistic][place, target].value for name, tally in self.board.tallies.items()}
+            for statistic in ("crps", "crps_fair", "error")
         )
-        write_report(folder, scores, Fields(board.grid, lead, crps, bias, example, land))
+        return Fields(self.board.grid, lead, crps, fair, bias, example, self.land)
+
+    def _write(self, folder: Path, scores: Mapping[str, Any], fields: Fields) -> None:
+        write_report(folder, scores, fields)
         # The scores come last: where they are, the report is whole.
         with atomic_write(folder / "scores.json", "w") as file:
             json.dump(scores, file, indent=1, allow_nan=False)
 
-    lead = int(board.lead_times.max())  # maps are of the longest one that was scored
-    scores, best, row = mesh.once(choose)
-    example = example_of(forecasts[row], target, models["raw"], models[best], mesh.domain(board.grid))
-    mesh.once(write)
-    return plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html"
-
 
 @torch.no_grad()
-def example_of(sample: Sample, target: int, raw: Model, model: Model, domain: Domain) -> Example:
+def example_of(
+    sample: Sample, target: int, raw: Model, model: Model, domain: Domain, device: torch.device | str = "cpu"
+) -> Example:
     """Return one forecast before and after its correction, on the whole grid of which `sample` is a tile."""
-    batch = Sample(*(tensor[None] for tensor in sample))
+    batch = moved(Sample(*(tensor[None] for tensor in sample)), device)
     before, after = raw(batch), model(batch)
     tiles = torch.stack([field[0, target] for field in (batch.target, before.mean, after.mean, after.std)])
-    return Example(int(sample.init_time), int(sample.lead_time), *assemble(tiles, domain).numpy())
+    return Example(int(sample.init_time), int(sample.lead_time), *assemble(tiles.cpu(), domain).numpy())
 
 
 def typical_forecast(board: Scoreboard, target: int, best: str, lead: int) -> int:
     """Return the row of the forecast at which the gain of `best` over the raw ensemble is the median."""
     rows = np.flatnonzero(board.lead_times == lead)
     everywhere = list(board.regions).index("global")
-    raw, model = (board.tallies[name].per_forecast["crps"][rows, target, everywhere].value for name in ("raw", best))
+    score = "crps_fair" if board.fair_is_valid(best) else "crps"
+    raw, model = (board.tallies[name].per_forecast[score][rows, target, everywhere].value for name in ("raw", best))
     order = np.argsort(raw - model)  # NaN, where nothing could be scored, comes last
     return int(rows[order[(np.isfinite(raw - model).sum() - 1) // 2]])
 

@@ -6,15 +6,20 @@ A score on years that a corrector has seen, or against another quantity, would l
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import torch
+
+from data_pipeline.checks import one_of
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.scoreboard import ORACLE
 from models.corrector import Corrector
+from models.emos import EMOS
 
+EMOS_NAME = "emos"
 RESERVED = ("raw", "climatology", ORACLE)
 SEEN = {"train_years": "trained", "val_years": "validated"}
 
@@ -25,6 +30,34 @@ def check_name(name: str) -> None:
         raise InputError(f"correctors.{name}: {name} is always scored under that name; give the corrector another one")
     if not re.fullmatch(r"[\w.+-]+", name):
         raise InputError(f"correctors: {name!r} is no name for a corrector; use letters, digits and . + - _")
+
+
+def check_emos(name: str, corrector: Corrector, path: Path) -> None:
+    """Refuse to call a corrector `emos`, which others are compared with, if it is not an EMOS that was fitted."""
+    if name != EMOS_NAME:
+        return
+    if not isinstance(corrector.model, EMOS):
+        raise InputError(
+            f"correctors.emos: {path} holds the model {type(corrector.model).__name__}; the name emos is kept for the "
+            "reference EMOS, which all others are compared with: give this corrector another name"
+        )
+    unfitted = corrector.provenance.get("unfitted")
+    if unfitted and unfitted["cells"] >= unfitted["of"]:
+        raise InputError(
+            f"correctors.emos: {path} was fitted in none of its {unfitted['of']} cells, so that it is the raw ensemble "
+            "under another name; train it on more years or with model.seasonal=false, or leave it out"
+        )
+
+
+def device_of(option: object, ranks: int) -> torch.device:
+    """Return the device of the option `device`; `auto` takes a GPU where there is one, and one process."""
+    one_of("device", option, ("auto", "cpu", "gpu"))
+    if option == "gpu" and not torch.cuda.is_available():
+        raise InputError("device=gpu, but PyTorch finds no GPU that it can use here; take device=cpu or auto")
+    if option == "gpu" and ranks > 1:
+        raise InputError(f"device=gpu is for one process, and mesh has {ranks}; take mesh=[1,1], or device=cpu")
+    gpu = option == "gpu" or (option == "auto" and ranks == 1 and torch.cuda.is_available())
+    return torch.device("cuda" if gpu else "cpu")
 
 
 def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, years: Collection[int]) -> None:
@@ -62,13 +95,13 @@ def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, ye
         )
 
 
-def check_comparison(names: Collection[str], training: Collection[int]) -> None:
-    """Refuse to score the raw ensemble alone."""
+def check_comparison(names: Collection[str], notes: Sequence[str]) -> None:
+    """Refuse to score the raw ensemble alone; `notes` say why there is nothing else."""
     if set(names) == {"raw"}:
+        why = "".join(f" ({note})" for note in notes)
         raise InputError(
-            f"there is nothing to compare the raw ensemble with: no forecast is valid in the training years "
-            f"{min(training)}-{max(training)}, so that there is no climatology; give correctors or another "
-            "data.split.train"
+            f"there is nothing to compare the raw ensemble with{why}; give correctors, or climatology among references "
+            "and a data.split.train that it can be fitted on"
         )
 
 

@@ -40,38 +40,40 @@ class Example:
 class Fields:
     """What maps are drawn from, at the longest lead time: averages (H, W) of each model and one example.
 
-    `land` is the share of land, None where it is not known.
+    `crps_fair` is the fair CRPS. `land` is the share of land, None where it is not known.
     """
 
     grid: Grid
     lead_time: int
     crps: Mapping[str, np.ndarray]
+    crps_fair: Mapping[str, np.ndarray]
     bias: Mapping[str, np.ndarray]
     example: Example
     land: np.ndarray | None = None
 
 
-def best_model(scores: Mapping[str, Any]) -> str:
-    """Return the name of the corrector with the lowest CRPS; climatology where there is no corrector."""
-    models = scores["models"]
-    correctors = [name for name in models if name not in ("raw", "climatology")]
-    return min(correctors or ["climatology"], key=lambda name: models[name]["crps"])
+def improvement(scores: Mapping[str, Any], fields: Fields, name: str) -> tuple[np.ndarray, str]:
+    """Return how far the CRPS of a model lies below that of the raw ensemble, in per cent of it, and the label."""
+    fair = scores["models"][name]["crps_fair_valid"]
+    crps = fields.crps_fair if fair else fields.crps
+    raw, corrected = crps["raw"], crps[name]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = 100 * (raw - corrected) / np.where(raw > 0, raw, np.nan)
+    return share, f"{name}: {'fair ' if fair else ''}CRPS below raw (%)"
 
 
 def draw_pictures(scores: Mapping[str, Any], fields: Fields) -> dict[str, Figure]:
     """Return every picture of the report by the name of its file."""
-    best, units = best_model(scores), scores["units"]
-    raw, corrected = fields.crps["raw"], fields.crps[best]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        improvement = 100 * (raw - corrected) / np.where(raw > 0, raw, np.nan)
+    best, units = scores["best"]["model"], scores["units"]
 
     def draw(maps: dict[str, np.ndarray], label: str, cmap: str, centred: bool) -> Figure:
         return map_figure(fields.grid, maps, label=label, cmap=cmap, centred=centred, land=fields.land)
 
+    gained, label = improvement(scores, fields, best)
     bias = {name: fields.bias[name] for name in ("raw", best)}
     pictures = {
-        "crps_raw": draw({"": raw}, f"CRPS of the raw ensemble ({units})", SEQUENTIAL, centred=False),
-        "improvement": draw({"": improvement}, f"{best}: CRPS below raw (%)", BETTER, centred=True),
+        "crps_raw": draw({"": fields.crps["raw"]}, f"CRPS of the raw ensemble ({units})", SEQUENTIAL, centred=False),
+        "improvement": draw({"": gained}, label, BETTER, centred=True),
         "bias": draw(bias, f"mean forecast − analysis ({units})", DIVERGING, centred=True),
         "skill": skill_chart(scores),
         "histograms": histogram_chart(scores),

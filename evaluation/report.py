@@ -13,12 +13,25 @@ from string import Template
 from typing import Any
 
 from data_pipeline.files import atomic_write
-from evaluation.pictures import Fields, best_model, draw_pictures
+from evaluation.choice import OPTION, VALIDATION
+from evaluation.pictures import Fields, draw_pictures
+from evaluation.scoreboard import headline_keys
 from evaluation.style import inline_svg, save_png
-from evaluation.tables import amount, end, html_table, percent, size_table, subject, years
+from evaluation.tables import (
+    amount,
+    end,
+    html_table,
+    interacting,
+    left_out,
+    members_table,
+    percent,
+    size_table,
+    subject,
+    years,
+)
 
 ALT = {
-    "gain": "Bars of the captured part of the reachable gain",
+    "gain": "Bars of the captured share of the oracle's gain",
     "crps_raw": "Map of the CRPS of the raw ensemble",
     "improvement": "Map of the improvement over the raw ensemble",
     "bias": "Maps of the bias before and after correction",
@@ -48,6 +61,7 @@ def page(scores: Mapping[str, Any], fields: Fields, images: Mapping[str, str]) -
         f"{scores['n_dates']} starts, {scores['n_forecasts']} forecasts",
         f"{scores['members']} raw members",
         scores["grid"],
+        *filter(None, [left_out(scores)]),
     ]
     return Template(resources.joinpath("report.html").read_text("utf-8")).substitute(
         {f"image_{name}": images.get(name, "") for name in ALT},
@@ -57,7 +71,9 @@ def page(scores: Mapping[str, Any], fields: Fields, images: Mapping[str, str]) -
         facts=" · ".join(map(escape, facts)),
         warnings="".join(f'<p class="warning">{escape(text)}</p>' for text in scores["warnings"]),
         table=html_table(scores),
-        best=escape(best_model(scores)),
+        fair=escape(interacting(scores)),
+        members_section=members_section(scores),
+        best=escape(scores["best"]["model"]),
         units=escape(scores["units"]),
         members=scores["members"],
         lead=f"{fields.lead_time} h",
@@ -74,24 +90,49 @@ def size_section(scores: Mapping[str, Any]) -> str:
     return Template(files("evaluation").joinpath("sizes.html").read_text("utf-8")).substitute(table=size_table(scores))
 
 
+def members_section(scores: Mapping[str, Any]) -> str:
+    """Return the section on the members that `correct` writes; nothing where there is no corrector."""
+    if not (table := members_table(scores)):
+        return ""
+    template = Template(files("evaluation").joinpath("members.html").read_text("utf-8"))
+    return template.substitute(table=table, members=scores["members"], levels=scores["levels"])
+
+
 def headline(scores: Mapping[str, Any]) -> str:
-    """Return the result in a sentence or two, as HTML."""
-    best = best_model(scores)
-    model = scores["models"][best]
-    skill, emos = model["skill_vs_raw"], model["skill_vs_emos"]
-    if skill is None:
+    """Return the result in a sentence or two, as HTML: gains by the fair CRPS where it is valid."""
+    name = scores["best"]["model"]
+    model = scores["models"][name]
+    raw, captured, emos = headline_keys(model)
+    if model[raw] is None:
         crps = f"{amount(model['crps'], scores)} {escape(scores['units'])}"
-        return f"<b>{escape(best)}</b> has a CRPS of {crps}."
-    verb = "lowers" if skill >= 0 else "raises"
-    text = f"<b>{escape(best)}</b> {verb} the CRPS of the raw ensemble by {_change(model, 'skill_vs_raw')}"
-    if emos is not None and best != "emos":
-        verb = "" if (emos >= 0) == (skill >= 0) else "lowers " if emos >= 0 else "raises "
-        text += f" and {verb}that of EMOS by {_change(model, 'skill_vs_emos')}"
+        return f"<b>{escape(name)}</b> has a CRPS of {crps}."
+    verb = "lowers" if model[raw] >= 0 else "raises"
+    kind = "fair CRPS" if model["crps_fair_valid"] else "plain CRPS"
+    text = f"<b>{escape(name)}</b> {verb} the {kind} of the raw ensemble by {_change(model, raw)}"
+    if model[emos] is not None and name != "emos":
+        verb = "" if (model[emos] >= 0) == (model[raw] >= 0) else "lowers " if model[emos] >= 0 else "raises "
+        text += f" and {verb}that of EMOS by {_change(model, emos)}"
     text += "."
-    if model["captured"] is not None and best != "climatology":
-        share = percent(model["captured"])
-        text += f" That is <b>{share}</b> of what any forecast from the same information could gain."
-    return text
+    if model[captured] is not None and name != "climatology":
+        text += (
+            f" That is <b>{percent(model[captured])}</b> of the gain of the oracle, which knows the state around "
+            "which the members were drawn and the equations of nature."
+        )
+    return text + _choice(scores)
+
+
+def _choice(scores: Mapping[str, Any]) -> str:
+    """Return how the model of the headline was chosen, where there was a choice."""
+    others = [name for name in scores["models"] if name not in ("raw", "climatology")]
+    by = scores["best"]["by"]
+    if by == OPTION or len(others) < 2:
+        return ""
+    if by == VALIDATION:
+        return f" Of {len(others)} correctors it had the lowest CRPS on the validation years."
+    return (
+        f" Of {len(others)} correctors it has the lowest CRPS on these years. Years that choose a model flatter it: "
+        "name the one that validation years chose as <code>best=NAME</code>."
+    )
 
 
 def _change(model: Mapping[str, Any], key: str) -> str:

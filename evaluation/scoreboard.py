@@ -1,11 +1,11 @@
-"""Scoreboard: the tallies of all models over one split, and the scores that come of them.
+"""Scoreboard: the tallies of all models over one split, and the scores that are computed from them.
 
-`Scoreboard.scores` is what `scores.json` holds; docs/scores.md defines every key.
+`Scoreboard.scores` is the content of `scores.json`; docs/scores.md defines every key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,14 @@ SEASONS = {"DJF": (12, 1, 2), "MAM": (3, 4, 5), "JJA": (6, 7, 8), "SON": (9, 10,
 REFERENCES = ("raw", "emos", "climatology")
 ORACLE = "oracle"
 
-Quantity = tuple[Callable[..., np.ndarray], tuple[str, ...]]
+
+@dataclass(frozen=True)
+class Quantity:
+    """A score that compares `models`: a function of their mean CRPS, the fair one if `fair`."""
+
+    score: Callable[..., np.ndarray]
+    models: tuple[str, ...]
+    fair: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,10 @@ class Scoreboard:
     `init_times` (seconds since 1970) and `lead_times` (hours) say for each place along the forecast axis of
     the tallies which forecast it is. `tallies` holds `raw`, `climatology` if it could be fitted, and the
     correctors in the order of the report; the `oracle` may lack some of the forecasts. `by_size` holds, by
-    increasing number of members, the tallies of the same models on the first so many.
+    increasing number of members, the tallies of the same models on the first so many; `written` the tallies of the
+    members that `correct` writes. `lost` are the models that were left out because they give no number, with the
+    number of points. The members of a model are draws whose fair CRPS is valid only where each is made without the
+    others, as those of the `independent` models are.
     """
 
     task: Task
@@ -51,6 +61,9 @@ class Scoreboard:
     oracle: Tally | None = None
     seed: int = 0
     by_size: Mapping[int, Mapping[str, Tally]] = field(default_factory=dict)
+    written: Mapping[str, Tally] = field(default_factory=dict)
+    lost: Mapping[str, int] = field(default_factory=dict)
+    independent: Collection[str] = ("raw",)
 
     def scores(self, target: int) -> dict[str, Any]:
         """Return all scores of one target as plain values, None where a score is undefined."""
@@ -62,6 +75,8 @@ class Scoreboard:
             plain = self._own(name, target, groups["region"]["unweighted"])
             models[name] |= {f"{key}_unweighted": plain[key] for key in ("crps", "crps_fair")}
             models[name]["rank_histogram"] = self._histogram(self.tallies[name], target)
+            models[name]["crps_fair_valid"] = self.fair_is_valid(name)
+            models[name]["members"] = self._members(name, target, everything)
             models[name]["by"] = {}
         # Group by group, because the models of a group share the draws of the bootstrap.
         for kind, members in groups.items():
@@ -83,6 +98,7 @@ class Scoreboard:
             "weights": "cell area; *_unweighted: every grid point alike",
             "n_dates": len(np.unique(self.init_times)),
             "n_forecasts": len(self.init_times),
+            "left_out": self._left_out(target),
             "models": models,
             "pairs": self._pairs(target, everything),
             "oracle": self._oracle_entry(target, everything),
@@ -102,8 +118,25 @@ class Scoreboard:
             "season": {name: group for name, group in seasons.items() if group.rows.any()},
         }
 
+    def fair_is_valid(self, name: str) -> bool:
+        """Return whether the fair CRPS of a model means what it says: it has a closed form, or independent members.
+
+        Members that were made from each other can lower the fair CRPS below that of any distribution.
+        """
+        return not self._tally(name).members or name in (*self.independent, ORACLE)
+
+    def _left_out(self, target: int) -> dict[str, int]:
+        """Count, over all forecasts, the cells without analysis or without all members, which no model is scored in."""
+        unweighted = list(self.regions).index("unweighted")
+        counted = self.tallies["raw"].per_forecast["crps"].weight[:, target, unweighted].sum()
+        cells = len(self.init_times) * self.regions["unweighted"].size
+        return {"cells": cells - round(counted), "of": cells}
+
     def _own(self, name: str, target: int, group: Group) -> dict[str, float | None]:
-        tally = self._tally(name)
+        return self._alone(self._tally(name), target, group)
+
+    def _alone(self, tally: Tally, target: int, group: Group) -> dict[str, float | None]:
+        """Scores that need no other model."""
         means = {s: mean[group.rows, target, group.region].sum(0) for s, mean in tally.per_forecast.items()}
         return {key: _number(value) for key, value in metrics.scores(means).items()}
 
@@ -111,10 +144,29 @@ class Scoreboard:
         """Scores of one model over one group, alone and against the references, with intervals."""
         entry: dict[str, Any] = self._own(name, target, group)
         intervals: dict[str, Any] = {}
-        for key, (score, models) in self._quantities(name).items():
-            entry[key], intervals[key] = self._compared(score, [self._crps(m, target, group) for m in models], group)
+        for key, quantity in self._quantities(name).items():
+            means = [self._crps(model, target, group, quantity.fair) for model in quantity.models]
+            entry[key], intervals[key] = self._compared(quantity.score, means, group)
         entry["ci95"] = intervals
         return entry
+
+    def _members(self, name: str, target: int, group: Group) -> dict[str, Any] | None:
+        """Scores of the members that `correct` writes, and their comparison with the distribution and with raw."""
+        if name not in self.written:
+            return None
+        tally = self.written[name]
+        own = self._alone(tally, target, group)
+        entry: dict[str, Any] = {key: own[key] for key in ("crps", "rmse", "bias", "spread", "spread_skill")}
+        crps = tally.per_forecast["crps"][group.rows, target, group.region]
+        others: dict[str, tuple[Callable[..., np.ndarray], list[Mean]]] = {
+            "crps": (np.asarray, []),
+            "crps_minus_distribution": (np.subtract, [self._crps(name, target, group)]),
+            "skill_vs_raw": (metrics.skill, [self._crps("raw", target, group)]),
+        }
+        intervals = {}
+        for key, (score, means) in others.items():
+            entry[key], intervals[key] = self._compared(score, [crps, *means], group)
+        return entry | {"ci95": intervals}
 
     def _pairs(self, target: int, group: Group) -> dict[str, dict[str, Any]]:
         """Difference in CRPS of each model to all that stand before it, with its interval."""
@@ -153,20 +205,25 @@ class Scoreboard:
         return _number(score(*(mean[counted].sum(0).value for mean in means))), list(interval) if interval else None
 
     def _quantities(self, name: str) -> dict[str, Quantity]:
-        """What is compared, as functions of the mean CRPS of some models; of none where one is missing."""
-        quantities: dict[str, Quantity] = {"crps": (np.asarray, (name,))}
+        """What is compared, of no models where one of them is missing or has no fair CRPS that is valid."""
+        quantities = {"crps": Quantity(np.asarray, (name,))}
+        for ending, fair in (("", False), ("_fair", True)):
+            for reference in REFERENCES:
+                quantities[f"skill_vs_{reference}{ending}"] = Quantity(metrics.skill, (name, reference), fair)
+            quantities[f"captured{ending}"] = Quantity(metrics.captured, (name, "raw", ORACLE), fair)
         for reference in REFERENCES:
-            quantities[f"skill_vs_{reference}"] = (metrics.skill, (name, reference))
-        quantities["captured"] = (metrics.captured, (name, "raw", ORACLE))
-        for reference in REFERENCES:
-            quantities[f"crps_minus_{reference}"] = (np.subtract, (name, reference))
+            quantities[f"crps_minus_{reference}"] = Quantity(np.subtract, (name, reference))
         known = {*self.tallies, *([ORACLE] if self.oracle else [])}
-        return {key: (f, models if known.issuperset(models) else ()) for key, (f, models) in quantities.items()}
+        fair_ones = {model for model in known if self.fair_is_valid(model)}
+        return {
+            key: quantity if (fair_ones if quantity.fair else known).issuperset(quantity.models) else
+            replace(quantity, models=())
+            for key, quantity in quantities.items()
+        }  # fmt: skip
 
-    def _crps(self, name: str, target: int, group: Group) -> Mean:
-        # The oracle stands for infinitely many members, as the truth is one more draw of what they are drawn
-        # from.
-        statistic = "crps_fair" if name == ORACLE else "crps"
+    def _crps(self, name: str, target: int, group: Group, fair: bool = False) -> Mean:
+        # The fair CRPS of the oracle always: truth and oracle are draws of one law, of which the oracle has few.
+        statistic = "crps_fair" if fair or name == ORACLE else "crps"
         return self._tally(name).per_forecast[statistic][group.rows, target, group.region]
 
     def _tally(self, name: str) -> Tally:
@@ -182,7 +239,9 @@ class Scoreboard:
         if self.oracle is None:
             return None
         own = self._own(ORACLE, target, group)
+        covered = self.oracle.per_forecast["crps"].weight[group.rows, target, group.region] > 0
         return {
+            "n_forecasts": int(covered.sum()),
             "crps": own["crps_fair"],
             "crps_plain": own["crps"],
             "spread_skill": own["spread_skill"],
@@ -190,15 +249,23 @@ class Scoreboard:
         }
 
     def _warnings(self, models: Mapping[str, Any]) -> list[str]:
-        """Results too good to be true, for nothing that knows less than the oracle beats it in expectation; gaps."""
-        gaps = ["climatology is not scored: there are no forecasts of the training years to fit it on"]
-        leaks = [
-            f"leak? {name} captures {100 * model['captured']:.0f} % of the reachable gain: it beats the "
-            "oracle beyond its 95 % interval, so it has probably seen what it is scored on"
+        """Return a sentence for each result that is too good to be true: nothing can expect to beat the oracle."""
+        return [
+            f"leak? {name} captures {100 * model[key]:.0f} % of the gain of the oracle: it beats the oracle beyond its "
+            "95 % interval, so it has probably seen the truth that it is scored on"
             for name, model in models.items()
-            if (interval := model["ci95"]["captured"]) and interval[0] > 1
+            for key in [headline_keys(model)[1]]
+            if (interval := model["ci95"][key]) and interval[0] > 1
         ]
-        return leaks if "climatology" in models else leaks + gaps
+
+
+def headline_keys(model: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the keys of skill against raw, share of the oracle's gain and skill against EMOS to be shown first.
+
+    They are the fair ones, by which members and closed forms can be compared, where the model's fair CRPS is valid.
+    """
+    ending = "_fair" if model["crps_fair_valid"] else ""
+    return f"skill_vs_raw{ending}", f"captured{ending}", f"skill_vs_emos{ending}"
 
 
 def _merge(mean: Mean, position: np.ndarray, starts: int, counted: np.ndarray) -> Mean:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Protocol
@@ -20,7 +21,8 @@ from data_pipeline.task import Task
 from evaluation.aggregation import Tally
 from evaluation.scoreboard import ORACLE, Scoreboard
 from evaluation.statistics import tie_breaker
-from models.distribution import Distribution
+from models.coupling import member_values
+from models.distribution import Distribution, Ensemble
 from models.raw import Raw
 from models.spatial.domain import Domain
 from models.spatial.mesh import Mesh
@@ -45,45 +47,74 @@ class Forecasts(Protocol):
     def __getitem__(self, index: int) -> Sample: ...
 
 
+@dataclass(frozen=True)
+class Options:
+    """How the models are scored, beside what they are scored on.
+
+    `sizes` are numbers of first members that are scored too. `written` are the models whose members, as `correct`
+    writes them with these `levels`, are scored beside their distributions. A model that is `optional` is left out, and
+    not refused, where it gives no number. Models are already on `device`, to which batches are moved.
+    """
+
+    batch_size: int = 8
+    seed: int = 0
+    sizes: Collection[int] = ()
+    written: Collection[str] = ()
+    levels: str = "hazen"
+    optional: Collection[str] = ()
+    device: torch.device | str = "cpu"
+
+
 @torch.no_grad()
 def score_models(
     models: Mapping[str, Model],
     forecasts: Forecasts,
     regions: Mapping[str, np.ndarray],
     oracle: Forecasts | None = None,
-    batch_size: int = 8,
-    seed: int = 0,
+    options: Options | None = None,
     mesh: Mesh | None = None,
-    sizes: Collection[int] = (),
 ) -> Scoreboard:
     """Return the scoreboard of all `models`, and of the `oracle`'s ensemble where it covers a forecast.
 
-    A cell without analysis, or without the whole raw ensemble, is scored for no model. For each of `sizes`, all models
-    are also scored on the first so many members, in the same cells.
+    A cell without analysis, or without the whole raw ensemble, is scored for no model. Other numbers of members are
+    scored in the same cells.
 
     On a `mesh` all ranks must call this, with models and forecasts of their own tile and `regions` of the whole grid.
-    Ranks of the data axis take different forecasts. What the first rank gets is the scoreboard of all; that of
-    another knows only what this rank has seen.
+    Ranks of the data axis take different forecasts. The first rank gets the scoreboard of all; that of another rank
+    holds only what this rank has seen.
     """
-    mesh = mesh or Mesh.alone()
+    mesh, options = mesh or Mesh.alone(), options or Options()
     task, count, domain = forecasts.task, len(forecasts), mesh.domain(forecasts.grid)
     leads = {lead: number for number, lead in enumerate(task.lead_times)}
     shape = (count, len(leads), len(task.targets), {name: field[domain.tile] for name, field in regions.items()})
     everyone = forecasts.members
     tallies = {
-        size: {name: Tally(name, *shape, bins=size + 1, maps=size == everyone) for name in models}
-        for size in sorted({*sizes, everyone})
+        size: {
+            name: Tally(name, *shape, bins=size + 1, maps=size == everyone, optional=name in options.optional)
+            for name in models
+        }
+        for size in sorted({*options.sizes, everyone})
     }
+    written = {name: Tally(name, *shape, bins=everyone + 1, maps=False) for name in models if name in options.written}
     times = torch.zeros(2, count, dtype=torch.int64)
     progress = Progress(count)
-    for rows, batch in _share(forecasts, batch_size, mesh):
+    for rows, batch in _share(forecasts, options.batch_size, mesh):
         times[:, rows] = torch.stack([batch.init_time, batch.lead_time])
+        uniform = _uniform(batch, options.seed, domain).to(options.device)
         places = np.array([leads[int(lead)] for lead in batch.lead_time])
-        truth, uniform = verifiable(batch, task.target_channels), _uniform(batch, seed, domain)
+        batch = moved(batch, options.device)
+        truth = verifiable(batch, task.target_channels)
         for size, counted in tallies.items():
             some = batch._replace(ensemble=batch.ensemble[:, :size])
             for name, model in models.items():
-                counted[name].add(rows, places, model(some), truth, uniform)
+                if counted[name].missing:
+                    continue  # it will be left out
+                forecast = model(some)
+                counted[name].add(rows, places, forecast, truth, uniform)
+                if size == everyone and name in written:
+                    # Scores of single cells do not ask which member has which value.
+                    values = member_values(forecast, task, everyone, options.levels)
+                    written[name].add(rows, places, values, truth, uniform, drawn=isinstance(forecast, Ensemble))
         if mesh.first:
             progress.show(int(rows[-1]) + 1)
     init_times, lead_times = (mesh.sum(times) // mesh.tiles).numpy()  # every tile of a forecast knows its times
@@ -91,15 +122,27 @@ def score_models(
     if oracle is not None:
         ceiling = Tally(ORACLE, *shape, bins=oracle.members + 1)
         rows_of = {key: row for row, key in enumerate(zip(init_times.tolist(), lead_times.tolist(), strict=True))}
-        for _, batch in _share(oracle, batch_size, mesh):
-            _add_oracle(ceiling, batch, oracle.task, rows_of, leads, seed, domain)
+        for _, batch in _share(oracle, options.batch_size, mesh):
+            _add_oracle(ceiling, batch, oracle.task, rows_of, leads, options, domain)
         ceiling = _merged(ceiling, mesh, domain)
     merged = {
         size: {name: _merged(tally, mesh, domain) for name, tally in counted.items()}
         for size, counted in tallies.items()
     }
-    by_size = {size: merged[size] for size in sorted(sizes)}
-    return Scoreboard(task, forecasts.grid, regions, init_times, lead_times, merged[everyone], ceiling, seed, by_size)
+    optional = [name for name in models if name in options.optional]
+    lost = {name: n for name in optional if (n := sum(counted[name].missing for counted in merged.values()))}
+    merged = {size: {n: tally for n, tally in counted.items() if n not in lost} for size, counted in merged.items()}
+    return Scoreboard(
+        task, forecasts.grid, regions, init_times, lead_times, merged[everyone], ceiling, options.seed,
+        by_size={size: merged[size] for size in sorted(options.sizes)},
+        written={name: _merged(tally, mesh, domain) for name, tally in written.items()},
+        lost=lost,
+    )  # fmt: skip
+
+
+def moved(batch: Sample, device: torch.device | str) -> Sample:
+    """Return a batch on `device`."""
+    return Sample(*(tensor.to(device, non_blocking=True) for tensor in batch))
 
 
 def _share(forecasts: Forecasts, batch_size: int, mesh: Mesh) -> Iterator[tuple[np.ndarray, Sample]]:
@@ -123,7 +166,7 @@ def _add_oracle(
     task: Task,
     rows_of: Mapping[tuple[int, int], int],
     leads: Mapping[int, int],
-    seed: int,
+    options: Options,
     domain: Domain,
 ) -> None:
     """Count the forecasts of a batch of the oracle that are among those that are scored."""
@@ -134,9 +177,9 @@ def _add_oracle(
     batch = Sample(*(tensor[shared] for tensor in batch))
     rows = np.array([rows_of[keys[k]] for k in shared])
     places = np.array([leads[int(lead)] for lead in batch.lead_time])
-    tally.add(
-        rows, places, Raw(task, domain)(batch), verifiable(batch, task.target_channels), _uniform(batch, seed, domain)
-    )
+    uniform = _uniform(batch, options.seed, domain).to(options.device)
+    batch = moved(batch, options.device)
+    tally.add(rows, places, Raw(task, domain)(batch), verifiable(batch, task.target_channels), uniform)
 
 
 def _uniform(batch: Sample, seed: int, domain: Domain) -> Tensor:

@@ -16,23 +16,26 @@ from models.distribution import Distribution, Ensemble
 STATISTICS = ("crps", "crps_fair", "error", "squared_error", "expected_squared_error")
 
 
-def cell_statistics(distribution: Distribution, truth: Tensor) -> dict[str, Tensor]:
-    """Return each of `STATISTICS` for every element of `truth`, in its shape."""
+def cell_statistics(distribution: Distribution, truth: Tensor, drawn: bool = True) -> dict[str, Tensor]:
+    """Return each of `STATISTICS` for every element of `truth`, in its shape; for `drawn` see
+    `expected_squared_error`.
+    """
     error = distribution.mean - truth
     return {
         "crps": distribution.crps(truth),
         "crps_fair": distribution.crps(truth, fair=True),
         "error": error,
         "squared_error": error.square(),
-        "expected_squared_error": torch.where(truth.isnan(), truth, expected_squared_error(distribution)),
+        "expected_squared_error": torch.where(truth.isnan(), truth, expected_squared_error(distribution, drawn)),
     }
 
 
-def expected_squared_error(distribution: Distribution) -> Tensor:
-    """Squared error that the mean would have on average if the truth were drawn from the distribution.
+def expected_squared_error(distribution: Distribution, drawn: bool = True) -> Tensor:
+    """Return the squared error that the mean has on average if the truth is drawn from the distribution.
 
-    The variance; for M exchangeable members (M + 1)/M times their unbiased variance, because the mean of a
-    few members is itself uncertain (Fortin et al. 2014, doi:10.1175/JHM-D-14-0008.1).
+    This is the variance; for M members that are draws it is (M + 1)/M times their unbiased variance, because the
+    mean of a few draws is uncertain itself (Fortin et al. 2014, doi:10.1175/JHM-D-14-0008.1). Members that are
+    quantiles of a distribution are not `drawn`: their mean is that of the distribution, and the factor is 1.
     """
     variance = distribution.std.square()
     if not isinstance(distribution, Ensemble):
@@ -40,7 +43,7 @@ def expected_squared_error(distribution: Distribution) -> Tensor:
     M = len(distribution.members)
     if M < 2:
         raise InputError("an ensemble of one member has no spread to score; give at least two members")
-    return variance * ((M + 1) / M)
+    return variance * ((M + 1) / M) if drawn else variance
 
 
 def histogram_bins(distribution: Distribution, default: int) -> int:

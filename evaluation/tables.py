@@ -8,7 +8,6 @@ from html import escape
 from typing import Any
 
 from data_pipeline.task import Variable
-from evaluation.pictures import best_model
 
 NAMES = {
     "2t": "2 m temperature", "t": "temperature", "z": "geopotential", "u": "eastward wind",
@@ -18,8 +17,23 @@ NAMES = {
     "cp": "convective precipitation", "tcc": "total cloud cover", "tcw": "total column water",
     "tcwv": "total column water vapour",
 }  # fmt: skip
-SKILLS = {"vs raw": "skill_vs_raw", "vs EMOS": "skill_vs_emos", "vs climatology": "skill_vs_climatology"}
-BESIDE = {"vs raw": "raw", "vs EMOS": "emos", "vs climatology": "climatology"}
+SKILLS = {
+    "vs raw, fair": ("raw", "skill_vs_raw_fair"),
+    "vs raw, plain": ("raw", "skill_vs_raw"),
+    "vs EMOS, fair": ("emos", "skill_vs_emos_fair"),
+    "vs climatology, fair": ("climatology", "skill_vs_climatology_fair"),
+}
+"""Columns of skill: the reference, and the key of the score."""
+CAPTURED = {"captured, fair": "captured_fair", "captured, plain": "captured"}
+BESIDE = "crps_minus_distribution"
+INVALID = "†"
+"""Marks models whose members are not made independently of each other: their fair CRPS is not valid."""
+COLUMNS = (
+    "model", "CRPS", "fair", "vs raw, fair [95 %]", "plain", "vs EMOS, fair [95 %]", "captured", "plain",
+    "spread/error", "members",
+)  # fmt: skip
+WIDTHS = ("<12", ">8", ">8", ">2", "<24", "<9", "<24", ">8", ">8", ">14", ">9")
+"""Of the table for a terminal: `captured` is the fair one; `members` is spread/error of the members as written."""
 CLAIM = {True: "yes", False: "no"}
 VERDICT = {True: "yes", False: "no", None: "too few starts to tell"}
 
@@ -70,23 +84,21 @@ def end(value: float) -> str:
 
 def html_table(scores: Mapping[str, Any]) -> str:
     """Return the table of all models for the page; columns without any value are left out."""
-    columns = ["CRPS", *SKILLS, "captured", "RMSE", "bias", "spread / error"]
-    for column in ("vs EMOS", "vs climatology"):
-        if scores["models"]["raw"][SKILLS[column]] is None:
-            columns.remove(column)
+    columns = ["CRPS", "fair CRPS", *SKILLS, *CAPTURED, "RMSE", "bias", "spread / error"]
+    columns = [c for c in columns if c not in SKILLS or scores["models"]["raw"][SKILLS[c][1]] is not None]
     if scores["oracle"] is None:
-        columns.remove("captured")
+        columns = [column for column in columns if column not in CAPTURED]
     rows = {name: _cells(name, model, scores) for name, model in scores["models"].items()}
     if oracle := scores["oracle"]:
         rows["oracle"] = {
-            "CRPS": amount(oracle["crps"], scores),
-            "captured": "100 %",
+            "CRPS": amount(oracle["crps_plain"], scores),
+            "fair CRPS": amount(oracle["crps"], scores),
+            **dict.fromkeys(CAPTURED, "100 %"),
             "spread / error": ratio(oracle["spread_skill"]),
         }
-    best = best_model(scores)
     head = "".join(f"<th scope='col'>{column}</th>" for column in ["model", *columns])
     body = "".join(
-        f"<tr{' class=best' if name == best else ''}><th scope='row'>{escape(name)}</th>"
+        f"<tr{' class=best' if name == scores['best']['model'] else ''}><th scope='row'>{escape(name)}</th>"
         + "".join(f"<td>{cells.get(column, '–')}</td>" for column in columns)
         + "</tr>"
         for name, cells in rows.items()
@@ -94,21 +106,90 @@ def html_table(scores: Mapping[str, Any]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def members_table(scores: Mapping[str, Any]) -> str:
+    """Return, for the page, the table of the members that `correct` writes; empty where there are none."""
+    rows = [
+        (name, model["crps"], model["spread_skill"], members)
+        for name, model in scores["models"].items()
+        if (members := model["members"])
+    ]
+    columns = [
+        "model", "CRPS of the distribution", "CRPS of its members", "difference", "vs raw members",
+        "spread / error of the distribution", "spread / error of its members",
+    ]  # fmt: skip
+
+    def show(value: float) -> str:
+        return amount(value, scores, sign=True)
+
+    body = "".join(
+        f"<tr><th scope='row'>{escape(name)}</th>"
+        f"<td>{amount(crps, scores)}</td><td>{amount(members['crps'], scores)}</td>"
+        f"<td>{_cell(show(members[BESIDE]), members['ci95'][BESIDE], show)}</td>"
+        f"<td>{_cell(percent(members['skill_vs_raw'], sign=True), members['ci95']['skill_vs_raw'], end)}</td>"
+        f"<td>{ratio(spread)}</td><td>{ratio(members['spread_skill'])}</td></tr>"
+        for name, crps, spread, members in rows
+    )
+    head = "".join(f"<th scope='col'>{column}</th>" for column in columns)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
+
+
 def plain_table(scores: Mapping[str, Any]) -> str:
     """Return the small table for a terminal."""
-    rows = [("model", "CRPS", "vs raw [95 %]", "vs EMOS [95 %]", "captured", "spread/error")]
+    rows = [COLUMNS]
     for name, model in scores["models"].items():
-        skills = _plain(model, "skill_vs_raw"), _plain(model, "skill_vs_emos")
-        crps, captured = amount(model["crps"], scores), percent(model["captured"])
-        rows.append((name, crps, *skills, captured, ratio(model["spread_skill"])))
+        written = model["members"]
+        rows.append(
+            (
+                name, amount(model["crps"], scores), fair_amount(model, scores), _plain(model, "skill_vs_raw_fair"),
+                percent(model["skill_vs_raw"], sign=True), _plain(model, "skill_vs_emos_fair"),
+                _valid(model, "captured_fair")[0], percent(model["captured"]), ratio(model["spread_skill"]),
+                ratio(written["spread_skill"]) if written else "",
+            )
+        )  # fmt: skip
     if oracle := scores["oracle"]:
-        crps, spread = amount(oracle["crps"], scores), ratio(oracle["spread_skill"])
-        rows.append(("oracle", crps, "", "", "100 %", spread))
+        crps = amount(oracle["crps_plain"], scores), amount(oracle["crps"], scores)
+        rows.append(("oracle", *crps, "", "", "", "100 %", "100 %", ratio(oracle["spread_skill"]), ""))
     where = f"{scores['split']} {years(scores)}, {scores['n_dates']} starts"
     lines = [f"{subject(scores)}: {where}; CRPS in {scores['units']}"]
-    for name, crps, raw, emos, captured, spread in rows:
-        lines.append(f"{name:<14}{crps:>9}  {raw:<22}{emos:<22}{captured:>9}{spread:>14}")
-    return "\n".join([*lines, *_plain_sizes(scores), *(f"warning: {text}" for text in scores["warnings"])])
+    lines += ["".join(map(format, (*cells[:3], "", *cells[3:]), WIDTHS)).rstrip() for cells in rows]
+    return "\n".join([*lines, *_footnotes(scores), *_plain_sizes(scores), *warnings(scores)])
+
+
+def fair_amount(model: Mapping[str, Any], scores: Mapping[str, Any]) -> str:
+    """Return the fair CRPS of a model, with a mark where it is not valid."""
+    return amount(model["crps_fair"], scores) + ("" if model["crps_fair_valid"] else INVALID)
+
+
+def interacting(scores: Mapping[str, Any]) -> str:
+    """Return the footnote on models whose fair CRPS is not valid; empty where there are none."""
+    names = ", ".join(name for name, model in scores["models"].items() if not model["crps_fair_valid"])
+    return (
+        f"{INVALID} the members of {names} are not made independently of each other: their fair CRPS can be lower "
+        "than that of any honest forecast, so that plain scores stand in its place"
+        if names
+        else ""
+    )
+
+
+def left_out(scores: Mapping[str, Any]) -> str:
+    """Return how many cells and forecasts were left out, in words; empty where none was."""
+    found, parts = scores["left_out"], []
+    if found["cells"]:
+        parts.append(f"{found['cells']:,} of {found['of']:,} cells have no analysis or lack a member")
+    if found["forecasts"]:
+        parts.append(f"{found['forecasts']:,} forecasts have no analysis or lack an input")
+    if (oracle := scores["oracle"]) and (without := scores["n_forecasts"] - oracle["n_forecasts"]):
+        parts.append(f"{without:,} of {scores['n_forecasts']:,} forecasts have no oracle and do not count for captured")
+    return "left out: " + "; ".join(parts) if parts else ""
+
+
+def warnings(scores: Mapping[str, Any]) -> list[str]:
+    """Return a line for each warning."""
+    return [f"warning: {text}" for text in scores["warnings"]]
+
+
+def _footnotes(scores: Mapping[str, Any]) -> list[str]:
+    return [text for text in (interacting(scores), left_out(scores)) if text]
 
 
 def size_table(scores: Mapping[str, Any]) -> str:
@@ -171,16 +252,26 @@ def _row(cells: Iterable[str], width: int) -> str:
 def _cells(name: str, model: Mapping[str, Any], scores: Mapping[str, Any]) -> dict[str, str]:
     cells = {
         "CRPS": _cell(amount(model["crps"], scores), model["ci95"]["crps"], lambda v: amount(v, scores)),
+        "fair CRPS": fair_amount(model, scores),
         "RMSE": amount(model["rmse"], scores),
         "bias": amount(model["bias"], scores, sign=True),
         "spread / error": ratio(model["spread_skill"]),
     }
-    for column, key in SKILLS.items():
-        if BESIDE[column] != name:
-            cells[column] = _cell(percent(model[key], sign=True), model["ci95"][key], end)
+    for column, (reference, key) in SKILLS.items():
+        if reference != name:
+            text, interval = _valid(model, key, sign=True)
+            cells[column] = _cell(text, interval, end)
     if name not in ("raw", "climatology"):
-        cells["captured"] = _cell(percent(model["captured"]), model["ci95"]["captured"], end)
+        cells |= {column: _cell(*_valid(model, key), end) for column, key in CAPTURED.items()}
     return cells
+
+
+def _valid(model: Mapping[str, Any], key: str, sign: bool = False) -> tuple[str, list[float] | None]:
+    """Return a score in per cent and its interval; the plain one with a mark where the fair one is not valid."""
+    mark = ""
+    if key.endswith("_fair") and not model["crps_fair_valid"]:
+        key, mark = key.removesuffix("_fair"), INVALID
+    return percent(model[key], sign=sign) + mark, model["ci95"][key]
 
 
 def _cell(text: str, interval: list[float] | None, show: Callable[[float], str]) -> str:
@@ -190,9 +281,8 @@ def _cell(text: str, interval: list[float] | None, show: Callable[[float], str])
 
 
 def _plain(model: Mapping[str, Any], key: str) -> str:
-    interval = model["ci95"][key]
-    ends = f" [{end(interval[0])}, {end(interval[1])}]" if interval else ""
-    return percent(model[key], sign=True) + ends
+    text, interval = _valid(model, key, sign=True)
+    return text + (f" [{end(interval[0])}, {end(interval[1])}]" if interval else "")
 
 
 def _minus(text: str) -> str:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
@@ -125,3 +126,29 @@ def test_a_model_must_not_choose_its_cells():
     truth[0, 0, 3, 2] = math.nan
     tally.add(*arguments, truth, torch.zeros_like(truth))
     assert tally.per_cell["crps"].weight.sum() == 19
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations for which a program must wait for its device."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero):
+            self.found.append(function)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("law", [Ensemble, lambda members: Normal(members.mean(0), members.std(0))])
+def test_a_batch_is_counted_without_waiting_for_the_device(law, monkeypatch):
+    """All sums leave the device by one transfer."""
+    transfers = []
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: transfers.append(tensor.shape) or tensor)
+    ensemble, truth, uniform = batch()
+    tally = Tally("m", 6, 2, 2, region_weights(GRID), 4)
+    with Waits() as waits:
+        tally.add(np.arange(6), np.array([0, 1, 1, 0, 1, 1]), law(ensemble.members), truth, uniform)
+    assert waits.found == []
+    assert len(transfers) == 1

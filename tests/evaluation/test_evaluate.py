@@ -4,17 +4,15 @@ import json
 import re
 import signal
 import sys
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import xarray as xr
+from memory_archive import GRID, MemoryArchive, overrides
 
 from conf import build
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.grid import Grid
 from data_pipeline.task import Task, Variable
 from evaluation import evaluate, report
 from evaluation.aggregation import region_weights
@@ -24,76 +22,6 @@ from models.corrector import Corrector
 from models.distribution import Normal
 from models.raw import Raw
 from models.spatial.domain import Domain
-
-GRID = Grid.regular(7, 12)
-
-
-class MemoryFields:
-    """Values (start, lead, member, H, W), of which every variable is a copy."""
-
-    grid = GRID
-
-    def __init__(self, values, init_times, variables, lead_times):
-        self.values = values[:, [{24: 0, 48: 1}.get(lead, 0) for lead in lead_times]]
-        self.init_times, self.variables, self.lead_times = init_times, tuple(variables), tuple(lead_times)
-        self.numbers = tuple(range(values.shape[2]))
-
-    def read(self, init, lead, out, rows=slice(None), members=None):
-        chosen = list(range(len(self.numbers)) if members is None else members)
-        out[:] = self.values[init, lead, chosen][:, None, rows]
-
-
-class MemoryArchive:
-    """An archive of 2014 to 2016; the raw ensemble is 1 K too cold and half as wide as its errors."""
-
-    fingerprint = "0123"
-    moments = None
-
-    def __init__(self, members=5, oracle_years=(2016,)):
-        self.rng = np.random.default_rng(0)
-        days = np.concatenate([np.datetime64(f"{year}-01-05", "D") + 15 * np.arange(20) for year in (2014, 2015, 2016)])
-        self.starts = days.astype("datetime64[s]")
-        H, W = GRID.shape
-        lead = np.array([24, 48])[None, :, None, None]
-        shape = (len(days), 2, H, W)
-        self.signal = 280 + 5 * self.rng.normal(size=shape) + 0 * lead
-        self.truth = self.signal + self.rng.normal(size=shape)
-        self.raw = self.signal[:, :, None] - 1 + 0.5 * self.rng.normal(size=(len(days), 2, members, H, W))
-        self.oracle_years, self.members = oracle_years, members
-
-    def refuse(self, years, moments):
-        pass
-
-    def ensemble_fields(self, variables, lead_times):
-        return MemoryFields(self.raw, self.starts, variables, lead_times)
-
-    def analysis_fields(self, variables):
-        times = (self.starts[:, None] + np.array([24, 48], "timedelta64[h]")).ravel()
-        return MemoryFields(self.truth.reshape(-1, 1, 1, *GRID.shape), times, variables, (0,))
-
-    @cached_property
-    def static(self):
-        field = np.broadcast_to(np.arange(12) % 2, GRID.shape).astype(np.float32)
-        space = {"latitude": list(GRID.latitudes), "longitude": list(GRID.longitudes)}
-        return xr.Dataset(dict.fromkeys(("lsm", "z"), (("latitude", "longitude"), field)), space)
-
-    @cached_property
-    def oracle(self):
-        if not self.oracle_years:
-            return None
-        mine = np.isin(self.starts.astype("datetime64[Y]").astype(int) + 1970, self.oracle_years)
-        draws = self.rng.normal(size=(mine.sum(), 2, 8, *GRID.shape))
-        members, starts = self.signal[mine][:, :, None] + draws, self.starts[mine]
-        other = MemoryArchive.__new__(MemoryArchive)
-        other.__dict__ |= {"starts": self.starts, "truth": self.truth}
-        other.ensemble_fields = lambda *wanted: MemoryFields(members, starts, *wanted)
-        other.static = self.static
-        return other
-
-
-def overrides(run_dir, *more):
-    years = ["data.split.train=[2014,2014]", "data.split.val=[2015,2015]", "data.split.test=[2016,2016]"]
-    return [f"run_dir={run_dir}", "task.inputs=[2t,msl]", *years, *more]
 
 
 @pytest.fixture
@@ -203,15 +131,147 @@ def test_without_training_years_there_is_no_climatology(archive, emos, deepweath
     monkeypatch.setattr(report, "draw_pictures", lambda *_: {})
     deepweather(tmp_path / "a", f"correctors={{emos: {emos}}}", "data.split.train=[1990,1991]")
     out = capsys.readouterr().out
-    assert "no climatology: no forecast is valid in 1990-1991" in out
-    assert "warning: climatology is not scored" in out
+    assert (warning := "climatology is left out: no forecast is valid in the training years 1990-1991") in out
     scores = json.loads((tmp_path / "a/scores.json").read_text())
     assert list(scores["models"]) == ["raw", "emos"]
+    assert scores["warnings"] == [warning]
     assert scores["models"]["emos"]["skill_vs_climatology"] is None
-    assert "vs climatology</th>" not in (tmp_path / "a/report.html").read_text()
+    page = (tmp_path / "a/report.html").read_text()
+    assert "vs climatology" not in page
+    assert warning in page
     with pytest.raises(SystemExit):
         deepweather(tmp_path / "b", "data.split.train=[1990,1991]")
-    assert capsys.readouterr().err.startswith("error: there is nothing to compare the raw ensemble with")
+    assert capsys.readouterr().err.startswith("error: there is nothing to compare the raw ensemble with (climatology")
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    monkeypatch.setattr(report, "draw_pictures", lambda *_: {})
+
+
+def scored(run_dir):
+    return json.loads((run_dir / "scores.json").read_text())
+
+
+def test_climatology_is_not_scored_on_years_that_it_was_fitted_on(archive, deepweather, tmp_path, capsys):
+    """As a reference it would know the answer: skill against it would be too low without a word."""
+    with pytest.raises(SystemExit) as left:
+        deepweather(tmp_path, "split=train")
+    assert left.value.code == 2
+    assert "1 of the 1 scored years are among its training years 2014-2014" in capsys.readouterr().err
+
+
+def test_climatology_can_be_left_out(archive, emos, deepweather, no_pictures, tmp_path, capsys):
+    deepweather(tmp_path, f"correctors={{emos: {emos}}}", "references=[raw]")
+    scores = scored(tmp_path)
+    assert list(scores["models"]) == ["raw", "emos"]
+    assert scores["warnings"] == []
+    assert "fitting climatology" not in (out := capsys.readouterr().out)
+    assert not re.search("^climatology", out, re.MULTILINE)
+
+
+def test_climatology_of_too_few_cases_is_left_out(archive, emos, deepweather, no_pictures, tmp_path, capsys):
+    """Nineteen cases for ten coefficients; the others are scored, and without it there is nothing to score."""
+    archive.starts[0] = np.datetime64("2013-06-01")
+    deepweather(tmp_path, f"correctors={{emos: {emos}}}")
+    scores = scored(tmp_path)
+    assert list(scores["models"]) == ["raw", "emos"]
+    (warning,) = scores["warnings"]
+    points = 20 * GRID.shape[0] * GRID.shape[1]
+    assert re.fullmatch(
+        r"climatology is left out: it gives no number at (\d+) points .* fitted on 19 cases for each lead time, of 1 "
+        r"year \(2014\), and a cell needs at least 20",
+        warning,
+    )
+    assert int(re.search(r"at (\d+) points", warning)[1]) <= points
+    assert f"warning: {warning}" in capsys.readouterr().out
+    assert warning in (tmp_path / "report.html").read_text()
+    with pytest.raises(SystemExit) as left:
+        deepweather(tmp_path / "alone")
+    assert left.value.code == 2
+    assert "with (climatology is left out: it gives no number" in capsys.readouterr().err
+
+
+def test_climatology_of_other_years_than_the_correctors_is_said(archive, emos, deepweather, no_pictures, tmp_path):
+    other = Corrector.load(emos)
+    other.provenance |= {"train_years": [1998, 2013]}
+    other.save(tmp_path / "other.safetensors")
+    deepweather(tmp_path, f"correctors={{emos: {emos}, old: {tmp_path}/other.safetensors}}")
+    assert scored(tmp_path)["warnings"] == [
+        "climatology was fitted on 1 year (2014), old on 16 years (1998–2013): their skill against climatology is "
+        "partly due to other training years"
+    ]
+
+
+def test_the_name_emos_is_kept_for_an_emos_that_was_fitted(archive, emos, deepweather, no_pictures, tmp_path, capsys):
+    corrector = Corrector.load(emos)
+    provenance = corrector.provenance
+    other = Corrector(corrector.task, GRID, {"_target_": "models.raw.Raw"}, corrector.static, provenance)
+    other.save(tmp_path / "raw.safetensors")
+    for cells, of in ((84, 84), (3, 84)):
+        corrector.provenance = provenance | {"unfitted": {"cells": cells, "of": of}}
+        corrector.save(tmp_path / f"{cells}.safetensors")
+    for file, sentence in (
+        ("raw", "holds the model Raw; the name emos is kept"),
+        ("84", "was fitted in none of its 84"),
+    ):
+        with pytest.raises(SystemExit) as left:
+            deepweather(tmp_path / "refused", f"correctors={{emos: {tmp_path}/{file}.safetensors}}")
+        assert left.value.code == 2
+        assert capsys.readouterr().err.startswith(f"error: correctors.emos: {tmp_path}/{file}.safetensors {sentence}")
+    deepweather(tmp_path / "some", f"correctors={{emos: {tmp_path}/3.safetensors, mine: {tmp_path}/raw.safetensors}}")
+    warning = "emos was not fitted in 3 of 84 cells, where it gives the raw mean and spread"
+    assert scored(tmp_path / "some")["warnings"] == [warning]
+    assert warning in (tmp_path / "some/report.html").read_text()
+
+
+def test_what_is_not_scored_is_counted(archive, emos, deepweather, no_pictures, tmp_path, capsys):
+    """Two cells without analysis, one of them in another year; one without a member; one start without analysis."""
+    archive.truth = archive.truth.copy()
+    test = np.flatnonzero(archive.starts.astype("datetime64[Y]").astype(int) == 46)
+    archive.truth[test[3], 1, 2, 5] = archive.truth[0, 1, 1, 1] = np.nan
+    archive.raw[test[4], 1, 2, 6, 7] = np.nan
+    archive.unverified = [(test[9], 1)]
+    deepweather(tmp_path, f"correctors={{emos: {emos}}}")
+    scores = scored(tmp_path)
+    assert scores["left_out"] == {"cells": 2, "of": 19 * 7 * 12, "forecasts": 1}
+    assert scores["oracle"]["n_forecasts"] == 19
+    sentence = (
+        "left out: 2 of 1,596 cells have no analysis or lack a member; 1 forecasts have no analysis or lack an input"
+    )
+    assert sentence in capsys.readouterr().out
+    assert sentence in (tmp_path / "report.html").read_text()
+
+
+class SeenError(Exception):
+    """All that a test wanted to see has been seen."""
+
+
+def test_the_device_is_that_of_models_and_batches(archive, emos, deepweather, tmp_path, monkeypatch):
+    """The device `meta` computes nothing, but shows what is moved to it."""
+    asked, models = [], []
+
+    def device_of(option, ranks):
+        asked.append((option, ranks))
+        return torch.device("meta")
+
+    def call(corrector, sample):
+        models.append({tensor.device.type for tensor in (*corrector.buffers(), *sample)})
+        raise SeenError
+
+    monkeypatch.setattr(evaluate, "device_of", device_of)
+    monkeypatch.setattr(Corrector, "forward", call)
+    with pytest.raises(SeenError):
+        deepweather(tmp_path, f"correctors={{emos: {emos}}}", "references=[raw]", "device=gpu")
+    assert asked == [("gpu", 1)]
+    assert models == [{"meta"}]
+
+
+def test_results_do_not_depend_on_the_device_option(archive, emos, deepweather, no_pictures, tmp_path, capsys):
+    correctors = f"correctors={{emos: {emos}}}"
+    deepweather(tmp_path, correctors, "device=cpu")
+    deepweather(tmp_path, correctors, "device=auto")
+    assert "nothing was done" in capsys.readouterr().out
 
 
 def test_several_targets_get_a_folder_each(archive, deepweather, tmp_path, monkeypatch):
@@ -246,13 +306,13 @@ def test_land_of_another_grid_is_not_used(archive):
     assert evaluate.land_share(archive, data) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": 0, "inputs": {}}', '{"format": 1, "inputs": {"data": "other"}}'])
+@pytest.mark.parametrize("text", ["", "{", '{"format": 1, "inputs": {}}', '{"format": 2, "inputs": {"data": "other"}}'])
 def test_what_is_not_finished_is_made_again(tmp_path, text):
     (tmp_path / "scores.json").write_text(text)
     (tmp_path / "report.html").write_text("")
     assert finished([tmp_path], {}) is None
-    (tmp_path / "scores.json").write_text('{"format": 1, "inputs": {}}')
-    assert finished([tmp_path], {}) == [{"format": 1, "inputs": {}}]
+    (tmp_path / "scores.json").write_text('{"format": 2, "inputs": {}}')
+    assert finished([tmp_path], {}) == [{"format": 2, "inputs": {}}]
     (tmp_path / "report.html").unlink()
     assert finished([tmp_path], {}) is None
 
@@ -273,6 +333,11 @@ def test_folders_are_named_by_target():
         ("correctors={emos: nowhere}", "there is no corrector nowhere"),
         ("split=tets", "there is no split 'tets'"),
         ("sizes=5", "sizes must be two or more different numbers of members, each at least 2"),
+        ("references=[emos]", "references must be a list of raw and climatology, such as [raw], got ['emos']"),
+        ("references=raw", "references must be a list of raw and climatology, such as [raw], got 'raw'"),
+        ("best=unet", "best must be the name of a corrector of this command (there are none), or null"),
+        ("levels=median", "levels must be one of hazen, weibull, got 'median'"),
+        ("device=tpu", "device must be one of auto, cpu, gpu, got 'tpu'"),
         ("sizes=[2,50]", "sizes has 50, the forecasts have 5 members"),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.guard import check_comparison, check_corrector, check_name, check_sizes, training_size
+from evaluation.guard import check_comparison, check_corrector, check_name, check_sizes, device_of, training_size
 from models.corrector import Corrector
 
 GRID = Grid.regular(5, 8)
@@ -72,10 +72,10 @@ def test_sizes_have_something_to_be_compared_with():
 
 
 def test_the_raw_ensemble_alone_is_no_comparison():
-    check_comparison(["raw", "climatology"], range(1998, 2014))
-    check_comparison(["raw", "emos"], range(1998, 2014))
-    with pytest.raises(InputError, match=r"no forecast is valid in the training years 1998-2013, .*; give correctors"):
-        check_comparison(["raw"], range(1998, 2014))
+    check_comparison(["raw", "climatology"], [])
+    check_comparison(["raw", "emos"], ["climatology is left out: x"])
+    with pytest.raises(InputError, match=r"raw ensemble with \(climatology is left out: x\); give correctors"):
+        check_comparison(["raw"], ["climatology is left out: x"])
 
 
 def test_more_members_than_there_are_cannot_be_scored():
@@ -83,3 +83,20 @@ def test_more_members_than_there_are_cannot_be_scored():
     check_sizes((5, 10), 10)
     with pytest.raises(InputError, match=r"^sizes has 50, the forecasts have 10 members; leave out what is more"):
         check_sizes((5, 50), 10)
+
+
+@pytest.mark.parametrize(
+    ("option", "ranks", "gpu", "expected"),
+    [
+        ("cpu", 1, True, "cpu"), ("auto", 1, True, "cuda"), ("auto", 1, False, "cpu"), ("auto", 2, True, "cpu"),
+        ("gpu", 1, True, "cuda"), ("gpu", 1, False, "device=gpu, but PyTorch finds no GPU"),
+        ("gpu", 4, True, "device=gpu is for one process, and mesh has 4"),
+    ],
+)  # fmt: skip
+def test_the_device(option, ranks, gpu, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    if "=" in expected:
+        with pytest.raises(InputError, match=f"^{expected}.*;? take "):
+            device_of(option, ranks)
+    else:
+        assert device_of(option, ranks).type == expected

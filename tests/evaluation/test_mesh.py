@@ -21,7 +21,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
 from evaluation.evaluate import example_of, run
-from evaluation.scoring import score_models
+from evaluation.scoring import Options, score_models
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.raw import Raw
@@ -77,10 +77,8 @@ def scored(mesh, data, oracle, land):
     emos = Corrector(TASK, domain, {"_target_": "models.emos.EMOS"}, data.static).double().eval()
     models = {"raw": Raw(TASK, domain), "normal": normal, "emos": emos}
     part = Part(data, domain)
-    board = score_models(
-        models, part, region_weights(GRID, land), oracle and Part(oracle, domain),
-        batch_size=2, seed=3, mesh=mesh, sizes=(2, 3, 5),
-    )  # fmt: skip
+    options = Options(batch_size=2, seed=3, sizes=(2, 3, 5), written=("normal", "emos"))
+    board = score_models(models, part, region_weights(GRID, land), oracle and Part(oracle, domain), options, mesh)
     with torch.no_grad():
         return board, example_of(part[1], 1, models["raw"], models["emos"], domain)
 
@@ -89,6 +87,7 @@ def numbers(board):
     """Everything in a scoreboard, by name."""
     found = {"init_times": board.init_times, "lead_times": board.lead_times}
     some = {f"{name} {size}": tally for size, tallies in board.by_size.items() for name, tally in tallies.items()}
+    some |= {f"{name} as written": tally for name, tally in board.written.items()}
     for name, tally in {**board.tallies, **some, **({"oracle": board.oracle} if board.oracle else {})}.items():
         means = {"histogram": tally.histogram}
         means |= {

@@ -10,14 +10,16 @@ from matplotlib.figure import Figure
 
 from data_pipeline.grid import Grid
 from evaluation.charts import skill_chart
+from evaluation.choice import lowest_crps
 from evaluation.maps import draw_field, map_figure, scale
-from evaluation.pictures import Example, Fields, best_model, draw_pictures
+from evaluation.pictures import Example, Fields, draw_pictures
 from evaluation.report import ALT, headline, page, write_report
 from evaluation.style import INK, inline_svg, model_colours
 from evaluation.tables import amount, html_table, percent, plain_table, subject
 
 GRID = Grid.regular(9, 12)
-COMPARED = ("skill_vs_raw", "skill_vs_emos", "skill_vs_climatology", "captured", "crps_minus_raw")
+FAIR = ("skill_vs_raw", "skill_vs_emos", "skill_vs_climatology", "captured")
+COMPARED = (*FAIR, *(f"{key}_fair" for key in FAIR), "crps_minus_raw")
 
 
 def entry(crps, **values):
@@ -29,7 +31,7 @@ def entry(crps, **values):
         "spread": crps,
         "spread_skill": 0.87,
     }
-    scores |= dict.fromkeys(COMPARED, 0.0) | values
+    scores |= dict.fromkeys(COMPARED, 0.0) | values | {f"{key}_fair": values[key] for key in FAIR if key in values}
     return scores | {"ci95": {key: [scores[key] - 0.01, scores[key] + 0.01] for key in ("crps", *COMPARED)}}
 
 
@@ -37,22 +39,35 @@ def model(crps, **values):
     one = entry(crps, **values)
     regions = {name: entry(crps, **values) for name in ("global", "unweighted", "north", "tropics", "south")}
     by = {"lead": {"48": one}, "region": regions, "season": dict.fromkeys(("DJF", "JJA"), one)}
-    return one | {"crps_unweighted": crps, "rank_histogram": [0.2] * 5, "by": by}
+    beside = {"crps_unweighted": crps, "rank_histogram": [0.2] * 5, "crps_fair_valid": True, "members": None}
+    return one | beside | {"by": by}
+
+
+def as_written(crps):
+    """Scores of the members as written."""
+    own = {"crps": crps, "crps_minus_distribution": 0.004, "skill_vs_raw": 0.25, "spread_skill": 0.83}
+    return own | {"ci95": {key: [value - 0.002, value + 0.002] for key, value in own.items()}}
 
 
 def made_scores():
-    return {
+    scores = {
         "task": "t850", "target": "t@850", "units": "K", "lead_times": [48], "grid": str(GRID),
-        "split": "test", "years": [2016, 2017], "members": 4, "n_dates": 32, "n_forecasts": 32,
-        "warnings": [],
+        "split": "test", "years": [2016, 2017], "members": 4, "levels": "hazen", "n_dates": 32, "n_forecasts": 32,
+        "warnings": [], "left_out": {"cells": 0, "of": 3456, "forecasts": 0},
+        "best": {"model": "unet", "by": "scored years"},
         "models": {
             "raw": model(0.4),
             "climatology": model(1.6, skill_vs_raw=-3.0, captured=-6.0),
             "emos": model(0.32, skill_vs_raw=0.2, captured=0.4),
             "unet": model(0.28, skill_vs_raw=0.3, skill_vs_emos=0.125, captured=0.6),
         },
-        "oracle": {"crps": 0.2, "crps_plain": 0.22, "spread_skill": 1.0, "rank_histogram": [0.2] * 5},
+        "oracle": {
+            "n_forecasts": 32, "crps": 0.2, "crps_plain": 0.22, "spread_skill": 1.0, "rank_histogram": [0.2] * 5,
+        },
     }  # fmt: skip
+    for name in ("emos", "unet"):
+        scores["models"][name]["members"] = as_written(scores["models"][name]["crps"] + 0.004)
+    return scores
 
 
 def made_fields():
@@ -60,7 +75,7 @@ def made_fields():
     maps = {name: rng.random(GRID.shape) for name in ("raw", "climatology", "emos", "unet")}
     start = int(np.datetime64("2016-02-27T00", "s").astype(int))
     example = Example(start, 48, *(280 + rng.random((4, *GRID.shape))))
-    return Fields(GRID, 48, maps, maps, example, rng.random(GRID.shape))
+    return Fields(GRID, 48, maps, maps, maps, example, rng.random(GRID.shape))
 
 
 @pytest.fixture
@@ -139,15 +154,17 @@ def test_without_oracle_land_and_correctors_the_page_has_less(scores, fields, tm
     scores["models"] = {name: scores["models"][name] for name in ("raw", "climatology")}
     for model in scores["models"].values():
         for one in (model, *(e for group in model["by"].values() for e in group.values())):
-            for key in ("captured", "skill_vs_emos"):
+            for key in ("captured", "skill_vs_emos", "captured_fair", "skill_vs_emos_fair"):
                 one[key] = one["ci95"][key] = None
-    assert best_model(scores) == "climatology"
+    assert lowest_crps(scores) == "climatology"
+    scores["best"]["model"] = "climatology"
     write_report(tmp_path, scores, replace(fields, land=None))
     text = (tmp_path / "report.html").read_text()
     assert Links(text).images == len(ALT) - 1
     assert '<section class="wide" hidden>' in text
-    assert "EMOS</th>" not in text
-    assert "captured</th>" not in text
+    assert "vs EMOS" not in text
+    assert ">captured" not in text
+    assert "The members that correct writes" not in text
     assert not (tmp_path / "figures/gain.png").exists()
 
 
@@ -155,10 +172,11 @@ def test_without_climatology_all_pictures_but_no_column(scores, fields):
     del scores["models"]["climatology"]
     for model in scores["models"].values():
         for one in (model, *(e for group in model["by"].values() for e in group.values())):
-            one["skill_vs_climatology"] = one["ci95"]["skill_vs_climatology"] = None
+            for key in ("skill_vs_climatology", "skill_vs_climatology_fair"):
+                one[key] = one["ci95"][key] = None
     assert set(draw_pictures(scores, fields)) == set(ALT)
-    assert "vs climatology</th>" not in html_table(scores)
-    assert "vs EMOS</th>" in html_table(scores)
+    assert "vs climatology" not in html_table(scores)
+    assert "vs EMOS, fair</th>" in html_table(scores)
 
 
 def with_sizes(scores):
@@ -246,18 +264,74 @@ def test_the_globe_is_drawn_from_the_date_line_without_a_gap():
     np.testing.assert_array_equal(values == 1, (np.sin(middle) > 1e-9))
 
 
+def words(html):
+    return re.sub("<[^>]*>", "", html)
+
+
 def test_the_headline_says_what_the_table_says(scores):
-    assert best_model(scores) == "unet"
-    text = re.sub("<[^>]*>", "", headline(scores))
-    assert text == (
-        "unet lowers the CRPS of the raw ensemble by 30.0 % [29.0, 31.0 %] and that of EMOS by 12.5 % "
-        "[11.5, 13.5 %]. That is 60.0 % of what any forecast from the same information could gain."
+    assert lowest_crps(scores) == "unet"
+    assert words(headline(scores)) == (
+        "unet lowers the fair CRPS of the raw ensemble by 30.0 % [29.0, 31.0 %] and that of EMOS by 12.5 % "
+        "[11.5, 13.5 %]. That is 60.0 % of the gain of the oracle, which knows the state around which the members were "
+        "drawn and the equations of nature. Of 2 correctors it has the lowest CRPS on these years. Years that choose a "
+        "model flatter it: name the one that validation years chose as best=NAME."
     )
     for name, crps, skill in (("unet", 0.5, -0.25), ("emos", 0.6, -0.5)):
         scores["models"][name] |= entry(crps, skill_vs_raw=skill, skill_vs_emos=1 / 6, captured=-0.5)
-    text = re.sub("<[^>]*>", "", headline(scores))
-    assert "unet raises the CRPS of the raw ensemble by 25.0 % [24.0, 26.0 %]" in text
+    text = words(headline(scores))
+    assert "unet raises the fair CRPS of the raw ensemble by 25.0 % [24.0, 26.0 %]" in text
     assert "and lowers that of EMOS by 16.7 %" in text
+
+
+def test_a_model_that_was_named_is_shown_without_a_word_of_choice(scores, fields):
+    scores["best"] = {"model": "emos", "by": "option"}
+    text = words(headline(scores))
+    assert text.startswith("emos lowers the fair CRPS of the raw ensemble by 20.0 % [19.0, 21.0 %]. That is 40.0 %")
+    assert "lowest" not in text
+    assert "<tr class=best><th scope='row'>emos</th>" in html_table(scores)
+    assert "Where emos helps" in page(scores, fields, {})
+
+
+def test_a_model_that_validation_years_chose_is_said_to_be(scores):
+    scores["best"]["by"] = "validation years"
+    assert words(headline(scores)).endswith("Of 2 correctors it had the lowest CRPS on the validation years.")
+
+
+def test_members_that_interact_are_compared_by_plain_scores(scores, fields):
+    """The fair CRPS of the U-Net is the lowest, and means nothing: it is neither compared nor chosen by."""
+    unet = scores["models"]["unet"]
+    unet |= {"crps": 0.33, "crps_fair": 0.1, "crps_fair_valid": False, "skill_vs_raw": 0.175, "captured": 0.35}
+    unet["ci95"]["skill_vs_raw"] = [0.165, 0.185]
+    for one in (unet, *unet["by"]["region"].values(), *unet["by"]["season"].values()):
+        for key in FAIR:
+            one[f"{key}_fair"] = one["ci95"][f"{key}_fair"] = None
+    assert lowest_crps(scores) == "emos"
+    scores["best"]["model"] = "unet"
+    text = words(headline(scores))
+    assert text.startswith("unet lowers the plain CRPS of the raw ensemble by 17.5 %")
+    assert "That is 35.0 % of the gain" in text
+    note = "† the members of unet are not made independently of each other: their fair CRPS can be lower than that of"
+    assert note in plain_table(scores)
+    assert note in page(scores, fields, {})
+    (row,) = [line.split() for line in plain_table(scores).splitlines() if line.startswith("unet")]
+    assert row[1:7] == ["0.330", "0.100†", "+17.5", "%†", "[16.5,", "18.5]"]
+    assert row[-6:-2] == ["35.0", "%†", "35.0", "%"]
+    pictures = draw_pictures(scores, fields)
+    assert pictures["improvement"].axes[1].get_xlabel() == "unet: CRPS below raw (%)"
+    assert [text.get_text() for text in pictures["gain"].axes[0].texts] == ["40 %", "35 %"]
+
+
+def test_what_was_left_out_is_counted(scores, fields):
+    assert "left out" not in plain_table(scores)
+    assert "left out" not in page(scores, fields, {})
+    scores["left_out"] = {"cells": 1234, "of": 3456, "forecasts": 2}
+    scores["oracle"]["n_forecasts"] = 16
+    sentence = (
+        "left out: 1,234 of 3,456 cells have no analysis or lack a member; "
+        "2 forecasts have no analysis or lack an input; 16 of 32 forecasts have no oracle and do not count for captured"
+    )
+    assert sentence in plain_table(scores)
+    assert sentence in page(scores, fields, {})
 
 
 def test_tables_hold_every_model(scores):

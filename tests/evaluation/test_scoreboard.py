@@ -69,19 +69,20 @@ def test_the_contract(scores):
     again = json.loads(json.dumps(scores, allow_nan=False))
     assert again == scores
     assert set(scores) == {
-        "task", "target", "units", "lead_times", "grid", "weights", "n_dates", "n_forecasts", "models",
+        "task", "target", "units", "lead_times", "grid", "weights", "n_dates", "n_forecasts", "left_out", "models",
         "pairs", "oracle", "warnings",
     }  # fmt: skip
     assert (scores["task"], scores["target"], scores["units"], scores["n_dates"]) == ("t2m", "2t", "K", 40)
     assert list(scores["models"]) == ["raw", "climatology", "emos", "net"]
     compared = {
         "crps", "skill_vs_raw", "skill_vs_emos", "skill_vs_climatology", "captured", "crps_minus_raw",
-        "crps_minus_emos", "crps_minus_climatology",
+        "crps_minus_emos", "crps_minus_climatology", "skill_vs_raw_fair", "skill_vs_emos_fair",
+        "skill_vs_climatology_fair", "captured_fair",
     }  # fmt: skip
     alone = {"crps_fair", "rmse", "bias", "spread", "spread_skill"}
     for model in scores["models"].values():
         assert set(model) == compared | alone | {
-            "crps_unweighted", "crps_fair_unweighted", "rank_histogram", "ci95", "by",
+            "crps_unweighted", "crps_fair_unweighted", "rank_histogram", "crps_fair_valid", "members", "ci95", "by",
         }  # fmt: skip
         assert set(model["ci95"]) == compared
         assert sum(model["rank_histogram"]) == pytest.approx(1)
@@ -99,7 +100,7 @@ def test_the_contract(scores):
         for groups in model["by"].values():
             for entry in groups.values():
                 assert set(entry) == compared | alone | {"ci95"}
-    assert set(scores["oracle"]) == {"crps", "crps_plain", "spread_skill", "rank_histogram"}
+    assert set(scores["oracle"]) == {"n_forecasts", "crps", "crps_plain", "spread_skill", "rank_histogram"}
 
 
 def test_every_key_is_documented(scores):

@@ -13,7 +13,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
-from evaluation.scoring import score_models
+from evaluation.scoring import Options, score_models
 from evaluation.sizes import Claim, claims_of, ensemble_sizes, gate, judged
 from models.corrector import Corrector, needs
 from models.distribution import Ensemble, Normal
@@ -79,7 +79,7 @@ def draws():
 
 @pytest.fixture(scope="module")
 def board(draws):
-    return score_models(MODELS, draws, REGIONS, sizes=SIZES)
+    return score_models(MODELS, draws, REGIONS, options=Options(sizes=SIZES))
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_better_with_members_is_not_worse(scores):
 def test_a_size_scores_as_an_archive_of_so_many_members(scores, size):
     alone = score_models(MODELS, Draws(size), REGIONS).scores(0)["models"]
     assert list(alone) == list(scores["models"])
-    beside = {"by", "rank_histogram", "crps_unweighted", "crps_fair_unweighted"}
+    beside = {"by", "rank_histogram", "crps_unweighted", "crps_fair_unweighted", "crps_fair_valid", "members"}
     for name, model in alone.items():
         some = scores["models"][name]["by"]["members"][str(size)]
         assert set(some) - {"fewer"} == set(model) - beside
@@ -172,7 +172,7 @@ def test_all_sizes_are_scored_in_the_same_cells():
     data = Draws(20, 4)
     data.mask[1, 0, 2, 3] = False
     data.ensemble[1, 15, 0, 2, 3] = math.nan
-    found = score_models({"raw": Raw(TASK, GRID)}, data, REGIONS, sizes=[10, 5]).by_size
+    found = score_models({"raw": Raw(TASK, GRID)}, data, REGIONS, options=Options(sizes=[10, 5])).by_size
     assert list(found) == [5, 10]
     weights = [found[size]["raw"].per_forecast["crps_fair"].weight for size in (5, 10)]
     assert (weights[0] == weights[1]).all()

@@ -1,0 +1,67 @@
+"""Choice: which corrector the headline and the maps of the report show."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from data_pipeline.errors import InputError
+from models.corrector import Corrector
+from models.protocol import claims
+
+OPTION, VALIDATION, SCORED = "option", "validation years", "scored years"
+"""What chose the corrector."""
+TRAINING = ("train_years", "val_years", "data", "members")
+"""Provenance that two correctors must share for their validation scores to be comparable."""
+
+
+def check_best(best: object, names: Collection[str]) -> None:
+    """Refuse to show in the report what is not among the correctors."""
+    if best is not None and best not in names:
+        known = ", ".join(names) or "there are none"
+        raise InputError(
+            f"best must be the name of a corrector of this command ({known}), or null, so that validation scores "
+            f"choose; got {best!r}"
+        )
+
+
+def choice(best: str | None, correctors: Mapping[str, Corrector], scores: Mapping[str, Any]) -> dict[str, str]:
+    """Return the `model` that is shown and what it was chosen `by`: option, validation years or the scored years."""
+    if best is not None:
+        return {"model": best, "by": OPTION}
+    if validated := lowest_validation(correctors):
+        return {"model": validated, "by": VALIDATION}
+    return {"model": lowest_crps(scores), "by": SCORED}
+
+
+def lowest_validation(correctors: Mapping[str, Corrector]) -> str | None:
+    """Return the corrector with the lowest validation CRPS; None where these are missing or not comparable.
+
+    The validation CRPS is in units of the normalised targets, which depend on the training years and on the data; a
+    `physical` model has no normalisation, and a committee no validation score of its own.
+    """
+    found = {name: corrector.provenance.get("validation_crps") for name, corrector in correctors.items()}
+    alike = {repr([corrector.provenance.get(key) for key in TRAINING]) for corrector in correctors.values()}
+    own = all(
+        "runs" not in corrector.provenance and not claims(corrector.model).physical for corrector in correctors.values()
+    )
+    values = {name: float(value) for name, value in found.items() if value is not None}
+    if len(alike) != 1 or not own or len(values) < len(found):
+        return None
+    return min(values, key=lambda name: values[name])
+
+
+def lowest_crps(scores: Mapping[str, Any]) -> str:
+    """Return the corrector with the lowest CRPS on the scored years, the fair one where it is valid.
+
+    Climatology where there is no corrector. The choice uses the truth of these years: it is for showing, not for
+    telling which model is the best.
+    """
+    models = scores["models"]
+    correctors = [name for name in models if name not in ("raw", "climatology")]
+    return min(correctors or ["climatology"], key=lambda name: models[name][crps_key(models[name])])
+
+
+def crps_key(model: Mapping[str, Any]) -> str:
+    """Return the key of the CRPS by which a model is compared with others: the fair one where it is valid."""
+    return "crps_fair" if model["crps_fair_valid"] else "crps"

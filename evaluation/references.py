@@ -1,0 +1,138 @@
+"""References: the raw ensemble and climatology, which correctors are compared with, and why one is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.errors import InputError
+from data_pipeline.source import Source
+from data_pipeline.task import Task
+from models.corrector import Corrector, reference
+from models.spatial.domain import Domain
+from models.spatial.mesh import Mesh
+
+NAMES = ("raw", "climatology")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The years that climatology is fitted on, and its least number of cases at a lead time; or `why` it is not."""
+
+    years: tuple[int, ...] = ()
+    cases: int = 0
+    why: str = ""
+
+
+def reference_names(option: object) -> tuple[str, ...]:
+    """Return the option `references` with `raw`, which is always scored."""
+    if not isinstance(option, list) or any(name not in NAMES for name in option):
+        raise InputError(f"references must be a list of {' and '.join(NAMES)}, such as [raw], got {option!r}")
+    return tuple(dict.fromkeys(["raw", *option]))
+
+
+def tile_of(
+    domain: Domain, source: Source, task: Task, years: Collection[int], members: int | None = None
+) -> ForecastDataset:
+    """Open the forecasts that are valid in `years` where the own tile of `domain` lies, of the first `members`."""
+    rows, columns = domain.tile
+    return ForecastDataset(source, task, years, members=members, rows=rows, columns=columns)
+
+
+def made(
+    name: str, source: Source, task: Task, years: Collection[int], members: int | None, domain: Domain, mesh: Mesh
+) -> Corrector:
+    """Return the reference `name` for the own tile of `domain`, fitted on `years`."""
+    # Cells are independent, so that all ranks can share the globe, those of the data axis too.
+    shared = mesh.shared(domain.grid)
+    return reference(name, task, shared, partial(tile_of, shared, source, years=years, members=members)).on(domain)
+
+
+def references(
+    wanted: Collection[str],
+    source: Callable[[Collection[int]], Source],
+    task: Task,
+    years: Collection[int],
+    training: Collection[int],
+    members: int | None,
+    domain: Domain,
+    mesh: Mesh,
+) -> tuple[dict[str, Corrector], Fitted]:
+    """Return the `wanted` references by name, of which climatology is fitted on the `training` years if it can be."""
+    found = {"raw": made("raw", source(years), task, years, members, domain, mesh)}
+    if "climatology" not in wanted:
+        return found, Fitted()
+    fitted = cases(source(training), task, years, training)
+    if not fitted.why:
+        mesh.say("fitting climatology on the training years")
+        found["climatology"] = made("climatology", source(training), task, training, members, domain, mesh)
+    return found, fitted
+
+
+def cases(source: Source, task: Task, years: Collection[int], training: Collection[int]) -> Fitted:
+    """Return what there is to fit climatology on, or why it cannot be a reference for the scored `years`."""
+    span = f"{min(training)}-{max(training)}"
+    if shared := set(years) & set(training):
+        return Fitted(why=f"{len(shared)} of the {len(set(years))} scored years are among its training years {span}")
+    valid = valid_times(source, task, training)
+    if not len(valid):
+        return Fitted(why=f"no forecast is valid in the training years {span}")
+    known = np.isin(valid, source.analysis_fields(task.targets).init_times.astype(valid.dtype))
+    number = known.sum(0)
+    if not number.all():
+        lead = task.lead_times[int(number.argmin())]
+        return Fitted(why=f"no forecast of {lead} h that is valid in the training years {span} has an analysis")
+    found = np.unique(valid[known].astype("datetime64[Y]").astype(int) + 1970)
+    return Fitted(tuple(found.tolist()), int(number.min()))
+
+
+def valid_times(source: Source, task: Task, years: Collection[int]) -> np.ndarray:
+    """Return the valid times (starts, lead times) of all forecasts of the targets; NaT where not in `years`."""
+    starts = source.ensemble_fields(task.targets, task.lead_times).init_times.astype("datetime64[s]")
+    valid = starts[:, None] + np.array(task.lead_times, "timedelta64[h]")
+    valid[~np.isin(valid.astype("datetime64[Y]").astype(int) + 1970, list(years))] = np.datetime64("NaT")
+    return valid[~np.isnat(valid).all(1)]
+
+
+def left_out(fitted: Fitted, missing: int = 0) -> list[str]:
+    """Return the warning about a climatology that is no reference, or gives no number at `missing` points."""
+    why = fitted.why
+    if missing:
+        why = (
+            f"it gives no number at {missing} points where there is an analysis; it was fitted on {fitted.cases} cases "
+            f"for each lead time, of {said(fitted.years)}, and a cell needs at least 20"
+        )
+    return [f"climatology is left out: {why}"] if why else []
+
+
+def unequal(fitted: Fitted, correctors: Mapping[str, Corrector]) -> list[str]:
+    """Return a warning for all correctors that were trained on other years than climatology."""
+    others: dict[tuple[int, ...], list[str]] = {}
+    for name, corrector in correctors.items():
+        first, last = corrector.provenance["train_years"]
+        if fitted.years and (span := tuple(range(first, last + 1))) != fitted.years:
+            others.setdefault(span, []).append(name)
+    return [
+        f"climatology was fitted on {said(fitted.years)}, {', '.join(names)} on {said(span)}: their skill against "
+        "climatology is partly due to other training years"
+        for span, names in others.items()
+    ]
+
+
+def unfitted(name: str, corrector: Corrector) -> list[str]:
+    """Return the warning about the cells of a corrector that had too few cases to be fitted."""
+    cells = corrector.provenance.get("unfitted") or {"cells": 0}
+    if not cells["cells"]:
+        return []
+    return [f"{name} was not fitted in {cells['cells']} of {cells['of']} cells, where it gives the raw mean and spread"]
+
+
+def said(years: Sequence[int]) -> str:
+    """Return years in words: `16 years (1998–2013)`."""
+    if len(years) == 1:
+        return f"1 year ({years[0]})"
+    return f"{len(years)} years ({years[0]}–{years[-1]})"

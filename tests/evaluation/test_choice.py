@@ -1,0 +1,62 @@
+"""The corrector that a report shows: named, chosen by validation years, or said to be chosen by the scored years."""
+
+import pytest
+import torch
+
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from evaluation.choice import check_best, choice
+from models.corrector import Corrector
+
+SCORES = {"models": {
+    "raw": {"crps": 0.1, "crps_fair": 0.1, "crps_fair_valid": True},
+    "a": {"crps": 0.5, "crps_fair": 0.5, "crps_fair_valid": True},
+    "b": {"crps": 0.6, "crps_fair": 0.4, "crps_fair_valid": True},
+    "c": {"crps": 0.7, "crps_fair": 0.3, "crps_fair_valid": False},
+}}  # fmt: skip
+GRID = Grid.regular(5, 8)
+TASK = Task("t2m", ["2t"], ["2t"], [48])
+
+
+def corrector(score, model="models.emos.EMOS", **provenance):
+    alike = {"train_years": [1998, 2013], "val_years": [2014, 2015], "data": "x", "members": 10}
+    provenance = alike | ({} if score is None else {"validation_crps": score}) | provenance
+    return Corrector(TASK, GRID, {"_target_": model}, torch.zeros(len(TASK.static_names), 5, 8), provenance)
+
+
+def test_the_named_one_comes_first():
+    correctors = {"a": corrector(0.2), "b": corrector(0.1), "c": corrector(0.3)}
+    assert choice("c", correctors, SCORES) == {"model": "c", "by": "option"}
+
+
+def test_validation_years_choose_and_not_the_scored_ones():
+    correctors = {"a": corrector(0.1), "b": corrector(0.2), "c": corrector(0.3)}
+    assert choice(None, correctors, SCORES) == {"model": "a", "by": "validation years"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: corrector(None),
+        lambda: corrector(0.01, train_years=[2010, 2013]),
+        lambda: corrector(0.01, val_years=[2014, 2014]),
+        lambda: corrector(0.01, data="y"),
+        lambda: corrector(0.01, runs=["r", "s"]),
+    ],
+)
+def test_scores_that_are_not_comparable_choose_nothing(other):
+    """Then it is the lowest on the scored years: by the fair CRPS, where it is valid."""
+    correctors = {"a": corrector(0.1), "b": corrector(0.2), "c": other()}
+    assert choice(None, correctors, SCORES) == {"model": "b", "by": "scored years"}
+
+
+def test_without_correctors_it_is_climatology():
+    assert choice(None, {}, {"models": {"raw": {}, "climatology": SCORES["models"]["a"]}})["model"] == "climatology"
+
+
+def test_what_is_not_there_cannot_be_shown():
+    check_best(None, ())
+    check_best("a", ["a", "b"])
+    with pytest.raises(InputError, match=r"^best must be the name of a corrector of this command \(a, b\), .* got 'c'"):
+        check_best("c", ["a", "b"])

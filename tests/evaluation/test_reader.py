@@ -1,0 +1,408 @@
+"""What a reader sees: every number of tables and figures against one that is computed from the data by another way.
+
+The other way is numpy on the archive's arrays. Correctors have coefficients that the test has set.
+"""
+
+import json
+import math
+import re
+import signal
+import sys
+from html.parser import HTMLParser
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+from memory_archive import GRID, MemoryArchive, overrides
+
+from conf import build
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.task import Task
+from evaluation import evaluate
+from evaluation.maps import BETTER, DIVERGING, SEQUENTIAL
+from evaluation.pictures import draw_pictures
+from evaluation.report import headline
+from evaluation.style import model_colours
+from evaluation.tables import html_table, members_table, plain_table
+from models.corrector import Corrector
+
+LAWS = {"emos": (0.6, 1.0, 1.0), "net": (0.9, 0.9, 0.8), "wrong": (-0.5, 1.5, 0.5)}
+"""Correctors: what they add to the ensemble mean m, and a, b of their variance a² + b² s²."""
+AREA = np.broadcast_to(np.array(GRID.weights)[:, None], GRID.shape)
+LATITUDE = np.broadcast_to(np.array(GRID.latitudes)[:, None], GRID.shape)
+LAND = np.broadcast_to(np.arange(12) % 2, GRID.shape)
+REGIONS = {
+    "global": AREA, "north": AREA * (LATITUDE >= 20), "tropics": AREA * (abs(LATITUDE) < 20),
+    "south": AREA * (LATITUDE <= -20), "land": AREA * LAND, "sea": AREA * (1 - LAND),
+}  # fmt: skip
+
+
+class Numbers:
+    """Scores in every cell (date, H, W) of the 20 starts of 2016, 48 h ahead, by definition."""
+
+    def __init__(self, archive):
+        mine = archive.starts.astype("datetime64[Y]").astype(int) == 46
+        self.starts = archive.starts[mine]
+        # Samples are read in single precision.
+        self.members = archive.raw[mine, 1].astype(np.float32).astype(float).transpose(1, 0, 2, 3)
+        self.truth = archive.truth[mine, 1].astype(np.float32).astype(float)
+        nature = archive.oracle.ensemble_fields([0], (48,)).values[:, 0].astype(np.float32).astype(float)
+        self.oracle = nature.transpose(1, 0, 2, 3)
+        mean, variance = self.members.mean(0), self.members.var(0, ddof=1)
+        self.law = {name: (mean + shift, np.sqrt(a * a + b * b * variance)) for name, (shift, a, b) in LAWS.items()}
+        self.crps = {"raw": plain(self.members, self.truth)}
+        self.fair = {"raw": fair(self.members, self.truth), "oracle": fair(self.oracle, self.truth)}
+        for name, law in self.law.items():
+            self.crps[name] = self.fair[name] = gaussian(*law, self.truth)
+        self.error = {"raw": mean - self.truth} | {name: mu - self.truth for name, (mu, _) in self.law.items()}
+        self.variance = {"raw": variance * 6 / 5} | {name: sigma**2 for name, (_, sigma) in self.law.items()}
+        levels = [NormalDist().inv_cdf((k + 0.5) / 5) for k in range(5)]
+        written = {name: np.stack([mu + sigma * z for z in levels]) for name, (mu, sigma) in self.law.items()}
+        self.written = {name: plain(members, self.truth) for name, members in written.items()}
+        self.written_ratio = {
+            name: math.sqrt(over(members.var(0, ddof=1)) / over((members.mean(0) - self.truth) ** 2))
+            for name, members in written.items()
+        }
+
+    def skill(self, name, against="raw", kind="fair", weights=AREA, rows=slice(None)):
+        values = getattr(self, kind)
+        return 1 - over(values[name][rows], weights) / over(values[against][rows], weights)
+
+    def captured(self, name, kind="fair"):
+        values = getattr(self, kind)
+        return (over(values["raw"]) - over(values[name])) / (over(values["raw"]) - over(self.fair["oracle"]))
+
+    def ratio(self, name, weights=AREA):
+        return math.sqrt(over(self.variance[name], weights) / over(self.error[name] ** 2, weights))
+
+
+def over(values, weights=AREA):
+    return float(np.average(values.mean(0), weights=weights))
+
+
+def spread_of_pairs(members):
+    return sum(abs(a - b) for a in members for b in members)
+
+
+def plain(members, truth):
+    M = len(members)
+    return abs(members - truth).mean(0) - spread_of_pairs(members) / (2 * M * M)
+
+
+def fair(members, truth):
+    M = len(members)
+    return abs(members - truth).mean(0) - spread_of_pairs(members) / (2 * M * (M - 1))
+
+
+def gaussian(mu, sigma, truth):
+    """CRPS of the normal law (Gneiting et al. 2005, equation 5)."""
+    z = (truth - mu) / sigma
+    cdf = 0.5 * (1 + np.vectorize(math.erf)(z / math.sqrt(2)))
+    return sigma * (z * (2 * cdf - 1) + 2 * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) - 1 / math.sqrt(math.pi))
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """The archive's numbers, and the scores and fields that the verb makes of the same archive."""
+    folder, archive = tmp_path_factory.mktemp("reader"), MemoryArchive()
+    data = ForecastDataset(archive, Task("t2m", ["2t"], ["2t"], [48]), [2014])
+    paths = []
+    for name, (shift, a, b) in LAWS.items():
+        spec = {"_target_": "models.emos.EMOS", "seasonal": False}
+        provenance = {"train_years": [2014, 2014], "val_years": [2015, 2015], "members": 5}
+        corrector = Corrector(data.task, GRID, spec, data.static, provenance)
+        with torch.no_grad():
+            corrector.model.coefficients.copy_(torch.tensor([shift, 1, a, b]).view(1, 4, 1, 1, 1))
+        corrector.save(folder / f"{name}.safetensors")
+        paths.append(f"{name}: {folder}/{name}.safetensors")
+    caught = {}
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HYDRA_FULL_ERROR", "0")
+        patch.setattr(evaluate, "build", lambda node: archive if "ensemble" in node else build(node))
+        patch.setattr(evaluate, "write_report", lambda _, scores, fields: caught.update(scores=scores, fields=fields))
+        options = overrides(folder / "run", f"correctors={{{', '.join(paths)}}}")
+        patch.setattr(sys, "argv", ["evaluate", *options])
+        evaluate.main()
+    signal.signal(signal.SIGTERM, handler)
+    assert json.loads((folder / "run/scores.json").read_text()) == caught["scores"]
+    return Numbers(archive), caught["scores"], caught["fields"]
+
+
+@pytest.fixture(scope="module")
+def numbers(seen):
+    return seen[0]
+
+
+@pytest.fixture(scope="module")
+def scores(seen):
+    return seen[1]
+
+
+@pytest.fixture(scope="module")
+def pictures(seen):
+    return draw_pictures(*seen[1:])
+
+
+def mapped(ax):
+    """Values (H, W) that a map shows, by the longitudes at which it shows them; its colours and their limits."""
+    mesh = ax.collections[0]
+    edges = np.degrees(mesh.get_coordinates()[0, :, 0])
+    middle = (edges[1:] + edges[:-1]) / 2
+    inside = (middle >= -180 - 1e-6) & (middle < 180 - 1e-6)
+    values = np.ma.getdata(mesh.get_array()).reshape(GRID.shape[0], -1)[:, inside]
+    found = np.full(GRID.shape, np.nan)
+    for value, longitude in zip(values.T, middle[inside], strict=True):
+        found[:, round(longitude % 360 / 30) % 12] = value
+    return found, mesh.get_cmap().name, mesh.get_clim()
+
+
+def close(found, expected):
+    """As far as single precision tells values of 280 K apart, on the scale of their errors of about 1 K."""
+    np.testing.assert_allclose(found, expected, rtol=0, atol=3e-4 * np.abs(expected).max())
+
+
+def test_the_model_shown_is_the_one_with_the_lowest_crps(numbers, scores):
+    lowest = min(LAWS, key=lambda name: over(numbers.fair[name]))
+    assert scores["best"] == {"model": lowest, "by": "scored years"}
+    assert lowest == "net"
+
+
+def test_the_map_of_raw_is_its_plain_crps(numbers, pictures):
+    ax, bar = pictures["crps_raw"].axes
+    values, colours, limits = mapped(ax)
+    expected = numbers.crps["raw"].mean(0)
+    close(values, expected)
+    assert colours == SEQUENTIAL
+    close(limits, np.quantile(expected, [0.01, 0.99]))
+    assert bar.get_xlabel() == "CRPS of the raw ensemble (K)"
+
+
+def test_the_map_of_improvement_is_positive_where_the_fair_crps_is_lower(numbers, pictures):
+    ax, bar = pictures["improvement"].axes
+    values, colours, limits = mapped(ax)
+    raw, net = numbers.fair["raw"].mean(0), numbers.fair["net"].mean(0)
+    close(values, 100 * (1 - net / raw))
+    clear = abs(net - raw) > 1e-3
+    assert ((values > 0) == (net < raw))[clear].all()
+    assert colours == BETTER
+    end = np.quantile(abs(100 * (1 - net / raw)), 0.98)
+    close(limits, np.array([-end, end]))
+    assert bar.get_xlabel() == "net: fair CRPS below raw (%)"
+
+
+def test_the_maps_of_bias_share_a_scale(numbers, pictures):
+    *axes, bar = pictures["bias"].axes
+    expected = {name: numbers.error[name].mean(0) for name in ("raw", "net")}
+    end = np.quantile(np.abs(np.stack(list(expected.values()))), 0.98)
+    assert [ax.get_title(loc="left") for ax in axes] == list(expected)
+    for ax, field in zip(axes, expected.values(), strict=True):
+        values, colours, limits = mapped(ax)
+        close(values, field)
+        assert colours == DIVERGING
+        close(limits, np.array([-end, end]))
+    assert bar.get_xlabel() == "mean forecast − analysis (K)"
+
+
+def test_the_example_is_the_median_forecast(numbers, pictures, seen):
+    gains = [over(numbers.fair["raw"][[k]] - numbers.fair["net"][[k]]) for k in range(20)]
+    row = int(np.argsort(gains)[(20 - 1) // 2])
+    start = str(numbers.starts[row].astype("datetime64[D]").astype(object).strftime("%-d %B %Y"))
+    assert seen[2].example.valid.startswith(f"{start}, 00 UTC + 48 h")
+    mean = numbers.members.mean(0)[row]
+    mu, sigma = (part[row] for part in numbers.law["net"])
+    truth = numbers.truth[row]
+    expected = {
+        "analysis": truth, "raw mean": mean, "net mean": mu, "raw − analysis": mean - truth,
+        "net − analysis": mu - truth, "net spread": sigma,
+    }  # fmt: skip
+    axes = {
+        ax.get_title(loc="left"): ax for ax in pictures["example"].axes if ax.collections and ax.name == "mollweide"
+    }
+    assert list(axes) == list(expected)
+    for title, field in expected.items():
+        np.testing.assert_allclose(mapped(axes[title])[0], field, rtol=0, atol=2e-4)
+    limits = [mapped(axes[title])[2] for title in ("raw − analysis", "net − analysis")]
+    assert limits[0] == limits[1] == (-limits[0][1], limits[0][1])
+
+
+def test_the_bars_of_the_gain_are_the_captured_shares(numbers, scores, pictures):
+    (ax,) = pictures["gain"].axes
+    colours = model_colours(scores["models"])
+    bars = [bar for bar in ax.patches if bar.get_width() != 100]
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(LAWS)
+    diamonds = [line for line in ax.lines if line.get_marker() == "d"]
+    intervals = [line for line in ax.lines if line.get_marker() == "None" and line.get_linewidth() == 1.4]
+    for row, name in enumerate(LAWS):
+        share = 100 * numbers.captured(name)
+        assert bars[row].get_width() == pytest.approx(share, rel=1e-4)
+        assert bars[row].get_x() == 0
+        assert bars[row].get_y() + bars[row].get_height() / 2 == row
+        assert "#{:02x}{:02x}{:02x}".format(*(round(255 * c) for c in bars[row].get_facecolor()[:3])) == colours[name]
+        assert ax.texts[row].get_text() == f"{share:.0f} %"
+        assert diamonds[row].get_xdata()[0] == pytest.approx(100 * numbers.captured(name, "crps"), rel=1e-4)
+        low, high = intervals[row].get_xdata()
+        assert low < share < high
+    assert list(ax.get_xticks()) == [0, 25, 50, 75, 100]
+
+
+def points(ax):
+    """The dots of each model by its name."""
+    return {line.get_label(): line.get_ydata() for line in ax.lines if line.get_marker() == "o"}
+
+
+def test_the_dots_of_skill_are_the_skills(numbers, pictures):
+    region, season = pictures["skill"].axes
+    months = (numbers.starts + np.timedelta64(48, "h")).astype("datetime64[M]").astype(int) % 12
+    names = np.array(["DJF", "DJF", *["MAM"] * 3, *["JJA"] * 3, *["SON"] * 3, "DJF"])[months]
+    assert [label.get_text() for label in region.get_xticklabels()] == list(REGIONS)
+    assert [label.get_text() for label in season.get_xticklabels()] == list(dict.fromkeys(names))
+    for name in LAWS:
+        expected = [100 * numbers.skill(name, weights=weights) for weights in REGIONS.values()]
+        np.testing.assert_allclose(points(region)[name], expected, atol=2e-3)
+        expected = [100 * numbers.skill(name, rows=names == one) for one in dict.fromkeys(names)]
+        np.testing.assert_allclose(points(season)[name], expected, atol=2e-3)
+    assert region.get_ylabel() == "CRPS below raw (%)"
+
+
+def test_the_dots_of_spread_are_the_ratios(numbers, pictures):
+    (ax,) = pictures["spread"].axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == list(REGIONS)
+    for name in ("raw", *LAWS):
+        expected = [numbers.ratio(name, weights) for weights in REGIONS.values()]
+        np.testing.assert_allclose(points(ax)[name], expected, rtol=1e-4)
+
+
+def test_the_bars_of_the_histograms_are_frequencies(numbers, pictures):
+    panels = {ax.get_title(loc="left"): [bar.get_height() for bar in ax.patches] for ax in pictures["histograms"].axes}
+    assert list(panels) == ["raw", *LAWS, "oracle"]
+    weights = np.broadcast_to(AREA, numbers.truth.shape)
+
+    def frequencies(index, bins):
+        return np.bincount(index.ravel(), weights.ravel(), bins) / weights.sum() * bins
+
+    ranks = (numbers.members < numbers.truth).sum(0)
+    np.testing.assert_allclose(panels["raw"], frequencies(ranks, 6), rtol=1e-9)
+    np.testing.assert_allclose(panels["oracle"], frequencies((numbers.oracle < numbers.truth).sum(0), 9), rtol=1e-9)
+    cell = 2 * 6 * AREA.max() / weights.sum()  # single precision may move a cell from one bin to the next
+    for name, (mu, sigma) in numbers.law.items():
+        probability = 0.5 * (1 + np.vectorize(math.erf)((numbers.truth - mu) / sigma / math.sqrt(2)))
+        np.testing.assert_allclose(panels[name], frequencies((probability * 6).astype(int), 6), atol=cell)
+
+
+class Cells(HTMLParser):
+    """The cells of a table, row by row, without what is in their brackets."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.rows, self.brackets = [], []
+        self._aside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "tr":
+            self.rows.append([])
+            self.brackets.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.brackets[-1].append("")
+        self._aside = tag == "span"
+
+    def handle_endtag(self, tag):
+        self._aside = False
+
+    def handle_data(self, data):
+        (self.brackets if self._aside else self.rows)[-1][-1] += data
+
+
+def value(text):
+    """The number that a cell shows, and half a unit of its last digit."""
+    digits = text.strip().replace("−", "-").removesuffix("%").strip()
+    return float(digits), 0.5001 * 10 ** -len(digits.partition(".")[2])
+
+
+def shows(text, expected):
+    found, half = value(text)
+    assert found == pytest.approx(expected, abs=half + 2e-5 * abs(expected)), text
+
+
+def expected_cells(numbers, name):
+    """What the tables must show of a model, by the heading of the column."""
+    own = {"CRPS": over(numbers.crps[name]), "fair CRPS": over(numbers.fair[name])}
+    own |= {"RMSE": math.sqrt(over(numbers.error[name] ** 2)), "bias": over(numbers.error[name])}
+    own["spread / error"] = numbers.ratio(name)
+    for other, shown in {"raw": "raw", "emos": "EMOS"}.items():
+        if other != name:
+            own[f"vs {shown}, fair"] = 100 * numbers.skill(name, other)
+    if name != "raw":
+        own["vs raw, plain"] = 100 * numbers.skill(name, "raw", "crps")
+        own |= {"captured, fair": 100 * numbers.captured(name), "captured, plain": 100 * numbers.captured(name, "crps")}
+    return own
+
+
+def test_the_table_of_the_page_shows_the_numbers(numbers, scores):
+    table = Cells(html_table(scores))
+    head, *rows = table.rows
+    assert [row[0] for row in rows] == ["raw", "climatology", *LAWS, "oracle"]
+    by_name = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+    for name in ("raw", *LAWS):
+        expected = expected_cells(numbers, name)
+        shown = {c: cell for c, cell in by_name[name].items() if c != "model" and "climatology" not in c}
+        assert {c for c, cell in shown.items() if cell != "–"} == set(expected)
+        for column, number in expected.items():
+            shows(shown[column], number)
+    shows(by_name["oracle"]["fair CRPS"], over(numbers.fair["oracle"]))
+    shows(by_name["oracle"]["CRPS"], over(plain(numbers.oracle, numbers.truth)))
+    for row, brackets in zip(rows, table.brackets[1:], strict=True):
+        for column, cell, bracket in zip(head, row, brackets, strict=True):
+            if bracket:
+                low, high = (value(end)[0] for end in bracket.strip()[1:-1].split(","))
+                assert low <= value(cell)[0] <= high, (row[0], column)
+
+
+def test_the_table_of_members_shows_the_numbers(numbers, scores):
+    head, *rows = Cells(members_table(scores)).rows
+    assert [row[0] for row in rows] == list(LAWS)
+    for name, *cells in rows:
+        expected = {
+            "CRPS of the distribution": over(numbers.crps[name]),
+            "CRPS of its members": over(numbers.written[name]),
+            "difference": over(numbers.written[name] - numbers.crps[name]),
+            "vs raw members": 100 * (1 - over(numbers.written[name]) / over(numbers.crps["raw"])),
+            "spread / error of the distribution": numbers.ratio(name),
+            "spread / error of its members": numbers.written_ratio[name],
+        }
+        assert head[1:] == list(expected)
+        for cell, number in zip(cells, expected.values(), strict=True):
+            shows(cell, number)
+
+
+def test_the_table_of_the_terminal_shows_the_numbers(numbers, scores):
+    _, head, *lines = plain_table(scores).splitlines()
+    assert head.split("  ")[0] == "model"
+    assert re.split(" {2,}", head)[1:] == [
+        "CRPS", "fair", "vs raw, fair [95 %]", "plain", "vs EMOS, fair [95 %]", "captured", "plain", "spread/error",
+        "members",
+    ]  # fmt: skip
+    rows = {line.split()[0]: re.findall(r"[+−]?[\d.]+", re.sub(r"\[[^]]*\]", "", line)) for line in lines}
+    for name in ("raw", *LAWS):
+        itself = ("captured, fair", "captured, plain", "vs raw, fair", "vs raw, plain", "vs EMOS, fair")
+        own = dict.fromkeys(itself, 0.0) | expected_cells(numbers, name)
+        columns = ["CRPS", "fair CRPS", "vs raw, fair", "vs raw, plain", "vs EMOS, fair", "captured, fair"]
+        expected = [own[column] for column in (*columns, "captured, plain", "spread / error")]
+        expected += [numbers.written_ratio[name]] if name in LAWS else []
+        for cell, number in zip(rows[name], expected, strict=True):
+            shows(cell, number)
+
+
+def test_the_headline_shows_the_numbers(numbers, scores):
+    text = re.sub("<[^>]*>", "", headline(scores))
+    skill, emos, share = re.match(
+        r"net lowers the fair CRPS of the raw ensemble by (.*?) % \[.*\] and that of EMOS by (.*?) % \[.*\]\. "
+        r"That is (.*?) % of the gain",
+        text,
+    ).groups()
+    shows(skill, 100 * numbers.skill("net"))
+    shows(emos, 100 * numbers.skill("net", "emos"))
+    shows(share, 100 * numbers.captured("net"))

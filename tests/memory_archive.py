@@ -1,0 +1,82 @@
+"""A small archive in memory, to run `evaluate` on: its law is known, and nothing is read from files."""
+
+from functools import cached_property
+
+import numpy as np
+import xarray as xr
+
+from data_pipeline.grid import Grid
+
+GRID = Grid.regular(7, 12)
+
+
+class MemoryFields:
+    """Values (start, lead, member, H, W), of which every variable is a copy."""
+
+    grid = GRID
+
+    def __init__(self, values, init_times, variables, lead_times):
+        self.values = values[:, [{24: 0, 48: 1}.get(lead, 0) for lead in lead_times]]
+        self.init_times, self.variables, self.lead_times = init_times, tuple(variables), tuple(lead_times)
+        self.numbers = tuple(range(values.shape[2]))
+
+    def read(self, init, lead, out, rows=slice(None), members=None):
+        chosen = list(range(len(self.numbers)) if members is None else members)
+        out[:] = self.values[init, lead, chosen][:, None, rows]
+
+
+class MemoryArchive:
+    """An archive of 2014 to 2016; the raw ensemble is 1 K too cold and half as wide as its errors."""
+
+    fingerprint = "0123"
+    moments = None
+
+    def __init__(self, members=5, oracle_years=(2016,)):
+        self.rng = np.random.default_rng(0)
+        days = np.concatenate([np.datetime64(f"{year}-01-05", "D") + 15 * np.arange(20) for year in (2014, 2015, 2016)])
+        self.starts = days.astype("datetime64[s]")
+        H, W = GRID.shape
+        lead = np.array([24, 48])[None, :, None, None]
+        shape = (len(days), 2, H, W)
+        self.signal = 280 + 5 * self.rng.normal(size=shape) + 0 * lead
+        self.truth = self.signal + self.rng.normal(size=shape)
+        self.raw = self.signal[:, :, None] - 1 + 0.5 * self.rng.normal(size=(len(days), 2, members, H, W))
+        self.oracle_years, self.members = oracle_years, members
+        self.unverified = []
+
+    def refuse(self, years, moments, further):
+        pass
+
+    def ensemble_fields(self, variables, lead_times):
+        return MemoryFields(self.raw, self.starts, variables, lead_times)
+
+    def analysis_fields(self, variables):
+        times = self.starts[:, None] + np.array([24, 48], "timedelta64[h]")
+        known = np.ones(times.shape, bool)
+        for row, lead in self.unverified:
+            known[row, lead] = False
+        return MemoryFields(self.truth[known][:, None, None], times[known], variables, (0,))
+
+    @cached_property
+    def static(self):
+        field = np.broadcast_to(np.arange(12) % 2, GRID.shape).astype(np.float32)
+        space = {"latitude": list(GRID.latitudes), "longitude": list(GRID.longitudes)}
+        return xr.Dataset(dict.fromkeys(("lsm", "z"), (("latitude", "longitude"), field)), space)
+
+    @cached_property
+    def oracle(self):
+        if not self.oracle_years:
+            return None
+        mine = np.isin(self.starts.astype("datetime64[Y]").astype(int) + 1970, self.oracle_years)
+        draws = self.rng.normal(size=(mine.sum(), 2, 8, *GRID.shape))
+        members, starts = self.signal[mine][:, :, None] + draws, self.starts[mine]
+        other = MemoryArchive.__new__(MemoryArchive)
+        other.__dict__ |= {"starts": self.starts, "truth": self.truth, "unverified": self.unverified}
+        other.ensemble_fields = lambda *wanted: MemoryFields(members, starts, *wanted)
+        other.static = self.static
+        return other
+
+
+def overrides(run_dir, *more):
+    years = ["data.split.train=[2014,2014]", "data.split.val=[2015,2015]", "data.split.test=[2016,2016]"]
+    return [f"run_dir={run_dir}", "task.inputs=[2t,msl]", *years, *more]
