@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -87,6 +88,21 @@ class ForecastDataset(Dataset[Sample]):
         inputs, targets = len(self.task.channels), len(self.task.targets)
         members = 2 if self._moments else len(self._members)
         return cells * (4 * members * inputs + inputs + 4 * targets) + 2 * 8
+
+    def times(self) -> tuple[Tensor, Tensor]:
+        """Return start (N,) and lead time (N,) of all samples, as samples have them, without reading any field."""
+        starts = self._ensemble.init_times.astype("datetime64[s]").astype(np.int64)
+        leads = np.array(self._ensemble.lead_times, np.int64)
+        inits, places, _ = np.array(self._keys).T
+        return torch.from_numpy(starts[inits]), torch.from_numpy(leads[places])
+
+    def band(self, rows: slice) -> ForecastDataset:
+        """Return the same samples of some `rows` of the tile, counted from its first: only these are read."""
+        other, rows = copy.copy(self), part(rows, self.rows.stop - self.rows.start)
+        other.rows = slice(self.rows.start + rows.start, self.rows.start + rows.stop)
+        other.static, other._buffers = self.static[:, rows].contiguous(), Buffers()
+        other.fingerprint = f"{self.fingerprint} rows {rows.start}-{rows.stop}"
+        return other
 
     @property
     def omission(self) -> str:

@@ -20,6 +20,8 @@ NEVER_NEGATIVE = (
     "t", "2t", "skt", "sst", "2d", "mx2t", "mn2t",
 )  # fmt: skip
 BOUNDS: dict[str, tuple[float, float | None]] = dict.fromkeys(NEVER_NEGATIVE, (0.0, None)) | {"tcc": (0.0, 1.0)}
+SEA_ONLY = ("sst", "swh")
+"""Fields that exist at sea alone: archives have missing values, or a constant, on land."""
 
 VECTOR_COMPONENTS = (
     "u", "v", "10u", "10v", "100u", "100v", "200u", "200v", "u10n", "v10n", "ewss", "nsss", "iews", "inss",
@@ -60,6 +62,11 @@ class Variable:
     def units(self) -> str:
         """Units as stored in GRIB, or an empty string where this project does not know the variable."""
         return UNITS.get(self.name, "")
+
+    @property
+    def sea_only(self) -> bool:
+        """Whether the field exists at sea alone, so that its missing values tell land from sea."""
+        return self.name in SEA_ONLY
 
     @property
     def bounds(self) -> tuple[float | None, float | None]:

@@ -21,16 +21,17 @@ from torch import Tensor, nn
 
 from data_pipeline.checks import between, whole, yes_or_no
 from data_pipeline.errors import InputError
+from data_pipeline.fields import ALL
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.cases import gather, lead_index
+from models.cases import Passes, Report, covers_year, gather, lead_index, not_seasonal
 from models.distribution import FAMILIES, LocationScale
 from models.features import SMALLEST_SPREAD, spread
 from models.regression import EXACT, Regression, cell_blocks
 from models.season import season
 from models.spatial.domain import Domain
-from models.spatial.exchange import assemble
+from models.spatial.exchange import allsum, assemble
 
 logger = logging.getLogger(__name__)
 
@@ -87,46 +88,35 @@ def fit_boosted(
     weight = torch.ones(truth.shape[1], dtype=torch.float64) if weight is None else weight.double()
     maps = [x.expand_as(truth) for x in predictors]
 
-    def best(curve: Tensor) -> int:
-        return best_step(curve, weight[:1] if shared else weight)
+    def blocks() -> Iterator[_Block]:
+        return _blocks(boosting, lambda cells: [x[:, cells] for x in maps], truth, lower, weight, shared)
 
-    return _fit(boosting, lambda cells: [x[:, cells] for x in maps], truth, start, lower, weight, shared, best)
+    curve = torch.cat([block.held_out(boosting, start) for block in blocks()])
+    steps = best_step(total_score(curve, weight[:1] if shared else weight), boosting)
+    return torch.cat([block.fitted(boosting, start, steps) for block in blocks()], dim=1)
 
 
-def _fit(
+def _blocks(
     boosting: Boosting,
     predictors: Callable[[slice], Sequence[Tensor]],
     truth: Tensor,
-    start: Start,
     lower: Tensor | None,
     weight: Tensor,
     shared: bool,
-    best: Callable[[Tensor], int],
-) -> Tensor:
-    """Return the coefficients of `fit_boosted`.
-
-    `predictors` gives those of some cells, so that they need not be there for all cells at once; `best` chooses the
-    number of steps by the scores (K, steps + 1) of all cells.
-    """
+) -> Iterator[_Block]:
+    """Yield the cases of `fit_boosted` in blocks of cells; `predictors` gives those of some cells."""
     N, K = truth.shape
     fold = (torch.arange(N) * boosting.folds // N)[:, None]
-
-    def block(cells: slice) -> _Block:
+    for cells in [slice(None)] if shared else cell_blocks(K, N):
         y = truth[:, cells]
 
-        def arranged(values: Tensor) -> Tensor:
+        def arranged(values: Tensor, y: Tensor = y) -> Tensor:
             values = values.to(y.device).expand_as(y)
             return values.reshape(1, -1) if shared else values.T
 
         bound = None if lower is None else arranged(lower[cells])
         x = [arranged(x) for x in predictors(cells)]
-        return _Block.of(x, arranged(y), arranged(weight[cells]), arranged(fold), bound)
-
-    blocks = [slice(None)] if shared else cell_blocks(K, N)
-    steps = best(torch.cat([block(cells).held_out(boosting, start) for cells in blocks]))
-    if steps == boosting.steps:
-        logger.info("after %d steps boosting still gains on held-out cases; more may be better", steps)
-    return torch.cat([block(cells).fitted(boosting, start, steps) for cells in blocks], dim=1)
+        yield _Block.of(x, arranged(y), arranged(weight[cells]), arranged(fold), bound)
 
 
 def predict_boosted(
@@ -145,11 +135,18 @@ def _linear(coefficients: Tensor, predictors: Sequence[Tensor]) -> Tensor:
     return constant
 
 
-def best_step(curve: Tensor, weight: Tensor) -> int:
-    """Return the number of steps with the smallest score, from the scores (K, steps + 1) of cells of a weight (K,)."""
+def total_score(curve: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted sum (steps + 1,) of scores (K, steps + 1) over the cells that have any; weight (K,)."""
     known = curve[:, 0].isfinite()
-    total = (curve[known].nan_to_num(nan=torch.inf) * weight[known, None]).sum(0)
-    return int((total == total.min()).nonzero()[0])  # the first of several
+    return (curve[known].nan_to_num(nan=torch.inf) * weight[known, None]).sum(0)
+
+
+def best_step(total: Tensor, boosting: Boosting) -> int:
+    """Return the number of steps with the smallest of the scores (steps + 1,), the first of several."""
+    steps = int((total == total.min()).nonzero()[0])
+    if steps == boosting.steps:
+        logger.info("after %d steps boosting still gains on held-out cases; more may be better", steps)
+    return steps
 
 
 class _Block(NamedTuple):
@@ -263,6 +260,20 @@ class _Block(NamedTuple):
         return theta.masked_fill(found[:, :, :1, :1].isnan(), torch.nan)
 
 
+class _Part(NamedTuple):
+    """The cases of some rows for one lead time and target, of which `blocks` makes those of some cells."""
+
+    rows: slice
+    lead: int
+    target: int
+    start: Start
+    blocks: Callable[[], Iterator[_Block]]
+    area: Tensor
+    """(K,) of the cells, or of one for all."""
+    known: Tensor
+    """(K,) 1 for cells with truth, or one for all."""
+
+
 class BoostedEMOS(nn.Module):
     """EMOS with as many predictors as the task has inputs, and more, of which each cell takes those that help.
 
@@ -293,6 +304,7 @@ class BoostedEMOS(nn.Module):
         super().__init__()
         yes_or_no("model.products", products)
         yes_or_no("model.shared", shared)
+        self.report = Report()
         self.boosting = Boosting(Regression(family, "log", score), rate, steps, folds)
         self.boosting.regression.check_lower(lower)
         self.products, self.shared, self._task, self._lower = products, shared, task, lower
@@ -318,8 +330,8 @@ class BoostedEMOS(nn.Module):
         maps, when = self._maps(sample), season(sample.init_time, sample.lead_time).to(sample.ensemble)
         # One by one: a batch of coefficients would be many times larger than the batch itself.
         eta = [
-            _linear(table[i].to(maps), self._predictors(here.unbind(), now[:, None, None].unbind(), static))
-            for i, here, now, static in zip(lead.tolist(), maps, when, sample.static, strict=True)
+            _linear(table.index_select(0, i)[0].to(maps), self._predictors(here.unbind(), now.unbind(), static))
+            for i, here, now, static in zip(lead.split(1), maps, when[..., None, None], sample.static, strict=True)
         ]
         mu, log_sigma = torch.stack(eta, dim=1)
         lower = None if self.lower is None else self._domain.cut(self.lower)
@@ -332,8 +344,48 @@ class BoostedEMOS(nn.Module):
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample]) -> None:
-        """Fit all cells to the training samples, which are read once; 8 bytes per input and case stay in memory."""
-        static: Tensor | None = None
+        """Fit all cells to the training samples, some rows at a time, so that their cases fit into memory.
+
+        The rows are gone through twice: the number of steps is one for all cells. With shared coefficients all cases, 8
+        bytes for each input and cell, are in memory at once, and more while they are fitted. Where the cases of a lead
+        time do not cover the year the season is no predictor. `report` says so, and how many cells could not be fitted;
+        raises `TooFewCasesError` where none could.
+        """
+        passes, leads, T = Passes.of(batches), self._task.lead_times, len(self._targets)
+        passes.check_leads(self._task)
+        width = self._domain.own_shape[1]
+        row_bytes = len(passes.init_time) * width * 4 * (2 * len(self._task.inputs) + T)
+        rows_at_once = [ALL] if self.shared else passes.blocks(row_bytes)
+        covered = [covers_year(passes.days(lead)) for lead in leads]
+        every: Iterable[_Part] = self._parts(passes, rows_at_once, covered)
+        if len(rows_at_once) == 1:
+            every = list(every)  # read once
+        total = torch.zeros(len(leads), T, self.boosting.steps + 1, dtype=torch.float64)
+        for part in every:
+            curve = torch.cat([block.held_out(self.boosting, part.start) for block in part.blocks()])
+            total[part.lead, part.target] += total_score(curve, part.area)
+        # With shared coefficients every rank has worked out all.
+        total = total if self.shared else allsum(total, self._domain)
+        shape = (*self.coefficients.shape[:3], *self._here(self.coefficients).shape[3:])
+        found, known = self.coefficients.new_zeros(shape), torch.zeros(len(leads), T, *shape[3:])
+        for part in every if isinstance(every, list) else self._parts(passes, rows_at_once, covered):
+            lead, t = part.lead, part.target
+            steps = best_step(total[lead, t], self.boosting)
+            fits = [block.fitted(self.boosting, part.start, steps) for block in part.blocks()]
+            place = found[lead, :, t, part.rows]
+            place.copy_(torch.cat(fits, dim=1).view(place.shape))
+            known[lead, t, part.rows] = part.known.view(known[lead, t, part.rows].shape)
+        if not self.shared:
+            found, known = assemble(found, self._domain), assemble(known, self._domain)
+        self.report = Report([note for note in [not_seasonal(self._task, covered)] if note])
+        for lead, hours in enumerate(leads):
+            for t in range(T):
+                self.report.count(~found[lead, 0, t].isnan(), known[lead, t] > 0, hours, "boosted EMOS", 8)
+        self.coefficients.copy_(torch.where(found.isnan(), self.coefficients, found))
+
+    def _parts(self, passes: Passes, rows_at_once: Iterable[slice], covered: Sequence[bool]) -> Iterator[_Part]:
+        """Read the cases of some rows after the others; yield them for each lead time and target."""
+        static = torch.empty(0)
 
         def case(sample: Sample) -> tuple[Tensor, ...]:
             nonlocal static
@@ -341,37 +393,29 @@ class BoostedEMOS(nn.Module):
             truth = sample.target.masked_fill(~sample.mask[:, self._targets], torch.nan)
             return sample.init_time, season(sample.init_time, sample.lead_time), self._maps(sample), truth
 
-        leads = gather(batches, self._task, case)
-        assert static is not None, "there are samples"
-        if self.shared:
-            static = assemble(static, self._domain)
-        for lead, (time, *fields) in enumerate(leads):
-            when, maps, truth = (tensor[time.argsort(stable=True)] for tensor in fields)
-            if self.shared:
-                # All cells in one regression: every rank has to see them.
-                maps, truth = (assemble(values, self._domain) for values in (maps, truth))
-            for t, c in enumerate(self._targets):
-                found = _fit(
-                    self.boosting,
-                    partial(self._columns, maps.flatten(2), when, static.flatten(1)),
-                    truth[:, t].flatten(1),
-                    (c, c + maps.shape[1] // 2),
-                    None if self.lower is None else self._here(self.lower)[t].flatten(),
-                    self._area if self.shared else torch.ones_like(truth[0, 0].flatten()),
-                    self.shared,
-                    self._best,
-                )
-                known = self.coefficients[lead, :, t]
-                found = found.view(*self._here(known).shape).to(known)
-                found = found if self.shared else assemble(found, self._domain)
-                known.copy_(torch.where(found.isnan(), known, found))
-
-    def _best(self, curve: Tensor) -> int:
-        """Return the number of steps that is best for the globe, by the scores of the own cells."""
-        if self.shared:
-            return best_step(curve, self._area[:1])
-        whole = assemble(curve.T.unflatten(1, self._domain.own_shape).contiguous(), self._domain)
-        return best_step(whole.flatten(1).T, self._area)
+        for rows in rows_at_once:
+            for lead, (time, *fields) in enumerate(gather(passes, self._task, case, rows)):
+                when, maps, truth = (tensor[time.argsort(stable=True)] for tensor in fields)
+                # A predictor that never varies gets no coefficient.
+                when = when * covered[lead]
+                here, area = static, self._area.view(self._domain.shape)
+                if self.shared:
+                    # All cells in one regression: every rank has to see them.
+                    maps, truth, here = (assemble(values, self._domain) for values in (maps, truth, static))
+                else:
+                    area = self._domain.cut(area)[rows]
+                columns = partial(self._columns, maps.flatten(2), when, here.flatten(1))
+                for t, c in enumerate(self._targets):
+                    y = truth[:, t].flatten(1)
+                    lower = None if self.lower is None else self._here(self.lower)[t, rows].flatten()
+                    weight = area.flatten() if self.shared else torch.ones_like(y[0])
+                    seen = y.isfinite().any(0)
+                    yield _Part(
+                        rows, lead, t, (c, c + maps.shape[1] // 2),
+                        partial(_blocks, self.boosting, columns, y, lower, weight, self.shared),
+                        area.flatten()[:1] if self.shared else area.flatten(),
+                        (seen.any() if self.shared else seen).float(),
+                    )  # fmt: skip
 
     def _here(self, field: Tensor) -> Tensor:
         """Return the part of what is fitted together: the own tile, unless all cells share their coefficients."""

@@ -13,6 +13,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import Distribution
+from models.distribution.patched import Patched
 from models.protocol import claims
 from models.spatial.domain import Domain
 
@@ -62,6 +63,10 @@ def average(distributions: list[Distribution]) -> Distribution:
         )
     if not others:
         return first
+    if isinstance(first, Patched):
+        pairs = [vars(each) for each in distributions]
+        inner, outer = (average([pair[name] for pair in pairs]) for name in ("inner", "outer"))
+        return Patched(first.where, inner, outer)
     found = {}
     for name, one in vars(first).items():
         # From the first, so that what all agree on stays as it is to the last digit.

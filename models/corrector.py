@@ -8,33 +8,39 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from data_pipeline.bands import band, times
 from data_pipeline.checks import made
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.errors import InputError
+from data_pipeline.fields import ALL
 from data_pipeline.files import atomic_path
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models import protocol
+from models.cases import Passes, Report, check_leads
 from models.coupling import written_members
-from models.distribution import Distribution
+from models.distribution import Distribution, Ensemble
+from models.distribution.patched import Patched
 from models.normalizer import Normalizer
 from models.spatial.domain import Domain
 from models.spatial.exchange import assemble
 from models.target import model_class
 
 FORMAT = 1
+BATCH = 2**27
+"""Bytes of samples that a fit reads at a time."""
 
 
 class Corrector(nn.Module):
@@ -56,10 +62,22 @@ class Corrector(nn.Module):
         self.model = build_model(spec, task, grid)
         self.normalizer = Normalizer(task, grid)
         self.register_buffer("static", static.clone())
+        self._learns = any(True for _ in self.model.parameters())
+        self.notes: list[str] = []
+        """What the fit left out, in sentences for the user."""
 
     def forward(self, sample: Sample) -> Distribution:
-        """Return the corrected distribution over (B, T, H, W) in physical units."""
-        return self.normalizer.physical(self.model(self.normalizer(sample)))
+        """Return the corrected distribution over (B, T, H, W) in physical units.
+
+        A network corrects no cell of which the training samples had no value: there it is the raw ensemble.
+        """
+        if sample.lead_time.device.type == "cpu" and not torch.compiler.is_compiling():
+            check_leads(sample.lead_time, self.task)
+        found: Distribution = self.normalizer.physical(self.model(self.normalizer(sample)))
+        if self.normalizer.complete or not self._learns:
+            return found
+        raw = Ensemble(sample.ensemble[:, :, list(self.task.target_channels)].movedim(1, 0))
+        return Patched(self.domain.cut(self.normalizer.known) > 0, found, raw)
 
     def members(self, sample: Sample, raw: Tensor | None = None, levels: str = "hazen", seed: int = 0) -> Tensor:
         """Return the corrected members (M, B, T, H, W) of a batch; see `written_members`."""
@@ -82,12 +100,29 @@ class Corrector(nn.Module):
     def fit(self, dataset: Dataset[Sample], batch_size: int = 8) -> None:
         """Fit the normaliser, then what the model can learn at once rather than step by step.
 
-        A model that claims `physical` gets values in physical units.
+        A model that claims `physical` gets values in physical units. `notes` says what was left out. The provenance's
+        `unfitted` says how many regressions (one for each lead time, target and cell with training cases) could not be
+        fitted, `cells`, of how many, `of`.
         """
         if not protocol.claims(self.model).physical:
-            self.normalizer.fit(lambda: batches(dataset, batch_size))
+            self.normalizer.fit(lambda: in_batches(dataset, ALL, batch_size))
         protocol.normalise(self.model, *self.normalizer.target_scaling)
-        protocol.fit(self.model, Passes(lambda: map(self.normalizer, batches(dataset, batch_size))))
+
+        def begin(rows: slice) -> Iterator[Sample]:
+            return (self.normalizer(batch, rows) for batch in in_batches(dataset, rows, batch_size))
+
+        if isinstance(self.model, protocol.Fitted):
+            protocol.fit(self.model, Passes(begin, self.domain.own_shape[0], *times(dataset)))
+        reports = [r for m in self.modules() if isinstance(r := getattr(m, "report", None), Report)]
+        self.notes = list(dict.fromkeys(note for report in reports for note in report.notes))
+        if regressions := sum(report.of for report in reports):
+            cells = sum(report.cells for report in reports)
+            self.provenance["unfitted"] = {"cells": cells, "of": regressions}
+            if cells:
+                self.notes.append(
+                    f"{cells} of {regressions} regressions (one for each cell, lead time and target) could not be "
+                    "fitted: there are too few training cases, or the forecast has no errors"
+                )
 
     def save(self, path: str | Path) -> None:
         """Write the one file."""
@@ -133,14 +168,13 @@ class Corrector(nn.Module):
         return corrector.eval()
 
 
-@dataclass(frozen=True)
-class Passes(Iterable[Sample]):
-    """Training samples that may be gone through as often as a model has things to learn."""
-
-    begin: Callable[[], Iterator[Sample]]
-
-    def __iter__(self) -> Iterator[Sample]:
-        return self.begin()
+def in_batches(dataset: Dataset[Sample], rows: slice, size: int) -> Iterator[Sample]:
+    """Yield some `rows` of all samples once, in batches of `size` samples and about `BATCH` bytes at most."""
+    part = band(dataset, rows)
+    if len(part) and size > 1:  # type: ignore[arg-type]
+        bytes_of_sample = getattr(part, "sample_bytes", getattr(part, "nbytes", 1))
+        size = max(1, min(size, BATCH // max(bytes_of_sample, 1)))
+    return batches(part, size)
 
 
 def reference(name: str, task: Task, grid: Grid | Domain, years_of: Callable[[Task], ForecastDataset]) -> Corrector:

@@ -16,6 +16,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Distribution, Ensemble
+from models.distribution.patched import Patched
 from models.spatial.domain import Domain
 
 LEVELS: dict[str, Callable[[Tensor, int], Tensor]] = {
@@ -65,6 +66,10 @@ def member_values(distribution: Distribution, task: Task, M: int, levels: str = 
     of M members brings its own values.
     """
     one_of("levels", levels, LEVELS)
+    if isinstance(distribution, Patched):
+        parts = (distribution.inner, distribution.outer)
+        inner, outer = (member_values(part, task, M, levels).members for part in parts)
+        return Ensemble(torch.where(distribution.where, inner, outer))
     if isinstance(distribution, Ensemble) and len(distribution.members) == M:
         values = distribution.members.sort(0).values
     else:

@@ -15,12 +15,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.checks import whole
+from data_pipeline.checks import whole, yes_or_no
 from data_pipeline.errors import InputError
+from data_pipeline.fields import ALL
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.cases import gather, lead_index
+from models.cases import Passes, Report, covers_year, gather, lead_index, not_seasonal
+from models.crossfit import fold_index
 from models.distribution import FAMILIES, Ensemble, LocationScale
 from models.regression import Regression, cell_blocks
 from models.season import YEAR, day_of_year, season
@@ -223,9 +225,10 @@ class EMOS(nn.Module):
             whole("model.window", window, 1, 182)
             if seasonal:
                 raise InputError(f"model.window={window} follows the year as model.seasonal does; set seasonal=false")
+        yes_or_no("model.seasonal", seasonal)
         if type(shared) is not bool and shared != PARTLY:
             raise InputError(f"model.shared must be true, false or {PARTLY}, got {shared!r}")
-        self.window = window
+        self.window, self.report = window, Report()
         self.regression = Regression(family, scale, score)
         self.regression.check_lower(lower)
         self.seasonal, self.shared, self._task = seasonal, shared, task
@@ -241,15 +244,22 @@ class EMOS(nn.Module):
 
     def forward(self, sample: Sample) -> LocationScale:
         """Return the corrected distribution over (B, T, H, W)."""
+        table = self.coefficients if self.shared is True else self._domain.cut(self.coefficients)
+        return self.predict(sample, table, lead_index(sample.lead_time, self._task))
+
+    def predict(self, sample: Sample, table: Tensor, place: Tensor) -> LocationScale:
+        """Return the distribution by a table of coefficients, whose rows for each sample begin `place` (B,) windows in.
+
+        The table (n windows, P, T, H, W) holds the own tile, or one cell that all share.
+        """
         mean, std, terms = self._predictors(sample)
-        table = (self.coefficients if self.shared is True else self._domain.cut(self.coefficients)).to(mean)
-        lead = lead_index(sample.lead_time, self._task) * self.windows
+        table, first = table.to(mean), place * self.windows
         if self.window is None:
-            coefficients = table[lead]
+            coefficients = table[first]
         else:
-            place = self._days(sample) * (self.windows / YEAR)
-            before, part = place.long(), place.frac().to(mean).view(-1, 1, 1, 1, 1)
-            coefficients = table[lead + before].lerp(table[lead + (before + 1) % self.windows], part)
+            position = self._days(sample) * (self.windows / YEAR)
+            before, part = position.long(), position.frac().to(mean).view(-1, 1, 1, 1, 1)
+            coefficients = table[first + before].lerp(table[first + (before + 1) % self.windows], part)
         coefficients = coefficients.movedim(1, 0)
         lower = None if self.lower is None else self._domain.cut(self.lower)
         return predict_emos(self.regression, coefficients, mean, std, terms, lower)
@@ -260,39 +270,88 @@ class EMOS(nn.Module):
             self.lower.copy_(assemble((self._lower - location) / scale, self._domain))
 
     @torch.no_grad()
-    def fit(self, batches: Iterable[Sample]) -> None:
-        """Fit all cells to the training samples, which are read once; 12 bytes per case stay in memory."""
-        for lead, (time, *fields) in enumerate(gather(batches, self._task, self._case)):
-            order = time.argsort(stable=True) if self.shared == PARTLY else slice(None)
-            days, mean, std, truth, *terms = (values[order] for values in fields)
-            if self.shared:
-                # What all cells share, every rank works out by itself.
-                mean, std, truth = (assemble(values, self._domain) for values in (mean, std, truth))
-            rows = self.coefficients[lead * self.windows : (lead + 1) * self.windows]
-            self._fit(rows, mean, std, truth, terms)
-            if self.window is not None:
-                for k, row in enumerate(rows):
-                    away = (days - k * YEAR / self.windows).abs()
-                    near = torch.minimum(away, YEAR - away) <= self.window
-                    if near.any():
-                        self._fit(row[None], mean[near], std[near], truth[near], [])
+    def fit(self, batches: Iterable[Sample], ends: Tensor | None = None) -> Tensor | None:
+        """Fit all cells to the training samples, some rows at a time, so that their cases fit into memory.
 
-    def _fit(self, rows: Tensor, mean: Tensor, std: Tensor, truth: Tensor, terms: list[Tensor]) -> None:
-        """Put the coefficients of these cases into all `rows` (D, P, T, H, W), where there are any."""
+        With shared coefficients all cases, 12 bytes for each cell, are in memory. Where the cases of a lead time do not
+        cover the year a seasonal bias is a constant. `report` says so, and how many cells could not be fitted; raises
+        `TooFewCasesError` where none could.
+
+        With the `ends` of folds (see `year_folds`) also returns (F, L windows, P, T, h, w): for each fold the
+        coefficients of the own tile, or those that all cells share, fitted to the cases of all other folds.
+        """
+        passes, leads = Passes.of(batches), self._task.lead_times
+        passes.check_leads(self._task)
+        T, tile = len(self._targets), self._domain.own_shape
+        held_out: list[int | None] = [None, *range(0 if ends is None else len(ends) + 1)]
+        shape = (*self.coefficients.shape[:3], *(self.coefficients.shape[3:] if self.shared else tile))
+        raw = raw_coefficients(self.regression, self.seasonal).to(self.coefficients).view(-1, 1, 1, 1)
+        tables = [raw.expand(shape).clone() for _ in held_out]
+        known, fitted = torch.zeros(2, len(leads), *shape[2:])
+        for rows in [ALL] if self.shared else passes.blocks(len(passes.init_time) * tile[1] * T * 12):
+            for lead, (valid, *cases) in enumerate(gather(passes, self._task, self._case, rows)):
+                if self.shared:
+                    order = valid.argsort(stable=True)
+                    valid, *cases = (values[order] for values in (valid, *cases))
+                    # What all cells share, every rank works out by itself.
+                    cases[1:4] = [assemble(values, self._domain) for values in cases[1:4]]
+                seen = cases[3].isfinite().any(0)
+                known[lead, :, rows] = (seen.flatten(1).any(1).view(T, 1, 1) if self.shared is True else seen).float()
+                for fold, table in zip(held_out, tables, strict=True):
+                    part = table[lead * self.windows : (lead + 1) * self.windows, ..., rows, :]
+                    if ends is None or fold is None:
+                        fitted[lead, :, rows] = self._fit_windows(part, rows, *cases).float()
+                    else:
+                        others = fold_index(valid, ends) != fold
+                        self._fit_windows(part, rows, *(values[others] for values in cases))
+        if not self.shared:
+            tables[0], known, fitted = (assemble(values, self._domain) for values in (tables[0], known, fitted))
+        self.coefficients.copy_(tables[0])
+        covered = [not self.seasonal or covers_year(passes.days(lead)) for lead in leads]
+        self.report = Report([note for note in [not_seasonal(self._task, covered)] if note])
+        needed = 2 * (4 + 2 * self.seasonal)
+        for lead, hours in enumerate(leads):
+            for t in range(T):
+                self.report.count(fitted[lead, t] > 0, known[lead, t] > 0, hours, "EMOS", needed)
+        if ends is None:
+            return None
+        return torch.stack([self._domain.cut(t) if self.shared == PARTLY else t for t in tables[1:]])
+
+    def _fit_windows(
+        self, table: Tensor, rows: slice, days: Tensor, mean: Tensor, std: Tensor, truth: Tensor, *terms: Tensor
+    ) -> Tensor:
+        """Put the coefficients of all windows into `table` (windows, P, T, H, W); return where there are any."""
+        # Harmonics that are nearly constants would get huge coefficients.
+        cyclic = self.seasonal and len(days) > 0 and covers_year(days + 1)
+        fitted = self._fit(table, rows, mean, std, truth, list(terms) if cyclic else [])
+        if self.window is not None:
+            for k, row in enumerate(table):
+                away = (days - k * YEAR / self.windows).abs()
+                near = torch.minimum(away, YEAR - away) <= self.window
+                if near.any():
+                    self._fit(row[None], rows, mean[near], std[near], truth[near], [])
+        return fitted
+
+    def _fit(self, table: Tensor, rows: slice, mean: Tensor, std: Tensor, truth: Tensor, terms: list[Tensor]) -> Tensor:
+        """Put the coefficients of these cases into all rows of `table` (D, P, T, H, W); return where there are any."""
+        fitted = torch.zeros(table.shape[2:], dtype=torch.bool)
         # One set of coefficients for the whole globe is still one for each target.
         for t in range(len(self._targets)):
             m, s, y = (values[:, t].flatten(1) for values in (mean, std, truth))
             flat, lower = [term.flatten(1) for term in terms], None if self.lower is None else self.lower[t]
-            known, area = rows[:, :, t], self._area.flatten()
             if self.shared:
                 fit = fit_partly_shared if self.shared == PARTLY else partial(fit_emos, shared=True)
                 lower = None if lower is None else lower.flatten()
-                found = fit(self.regression, m, s, y, flat, lower=lower, weight=area).view(known.shape[1:])
+                found = fit(self.regression, m, s, y, flat, lower=lower, weight=self._area.flatten())
             else:
-                lower = None if lower is None else self._domain.cut(lower).flatten()
+                lower = None if lower is None else self._domain.cut(lower)[rows].flatten()
                 found = fit_emos(self.regression, m, s, y, flat, lower=lower)
-                found = assemble(found.unflatten(1, self._domain.own_shape), self._domain)
-            known.copy_(torch.where(found.isnan(), known, found))
+            if self.seasonal and not terms:
+                found = torch.cat([found[:2], found[:1] * 0, found[:1] * 0, found[2:]])  # no annual cycle
+            found = found.view(table.shape[1], *table.shape[3:])
+            fitted[t] = ~found[0].isnan()
+            table[:, :, t] = torch.where(fitted[t], found.to(table), table[:, :, t])
+        return fitted
 
     def _predictors(self, sample: Sample) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return ensemble mean and standard deviation (B, T, H, W) and the season's terms (B, 1, 1, 1)."""
@@ -311,4 +370,4 @@ class EMOS(nn.Module):
         """Return what a fit needs of a batch; the truth is NaN where it or a member is missing."""
         mean, std, terms = self._predictors(sample)
         truth = sample.target.masked_fill(~sample.mask[:, self._targets], torch.nan)
-        return sample.init_time, self._days(sample), mean, std, truth, *terms
+        return sample.init_time + 3600 * sample.lead_time, self._days(sample), mean, std, truth, *terms

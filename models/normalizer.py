@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from data_pipeline.fields import ALL
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
+from models.cases import Report
 from models.distribution import Bounded, CensoredShiftedGamma, Distribution
 from models.spatial.domain import Domain
 from models.spatial.exchange import allsum, assemble
@@ -29,6 +32,8 @@ class Normalizer(nn.Module):
     scale: Tensor
     static_location: Tensor
     static_scale: Tensor
+    known: Tensor
+    """(T, H, W) 0 where the training samples have no value of a target at all, else 1."""
     _area: Tensor
 
     def __init__(self, task: Task, grid: Grid | Domain) -> None:
@@ -36,16 +41,25 @@ class Normalizer(nn.Module):
         self._domain = Domain.of(grid)
         self._targets = list(task.target_channels)
         self._bounds = [target.bounds[0] or 0.0 for target in task.targets]
+        self._names = [str(channel) for channel in task.channels]
         C, S = len(task.channels), len(task.static_names)
         self.register_buffer("location", torch.zeros(C, *grid.shape))
         self.register_buffer("scale", torch.ones(C))
         self.register_buffer("static_location", torch.zeros(S))
         self.register_buffer("static_scale", torch.ones(S))
+        self.register_buffer("known", torch.ones(len(task.targets), *grid.shape))
+        self.complete = True
+        """Whether all of `known` is 1."""
         weights = np.broadcast_to(self._domain.grid.weights[:, None], grid.shape).astype(np.float32)
         self.register_buffer("_area", torch.from_numpy(weights.copy()), persistent=False)
+        self.report = Report()
 
     def fit(self, batches: Callable[[], Iterator[Sample]]) -> None:
-        """Take the statistics of all samples of `batches()`, in two passes: means, then departures from them."""
+        """Take the statistics of all samples of `batches()`, in two passes: means, then departures from them.
+
+        A cell without any value in the training years gets the mean of its row (of the globe, if the row has none), so
+        that a value that it has later is no departure from 0 K. `report` says how many cells that are.
+        """
         area_of, domain = self._domain.cut(self._area), self._domain
         total = torch.zeros(len(self.location), *domain.own_shape, dtype=torch.float64)
         count = torch.zeros_like(total)
@@ -54,29 +68,53 @@ class Normalizer(nn.Module):
             total += means.sum(0, dtype=torch.float64)
             count += batch.mask.sum(0)
             static = batch.static[0]
-        location = total / count.clamp(min=1)
-        self.location.copy_(assemble(location, domain))
+        known = assemble((count > 0).double(), domain) > 0
+        self.location.copy_(filled(assemble(total / count.clamp(min=1), domain), known, self._area.double()))
+        self.known.copy_(known[self._targets])
+        self.complete = bool(self.known.all())
+        self.report = Report(self._empty(known))
         location = domain.cut(self.location)
         squares, area = torch.zeros(len(total), dtype=torch.float64), torch.zeros(len(total), dtype=torch.float64)
         for batch in batches():
-            departure = (batch.ensemble - location).masked_fill(~batch.mask[:, None], 0)
-            squares += (departure.square().mean(1) * area_of).sum((0, 2, 3), dtype=torch.float64)
+            mean_square = torch.zeros_like(batch.ensemble[:, 0])
+            for member in batch.ensemble.unbind(1):  # a batch of departures would be as large as the batch
+                mean_square += (member - location).square_()
+            mean_square.div_(batch.ensemble.shape[1]).masked_fill_(~batch.mask, 0)
+            squares += (mean_square * area_of).sum((0, 2, 3), dtype=torch.float64)
             area += (batch.mask * area_of).sum((0, 2, 3), dtype=torch.float64)
         squares, area = allsum(squares, domain), allsum(area, domain)
         self.scale.copy_(_positive(torch.sqrt(squares / area.clamp(min=1e-12))))
-        static = assemble(static, domain)
-        self.static_location.copy_(static.mean((-2, -1)))
-        self.static_scale.copy_(_positive(static.std((-2, -1))))
+        static = assemble(static, domain).flatten(1)
+        self.static_location.copy_(static.mean(1))
+        # A grid of one cell has no standard deviation.
+        self.static_scale.copy_(_positive(static.std(1) if static.shape[1] > 1 else torch.zeros(len(static))))
 
-    def forward(self, sample: Sample) -> Sample:
-        """Return the batch in normalised units."""
+    def _empty(self, known: Tensor) -> list[str]:
+        """Return a sentence for each input that some cells (C, H, W) never have."""
+        cells = known.shape[1] * known.shape[2]
+        return [
+            f"{name} has no value in {missing} of {cells} cells in all training samples"
+            + ("; there the correction is the raw ensemble" if channel in self._targets else "")
+            for channel, name in enumerate(self._names)
+            if (missing := cells - int(known[channel].sum()))
+        ]
+
+    def forward(self, sample: Sample, rows: slice = ALL) -> Sample:
+        """Return the batch in normalised units; it may hold only some `rows` of the own tile."""
         location, scale = self.target_scaling
-        ensemble = (sample.ensemble - self._domain.cut(self.location)) / self.scale[:, None, None]
+        location = location[:, rows]
+        ensemble = (sample.ensemble - self._domain.cut(self.location)[:, rows]) / self.scale[:, None, None]
         return sample._replace(
             ensemble=torch.where(sample.mask[:, None], ensemble, 0),
             static=(sample.static - self.static_location[:, None, None]) / self.static_scale[:, None, None],
             target=(sample.target - location) / scale,
         )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Take the state; files of earlier versions do not say which cells are `known`."""
+        state_dict.setdefault(f"{prefix}known", torch.ones_like(self.known))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        self.complete = bool(self.known.all())
 
     @property
     def target_scaling(self) -> tuple[Tensor, Tensor]:
@@ -96,6 +134,18 @@ class Normalizer(nn.Module):
             error = 4 * torch.finfo(location.dtype).eps * (location.abs() + bound.abs())
             return replace(found, lower=torch.where((found.lower - bound).abs() <= error, bound, found.lower))
         return found
+
+
+def filled(mean: Tensor, known: Tensor, area: Tensor) -> Tensor:
+    """Return fields (C, H, W) whose unknown cells have the mean of the row's known cells, else that of the globe's.
+
+    It is 0 where a channel has no known cell at all.
+    """
+    mean, weight = torch.where(known, mean, 0), known * area
+    rows, globe = known.sum(2, keepdim=True), weight.sum((1, 2), keepdim=True)
+    of_globe = (mean * weight).sum((1, 2), keepdim=True) / globe.clamp(min=1e-12)
+    of_row = torch.where(rows > 0, mean.sum(2, keepdim=True) / rows.clamp(min=1), of_globe)
+    return torch.where(known, mean, of_row)
 
 
 def _positive(scale: Tensor) -> Tensor:

@@ -14,9 +14,14 @@ from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
+from models.cases import Passes, Report, lead_index
+from models.crossfit import CrossFitted, one_year, year_folds
 from models.emos import EMOS
 from models.features import SMALLEST_SPREAD, spread
 from models.spatial.domain import Domain
+
+FOLDS = 4
+"""Groups of years that are left out in turn."""
 
 
 def start_for(options: dict[str, Any] | None, task: Task, grid: Grid | Domain) -> Start:
@@ -53,21 +58,34 @@ class FittedStart(Start):
     """Location and spread of EMOS, which is fitted before the network learns.
 
     For few cases, or a raw ensemble that is worse than climatology: what is far from the truth is a long way to
-    descend, on which a network learns the noise as well.
+    descend, on which a network learns the noise as well. In training mode a sample gets the EMOS that was fitted
+    without its own years, one of `FOLDS` groups of years (`CrossFitted`): one fit for each year is too dear.
     """
 
     def __init__(self, task: Task, grid: Grid | Domain, options: dict[str, Any]) -> None:
         super().__init__(task)
         self.emos = made("EMOS", partial(EMOS, task, grid), dict(options))
+        self.without = CrossFitted(Domain.of(grid), per_cell=self.emos.shared is not True)
+        self.report = Report()
+        self._task = task
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
         """Tell EMOS the units of its bound."""
         self.emos.normalise(location, scale)
 
     def fit(self, batches: Iterable[Sample]) -> None:
-        """Fit EMOS."""
-        self.emos.fit(batches)
+        """Fit EMOS to all samples, and to all but those of each group of years."""
+        passes = Passes.of(batches)
+        ends = year_folds(passes, FOLDS)
+        table = self.emos.fit(passes, ends)
+        assert table is not None
+        self.without.set(table.flatten(0, 1), ends)
+        self.report = Report([note for note in [one_year(passes)] if note])
 
     def _moments(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        corrected = self.emos(sample)
+        if self.training and self.without.fitted:
+            place = self.without.fold(sample) * len(self._task.lead_times) + lead_index(sample.lead_time, self._task)
+            corrected = self.emos.predict(sample, self.without.table, place)
+        else:
+            corrected = self.emos(sample)
         return corrected.mu, corrected.sigma * corrected.standard.std

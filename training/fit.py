@@ -12,6 +12,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Samples, Tiers
 from models.corrector import Corrector
+from models.crossfit import CrossFitted
 from models.spatial.domain import Domain
 from models.spatial.group import named
 from models.spatial.mesh import Mesh
@@ -41,8 +42,19 @@ def fitted(
     else:
         with Tiers(samples_on(shared.domain), replace(budget, memory=0, disk=0, folder=None)) as samples:
             shared.fit(samples, batch_size)
-        corrector.load_state_dict(shared.state_dict())
+        take_fit(corrector, shared)
     if mesh.everyone:
         for tensor in corrector.state_dict().values():
             dist.broadcast(tensor, 0, named(mesh.everyone))  # the same to the last bit
+    for note in corrector.notes:
+        mesh.say(note)
     return corrector
+
+
+def take_fit(corrector: Corrector, other: Corrector) -> None:
+    """Take all that the same corrector on other tiles has learnt at once; all ranks do so together."""
+    corrector.load_state_dict(other.state_dict())
+    corrector.provenance, corrector.notes = other.provenance, other.notes
+    for own, theirs in zip(corrector.modules(), other.modules(), strict=True):
+        if isinstance(own, CrossFitted) and isinstance(theirs, CrossFitted):
+            own.take(theirs)

@@ -10,13 +10,14 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from data_pipeline.bands import band, rows_of, times
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.codec import OVERHEAD, decode, encode
 from data_pipeline.prefetch.disk import DiskTier
@@ -27,6 +28,8 @@ from data_pipeline.prefetch.stream import Stream
 from data_pipeline.sample import Sample
 
 IN_MEMORY, ON_DISK = 0, 1
+BAND_STAGING = 2**26
+"""Bytes that are read ahead of a fit that goes through some rows of all samples."""
 LEAD = 20
 """A peer is asked for a sample when this rank is so many samples further in its own list than the sample in theirs."""
 
@@ -46,6 +49,26 @@ class Samples(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Sample: ...
+
+
+class _Rows(Dataset[Sample]):
+    """Some rows of the samples of `tiers`: from its memory where it has them there, else read."""
+
+    def __init__(self, tiers: Tiers, rows: slice) -> None:
+        source = tiers._dataset
+        self._tiers, self._rows, self._source = tiers, rows, band(cast(Dataset[Sample], source), rows)
+        self.static = source.static[:, rows].contiguous()
+        self.fingerprint = f"{source.fingerprint} rows {rows.start}-{rows.stop}"
+        self.nbytes = source.nbytes * self.static.shape[1] // source.static.shape[1] + OVERHEAD
+        """Bytes of one sample without its static fields."""
+
+    def __len__(self) -> int:
+        return len(self._tiers)
+
+    def __getitem__(self, index: int) -> Sample:
+        held = self._tiers._memory.get(index)
+        sample = self._source[index] if held is None else rows_of(held, self._rows)
+        return sample._replace(static=self.static)
 
 
 class Tiers(Dataset[Sample]):
@@ -94,6 +117,16 @@ class Tiers(Dataset[Sample]):
         sample = self.fetch(index)
         self.keep(index, sample)
         return sample
+
+    def times(self) -> tuple[Tensor, Tensor]:
+        """Return start and lead time (N,) of all samples."""
+        return times(cast(Dataset[Sample], self._dataset))
+
+    def band(self, rows: slice) -> Tiers:
+        """Return some `rows` of the same samples; nothing new is kept, and little is read ahead."""
+        samples = _Rows(self, rows)
+        staging = max(min(self.budget.staging, BAND_STAGING), samples.nbytes + OVERHEAD)
+        return Tiers(samples, replace(self.budget, staging=staging, memory=0, disk=0, folder=None))
 
     def fetch(self, index: int) -> Sample:
         """Return a sample from wherever it is fastest; two threads that want the same one read it once."""

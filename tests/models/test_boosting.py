@@ -9,7 +9,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models import boosting as boosting_module
 from models import regression as regression_module
-from models.boosting import BoostedEMOS, Boosting, best_step, fit_boosted, predict_boosted, products
+from models.boosting import BoostedEMOS, Boosting, best_step, fit_boosted, predict_boosted, products, total_score
 from models.distribution import Ensemble, Normal
 from models.emos import fit_emos, predict_emos
 from models.regression import Regression
@@ -111,11 +111,15 @@ def test_noise_is_left_alone():
 
 def test_the_number_of_steps_is_that_of_the_smallest_sum():
     curve = torch.tensor([[3.0, 2, 2, 9], [1, 1, 1, 0], [torch.nan, torch.nan, torch.nan, torch.nan]])
-    assert best_step(curve, torch.tensor([1.0, 1, 1])) == 1  # the first of two
-    assert best_step(curve, torch.tensor([0.01, 1, 1])) == 3  # cells count by their weight
+
+    def best(weight, curve=curve):
+        return best_step(total_score(curve, torch.tensor(weight)), Boosting(LOG))
+
+    assert best([1.0, 1, 1]) == 1  # the first of two
+    assert best([0.01, 1, 1]) == 3  # cells count by their weight
     curve[0, 1:] = torch.inf
-    assert best_step(curve, torch.ones(3)) == 0
-    assert best_step(torch.full((2, 5), torch.nan), torch.ones(2)) == 0
+    assert best([1.0, 1, 1]) == 0
+    assert best([1.0, 1], torch.full((2, 5), torch.nan)) == 0
 
 
 def test_folds_are_stretches_of_time_that_the_others_predict():

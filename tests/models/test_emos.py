@@ -12,6 +12,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
 from models import regression as regression_module
+from models.corrector import Corrector
 from models.distribution import Ensemble
 from models.emos import EMOS, coefficient_names, fit_emos, fit_partly_shared, predict_emos, raw_coefficients
 from models.regression import Regression
@@ -373,8 +374,10 @@ def test_mistakes_are_said_in_one_sentence():
         EMOS(task, GRID, family="censored_normal")
     with pytest.raises(InputError, match="has no lower"):
         EMOS(task, GRID, lower=0.0)
-    model = EMOS(task, GRID)
+    with pytest.raises(InputError, match=r"model\.seasonal must be true or false, got 'fasle'"):
+        EMOS(task, GRID, seasonal="fasle")
+    corrector = Corrector(task, GRID, {"_target_": "models.emos.EMOS"}, torch.zeros(3, *GRID.shape))
     with pytest.raises(InputError, match="lead time 24 h is not one of task test"):
-        model(forecasts(2, task_of(leads=(24,))))
+        corrector(forecasts(2, task_of(leads=(24,))))
     with pytest.raises(InputError, match="no training sample has the lead time 72 h"):
         EMOS(task_of(leads=(48, 72)), GRID).fit([forecasts(20, task)])

@@ -25,7 +25,7 @@ def test_one_member_has_no_spread():
 
 def test_the_error_climate_is_a_regression_cell_by_cell(toy):
     """One cell of one lead time against numpy's least squares."""
-    data = toy(TASK, GRID, 60)
+    data = toy(TASK, GRID, 80)
     data.samples[4].target[0, 2, 3] = torch.nan
     climate = ErrorClimate(TASK, GRID)
     climate.fit(batches(data, 7))
@@ -81,6 +81,20 @@ def test_a_tile_reads_its_own_part_of_the_embedding(toy):
     sample = next(batches(toy(TASK, GRID, 4), 4))
     own = sample._replace(**{name: domain.cut(getattr(sample, name)) for name in ("ensemble", "mask", "static")})
     torch.testing.assert_close(tile(own), domain.cut(whole(sample)))
+
+
+def test_the_mask_of_a_field_at_sea_is_a_channel(toy):
+    """It is the only land mask of a task without static fields; tasks without such an input have the same features."""
+    task = Task("toy", ["sst", "2t"], ["2t"], [24])
+    sample = next(batches(toy(task, GRID, 2), 2))
+    land = torch.rand(GRID.shape) > 0.5
+    sample.mask[:, 0] = ~land
+    features = Features(task, GRID)
+    found = features(sample)
+    assert found.shape[1] == features.count == Features(Task("toy", ["msl", "2t"], ["2t"], [24]), GRID).count + 1
+    assert any(torch.equal(found[0, k], (~land).float()) for k in range(features.count))
+    sample.mask[:, 0] = True
+    assert any((features(sample)[:, k] == 1).all() for k in range(features.count))
 
 
 @pytest.mark.parametrize("embedding", [-1, 1.5, True])
