@@ -227,18 +227,25 @@ def build_model(spec: dict[str, Any], task: Task, grid: Grid | Domain) -> nn.Mod
             f"{spec['_target_']} cannot be built as Model(task, grid, **options); see models/protocol.py"
         ) from None
     if not protocol.may_take_tiles(kind):
-        _refuse_tiles(kind, domain)
+        _refuse_tiles(kind, *domain.tiles)
         return made(kind.__name__, partial(kind, task, domain.grid), options)
     model = made(kind.__name__, partial(kind, task, grid), options)
     if not protocol.claims(model).tiles:
-        _refuse_tiles(kind, domain)
+        _refuse_tiles(kind, *domain.tiles)
     return model
 
 
-def _refuse_tiles(kind: type[nn.Module], domain: Domain) -> None:
-    if domain.ranks > 1:
+def check_tiles(spec: dict[str, Any], bands: int, sectors: int) -> None:
+    """Refuse a mesh of so many tiles if the model of `spec` never works on one: before processes are started."""
+    kind = model_class(spec.get("_target_"))
+    if not protocol.may_take_tiles(kind):
+        _refuse_tiles(kind, bands, sectors)
+
+
+def _refuse_tiles(kind: type[nn.Module], bands: int, sectors: int) -> None:
+    if bands * sectors > 1:
         raise InputError(
-            f"model {kind.__name__} works on whole fields (it does not claim `tiles`), and the mesh has "
-            f"{domain.tiles[0]} x {domain.tiles[1]} tiles; give the processes other samples instead, such as "
-            f"trainer.mesh=[{domain.ranks},1]"
+            f"model {kind.__name__} works on whole fields (it does not claim `tiles`), and the mesh has {bands} x "
+            f"{sectors} tiles; use a mesh of one tile, and in training let the processes share batches instead: "
+            f"trainer.mesh=[{bands * sectors},1]"
         )

@@ -19,7 +19,7 @@ import difflib
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -29,8 +29,6 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Distribution
 from models.spatial.domain import Domain
-
-T = TypeVar("T")
 
 
 class Model(Protocol):
@@ -95,35 +93,31 @@ class Claims:
 
 BEFORE_BUILDING = ("moments_only", "targets_only")
 """Claims that decide what is read from the files, so that they are asked of the class."""
+NAMES = tuple(field.name for field in fields(Claims))
 METHODS = ("fit", "normalise")
 
 
-@overload
-def claims(thing: object) -> Claims: ...
-@overload
-def claims(thing: object, kind: type[T]) -> T: ...
-def claims(thing: object, kind: type[Any] = Claims) -> Any:
-    """Return what a model, or its class, says of itself; what it does not mention has the default of `kind`.
+def claims(model: object) -> Claims:
+    """Return what a model, or its class, says of itself; what it does not mention is not claimed.
 
     Of a class, a claim that depends on options counts as not made. Raises `InputError` for a claim that is neither
     True nor False, or whose name is misspelt, because a claim that is overlooked would be a wrong result.
     """
-    owner = thing if isinstance(thing, type) else type(thing)
-    defaults = {field.name: field.default for field in fields(kind)}
-    _refuse_misspelt(thing, owner, tuple(defaults))
-    found = {name: _value(thing, owner, name, default) for name, default in defaults.items()}
+    owner = model if isinstance(model, type) else type(model)
+    _refuse_misspelt(model, owner)
+    found = {name: _value(model, owner, name) for name in NAMES}
     for name, value in found.items():
         if type(value) is not bool:
-            raise InputError(f"{owner.__name__}.{name} must be True or False, got {value!r}; see {kind.__module__}")
-        if name in BEFORE_BUILDING and value != inspect.getattr_static(owner, name, defaults[name]):
+            raise InputError(f"{owner.__name__}.{name} must be True or False, got {value!r}; see {__name__}")
+        if name in BEFORE_BUILDING and value != inspect.getattr_static(owner, name, False):
             raise InputError(
                 f"{owner.__name__}.{name} is asked before the model is built; state it in the body of the class, as "
                 f"{name} = {value}"
             )
-    return kind(**found)
+    return Claims(**found)
 
 
-def may_take_tiles(kind: type) -> bool:
+def may_take_tiles(kind: type[nn.Module]) -> bool:
     """Return whether a model of this class claims `tiles`, if only with some of its options."""
     return isinstance(inspect.getattr_static(kind, "tiles", None), property) or claims(kind).tiles
 
@@ -140,20 +134,20 @@ def normalise(model: nn.Module, location: Tensor, scale: Tensor) -> None:
         model.normalise(location, scale)
 
 
-def _value(thing: object, owner: type, name: str, default: object) -> object:
-    stated = inspect.getattr_static(owner, name, default)
+def _value(model: object, owner: type, name: str) -> Any:
+    stated = inspect.getattr_static(owner, name, False)
     if isinstance(stated, property):
         # Called here, because `nn.Module` hides an AttributeError inside a property.
-        return default if thing is owner else stated.fget(thing)  # type: ignore[misc]
-    return stated if thing is owner else getattr(thing, name, default)
+        return False if model is owner else stated.fget(model)  # type: ignore[misc]
+    return stated if model is owner else getattr(model, name, False)
 
 
-def _refuse_misspelt(thing: object, owner: type, names: tuple[str, ...]) -> None:
+def _refuse_misspelt(model: object, owner: type) -> None:
     """Refuse an attribute that is True or False and nearly a claim, and a method that is nearly one of `METHODS`."""
-    for name, value in _own_attributes(thing, owner):
+    for name, value in _own_attributes(model, owner):
         near: list[str] = []
-        if isinstance(value, bool) and name not in names:
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+        if isinstance(value, bool) and name not in NAMES:
+            near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.8)
         elif inspect.isfunction(value) and name not in METHODS:
             near = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.88)
         if near:
@@ -163,10 +157,10 @@ def _refuse_misspelt(thing: object, owner: type, names: tuple[str, ...]) -> None
             )
 
 
-def _own_attributes(thing: object, owner: type) -> Iterator[tuple[str, object]]:
+def _own_attributes(model: object, owner: type) -> Iterator[tuple[str, object]]:
     """Return the public attributes that are not those of `nn.Module`."""
     for kind in owner.__mro__:
         if kind not in (nn.Module, object):
             yield from ((name, value) for name, value in vars(kind).items() if not name.startswith("_"))
-    if thing is not owner:
-        yield from ((name, value) for name, value in vars(thing).items() if isinstance(value, bool))
+    if model is not owner:
+        yield from ((name, value) for name, value in vars(model).items() if isinstance(value, bool))

@@ -1,9 +1,21 @@
-"""Every model of conf/model, as tests build it."""
+"""Every model of conf/model, and of a package outside the project, as tests build it."""
 
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
-CONF = Path(__file__).parents[1] / "conf" / "model"
-SPECS = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(CONF.glob("*.yaml"))}
+
+def specs_of(conf):
+    """The models of a folder `conf`, by name."""
+    paths = sorted((conf / "model").glob("*.yaml"))
+    return {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in paths}
+
+
+HERE = Path(__file__).parent
+SPECS = specs_of(HERE.parent / "conf")
 SPECS["boosted_emos"] |= {"steps": 10, "folds": 2}  # more of them only take longer
+
+EXTERNAL = specs_of(HERE / "external" / "weathernets" / "conf")
+"""Models of a package that tests see as installed: its folder is on the path (pyproject.toml)."""
+EXTERNAL["vit"] |= {"patch": [1, 4]}  # for the grids of the contract
+EXTERNAL["graph"] |= {"level": 1}

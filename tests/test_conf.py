@@ -158,7 +158,7 @@ def test_only_faults_of_the_user_are_explained_away():
         (["train", "trainer.epoch=3"], "error: there is no option trainer.epoch; did you mean trainer.epochs?"),
         (
             ["train", "model=unett"],
-            f"error: there is no model unett; choose one of {', '.join(choices('model'))}",
+            f"error: there is no model unett; choose one of {choices('model')[0]}, ",
         ),
         (["train", "experiment=ens10"], "error: there is no experiment ens10; choose one of deep_weather_t850, "),
         (["train", "trainer/rate=slow"], "error: there is no trainer/rate slow; choose one of constant, cosine, "),

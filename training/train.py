@@ -23,9 +23,9 @@ from data_pipeline.prefetch.budget import Budget
 from data_pipeline.source import Source
 from data_pipeline.store import source_for
 from data_pipeline.task import Task
-from models.corrector import Corrector, needs, reads_moments
+from models.corrector import Corrector, check_tiles, needs, reads_moments
 from models.spatial.domain import Domain
-from models.spatial.mesh import Mesh, joined
+from models.spatial.mesh import Mesh, joined, mesh_shape
 from training.data import cached
 from training.descent import descend, score
 from training.extreme import EECRPS
@@ -40,6 +40,8 @@ from training.schedule import Schedule
 def main(cfg: DictConfig) -> None:
     """Make the run folder safe to go on in, and train on all ranks of the mesh."""
     schedule: Schedule = build(cfg.trainer)
+    _, bands, sectors = mesh_shape(schedule.mesh, "trainer.mesh")
+    check_tiles(plain(cfg.model), bands, sectors)
     with (
         resumable(Path(cfg.run_dir)),
         joined(schedule.mesh, "trainer.mesh", schedule.timeout_minutes) as mesh,

@@ -162,7 +162,7 @@ def joined(shape: Sequence[int], option: str = "mesh", timeout_minutes: float = 
     itself, waits for them and leaves with their exit code. Ranks that are gone, or do not answer for
     `timeout_minutes`, end the run on all others.
     """
-    data, bands, sectors = _checked(shape, option)
+    data, bands, sectors = mesh_shape(shape, option)
     ranks = data * bands * sectors
     os.environ.update(variables_from_slurm(os.environ))
     if "WORLD_SIZE" not in os.environ:
@@ -188,7 +188,8 @@ def joined(shape: Sequence[int], option: str = "mesh", timeout_minutes: float = 
         dist.destroy_process_group()
 
 
-def _checked(shape: Sequence[int], option: str) -> tuple[int, int, int]:
+def mesh_shape(shape: Sequence[int], option: str) -> tuple[int, int, int]:
+    """Return how many data ranks, bands and sectors `shape` asks for, [data, spatial] or [data, bands, sectors]."""
     numbers = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     if len(numbers) not in (2, 3) or any(type(number) is not int or number < 1 for number in numbers):
         raise InputError(

@@ -1,0 +1,111 @@
+"""Models of an installed package outside the project, from the command line: found, trained, scored, loaded again."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+from data_pipeline import packages
+from data_pipeline.dataset import batches
+from data_pipeline.errors import InputError
+from models.corrector import Corrector
+from models.spatial.domain import Domain
+
+DATA = [
+    "data=netcdf", "path=.", "task.inputs=[2t]", "task.targets=[2t]", "task.lead_times=[24]",
+    "data.split.train=[2000,2001]", "data.split.val=[2002,2002]", "data.split.test=[2003,2003]",
+]  # fmt: skip
+QUICK = ["trainer.epochs=3", "trainer.batch_size=8", "trainer.accelerator=cpu", "trainer.learning_rate=0.01"]
+MODELS = {"vit": ["model.patch=[3,4]", "model.width=8"], "graph": ["model.level=1", "model.width=8"]}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A folder with NetCDF files: 24 forecasts a year of four members, which are two degrees too warm."""
+    folder = tmp_path_factory.mktemp("external")
+    random = np.random.default_rng(1)
+    years = [np.arange(f"{year}-01-03", f"{year}-12-20", 15, dtype="datetime64[D]") for year in range(2000, 2004)]
+    starts = np.concatenate(years).astype("datetime64[ns]")
+    places = {
+        "latitude": ("latitude", np.linspace(80, -80, 9), {"units": "degrees_north"}),
+        "longitude": ("longitude", np.arange(12) * 30.0, {"units": "degrees_east"}),
+    }
+    truth = 280 + 5 * random.normal(size=(len(starts), 9, 12))
+    members = truth[:, None, None] + 2 + random.normal(size=(len(starts), 1, 4, 9, 12))
+    outer = {"init_time": starts, "lead": ("lead", [24], {"units": "hours"}), "member": np.arange(4)}
+    xr.Dataset(
+        {"t2m": (("init_time", "lead", "member", *places), members.astype("f4"), {"units": "K"})}, outer | places
+    ).to_netcdf(folder / "ensemble.nc")
+    valid = starts + np.timedelta64(24, "h")
+    xr.Dataset({"t2m": (("time", *places), truth.astype("f4"), {"units": "K"})}, {"time": valid} | places).to_netcdf(
+        folder / "analysis.nc"
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(project, command):
+    """The folder with a corrector of every external model."""
+    for name, options in MODELS.items():
+        ended = command(project, "train", *DATA, *QUICK, f"model={name}", *options, f"run_dir=runs/{name}")
+        assert ended.code == 0, ended.stdout + ended.stderr
+    return project
+
+
+def test_they_are_trained_and_scored_by_the_verbs(trained, command):
+    files = ",".join(f"{name}: runs/{name}/corrector.safetensors" for name in MODELS)
+    ended = command(trained, "evaluate", *DATA, f"correctors={{{files}}}", "run_dir=scores")
+    assert ended.code == 0, ended.stdout + ended.stderr
+    found = json.loads((trained / "scores" / "scores.json").read_text())["models"]
+    for name in MODELS:
+        assert found[name]["crps"] < 0.7 * found["raw"]["crps"], "the bias is learnt"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_their_files_load_and_forecast_the_same_again(name, trained, toy, tmp_path):
+    corrector = Corrector.load(trained / "runs" / name / "corrector.safetensors")
+    assert type(corrector.model).__module__.startswith("weathernets.")
+    sample = next(batches(toy(corrector.task, corrector.grid, 3), 3))
+    corrector.save(tmp_path / "again.safetensors")
+    again = Corrector.load(tmp_path / "again.safetensors")
+    with torch.no_grad():
+        torch.testing.assert_close(again(sample).mean, corrector(sample).mean, rtol=0, atol=0)
+
+
+def test_without_the_package_their_files_are_refused_by_a_sentence(trained, monkeypatch):
+    monkeypatch.setattr("models.target.registered", list)
+    with pytest.raises(InputError, match=r"model weathernets.vit.ViT is not in models, the only packages .* install a"):
+        Corrector.load(trained / "runs" / "vit" / "corrector.safetensors")
+
+
+def test_without_the_package_the_name_is_unknown(project, command, monkeypatch):
+    monkeypatch.setattr(packages, "registered", list)
+    ended = command(project, "train", *DATA, "model=vit")
+    assert ended.code == 2
+    assert ended.stderr.startswith("error: there is no model vit; choose one of ")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_mesh_of_tiles_is_refused_in_one_sentence_before_processes_are_started(name, project, command, monkeypatch):
+    monkeypatch.setattr("models.spatial.mesh.launch", None)
+    ended = command(project, "train", *DATA, *QUICK, f"model={name}", *MODELS[name], "trainer.mesh=[1,2]", "run_dir=no")
+    assert ended.code == 2, ended.stdout + ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: model ")
+    assert "works on whole fields (it does not claim `tiles`), and the mesh has 2 x 1 tiles; use a mesh of one" in line
+    assert line.endswith("trainer.mesh=[2,1]")
+    assert not (project / "no").exists()
+
+
+def test_a_corrector_of_theirs_is_not_cut_into_tiles(trained):
+    corrector = Corrector.load(trained / "runs" / "graph" / "corrector.safetensors")
+    with pytest.raises(InputError, match=r"model GraphNet works on whole fields .* the mesh has 1 x 2 tiles"):
+        corrector.on(Domain.split(corrector.grid, 1, 2))
+
+
+def test_a_grid_that_patches_do_not_cover_is_refused(project, command):
+    ended = command(project, "train", *DATA, *QUICK, "model=vit", "model.patch=[2,4]", "run_dir=no")
+    assert ended.code == 2
+    assert ended.stderr.startswith("error: patches of 2 x 4 cells do not cover 9 x 12 points, latitudes 80 to -80")
