@@ -26,16 +26,18 @@ WIDTHS = (32, 64, 128)
 
 
 class Layer(nn.Module):
-    """Convolution 3 x 3, batch normalisation, ReLU.
+    """Convolution 3 x 3, or over another `kernel`, batch normalisation, ReLU.
 
     The normalisation takes away what the bias adds, so all that the bias could learn is rounding errors, which Adam
     would blow up to steps of full length, other ones on every mesh. It is kept for those who have weights to load,
     and its gradient is exactly zero. `parity` is that of the inputs (`Window`), for the first layer of a network.
     """
 
-    def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, parity: Sequence[int] = ()) -> None:
+    def __init__(
+        self, grid: Grid | Domain, inputs: int, outputs: int, parity: Sequence[int] = (), kernel: int = 3
+    ) -> None:
         super().__init__()
-        self.convolution = Conv2d(grid, inputs, outputs, parity=parity)
+        self.convolution = Conv2d(grid, inputs, outputs, kernel, parity=parity)
         self.norm = BatchNorm2d(grid, outputs)
         self.convolution.register_parameter("bias", None)
         self.bias = nn.Parameter(torch.zeros(outputs))

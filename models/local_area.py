@@ -23,11 +23,11 @@ WINDOW, SIGMA = 3.5, 5.0
 
 
 class LocalStandardization(nn.Module):
-    """x' = (x - mean)/std with maps of the ensemble mean's own mean and standard deviation, by lead time and input.
+    """x' = (x - mean)/std of the first member, with maps of its mean and standard deviation by lead time and channel.
 
     They are taken over all training dates and the points of a window around each cell, and smoothed with a Gaussian
-    (Grönquist et al. 2021, doi:10.1098/rsta.2020.0092, whose member number 1 we cannot tell from the others). Before
-    a fit, and where nothing is known, the mean is 0 and the standard deviation 1.
+    (Grönquist et al. 2021, doi:10.1098/rsta.2020.0092). Before a fit, and where nothing is known, the mean is 0 and the
+    standard deviation 1. The channels are the inputs and `Task.other_leads`, not the analysis.
     """
 
     mean: Tensor
@@ -36,7 +36,8 @@ class LocalStandardization(nn.Module):
     def __init__(self, task: Task, grid: Grid | Domain) -> None:
         super().__init__()
         self._task, self._domain = task, Domain.of(grid)
-        shape = len(task.lead_times), len(task.channels), *grid.shape
+        self._count = len(task.channels) - len(task.analysis)
+        shape = len(task.lead_times), self._count, *grid.shape
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("std", torch.ones(shape))
 
@@ -47,7 +48,7 @@ class LocalStandardization(nn.Module):
         nothing = np.zeros((self.mean.shape[1], *domain.own_shape))
         found = [Spread(nothing, nothing, nothing)] * len(self.mean)
         for batch in batches:
-            fields, known = batch.ensemble.mean(1).cpu().numpy(), batch.mask.cpu().numpy()
+            fields, known = (part.cpu().numpy() for part in self._first(batch))
             leads = lead_index(batch.lead_time, self._task).cpu().numpy()
             for lead in np.unique(leads):
                 of_lead = leads == lead
@@ -62,10 +63,15 @@ class LocalStandardization(nn.Module):
                 self.std[lead, channel] = std.nan_to_num(1).clamp(min=SMALLEST_SPREAD)
 
     def forward(self, sample: Sample) -> Tensor:
-        """Return the standardised ensemble mean of a batch, (B, C, H, W); 0 where it is missing."""
+        """Return the standardised first member of a batch, (B, C, H, W); 0 where it is missing."""
         lead = lead_index(sample.lead_time, self._task)
         mean, std = (self._domain.cut(each)[lead] for each in (self.mean, self.std))
-        return ((sample.ensemble.mean(1) - mean) / std).masked_fill(~sample.mask, 0)
+        fields, known = self._first(sample)
+        return ((fields - mean) / std).masked_fill(~known, 0)
+
+    def _first(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        """Return the first member, (B, C, H, W), and where it is known."""
+        return sample.ensemble[:, 0, : self._count], sample.mask[:, : self._count]
 
 
 def measures(grid: Grid) -> Local:

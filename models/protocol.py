@@ -36,7 +36,8 @@ class Model(Protocol):
 
     Shapes: the sample holds `ensemble` (B, M, C, H, W) with any number of members M, `mask` (B, C, H, W) and `static`
     (B, S, H, W); the distribution covers the targets, (B, T, H, W). Samples come normalised, unless the model is
-    `physical`. Values behind the mask and the order of members must not change the distribution.
+    `physical`. Values behind the mask and the order of members must not change the distribution; a model with the
+    claim `first_member` may tell the first member from the others.
 
     `grid` is a `Grid`, or for a model with the claim `tiles` the process's `Domain` of one. Sizes of parameters and
     buffers must not depend on which tile the process has: every process keeps those of the whole grid.
@@ -81,6 +82,8 @@ class Claims:
     """It reads only those inputs that are targets: the others are not read from the files."""
     physical: bool = False
     """It takes samples and gives distributions in physical units: there is no normalisation."""
+    first_member: bool = False
+    """It reads the first member by itself; the order of the others does not change the distribution."""
     any_size: bool = False
     """Fair CRPS and spread over error do not depend on the number of members: `evaluate sizes=...` checks it."""
     any_grid: bool = False

@@ -10,14 +10,18 @@ from data_pipeline.dataset import batches
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.deep_weather import BiasNet, DeepWeather, Inception, Rise, UncertaintyNet
+from models.deep_weather import BiasNet, DeepWeather, ResNet2d, ResNet2dSimple, Rise, Wide
 from models.ens10 import Layer
 from models.features import SMALLEST_SPREAD
 from models.spatial.term import terms
 from training.loss import CRPS, Apart, SquaredError
 
-Z500 = Task("z500", [f"{name}@500" for name in ("z", "t", "q", "w", "d", "u", "v")], ["z@500"], [48])
+FIELDS = [f"{name}@500" for name in ("z", "t", "q", "w", "d", "u", "v")]
+EARLIER = [f"{name}+{lead}h" for lead in (0, 24) for name in FIELDS]
+PUBLISHED = Task("z500", FIELDS, ["z@500"], [48], [], EARLIER, FIELDS)
+Z500 = Task("z500", FIELDS, ["z@500"], [48])
 TOY = Task("toy", ["sst", "2t", "msl"], ["2t", "msl"], [48])
+WIDER = Task("wider", ["sst", "2t", "msl"], ["2t", "msl"], [48], [], ["2t+0h", "10u+24h"], ["2t", "10u"])
 GRID = Grid.regular(13, 16)
 
 
@@ -89,6 +93,42 @@ class Published2d(nn.Module):
         return self.last(torch.cat([x[:, :1], y], dim=1)).abs()
 
 
+class PublishedBottleneck(nn.Module):
+    """A block of RESNET2D: its input is the block before and the 24 channels of the first convolution."""
+
+    def __init__(self, inputs, width):
+        super().__init__()
+        self.branches = nn.ModuleList(nn.Conv2d(inputs, width, k, padding=k // 2) for k in (3, 5, 7))
+        self.norm, self.mix = nn.BatchNorm2d(3 * width), nn.Conv2d(3 * width + inputs, width, 1)
+
+    def forward(self, x):
+        wide = torch.relu(self.norm(torch.cat([branch(x) for branch in self.branches], dim=1)))
+        return self.mix(torch.cat([wide, x], dim=1))
+
+
+class PublishedResNet2d(nn.Module):
+    """RESNET2D with zeros beyond all edges; spreads come first, that of the target before all others."""
+
+    def __init__(self, spreads, width):
+        super().__init__()
+        self.squeeze = nn.Sequential(nn.Conv2d(spreads, 3, 1), nn.BatchNorm2d(3), nn.ReLU())
+        seen, widths = 3 + spreads, [width + width // 16 * i for i in range(10)]
+        self.first = nn.Sequential(nn.Conv2d(seen, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
+        before = [width, *widths[:-1]]
+        self.blocks = nn.ModuleList(PublishedBottleneck(n + seen, w) for n, w in zip(before, widths, strict=True))
+        self.eight = nn.Sequential(nn.Conv2d(widths[-1] + width, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.four, self.one = nn.Conv2d(8, 4, 1), nn.Conv2d(5, 1, 1)
+
+    def forward(self, x):
+        spreads, fields = x.chunk(2, dim=1)
+        seen = torch.cat([self.squeeze(fields), spreads], dim=1)
+        y = first = self.first(seen)
+        for block in self.blocks:
+            y = block(torch.cat([y, seen], dim=1))
+        y = self.four(self.eight(torch.cat([y, first], dim=1)))
+        return self.one(torch.cat([x[:, :1], y], dim=1)).abs()
+
+
 def count(*parts):
     return sum(p.numel() for part in parts for p in (part.parameters() if isinstance(part, nn.Module) else [part]))
 
@@ -96,7 +136,7 @@ def count(*parts):
 def convolutions(module):
     """Weight and bias of every convolution; ours have the bias before a normalisation beside them."""
     beside = {layer.convolution: layer.bias for layer in module.modules() if isinstance(layer, Layer | Rise)}
-    for block in (block for block in module.modules() if isinstance(block, Inception)):
+    for block in (block for block in module.modules() if isinstance(block, Wide)):
         beside |= dict(zip(block.wide, block.bias.chunk(len(block.wide)), strict=True))
     kinds = nn.Conv2d, nn.Conv3d
     return [(layer.weight, beside.get(layer, layer.bias)) for layer in module.modules() if isinstance(layer, kinds)]
@@ -149,7 +189,36 @@ def test_the_bias_network_has_the_published_parameters_but_for_those_that_only_m
 
 
 def test_the_uncertainty_network_has_the_published_parameters():
-    assert count(UncertaintyNet(GRID, 42, 1, 32)) == count(Published2d(42, 32)) == 3_762_530
+    assert count(ResNet2dSimple(GRID, 42, 1, 32)) == count(Published2d(42, 32)) == 3_762_530
+
+
+def test_resnet2d_has_the_published_7_40_million_parameters():
+    """By the listing of its layers: 21 fields, 21 spreads, and blocks of 64, 68, ..., 100 channels."""
+    seen, widths = 3 + 21, [64 + 4 * i for i in range(10)]
+
+    def convolution(inputs, outputs, kernel, norm=False):
+        return outputs * (inputs * kernel**2 + 1 + 2 * norm)
+
+    expected = convolution(21, 3, 1, norm=True) + convolution(seen, 64, 3, norm=True)
+    for before, width in zip([64, *widths], widths, strict=False):
+        expected += sum(convolution(before + seen, width, kernel, norm=True) for kernel in (3, 5, 7))
+        expected += convolution(3 * width + before + seen, width, 1)
+    expected += convolution(widths[-1] + 64, 8, 3, norm=True) + convolution(8, 4, 1) + convolution(4 + 1, 1, 1)
+    assert expected == 7_397_986
+    model = DeepWeather(PUBLISHED, GRID, 1, 0, "resnet2d", 64)
+    assert count(model.uncertainty_net) == count(PublishedResNet2d(21, 64)) == expected
+    simple = DeepWeather(PUBLISHED, GRID, 32, 1, "resnet2d_simple", 32)
+    assert count(simple.uncertainty_net) == 3_762_530
+    # 990,823 but for what only meets zeros: the bias network reads 7 analyses and 7 means.
+    assert count(simple.bias_net) == count(BiasNet(GRID, 14, 7, 32, 1))
+
+
+def test_resnet2d_is_the_published_one_wherever_that_does_not_see_an_edge():
+    grid, reach = Grid.regular(68, 72), 32
+    ours, theirs = pair(ResNet2d(grid, 4, 1, 16), PublishedResNet2d(2, 16))
+    x = torch.randn(1, 4, *grid.shape, dtype=torch.float64)
+    with torch.no_grad():
+        assert_same_inside(ours(x, x[:, :1]), theirs(x), reach)
 
 
 def test_the_locally_connected_layer_has_the_published_parameters():
@@ -169,7 +238,7 @@ def test_the_bias_network_is_the_published_one_wherever_that_does_not_see_an_edg
 
 def test_the_uncertainty_network_is_the_published_one_wherever_that_does_not_see_an_edge():
     grid, reach = Grid.regular(44, 48), 20
-    ours, theirs = pair(UncertaintyNet(grid, 6, 1, 4), Published2d(6, 4))
+    ours, theirs = pair(ResNet2dSimple(grid, 6, 1, 4), Published2d(6, 4))
     x = torch.randn(2, 6, *grid.shape, dtype=torch.float64)
     with torch.no_grad():
         assert_same_inside(ours(x, x[:, :1]), theirs(x), reach)
@@ -181,23 +250,71 @@ def normal_sample(toy, count, members=5):
     return sample._replace(ensemble=(sample.ensemble - 280) / 10, target=(sample.target - 280) / 10)
 
 
-def test_the_forecast_is_the_formula_by_hand(toy):
-    """μ = m + g (Σ w f + b) in every cell, σ from the spread of the targets, which are the second and third input."""
+def normal_sample_of(toy, task, count=3):
+    """A batch about as normalised samples are; the analysis is the same for all members."""
+    sample = next(batches(toy(task, GRID, count, 5), count))
+    ensemble = (sample.ensemble - 280) / 10
+    for channel in range(len(task.channels) - len(task.analysis), len(task.channels)):
+        ensemble[:, :, channel] = ensemble[:, :1, channel]
+    return sample._replace(ensemble=ensemble, target=(sample.target - 280) / 10)
+
+
+@pytest.mark.parametrize("uncertainty", ["resnet2d_simple", "resnet2d"])
+@pytest.mark.parametrize(("task", "forecasts", "beside"), [(TOY, 3, None), (WIDER, 5, [5, 6])], ids=["toy", "wider"])
+def test_the_forecast_is_the_formula_by_hand(toy, task, forecasts, beside, uncertainty):
+    """μ = m + g (Σ w f + b) in every cell, f of analysis and mean; σ of the spreads and the first member.
+
+    The targets are the second and third input; the analysis comes after the forecasts of the inputs and of the other
+    lead times. Without analysis the bias network reads the spread of the inputs.
+    """
     torch.manual_seed(0)
-    model, sample = DeepWeather(TOY, GRID).eval(), normal_sample(toy, 3)
+    model, sample = DeepWeather(task, GRID, 8, 1, uncertainty).eval(), normal_sample_of(toy, task)
     for parameter in (*model.local.parameters(), model.gain, model.uncertainty_net.last.weight):
         nn.init.normal_(parameter)
+    nn.init.normal_(model.standardization.mean)
+    nn.init.uniform_(model.standardization.std, 0.5, 2)
     with torch.no_grad():
         found = model(sample)
-        mean, s = sample.ensemble.mean(1), torch.sqrt(sample.ensemble.var(1) + SMALLEST_SPREAD**2)
-        maps = model.bias_net(torch.cat([s, mean], dim=1))
+        members = sample.ensemble[:, :, :forecasts]
+        mean, s = members.mean(1)[:, :3], torch.sqrt(members.var(1) + SMALLEST_SPREAD**2)
+        maps = model.bias_net(torch.cat([s[:, :3] if beside is None else sample.ensemble[:, 0, beside], mean], dim=1))
         weight, bias = model.local.weight, model.local.bias
         for t, channel in enumerate((1, 2)):
             added = sum(weight[t, c] * maps[:, c] for c in range(3)) + bias[t]
             torch.testing.assert_close(found.mu[:, t], mean[:, channel] + model.gain[t] * added)
-        sigma = model.uncertainty_net(torch.cat([s, mean], dim=1), s[:, 1:])
+        first = (members[:, 0] - model.standardization.mean[0]) / model.standardization.std[0]
+        sigma = model.uncertainty_net(torch.cat([s, first], dim=1), s[:, 1:3])
         torch.testing.assert_close(found.sigma, sigma)
         assert (sigma > 0).all()
+
+
+def test_winds_of_every_lead_time_and_of_the_analysis_change_sign_across_a_pole():
+    """An odd number of rows and an even one of columns: the row beyond the pole is the pole's neighbour, turned."""
+    model = DeepWeather(WIDER, GRID, uncertainty="resnet2d_simple")
+    bias, sigma = (net[0].convolution.window.parity for net in (model.bias_net.encoder[0], model.uncertainty_net.stem))
+    assert bias.tolist() == [1, -1, 1, 1, 1]
+    assert sigma.tolist() == [1] * 5 + [1, 1, 1, 1, -1]
+    assert DeepWeather(WIDER, GRID, uncertainty="resnet2d").uncertainty_net.first.convolution.window.parity is None
+
+
+def test_stages_train_one_network_each_and_hold_the_other(toy):
+    torch.manual_seed(0)
+    sample = normal_sample_of(toy, WIDER, 4)
+    for learns in ("bias", "uncertainty"):
+        model = DeepWeather(WIDER, GRID, learns=learns).train()
+        nn.init.normal_(model.local.weight)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+        loss = (SquaredError() if learns == "bias" else CRPS())(model(sample), sample, None).mean()
+        loss.backward()
+        optimizer.step()
+        assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+        changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+        of_sigma = {name.startswith("uncertainty_net") for name in changed}
+        assert of_sigma == {learns == "uncertainty"}, "also the statistics of batch normalisation"
+        model.eval()
+        s = torch.sqrt(sample.ensemble[:, :, [1, 2]].var(1) + SMALLEST_SPREAD**2)
+        assert torch.allclose(model(sample).sigma, s) == (learns == "bias")
 
 
 @pytest.mark.parametrize("members", [1, 2, 7])
@@ -269,6 +386,8 @@ def test_unlike_neighbours_are_a_term_of_the_loss(toy):
         ({"roughness": -1}, "model.roughness must be a number of at least 0 and less than 100, got -1"),
         ({"bias_width": 0}, "model.bias_width must be a whole number of at least 1"),
         ({"uncertainty_width": 6}, "model.uncertainty_width must be a multiple of 4, got 6"),
+        ({"uncertainty": "unet3d"}, "model.uncertainty must be one of resnet2d_simple, resnet2d, got 'unet3d'"),
+        ({"learns": "mean"}, "model.learns must be one of both, bias, uncertainty, got 'mean'"),
         ({"uncertainty_width": 0}, "model.uncertainty_width must be a whole number of at least 4"),
     ],
 )
