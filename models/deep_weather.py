@@ -282,6 +282,7 @@ class DeepWeather(nn.Module):
         of_sigma = {id(parameter) for parameter in self.uncertainty_net.parameters()}
         for parameter in self.parameters():
             parameter.requires_grad = learns in ("both", "uncertainty" if id(parameter) in of_sigma else "bias")
+        self.train()  # Lightning takes the modes of a model's parts as they are
 
     def train(self, mode: bool = True) -> DeepWeather:
         """Set the mode of training; a network that does not learn keeps the statistics of its batch normalisation."""

@@ -29,7 +29,15 @@ from training.recompute import compute_twice
 from training.resume import CURVES
 from training.strategy import trainer_options
 
-WARNINGS = ("does not have many workers", "Checkpoint directory", "log_every_n", "LeafSpec", "sync_dist", "The `srun`")
+WARNINGS = (
+    "does not have many workers",
+    "Checkpoint directory",
+    "log_every_n",
+    "LeafSpec",
+    "sync_dist",
+    "The `srun`",
+    "in eval mode at the start",
+)
 """Of Lightning and PyTorch, on what is meant to be as it is."""
 
 

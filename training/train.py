@@ -30,6 +30,7 @@ from training.data import cached
 from training.descent import descend, score
 from training.extreme import EECRPS
 from training.fit import fitted
+from training.initial import begun, identified
 from training.loss import CRPS, Loss
 from training.module import CorrectionModule
 from training.resume import claim, resumable
@@ -61,7 +62,7 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
     run_dir = Path(cfg.run_dir)
     sources = {name: source_for(archive, cfg.data.store, split.years(name)) for name in ("train", "val")}
     # The first rank finds out what is there, and leaves it in the cache, before all others look.
-    identity, fingerprint, grid = mesh.once(lambda: look(sources["train"], task, run_dir, plain(cfg)))
+    identity, fingerprint, grid = mesh.once(lambda: look(sources["train"], task, run_dir, identified(plain(cfg))))
     corrector_file = run_dir / "corrector.safetensors"
     if mesh.once(corrector_file.exists):
         Corrector.load(corrector_file)
@@ -100,7 +101,11 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
     budget: Budget = build(cfg.data.cache)
     with cached(train, val, budget, schedule, mesh) as data:
         on_tile = partial(samples_on, years="train")
-        corrector = fitted(domain, corrector_on, on_tile, data.train, budget, schedule.batch_size, mesh)
+        if cfg.initial_weights is None:
+            corrector = fitted(domain, corrector_on, on_tile, data.train, budget, schedule.batch_size, mesh)
+        else:
+            corrector = begun(corrector_on(domain), cfg.initial_weights)
+            mesh.say(f"beginning with the weights of {cfg.initial_weights}")
         module = CorrectionModule(corrector, schedule, len(data.train_batches), mesh, loss)
         if any(parameter.requires_grad for parameter in corrector.model.parameters()):
             descend(module, data, run_dir)

@@ -59,10 +59,11 @@ def corrector(name, toy, grid=GRID, count=80, awake=True):
 
 
 def awaken(model):
-    """Random weights where all are zero."""
+    """Random weights in the place of zeros."""
     for name, parameter in model.named_parameters():
-        if name.endswith("weight") and not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.3)
+        if name.endswith("weight"):
+            with torch.no_grad():
+                parameter.copy_(torch.where(parameter == 0, 0.3 * torch.randn_like(parameter), parameter))
 
 
 def batch(toy, grid=GRID, members=5):

@@ -27,3 +27,8 @@ def test_tiles_give_the_numbers_of_the_whole(mesh, whole, toy):
 def test_what_cells_share_in_part_is_fitted_alike_on_tiles(tmp_path, toy):
     cases = [("emos of partly one set", Grid.regular(7, 12))]
     assert_same((2, 2), work_out(tmp_path / "tensors.pt", toy, cases), toy, cases)
+
+
+def test_a_network_of_many_blocks_gives_the_same_on_tiles(tmp_path, toy):
+    cases = [("deep_weather by resnet2d", Grid.regular(17, 24))]
+    assert_same((2, 2), work_out(tmp_path / "tensors.pt", toy, cases), toy, cases)

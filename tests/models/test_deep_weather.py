@@ -301,7 +301,7 @@ def test_stages_train_one_network_each_and_hold_the_other(toy):
     torch.manual_seed(0)
     sample = normal_sample_of(toy, WIDER, 4)
     for learns in ("bias", "uncertainty"):
-        model = DeepWeather(WIDER, GRID, learns=learns).train()
+        model = DeepWeather(WIDER, GRID, learns=learns)
         nn.init.normal_(model.local.weight)
         before = {name: value.clone() for name, value in model.state_dict().items()}
         optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)

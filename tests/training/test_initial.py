@@ -1,0 +1,109 @@
+"""A run that begins with the weights of another: Deep Weather's two stages, by two commands."""
+
+import shutil
+
+import pytest
+import torch
+from grib_parts import GRID, OPTIONS, write_archive
+from safetensors.torch import load_file
+
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.corrector import Corrector
+from training.initial import begun, identified
+
+TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
+TRAIN = (
+    "train", *OPTIONS, "path=.", "model=deep_weather", "model.bias_depth=0", "model.bias_width=2", "trainer.epochs=1",
+)  # fmt: skip
+BIAS, SIGMA = ("model.learns=bias", "loss=squared_error"), ("model.learns=uncertainty", "loss=crps")
+FIRST = "runs/first/corrector.safetensors"
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory, command):
+    """A folder in which both stages were trained."""
+    folder = tmp_path_factory.mktemp("stages")
+    write_archive(folder)
+    for options in (
+        (*BIAS, "run_dir=runs/first"),
+        (*SIGMA, f"initial_weights={FIRST}", "run_dir=runs/second"),
+    ):
+        ended = command(folder, *TRAIN, *options)
+        assert ended.code == 0, ended.stderr
+    assert f"beginning with the weights of {FIRST}" in ended.stdout
+    return folder
+
+
+def test_the_second_stage_holds_the_first_and_trains_the_rest(stages):
+    first, second = (load_file(stages / f"runs/{name}/corrector.safetensors") for name in ("first", "second"))
+    assert first.keys() == second.keys()
+    changed = {name for name in first if not torch.equal(first[name], second[name])}
+    assert changed
+    assert all(name.startswith("model.uncertainty_net.") for name in changed)
+    # The first stage left the network for σ as it was made, and learnt the bias of 1 K.
+    one, both = (Corrector.load(stages / f"runs/{name}/corrector.safetensors") for name in ("first", "second"))
+    assert both.provenance["initial_weights"] == one.provenance["run"]
+    assert one.model.local.weight.any()
+
+
+def test_the_second_file_does_not_need_the_first(stages, tmp_path):
+    """μ is that of the first stage, σ its own."""
+    shutil.copy(stages / "runs/second/corrector.safetensors", tmp_path)
+    second = Corrector.load(tmp_path / "corrector.safetensors")
+    sample = Sample(
+        280 + torch.randn(2, 4, 2, *GRID.shape), torch.ones(2, 2, *GRID.shape, dtype=torch.bool),
+        second.static.expand(2, -1, -1, -1), torch.zeros(2, 1, *GRID.shape), torch.zeros(2, dtype=torch.int64),
+        torch.tensor([24, 24]),
+    )  # fmt: skip
+    with torch.no_grad():
+        ours, theirs = second(sample), Corrector.load(stages / FIRST)(sample)
+    torch.testing.assert_close(ours.mu, theirs.mu, rtol=0, atol=0)
+    assert not torch.allclose(ours.sigma, theirs.sigma)
+
+
+def test_a_run_belongs_to_the_weights_that_it_began_with(stages, tmp_path, command):
+    shutil.copytree(stages, folder := tmp_path / "copy")
+    second = (*TRAIN, *SIGMA, f"initial_weights={FIRST}", "run_dir=runs/second")
+    assert "is already trained with these options" in command(folder, *second).stdout
+    made = Corrector.load(folder / FIRST)
+    made.provenance["run"] = "another"
+    made.save(folder / FIRST)
+    ended = command(folder, *second)
+    assert ended.code == 2
+    assert "runs/second holds a run with other initial_weights; choose another run_dir" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["members=2"], "was trained with another number of members; train it again with the same options"),
+        (["data.split.val=[2003,2003]", "data.split.test=[2002,2002]"], "with another validation years"),
+        (["task.inputs=[2t]"], "was trained with another task"),
+        (["model.uncertainty=resnet2d"], "holds another model"),
+        (["model=emos", "loss=crps"], "EMOS has no weights to begin with; leave out initial_weights"),
+    ],
+)
+def test_weights_of_another_kind_or_other_data_are_refused(stages, options, sentence, command):
+    given = TRAIN if options[0] != "model=emos" else ("train", *OPTIONS, "path=.")
+    model = SIGMA if options[0] != "model=emos" else ()
+    ended = command(stages, *given, *model, f"initial_weights={FIRST}", "run_dir=runs/refused", *options)
+    assert ended.code == 2
+    assert sentence in ended.stderr
+    assert not (stages / "runs/refused/config.yaml").exists()
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(InputError, match=r"there is no corrector none.safetensors, with whose weights to begin"):
+        identified({"initial_weights": "none.safetensors"})
+    assert identified({"initial_weights": None, "members": 5}) == {"members": 5}
+
+
+def test_another_grid_is_refused(tmp_path):
+    spec, static = {"_target_": "models.mlp.MLP", "width": 4, "depth": 1}, torch.rand(3, *GRID.shape)
+    Corrector(TASK, GRID, spec, static).save(tmp_path / "a")
+    other = Grid.regular(11, 14)
+    with pytest.raises(InputError, match="was trained with another grid"):
+        begun(Corrector(TASK, other, spec, torch.rand(3, *other.shape)), tmp_path / "a")
