@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from data_pipeline.dataset import batches
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
+from models.corrector import Corrector
 from models.deep_weather import BiasNet, DeepWeather, ResNet2d, ResNet2dSimple, Rise, Wide
 from models.ens10 import Layer
 from models.features import SMALLEST_SPREAD
@@ -365,6 +368,18 @@ def test_apart_each_network_learns_from_the_score_it_was_made_for(toy):
     assert apart.keys() == crps.keys() > of_sigma
     for name, gradient in apart.items():
         torch.testing.assert_close(gradient, (crps if name in of_sigma else error)[name], rtol=1e-4, atol=1e-7)
+
+
+def test_a_corrector_of_the_model_as_it_was_is_refused(tmp_path):
+    """Its bias network read other maps of the same shape: it would give a plausible forecast that is wrong."""
+    made = Corrector(TOY, GRID, {"_target_": "models.deep_weather.DeepWeather"}, torch.rand(3, *GRID.shape))
+    made.save(tmp_path / "new")
+    with safe_open(tmp_path / "new", framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {name.replace("standardization", "standardized"): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, tmp_path / "old", metadata)
+    with pytest.raises(InputError, match="old holds a model DeepWeather of another version of this; train it again"):
+        Corrector.load(tmp_path / "old")
 
 
 def test_unlike_neighbours_are_a_term_of_the_loss(toy):
