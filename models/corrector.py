@@ -34,6 +34,7 @@ from models.coupling import written_members
 from models.distribution import Distribution, Ensemble
 from models.distribution.patched import Patched
 from models.normalizer import Normalizer
+from models.outline import check_tensors, outline
 from models.spatial.domain import Domain
 from models.spatial.exchange import assemble
 from models.target import model_class
@@ -133,9 +134,9 @@ class Corrector(nn.Module):
             "model": self.spec,
             "provenance": self.provenance,
         }
-        with atomic_path(path) as partial:
+        with atomic_path(path) as part:
             tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-            save_file(tensors, partial, metadata={"deepweather": json.dumps(description)})
+            save_file(tensors, part, metadata={"deepweather": json.dumps(description)})
 
     @classmethod
     def load(cls, path: str | Path) -> Corrector:
@@ -153,13 +154,18 @@ class Corrector(nn.Module):
         description = json.loads(metadata["deepweather"])
         if description["format"] != FORMAT:
             raise InputError(f"{path} has format {description['format']}, this version reads {FORMAT}; train it again")
-        corrector = cls(
+        described = partial(
+            cls,
             Task(**description["task"]),
             Grid(**description["grid"]),
             description["model"],
             tensors["static"],
             description["provenance"],
         )
+        # Before memory is taken for what the description asks for.
+        if (drawn := outline(described)) is not None:
+            check_tensors(path, type(drawn.model).__name__, drawn, tensors)
+        corrector = described()
         try:
             corrector.load_state_dict(tensors)
         except RuntimeError:

@@ -196,6 +196,12 @@ def normal_coefficients(degree: int) -> list[float]:
     zero on. Once gives the expected order statistics of d + 1 draws, which have too little in the tails; forever, the
     nearest polynomial, which decreases in places.
     """
+    # On the CPU, also where a model is only outlined: these are numbers, not tensors of it.
+    with torch.device("cpu"):
+        return _normal_coefficients(degree)
+
+
+def _normal_coefficients(degree: int) -> list[float]:
     z = torch.linspace(-12, 12, 4001, dtype=torch.float64)
     density, below = torch.exp(-z * z / 2) / SQRT_2PI * (z[1] - z[0]), torch.special.ndtr(z)
     powers = [math.comb(degree, k) * below**k * (1 - below) ** (degree - k) for k in range(degree + 1)]

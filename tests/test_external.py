@@ -1,6 +1,7 @@
 """Models of an installed package outside the project, from the command line: found, trained, scored, loaded again."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -109,3 +110,12 @@ def test_a_grid_that_patches_do_not_cover_is_refused(project, command):
     ended = command(project, "train", *DATA, *QUICK, "model=vit", "model.patch=[2,4]", "run_dir=no")
     assert ended.code == 2
     assert ended.stderr.startswith("error: patches of 2 x 4 cells do not cover 9 x 12 points, latitudes 80 to -80")
+
+
+@pytest.mark.parametrize("model", ["unet", "vit"])
+def test_a_network_that_no_machine_can_hold_is_refused_before_memory_is_taken(model, project, command):
+    ended = command(project, "train", *DATA, *QUICK, f"model={model}", "model.width=1000000", "run_dir=big")
+    assert ended.code == 2
+    (line,) = ended.stderr.splitlines()
+    assert re.match(r"error: model \S+ has [\d,]{15,} parameters, whose training takes [\d,]{6,} GB, and this", line)
+    assert not (project / "big" / "corrector.safetensors").exists()

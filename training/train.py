@@ -24,6 +24,7 @@ from data_pipeline.source import Source
 from data_pipeline.store import source_for
 from data_pipeline.task import Task
 from models.corrector import Corrector, check_tiles, needs, reads_moments
+from models.outline import check_memory, outline
 from models.spatial.domain import Domain
 from models.spatial.mesh import Mesh, joined, mesh_shape
 from training.data import cached
@@ -69,6 +70,8 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
         mesh.say(f"{corrector_file} is already trained with these options")
         return
     static = static_fields(grid, task, sources["train"].static)
+    if (drawn := outline(lambda: Corrector(task, grid, spec, static))) is not None:
+        check_memory(spec["_target_"], drawn)
 
     def corrector_on(domain: Domain) -> Corrector:
         torch.manual_seed(schedule.seed)

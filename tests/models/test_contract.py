@@ -17,6 +17,7 @@ from data_pipeline.task import Task
 from models.corrector import Corrector, build_model, needs, reads_moments
 from models.distribution import Ensemble, Normal
 from models.head import GaussianHead
+from models.outline import outline
 from models.protocol import claims
 from models.spatial.domain import Domain
 from models.spatial.gate import SphereGate
@@ -260,6 +261,16 @@ def test_the_head_is_the_formula_of_the_paper(toy):
     expected = Normal((m + s * output[:, 0])[:, None], (s * output[:, 1].exp())[:, None])
     torch.testing.assert_close(found.mu, expected.mu)
     torch.testing.assert_close(found.sigma, expected.sigma, rtol=1e-4, atol=1e-4)
+
+
+def test_its_sizes_are_known_before_memory_is_taken(name):
+    task = needs(SPECS[name], TASK)
+    random = torch.get_rng_state()
+    drawn = outline(lambda: build_model(SPECS[name], task, GRID))
+    assert torch.equal(torch.get_rng_state(), random), "what is drawn afterwards is what it would be without"
+    sizes = {key: (tensor.device.type, tensor.shape) for key, tensor in drawn.state_dict().items()}
+    made = build_model(SPECS[name], task, GRID).state_dict()
+    assert sizes == {key: ("meta", tensor.shape) for key, tensor in made.items()}
 
 
 def test_a_corrector_survives_its_file(name, toy, tmp_path):
