@@ -22,7 +22,7 @@ from evaluation.tables import CLAIM, VERDICT, amount, percent, ratio, subject
 BEGIN, END = "<!-- tables: made by `make results` -->", "<!-- end of tables -->"
 NAMES = {
     "raw": "raw", "climatology": "climatology", "emos": "EMOS", "mlp": "MLP", "unet": "U-Net",
-    "smoe_unet": "SMoE U-Net", "transformer": "transformer", "independent": "independent transformer",
+    "blend_unet": "blend U-Net", "transformer": "transformer", "independent": "independent transformer",
 }  # fmt: skip
 COMMITTEE = "s"
 """What the name of a committee has more than that of the model of its seeds: `unet-0`, `unet-1`, `unets`."""

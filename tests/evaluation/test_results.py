@@ -17,11 +17,11 @@ CRPS = {
     "mlp-1": 0.27,
     "unet-0": 0.25,
     "unet-1": 0.26,
-    "smoe_unet-0": 0.25,
+    "blend_unet-0": 0.25,
     "transformer-0": 0.26,
     "mlps": 0.27,
     "unets": 0.245,
-    "smoe_unets": 0.24,
+    "blend_unets": 0.24,
     "transformers": 0.255,
 }
 
@@ -93,7 +93,7 @@ def test_page_and_figures(runs):
     others = [line.split(" | ")[1:3] for line in together[1:4]]
     assert others == [
         ["transformer", "−0.005"],
-        ["committee of SMoE U-Nets", "+0.015"],
+        ["committee of blend U-Nets", "+0.015"],
         ["committee of U-Nets", "+0.010"],
     ]
     main(runs / "runs", runs / "heat", runs / "results")

@@ -16,7 +16,7 @@ GRID = Grid.regular(17, 24)
 MADE_OF_ROUNDING = ("deep_weather", "ens10_unet", "lenet")
 """Adam divides by the size of gradients, also of those that are small differences of large sums: of these networks it
 makes steps of their rounding, on one rank as well. They go down the plain gradient."""
-SINGLE = ("lenet", "mlp", "smoe_unet")
+SINGLE = ("blend_unet", "lenet", "mlp")
 """Of the others rounding in single precision has nothing new to tell."""
 LIKE = ("bqn", "mlp from emos", "transformer_independent")
 """They step as `mlp` and `transformer` do, whose layers they have."""
