@@ -1,7 +1,8 @@
-"""Transformer over members: in every cell they attend to one another, between cells there are convolutions.
+"""Transformer over members: the members attend to one another in every cell, and convolutions connect the cells.
 
-After PoET (Ben Bouallègue et al. 2024, arXiv:2303.17195) and Finn (2021, arXiv:2106.13924). All members go through the
-same layers; what they hear of one another they hear by attention, which knows neither their order nor their number.
+The Transformer of ENS-10 (Ashkboos et al. 2022, arXiv:2206.14786) is of this kind; its sizes are not known, these are
+ours. In Finn (2021, arXiv:2106.13924) and PoET (models/poet.py) one attention matrix holds for the whole field. All
+members go through the same layers; attention depends on neither their order nor their number.
 """
 
 from __future__ import annotations

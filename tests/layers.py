@@ -10,7 +10,7 @@ from models.spatial.exchange import allsum
 from models.spatial.gate import SphereGate
 from models.spatial.local import LocallyConnected
 from models.spatial.mixture import Routing, SpatialMixture
-from models.spatial.normalization import BatchNorm2d, ChannelNorm, GroupNorm
+from models.spatial.normalization import BatchNorm2d, ChannelNorm, FieldNorm, GroupNorm
 from models.spatial.resolution import AvgPool2d, Downsample, MaxPool2d, Upsample
 from models.spatial.term import terms
 
@@ -73,6 +73,7 @@ LAYERS = {
     "transposed conv 3": lambda grid: nn.Sequential(Downsample(grid), ConvTranspose2d(grid, 2, 3, 3)),
     "transposed conv 4": lambda grid: nn.Sequential(Downsample(grid), ConvTranspose2d(grid, 2, 3, 4)),
     "group norm": lambda grid: GroupNorm(grid, 2, 2),
+    "field norm": lambda grid: FieldNorm(grid, 2),
     "batch norm": lambda grid: BatchNorm2d(grid, 2),
     "mixture": lambda grid: SpatialMixture(grid, 2, 2, 4),
     "weighted mixture": lambda grid: SpatialMixture(grid, 2, 3, 4, weighted=True, routing=None),

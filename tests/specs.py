@@ -14,6 +14,7 @@ def specs_of(conf):
 HERE = Path(__file__).parent
 SPECS = specs_of(HERE.parent / "conf")
 SPECS["boosted_emos"] |= {"steps": 10, "folds": 2}  # more of them only take longer
+SPECS["poet"] |= {"widths": [4, 8, 12], "heads": 3}  # the published sizes are for larger grids, and take longer
 
 EXTERNAL = specs_of(HERE / "external" / "weathernets" / "conf")
 """Models of a package that tests see as installed: its folder is on the path (pyproject.toml)."""

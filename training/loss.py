@@ -67,6 +67,23 @@ class CRPS(Loss):
 
 
 @dataclass(frozen=True)
+class GaussianCRPS(Loss):
+    """CRPS of the normal distribution with the forecast's mean and standard deviation.
+
+    Of members the standard deviation is the unbiased one (divisor M - 1). This is the loss with which PoET (Ben
+    Bouallègue et al. 2024, arXiv:2303.17195) is trained on ENS-10. For a normal forecast it is the CRPS.
+    """
+
+    def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
+        """CRPS of the normal distribution in every cell."""
+        if isinstance(forecast, Ensemble) and len(forecast.members) < 2:
+            raise InputError(
+                "loss gaussian_crps needs the spread of at least two members, and the forecast has one; take loss=crps"
+            )
+        return Normal(forecast.mean, forecast.std).crps(sample.target)
+
+
+@dataclass(frozen=True)
 class ThresholdWeightedCRPS(Loss):
     """CRPS that looks only at values above `above`, in physical units: for extremes. `fair` as for the CRPS.
 

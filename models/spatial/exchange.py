@@ -196,8 +196,8 @@ class Swap:
 
 
 def _cells(field: Tensor) -> Tensor:
-    """Return a view (..., H W) of a field, to write into."""
-    return field.view(*field.shape[:-2], -1)
+    """Return a view (..., H W) of a field, to write into; the field may have no cells."""
+    return field.view(*field.shape[:-2], field.shape[-2] * field.shape[-1])
 
 
 def at_work(x: Tensor) -> Tensor:

@@ -45,6 +45,29 @@ class GroupNorm(nn.GroupNorm):
         )[0]
 
 
+class FieldNorm(nn.Module):
+    """Layer normalisation (Ba et al. 2016, arXiv:1607.06450) of each sample over all channels and cells of the globe.
+
+    Every channel of every cell has a factor and a shift of its own, so the layer belongs to one grid. Both are those of
+    the whole globe on every rank, read where the own tile lies.
+    """
+
+    def __init__(self, grid: Grid | Domain, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.out, self.eps = Domain.of(grid), eps
+        self.weight = nn.Parameter(torch.ones(channels, *self.out.shape))
+        self.bias = nn.Parameter(torch.zeros(channels, *self.out.shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to the same shape."""
+        if self.out.ranks == 1:
+            return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        C, cells = x.shape[1], self.out.shape[0] * self.out.shape[1]
+        one = self.weight.new_ones(C)
+        y = _Normalized.apply(x, one, torch.zeros_like(one), self.eps, 1, False, float(C * cells), self.out.sharers)[0]
+        return y * self.out.cut(self.weight) + self.out.cut(self.bias)
+
+
 class BatchNorm2d(nn.BatchNorm2d):
     """Batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167): of each channel, over all samples and cells.
 

@@ -19,7 +19,15 @@ from models.distribution import Ensemble, Logistic, Normal
 from models.normalizer import Normalizer
 from models.spatial.domain import Domain
 from training.extreme import EECRPS
-from training.loss import CRPS, Apart, EnergyScore, SquaredError, ThresholdWeightedCRPS, weighted_sum
+from training.loss import (
+    CRPS,
+    Apart,
+    EnergyScore,
+    GaussianCRPS,
+    SquaredError,
+    ThresholdWeightedCRPS,
+    weighted_sum,
+)
 
 GRID = Grid.regular(4, 6)
 ONE, TWO = (Task("toy", ["msl", "2t", "tp"], targets, [24, 48]) for targets in (["2t"], ["2t", "tp"]))
@@ -64,6 +72,25 @@ def test_crps_takes_the_fair_part_that_is_asked_for():
         spread = fair * pairs / (2 * 7 * 6) + (1 - fair) * pairs / (2 * 7 * 7)
         expected = (members - batch.target).abs().mean(0) - spread
         torch.testing.assert_close(CRPS(fair)(Ensemble(members), batch, made), expected)
+
+
+def test_the_gaussian_crps_is_that_of_mean_and_unbiased_spread():
+    batch, made = normalised(TWO)
+    members = drawn(2, 7, 2, 2, 4, 6)
+    found = GaussianCRPS()(Ensemble(members), batch, made)
+    mean, std = members.numpy().mean(0), members.numpy().std(0, ddof=1)
+    np.testing.assert_allclose(found, scoringrules.crps_normal(batch.target.numpy(), mean, std), rtol=1e-10)
+    normal = Normal(members[0], members[1].abs() + 0.1)
+    assert GaussianCRPS()(normal, batch, made).equal(CRPS()(normal, batch, made))
+
+
+def test_the_gaussian_crps_needs_two_members_and_stands_members_that_agree():
+    batch, made = normalised(ONE)
+    with pytest.raises(InputError, match="loss gaussian_crps needs the spread of at least two members"):
+        GaussianCRPS()(Ensemble(drawn(2, 1, 2, 1, 4, 6)), batch, made)
+    members = torch.ones(3, 2, 1, 4, 6, dtype=torch.float64, requires_grad=True)
+    GaussianCRPS()(Ensemble(members), batch, made).sum().backward()
+    assert torch.isfinite(members.grad).all()
 
 
 def test_the_energy_score_is_that_of_scoringrules():

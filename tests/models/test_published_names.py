@@ -1,0 +1,120 @@
+"""What carries the name of a paper is what the paper describes, in conf/model and in every experiment."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from conf import build, plain
+from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.corrector import build_model
+from models.poet import EnsembleAttention, PoET
+from models.spatial.gate import LatentGate
+from models.spatial.mixture import RIGHT, SpatialBlend, SpatialMixture
+from models.spatial.term import terms
+from training.loss import GaussianCRPS
+
+CONF = Path(__file__).parents[2] / "conf"
+GRID = Grid.regular(17, 24)
+TOY = Task("toy", ["2t", "msl"], ["2t"], [48])
+
+
+def composed(*overrides):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+def experiments(words):
+    return sorted(path.stem for path in (CONF / "experiment").glob(f"*{words}*.yaml"))
+
+
+def network(spec):
+    torch.manual_seed(0)
+    return build_model(spec, TOY, GRID)
+
+
+def outputs(model, kind, sample):
+    """What each layer of a kind gives for a batch, and what its experts give."""
+    found = []
+    for layer in model.modules():
+        if isinstance(layer, kind):
+            layer.register_forward_hook(lambda layer, x, y: found.append((y, layer.experts(*x))))
+    model(sample)
+    return found
+
+
+def batch(toy):
+    sample = next(batches(toy(TOY, GRID, 2, seed=7), 2))
+    return sample._replace(ensemble=(sample.ensemble - 280) / 10, target=(sample.target - 280) / 10)
+
+
+SMOE = ["model=smoe_unet", *(f"experiment={name}" for name in experiments("smoe_unet"))]
+
+
+@pytest.mark.parametrize("choice", SMOE)
+def test_a_mixture_of_experts_chooses_and_is_routed(choice, toy):
+    """Each output is that of one expert; the gate belongs to the place, and learns where the experts were wrong."""
+    model, sample = network(plain(composed(choice).model)), batch(toy)
+    with torch.no_grad():
+        found = outputs(model, SpatialMixture, sample)
+    assert found
+    for y, experts in found:
+        assert ((y[:, :, None] - experts[:, None]).abs().amin(2) == 0).all()
+    for layer in model.modules():
+        if isinstance(layer, SpatialMixture):
+            assert isinstance(layer.gate, LatentGate)
+            assert layer.routing.classify
+            assert layer.routing.damping == 0
+            assert not layer.weighted
+    assert RIGHT == 1e-5
+    (model.train()(sample).crps(sample.target).mean() + terms(model) / 2).backward()
+    gates = [layer.gate.weight.grad for layer in model.modules() if isinstance(layer, SpatialMixture)]
+    assert all(gradient.abs().max() > 0 for gradient in gates)
+
+
+def test_no_experiment_of_the_twin_is_called_a_mixture_of_experts(tmp_path, command):
+    """Their former experiments blended; a command that names one must not train another network."""
+    assert experiments("smoe_unet") == [f"ens10_{task}_smoe_unet" for task in ("t2m", "t850", "z500")]
+    ended = command(tmp_path, "train", "experiment=twin_t2m_smoe_unet")
+    assert ended.code == 2
+    assert ended.stderr.startswith("error: there is no experiment twin_t2m_smoe_unet; choose one of ")
+    assert "twin_t2m_blend_unet" in ended.stderr
+
+
+@pytest.mark.parametrize("choice", ["model=blend_unet", *(f"experiment={name}" for name in experiments("blend_unet"))])
+def test_a_blend_is_called_one(choice):
+    model = network(plain(composed(choice).model))
+    assert any(isinstance(layer, SpatialBlend) for layer in model.modules())
+    assert not any(isinstance(layer, SpatialMixture) for layer in model.modules())
+
+
+def test_an_old_file_of_a_blend_is_a_blend():
+    """A corrector file names the class and its options, not the file in conf/model."""
+    spec = {"_target_": "models.unet.UNet", "mixture": {"experts": 4, "gate": "sphere", "degree": 8, "blend": True}}
+    assert any(isinstance(layer, SpatialBlend) for layer in network(spec).modules())
+
+
+@pytest.mark.parametrize("experiment", experiments("poet"))
+def test_poet_is_trained_as_published(experiment):
+    cfg = composed(f"experiment={experiment}")
+    task = build(cfg.task)
+    with torch.device("meta"):
+        model = build_model(plain(cfg.model), task, Grid.regular(360, 720))
+    assert isinstance(model, PoET)
+    assert sum(isinstance(layer, EnsembleAttention) for layer in model.modules()) == 3
+    inputs = {"poet_t2m": 21}.get(experiment, 7)
+    assert len(task.inputs) == inputs
+    assert sum(parameter.numel() for parameter in model.parameters()) == 3_923_665 + (inputs - 7) * 8 * 5 * 5
+    assert isinstance(build(cfg.loss), GaussianCRPS)
+    assert cfg.members == 5
+    assert list(task.lead_times) == [24, 48]
+    assert (cfg.trainer.batch_size, cfg.trainer.learning_rate, cfg.trainer.weight_decay) == (8, 1e-3, 0)
+    assert (cfg.trainer.epochs, cfg.trainer.patience) == (500, 25)
+
+
+def test_the_transformer_of_every_cell_is_not_called_poet():
+    assert "poet" not in composed("model=transformer").model._target_.lower()
+    assert not any("transformer" in str(composed(f"experiment={name}").model) for name in experiments("poet"))
