@@ -57,6 +57,8 @@ class PoET(nn.Module):
       networks here. The original's output is the member.
     """
 
+    tiles = True
+
     def __init__(
         self,
         task: Task,
@@ -86,9 +88,14 @@ class PoET(nn.Module):
         self._targets, self._deepest = list(task.target_channels), len(widths) - attention
         self.down = nn.ModuleList(MaxPool2d(g) for g in grids[:-1])
         self.encoder = nn.ModuleList(
-            nn.Sequential(Conv2d(g, before, width, 5), nn.ReLU(), Conv2d(g, width, width, 5), nn.ReLU())
-            for g, before, width in zip(grids, [len(task.inputs), *widths[:-1]], widths, strict=True)
-        )
+            nn.Sequential(
+                Conv2d(g, before, width, 5, parity=() if level else task.parity), nn.ReLU(),
+                Conv2d(g, width, width, 5), nn.ReLU(),
+            )
+            for level, (g, before, width) in enumerate(
+                zip(grids, [len(task.inputs), *widths[:-1]], widths, strict=True)
+            )
+        )  # fmt: skip
         self.attention = nn.ModuleList(
             EnsembleAttention(g, width, heads, norm)
             for g, width in list(zip(grids, widths, strict=True))[self._deepest :]
