@@ -80,7 +80,7 @@ def test_every_task_is_built(task, data):
 def test_every_model_is_built(model):
     cfg = composed("train", f"model={model}")
     spec = plain(cfg.model)
-    made = build_model(spec, build(cfg.task), Grid.regular(9, 12))
+    made = build_model(spec, build(cfg.task), Grid.regular(17, 24))
     assert f"{type(made).__module__}.{type(made).__name__}" == spec["_target_"]
 
 

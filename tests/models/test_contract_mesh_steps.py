@@ -13,13 +13,13 @@ from models.spatial.dropout import drawn_for
 from models.spatial.exchange import allsum
 
 GRID = Grid.regular(17, 24)
-MADE_OF_ROUNDING = ("deep_weather", "ens10_unet", "lenet")
+MADE_OF_ROUNDING = ("deep_weather", "ens10_unet", "lenet", "poet")
 """Adam divides by the size of gradients, also of those that are small differences of large sums: of these networks it
 makes steps of their rounding, on one rank as well. They go down the plain gradient."""
 SINGLE = ("blend_unet", "lenet", "mlp")
 """Of the others rounding in single precision has nothing new to tell."""
-LIKE = ("bqn", "mlp from emos", "transformer_independent")
-"""They step as `mlp` and `transformer` do, whose layers they have."""
+LIKE = ("bqn", "mlp from emos", "smoe of choices", "transformer_independent")
+"""They step as `mlp`, `smoe_unet` and `transformer` do, whose layers they have."""
 CASES = [(name, torch.float64, 1e-10) for name in NETWORKS if name not in LIKE]
 CASES += [(name, torch.float32, 1e-5) for name in SINGLE]
 

@@ -25,7 +25,9 @@ GRIDS = {
     "half shifted": Grid(tuple(np.arange(87.5, -90, -5)), tuple(np.arange(0, 360, 5.0))),
 }
 WINDS = Task("winds", ["10u", "t@850", "v@500"], ["10u", "t@850"], [24, 48], ["lsm"])
-SPATIAL = ["deep_weather", "ens10_unet", "lenet", "smoe_unet", "transformer", "transformer_independent", "unet"]
+SPATIAL = [
+    "blend_unet", "deep_weather", "ens10_unet", "lenet", "poet", "smoe_unet", "transformer", "transformer_independent", "unet",
+]  # fmt: skip
 
 
 def constant_wind(latitudes, longitudes):
