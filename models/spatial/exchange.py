@@ -228,7 +228,8 @@ def assemble(tile: Tensor, domain: Domain) -> Tensor:
 
 @torch.library.custom_op("deepweather::allsum", mutates_args=())
 def _allsum(x: Tensor, group: str) -> Tensor:
-    total = x.clone()
+    # Memory is what is added up: its order must be the same on all ranks, and not be that of any strides.
+    total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=named(group))
     _count("sum", x)
     return total
@@ -236,7 +237,7 @@ def _allsum(x: Tensor, group: str) -> Tensor:
 
 @_allsum.register_fake
 def _(x: Tensor, group: str) -> Tensor:
-    return torch.empty_like(x)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _keep_group(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, str], output: Tensor) -> None:

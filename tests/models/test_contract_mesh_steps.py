@@ -13,7 +13,7 @@ from models.spatial.dropout import drawn_for
 from models.spatial.exchange import allsum
 
 GRID = Grid.regular(17, 24)
-MADE_OF_ROUNDING = ("deep_weather", "ens10_unet", "lenet", "poet")
+MADE_OF_ROUNDING = ("deep_weather", "ens10_unet", "lenet")
 """Adam divides by the size of gradients, also of those that are small differences of large sums: of these networks it
 makes steps of their rounding, on one rank as well. They go down the plain gradient."""
 SINGLE = ("blend_unet", "lenet", "mlp")

@@ -107,6 +107,22 @@ def test_tiles_make_the_whole():
     assert all(together(3, whole_again, 3))
 
 
+def summed(rank):
+    """The sum over ranks of a tensor that each rank has in another order in memory, and its gradient."""
+    domain = Domain.split(Grid.regular(8, 12), 2, 1, rank, dist.group.WORLD.group_name)
+    x = torch.arange(6.0).view(2, 3)
+    x = (x if rank else x.T.contiguous().T).requires_grad_()
+    total = allsum(x, domain)
+    (total * torch.arange(6.0).view(2, 3)).sum().backward()
+    return total.detach(), x.grad
+
+
+def test_a_sum_does_not_depend_on_the_order_in_memory():
+    for total, gradient in together(2, summed):
+        assert total.equal(2 * torch.arange(6.0).view(2, 3))
+        assert gradient.equal(2 * torch.arange(6.0).view(2, 3))
+
+
 def test_what_cannot_be_split_is_refused():
     grid = GRIDS["poles"]
     with pytest.raises(InputError, match=r"14 ranks cannot share the 13 rows of 13 x 16 points.*take fewer ranks"):

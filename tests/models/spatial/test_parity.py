@@ -26,7 +26,8 @@ GRIDS = {
 }
 WINDS = Task("winds", ["10u", "t@850", "v@500"], ["10u", "t@850"], [24, 48], ["lsm"])
 SPATIAL = [
-    "blend_unet", "deep_weather", "ens10_unet", "lenet", "poet", "smoe_unet", "transformer", "transformer_independent", "unet",
+    "blend_unet", "deep_weather", "ens10_unet", "lenet", "poet", "smoe_unet", "transformer", "transformer_independent",
+    "unet",
 ]  # fmt: skip
 
 
