@@ -15,7 +15,7 @@ from models.poet import EnsembleAttention, PoET
 from models.spatial.gate import LatentGate
 from models.spatial.mixture import RIGHT, SpatialBlend, SpatialMixture
 from models.spatial.term import terms
-from training.loss import GaussianCRPS
+from training.loss import CRPS, GaussianCRPS
 
 CONF = Path(__file__).parents[2] / "conf"
 GRID = Grid.regular(17, 24)
@@ -113,6 +113,19 @@ def test_poet_is_trained_as_published(experiment):
     assert list(task.lead_times) == [24, 48]
     assert (cfg.trainer.batch_size, cfg.trainer.learning_rate, cfg.trainer.weight_decay) == (8, 1e-3, 0)
     assert (cfg.trainer.epochs, cfg.trainer.patience) == (500, 25)
+
+
+@pytest.mark.parametrize("experiment", [name for name in experiments("ens10") if "emos" not in name])
+def test_networks_of_ens10_are_trained_without_weights(experiment):
+    """The paper's loss is the plain mean over the rows and columns of the grid."""
+    loss = build(composed(f"experiment={experiment}").loss)
+    assert loss.cell_weights(torch.tensor(GRID.weights)[:, None].expand(GRID.shape)).eq(1).all()
+
+
+@pytest.mark.parametrize("experiment", experiments("emos"))
+def test_what_is_fitted_at_once_gets_no_option_of_the_loss(experiment):
+    """Training would refuse it."""
+    assert build(composed(f"experiment={experiment}").loss) == CRPS()
 
 
 def test_the_transformer_of_every_cell_is_not_called_poet():
