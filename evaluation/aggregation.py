@@ -19,8 +19,8 @@ from torch import Tensor
 
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
-from evaluation.statistics import STATISTICS, calibration_bin, cell_statistics
-from models.distribution import Distribution, Ensemble
+from evaluation.statistics import STATISTICS, calibration_bin, cell_statistics, is_ensemble
+from models.distribution import Distribution
 from models.spatial.domain import Domain
 
 CRPS, ERROR = STATISTICS.index("crps"), STATISTICS.index("error")
@@ -125,7 +125,7 @@ class Tally:
         choose the cells that it is scored on. Sums are made on the device of `truth`, in double precision, and leave
         it in one transfer. For `drawn` see `statistics.expected_squared_error`.
         """
-        self.members = isinstance(forecast, Ensemble)
+        self.members = is_ensemble(forecast)
         values = torch.stack([value.double() for value in cell_statistics(forecast, truth, drawn).values()])
         valid = ~truth.isnan()
         known = values[CRPS].isfinite() & values[ERROR].isfinite()

@@ -100,7 +100,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     correctors = {name: corrector.on(domain) for name, corrector in correctors.items()}
     training = split.years("train")
     compared, climatology = references(wanted, source, task, years, training, cfg.members, domain, mesh)
-    notes = [*left_out(climatology), *unequal(climatology, correctors)]
+    notes = [*left_out(climatology), *climatology.notes, *unequal(climatology, correctors)]
     notes += [note for name, corrector in correctors.items() for note in unfitted(name, corrector)]
     compared |= correctors
     check_comparison(compared, notes)
@@ -113,7 +113,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     board = score_models(models, forecasts, region_weights(grid, land), oracle, options, mesh)
     if lost := mesh.broadcast(dict(board.lost)):
         compared = {name: corrector for name, corrector in compared.items() if name not in lost}
-        notes += left_out(climatology, lost["climatology"])
+        notes = [*left_out(climatology, lost["climatology"]), *(n for n in notes if not n.startswith("climatology"))]
         check_comparison(compared, notes)
     independent = {name for name, corrector in compared.items() if claims(corrector.model).any_size}
     about = {

@@ -44,8 +44,8 @@ def check_emos(name: str, corrector: Corrector, path: Path) -> None:
     unfitted = corrector.provenance.get("unfitted")
     if unfitted and unfitted["cells"] >= unfitted["of"]:
         raise InputError(
-            f"correctors.emos: {path} was fitted in none of its {unfitted['of']} cells, so that it is the raw ensemble "
-            "under another name; train it on more years or with model.seasonal=false, or leave it out"
+            f"correctors.emos: {path} was fitted in no cell (0 of {unfitted['of']} regressions), so that it is the raw "
+            "ensemble under another name; train it on more years or with model.seasonal=false, or leave it out"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -12,6 +12,7 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.errors import InputError
 from data_pipeline.source import Source
 from data_pipeline.task import Task
+from models.cases import TooFewCasesError
 from models.corrector import Corrector, reference
 from models.spatial.domain import Domain
 from models.spatial.mesh import Mesh
@@ -21,11 +22,11 @@ NAMES = ("raw", "climatology")
 
 @dataclass(frozen=True)
 class Fitted:
-    """The years that climatology is fitted on, and its least number of cases at a lead time; or `why` it is not."""
+    """The years that climatology is fitted on, and what its fit left out; or `why` it is no reference."""
 
     years: tuple[int, ...] = ()
-    cases: int = 0
     why: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def reference_names(option: object) -> tuple[str, ...]:
@@ -46,10 +47,10 @@ def tile_of(
 def made(
     name: str, source: Source, task: Task, years: Collection[int], members: int | None, domain: Domain, mesh: Mesh
 ) -> Corrector:
-    """Return the reference `name` for the own tile of `domain`, fitted on `years`."""
-    # Cells are independent, so that all ranks can share the globe, those of the data axis too.
+    """Return the reference `name`, fitted on `years`, with the whole globe shared by all ranks of the mesh."""
+    # Cells are independent, so that ranks of the data axis have their part of the globe too.
     shared = mesh.shared(domain.grid)
-    return reference(name, task, shared, partial(tile_of, shared, source, years=years, members=members)).on(domain)
+    return reference(name, task, shared, partial(tile_of, shared, source, years=years, members=members))
 
 
 def references(
@@ -63,14 +64,19 @@ def references(
     mesh: Mesh,
 ) -> tuple[dict[str, Corrector], Fitted]:
     """Return the `wanted` references by name, of which climatology is fitted on the `training` years if it can be."""
-    found = {"raw": made("raw", source(years), task, years, members, domain, mesh)}
+    found = {"raw": made("raw", source(years), task, years, members, domain, mesh).on(domain)}
     if "climatology" not in wanted:
         return found, Fitted()
     fitted = cases(source(training), task, years, training)
-    if not fitted.why:
-        mesh.say("fitting climatology on the training years")
-        found["climatology"] = made("climatology", source(training), task, training, members, domain, mesh)
-    return found, fitted
+    if fitted.why:
+        return found, fitted
+    mesh.say("fitting climatology on the training years")
+    try:
+        corrector = made("climatology", source(training), task, training, members, domain, mesh)
+    except TooFewCasesError as error:
+        return found, Fitted(why=str(error))
+    found["climatology"] = corrector.on(domain)
+    return found, replace(fitted, notes=tuple(f"climatology: {note}" for note in corrector.notes))
 
 
 def cases(source: Source, task: Task, years: Collection[int], training: Collection[int]) -> Fitted:
@@ -82,12 +88,11 @@ def cases(source: Source, task: Task, years: Collection[int], training: Collecti
     if not len(valid):
         return Fitted(why=f"no forecast is valid in the training years {span}")
     known = np.isin(valid, source.analysis_fields(task.targets).init_times.astype(valid.dtype))
-    number = known.sum(0)
-    if not number.all():
-        lead = task.lead_times[int(number.argmin())]
+    if not known.any(0).all():
+        lead = task.lead_times[int(known.any(0).argmin())]
         return Fitted(why=f"no forecast of {lead} h that is valid in the training years {span} has an analysis")
     found = np.unique(valid[known].astype("datetime64[Y]").astype(int) + 1970)
-    return Fitted(tuple(found.tolist()), int(number.min()))
+    return Fitted(tuple(found.tolist()))
 
 
 def valid_times(source: Source, task: Task, years: Collection[int]) -> np.ndarray:
@@ -102,10 +107,7 @@ def left_out(fitted: Fitted, missing: int = 0) -> list[str]:
     """Return the warning about a climatology that is no reference, or gives no number at `missing` points."""
     why = fitted.why
     if missing:
-        why = (
-            f"it gives no number at {missing} points where there is an analysis; it was fitted on {fitted.cases} cases "
-            f"for each lead time, of {said(fitted.years)}, and a cell needs at least 20"
-        )
+        why = f"it gives no number at {missing} points where there is an analysis, for its training years have too few"
     return [f"climatology is left out: {why}"] if why else []
 
 
@@ -124,11 +126,14 @@ def unequal(fitted: Fitted, correctors: Mapping[str, Corrector]) -> list[str]:
 
 
 def unfitted(name: str, corrector: Corrector) -> list[str]:
-    """Return the warning about the cells of a corrector that had too few cases to be fitted."""
+    """Return the warning about the regressions of a corrector that had too few cases to be fitted."""
     cells = corrector.provenance.get("unfitted") or {"cells": 0}
     if not cells["cells"]:
         return []
-    return [f"{name} was not fitted in {cells['cells']} of {cells['of']} cells, where it gives the raw mean and spread"]
+    return [
+        f"{name}: {cells['cells']} of {cells['of']} regressions (one for each cell, lead time and target) could not be "
+        "fitted"
+    ]
 
 
 def said(years: Sequence[int]) -> str:

@@ -20,9 +20,9 @@ from data_pipeline.sample import Sample, verifiable
 from data_pipeline.task import Task
 from evaluation.aggregation import Tally
 from evaluation.scoreboard import ORACLE, Scoreboard
-from evaluation.statistics import tie_breaker
+from evaluation.statistics import is_ensemble, tie_breaker
 from models.coupling import member_values
-from models.distribution import Distribution, Ensemble
+from models.distribution import Distribution
 from models.raw import Raw
 from models.spatial.domain import Domain
 from models.spatial.mesh import Mesh
@@ -107,14 +107,12 @@ def score_models(
         for size, counted in tallies.items():
             some = batch._replace(ensemble=batch.ensemble[:, :size])
             for name, model in models.items():
-                if counted[name].missing:
-                    continue  # it will be left out
                 forecast = model(some)
                 counted[name].add(rows, places, forecast, truth, uniform)
                 if size == everyone and name in written:
                     # Scores of single cells do not ask which member has which value.
                     values = member_values(forecast, task, everyone, options.levels)
-                    written[name].add(rows, places, values, truth, uniform, drawn=isinstance(forecast, Ensemble))
+                    written[name].add(rows, places, values, truth, uniform, drawn=is_ensemble(forecast))
         if mesh.first:
             progress.show(int(rows[-1]) + 1)
     init_times, lead_times = (mesh.sum(times) // mesh.tiles).numpy()  # every tile of a forecast knows its times

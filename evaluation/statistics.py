@@ -12,6 +12,7 @@ from torch import Tensor
 
 from data_pipeline.errors import InputError
 from models.distribution import Distribution, Ensemble
+from models.distribution.patched import Patched
 
 STATISTICS = ("crps", "crps_fair", "error", "squared_error", "expected_squared_error")
 
@@ -37,6 +38,9 @@ def expected_squared_error(distribution: Distribution, drawn: bool = True) -> Te
     mean of a few draws is uncertain itself (Fortin et al. 2014, doi:10.1175/JHM-D-14-0008.1). Members that are
     quantiles of a distribution are not `drawn`: their mean is that of the distribution, and the factor is 1.
     """
+    if isinstance(distribution, Patched):
+        inner, outer = (expected_squared_error(part, drawn) for part in (distribution.inner, distribution.outer))
+        return torch.where(distribution.where, inner, outer)
     variance = distribution.std.square()
     if not isinstance(distribution, Ensemble):
         return variance
@@ -44,6 +48,11 @@ def expected_squared_error(distribution: Distribution, drawn: bool = True) -> Te
     if M < 2:
         raise InputError("an ensemble of one member has no spread to score; give at least two members")
     return variance * ((M + 1) / M) if drawn else variance
+
+
+def is_ensemble(distribution: Distribution) -> bool:
+    """Return whether a model's forecasts are members, be it that untrained cells have the raw ones."""
+    return isinstance(distribution.inner if isinstance(distribution, Patched) else distribution, Ensemble)
 
 
 def histogram_bins(distribution: Distribution, default: int) -> int:
@@ -60,6 +69,10 @@ def calibration_bin(distribution: Distribution, truth: Tensor, uniform: Tensor, 
     has point masses (Czado et al. 2009, doi:10.1111/j.1541-0420.2009.01191.x). `uniform` holds u in [0, 1) in
     the shape of `truth`; cells without truth get a bin that means nothing.
     """
+    if isinstance(distribution, Patched):
+        parts = (distribution.inner, distribution.outer)
+        inner, outer = (calibration_bin(part, truth, uniform, bins) for part in parts)
+        return torch.where(distribution.where, inner, outer)
     if isinstance(distribution, Ensemble):
         below = (distribution.members < truth).sum(0)
         equal = (distribution.members == truth).sum(0)

@@ -33,7 +33,7 @@ class MemoryArchive:
 
     def __init__(self, members=5, oracle_years=(2016,)):
         self.rng = np.random.default_rng(0)
-        days = np.concatenate([np.datetime64(f"{year}-01-05", "D") + 15 * np.arange(20) for year in (2014, 2015, 2016)])
+        days = np.concatenate([np.datetime64(f"{year}-01-05", "D") + 18 * np.arange(20) for year in (2014, 2015, 2016)])
         self.starts = days.astype("datetime64[s]")
         H, W = GRID.shape
         lead = np.array([24, 48])[None, :, None, None]

@@ -7,15 +7,20 @@ import pytest
 import torch
 
 from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
 from evaluation.statistics import (
     STATISTICS,
     calibration_bin,
     cell_statistics,
     expected_squared_error,
     histogram_bins,
+    is_ensemble,
     tie_breaker,
 )
-from models.distribution import Ensemble, Normal
+from models.distribution import CensoredLogistic, CensoredNormal, Ensemble, Normal
+from models.distribution.patched import Patched
+from models.normalizer import Normalizer
 
 
 def draws(*shape, seed=0):
@@ -112,6 +117,50 @@ def test_a_point_mass_is_spread_over_its_bins():
     truth = draws(100_000).clamp(min=0)
     law = Clipped(torch.zeros_like(truth), torch.ones_like(truth))
     assert frequencies(law, truth, 10).tolist() == pytest.approx([0.1] * 10, abs=0.005)
+
+
+def test_untrained_cells_are_scored_as_what_they_have():
+    """Members here and raw ones there are members; beside a closed form each cell has its own statistics."""
+    members, truth, where = draws(4, 6), draws(6, seed=2), torch.tensor([True, False] * 3)
+    raw, law = Ensemble(members), Normal(draws(6, seed=3), torch.ones(6).double())
+    assert is_ensemble(Patched(where, Ensemble(members + 1), raw))
+    assert not is_ensemble(Patched(where, law, raw))
+    patched = Patched(where, law, raw)
+    for name, value in cell_statistics(patched, truth).items():
+        parts = cell_statistics(law, truth)[name], cell_statistics(raw, truth)[name]
+        assert value.tolist() == torch.where(where, *parts).tolist()
+    bins = [calibration_bin(law_, truth, uniform(6), 5) for law_ in (law, raw, patched)]
+    assert bins[2].tolist() == torch.where(where, *bins[:2]).tolist()
+
+
+def test_members_that_are_quantiles_have_the_spread_of_their_values():
+    members = draws(4, 6)
+    drawn, written = (expected_squared_error(Ensemble(members), drawn) for drawn in (True, False))
+    np.testing.assert_allclose(written, members.numpy().var(0, ddof=1), rtol=1e-12)
+    np.testing.assert_allclose(drawn, 1.25 * written, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [CensoredNormal, CensoredLogistic])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_dry_truth_is_on_the_point_mass(kind, dtype):
+    """Rain of a calibrated censored law, through a corrector's change of units and back: exact zeros, a flat PIT.
+
+    The law is in units of the normalised target, in which the bound 0 is (0 - 3.7)/0.3, rounded.
+    """
+    location, scale, N = 3.7, 0.3, 200_000
+    mu = torch.linspace(-1, 1, N, dtype=dtype)
+    bound = (torch.zeros(N, dtype=dtype) - location) / scale
+    normalised = kind(mu + bound, torch.ones(N, dtype=dtype), bound)
+    rain = Task("rain", ["tp"], ["tp"], [24])
+    normalizer = Normalizer(rain, Grid.regular(5, N // 5)).to(dtype)
+    normalizer.location.fill_(location)
+    normalizer.scale.fill_(scale)
+    one = [part.view(1, 1, 5, -1) for part in (normalised.mu, normalised.sigma, normalised.lower)]
+    law = normalizer.physical(kind(*one))
+    truth = law.sample(1, torch.Generator().manual_seed(3))[0]
+    truth = torch.where(truth <= law.lower, 0.0, truth)  # as the analysis has it
+    assert 0.4 < (truth == 0).double().mean() < 0.6
+    assert frequencies(law, truth, 10).tolist() == pytest.approx([0.1] * 10, abs=0.004)
 
 
 def test_the_extremes_are_in_the_outer_bins():
