@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,61 +14,88 @@ from data_pipeline.errors import InputError
 from data_pipeline.sample import Sample
 from models.committee import Committee
 from models.corrector import Corrector
+from models.distribution import Bounded, CensoredShiftedGamma
 
 
 @verb("combine")
 def main(cfg: DictConfig) -> None:
     """Read, check, write, say what was done."""
     paths = plain(cfg)["correctors"]
+    if not isinstance(cfg.output, str):
+        raise InputError(f"output must be the path of a file, got {cfg.output!r}; write a number as ./{cfg.output}")
     if not isinstance(paths, list) or len(paths) < 2 or not all(isinstance(path, str) for path in paths):
         raise InputError(f"correctors must be a list of two files or more, [A, B, ...], got {paths!r}")
+    if any(Path(path).resolve() == Path(cfg.output).resolve() for path in paths):
+        raise InputError(f"output={cfg.output} is one of the correctors; name another file to write")
     combined([Path(path) for path in paths]).save(cfg.output)
     print(f"wrote {cfg.output}, a committee of {len(paths)}")
 
 
 def combined(paths: Sequence[Path]) -> Corrector:
-    """Return the committee of the correctors of these files, which must be of one task, grid, and years."""
+    """Return the committee of the correctors of these files, which must agree in all that `SAME` names."""
     correctors = [Corrector.load(path) for path in paths]
     first = correctors[0]
     for path, other in zip(paths, correctors, strict=True):
-        for name, same in (
-            ("task", other.task.to_json() | {"name": ""} == first.task.to_json() | {"name": ""}),
-            ("grid", other.grid == first.grid),
-            ("years", _years(other) == _years(first)),
-        ):
-            if not same:
-                raise InputError(f"{path} has another {name} than {paths[0]}; combine correctors of one and the same")
+        for name, read in SAME.items():
+            one, another = read(first), read(other)
+            if one != another:
+                values = "" if name in ("task", "grid") else f" ({another} and {one})"
+                raise InputError(
+                    f"{path} has another {name} than {paths[0]}{values}; combine correctors that were trained alike"
+                )
+        if not torch.allclose(other.static, first.static, rtol=1e-3, atol=1e-6):
+            raise InputError(
+                f"{path} has other static fields than {paths[0]}; combine correctors that were trained on the same data"
+            )
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise InputError("correctors names a file twice, which would count twice; name each of them once")
     spec = {"_target_": "models.committee.Committee", "specs": [corrector.spec for corrector in correctors]}
-    provenance = {key: first.provenance[key] for key in first.provenance if key != "run"}
-    provenance["runs"] = [corrector.provenance.get("run") for corrector in correctors]
+    provenance: dict[str, Any] = {"runs": [corrector.provenance.get("run") for corrector in correctors]}
+    for key in first.provenance.keys() - {"run"}:
+        found = [corrector.provenance.get(key) for corrector in correctors]
+        provenance[key] = found[0] if all(each == found[0] for each in found) else found
     committee = Corrector(first.task, first.grid, spec, first.static, provenance)
     assert isinstance(committee.model, Committee)
     for own, corrector in zip(committee.model.correctors, correctors, strict=True):
         own.load_state_dict(corrector.state_dict())
+    always = torch.stack([corrector.normalizer.always for corrector in correctors])
+    committee.normalizer.always.copy_(always.amin(0))
     committee.eval()
-    _try(committee)
+    _try(committee, paths)
     return committee
 
 
-def _years(corrector: Corrector) -> list[Any]:
-    return [corrector.provenance.get(key) for key in ("train_years", "val_years")]
+SAME: dict[str, Callable[[Corrector], Any]] = {
+    "task": lambda corrector: corrector.task.to_json() | {"name": ""},
+    "grid": lambda corrector: corrector.grid,
+    "span of train_years": lambda corrector: corrector.provenance.get("train_years"),
+    "span of val_years": lambda corrector: corrector.provenance.get("val_years"),
+    "number of members in training": lambda corrector: corrector.provenance.get("members"),
+}
+"""What the correctors of a committee have in common, and how it is read: the committee's file says it once."""
 
 
 @torch.no_grad()
-def _try(corrector: Corrector) -> None:
-    """Correct a forecast of nothing, by which kinds of distributions meet that cannot be averaged."""
+def _try(corrector: Corrector, paths: Sequence[Path]) -> None:
+    """Correct a forecast of zeros, and refuse distributions that cannot be averaged: of two kinds, of two bounds."""
     task, shape = corrector.task, corrector.grid.shape
-    ensemble = torch.zeros(1, 2, len(task.channels), *shape)
-    corrector(
-        Sample(
-            ensemble,
-            torch.zeros(1, len(task.channels), *shape, dtype=torch.bool),
-            corrector.static[None],
-            torch.zeros(1, len(task.targets), *shape),
-            torch.zeros(1, dtype=torch.int64),
-            torch.tensor(task.lead_times[:1]),
-        )
+    sample = Sample(
+        torch.zeros(1, 2, len(task.channels), *shape),
+        torch.zeros(1, len(task.channels), *shape, dtype=torch.bool),
+        corrector.static[None],
+        torch.zeros(1, len(task.targets), *shape),
+        torch.zeros(1, dtype=torch.int64),
+        torch.tensor(task.lead_times[:1]),
     )
+    corrector(sample)
+    assert isinstance(corrector.model, Committee)
+    parts = [part(sample) for part in corrector.model.correctors]
+    bounds = [part.lower for part in parts if isinstance(part, Bounded | CensoredShiftedGamma)]
+    for path, bound in zip(paths, bounds, strict=False):  # all have one, or none has
+        if not torch.allclose(bound, bounds[0], rtol=1e-5, atol=1e-9):
+            raise InputError(
+                f"{path} has another lower bound (model.lower) than {paths[0]}; combine correctors of one bound"
+            )
 
 
 if __name__ == "__main__":

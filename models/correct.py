@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from pathlib import Path
 
 import numpy as np
@@ -22,23 +24,81 @@ from data_pipeline.errors import InputError
 from data_pipeline.fields import Fields
 from data_pipeline.grib import Lattice, Message, ensemble_fields, rewrite
 from data_pipeline.inputs import input_fields, left_out
+from data_pipeline.netcdf import is_netcdf
 from data_pipeline.sample import Sample
 from data_pipeline.task import Variable
 from models.corrector import Corrector
 from models.coupling import check_options
+from models.device import device_of
+from models.gaps import Gaps, gaps_of
 from models.spatial.mesh import Mesh, joined
+
+OTHER_FORMATS = (
+    ".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf", ".hdf5", ".zarr", ".npy", ".npz", ".csv", ".safetensors",
+    ".zip", ".gz", ".bz2", ".xz", ".zst", ".tar",
+)  # fmt: skip
+"""Endings that promise something else than GRIB; others, such as those of dates, promise nothing."""
 
 
 @verb("correct")
 def main(cfg: DictConfig) -> None:
     """Read, correct, write, say what was done."""
-    with joined(plain(cfg)["mesh"]) as mesh:
-        corrector = Corrector.load(cfg.corrector)
-        analysis = None if cfg.analysis is None else Path(cfg.analysis)
-        count = correct(corrector, Path(cfg.input), Path(cfg.output), mesh, cfg.levels, cfg.seed, analysis)
+    options = plain(cfg)
+    target = output_file(options["output"])
+    with joined(options["mesh"]) as mesh:
+        device = device_of(options["device"], mesh.ranks)
+        corrector = Corrector.load(one_file("corrector", options["corrector"]))
+        source = forecast_file(options["input"])
+        analysis = None if options["analysis"] is None else one_file("analysis", options["analysis"])
+        done = correct(corrector, source, target, mesh, options["levels"], options["seed"], analysis, device)
         names = ", ".join(map(str, corrector.task.targets))
         leads = ", ".join(f"+{lead}" for lead in corrector.task.lead_times)
-        mesh.say(f"{cfg.output}: {count} messages corrected ({names} at {leads} h), all others copied as they were")
+        mesh.say(f"{target}: {done.messages} messages corrected ({names} at {leads} h), all others copied as they were")
+        for note in done.notes:
+            mesh.say(note)
+
+
+@dataclass(frozen=True)
+class Done:
+    """How many messages were corrected, and what the user must know of missing values."""
+
+    messages: int
+    notes: list[str]
+
+
+def one_file(option: str, value: object) -> Path:
+    """Return the path that an option names; refuse what is not one path."""
+    if isinstance(value, list) and option == "input":
+        raise InputError(
+            f"input must be one GRIB file, got a list of {len(value)}; join files into one, for example with "
+            "`cat A B > IN.grib`"
+        )
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{option} must be the path of one file, got {value!r}; write a number as ./{value}")
+    return Path(value).expanduser()
+
+
+def forecast_file(value: object) -> Path:
+    """Return the path of the input; refuse what is no file, or NetCDF."""
+    path = one_file("input", value)
+    if path.is_dir():
+        raise InputError(f"input={path} is a folder; name one GRIB file")
+    if not path.exists():
+        raise InputError(f"there is no file {path}; check input, which is one GRIB file (patterns are not expanded)")
+    if is_netcdf(path):
+        raise InputError(f"{path} is NetCDF; correct reads and writes GRIB only, so give the forecast as GRIB")
+    return path
+
+
+def output_file(value: object) -> Path:
+    """Return the path of the output; refuse one whose ending promises another format."""
+    path = one_file("output", value)
+    if path.suffix.lower() in OTHER_FORMATS:
+        raise InputError(
+            f"output={path} ends in {path.suffix}, but correct writes GRIB; choose another name, such as "
+            f"{path.with_suffix('.grib')}"
+        )
+    return path
 
 
 def correct(
@@ -49,23 +109,27 @@ def correct(
     levels: str = "hazen",
     seed: int = 0,
     analysis: Path | None = None,
-) -> int:
-    """Write `source` to `target` with the corrected members in place of the raw ones; return how many.
+    device: torch.device | str = "cpu",
+) -> Done:
+    """Write `source` to `target` with the corrected members in place of the raw ones.
 
-    `levels` and `seed` are those of `written_members`. `analysis` is a file of analyses at the starts of the forecasts,
-    for a corrector that reads them.
-    The file does not depend on the mesh, but that a value of a network, which computes in single precision, may be
-    rounded to the other one of two steps of the packing where it lies half-way between them.
+    The model computes on `device`. `levels` and `seed` are those of `written_members`. `analysis` is a file of analyses
+    at the starts of the forecasts, for a corrector that reads them.
+
+    The file does not depend on the mesh, except that a network computes in single precision: one of its values that
+    lies half-way between two steps of the packing may be rounded either way.
     """
     mesh = mesh or Mesh.alone()
+    check_options(levels, seed)
     if mesh.data > 1:
         raise InputError(
             f"mesh has {mesh.data} for its first number, but one forecast after the other is corrected; make it 1 "
             "and let the others say how many processes share the globe"
         )
-    check_options(levels, seed)
     opened = mesh.once(lambda: open_forecasts(corrector, source, analysis))
-    tiles = Tiles(corrector.on(mesh.domain(corrector.grid)), *opened, mesh, levels, seed)
+    own = corrector.on(mesh.domain(corrector.grid))
+    always = own.domain.cut(own.normalizer.always).cpu()
+    tiles = Tiles(own.to(device), *opened, mesh, levels, seed, torch.device(device), always, Gaps(corrector.task))
     if not mesh.first:
         return tiles.serve()
     try:
@@ -73,7 +137,7 @@ def correct(
     except InputError as error:
         mesh.broadcast(error)
         raise
-    return mesh.broadcast(count)
+    return mesh.broadcast(Done(count, tiles.gaps.sentences()))
 
 
 def open_forecasts(corrector: Corrector, source: Path, analysis: Path | None = None) -> tuple[Fields, Fields]:
@@ -122,16 +186,22 @@ class Tiles:
     mesh: Mesh
     levels: str
     seed: int
+    device: torch.device
+    always: Tensor
+    """That of the normaliser for the own tile, on the CPU."""
+    gaps: Gaps
+    """Of all forecasts so far, on the first rank."""
 
     def ask(self, init: int, lead: int) -> np.ndarray:
         """Return the members (M, T, H, W) of the forecast at these positions; the other ranks `serve` meanwhile."""
         self.mesh.broadcast((init, lead))
         tiles = self._make(init, lead)
         assert tiles is not None
-        return self.corrector.domain.join(tiles)
+        self.gaps.add(reduce(add, [missing for _, missing in tiles]))
+        return self.corrector.domain.join([members for members, _ in tiles])
 
-    def serve(self) -> int:
-        """Make what the first rank asks for until it says how many messages it corrected, or what went wrong."""
+    def serve(self) -> Done:
+        """Make what the first rank asks for until it says what was done, or what went wrong."""
         while isinstance(order := self.mesh.broadcast(None), tuple):
             with suppress(InputError):  # all ranks have it, and the first one says it when it has cleaned up
                 self._make(*order)
@@ -139,13 +209,25 @@ class Tiles:
             raise order
         return order
 
-    @torch.no_grad()
-    def _make(self, init: int, lead: int) -> list[np.ndarray] | None:
-        """Return the tiles of all ranks on the first one."""
+    def _make(self, init: int, lead: int) -> list[tuple[np.ndarray, Tensor]] | None:
+        """Return the tiles of all ranks on the first one: members, and the counts of `gaps_of`."""
         sample, raw = self.mesh.each(lambda: self._read(init, lead))
-        batch = Sample(*(tensor[None] for tensor in sample))
-        members = self.corrector.members(batch, raw[:, None], self.levels, self.seed)
-        return self.mesh.gather(members[:, 0].numpy())
+        return self.mesh.gather(self.mesh.each(lambda: self._corrected(sample, raw)))
+
+    @torch.no_grad()
+    def _corrected(self, sample: Sample, raw: Tensor) -> tuple[np.ndarray, Tensor]:
+        """Return the members (M, T, H, W) of the own tile, and the counts of `gaps_of`."""
+        batch = Sample(*(tensor[None].to(self.device) for tensor in sample))
+        members = self.corrector.members(batch, raw[:, None].to(self.device), self.levels, self.seed)[:, 0].cpu()
+        task = self.corrector.task
+        covered = sample.mask[list(task.target_channels)]
+        if lost := int((covered & ~members.isfinite().all(0)).sum()):
+            start = np.datetime64(int(sample.init_time), "s")
+            raise InputError(
+                f"the corrector gives no number at {lost} of {covered.numel()} cells of the forecast of {start} "
+                f"+{int(sample.lead_time)} h, where the input has all members; train it on years with an analysis there"
+            )
+        return members.numpy(), gaps_of(sample, raw, self.always, task)
 
     def _read(self, init: int, lead: int) -> tuple[Sample, Tensor]:
         """Read the own tile of a forecast."""

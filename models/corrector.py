@@ -151,19 +151,12 @@ class Corrector(nn.Module):
             raise InputError(f"{path} is not a whole safetensors file ({error}); train the corrector again") from None
         if "deepweather" not in metadata:
             raise InputError(f"{path} holds tensors but no corrector; give the corrector.safetensors of a training run")
-        description = json.loads(metadata["deepweather"])
-        if description["format"] != FORMAT:
-            raise InputError(f"{path} has format {description['format']}, this version reads {FORMAT}; train it again")
-        described = partial(
-            cls,
-            Task(**description["task"]),
-            Grid(**description["grid"]),
-            description["model"],
-            tensors["static"],
-            description["provenance"],
-        )
+        described = _described(cls, path, metadata["deepweather"], tensors.get("static"))
         # Before memory is taken for what the description asks for.
         if (drawn := outline(described)) is not None:
+            for name, module in drawn.named_modules():
+                if isinstance(module, Normalizer):
+                    module.complete_state(tensors, f"{name}.")
             check_tensors(path, type(drawn.model).__name__, drawn, tensors)
         corrector = described()
         try:
@@ -171,6 +164,11 @@ class Corrector(nn.Module):
         except RuntimeError:
             model = type(corrector.model).__name__
             raise InputError(f"{path} holds a model {model} of another version of this; train it again") from None
+        if broken := next((name for name, value in corrector.named_parameters() if not value.isfinite().all()), None):
+            raise InputError(
+                f"{path} has weights that are not finite ({broken}), as a training that diverged leaves them; train it "
+                "again, for example with a lower learning rate"
+            )
         return corrector.eval()
 
 
@@ -181,6 +179,28 @@ def in_batches(dataset: Dataset[Sample], rows: slice, size: int) -> Iterator[Sam
         bytes_of_sample = getattr(part, "sample_bytes", getattr(part, "nbytes", 1))
         size = max(1, min(size, BATCH // max(bytes_of_sample, 1)))
     return batches(part, size)
+
+
+def _described(cls: type[Corrector], path: str | Path, text: str, static: Tensor | None) -> Callable[[], Corrector]:
+    """Return what makes the corrector that the file `path` describes; its tensors are still to be loaded then."""
+    try:
+        description = json.loads(text)
+        if (version := description["format"]) != FORMAT:
+            raise InputError(f"{path} has format {version}, this version reads {FORMAT}; train it again")
+        task, grid = Task(**description["task"]), Grid(**description["grid"])
+        spec, provenance = dict(description["model"]), dict(description["provenance"])
+    except InputError as error:
+        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} does not describe its corrector as this version does ({type(error).__name__}: {error}); "
+            "train the corrector again"
+        ) from None
+    if static is None or static.shape != (len(task.static_names), *grid.shape):
+        found = "none" if static is None else "x".join(map(str, static.shape))
+        wanted = "x".join(map(str, (len(task.static_names), *grid.shape)))
+        raise InputError(f"{path} must hold static fields of shape {wanted}, it has {found}; train the corrector again")
+    return partial(cls, task, grid, spec, static, provenance)
 
 
 def reference(name: str, task: Task, grid: Grid | Domain, years_of: Callable[[Task], ForecastDataset]) -> Corrector:

@@ -34,6 +34,8 @@ class Normalizer(nn.Module):
     static_scale: Tensor
     known: Tensor
     """(T, H, W) 0 where the training samples have no value of a target at all, else 1."""
+    always: Tensor
+    """(C, H, W) 1 where every training sample has a value of all members; 0 too where this is not known."""
     _area: Tensor
 
     def __init__(self, task: Task, grid: Grid | Domain) -> None:
@@ -50,6 +52,7 @@ class Normalizer(nn.Module):
         self.register_buffer("known", torch.ones(len(task.targets), *grid.shape))
         self.complete = True
         """Whether all of `known` is 1."""
+        self.register_buffer("always", torch.zeros(C, *grid.shape))
         weights = np.broadcast_to(self._domain.grid.weights[:, None], grid.shape).astype(np.float32)
         self.register_buffer("_area", torch.from_numpy(weights.copy()), persistent=False)
         self.report = Report()
@@ -62,17 +65,19 @@ class Normalizer(nn.Module):
         """
         area_of, domain = self._domain.cut(self._area), self._domain
         total = torch.zeros(len(self.location), *domain.own_shape, dtype=torch.float64)
-        count = torch.zeros_like(total)
+        count, samples = torch.zeros_like(total), 0
         for batch in batches():
             means = batch.ensemble.mean(1).masked_fill(~batch.mask, 0)
             total += means.sum(0, dtype=torch.float64)
             count += batch.mask.sum(0)
+            samples += len(batch.mask)
             static = batch.static[0]
         known = assemble((count > 0).double(), domain) > 0
         self.location.copy_(filled(assemble(total / count.clamp(min=1), domain), known, self._area.double()))
         self.known.copy_(known[self._targets])
         self.complete = bool(self.known.all())
         self.report = Report(self._empty(known))
+        self.always.copy_(assemble((count == samples).double(), domain))
         location = domain.cut(self.location)
         squares, area = torch.zeros(len(total), dtype=torch.float64), torch.zeros(len(total), dtype=torch.float64)
         for batch in batches():
@@ -110,9 +115,14 @@ class Normalizer(nn.Module):
             target=(sample.target - location) / scale,
         )
 
+    def complete_state(self, state: dict[str, Tensor], prefix: str) -> None:
+        """Add to a `state` whose names begin with `prefix` what files of earlier versions do not have."""
+        state.setdefault(f"{prefix}known", torch.ones(self.known.shape))
+        state.setdefault(f"{prefix}always", torch.zeros(self.always.shape))
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Take the state; files of earlier versions do not say which cells are `known`."""
-        state_dict.setdefault(f"{prefix}known", torch.ones_like(self.known))
+        """Take the state, also that of a file of an earlier version."""
+        self.complete_state(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         self.complete = bool(self.known.all())
 

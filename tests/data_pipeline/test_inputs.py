@@ -283,7 +283,7 @@ def corrector():
 def test_a_file_is_corrected_from_its_own_other_lead_times(archive, corrector, tmp_path):
     """The mean of the corrected members is that of the forecast for the sample of the archive."""
     (source,), (analyses,) = (map(Path, files) for files in (archive.ensemble, archive.analysis))
-    assert correct(corrector, source, tmp_path / "out", analysis=analyses) == 4 * 2 * 3
+    assert correct(corrector, source, tmp_path / "out", analysis=analyses).messages == 4 * 2 * 3
     opened = open_ensemble(tmp_path / "out", TASK.inputs, TASK.lead_times, chunks=None)
     found = select(opened, TASK.targets[0]).mean("number")
     for (start, lead), sample in zip(keys(data := ForecastDataset(archive, TASK, [2015, 2016])), data, strict=True):

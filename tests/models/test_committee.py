@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,15 +25,16 @@ from models.spatial.domain import Domain
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(9, 12)
-YEARS = {"train_years": [2000, 2004], "val_years": [2005, 2005]}
+YEARS = {"train_years": [2000, 2004], "val_years": [2005, 2005], "members": 5}
 
 
 @pytest.fixture
 def file_of(toy, tmp_path):
     """Leave a corrector with weights of its own."""
 
-    def leave(name, seed, spec=None, task=TASK, provenance=YEARS):
+    def leave(name, seed, spec=None, task=TASK, provenance=YEARS, static=None):
         data = toy(task, GRID, 16, seed=seed)
+        data.static = static if static is not None else toy(task, GRID, 1).static
         corrector = Corrector(task, GRID, spec or {"_target_": "models.mlp.MLP", "width": 8}, data.static, provenance)
         corrector.fit(data)
         torch.manual_seed(seed)
@@ -105,18 +107,37 @@ def test_the_average_scores_no_worse_than_its_parts_on_average():
     assert (average(parts).crps(truth) <= alone + 1e-12).all()
 
 
-def test_what_cannot_be_averaged_is_refused(file_of):
+def test_what_cannot_be_averaged_is_refused(file_of, toy):
     first = file_of("first", 1)
     logistic = file_of("logistic", 2, {"_target_": "models.mlp.MLP", "width": 8, "head": "logistic"})
     day = file_of("day", 3, task=Task("toy", ["2t", "msl"], ["2t"], [24], ["lsm"]))
     late = file_of("late", 4, provenance=YEARS | {"train_years": [2000, 2010]})
+    many = file_of("many", 5, provenance=YEARS | {"members": 50})
+    island = file_of("island", 6, static=toy(TASK, GRID, 1, seed=6).static)
     for path, sentence in (
         (logistic, "a Normal and a Logistic have no average; combine correctors with heads of one kind"),
-        (day, r"day has another task than .*first; combine correctors of one and the same"),
-        (late, r"late has another years than .*first"),
+        (day, r"day has another task than .*first; combine correctors that were trained alike"),
+        (late, r"late has another span of train_years than .*first \(\[2000, 2010\] and \[2000, 2004\]\)"),
+        (many, r"many has another number of members in training than .*first \(50 and 5\)"),
+        (island, r"island has other static fields than .*first; combine correctors that were trained on the same data"),
+        (first, "correctors names a file twice"),
     ):
         with pytest.raises(InputError, match=sentence):
             combined([first, path])
+
+
+def test_bounds_must_be_alike(file_of):
+    """Half-way between two bounds is neither of them."""
+    task = Task("rain", ["tp"], ["tp"], [24], ["lsm"])
+    spec = {"_target_": "models.emos.EMOS", "family": "censored_normal", "seasonal": False}
+    paths = [file_of(f"{lower}", seed, spec | {"lower": lower}, task) for seed, lower in enumerate((0, 0.1, 0))]
+    with pytest.raises(InputError, match=r"0.1 has another lower bound \(model.lower\) than .*0; combine"):
+        combined(paths[:2])
+
+
+def test_what_differs_without_harm_is_kept_of_all(file_of):
+    paths = [file_of(f"{run}", run, provenance=YEARS | {"run": run, "data": f"store {run}"}) for run in range(2)]
+    assert combined(paths).provenance == YEARS | {"runs": [0, 1], "data": ["store 0", "store 1"]}
 
 
 def test_the_verb(file_of, tmp_path):
@@ -125,6 +146,13 @@ def test_the_verb(file_of, tmp_path):
     run = subprocess.run([*command, f"correctors=[{','.join(paths)}]"], capture_output=True, text=True, check=True)
     assert "a committee of 2" in run.stdout
     assert [len(Corrector.load(tmp_path / "both").model.correctors)] == [2]
+    before = Path(paths[0]).read_bytes()
+    command[-1] = f"output={paths[0]}"
+    run = subprocess.run([*command, f"correctors=[{','.join(paths)}]"], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (
+        2, f"error: output={paths[0]} is one of the correctors; name another file to write\n"
+    )  # fmt: skip
+    assert Path(paths[0]).read_bytes() == before
     for wrong in (f"correctors=[{paths[0]}]", f"correctors={paths[0]}"):
         run = subprocess.run([*command, wrong], capture_output=True, text=True)
         assert run.returncode != 0

@@ -57,7 +57,7 @@ def folder(tmp_path_factory):
 def corrected(mesh, folder, name, target):
     """Return how many messages were corrected, or what was wrong, as this rank is told."""
     try:
-        return correct(Corrector.load(folder / f"{name}.safetensors"), folder / "ensemble.grib", target, mesh)
+        return correct(Corrector.load(folder / f"{name}.safetensors"), folder / "ensemble.grib", target, mesh).messages
     except InputError as error:
         return str(error)
 

@@ -1,0 +1,274 @@
+"""The verb `correct`: what becomes of missing values, and what is said of inputs that cannot be corrected."""
+
+import json
+
+import eccodes
+import netCDF4
+import numpy as np
+import pytest
+import torch
+from grib_parts import GRID, KEYS
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from data_pipeline.dataset import batches
+from data_pipeline.errors import InputError
+from data_pipeline.grib import Encoder
+from data_pipeline.task import Task
+from models import correct as verb
+from models.correct import correct
+from models.corrector import Corrector, needs
+from models.device import device_of
+from models.normalizer import Normalizer
+
+# The command runs a module that this file has imported.
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
+
+TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
+STARTS, MEMBERS = (20200101, 20200102), 4
+PATCH = (slice(2, 4), slice(3, 6))
+
+
+def forecast(path, holes=()):
+    """Write forecasts of 2t and msl; `holes` are (start, variable, member) that miss the values of the patch."""
+    random = np.random.default_rng(3)
+    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
+    with path.open("wb") as file:
+        for start in STARTS:
+            for name in ("2t", "msl"):
+                for number in range(1, MEMBERS + 1):
+                    field = 280 + 8 * random.standard_normal(GRID.shape)
+                    if (start, name, number) in holes:
+                        field[PATCH] = np.nan
+                    keys = {"shortName": name, "dataDate": start, "endStep": 24, "perturbationNumber": number}
+                    file.write(encoder.encode(field, **keys))
+    return path
+
+
+def values(path):
+    """(start, variable, member, H, W), NaN where missing."""
+    found = []
+    with path.open("rb") as file:
+        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
+            eccodes.codes_set(handle, "missingValue", 1e30)
+            field = eccodes.codes_get_values(handle)
+            found.append(np.where(field == 1e30, np.nan, field))
+            eccodes.codes_release(handle)
+    return np.reshape(found, (len(STARTS), 2, MEMBERS, *GRID.shape))
+
+
+def made(spec, task=TASK):
+    """A corrector whose weights and units do something else in every cell."""
+    torch.manual_seed(0)
+    corrector = Corrector(needs(spec, task), GRID, spec, torch.rand(3, *GRID.shape))
+    corrector.normalizer.location.fill_(280).add_(torch.randn(GRID.shape))
+    corrector.normalizer.scale.fill_(8)
+    corrector.normalizer.always.fill_(1)
+    for tensor in corrector.model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.add_(0.05 * torch.randn_like(tensor))
+    return corrector.eval()
+
+
+EMOS = {"_target_": "models.emos.EMOS"}
+UNET = {"_target_": "models.unet.UNet", "width": 4, "depth": 1}
+
+
+def test_where_a_member_is_missing_all_members_stay_as_they_came(tmp_path):
+    """Until now they became the mean of the training years, all of them nearly alike."""
+    whole, holed = forecast(tmp_path / "whole"), forecast(tmp_path / "holed", [(STARTS[0], "2t", 2)])
+    without = correct(made(EMOS), whole, tmp_path / "one")
+    done = correct(made(EMOS), holed, tmp_path / "two")
+    assert (without.messages, without.notes) == (8, [])
+    assert done.messages == 8
+    assert done.notes == [
+        "2t: 6 cells of 1 forecast lack the value of some member: their members were left as they came; the model read "
+        "the mean of the training years there"
+    ]
+    raw, expected, found = (values(tmp_path / name) for name in ("holed", "one", "two"))
+    step = 2**-9  # of the packing
+    patch = (0, 0, slice(None), *PATCH)
+    np.testing.assert_allclose(found[patch], raw[patch], rtol=0, atol=step)
+    assert np.isnan(found[patch]).sum() == 6
+    expected[patch] = raw[patch]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=step)
+    assert abs(expected - raw)[~np.isnan(raw)].mean() > 100 * step
+
+
+def test_an_input_that_training_always_had_is_missed_aloud(tmp_path):
+    source = forecast(tmp_path / "input", [(start, "msl", 3) for start in STARTS])
+    corrector = made(UNET)
+    said = "msl: 12 cells of 2 forecasts lack the value of some member, which no training sample does; the model read"
+    assert correct(corrector, source, tmp_path / "out").notes[0].startswith(said)
+    corrector.normalizer.always[1][PATCH] = 0
+    assert not correct(corrector, source, tmp_path / "out").notes
+    assert np.isfinite(values(tmp_path / "out")[:, 0]).all()
+
+
+def test_a_target_that_no_member_has_stays_missing(tmp_path):
+    source = forecast(tmp_path / "input", [(STARTS[1], "2t", number) for number in range(1, MEMBERS + 1)])
+    done = correct(made(EMOS), source, tmp_path / "out")
+    assert done.notes[0].startswith("2t: 6 cells of 1 forecast lack the value of some member, which no training")
+    np.testing.assert_array_equal(np.isnan(values(tmp_path / "out")), np.isnan(values(source)))
+
+
+def test_the_normaliser_learns_where_inputs_always_have_values(toy):
+    data = toy(TASK, GRID, 5)
+    data.samples[2].mask[1, 4, 7] = False
+    normalizer = Normalizer(TASK, GRID)
+    assert not normalizer.always.any()
+    normalizer.fit(lambda: batches(data, 2))
+    assert normalizer.always[1, 4, 7] == 0
+    assert normalizer.always.sum() == 2 * 9 * 14 - 1
+
+
+def test_a_corrector_of_before_says_nothing_of_what_training_had(tmp_path):
+    path = tmp_path / "old"
+    made(UNET).save(path)
+    with safe_open(path, framework="pt") as file:
+        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    del tensors["normalizer.always"], tensors["normalizer.known"]
+    save_file(tensors, path, metadata=metadata)
+    source = forecast(tmp_path / "input", [(STARTS[0], "msl", 3)])
+    assert not correct(Corrector.load(path), source, tmp_path / "out").notes
+
+
+def test_a_model_without_a_number_is_refused(tmp_path):
+    corrector = made({"_target_": "models.climatology.Climatology"})
+    corrector.model.coefficients.fill_(1)[..., 2, 3] = torch.nan
+    sentence = "the corrector gives no number at 1 of 126 cells of the forecast of 2020-01-01T12:00:00 .24 h, where the"
+    with pytest.raises(InputError, match=sentence):
+        correct(corrector, forecast(tmp_path / "input"), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["input"]
+
+
+def test_the_model_computes_on_the_device(tmp_path, monkeypatch):
+    """All that the model gets, and all that it has, is on `meta`, a device without values; they are put in by hand."""
+    seen = []
+
+    def members(self, sample, raw, *options):
+        seen.extend(tensor.device.type for tensor in (*sample, raw, *self.state_dict().values()))
+        return torch.full(raw.shape, 281.5)
+
+    monkeypatch.setattr(Corrector, "members", members)
+    assert correct(made(UNET), forecast(tmp_path / "input"), tmp_path / "out", device="meta").messages == 8
+    assert set(seen) == {"meta"}
+    assert (values(tmp_path / "out")[:, 0] == 281.5).all()
+
+
+def test_the_verb_passes_the_device_on(folder, command, monkeypatch):
+    asked = []
+    monkeypatch.setattr(verb, "device_of", lambda option, ranks: asked.append((option, ranks)) or torch.device("meta"))
+    monkeypatch.setattr(verb, "correct", lambda *options: asked.append(options[-1]) or verb.Done(0, ["2t: a note"]))
+    main = verb.main  # `command` would import the module anew
+    monkeypatch.setattr("sys.argv", ["correct", "corrector=right", "input=forecast", "output=never", "device=gpu"])
+    monkeypatch.chdir(folder)
+    main()
+    assert asked == [("gpu", 1), torch.device("meta")]
+
+
+def test_which_device_is_taken(monkeypatch):
+    for there, option, ranks, expected in (
+        (False, "auto", 1, "cpu"), (True, "auto", 1, "cuda"), (True, "auto", 2, "cpu"), (True, "cpu", 1, "cpu"),
+        (True, "gpu", 1, "cuda"),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert device_of(option, ranks).type == expected
+    with pytest.raises(InputError, match=r"device=gpu is for one process, and mesh has 2; take mesh=\[1,1\]"):
+        device_of("gpu", 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="device=gpu, but PyTorch finds no GPU that it can use here; take device=cpu"):
+        device_of("gpu", 1)
+    with pytest.raises(InputError, match="device must be one of auto, cpu, gpu, got 'cuda'"):
+        device_of("cuda", 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A corrector, files that are right, and files that are wrong in one way each."""
+    folder = tmp_path_factory.mktemp("wrong")
+    corrector = made(EMOS)
+    corrector.save(folder / "right")
+    forecast(folder / "forecast")
+    with safe_open(folder / "right", framework="pt") as file:
+        tensors, text = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()["deepweather"]  # noqa: SIM118
+    description = json.loads(text)
+
+    def leave(name, text, tensors=tensors):
+        save_file(tensors, folder / name, metadata={"deepweather": text})
+
+    leave("no-json", text[:-9])
+    leave("no-object", "[1]")
+    leave("no-task", json.dumps({key: value for key, value in description.items() if key != "task"}))
+    leave("other-task", json.dumps(description | {"task": description["task"] | {"colour": "red"}}))
+    leave("bad-task", json.dumps(description | {"task": description["task"] | {"lead_times": [48, 24]}}))
+    leave("bad-grid", json.dumps(description | {"grid": description["grid"] | {"latitudes": [0, 1]}}))
+    leave("no-static", text, {name: tensor for name, tensor in tensors.items() if name != "static"})
+    leave("small-static", text, tensors | {"static": torch.zeros(3, 2, 2)})
+    leave("future", json.dumps(description | {"format": 99}))
+    network = made(UNET)
+    next(network.parameters()).data[0] = torch.nan
+    network.save(folder / "diverged")
+    (folder / "empty").write_bytes(b"")
+    (folder / "text").write_text("once upon a time\n" * 100)
+    (folder / "cut").write_bytes((folder / "forecast").read_bytes()[:-100])
+    (folder / "folder").mkdir()
+    with netCDF4.Dataset(folder / "forecast.nc", "w") as file:
+        file.createDimension("x", 1)
+    return folder
+
+
+WRONG = {
+    "input=[forecast,forecast]": "input must be one GRIB file, got a list of 2; join files into one, for example with",
+    "input=7": "input must be the path of one file, got 7; write a number as ./7",
+    "input=missing": "there is no file missing; check input, which is one GRIB file (patterns are not expanded)",
+    "input=folder": "input=folder is a folder; name one GRIB file",
+    "input=forecast.nc": "forecast.nc is NetCDF; correct reads and writes GRIB only, so give the forecast as GRIB",
+    "input=empty": "empty holds no GRIB message; is it the right file?",
+    "input=text": "text holds no GRIB at byte 0 and what follows",
+    "input=cut": "cut",
+    "input=right": "right holds no GRIB at byte 0 and what follows",
+    "output=out.nc": "output=out.nc ends in .nc, but correct writes GRIB; choose another name, such as out.grib",
+    "output=OUT.NC4": "output=OUT.NC4 ends in .NC4, but correct writes GRIB",
+    "output=forecast": "forecast is the file that is read; name another file to write",
+    "output=folder": "folder is a folder; name a file to write",
+    "output=text/out": "cannot write text/out (",
+    "output=20200101": "output must be the path of one file, got 20200101; write a number as ./20200101",
+    "corrector=missing": "there is no corrector missing; make one with `deepweather train`",
+    "corrector=[right]": "corrector must be the path of one file, got ['right']",
+    "corrector=forecast": "forecast is not a whole safetensors file",
+    "corrector=no-json": "no-json does not describe its corrector as this version does (JSONDecodeError: ",
+    "corrector=no-object": "no-object does not describe its corrector as this version does (TypeError: ",
+    "corrector=no-task": "no-task does not describe its corrector as this version does (KeyError: 'task')",
+    "corrector=other-task": "other-task does not describe its corrector as this version does (TypeError: ",
+    "corrector=bad-task": "bad-task: task toy: lead_times must be increasing whole hours, got [48, 24]",
+    "corrector=bad-grid": "bad-grid: latitudes must decrease strictly (north first), got [0.0, 1.0]",
+    "corrector=no-static": "no-static must hold static fields of shape 3x9x14, it has none; train the corrector again",
+    "corrector=small-static": "small-static must hold static fields of shape 3x9x14, it has 3x2x2",
+    "corrector=future": "future has format 99, this version reads 1; train it again",
+    "corrector=diverged": "diverged has weights that are not finite (model.",
+    "levels=median": "levels must be one of hazen, weibull, got 'median'",
+    "seed=-1": "seed must be a whole number from 0 to",
+    "device=tpu": "device must be one of auto, cpu, gpu, got 'tpu'",
+    "analysis=forecast": "the corrector reads no analysis; leave out analysis=forecast",
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_what_is_wrong_is_said_in_one_sentence(option, folder, command):
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    options = {"corrector": "right", "input": "forecast", "output": "never"}
+    name, _, value = option.partition("=")
+    ended = command(folder, "correct", *(f"{key}={each}" for key, each in (options | {name: value}).items()))
+    assert (ended.code, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"error: {WRONG[option]}")
+    assert ended.stderr.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    assert not list((folder / "folder").iterdir())
+
+
+def test_a_folder_that_is_not_there_is_made(folder, command, tmp_path):
+    ended = command(folder, "correct", "corrector=right", "input=forecast", f"output={tmp_path}/new/of/20200101")
+    assert (ended.code, ended.stderr) == (0, "")
+    assert ended.stdout.endswith("20200101: 8 messages corrected (2t at +24 h), all others copied as they were\n")
+    assert (tmp_path / "new/of/20200101").exists()
