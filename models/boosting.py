@@ -354,7 +354,7 @@ class BoostedEMOS(nn.Module):
         passes, leads, T = Passes.of(batches), self._task.lead_times, len(self._targets)
         passes.check_leads(self._task)
         width = self._domain.own_shape[1]
-        row_bytes = len(passes.init_time) * width * 4 * (2 * len(self._task.inputs) + T)
+        row_bytes = len(passes.init_time) * width * 4 * (2 * len(self._task.channels) + T)
         rows_at_once = [ALL] if self.shared else passes.blocks(row_bytes)
         covered = [covers_year(passes.days(lead)) for lead in leads]
         every: Iterable[_Part] = self._parts(passes, rows_at_once, covered)
