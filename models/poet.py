@@ -93,7 +93,7 @@ class PoET(nn.Module):
                 Conv2d(g, width, width, 5), nn.ReLU(),
             )
             for level, (g, before, width) in enumerate(
-                zip(grids, [len(task.inputs), *widths[:-1]], widths, strict=True)
+                zip(grids, [len(task.channels), *widths[:-1]], widths, strict=True)
             )
         )  # fmt: skip
         self.attention = nn.ModuleList(

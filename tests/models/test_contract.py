@@ -30,6 +30,21 @@ SPECS = SHIPPED | EXTERNAL
 NETWORKS = [name for name, spec in SPECS.items() if [*build_model(spec, needs(spec, TASK), GRID).parameters()]]
 
 
+def test_a_task_with_other_lead_times_and_the_analysis(name, toy):
+    """Each is one more channel, for every model."""
+    further = {"other_leads": ("2t-24h", "10u+0h"), "analysis": ("2t",)}
+    task = needs(SPECS[name], Task(**TASK.to_json() | further))
+    data = toy(task, GRID, 24)
+    assert data.samples[0].ensemble.shape[1] == (1 if task == needs(SPECS[name], TASK) else 6)
+    torch.manual_seed(1)
+    model = Corrector(task, GRID, SPECS[name], data.static)
+    model.fit(data)
+    with torch.no_grad():
+        found = numbers(model.eval()(next(batches(data, 2))))
+    assert found.shape == (2, 2, 1, *GRID.shape)
+    assert torch.isfinite(found).all()
+
+
 def claimed(name):
     """What a model claims once it is built."""
     return claims(build_model(SPECS[name], needs(SPECS[name], TASK), GRID))
