@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from data_pipeline.archive import Archive
+from data_pipeline.bands import times
 from data_pipeline.dataset import ForecastDataset, batches, complete
 from data_pipeline.errors import InputError
 from data_pipeline.grib import Encoder
@@ -213,3 +214,33 @@ def test_splits_check_themselves(change, sentence):
 def test_an_unknown_split_is_named():
     with pytest.raises(InputError, match="there is no split 'dev'; choose one of train, val, test"):
         Split((1998, 2012), (2013, 2014), (2015, 2016)).years("dev")
+
+
+def test_some_rows_of_all_samples_are_read_alone(archive, monkeypatch):
+    whole = ForecastDataset(archive, TASK, [2016], rows=slice(1, 5), columns=slice(2, 8))
+    part, read = whole.band(slice(1, 3)), []
+    fields, plain = type(part._ensemble), type(part._ensemble).read
+
+    def spied(self, init, lead, out, rows=slice(None), members=None):
+        read.append(rows)
+        plain(self, init, lead, out, rows, members)
+
+    monkeypatch.setattr(fields, "read", spied)
+    assert len(part) == len(whole) == 3
+    for own, sample in zip(part, whole, strict=True):
+        for name in ("ensemble", "mask", "static", "target"):
+            torch.testing.assert_close(
+                getattr(own, name), getattr(sample, name)[..., 1:3, :], rtol=0, atol=0, equal_nan=True
+            )
+    assert [rows for rows in read if rows != whole.rows] == [slice(2, 4)] * 6
+    assert part.fingerprint != whole.fingerprint
+    assert part.nbytes < whole.nbytes
+
+
+def test_the_times_of_all_samples_are_known_without_reading(archive, monkeypatch):
+    dataset = ForecastDataset(archive, TASK, [2015, 2016])
+    samples = list(dataset)
+    monkeypatch.setattr(type(dataset._ensemble), "read", None)
+    starts, leads = times(dataset)
+    assert starts.tolist() == [int(sample.init_time) for sample in samples]
+    assert leads.tolist() == [int(sample.lead_time) for sample in samples]

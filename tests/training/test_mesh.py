@@ -61,6 +61,33 @@ def test_a_fit_is_shared_by_all_ranks(shape, rows, name, toy):
             np.testing.assert_allclose(state[key], value, rtol=0, atol=1e-9 * np.nanmax(np.abs(value), initial=1e-30))
 
 
+def cross_fitted_on(rank, shape, toy):
+    """Tables that serve training alone: those of the error maps and of the start."""
+    mesh = arranged(*shape) if shape else Mesh.alone()
+    spec = SPECS["mlp"] | {"start": {"seasonal": False}}
+
+    def corrector_on(domain):
+        return Corrector(TASK, domain, spec, toy(TASK, GRID, 1).static).double()
+
+    def samples_on(domain):
+        return Tile(toy, domain, 120, torch.float64, task=TASK)
+
+    domain = mesh.domain(GRID)
+    corrector = fitted(domain, corrector_on, samples_on, samples_on(domain), Budget(), 8, mesh)
+    tables = corrector.model.features.errors.without, corrector.model.head.start.without
+    return [table.table.numpy() for table in tables], domain.tile, dict(corrector.provenance)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 1), (2, 1, 1), (2, 1, 2)], ids=str)
+def test_each_tile_has_its_part_of_the_maps_for_training(shape, toy):
+    expected, _, provenance = cross_fitted_on(0, None, toy)
+    assert len(expected[0]) == 2 * len(TASK.lead_times)  # two years
+    for tables, tile, own in together(shape[0] * shape[1] * shape[2], cross_fitted_on, shape, toy):
+        assert own == provenance
+        for found, whole in zip(tables, expected, strict=True):
+            np.testing.assert_allclose(found, whole[..., *tile], rtol=0, atol=1e-6 * np.abs(whole).max())
+
+
 def test_where_the_model_cannot_be_built_on_smaller_tiles_each_rank_fits_it(toy):
     """Three halvings of 13 rows leave 2, which four ranks cannot share."""
     expected, _ = fitted_on(0, None, toy, "deep")

@@ -4,10 +4,12 @@ import threading
 from collections import Counter
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
 from data_pipeline.prefetch import performance
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.codec import OVERHEAD
@@ -15,6 +17,7 @@ from data_pipeline.prefetch.performance import Rates
 from data_pipeline.prefetch.placement import placements
 from data_pipeline.prefetch.stream import Stream
 from data_pipeline.prefetch.tiers import LEAD, Tiers
+from data_pipeline.task import Task
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -216,3 +219,28 @@ def test_a_pass_in_order_reads_ahead_and_fills_the_tiers(numbered):
             found = [(batch.init_time - 10_000_000_000).tolist() for batch in batches(tiers, 6)]
             assert found == [[*range(k, min(k + 6, 20))] for k in range(0, 20, 6)]
         assert sorted(data.reads.values()) == [1] * 8 + [2] * 12
+
+
+def test_some_rows_come_from_memory_where_the_whole_sample_is(toy):
+    task, grid = Task("toy", ["2t"], ["2t"], [24]), Grid.regular(5, 8)
+    data = toy(task, grid, 6)
+    reads = Counter()
+    plain = type(data).__getitem__
+
+    class Counted(type(data)):
+        def __getitem__(self, index):
+            reads[index] += 1
+            return plain(self, index)
+
+    data.__class__ = Counted
+    with Tiers(data, Budget(memory=room(data, 2))) as tiers:
+        for k in range(6):
+            tiers[k]
+        reads.clear()
+        found = list(batches(tiers.band(slice(1, 4)), 4))
+        assert reads == Counter({2: 1, 3: 1, 4: 1, 5: 1})
+        assert [len(batch.target) for batch in found] == [4, 2]
+        for k, sample in enumerate(data.samples):
+            assert torch.equal(found[k // 4].target[k % 4], sample.target[:, 1:4])
+            assert torch.equal(found[k // 4].static[k % 4], sample.static[:, 1:4])
+        assert tiers.times()[0].tolist() == [int(sample.init_time) for sample in data.samples]
