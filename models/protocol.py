@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -162,8 +162,7 @@ def _refuse_misspelt(model: object, owner: type) -> None:
 
 def _own_attributes(model: object, owner: type) -> Iterator[tuple[str, object]]:
     """Return the public attributes that are not those of `nn.Module`."""
-    for kind in owner.__mro__:
-        if kind not in (nn.Module, object):
-            yield from ((name, value) for name, value in vars(kind).items() if not name.startswith("_"))
+    held: list[Mapping[str, Any]] = [vars(kind) for kind in owner.__mro__ if kind not in (nn.Module, object)]
     if model is not owner:
-        yield from ((name, value) for name, value in vars(model).items() if isinstance(value, bool))
+        held.append({name: value for name, value in vars(model).items() if isinstance(value, bool)})
+    return (item for attributes in held for item in attributes.items() if not item[0].startswith("_"))

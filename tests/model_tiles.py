@@ -33,6 +33,9 @@ NETWORKS = [name for name in SPECS if [*BUILT[name].parameters()]]
 CASES, MORE = [(name, ODD) for name in SPECS], [(name, COARSE) for name in NETWORKS]
 SPECS["emos of partly one set"] = SHIPPED["emos"] | {"shared": "partly"}
 """Not in the cases: every rank makes all of its five fits."""
+TRUNK = {"_target_": "models.trunk.Trunk", "width": 4, "depth": 1, "dropout": 0.0, "mixture": None}
+GIVEN = {"inputs_argument": "inputs", "grid_argument": "grid", "tiles": True}
+SPECS["backbone on tiles"] = SHIPPED["backbone"] | {"backbone": TRUNK} | GIVEN
 SPECS["deep_weather by resnet2d"] = SHIPPED["deep_weather"] | {"uncertainty": "resnet2d"}
 """Not in the cases: it has ten blocks, all of the layers that other networks have."""
 FIELDS = ("ensemble", "mask", "static", "target")

@@ -112,6 +112,20 @@ def test_a_grid_that_patches_do_not_cover_is_refused(project, command):
     assert ended.stderr.startswith("error: patches of 2 x 4 cells do not cover 9 x 12 points, latitudes 80 to -80")
 
 
+@pytest.mark.parametrize("name", ["ResNet", "resnet"])
+def test_a_network_for_images_is_named_in_the_options(name, project, command, toy):
+    backbone = f"model.backbone={{_target_: weathernets.resnet.{name}, width: 6, blocks: 1}}"
+    ended = command(project, "train", *DATA, *QUICK, "model=backbone", backbone, f"run_dir=runs/backbone-{name}")
+    assert ended.code == 0, ended.stdout + ended.stderr
+    corrector = Corrector.load(project / "runs" / f"backbone-{name}" / "corrector.safetensors")
+    net = corrector.model
+    assert (type(net.backbone).__name__, net.last.in_channels) == ("ResNet", 6)
+    sample = corrector.normalizer(next(batches(toy(corrector.task, corrector.grid, 3), 3)))
+    with torch.no_grad():
+        output = net.last(net.backbone(net.features(sample)))
+        torch.testing.assert_close(net(sample).mean, net.head(output, sample).mean, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("model", ["unet", "vit"])
 def test_a_network_that_no_machine_can_hold_is_refused_before_memory_is_taken(model, project, command):
     ended = command(project, "train", *DATA, *QUICK, f"model={model}", "model.width=1000000", "run_dir=big")

@@ -68,8 +68,14 @@ def test_a_wrong_claim_is_refused(attributes, sentence):
 
 
 def test_attributes_that_are_no_claims_are_let_alone():
-    kind = type("Model", (nn.Module,), {"bias": False, "normals": lambda self: 0, "fitness": True, "physics": "dry"})
-    assert claims(kind()) == Claims()
+    kind = type(
+        "Model",
+        (nn.Module,),
+        {"bias": False, "_tile": True, "normals": lambda self: 0, "fitness": True, "physics": "dry"},
+    )
+    model = kind()
+    model._tiles, model.depth = True, False
+    assert claims(model) == Claims()
 
 
 @pytest.mark.parametrize("name", protocol.BEFORE_BUILDING)
