@@ -66,4 +66,4 @@ def module(toy, mesh, dtype, spec=NET, count=17, val=10, **options):
     for parameter in corrector.model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     schedule = Schedule(batch_size=8, learning_rate=1e-2, accelerator="cpu", **options)
-    return CorrectionModule(corrector, schedule, -(-count // 8), mesh).to(dtype), train, val
+    return CorrectionModule(corrector, schedule, mesh=mesh, batches=-(-count // 8)).to(dtype), train, val

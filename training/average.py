@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from data_pipeline.sample import Sample
+from training.checkpoints import stepped
 from training.strategy import at_rest, part_of, whole
 
 
@@ -36,7 +37,9 @@ class Average(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
     ) -> None:
-        """Take in the weights of the step."""
+        """Take in the weights of the step, if the batch has ended one."""
+        if not stepped(trainer, batch_idx):
+            return
         before = trainer.global_step - 1
         kept = min(self._decay, (1 + before) / (10 + before))
         for name, weight in _weights(pl_module).items():

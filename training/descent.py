@@ -5,14 +5,18 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import pickle
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities import move_data_to_device
 from pytorch_lightning.callbacks import EarlyStopping
-from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.loggers import Logger, TensorBoardLogger
+from pytorch_lightning.profilers import Profiler
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 
@@ -27,7 +31,9 @@ from training.loss import CRPS
 from training.module import CorrectionModule
 from training.recompute import compute_twice
 from training.resume import CURVES
+from training.schedule import Schedule
 from training.strategy import trainer_options
+from training.targets import make
 
 WARNINGS = (
     "does not have many workers",
@@ -41,27 +47,20 @@ WARNINGS = (
 """Of Lightning and PyTorch, on what is meant to be as it is."""
 
 
-def descend(module: CorrectionModule, data: Data, run_dir: Path) -> None:
-    """Train by gradient descent and leave the best weights in `module`; goes on from the last checkpoint."""
+def descend(module: CorrectionModule, data: Data, run_dir: Path) -> torch.device:
+    """Train by gradient descent and leave the best weights in `module`; goes on from the last checkpoint.
+
+    The module is left on the device of the training, which is returned.
+    """
     schedule, mesh = module.schedule, module.mesh
     for noisy in ("pytorch_lightning.utilities.rank_zero", "pytorch_lightning.accelerators.cuda"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     for expected in WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{expected}")
+    set_matmul_precision(schedule.matmul_precision)
     checkpoints = Checkpoints(run_dir / "checkpoints", schedule.checkpoint_minutes, mesh)
-    stopping = EarlyStopping("val_loss", patience=schedule.patience, stopping_threshold=schedule.enough)
-    averages = [Average(schedule.ema)] if schedule.ema else []
-    try:
-        trainer = pl.Trainer(
-            max_epochs=schedule.epochs, accelerator=schedule.accelerator, **trainer_options(mesh, schedule),
-            precision=schedule.precision, gradient_clip_val=schedule.gradient_clip,
-            callbacks=[checkpoints, stopping, *averages, History(run_dir / "metrics.csv")],
-            logger=TensorBoardLogger(run_dir, name=CURVES, version=""),
-            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=-1, log_every_n_steps=1,
-        )  # fmt: skip
-    except MisconfigurationException as error:
-        asked = f"trainer.accelerator={schedule.accelerator} with precision={schedule.precision}"
-        raise InputError(f"{asked} cannot be had here: {error}") from None
+    trainer = trainer_for(schedule, mesh, checkpoints, run_dir)
+    device = trainer.strategy.root_device
     resumed = mesh.once(checkpoints.last.exists)
     if resumed:
         mesh.say(f"going on from {checkpoints.last}")
@@ -70,7 +69,9 @@ def descend(module: CorrectionModule, data: Data, run_dir: Path) -> None:
     if schedule.recompute:
         compute_twice(trained.corrector.model)
     if schedule.compile:
-        compile_(trained.corrector.model, trainer.strategy.root_device, mesh, schedule.sharded)
+        compile_(trained.corrector.model, device, mesh, schedule.sharded)
+    for batches in (data.train_batches, data.val_batches):
+        batches.pin = device.type == "cuda"
     try:
         with checkpoints.stopping_gently():
             trainer.fit(
@@ -87,10 +88,20 @@ def descend(module: CorrectionModule, data: Data, run_dir: Path) -> None:
         raise InterruptedRunError(
             f"interrupted in epoch {trainer.current_epoch + 1}; run the same command again to go on from there"
         ) from None
+    except MisconfigurationException as error:
+        raise InputError(f"Lightning's Trainer cannot run with these options of trainer: {error}") from error
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{checkpoints.last} holds more than tensors and numbers, which a callback or scheduler of trainer has put "
+            "there, and is not read; leave that one out and start with another run_dir"
+        ) from error
+    # Left on the CPU, the validation of what was trained on a GPU would take longer than the training.
+    module.to(device)
     if mesh.once(checkpoints.best.exists):
-        module.load_state_dict(validated(torch.load(checkpoints.best, weights_only=True, map_location="cpu")))
+        module.load_state_dict(validated(torch.load(checkpoints.best, weights_only=True, map_location=device)))
     if warning := judge(checkpoints.start, checkpoints.lowest, checkpoints.latest):
         mesh.say(f"warning: {warning}")
+    return device
 
 
 def judge(start: float, lowest: float, latest: float) -> str:
@@ -111,6 +122,73 @@ def judge(start: float, lowest: float, latest: float) -> str:
         f"no epoch has a lower validation loss than the start ({start:.4g}, last epoch {latest:.4g}), so the corrector "
         f"is saved as it was before training; {remedy}"
     )
+
+
+def trainer_for(schedule: Schedule, mesh: Mesh, checkpoints: Checkpoints, run_dir: Path) -> pl.Trainer:
+    """Return Lightning's Trainer with the project's callbacks and what the schedule names besides."""
+    stopping = EarlyStopping("val_loss", patience=schedule.patience, stopping_threshold=schedule.enough)
+    averages = [Average(schedule.ema)] if schedule.ema else []
+    callbacks = [
+        make(f"trainer.callbacks[{index}]", spec, pl.Callback) for index, spec in enumerate(schedule.callbacks)
+    ]
+    flags = {name: _made(f"trainer.lightning.{name}", value) for name, value in (schedule.lightning or {}).items()}
+    silent = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
+    try:
+        trainer = pl.Trainer(
+            max_epochs=schedule.epochs, accelerator=schedule.accelerator, **trainer_options(mesh, schedule),
+            precision=schedule.precision, gradient_clip_val=schedule.gradient_clip,
+            accumulate_grad_batches=schedule.accumulate, benchmark=schedule.benchmark,
+            callbacks=[checkpoints, stopping, *averages, *callbacks, History(run_dir / "metrics.csv")],
+            logger=_loggers(schedule, run_dir), profiler=_profiler(schedule, run_dir),
+            default_root_dir=run_dir, num_sanity_val_steps=-1, **(silent | flags),
+        )  # fmt: skip
+    except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
+        asked = f"trainer.accelerator={schedule.accelerator} with precision={schedule.precision}"
+        asked += f" and lightning={dict(schedule.lightning)}" if schedule.lightning else ""
+        raise InputError(f"{asked} cannot be had here: {error}") from None
+    no_questions_about_signals(trainer)
+    return trainer
+
+
+def no_questions_about_signals(trainer: pl.Trainer) -> None:
+    """Keep Lightning from asking all ranks before every step whether one has got SIGTERM.
+
+    It would wait for the GPU each time; `Checkpoints` asks in memory of the CPU. The name is private: a test holds it
+    to the versions of Lightning that have it.
+    """
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
+def set_matmul_precision(precision: str) -> None:
+    """Set how many digits of float32 GPUs multiply: all, or with `high` and `medium` those of TF32 and bfloat16.
+
+    cuDNN's convolutions follow: by PyTorch's default they would be in TF32, and float32 would not be what it says.
+    """
+    torch.set_float32_matmul_precision(precision)
+    torch.backends.cudnn.allow_tf32 = precision != "highest"
+
+
+def _loggers(schedule: Schedule, run_dir: Path) -> list[Logger]:
+    if schedule.loggers is None:
+        return [TensorBoardLogger(run_dir, name=CURVES, version="")]
+    return [
+        make(f"trainer.loggers[{index}]", spec, Logger, given={"save_dir": str(run_dir)})
+        for index, spec in enumerate(schedule.loggers)
+    ]
+
+
+def _profiler(schedule: Schedule, run_dir: Path) -> Profiler | str | None:
+    if not isinstance(schedule.profiler, Mapping):
+        return schedule.profiler
+    profiler: Profiler = make("trainer.profiler", schedule.profiler, Profiler, given={"dirpath": str(run_dir)})
+    return profiler
+
+
+def _made(option: str, value: Any) -> Any:
+    """Return the value of a flag, with objects in place of specs."""
+    if isinstance(value, list):
+        return [_made(option, inner) for inner in value]
+    return make(option, value, object) if isinstance(value, Mapping) and "_target_" in value else value
 
 
 def compile_(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool) -> None:
@@ -134,11 +212,16 @@ def compile_(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool) 
 
 
 @torch.no_grad()
-def score(module: CorrectionModule, batches: Iterable[Sample]) -> float:
-    """Return the area-weighted CRPS in normalised units over a whole data set; refuse one that says nothing."""
-    module.cpu()
-    own = torch.stack([torch.stack(module.weighted(CRPS(), batch)).double() for batch in batches])
-    total, weight = module.mesh.sum(own.sum(0)).tolist()
+def score(module: CorrectionModule, batches: Iterable[Sample], device: torch.device | str = "cpu") -> float:
+    """Return the area-weighted CRPS in normalised units over a whole data set, computed on `device`.
+
+    A data set is refused that says nothing about it.
+    """
+    module.to(device)
+    sums = torch.zeros(2, dtype=torch.float64, device=device)
+    for batch in batches:
+        sums += torch.stack(module.weighted(CRPS(), move_data_to_device(batch, module.device))).double()
+    total, weight = module.mesh.sum(sums).tolist()
     if weight == 0:
         raise InputError(
             "no cell of the validation years has both an analysis and all members of the ensemble; "

@@ -25,6 +25,7 @@ class History(pl.Callback):
         self._sums: list[float] | Tensor = [0.0, 0.0]
         self._lowest = math.inf
         self._began = time.monotonic()
+        self._rate = 0.0
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Print the validation loss of the weights that the run starts from or goes on with."""
@@ -38,6 +39,12 @@ class History(pl.Callback):
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin the mean of an epoch; not called for an epoch that goes on half-way."""
         self._sums = [0.0, 0.0]
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Sample, batch_idx: int
+    ) -> None:
+        """Note the learning rate of the step; after it the scheduler has set that of the next one."""
+        self._rate = trainer.optimizers[0].param_groups[0]["lr"]
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
@@ -54,9 +61,8 @@ class History(pl.Callback):
             "val_loss": float(trainer.callback_metrics["val_loss"]),
         }
         pl_module.log("train_loss", row["train_loss"])
-        rate = trainer.optimizers[0].param_groups[0]["lr"]
         self._rows.append(
-            {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **row, "learning_rate": rate}
+            {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **row, "learning_rate": self._rate}
         )
         if better := row["val_loss"] < self._lowest:
             self._lowest = row["val_loss"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from data_pipeline.errors import InputError
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.sample import Sample, verifiable
 from models.corrector import Corrector
@@ -16,6 +18,7 @@ from models.spatial.dropout import drawn_for
 from models.spatial.mesh import Mesh
 from models.spatial.term import Termed, terms
 from training.loss import CRPS, Loss, weighted_sum
+from training.optimizer import decay_groups, make_optimizer, make_scheduler
 from training.schedule import Schedule
 
 
@@ -24,23 +27,30 @@ class CorrectionModule(pl.LightningModule):
 
     Cells without a truth, or where a raw member of the target is missing, do not count: evaluation leaves them out too.
 
-    It is taken in normalised units, so that targets of different size count alike. An epoch has `steps` steps.
-    On a mesh the mean is that over all its ranks, whatever the sizes of tiles and batches.
+    The loss is taken in normalised units, so that targets of different size count alike. On a `mesh` the mean is that
+    over all its ranks, whatever the sizes of tiles and batches. Without one the module runs under any
+    `pytorch_lightning.Trainer`. Of the `schedule` it reads learning rate, weight decay, optimizer, scheduler and seed;
+    the number of steps is the Trainer's. Give the number of `batches` of an epoch if their loader keeps
+    a state: a resumed Trainer that is asked for `estimated_stepping_batches` never restores that state.
     """
 
     area: Tensor
 
     def __init__(
-        self, corrector: Corrector, schedule: Schedule, steps: int, mesh: Mesh, loss: Loss | None = None
+        self,
+        corrector: Corrector,
+        schedule: Schedule | None = None,
+        loss: Loss | None = None,
+        mesh: Mesh | None = None,
+        batches: int | None = None,
     ) -> None:
         super().__init__()
-        self.corrector, self.schedule, self.mesh, self._steps = corrector, schedule, mesh, steps
-        self.loss = loss or CRPS()
+        self.corrector, self.schedule, self.mesh = corrector, schedule or Schedule(), mesh or Mesh.alone()
+        self.loss, self._batches = loss or CRPS(), batches
         self._termed = any(isinstance(layer, Termed) for layer in corrector.model.modules())
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
         self._validated: list[Tensor] = []
-        self._scores: list[float] = []
 
     def training_step(self, batch: Sample, index: int) -> dict[str, Tensor]:
         """Return the own share of the loss, times the ranks; and the sums of all, of which `History` takes the mean."""
@@ -65,7 +75,7 @@ class CorrectionModule(pl.LightningModule):
         return takes_part[mesh.data_rank] / at_least_tiny((known[:, 1] * takes_part).sum())
 
     def on_validation_epoch_start(self) -> None:
-        """Begin anew."""
+        """Forget the sums of the validation before."""
         self._validated = []
 
     def validation_step(self, batch: Sample, index: int) -> None:
@@ -73,12 +83,11 @@ class CorrectionModule(pl.LightningModule):
         self._validated.append(torch.stack(self.weighted(self.loss, batch)).double())
 
     def on_validation_epoch_end(self) -> None:
-        """Log the loss of all, and note it for the rate."""
+        """Log the loss over all validation years as `val_loss`."""
         value, weight = self.mesh.sum(torch.stack(self._validated).sum(0))
-        score = value / at_least_tiny(weight)
-        self.log("val_loss", score)
-        if not self.trainer.sanity_checking:
-            self._scores.append(float(score))
+        # The ranks of a mesh have the same sums. Those of another strategy do not.
+        foreign = self.mesh.ranks < self.trainer.world_size
+        self.log("val_loss", value / at_least_tiny(weight), sync_dist=foreign)
 
     def weighted(self, loss: Loss, batch: Sample) -> tuple[Tensor, Tensor]:
         """Return what the own tile of a batch adds to the weighted sum of a loss, and to the sum of the weights."""
@@ -88,34 +97,58 @@ class CorrectionModule(pl.LightningModule):
         return weighted_sum(loss, corrector.model(sample), sample, area, normalizer)
 
     def on_train_epoch_start(self) -> None:
-        """Tell the loader which epoch comes; one that goes on half-way knows it from the checkpoint."""
-        loader = self.trainer.train_dataloader
-        assert isinstance(loader, Prefetcher)
-        loader.set_epoch(self.current_epoch)
+        """Pass the epoch to the loader; one that goes on half-way knows it from the checkpoint."""
+        if isinstance(loader := self.trainer.train_dataloader, Prefetcher):
+            loader.set_epoch(self.current_epoch)
 
     def on_train_batch_start(self, batch: Sample, batch_idx: int) -> None:
-        """Name the step's random numbers (dropout) by seed and step, set its pace: a resumed run is the same run."""
-        options, step = self.schedule, self.global_step
+        """Name the random numbers of the batch (dropout) by seed and step: a resumed run is the same run."""
+        part = batch_idx % self.trainer.accumulate_grad_batches
+        seed = self.schedule.seed * 1_000_003 + self.global_step + 1_000_000_007 * part
         # Not `torch.manual_seed`: without a GPU it keeps a stack trace for each kind of device, 5 ms in every step.
-        torch.default_generator.manual_seed(options.seed * 1_000_003 + step)
+        torch.default_generator.manual_seed(seed)
         if torch.cuda.is_available():
-            torch.cuda.manual_seed_all(options.seed * 1_000_003 + step)
-        rate, momentum = options.rate(step, self._steps * options.epochs, self._scores)
-        for group in self.trainer.optimizers[0].param_groups:
-            group |= {"lr": options.learning_rate * rate, "betas": (momentum, group["betas"][1])}
+            torch.cuda.manual_seed_all(seed)
 
-    def configure_optimizers(self) -> Optimizer:
-        """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101); every step sets its own pace."""
-        options = self.schedule
-        return AdamW(self.corrector.model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay)
+    def configure_optimizers(self) -> Any:
+        """Return optimizer and scheduler of the schedule for as many steps as the Trainer will take."""
+        options, epochs = self.schedule, self.trainer.max_epochs or 0
+        steps_of_epoch = self._steps_of_epoch()
+        if epochs < 1 or steps_of_epoch < 1:
+            raise InputError("the number of steps is not known; give the Trainer max_epochs and data that has a length")
+        self._steps = epochs * steps_of_epoch
+        groups = decay_groups(self.corrector.model, options.weight_decay, self.corrector.grid.shape)
+        optimizer = make_optimizer(options.optimizer, groups, options.learning_rate)
+        scheduler = make_scheduler(options.scheduler, optimizer, options.learning_rate, self._steps, epochs)
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the scores that the rate looks at."""
-        checkpoint["scores"] = self._scores
+    def _steps_of_epoch(self) -> int:
+        trainer = self.trainer
+        if self._batches is None:
+            steps = trainer.estimated_stepping_batches / max(trainer.max_epochs or 1, 1)
+            return math.ceil(steps) if math.isfinite(steps) else 0
+        limit = trainer.limit_train_batches
+        batches = min(self._batches, limit) if isinstance(limit, int) else int(self._batches * (limit or 1.0))
+        return math.ceil(batches / trainer.accumulate_grad_batches)
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take them back."""
-        self._scores = list(checkpoint["scores"])
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Step a scheduler, but not after the last step of the run, for which some have no learning rate."""
+        if self.global_step < self._steps and not isinstance(scheduler, ReduceLROnPlateau):
+            super().lr_scheduler_step(scheduler, metric)
+
+    def on_train_epoch_end(self) -> None:
+        """Step the scheduler that follows a metric.
+
+        Lightning would do so after the callbacks have saved the epoch, and a run that goes on from there would miss it.
+        """
+        for config in self.trainer.lr_scheduler_configs:
+            if config.reduce_on_plateau and (self.current_epoch + 1) % config.frequency == 0:
+                name = str(config.monitor)
+                if name not in self.trainer.callback_metrics:
+                    known = ", ".join(self.trainer.callback_metrics)
+                    raise InputError(f"trainer.scheduler.monitor: there is no metric {name!r}; there is {known}")
+                assert isinstance(config.scheduler, ReduceLROnPlateau)
+                config.scheduler.step(float(self.trainer.callback_metrics[name]))
 
 
 def at_least_tiny(weight: Tensor) -> Tensor:

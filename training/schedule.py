@@ -2,37 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import pytorch_lightning as pl
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.profilers import Profiler
 
 from data_pipeline.checks import between, one_of, positive, whole, yes_or_no
 from data_pipeline.errors import InputError
-from training.rates import OneCycle, Rate
+from training.optimizer import ADAMW, check_optimizer, check_scheduler
+from training.targets import find
 
 Precision = Literal["32-true", "bf16-mixed"]
 Compression = Literal["none", "fp16", "bf16"]
+Matmul = Literal["highest", "high", "medium"]
+Spec = Mapping[str, Any]
+
+OWNED = {
+    "accelerator": "set trainer.accelerator",
+    "strategy": "set trainer.mesh, trainer.sharded and trainer.compression",
+    "devices": "set trainer.mesh",
+    "num_nodes": "set trainer.mesh",
+    "precision": "set trainer.precision",
+    "logger": "set trainer.loggers",
+    "callbacks": "set trainer.callbacks",
+    "profiler": "set trainer.profiler",
+    "max_epochs": "set trainer.epochs",
+    "accumulate_grad_batches": "set trainer.accumulate",
+    "gradient_clip_val": "set trainer.gradient_clip",
+    "benchmark": "set trainer.benchmark",
+    "default_root_dir": "set run_dir",
+    "max_steps": "the learning rate is planned for whole epochs; set trainer.epochs",
+    "fast_dev_run": "it saves no checkpoints, from which the corrector is made; set trainer.epochs=1",
+    "barebones": "it saves no checkpoints, from which the corrector is made",
+    "enable_checkpointing": "checkpoints are always saved",
+    "num_sanity_val_steps": "the whole validation is the baseline of the run",
+    "val_check_interval": "every epoch ends with a validation, which chooses the best weights",
+    "check_val_every_n_epoch": "every epoch ends with a validation, which chooses the best weights",
+    "limit_val_batches": "the best weights are chosen on all validation years; change data.split.val",
+    "limit_test_batches": "training runs no test",
+    "limit_predict_batches": "training runs no prediction",
+    "overfit_batches": "it validates on training data; change data.split",
+    "use_distributed_sampler": "ranks are dealt their samples by trainer.mesh",
+    "reload_dataloaders_every_n_epochs": "batches are read ahead through the whole run",
+    "sync_batchnorm": "set model.norm, whose statistics are of all ranks",
+}
+"""Flags of Lightning's Trainer that `trainer.lightning` must not set, and what to do instead."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Options of gradient training (docs/training.md); `rate` says which part of `learning_rate` each step gets.
+    """Options of gradient training, which docs/training.md explains one by one.
 
-    With `ema` what is validated and kept are averages of the weights (`training.average`). `patience` epochs without a
-    better validation loss end the run early, and so does a loss below `enough`. `accelerator` and `precision` go to
-    Lightning as they are. `compile` is by torch.compile; with `recompute` less is kept in memory
-    (`training.recompute`). A run that is killed loses no more than `checkpoint_minutes` of work.
+    `optimizer`, `scheduler`, `callbacks`, `loggers` and `profiler` are specs, `{_target_: package.Class, ...}`, and
+    `lightning` holds further flags of Lightning's Trainer. All names in them are checked here.
 
-    `mesh` is [data, spatial] or [data, bands, sectors]: how many ranks share a batch, and how many share each sample.
-    With `sharded`, each keeps but its part of weights and optimizer (FSDP); `compression` is how gradients travel.
-    A rank that the others have not heard of for `timeout_minutes` is given up.
+    `mesh` is [data, spatial] or [data, bands, sectors]: the number of ranks that share a batch, and of those that share
+    a sample. A run that is killed loses at most `checkpoint_minutes` of work.
     """
 
     epochs: int = 15
     batch_size: int = 8
+    accumulate: int = 1
     learning_rate: float = 2e-3
-    rate: Rate = field(default_factory=OneCycle)
     weight_decay: float = 1e-2
+    optimizer: Spec | None = None
+    scheduler: Spec | None = None
     gradient_clip: float | None = 1.0
     ema: float = 0.0
     patience: int = 10
@@ -40,16 +79,22 @@ class Schedule:
     seed: int = 0
     accelerator: str = "auto"
     precision: Precision = "32-true"
+    matmul_precision: Matmul = "highest"
+    benchmark: bool = True
     compile: bool = False
     recompute: bool = False
     checkpoint_minutes: float = 10.0
+    callbacks: Sequence[Spec] = field(default_factory=list)
+    loggers: Sequence[Spec] | None = None
+    profiler: Spec | str | None = None
+    lightning: Spec | None = None
     mesh: Sequence[int] = field(default_factory=lambda: [1, 1])
     sharded: bool = False
     compression: Compression = "none"
     timeout_minutes: float = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience"):
+        for name in ("epochs", "batch_size", "accumulate", "patience"):
             whole(f"trainer.{name}", getattr(self, name), 1)
         whole("trainer.seed", self.seed, 0)
         positive("trainer.learning_rate", self.learning_rate)
@@ -62,8 +107,9 @@ class Schedule:
         between("trainer.ema", self.ema, 0, 1)
         one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
         one_of("trainer.precision", self.precision, get_args(Precision))
+        one_of("trainer.matmul_precision", self.matmul_precision, get_args(Matmul))
         one_of("trainer.compression", self.compression, get_args(Compression))
-        for name in ("compile", "recompute", "sharded"):
+        for name in ("benchmark", "compile", "recompute", "sharded"):
             yes_or_no(f"trainer.{name}", getattr(self, name))
         if self.compile and self.recompute:
             raise InputError(
@@ -73,3 +119,44 @@ class Schedule:
             raise InputError(
                 "trainer.compression is of gradients that are whole on every rank; choose it or trainer.sharded=true"
             )
+        self._check_specs()
+
+    def _check_specs(self) -> None:
+        check_optimizer(ADAMW if self.optimizer is None else self.optimizer, self.learning_rate, self.weight_decay)
+        if self.scheduler is not None:
+            check_scheduler(self.scheduler)
+        for index, spec in enumerate(_listed("trainer.callbacks", self.callbacks)):
+            find(f"trainer.callbacks[{index}]", spec, pl.Callback)
+        for index, spec in enumerate(_listed("trainer.loggers", self.loggers)):
+            find(f"trainer.loggers[{index}]", spec, Logger, given={"save_dir": None})
+        if isinstance(self.profiler, str):
+            one_of("trainer.profiler", self.profiler, ("simple", "advanced", "pytorch"))
+        elif self.profiler is not None:
+            find("trainer.profiler", self.profiler, Profiler, given={"dirpath": None})
+        self._check_flags()
+
+    def _check_flags(self) -> None:
+        flags = {} if self.lightning is None else self.lightning
+        if not isinstance(flags, Mapping):
+            raise InputError(f"trainer.lightning must be {{flag: value, ...}}, got {flags!r}")
+        known = [name for name in inspect.signature(pl.Trainer).parameters if name not in OWNED]
+        for flag, value in flags.items():
+            if flag in OWNED:
+                raise InputError(f"trainer.lightning must not set {flag}: {OWNED[flag]}")
+            if flag not in known:
+                close = difflib.get_close_matches(str(flag), known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"there is {', '.join(known)}"
+                raise InputError(f"trainer.lightning: Lightning's Trainer has no flag {flag!r}; {hint}")
+            for index, inner in enumerate(value if isinstance(value, list | tuple) else [value]):
+                if isinstance(inner, Mapping) and "_target_" in inner:
+                    find(f"trainer.lightning.{flag}[{index}]", inner, object)
+        if flags.get("deterministic") and self.benchmark:
+            raise InputError(
+                "trainer.lightning.deterministic and trainer.benchmark exclude each other; set trainer.benchmark=false"
+            )
+
+
+def _listed(option: str, specs: Any) -> Sequence[Any]:
+    if specs is not None and not isinstance(specs, list | tuple):
+        raise InputError(f"{option} must be a list of {{_target_: package.Class, ...}}, got {specs!r}")
+    return specs or []

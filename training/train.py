@@ -109,14 +109,16 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
         else:
             corrector = begun(corrector_on(domain), cfg.initial_weights)
             mesh.say(f"beginning with the weights of {cfg.initial_weights}")
-        module = CorrectionModule(corrector, schedule, len(data.train_batches), mesh, loss)
+        module = CorrectionModule(corrector, schedule, loss, mesh, len(data.train_batches))
+        device = torch.device("cpu")
         if any(parameter.requires_grad for parameter in corrector.model.parameters()):
-            descend(module, data, run_dir)
+            device = descend(module, data, run_dir)
         elif loss != CRPS():
             raise InputError(f"model {spec['_target_']} is fitted at once, by a score of its own; leave out loss")
         corrector.eval()
-        corrector.provenance["validation_crps"] = score(module, data.val_batches)
+        corrector.provenance["validation_crps"] = score(module, data.val_batches, device)
         mesh.say(f"validation: crps {corrector.provenance['validation_crps']:.4g} of the targets' typical departure")
+    corrector.cpu()
     mesh.once(lambda: corrector.save(corrector_file))
     mesh.say(f"wrote {corrector_file}")
 

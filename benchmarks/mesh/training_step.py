@@ -37,7 +37,7 @@ class Step(nn.Module):
         domain = mesh.domain(grid)
         self.batch = sample(domain)
         corrector = Corrector(TASK, domain, {"_target_": "models.unet.UNet"}, torch.zeros(3, *grid.shape))
-        self.module = CorrectionModule(corrector, Schedule(), 1, mesh)
+        self.module = CorrectionModule(corrector, Schedule(), mesh=mesh)
 
     @property
     def model(self) -> nn.Module:

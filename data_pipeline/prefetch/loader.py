@@ -17,6 +17,9 @@ class Prefetcher:
 
     Reading goes on across the end of an epoch. `state_dict` and `load_state_dict` are the protocol of stateful data
     loaders that Lightning knows: an epoch that was left half-way goes on with the batches that remain.
+
+    With `pin`, to be set before the first batch, batches lie in pinned memory, from which a GPU copies them while it
+    computes.
     """
 
     def __init__(self, tiers: Tiers, stream: Stream, rank: int = 0) -> None:
@@ -29,6 +32,7 @@ class Prefetcher:
                 f"{tiers.sample_bytes} each; give it several times that"
             )
         self._tiers, self._stream, self._rank = tiers, stream, rank
+        self.pin = False
         self._slots, self._threads = budget.staging // tiers.sample_bytes, budget.threads
         self._epoch = self._step = 0
         self._staging: Staging | None = None
@@ -71,7 +75,7 @@ class Prefetcher:
         self.close()
         self._next = (epoch, step)
         blocks = self._stream.blocks(self._rank, epoch, step)
-        self._staging = Staging(self._tiers, blocks, self._slots, self._threads)
+        self._staging = Staging(self._tiers, blocks, self._slots, self._threads, self.pin)
         return self._staging
 
     def state_dict(self) -> dict[str, Any]:

@@ -36,8 +36,8 @@ class Staging:
     made. What goes wrong while reading is raised by `batch` when its turn comes, as it was.
     """
 
-    def __init__(self, tiers: Tiers, blocks: Iterator[np.ndarray], slots: int, threads: int) -> None:
-        self._tiers, self._blocks, self._slots = tiers, blocks, slots
+    def __init__(self, tiers: Tiers, blocks: Iterator[np.ndarray], slots: int, threads: int, pin: bool = False) -> None:
+        self._tiers, self._blocks, self._slots, self._pin = tiers, blocks, slots, pin
         self._changed = threading.Condition()
         self._upcoming: deque[int] = deque()
         self._sizes: deque[int] = deque()
@@ -173,7 +173,8 @@ class Staging:
                 return item
             samples.append(item)
         try:
-            return default_collate(samples)
+            batch: Sample = default_collate(samples)
+            return Sample(*(tensor.pin_memory() for tensor in batch)) if self._pin else batch
         except Exception as error:
             return _Failure(error)
 
@@ -184,6 +185,7 @@ class Staging:
         """
         try:
             batch = default_collate([self._tiers.fetch(0)])
+            batch = batch._replace(target=torch.full_like(batch.target, torch.nan))
+            return Sample(*(tensor.pin_memory() for tensor in batch)) if self._pin else batch
         except BaseException as error:
             return _Failure(error)
-        return batch._replace(target=torch.full_like(batch.target, torch.nan))
