@@ -118,6 +118,12 @@ class ForecastDataset(Dataset[Sample]):
         times = self._truth.init_times[[k for _, _, k in self._keys]]
         return year_of(times.min()), year_of(times.max())
 
+    @property
+    def starts(self) -> np.ndarray:
+        """Starts of the forecasts, each once, in their order."""
+        times: np.ndarray = np.unique(self._ensemble.init_times[[start for start, _, _ in self._keys]])
+        return times
+
     def __len__(self) -> int:
         return len(self._keys)
 

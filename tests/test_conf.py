@@ -97,13 +97,6 @@ def test_every_loss_is_built_and_its_defaults_are_those_of_its_class(loss):
     assert callable(made) or callable(made.on)
 
 
-@pytest.mark.parametrize("rate", choices("trainer/rate"))
-def test_every_rate_is_built_and_its_defaults_are_those_of_its_class(rate):
-    made = build(composed("train", f"trainer/rate={rate}").trainer).rate
-    assert made == type(made)()
-    assert 0 < made(3, 10, []).rate <= 1
-
-
 @pytest.mark.parametrize("experiment", choices("experiment"))
 def test_every_experiment_is_built(experiment):
     cfg = composed("train", f"experiment={experiment}")
@@ -161,7 +154,16 @@ def test_only_faults_of_the_user_are_explained_away():
             f"error: there is no model unett; choose one of {choices('model')[0]}, ",
         ),
         (["train", "experiment=ens10"], "error: there is no experiment ens10; choose one of deep_weather_t850, "),
-        (["train", "trainer/rate=slow"], "error: there is no trainer/rate slow; choose one of constant, cosine, "),
+        (["train", "trainer/rate=cosine"], "error: there is no option trainer/rate; did you mean trainer?"),
+        (["train", "trainer.rate.rising=0.1"], "error: there is no option trainer.rate"),
+        (
+            ["train", "trainer.optimizer={_target_: torch.optim.Adamw}"],
+            "error: trainer.optimizer: there is no torch.optim.Adamw; did you mean torch.optim.AdamW?",
+        ),
+        (
+            ["train", "trainer.lightning={gpus: 2}"],
+            "error: trainer.lightning: Lightning's Trainer has no flag 'gpus'; ",
+        ),
         (["train", "trainer.epochs=three"], "error: trainer.epochs must be a whole number of at least 1, got 'three'"),
         (["train", "task.targets=[2tt]"], "error: task t2m: add the target 2tt to the inputs"),
         (["train", "data.split.val=[2010,2015]"], "error: data.split.val shares 2010 with another split"),

@@ -135,6 +135,8 @@ class Checkpoints(Checkpoint):
         self._stop_if_asked()
 
     def _save(self, trainer: pl.Trainer, path: Path) -> None:
+        # Raises where a rank is lost: the weights after an exchange that broke off are not saved.
+        trainer.strategy.barrier()
         with atomic_path(path) if trainer.is_global_zero else nullcontext(path) as partial:
             trainer.save_checkpoint(partial, weights_only=False)
         # No rank goes on before the file is there under its name.

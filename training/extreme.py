@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import torch
@@ -15,10 +15,11 @@ from data_pipeline.checks import one_of
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
-from data_pipeline.statistics.calendar import day_of_year
-from data_pipeline.statistics.efi import Form, efi
+from data_pipeline.statistics.calendar import DAYS, day_of_year
+from data_pipeline.statistics.efi import Form, exact_weights
 from data_pipeline.statistics.file import load
 from data_pipeline.task import Task
+from models import season
 from models.cases import lead_index
 from models.distribution import Distribution
 from models.normalizer import Normalizer
@@ -73,7 +74,10 @@ class EECRPS(Loss):
 
 @dataclass(frozen=True, eq=False)
 class WeightedByIndex(Loss):
-    """The loss of `EECRPS`, its `climate` at hand: (lead time, day, quantile, T, H, W) in physical units."""
+    """The loss of `EECRPS`, its `climate` at hand: (lead time, day, quantile, T, H, W) in physical units.
+
+    It is computed where the samples are. The climate is copied there once and stays.
+    """
 
     climate: Tensor
     days: tuple[int, ...]
@@ -82,21 +86,94 @@ class WeightedByIndex(Loss):
 
     reads_members: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        position = torch.full((DAYS + 1,), -1)
+        position[list(self.days)] = torch.arange(len(self.days))
+        object.__setattr__(self, "_tables", {self.climate.device: (self.climate, position)})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WeightedByIndex:
+        """Return the same: it does not change, and its climate is large."""
+        return self
+
+    def refuse_other_starts(self, starts: np.ndarray) -> None:
+        """Refuse forecasts that start on a day of the year that the climate does not have."""
+        if absent := sorted(set(day_of_year(starts).tolist()) - set(self.days)):
+            raise InputError(f"the climate of loss.climate has no start on day {absent[0]} of the year; {AGAIN}")
+
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """|EFI| CRPS in every cell; 0 where there is no index, because a member or the climate is missing."""
-        weight = torch.from_numpy(np.stack([np.abs(index) for index in self.index(sample, normalizer)]))
-        weight = weight.nan_to_num(0).to(sample.target).where(sample.mask[:, list(self.task.target_channels)], 0)
-        return weight * forecast.crps(sample.target)
+        known = sample.mask[:, list(self.task.target_channels)]
+        weight = self.index(sample, normalizer).abs().nan_to_num(0).to(sample.target)
+        # A day of the year without a climate is no missing value: its loss is NaN, which ends the run.
+        lost = (self._positions(sample) < 0)[:, None, None, None]
+        return weight.where(known, 0).masked_fill(lost, torch.nan) * forecast.crps(sample.target)
 
-    def index(self, sample: Sample, normalizer: Normalizer) -> Iterator[np.ndarray]:
-        """Yield the index (T, H, W) of each forecast of a batch in normalised units."""
-        location, scale = (tensor.cpu() for tensor in normalizer.target_scaling)
-        members = sample.ensemble[:, :, list(self.task.target_channels)].cpu()
-        leads = lead_index(sample.lead_time, self.task).tolist()
-        starts = sample.init_time.cpu().numpy().astype("datetime64[s]")
-        for own, lead, day in zip(members, leads, day_of_year(starts).tolist(), strict=True):
-            if day not in self.days:
-                raise InputError(f"the climate of loss.climate has no start on day {day} of the year; {AGAIN}")
-            # By the same steps as the members came to these units: those that equal a quantile still do.
-            climate = (self.climate[lead, self.days.index(day)].to(own) - location) / scale
-            yield efi(own.numpy(), climate.numpy(), self.form)
+    def index(self, sample: Sample, normalizer: Normalizer) -> Tensor:
+        """Return the index (B, T, H, W) of a batch; NaN where a member or the climate is missing."""
+        location, scale = normalizer.target_scaling
+        members = sample.ensemble[:, :, list(self.task.target_channels)]
+        climate, _ = self._on(members.device)
+        # By the same steps as the members came to these units: those that equal a quantile still do.
+        chosen = climate[lead_index(sample.lead_time, self.task), self._positions(sample).clamp(min=0)]
+        return efi(members, (chosen.to(members) - location) / scale, self.form)
+
+    def _positions(self, sample: Sample) -> Tensor:
+        """Return the positions (B,) of the start days in the climate; -1 for one that it does not have."""
+        return self._on(sample.init_time.device)[1][start_day(sample.init_time)]
+
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        tables: dict[torch.device, tuple[Tensor, Tensor]] = self.__dict__["_tables"]
+        if device not in tables:
+            climate, position = tables[self.climate.device]
+            tables[device] = climate.to(device), position.to(device)
+        return tables[device]
+
+
+def efi(members: Tensor, climate: Tensor, form: Form) -> Tensor:
+    """Return the extreme forecast index (B, ...) of members (B, M, ...) against quantiles of the climate (B, Q, ...).
+
+    The same as `data_pipeline.statistics.efi`, on any device.
+    """
+    missing = ~(members.isfinite().all(1) & climate.isfinite().all(1))
+    return (_exact if form == "exact" else _reference)(members, climate).masked_fill(missing, torch.nan)
+
+
+def _exact(members: Tensor, climate: Tensor) -> Tensor:
+    index = torch.ones_like(climate[:, 0], dtype=torch.float64)
+    for weight, quantile in zip(exact_weights(climate.shape[1]).tolist(), climate.unbind(1), strict=True):
+        quantile = quantile[:, None]
+        twice_below = 2 * (members < quantile).sum(1) + (members == quantile).sum(1)
+        index = index - weight * twice_below.double() / (2 * members.shape[1])
+    return index
+
+
+def _reference(members: Tensor, climate: Tensor) -> Tensor:
+    count, size = climate.shape[1], members.shape[1]
+    levels = np.linspace(0, 1, count)
+    ordered = members.sort(1).values
+    index = torch.zeros_like(climate[:, 0], dtype=torch.float64)
+    own = []
+    for level in levels[:-1].tolist():
+        lower = int(level * (size - 1))
+        part = level * (size - 1) - lower
+        below, above = ordered[:, lower], ordered[:, min(lower + 1, size - 1)]
+        # Step by step as numpy does, so that members that equal a quantile of the climate still do.
+        step = above - below
+        own.append(below + step * part if part < 0.5 else above - step * (1 - part))
+    for p, quantile in zip(levels[1:-1].tolist(), climate[:, 1:-1].unbind(1), strict=True):
+        share = sum((value < quantile).to(torch.float64) for value in own) / (count - 1)
+        index = index + (p - share) / (p * (1 - p)) ** 0.5
+    return 2 / np.pi / (count - 1) * index
+
+
+def start_day(init_time: Tensor) -> Tensor:
+    """Return the day of the year of each start (B,), 1 to 365: 29 February counts as the 28th. From 1901 to 2099.
+
+    >>> start_day(torch.tensor([1456704000, 1456790400]))  # 29 February and 1 March 2016
+    tensor([59, 60])
+    """
+    day = season.day_of_year(init_time, torch.zeros_like(init_time))
+    cycle = (init_time.div(season.DAY, rounding_mode="floor") + season.EPOCH).remainder(season.FOUR_YEARS)
+    leap = cycle >= 3 * 365
+    return day - (leap & (day > 59)).to(day)

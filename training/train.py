@@ -29,7 +29,7 @@ from models.spatial.domain import Domain
 from models.spatial.mesh import Mesh, joined, mesh_shape
 from training.data import cached
 from training.descent import descend, score
-from training.extreme import EECRPS
+from training.extreme import EECRPS, WeightedByIndex
 from training.fit import fitted
 from training.initial import begun, identified
 from training.loss import CRPS, Loss
@@ -89,6 +89,9 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
     if isinstance(loss, EECRPS):
         loss = loss.on(domain, task, split.train, fingerprint)
     train, val = (samples_on(domain, years) for years in sources)
+    if isinstance(loss, WeightedByIndex):
+        for dataset in (train, val):
+            loss.refuse_other_starts(dataset.starts)
     provenance = {
         "train_years": list(split.train), "val_years": list(split.val), "members": train.members, "run": identity,
         "data": fingerprint, "deepweather": version("deepweather"),

@@ -38,13 +38,13 @@ def efi(members: np.ndarray, climate: np.ndarray, form: Form = "exact") -> np.nd
 
 def _exact(members: np.ndarray, climate: np.ndarray) -> np.ndarray:
     index = np.ones(members.shape[1:])
-    for weight, quantile in zip(_weights(len(climate)), climate, strict=True):
+    for weight, quantile in zip(exact_weights(len(climate)), climate, strict=True):
         below = (members < quantile).mean(0) + 0.5 * (members == quantile).mean(0)
         index -= weight * below
     return index
 
 
-def _weights(count: int) -> np.ndarray:
+def exact_weights(count: int) -> np.ndarray:
     """Return w with 2/π ∫ F(p) / √(p (1 - p)) dp = Σ w F, for F linear between `count` even levels.
 
     ∫ dp / √(p (1 - p)) = 2 arcsin √p and ∫ p dp / √(p (1 - p)) = arcsin √p - √(p (1 - p)). The weights sum to 2,

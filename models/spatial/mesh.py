@@ -34,6 +34,14 @@ from models.spatial.slurm import refuse_without_srun, variables_from_slurm
 
 Result = TypeVar("Result")
 
+NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"}
+"""Settings of PyTorch's NCCL backend, which the user's own take precedence over.
+
+By default a thread that watches over NCCL ends the process by SIGABRT when a rank is lost: no sentence, no exit code 3.
+With 2 it ends the communication only, and the next exchange of this rank raises an error. TORCH_NCCL_BLOCKING_WAIT
+would raise too, but every exchange would then wait for the GPU.
+"""
+
 
 @dataclass(frozen=True)
 class Mesh:
@@ -202,6 +210,8 @@ def mesh_shape(shape: Sequence[int], option: str) -> tuple[int, int, int]:
 def _meet(data: int, bands: int, sectors: int, timeout: timedelta) -> Mesh:
     """Join the ranks that the environment names."""
     rank, ranks = int(os.environ["RANK"]), data * bands * sectors
+    for name, value in NCCL.items():
+        os.environ.setdefault(name, value)
     place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     try:
         store, _, _ = next(dist.rendezvous("env://", rank, ranks, timeout=timeout))

@@ -13,12 +13,14 @@ import xarray as xr
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
+from data_pipeline.statistics.calendar import day_of_year
 from data_pipeline.statistics.efi import LEVELS, efi
 from data_pipeline.task import Task
 from models.distribution import Ensemble, Logistic, Normal
 from models.normalizer import Normalizer
 from models.spatial.domain import Domain
-from training.extreme import EECRPS
+from training.extreme import EECRPS, start_day
+from training.extreme import efi as index_of
 from training.loss import (
     CRPS,
     Apart,
@@ -274,6 +276,32 @@ def test_a_start_that_the_climate_does_not_know_is_named(tmp_path, monkeypatch):
     climate(tmp_path, monkeypatch)
     batch, made = normalised(ONE)
     loss = EECRPS("efi.nc").on(Domain.of(GRID), ONE, [2000, 2014], "abc")
-    forecast = Normal(batch.target, torch.ones_like(batch.target))
-    with pytest.raises(InputError, match="has no start on day 8 of the year"):
-        loss(forecast, batch._replace(init_time=batch.init_time + torch.tensor([0, 86400])), made)
+    later = batch.init_time + torch.tensor([0, 86400])
+    loss.refuse_other_starts(batch.init_time.numpy().astype("datetime64[s]"))
+    with pytest.raises(InputError, match="has no start on day 8 of the year; make it with deepweather prepare"):
+        loss.refuse_other_starts(later.numpy().astype("datetime64[s]"))
+    # A sample that came past that check is not taken for one without weight.
+    found = loss(Normal(batch.target, torch.ones_like(batch.target)), batch._replace(init_time=later), made)
+    assert found[1].isnan().all()
+    assert not found[0].isnan().any()
+
+
+@pytest.mark.parametrize("form", ["exact", "reference"])
+@pytest.mark.parametrize("members", [1, 2, 10])
+def test_the_index_on_a_device_is_that_of_numpy(form, members):
+    """Members that equal a quantile, missing members and missing quantiles among them."""
+    forecasts = (4 * drawn(1, 3, members, 5, 7)).round() / 4
+    quantiles = ((4 * drawn(2, 3, 21, 5, 7)).round() / 4).sort(1).values
+    forecasts[0, 0, 0, 0], quantiles[1, 4, 1, 1] = torch.nan, torch.inf
+    found = index_of(forecasts, quantiles, form)
+    for k in range(3):
+        expected = efi(forecasts[k].numpy(), quantiles[k].numpy(), form)
+        np.testing.assert_allclose(found[k].numpy(), expected, rtol=0, atol=1e-14)
+    assert found.isnan().sum() == 2
+
+
+def test_the_day_of_a_start_is_that_of_the_calendar():
+    """All days from 1901 to 2099."""
+    days = np.arange(np.datetime64("1901-01-01"), np.datetime64("2100-01-01"))
+    found = start_day(torch.from_numpy(days.astype("datetime64[s]").astype(np.int64) + 82_800))
+    np.testing.assert_array_equal(found.numpy(), day_of_year(days))

@@ -9,16 +9,17 @@ import time
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, InterruptedRunError
 from data_pipeline.grid import Grid
-from models.spatial.mesh import joined
+from models.spatial.mesh import _telling_of_lost_ranks, joined
 
 PRELUDE = """
 import os, signal, sys, time
 import torch
 from conf import leave
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, InterruptedRunError
 from models.spatial.mesh import joined
 
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -258,3 +259,46 @@ def test_one_rank_is_no_group():
         assert mesh.once(lambda: 7) == 7
         assert mesh.gather("x") == ["x"]
         assert mesh.domain(grid := Grid.regular(9, 12)).own_shape == grid.shape
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            dist.DistBackendError("NCCL communicator was aborted on rank 1."),
+            r"another rank of the mesh is gone \(NCCL communicator was aborted on rank 1\); see what it said itself, then run",
+        ),
+        (
+            dist.DistBackendError(
+                "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, "
+                "Timeout(ms)=600000) ran for 600029 milliseconds before timing out."
+            ),
+            "another rank of the mesh does not answer",
+        ),
+    ],
+    ids=["aborted", "timed out"],
+)
+def test_what_nccl_says_of_a_lost_rank_can_go_on(error, sentence):
+    """As PyTorch words it in the error that an exchange raises after its watchdog has ended the communication."""
+    with pytest.raises(InterruptedRunError, match=sentence) as info, _telling_of_lost_ranks():
+        raise error
+    assert info.value.exit_code == 3
+
+
+@pytest.mark.parametrize("own", [None, "1"], ids=["by default", "the user's own"])
+def test_nccl_raises_errors_unless_the_user_wants_otherwise(own, monkeypatch):
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    # Undone at the end of the test, whatever is set in between.
+    monkeypatch.setenv(name, own or "")
+    if own is None:
+        monkeypatch.delenv(name)
+    for key, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(key, value)
+
+    def no_meeting(*arguments, **options):
+        raise ValueError("no meeting in a test")
+
+    monkeypatch.setattr(dist, "rendezvous", no_meeting)
+    with pytest.raises(InputError, match="could not meet at nowhere:1"), joined([2, 1]):
+        pass
+    assert os.environ[name] == ("2" if own is None else own)

@@ -1,0 +1,306 @@
+"""What Lightning offers reaches a run by name; what of it is replaced is replaced for a reason that holds."""
+
+import ast
+import inspect
+import signal
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import EMAWeightAveraging
+from pytorch_lightning.strategies import DDPStrategy
+from ranks import together
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader
+from training_parts import GRID, TASK, module
+
+import training
+from data_pipeline.errors import InputError
+from data_pipeline.prefetch.budget import Budget
+from models.corrector import Corrector
+from models.spatial.mesh import Mesh
+from training import checkpoints
+from training.average import Average
+from training.checkpoints import Checkpoints
+from training.data import cached
+from training.descent import descend, score, set_matmul_precision, trainer_for
+from training.module import CorrectionModule
+from training.schedule import OWNED, Schedule
+
+FREE = {
+    "min_epochs", "min_steps", "max_time", "limit_train_batches", "log_every_n_steps", "enable_progress_bar",
+    "enable_model_summary", "gradient_clip_algorithm", "deterministic", "inference_mode", "detect_anomaly", "plugins",
+    "enable_autolog_hparams", "model_registry",
+}  # fmt: skip
+MLP = {"_target_": "models.mlp.MLP", "width": 8, "depth": 1}
+VERSION = "2.6."
+"""Of Lightning, with which the private names below were looked up."""
+PRIVATE = {
+    "_setup_model": "MeshStrategy shards a model where DDP would wrap it",
+    "_register_ddp_hooks": "Lightning registers ddp_comm_hook on GPUs only",
+    "_broadcast_sigterm_tensor": "it waits for the GPU before every step",
+}
+
+
+def test_every_flag_of_the_trainer_is_owned_or_free():
+    """A flag of a newer Lightning must be put on one side."""
+    assert set(inspect.signature(pl.Trainer).parameters) == set(OWNED) | FREE
+    assert not set(OWNED) & FREE
+
+
+def test_private_names_of_lightning_are_those_of_the_version_that_was_looked_at():
+    """For another version look up whether it still calls these names, and for what; then change `VERSION`."""
+    assert pl.__version__.startswith(VERSION)
+    ours = {name for path in Path(training.__file__).parent.glob("*.py") for name in private_names(path)}
+    assert ours == set(PRIVATE)
+    assert "self._setup_model(" in inspect.getsource(DDPStrategy.configure_ddp)
+    assert "self._register_ddp_hooks()" in inspect.getsource(DDPStrategy.configure_ddp)
+    loop = type(pl.Trainer(logger=False, accelerator="cpu").fit_loop.epoch_loop)
+    assert "self._broadcast_sigterm_tensor()" in inspect.getsource(loop.advance)
+
+
+def private_names(path):
+    """Names with an underscore that a file overrides in Lightning's strategy, or reads from its trainer."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name == "MeshStrategy":
+            names = [method.name for method in node.body if isinstance(method, ast.FunctionDef)]
+            yield from (name for name in names if name[0] == "_" and name[:2] != "__")
+        if isinstance(node, ast.Attribute) and node.attr[0] == "_" and node.attr[:2] != "__":
+            owner = ast.unparse(node.value)
+            if owner.partition(".")[0] in ("trainer", "pl", "pl_module") or owner == "self.trainer":
+                yield node.attr
+
+
+# Callbacks, loggers, profiler and flags.
+
+
+class Counting(pl.Callback):
+    """Counts steps."""
+
+    seen = 0
+
+    def __init__(self, at_least):
+        self.at_least = at_least
+
+    def on_train_batch_end(self, *arguments):
+        type(self).seen += 1
+
+
+def trained(toy, folder, **options):
+    net, train, val = module(toy, Mesh.alone(), torch.float32, MLP, **options)
+    with cached(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+        descend(net, data, folder)
+        return net, score(net, data.val_batches)
+
+
+def test_callbacks_loggers_profiler_and_flags_reach_the_run(toy, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "of_a_user", __import__("types").SimpleNamespace(Counting=Counting))
+    monkeypatch.setattr(Counting, "seen", 0)
+    trained(
+        toy, tmp_path, epochs=2,
+        callbacks=[{"_target_": "of_a_user.Counting", "at_least": 3}],
+        loggers=[{"_target_": "pytorch_lightning.loggers.CSVLogger", "name": "curves"}],
+        profiler={"_target_": "pytorch_lightning.profilers.SimpleProfiler", "filename": "times"},
+        lightning={"limit_train_batches": 2},
+    )  # fmt: skip
+    assert Counting.seen == 4
+    assert list(tmp_path.glob("curves/version_0/metrics.csv"))
+    assert list(tmp_path.glob("*times*"))
+    assert not (tmp_path / "tensorboard").exists()
+    rows = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in rows[1:]] == ["2", "4"]
+    # The learning rate ends where one cycle over these four steps ends.
+    assert float(rows[-1].split(",")[4]) == pytest.approx(1e-2 / 250_000, rel=1e-6)
+
+
+def test_what_lightning_refuses_is_one_sentence(tmp_path):
+    twice = {"_target_": "pytorch_lightning.callbacks.EarlyStopping", "monitor": "val_loss"}
+    for options, sentence in (
+        ({"callbacks": [twice]}, "cannot be had here: .*EarlyStopping"),
+        (
+            {"lightning": {"gradient_clip_algorithm": "none"}},
+            "lightning=.* cannot be had here: .*`gradient_clip_algorithm`",
+        ),
+    ):
+        schedule = Schedule(accelerator="cpu", **options)
+        with pytest.raises(InputError, match=sentence):
+            trainer_for(schedule, Mesh.alone(), Checkpoints(tmp_path, 1.0, Mesh.alone()), tmp_path)
+
+
+def test_a_metric_that_is_not_there_is_named(toy, tmp_path):
+    spec = {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau", "monitor": "val_los"}
+    with pytest.raises(InputError, match=r"scheduler\.monitor: there is no metric 'val_los'; there is .*val_loss"):
+        trained(toy, tmp_path, epochs=1, scheduler=spec)
+
+
+def test_accumulated_batches_make_one_step(toy, tmp_path):
+    """Two batches of 8 for a step, and the third alone, whose gradient counts half."""
+    net, train, val = module(toy, Mesh.alone(), torch.float64, MLP | {"dropout": 0.0}, epochs=1, accumulate=2,
+                             optimizer={"_target_": "torch.optim.SGD"}, weight_decay=0.0, gradient_clip=None,
+                             scheduler={"_target_": "torch.optim.lr_scheduler.ConstantLR", "factor": 1.0})  # fmt: skip
+    expected = module(toy, Mesh.alone(), torch.float64, MLP | {"dropout": 0.0})[0].train()
+    with cached(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+        batches = list(data.train_batches)
+    parameters = list(expected.corrector.model.parameters())
+    for together_ in (batches[:2], batches[2:]):
+        losses = [expected.training_step(batch, 0)["loss"] / 2 for batch in together_]
+        gradients = torch.autograd.grad(sum(losses), parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.data -= 1e-2 * gradient
+    with cached(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+        descend(net, data, tmp_path)
+    assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
+    state = torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    for name, parameter in expected.named_parameters():
+        torch.testing.assert_close(state[name], parameter.detach(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("precision", "convolutions"), [("highest", False), ("high", True), ("medium", True)])
+def test_matrices_and_convolutions_have_one_precision(precision, convolutions, monkeypatch):
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
+        set_matmul_precision(precision)
+        assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == (precision, convolutions)
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+@pytest.mark.parametrize("benchmark", [True, False])
+def test_the_trainer_is_told_whether_to_try_algorithms(benchmark, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not benchmark)
+    trainer_for(Schedule(benchmark=benchmark, accelerator="cpu"), Mesh.alone(),
+                Checkpoints(tmp_path, 1.0, Mesh.alone()), tmp_path)  # fmt: skip
+    assert torch.backends.cudnn.benchmark == benchmark
+
+
+# A stock Trainer.
+
+
+def test_the_module_runs_under_a_stock_trainer(toy, tmp_path):
+    """The default learning rate ends where one cycle over its steps ends, and it learns what there is to learn."""
+    train, val = toy(TASK, GRID, 24), toy(TASK, GRID, 8, seed=5)
+    torch.manual_seed(0)
+    corrector = Corrector(TASK, GRID, MLP, train.static)
+    corrector.fit(train)
+    net = CorrectionModule(corrector, Schedule(learning_rate=2e-2))
+    trainer = pl.Trainer(
+        max_epochs=5, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu",
+        enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.validate(net, DataLoader(val, 4), verbose=False)
+    before = float(trainer.callback_metrics["val_loss"])
+    trainer.fit(net, DataLoader(train, 8, shuffle=True), DataLoader(val, 4))
+    assert trainer.global_step == 15
+    assert float(trainer.callback_metrics["val_loss"]) < 0.9 * before
+    # The last step is followed by no other.
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(2e-2 / 250_000, rel=1e-6)
+
+
+def test_a_run_without_an_end_is_refused(toy):
+    train = toy(TASK, GRID, 8)
+    net = CorrectionModule(Corrector(TASK, GRID, MLP, train.static))
+    trainer = pl.Trainer(max_epochs=-1, logger=False, enable_checkpointing=False, accelerator="cpu")
+    with pytest.raises(InputError, match="the number of steps is not known; give the Trainer max_epochs"):
+        trainer.fit(net, DataLoader(train, 8))
+
+
+# The average of weights: Lightning's, and why ours.
+
+
+def test_lightnings_average_is_the_same_on_one_process(toy, tmp_path):
+    """But for the first steps, in which ours is shorter: so it starts from the same number of steps on."""
+    spec = {"_target_": "pytorch_lightning.callbacks.EMAWeightAveraging", "decay": 0.1}
+    scores = [
+        trained(toy, tmp_path / name, epochs=3, **options)[1]
+        for name, options in (("ours", {"ema": 0.1}), ("theirs", {"callbacks": [spec]}))
+    ]
+    # (1 + t)/(10 + t) is at least 0.1: both keep a tenth in every step. Lightning copies the weights of the first.
+    assert scores[0] == pytest.approx(scores[1], rel=0.02)
+
+
+def sharded_averages(rank):
+    """Average a sharded layer over a step by both ways; check ours by hand, and return what Lightning's says."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 4)
+    net = pl.LightningModule()
+    net.layer = layer
+    begun = layer.weight.detach().clone()
+    theirs = EMAWeightAveraging(decay=0.1)
+    theirs.setup(None, net, "fit")
+    fully_shard(net.layer, mesh=init_device_mesh("cpu", (2,)))
+    ours = Average(0.1)
+
+    class Trainer:
+        global_step, accumulate_grad_batches, num_training_batches = 1, 1, 9
+
+    ours.on_fit_start(Trainer, net)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(1.0)
+    ours.on_train_batch_end(Trainer, net, None, None, 0)
+    found = ours.state_dict()["layer.weight"]
+    assert torch.allclose(found, begun + 0.9)
+    try:
+        theirs.on_train_batch_end(Trainer, net, None, None, 0)
+    except Exception as error:
+        return str(error)
+    return "averaged"
+
+
+def test_lightnings_average_does_not_know_sharded_weights():
+    """Should it learn that, `training.average` can go."""
+    assert all("DTensor" in answer for answer in together(2, sharded_averages))
+
+
+# When ranks ask each other.
+
+
+class TwoRanks:
+    """A mesh of which the other rank says the same, in time that a test counts."""
+
+    ranks, rank = 2, 0
+
+    def __init__(self):
+        self.asked = 0
+
+    def sum(self, x):
+        assert x.device.type == "cpu"
+        self.asked += 1
+        return 2 * x
+
+
+class Stepping:
+    """A trainer that is at a step."""
+
+    accumulate_grad_batches, num_training_batches, global_step = 1, 10**9, 0
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.01, 7), (0.5, 260), (30.0, 1001)])
+def test_ranks_ask_each_other_every_two_seconds(seconds, most, monkeypatch, tmp_path):
+    clock, mesh = [0.0], TwoRanks()
+    monkeypatch.setattr(Stepping, "global_step", 0)
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[0])
+    saver = Checkpoints(tmp_path, 1e9, mesh)
+    saver.on_train_start(Stepping, None)
+    stopped = None
+    for step in range(1, 1001):
+        Stepping.global_step, clock[0] = step, clock[0] + seconds
+        if step == 500:
+            saver._handle(signal.SIGTERM, None)
+        if stopped is None and saver._agreed(step)[1]:
+            stopped = step
+    assert stopped is not None
+    assert (stopped - 500) * seconds <= max(2.0, seconds)
+    assert mesh.asked <= most
+
+
+def test_one_rank_asks_nobody(tmp_path):
+    saver = Checkpoints(tmp_path, 1e-9, Mesh.alone())
+    saver._mesh = type("Alone", (), {"ranks": 1})
+    assert saver._agreed(1) == (True, False)
+    saver._handle(signal.SIGTERM, None)
+    assert saver._agreed(2) == (True, True)

@@ -1,0 +1,211 @@
+"""Optimizers and schedulers by name: the default learning rate in closed form, what decays, what is refused."""
+
+import math
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from specs import SPECS
+from torch import nn
+
+from conf import build
+from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.corrector import build_model, needs
+from training.optimizer import decay_groups, make_optimizer, make_scheduler
+from training.schedule import Schedule
+
+TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
+GRID = Grid.regular(33, 64)
+DOCUMENT = (Path(__file__).parents[2] / "docs/training.md").read_text()
+BLOCKS = [OmegaConf.to_container(OmegaConf.create(text)) for text in re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.S)]
+COMMANDS = [line for line in DOCUMENT.replace("\\\n", "").splitlines() if line.startswith("deepweather train")]
+TORCH = "torch.optim.lr_scheduler"
+
+
+def schedule_of(*words):
+    with initialize_config_dir(str(Path(__file__).parents[2] / "conf"), version_base="1.3"):
+        return build(compose("train", list(words)).trainer)
+
+
+def paces(schedule, steps, epochs=5):
+    """Learning rate and momentum of every step of a run."""
+    groups = [{"params": [nn.Parameter(torch.zeros(1))]}]
+    optimizer = make_optimizer(schedule.optimizer, groups, schedule.learning_rate)
+    made = make_scheduler(schedule.scheduler, optimizer, schedule.learning_rate, steps, epochs)
+    found = []
+    for step in range(steps):
+        (group,) = optimizer.param_groups
+        found.append((group["lr"], group["betas"][0]))
+        optimizer.step()
+        last = step + 1 == steps
+        if not last and (made["interval"] == "step" or (step + 1) % (steps // epochs) == 0):
+            made["scheduler"].step(*([1.0] if "monitor" in made else []))
+    return found
+
+
+def wave(start, end, part):
+    return end + (start - end) / 2 * (1 + math.cos(math.pi * part))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 24, 100])
+def test_the_default_is_one_cycle_over_all_steps(steps):
+    """Up from 1/25 for 30 % of all steps, down to 1/250,000, in half waves of a cosine; momentum the other way."""
+    peak, last = 0.3 * steps - 1, steps - 1
+    for step, (rate, momentum) in enumerate(paces(Schedule(learning_rate=0.02), steps)):
+        if step < peak:
+            expected = wave(1 / 25, 1, step / peak), wave(0.95, 0.85, step / peak)
+        else:
+            part = (step - peak) / (last - peak)
+            expected = wave(1, 1 / 250_000, part), wave(0.85, 0.95, part)
+        assert (rate, momentum) == pytest.approx((0.02 * expected[0], expected[1]), rel=1e-12)
+
+
+def test_documented_schedulers_do_what_their_comments_say():
+    warm, plateau, constant = (Schedule(**block["trainer"]) for block in BLOCKS)
+    rates = [rate / 2e-3 for rate, _ in paces(warm, 100)]
+    assert rates[:6] == pytest.approx([0.01, 0.208, 0.406, 0.604, 0.802, 1.0])
+    assert rates[5:] == pytest.approx([(1 + math.cos(math.pi * step / 95)) / 2 for step in range(95)], abs=1e-12)
+    assert {rate for rate, _ in paces(constant, 30)} == {2e-3}
+    # The score of the first epoch is the best; the sixth that is no better lowers the rate.
+    rates = [rate for rate, _ in paces(plateau, 10, epochs=10)]
+    assert rates == pytest.approx(7 * [2e-3] + 3 * [2e-4])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_documented_commands_are_accepted(command):
+    words = [re.sub("^path=", "data.path=", word) for word in shlex.split(command)[2:]]
+    assert isinstance(schedule_of(*words), Schedule)
+
+
+def test_documented_commands_are_here():
+    assert len(COMMANDS) == 4
+    assert any("trainer.callbacks" in command for command in COMMANDS)
+    spec = {"_target_": f"{TORCH}.ConstantLR", "factor": 1.0}
+    words = f"+trainer.scheduler={{_target_: {TORCH}.ConstantLR, factor: 1.0}}"
+    assert schedule_of("experiment=poet_t2m").scheduler["factor"] == 0.3
+    assert schedule_of("experiment=poet_t2m", "~trainer.scheduler", words).scheduler == spec
+
+
+def test_steps_are_those_of_the_interval():
+    spec = {"_target_": f"{TORCH}.LinearLR", "start_factor": 1.0, "end_factor": 0.0, "total_iters": {"_steps_": 0.5}}
+    by_step = [rate for rate, _ in paces(Schedule(learning_rate=1.0, scheduler=spec), 40)]
+    assert by_step == pytest.approx([max(0.0, 1 - step / 20) for step in range(40)])
+    by_epoch = [rate for rate, _ in paces(Schedule(learning_rate=1.0, scheduler=spec | {"interval": "epoch"}), 40, 8)]
+    assert by_epoch == pytest.approx([max(0.0, 1 - step // 5 / 4) for step in range(40)])
+
+
+# What decays.
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_matrices_and_kernels_decay_and_nothing_else(name):
+    """By a step without gradients, in which AdamW only decays; the names say what each parameter is."""
+    spec = SPECS[name]
+    model = build_model(spec, needs(spec, TASK), GRID)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+        parameter.grad = torch.zeros_like(parameter)
+    make_optimizer(None, decay_groups(model, 0.5, GRID.shape), 0.1).step()
+    owners = dict(model.named_modules())
+    for path, parameter in model.named_parameters():
+        owner, _, own = path.rpartition(".")
+        kind = type(owners[owner]).__name__
+        constant = own in ("bias", "embedding", "gain") or "Norm" in kind or "LocallyConnected" in kind
+        assert float(parameter.detach().min()) == pytest.approx(1.0 if constant else 0.95), (path, kind)
+        assert float(parameter.detach().max()) == pytest.approx(1.0 if constant else 0.95), (path, kind)
+
+
+class Backbone(nn.Module):
+    """As timm's vision transformers: a matrix, and a token that its author exempts."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.token = nn.Linear(3, 4), nn.Parameter(torch.ones(1, 4, 5))
+        self.names, self.map = nn.Embedding(6, 4), nn.Parameter(torch.ones(2, *GRID.shape))
+
+    def no_weight_decay(self):
+        return {"token"}
+
+
+def test_a_foreign_network_can_exempt_parameters():
+    net = Backbone()
+    decayed, exempt = decay_groups(net, 0.1, GRID.shape)
+    assert decayed == {"params": [net.mix.weight], "weight_decay": 0.1}
+    assert {id(parameter) for parameter in exempt["params"]} == {
+        id(parameter) for parameter in (net.mix.bias, net.token, net.names.weight, net.map)
+    }
+    assert exempt["weight_decay"] == 0.0
+
+
+def test_parameters_that_are_shared_or_frozen_are_given_once_or_not():
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    net[1].weight = net[0].weight
+    net[0].bias.requires_grad_(False)
+    groups = decay_groups(net, 0.1, GRID.shape)
+    assert [len(group["params"]) for group in groups] == [1, 1]
+    assert len(decay_groups(net, 0.0, GRID.shape)) == 1
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"optimizer": "adam"}, r"trainer\.optimizer must be \{_target_: package\.Class, .*got 'adam'"),
+        ({"optimizer": {"lr": 1}}, r"trainer\.optimizer must be \{_target_: package\.Class"),
+        ({"optimizer": {"_target_": "torch.optim.AdaW"}}, r"there is no torch\.optim\.AdaW; did you mean torch\.optim"),
+        ({"optimizer": {"_target_": "torch.optin.AdamW"}}, r"torch\.optin\.AdamW cannot be imported: No module"),
+        ({"optimizer": {"_target_": "AdamW"}}, r"optimizer: _target_ must be package\.Class, got 'AdamW'"),
+        ({"optimizer": {"_target_": "torch.nn.Linear"}}, r"optimizer: torch\.nn\.Linear is not a Optimizer"),
+        ({"optimizer": {"_target_": "torch.optim.SGD", "momentun": 1}}, r"'momentun'; did you mean momentum"),
+        ({"optimizer": {"_target_": "torch.optim.SGD", "lr": 1}}, r"must not set 'lr'; set trainer\.learning_rate"),
+        ({"optimizer": {"_target_": "torch.optim.SGD", "weight_decay": 1}}, r"'weight_decay'; set trainer\.weight"),
+        ({"optimizer": {"_target_": "torch.optim.Rprop"}}, r"Rprop has no weight decay; set trainer\.weight_decay=0"),
+        ({"scheduler": {"_target_": f"{TORCH}.StepLR"}}, r"needs the argument 'step_size'; add it to trainer"),
+        ({"scheduler": {"_target_": f"{TORCH}.OneCycleLR", "optimizer": 1}}, "must not set 'optimizer'"),
+        ({"scheduler": {"_target_": f"{TORCH}.OneCycleLR", "interval": "week"}}, r"interval must be one of step"),
+        ({"scheduler": {"_target_": f"{TORCH}.OneCycleLR", "frequency": 0}}, r"frequency must be a whole number"),
+        ({"scheduler": {"_target_": f"{TORCH}.OneCycleLR", "monitor": "val_loss"}}, r"no metric; leave out monitor"),
+        ({"scheduler": {"_target_": f"{TORCH}.ReduceLROnPlateau", "interval": "step"}}, r"epochs; leave out interval"),
+        (
+            {"scheduler": {"_target_": f"{TORCH}.SequentialLR", "milestones": [1], "schedulers": [
+                {"_target_": f"{TORCH}.LinearLR", "start_facto": 1}]}},
+            r"trainer\.scheduler\.schedulers\.0: .*LinearLR has no argument 'start_facto'; did you mean start_factor",
+        ),
+        ({"callbacks": {"_target_": "x.Y"}}, r"trainer\.callbacks must be a list of"),
+        ({"callbacks": [{"_target_": "torch.optim.SGD"}]}, r"callbacks\[0\]: torch\.optim\.SGD is not a Callback"),
+        ({"loggers": [{"_target_": "pytorch_lightning.loggers.CSVLoger"}]}, r"did you mean .*\.CSVLogger\?"),
+        ({"profiler": "fast"}, r"trainer\.profiler must be one of simple, advanced, pytorch, got 'fast'"),
+        ({"lightning": ["x"]}, r"trainer\.lightning must be \{flag: value, \.\.\.\}"),
+        ({"lightning": {"detect_anomalies": True}}, r"has no flag 'detect_anomalies'; did you mean detect_anomaly\?"),
+        ({"lightning": {"devices": 2}}, r"must not set devices: set trainer\.mesh"),
+        ({"lightning": {"max_epochs": 2}}, r"must not set max_epochs: set trainer\.epochs"),
+        ({"lightning": {"deterministic": True}}, r"exclude each other; set trainer\.benchmark=false"),
+        ({"matmul_precision": "low"}, r"trainer\.matmul_precision must be one of highest, high, medium"),
+    ],
+    ids=lambda of: "",
+)  # fmt: skip
+def test_a_wrong_spec_is_one_sentence_before_anything_is_read(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Schedule(**options)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"_target_": f"{TORCH}.OneCycleLR", "pct_start": 2.0}, "cannot be made: Expected float between 0 and 1"),
+        ({"_target_": f"{TORCH}.CosineAnnealingLR", "T_max": {"_steps_": 2}}, "_steps_ must be a share of all steps"),
+    ],
+)  # fmt: skip
+def test_what_only_a_library_can_refuse_is_a_sentence_too(spec, sentence):
+    with pytest.raises(InputError, match=rf"trainer\.scheduler: .*{sentence}"):
+        paces(Schedule(scheduler=spec), 10)
