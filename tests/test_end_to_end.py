@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -358,3 +359,17 @@ def test_a_full_disk_while_training(project, small_disk, refuse):
     line = refuse(project, "train", *SPLIT, "model=unet", f"run_dir={small_disk}/run", *QUICK, code=3)
     assert "no space left" in line
     assert str(small_disk) in line
+
+
+def test_the_script_of_the_documents_runs_as_it_stands(project, monkeypatch, succeed):
+    """docs/training.md: ten lines with a stock Trainer; `evaluate` takes what they save. Only the years are others."""
+    document = (ROOT / "docs/training.md").read_text()
+    (script,) = re.findall(r"```python\n(.*?)```", document, re.S)
+    years = "train=(1998, 2013), val=(2014, 2015), test=(2016, 2017)"
+    assert years in script
+    script = script.replace(years, "train=(2010, 2014), val=(2015, 2015), test=(2016, 2017)")
+    assert len([line for line in script.splitlines() if line and "import" not in line]) <= 10
+    monkeypatch.chdir(project)
+    exec(compile(script, "docs/training.md", "exec"), {})
+    assert Corrector.load(project / "corrector.safetensors").provenance["train_years"] == [2010, 2014]
+    succeed(project, "evaluate", *SPLIT, "correctors={script: corrector.safetensors}", "run_dir=runs/script")

@@ -87,8 +87,9 @@ def _imported(option: str, target: str) -> Callable[..., Any]:
     except ValueError:
         raise InputError(f"{option}: _target_ must be package.Class, got {target!r}") from None
     if not callable(found := getattr(module, name, None)):
-        close = difflib.get_close_matches(name, [known for known in dir(module) if known[0] != "_"], n=1)
-        hint = f"; did you mean {module_name}.{close[0]}?" if close else ""
+        public = {known.lower(): known for known in dir(module) if known[0] != "_"}
+        close = difflib.get_close_matches(name.lower(), list(public), n=1)
+        hint = f"; did you mean {module_name}.{public[close[0]]}?" if close else ""
         raise InputError(f"{option}: there is no {target}{hint}")
     return found
 
