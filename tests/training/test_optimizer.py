@@ -79,12 +79,12 @@ def test_documented_schedulers_do_what_their_comments_say():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_documented_commands_are_accepted(command):
-    words = [re.sub("^path=", "data.path=", word) for word in shlex.split(command)[2:]]
+    words = [re.sub("^path=", "data.path=", word) for word in shlex.split(command, comments=True)[2:]]
     assert isinstance(schedule_of(*words), Schedule)
 
 
 def test_documented_commands_are_here():
-    assert len(COMMANDS) == 4
+    assert len(COMMANDS) >= 4
     assert any("trainer.callbacks" in command for command in COMMANDS)
     spec = {"_target_": f"{TORCH}.ConstantLR", "factor": 1.0}
     words = f"+trainer.scheduler={{_target_: {TORCH}.ConstantLR, factor: 1.0}}"
