@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from data_pipeline.checks import one_of, whole
 from data_pipeline.errors import InputError
+from models.spatial.domain import Domain
 from training.targets import find, make
 
 ADAMW = {"_target_": "torch.optim.AdamW"}
@@ -112,7 +113,10 @@ def decays(module: nn.Module, parameter: Tensor, grid: tuple[int, int]) -> bool:
     """Return whether a parameter that `module` itself holds is a matrix or a kernel."""
     if isinstance(module, _NormBase | nn.LayerNorm | nn.GroupNorm | nn.Embedding):
         return False
-    if not isinstance(module, _ConvNd | nn.Linear) and tuple(parameter.shape[-2:]) == tuple(grid):
+    # A layer of a network may lie on a coarser grid than the corrector.
+    own = getattr(module, "out", None)
+    grids = {tuple(grid), tuple(own.shape) if isinstance(own, Domain) else tuple(grid)}
+    if not isinstance(module, _ConvNd | nn.Linear) and tuple(parameter.shape[-2:]) in grids:
         return False
     # Trailing dimensions of size 1 only let a vector be broadcast over cells.
     size = list(parameter.shape)

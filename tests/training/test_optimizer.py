@@ -118,7 +118,7 @@ def test_matrices_and_kernels_decay_and_nothing_else(name):
     for path, parameter in model.named_parameters():
         owner, _, own = path.rpartition(".")
         kind = type(owners[owner]).__name__
-        constant = own in ("bias", "embedding", "gain") or "Norm" in kind or "LocallyConnected" in kind
+        constant = own in ("bias", "embedding", "gain") or "Norm" in kind or kind in ("LocallyConnected", "LatentGate")
         assert float(parameter.detach().min()) == pytest.approx(1.0 if constant else 0.95), (path, kind)
         assert float(parameter.detach().max()) == pytest.approx(1.0 if constant else 0.95), (path, kind)
 
