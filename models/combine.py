@@ -58,8 +58,6 @@ def combined(paths: Sequence[Path]) -> Corrector:
     assert isinstance(committee.model, Committee)
     for own, corrector in zip(committee.model.correctors, correctors, strict=True):
         own.load_state_dict(corrector.state_dict())
-    always = torch.stack([corrector.normalizer.always for corrector in correctors])
-    committee.normalizer.always.copy_(always.amin(0))
     committee.eval()
     _try(committee, paths)
     return committee

@@ -31,6 +31,7 @@ from models.corrector import Corrector
 from models.coupling import check_options
 from models.device import device_of
 from models.gaps import Gaps, gaps_of
+from models.protocol import claims
 from models.spatial.mesh import Mesh, joined
 
 OTHER_FORMATS = (
@@ -128,8 +129,8 @@ def correct(
         )
     opened = mesh.once(lambda: open_forecasts(corrector, source, analysis))
     own = corrector.on(mesh.domain(corrector.grid))
-    always = own.domain.cut(own.normalizer.always).cpu()
-    tiles = Tiles(own.to(device), *opened, mesh, levels, seed, torch.device(device), always, Gaps(corrector.task))
+    always, known = training_cells(own)
+    tiles = Tiles(own.to(device), *opened, mesh, levels, seed, torch.device(device), always, known, Gaps(own.task))
     if not mesh.first:
         return tiles.serve()
     try:
@@ -138,6 +139,19 @@ def correct(
         mesh.broadcast(error)
         raise
     return mesh.broadcast(Done(count, tiles.gaps.sentences()))
+
+
+def training_cells(corrector: Corrector) -> tuple[Tensor, Tensor]:
+    """Return `always` (C, H, W) and `known` (T, H, W) of the normaliser on the own tile, on the CPU.
+
+    Of a committee, 1 is only what all of its correctors say.
+    """
+    parts = [part for part in corrector.modules() if isinstance(part, Corrector)]
+    normalizers = [part.normalizer for part in parts if not claims(part.model).physical] or [corrector.normalizer]
+    return tuple(
+        corrector.domain.cut(torch.stack([getattr(normalizer, name) for normalizer in normalizers]).amin(0)).cpu()
+        for name in ("always", "known")
+    )  # type: ignore[return-value]
 
 
 def open_forecasts(corrector: Corrector, source: Path, analysis: Path | None = None) -> tuple[Fields, Fields]:
@@ -188,7 +202,8 @@ class Tiles:
     seed: int
     device: torch.device
     always: Tensor
-    """That of the normaliser for the own tile, on the CPU."""
+    known: Tensor
+    """Both are those of `training_cells`, for the own tile."""
     gaps: Gaps
     """Of all forecasts so far, on the first rank."""
 
@@ -227,7 +242,7 @@ class Tiles:
                 f"the corrector gives no number at {lost} of {covered.numel()} cells of the forecast of {start} "
                 f"+{int(sample.lead_time)} h, where the input has all members; train it on years with an analysis there"
             )
-        return members.numpy(), gaps_of(sample, raw, self.always, task)
+        return members.numpy(), gaps_of(sample, raw, self.always, self.known, task)
 
     def _read(self, init: int, lead: int) -> tuple[Sample, Tensor]:
         """Read the own tile of a forecast."""

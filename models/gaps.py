@@ -9,11 +9,13 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 
 KINDS = (
-    "lack the value of some member: their members were left as they came",
-    "lack the value of some member, which no training sample does",
+    "lack the value of some member: their members were left as they came; the model read the mean of the training "
+    "years there",
+    "lack the value of some member, which no training sample does; the model read the mean of the training years there",
+    "have no value in any training sample; the correction there is the raw ensemble",
 )
-"""A target that only some members have; any other channel that is missing where the training samples always have it."""
-FURTHER = "the model read the mean of the training years there"
+"""A target that only some members have; any other channel that is missing where the training samples always have it; a
+target of which the model has learnt nothing."""
 
 
 class Gaps:
@@ -34,17 +36,18 @@ class Gaps:
         for kind, cells, forecasts in zip(KINDS, self._cells.tolist(), self._forecasts.tolist(), strict=True):
             for name, c, f in zip(self._names, cells, forecasts, strict=True):
                 if c:
-                    found.append(f"{name}: {c} cells of {f} forecast{'s' * (f > 1)} {kind}; {FURTHER}")
+                    found.append(f"{name}: {c} cells of {f} forecast{'s' * (f > 1)} {kind}")
         return found
 
 
-def gaps_of(sample: Sample, raw: Tensor, always: Tensor, task: Task) -> Tensor:
-    """Return how many cells of one forecast miss values, (kind, C), on the own tile.
+def gaps_of(sample: Sample, raw: Tensor, always: Tensor, known: Tensor, task: Task) -> Tensor:
+    """Return how many cells of one forecast are of each of `KINDS`, (kind, C), on the own tile.
 
-    `raw` (M, T, H, W) are the raw members of the targets, NaN where missing; `always` (C, H, W) is not 0 where all
-    training samples have a value.
+    `raw` (M, T, H, W) are the raw members of the targets, NaN where missing. `always` (C, H, W) and `known` (T, H, W)
+    are those of the normaliser.
     """
     missing, targets = ~sample.mask, list(task.target_channels)
-    partial = torch.zeros_like(missing)
+    partial, unknown = torch.zeros_like(missing), torch.zeros_like(missing)
     partial[targets] = missing[targets] & raw.isfinite().any(0)
-    return torch.stack([partial, missing & ~partial & (always != 0)]).sum((-2, -1))
+    unknown[targets] = ~missing[targets] & (known == 0)
+    return torch.stack([partial, missing & ~partial & (always != 0), unknown]).sum((-2, -1))

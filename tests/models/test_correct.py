@@ -16,6 +16,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.grib import Encoder
 from data_pipeline.task import Task
 from models import correct as verb
+from models.combine import combined
 from models.correct import correct
 from models.corrector import Corrector, needs
 from models.device import device_of
@@ -103,6 +104,24 @@ def test_an_input_that_training_always_had_is_missed_aloud(tmp_path):
     corrector.normalizer.always[1][PATCH] = 0
     assert not correct(corrector, source, tmp_path / "out").notes
     assert np.isfinite(values(tmp_path / "out")[:, 0]).all()
+
+
+def test_a_committee_says_what_none_of_its_correctors_has_seen(tmp_path):
+    """And a network leaves alone what it has seen no value of."""
+    parts = [made(UNET) for _ in range(2)]
+    parts[0].normalizer.always[1, 2, 3] = 0
+    for number, part in enumerate(parts):
+        part.normalizer.known[0, 7, 7 + number] = 0
+        part.provenance["run"] = number
+        part.save(tmp_path / f"{number}")
+    source = forecast(tmp_path / "input", [(STARTS[0], "msl", 3)])
+    notes = correct(combined([tmp_path / "0", tmp_path / "1"]), source, tmp_path / "both").notes
+    assert [note[:24] for note in notes] == ["msl: 5 cells of 1 foreca", "2t: 4 cells of 2 forecas"]
+    assert notes[1].endswith("have no value in any training sample; the correction there is the raw ensemble")
+    alone = correct(Corrector.load(tmp_path / "0"), source, tmp_path / "one").notes
+    assert alone[1].startswith("2t: 2 cells of 2 forecasts have no value in any training sample")
+    raw, found = values(source)[:, 0], values(tmp_path / "one")[:, 0]
+    np.testing.assert_allclose(found[..., 7, 7], raw[..., 7, 7], rtol=0, atol=2**-9)
 
 
 def test_a_target_that_no_member_has_stays_missing(tmp_path):
