@@ -36,7 +36,6 @@ from evaluation.guard import (
     check_emos,
     check_name,
     check_sizes,
-    device_of,
     training_size,
 )
 from evaluation.pictures import Example, Fields
@@ -48,6 +47,7 @@ from evaluation.sizes import Claim, claims_of, ensemble_sizes, judged
 from evaluation.tables import plain_table
 from models.corrector import Corrector
 from models.coupling import LEVELS
+from models.device import device_of
 from models.protocol import claims
 from models.spatial.domain import Domain
 from models.spatial.exchange import assemble

@@ -9,9 +9,6 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import torch
-
-from data_pipeline.checks import one_of
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
@@ -47,17 +44,6 @@ def check_emos(name: str, corrector: Corrector, path: Path) -> None:
             f"correctors.emos: {path} was fitted in no cell (0 of {unfitted['of']} regressions), so that it is the raw "
             "ensemble under another name; train it on more years or with model.seasonal=false, or leave it out"
         )
-
-
-def device_of(option: object, ranks: int) -> torch.device:
-    """Return the device of the option `device`; `auto` takes a GPU where there is one, and one process."""
-    one_of("device", option, ("auto", "cpu", "gpu"))
-    if option == "gpu" and not torch.cuda.is_available():
-        raise InputError("device=gpu, but PyTorch finds no GPU that it can use here; take device=cpu or auto")
-    if option == "gpu" and ranks > 1:
-        raise InputError(f"device=gpu is for one process, and mesh has {ranks}; take mesh=[1,1], or device=cpu")
-    gpu = option == "gpu" or (option == "auto" and ranks == 1 and torch.cuda.is_available())
-    return torch.device("cuda" if gpu else "cpu")
 
 
 def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, years: Collection[int]) -> None:

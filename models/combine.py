@@ -50,10 +50,7 @@ def combined(paths: Sequence[Path]) -> Corrector:
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputError("correctors names a file twice, which would count twice; name each of them once")
     spec = {"_target_": "models.committee.Committee", "specs": [corrector.spec for corrector in correctors]}
-    provenance: dict[str, Any] = {"runs": [corrector.provenance.get("run") for corrector in correctors]}
-    for key in first.provenance.keys() - {"run"}:
-        found = [corrector.provenance.get(key) for corrector in correctors]
-        provenance[key] = found[0] if all(each == found[0] for each in found) else found
+    provenance = _all_of([corrector.provenance for corrector in correctors])
     committee = Corrector(first.task, first.grid, spec, first.static, provenance)
     assert isinstance(committee.model, Committee)
     for own, corrector in zip(committee.model.correctors, correctors, strict=True):
@@ -61,6 +58,17 @@ def combined(paths: Sequence[Path]) -> Corrector:
     committee.eval()
     _try(committee, paths)
     return committee
+
+
+def _all_of(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one provenance of several: what all share, a list of what they do not, and the sum of what is counted."""
+    found: dict[str, Any] = {"runs": [provenance.get("run") for provenance in given]}
+    for key in dict.fromkeys(key for provenance in given for key in provenance if key not in ("run", "unfitted")):
+        values = [provenance.get(key) for provenance in given]
+        found[key] = values[0] if all(value == values[0] for value in values) else values
+    if counts := [provenance["unfitted"] for provenance in given if "unfitted" in provenance]:
+        found["unfitted"] = {name: sum(count[name] for count in counts) for name in ("cells", "of")}
+    return found
 
 
 SAME: dict[str, Callable[[Corrector], Any]] = {

@@ -9,8 +9,9 @@ import torch
 from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.guard import check_comparison, check_corrector, check_name, check_sizes, device_of, training_size
+from evaluation.guard import check_comparison, check_corrector, check_name, check_sizes, training_size
 from models.corrector import Corrector
+from models.device import device_of
 
 GRID = Grid.regular(5, 8)
 TASK = Task("t2m", ["msl", "2t"], ["2t"], [48])

@@ -136,8 +136,11 @@ def test_bounds_must_be_alike(file_of):
 
 
 def test_what_differs_without_harm_is_kept_of_all(file_of):
-    paths = [file_of(f"{run}", run, provenance=YEARS | {"run": run, "data": f"store {run}"}) for run in range(2)]
-    assert combined(paths).provenance == YEARS | {"runs": [0, 1], "data": ["store 0", "store 1"]}
+    def provenance(run):
+        return YEARS | {"run": run, "data": f"store {run}", "unfitted": {"cells": run, "of": 108}}
+
+    found = combined([file_of(f"{run}", run, provenance=provenance(run)) for run in range(1, 3)]).provenance
+    assert found == YEARS | {"runs": [1, 2], "data": ["store 1", "store 2"], "unfitted": {"cells": 3, "of": 216}}
 
 
 def test_the_verb(file_of, tmp_path):
