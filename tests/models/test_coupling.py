@@ -99,6 +99,8 @@ def test_spread_and_score_of_members_of_a_calibrated_forecast(M, levels, spread,
     raw, truth = torch.randn(M, *shape, generator=generator), torch.randn(shape, generator=generator).double()
     normal = Normal(torch.zeros(shape).double(), torch.ones(shape).double())
     members = written_members(normal, batch(raw), TASK, GRID, levels=levels)
+    if levels == "hazen":
+        assert torch.equal(members.members, written_members(normal, batch(raw), TASK, GRID).members)  # the default
     np.testing.assert_allclose(members.std, spread, rtol=6e-4)
 
     x = members.members[:, 0, 0, 0, 0].sort().values.numpy()
