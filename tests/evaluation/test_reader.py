@@ -11,6 +11,7 @@ import sys
 from html.parser import HTMLParser
 from statistics import NormalDist
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -20,7 +21,6 @@ from conf import build
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.task import Task
 from evaluation import evaluate
-from evaluation.maps import BETTER, DIVERGING, SEQUENTIAL
 from evaluation.pictures import draw_pictures
 from evaluation.report import headline
 from evaluation.style import model_colours
@@ -158,6 +158,11 @@ def mapped(ax):
     return found, mesh.get_cmap().name, mesh.get_clim()
 
 
+def ends(colours):
+    """Red, green and blue of the lowest and the highest value."""
+    return [matplotlib.colormaps[colours](end)[:3] for end in (0.0, 1.0)]
+
+
 def close(found, expected):
     """As far as single precision tells values of 280 K apart, on the scale of their errors of about 1 K."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=3e-4 * np.abs(expected).max())
@@ -174,7 +179,7 @@ def test_the_map_of_raw_is_its_plain_crps(numbers, pictures):
     values, colours, limits = mapped(ax)
     expected = numbers.crps["raw"].mean(0)
     close(values, expected)
-    assert colours == SEQUENTIAL
+    assert sum(ends(colours)[1]) < sum(ends(colours)[0]), "dark is much"
     close(limits, np.quantile(expected, [0.01, 0.99]))
     assert bar.get_xlabel() == "CRPS of the raw ensemble (K)"
 
@@ -186,7 +191,9 @@ def test_the_map_of_improvement_is_positive_where_the_fair_crps_is_lower(numbers
     close(values, 100 * (1 - net / raw))
     clear = abs(net - raw) > 1e-3
     assert ((values > 0) == (net < raw))[clear].all()
-    assert colours == BETTER
+    (worse, _, _), (better, green, _) = ends(colours)
+    assert better < green, "green is better"
+    assert better < worse, "brown is worse"
     end = np.quantile(abs(100 * (1 - net / raw)), 0.98)
     close(limits, np.array([-end, end]))
     assert bar.get_xlabel() == "net: fair CRPS below raw (%)"
@@ -200,7 +207,9 @@ def test_the_maps_of_bias_share_a_scale(numbers, pictures):
     for ax, field in zip(axes, expected.values(), strict=True):
         values, colours, limits = mapped(ax)
         close(values, field)
-        assert colours == DIVERGING
+        (_, _, blue), (red, _, rest) = ends(colours)
+        assert red > rest, "red is too high"
+        assert blue > rest
         close(limits, np.array([-end, end]))
     assert bar.get_xlabel() == "mean forecast − analysis (K)"
 

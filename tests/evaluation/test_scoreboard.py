@@ -1,6 +1,7 @@
 """scores.json: its contract, and its numbers by another way."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -225,3 +226,31 @@ def test_lead_times_of_a_start_are_resampled_together(simulation, scores):
     starts = tally[0::2] + tally[1::2]
     expected = BlockBootstrap(STARTS).interval(np.asarray, starts)
     assert scores["models"]["net"]["ci95"]["crps"] == pytest.approx(list(expected))
+
+
+def test_a_fair_crps_is_compared_only_where_it_is_valid(simulation):
+    """Nine members on the truth and one far away have a fair CRPS of zero, and a plain one that tells."""
+    board, models = simulation.board, simulation.models
+    truth = simulation.truth
+    cheat = Ensemble(torch.stack([*[truth] * 9, truth + 300]))
+    rows, leads = np.arange(len(truth)), np.tile([0, 1], len(truth) // 2)
+    tally = Tally("members", len(truth), 2, 1, simulation.regions, 11)
+    tally.add(rows, leads, cheat, truth, torch.zeros_like(truth))
+    board = replace(board, tallies={**board.tallies, "members": tally})
+    found, claimed = (replace(board, independent=names).scores(0) for names in (["raw"], ["raw", "members"]))
+    cheating = found["models"]["members"]
+    assert cheating["crps_fair"] == pytest.approx(0, abs=1e-9)
+    assert cheating["crps_fair_valid"] is False
+    fair = ("skill_vs_raw_fair", "skill_vs_emos_fair", "skill_vs_climatology_fair", "captured_fair")
+    assert [cheating[key] for key in fair] == [cheating["ci95"][key] for key in fair] == [None] * 4
+    plain = float(np.average(cheat.crps(truth).numpy()[:, 0].mean(0), weights=simulation.regions["global"]))
+    assert cheating["crps"] == pytest.approx(plain)
+    assert found["warnings"] == []
+    assert claimed["models"]["members"]["skill_vs_raw_fair"] == pytest.approx(1)
+    assert claimed["warnings"][0].startswith("leak? members captures")
+    for name in ("raw", "net"):
+        assert found["models"][name]["crps_fair_valid"] is True
+        law = models[name].crps(truth, fair=True).numpy()[:, 0].mean(0)
+        assert found["models"][name]["crps_fair"] == pytest.approx(
+            np.average(law, weights=simulation.regions["global"])
+        )
