@@ -150,7 +150,8 @@ def trainer_options(mesh: Mesh, schedule: Schedule) -> dict[str, Any]:
 def shard(model: nn.Module, device: str, ranks: int) -> None:
     """Let each rank keep a part of every weight of `model`; what is used together is put together when it is used."""
     everyone = init_device_mesh(device, (ranks,))
-    for module in model.modules():
+    # Inner lists come first: a block whose parts are already sharded keeps only the rest of its weights.
+    for module in reversed([*model.modules()]):
         if isinstance(module, nn.ModuleList):
             for block in module:
                 if any(True for _ in block.parameters()):

@@ -11,8 +11,11 @@ from ranks import together
 from training_parts import GRID, SPECS, TASK, Tile, module
 
 from data_pipeline.errors import InputError
+from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
+from data_pipeline.task import Task
 from models.corrector import Corrector, needs
+from models.deep_weather import DeepWeather
 from models.spatial.mesh import Mesh, arranged
 from training import checkpoints
 from training.data import cached
@@ -20,6 +23,7 @@ from training.descent import descend, score
 from training.fit import fitted
 from training.module import CorrectionModule
 from training.schedule import Schedule
+from training.strategy import shard, whole
 
 MESHES = [(1, 2, 1), (1, 3, 1), (1, 4, 1), (1, 1, 2), (1, 2, 2), (2, 1, 1), (3, 1, 1), (2, 2, 1), (2, 1, 2)]
 OF_ALL_MODELS = [(1, 2, 2), (3, 1, 1), (2, 2, 1), (2, 1, 2)]
@@ -317,3 +321,18 @@ def test_ranks_take_samples_from_each_others_caches(toy, tmp_path):
     )
     assert alone_read >= 6 * 40
     assert together_read < alone_read / 2
+
+
+def kept_in_parts(rank):
+    """Whether a network with lists of layers within the blocks of a list is the same whole after it was shared."""
+    torch.manual_seed(0)
+    task = Task("toy", ["2t", "msl"], ["2t"], [24])
+    model = DeepWeather(task, Grid.regular(9, 12), bias_width=1, bias_depth=0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    shard(model, "cpu", 2)
+    after = whole(model.state_dict())
+    return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_blocks_that_hold_lists_of_layers_are_kept_in_parts():
+    assert together(2, kept_in_parts) == [True, True]
