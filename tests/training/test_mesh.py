@@ -23,7 +23,8 @@ from training.descent import descend, score
 from training.fit import fitted
 from training.module import CorrectionModule
 from training.schedule import Schedule
-from training.strategy import shard, whole
+from training.strategy import shard
+from training.strategy import whole as put_together
 
 MESHES = [(1, 2, 1), (1, 3, 1), (1, 4, 1), (1, 1, 2), (1, 2, 2), (2, 1, 1), (3, 1, 1), (2, 2, 1), (2, 1, 2)]
 OF_ALL_MODELS = [(1, 2, 2), (3, 1, 1), (2, 2, 1), (2, 1, 2)]
@@ -330,7 +331,7 @@ def kept_in_parts(rank):
     model = DeepWeather(task, Grid.regular(9, 12), bias_width=1, bias_depth=0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     shard(model, "cpu", 2)
-    after = whole(model.state_dict())
+    after = put_together(model.state_dict())
     return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
