@@ -177,6 +177,24 @@ def test_the_trainer_is_told_whether_to_try_algorithms(benchmark, tmp_path, monk
     assert torch.backends.cudnn.benchmark == benchmark
 
 
+def test_the_last_validation_runs_where_it_is_asked_to(toy):
+    """On `meta`, whose tensors have no values: network, batches and sums must all be there."""
+    net, train, val = module(toy, Mesh.alone(), torch.float32, MLP)
+    seen = []
+
+    class Noting:
+        ranks = 1
+
+        def sum(self, x):
+            seen.append(x.device.type)
+            return torch.tensor([3.0, 2.0])
+
+    with cached(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+        net.mesh = Noting()
+        assert score(net.eval(), data.val_batches, "meta") == 1.5
+    assert seen == ["meta"]
+
+
 # A stock Trainer.
 
 

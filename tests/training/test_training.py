@@ -341,6 +341,30 @@ def test_the_table_shows_the_rate_and_a_plateau_lowers_it(toy, tmp_path):
     assert rows[-1][4] < 0.3
 
 
+def test_a_plateau_that_ends_with_an_epoch_is_in_its_checkpoint(toy, tmp_path, monkeypatch):
+    """By a run that dies in the first step of each epoch and goes on from the end of the one before."""
+    val = toy(TASK, GRID, 8, seed=5)
+    options = {"epochs": 7, "scheduler": PLATEAU, "patience": 7}
+
+    def fast():
+        net, train = module(toy, **options)
+        net.schedule = replace(net.schedule, learning_rate=0.3)
+        return net, train
+
+    ours, train = fast()
+    run(ours, train, val, tmp_path / "whole")
+    rates = [row.split(",")[4] for row in (tmp_path / "whole/metrics.csv").read_text().splitlines()[1:]]
+    assert len(set(rates)) > 2
+    for epoch in range(1, 7):
+        with monkeypatch.context() as patch:
+            patch.setattr(CorrectionModule, "training_step", kill_at(4 * epoch, pull))
+            with pytest.raises(PulledError):
+                run(fast()[0], train, val, tmp_path / "parts")
+    again, _ = fast()
+    run(again, train, val, tmp_path / "parts")
+    assert_same_run(again, ours, tmp_path)
+
+
 @pytest.mark.parametrize("clip", [1e-6, None])
 def test_gradients_are_clipped_or_not(toy, tmp_path, monkeypatch, clip):
     norms, original = [], torch.optim.AdamW.step

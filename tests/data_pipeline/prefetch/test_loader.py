@@ -231,3 +231,19 @@ def test_many_threads_and_much_haste_change_nothing(numbered):
         assert sum(data.reads.values()) == 80 + 3 * 120
     finally:
         sys.setswitchinterval(before)
+
+
+def test_batches_for_a_gpu_lie_in_pinned_memory(numbered, monkeypatch):
+    pinned = []
+
+    def pin_memory(tensor):
+        pinned.append(tensor)
+        return tensor.clone()
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    for pin in (False, True):
+        with loader(numbered(10, cells=3), Stream(10, 4), staging=10_000) as batches:
+            batches.pin = pin
+            assert sum(len(batch.target) for batch in batches) == 10
+        assert bool(pinned) == pin
+    assert len(pinned) == 6 * len(batches)
