@@ -49,19 +49,20 @@ class WindowAttention(nn.Module):
             moved, (_intervals(domain.row_cuts), tuple((a - start, b - start) for a, b in pairwise(domain.column_cuts)))
         )
         i, j = divmod(domain.rank, domain.tiles[1])
-        # Numbers, not buffers: those of one rank would be taken for those of all.
-        self._rows = rows[i], rows[i + 1], 0, H
-        self._columns = columns[j], columns[j + 1], *((start, start + W) if around else (0, W))
+        # The part of the own windows that lies on the grid.
+        self._rows = _inside(rows[i], rows[i + 1], 0, H)
+        self._columns = _inside(columns[j], columns[j + 1], *((start, start + W) if around else (0, W)))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to the same shape."""
         x = self._there(x)
-        rows, columns = (_inside(*part, x.device) for part in (self._rows, self._columns))
-        seen = self._cells((rows[:, None] & columns)[None, None])[..., 0].repeat(x.shape[0], 1)
+        inside = x.new_zeros(1, 1, *x.shape[-2:], dtype=torch.bool)
+        inside[..., self._rows, self._columns] = True
+        seen = self._cells(inside)[..., 0].repeat(x.shape[0], 1)
         q, k, v = self.mix(self._cells(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         y = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, None, None, :])
         y = self._field(self.last(y.transpose(1, 2).flatten(2)), x.shape)
-        return self._back(y[..., rows, :][..., columns])
+        return self._back(y[..., self._rows, self._columns].contiguous())
 
     def _cells(self, x: Tensor) -> Tensor:
         """(B, C, n size, m size) to (B n m, size size, C)."""
@@ -75,10 +76,9 @@ class WindowAttention(nn.Module):
         return x.permute(0, 5, 1, 3, 2, 4).reshape(B, C, h, w)
 
 
-def _inside(first: int, last: int, low: int, high: int, device: torch.device) -> Tensor:
-    """Return which points from `first` up to `last` lie between `low` and `high`."""
-    point = torch.arange(first, last, device=device)
-    return (point >= low) & (point < high)
+def _inside(first: int, last: int, low: int, high: int) -> slice:
+    """Return which points from `first` up to `last`, counted from `first`, lie between `low` and `high`."""
+    return slice(max(low - first, 0), min(high, last) - first)
 
 
 def _edges(cuts: Cuts, size: int, offset: int, around: bool) -> tuple[int, ...]:

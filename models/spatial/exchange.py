@@ -202,9 +202,10 @@ def _cells(field: Tensor) -> Tensor:
 
 def at_work(x: Tensor) -> Tensor:
     """Return `x` in the type that autocast computes with, if it is on: what is computed with is what travels."""
-    if not torch.is_autocast_enabled(x.device.type) or x.dtype is torch.float64:
+    kind = x.device.type
+    if x.dtype is torch.float64 or not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         return x
-    return x.to(torch.get_autocast_dtype(x.device.type))
+    return x.to(torch.get_autocast_dtype(kind))
 
 
 def allsum(x: Tensor, domain: Domain) -> Tensor:

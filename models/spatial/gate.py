@@ -40,29 +40,33 @@ class SphereGate(nn.Module):
     It is made of real spherical harmonics up to `degree`, (degree + 1)² numbers for each expert.
     """
 
+    _legendre: Tensor
+    _waves: Tensor
+    _place: Tensor
+
     def __init__(self, grid: Grid | Domain, outputs: int, experts: int, degree: int) -> None:
         super().__init__()
         whole("model.degree", degree, 0)
         self.out, terms = Domain.of(grid), (degree + 1) ** 2
         # In every place the squares of all harmonics add up to their number: the field varies as a latent gate does.
         self.weight = nn.Parameter(torch.randn(experts, terms) * (experts / outputs / terms) ** 0.5)
-        rows, columns = self.out.tile
-        latitude = np.radians(self.out.grid.latitudes[rows])
-        longitude = np.radians(np.array(self.out.grid.longitudes[columns]))
+        latitude = np.radians(self.out.grid.latitudes)
+        longitude = np.radians(np.array(self.out.grid.longitudes))
         order = np.arange(-degree, degree + 1)
         # Y_lm = P_lm cos(mλ), and P_l|m| sin(|m|λ) for m < 0, with mean square 1 and the usual factor (-1)^m.
         scale = (-1.0) ** order * np.where(order == 0, np.sqrt(2), 2)
         functions = legendre(degree, np.sin(latitude), np.cos(latitude) ** 2).transpose(2, 0, 1)
         table = functions[:, np.abs(order)] * scale[:, None]
         waves = np.where(order[:, None] < 0, np.sin(-order[:, None] * longitude), np.cos(order[:, None] * longitude))
-        # Not buffers: those of one rank would be taken for those of all.
-        self._legendre, self._waves = torch.from_numpy(table), torch.from_numpy(waves)
         exists = np.abs(order) <= np.arange(degree + 1)[:, None]
-        self._place = torch.from_numpy(np.flatnonzero(exists))
+        # They move with the module and are not saved. Every rank has those of the whole globe.
+        for name, values in (("_legendre", table), ("_waves", waves), ("_place", np.flatnonzero(exists))):
+            self.register_buffer(name, torch.from_numpy(values), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Any input to (1, E, H, W)."""
-        weight = self.weight
-        table = weight.new_zeros(len(weight), self._legendre.shape[0] * self._legendre.shape[1])
-        table = table.index_copy(1, self._place.to(weight.device), weight).view(len(weight), *self._legendre.shape[:2])
-        return torch.einsum("elm,lmh,mw->ehw", table, self._legendre.to(weight), self._waves.to(weight))[None]
+        weight, (rows, columns) = self.weight, self.out.tile
+        legendre, waves = self._legendre[..., rows].to(weight), self._waves[:, columns].to(weight)
+        table = weight.new_zeros(len(weight), legendre.shape[0] * legendre.shape[1])
+        table = table.index_copy(1, self._place, weight).view(len(weight), *legendre.shape[:2])
+        return torch.einsum("elm,lmh,mw->ehw", table, legendre, waves)[None]

@@ -123,9 +123,10 @@ class _Normalized(torch.autograd.Function):
         near, left, squares = (t.double() for t in (pivot[..., 0, 0], rest.sum((2, 3)), rest.square().sum((2, 3))))
 
         sums = _pool(near * cells + left, groups, across_samples)
-        own = sums.new_tensor([cells * x.shape[0] * x.shape[1] / groups] if count is None else [])
+        # Filled, not copied from the host, for which a GPU would have to wait.
+        own = sums.new_full((int(count is None),), cells * x.shape[0] * x.shape[1] / groups)
         total = sum_over(group, torch.cat([sums.flatten(), own]))
-        counted = total[-1] if count is None else sums.new_tensor(count)
+        counted = total[-1] if count is None else sums.new_full((), count)
         mean = total[: sums.numel()].view_as(sums) / counted
         away = _spread(mean, x) - near
         departures = _pool(squares - 2 * away * left + cells * away.square(), groups, across_samples)

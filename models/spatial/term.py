@@ -22,9 +22,10 @@ class Termed(nn.Module):
 
 def terms(model: nn.Module) -> Tensor:
     """Return the terms of all layers in `model`; to be asked after each forward pass in training."""
-    total = torch.zeros(())
+    found = []
     for layer in model.modules():
         if isinstance(layer, Termed) and layer.term is not None:
+            found.append(layer.term)
             # A layer keeps nothing of a step that is over: it could not be copied.
-            total, layer.term = total.to(layer.term) + layer.term, None
-    return total
+            layer.term = None
+    return torch.stack(found).sum() if found else torch.zeros(())
