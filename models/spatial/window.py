@@ -115,4 +115,6 @@ def _rows_beyond(x: Tensor, grid: Grid, end: int, width: int) -> Tensor:
         if end == 0
         else x[..., x.shape[-2] - mirror - width : x.shape[-2] - mirror, :]
     )
-    return rows.flip(-2).roll(x.shape[-1] // 2, -1)
+    # Not `roll`: in compiled code PyTorch 2.13 expects another layout of its result than the kernel gives.
+    turn, rows = x.shape[-1] // 2, rows.flip(-2)
+    return torch.cat([rows[..., x.shape[-1] - turn :], rows[..., : x.shape[-1] - turn]], dim=-1)
