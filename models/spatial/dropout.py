@@ -21,8 +21,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from models.spatial.domain import Domain
 
-GOLDEN, PLACE = 0x9E3779B97F4A7C15 - (1 << 64), 0xD1B54A32D192ED03 - (1 << 64)
-"""Odd steps from one layer to the next and from one row to the next, as signed numbers."""
+GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+"""The odd step of SplitMix64, from one layer to the next, as a signed number."""
 MIX = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
 """Factors of SplitMix64."""
 ROUNDS = (0x21F0AAAD, 15), (0x735A2D97, 16)
@@ -88,7 +88,7 @@ class Dropout(nn.Module):
         keys, C = _keys(x), x.shape[1]
         if self.channels:
             channel = torch.arange(C, device=x.device)
-            values = (mixed(keys[:, None] + channel * PLACE) >> 48)[..., None, None]
+            values = (mixed(keys[:, None] + mixed(channel)) >> 48)[..., None, None]
         else:
             values = self._values(keys, C)
         kept, members = (values >= self._dropped - LEVELS // 2)[:, None], x.unflatten(0, (len(keys), -1))
@@ -108,9 +108,9 @@ class Dropout(nn.Module):
         row = torch.arange(rows.start, rows.stop, device=keys.device)
         channel = torch.arange(C, device=keys.device)
         column = torch.arange(first, last, device=keys.device)
-        places = (channel[:, None] * self.out.shape[0] + row) * PLACE
-        own = mixed(keys[:, None, None] + places)[..., None]
-        words = own.to(torch.int32) + mixed(column * PLACE).to(torch.int32)
+        place = channel[:, None] * self.out.shape[0] + row
+        own = mixed(keys[:, None, None] + mixed(place))[..., None]
+        words = own.to(torch.int32) + mixed(column).to(torch.int32)
         factor = (own >> 32).to(torch.int32) | 1
         for multiplier, shift in ROUNDS:
             # Added, not xored: a shift of signed numbers repeats the sign, which would cancel.

@@ -84,7 +84,7 @@ def test_every_network_is_compiled_whole(name, toy):
     torch._dynamo.reset()
     compiled = torch.compile(model.forward, fullgraph=True, backend="eager")
     data = toy(task, GRID, 4, 3)
-    for count in (4, 3) if name in ("unet", "mlp", "transformer") else (4,):
+    for count in (4, 3) if name in ("unet", "mlp") else (4,):
         sample = cast(next(iter(batches(data, count))), torch.float64)
         sample = sample._replace(ensemble=(sample.ensemble - 280) / 10, target=(sample.target - 280) / 10)
         before = copy.deepcopy(model.state_dict())
@@ -92,7 +92,8 @@ def test_every_network_is_compiled_whole(name, toy):
         model.load_state_dict(before)
         for ours, theirs in zip(passes(model, compiled, sample), expected, strict=True):
             assert torch.equal(ours.isnan(), theirs.isnan()), "climatology is not fitted"
-            assert float((ours - theirs).nan_to_num().abs().max()) <= 1e-11 * max(float(theirs.abs().max()), 1e-3)
+            ours, theirs = ours.nan_to_num(), theirs.nan_to_num()
+            assert float((ours - theirs).abs().max()) <= 1e-11 * max(float(theirs.abs().max()), 1e-3)
 
 
 def test_no_compiler_is_one_sentence(monkeypatch):

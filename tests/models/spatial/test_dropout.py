@@ -30,7 +30,7 @@ def test_the_share_is_dropped_and_the_rest_scaled(channels):
     x = torch.ones(64, 50, *GRID.shape)
     kept, again = dropped(Dropout(GRID, 0.3, channels), list(range(64)), x)
     assert kept.unique().tolist() == [0, pytest.approx(1 / 0.7, rel=2e-5)]
-    assert kept.mean() == pytest.approx(1, abs=0.03)
+    assert kept.mean() == pytest.approx(1, abs=4 * (0.3 / 0.7 / (64 * 50)) ** 0.5)
     assert (kept != again).any(), "two turns, two masks"
     per_channel = kept.flatten(2)
     assert ((per_channel == per_channel[..., :1]).all() == channels).item()
@@ -107,8 +107,8 @@ def splitmix(state):
 
 def number_by_hand(key, channel, row, column):
     """One number of a mask, from whole numbers of any length."""
-    own = splitmix((key + (channel * 45 + row) * 0xD1B54A32D192ED03) % 2**64)
-    word = wrapped(own + splitmix(column // 2 * 0xD1B54A32D192ED03 % 2**64), 32)
+    own = splitmix((key + splitmix(channel * 45 + row)) % 2**64)
+    word = wrapped(own + splitmix(column // 2), 32)
     for factor, shift in ((0x21F0AAAD, 15), (0x735A2D97, 16)):
         word = wrapped(word * factor, 32)
         word = wrapped(word + (word >> shift), 32)
