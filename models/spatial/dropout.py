@@ -88,17 +88,17 @@ class Dropout(nn.Module):
         keys, C = _keys(x), x.shape[1]
         if self.channels:
             channel = torch.arange(C, device=x.device)
-            values = (mixed(keys[:, None] + mixed(channel)) >> 48)[..., None, None]
+            values = (mixed(keys[:, None] + mixed(channel)) >> 32)[..., None, None]
         else:
             values = self._values(keys, C)
-        kept, members = (values >= self._dropped - LEVELS // 2)[:, None], x.unflatten(0, (len(keys), -1))
+        kept, members = (values >= (self._dropped - LEVELS // 2) << 16)[:, None], x.unflatten(0, (len(keys), -1))
         stretch = LEVELS / (LEVELS - self._dropped)
         if self.channels:
             return (members * (kept.to(x) * stretch)).flatten(0, 1)
         return torch.where(kept, members * stretch, 0).flatten(0, 1)
 
     def _values(self, keys: Tensor, C: int) -> Tensor:
-        """Return for each cell of the own tile a number that is uniform among those of 16 bits, (B, C, H, W).
+        """Return for each cell of the own tile a number of 32 bits, (B, C, H, W); its first 16 bits are random.
 
         Each row of each channel has 64 bits, half of which are added to those of the column and half of which
         multiply. A word of 32 bits makes the numbers of two neighbouring columns: half of the work.
@@ -118,7 +118,8 @@ class Dropout(nn.Module):
             words = words.add_(words >> shift)
             words = words.mul_(factor)
             words = words.add_(words >> 16)
-        values = words.view(torch.int16)
+        # Not a view of 16 bits: code that PyTorch 2.13 compiles for it crashes on a CPU.
+        values = torch.stack([words << 16, words], dim=-1).flatten(-2)
         return values[..., columns.start - 2 * first : columns.stop - 2 * first]
 
 

@@ -122,7 +122,7 @@ def test_the_numbers_are_those_of_whole_numbers_that_wrap_around():
     keys = [5, -(2**61) + 7]
     found = Dropout(GRID, 0.5)._values(torch.tensor(keys), 3)
     for b, channel, row, column in [(0, 0, 0, 0), (0, 0, 0, 1), (0, 2, 44, 15), (1, 1, 17, 6), (1, 2, 3, 9)]:
-        assert int(found[b, channel, row, column]) == number_by_hand(keys[b] % 2**64, channel, row, column)
+        assert int(found[b, channel, row, column]) >> 16 == number_by_hand(keys[b] % 2**64, channel, row, column)
     assert [int(x) % 2**64 for x in mixed(torch.tensor(keys))] == [splitmix(key % 2**64) for key in keys]
 
 
@@ -134,7 +134,7 @@ def numbers():
     with drawn_for(batch([0, 86_400, 7 * 86_400, 365 * 86_400])):
         for _ in range(4):
             found.append(layer._values(dropout._keys(torch.empty(4)), 32))
-    return torch.stack(found).int() + 32768
+    return (torch.stack(found) >> 16) + 32768
 
 
 NEIGHBOURS = {"layers": 0, "forecasts": 1, "channels": 2, "rows": 3, "columns": 4}
