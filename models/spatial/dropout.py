@@ -9,7 +9,7 @@ nothing but integer arithmetic, and a GPU never waits for the host (docs/decisio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
@@ -98,29 +98,40 @@ class Dropout(nn.Module):
         return torch.where(kept, members * stretch, 0).flatten(0, 1)
 
     def _values(self, keys: Tensor, C: int) -> Tensor:
-        """Return for each cell of the own tile a number of 32 bits, (B, C, H, W); its first 16 bits are random.
+        """Return for each cell of the own tile a number of 32 bits, (B, C, H, W); its first 16 bits are random."""
+        (rows, columns), H = self.out.tile, self.out.shape[0]
+        return _numbers(keys, C, H, [rows.start, rows.stop, columns.start, columns.stop])
 
-        Each row of each channel has 64 bits, half of which are added to those of the column and half of which
-        multiply. A word of 32 bits makes the numbers of two neighbouring columns: half of the work.
-        """
-        rows, columns = self.out.tile
-        first, last = columns.start // 2, -(-columns.stop // 2)
-        row = torch.arange(rows.start, rows.stop, device=keys.device)
-        channel = torch.arange(C, device=keys.device)
-        column = torch.arange(first, last, device=keys.device)
-        place = channel[:, None] * self.out.shape[0] + row
-        own = mixed(keys[:, None, None] + mixed(place))[..., None]
-        words = own.to(torch.int32) + mixed(column).to(torch.int32)
-        factor = (own >> 32).to(torch.int32) | 1
-        for multiplier, shift in ROUNDS:
-            # Added, not xored: a shift of signed numbers repeats the sign, which would cancel.
-            words = words.mul_(multiplier)
-            words = words.add_(words >> shift)
-            words = words.mul_(factor)
-            words = words.add_(words >> 16)
-        # Not a view of 16 bits: code that PyTorch 2.13 compiles for it crashes on a CPU.
-        values = torch.stack([words << 16, words], dim=-1).flatten(-2)
-        return values[..., columns.start - 2 * first : columns.stop - 2 * first]
+
+# An operator, which compilers pass by: code that PyTorch 2.13 compiles of it for CPUs crashes.
+@torch.library.custom_op("deepweather::mask_numbers", mutates_args=())
+def _numbers(keys: Tensor, C: int, H: int, tile: Sequence[int]) -> Tensor:
+    """Return the numbers (B, C, h, w) of a tile, given as its first and last row and column, of a globe of H rows.
+
+    Each row of each channel has 64 bits, half of which are added to those of the column and half of which multiply.
+    A word of 32 bits makes the numbers of two neighbouring columns: half of the work.
+    """
+    top, bottom, left, right = tile
+    first, last = left // 2, -(-right // 2)
+    row, column = torch.arange(top, bottom, device=keys.device), torch.arange(first, last, device=keys.device)
+    place = torch.arange(C, device=keys.device)[:, None] * H + row
+    own = mixed(keys[:, None, None] + mixed(place))[..., None]
+    words = own.to(torch.int32) + mixed(column).to(torch.int32)
+    factor = (own >> 32).to(torch.int32) | 1
+    for multiplier, shift in ROUNDS:
+        # Added, not xored: a shift of signed numbers repeats the sign, which would cancel.
+        words = words.mul_(multiplier)
+        words = words.add_(words >> shift)
+        words = words.mul_(factor)
+        words = words.add_(words >> 16)
+    numbers = torch.stack([words << 16, words], dim=-1).flatten(-2)
+    return numbers[..., left - 2 * first : right - 2 * first].contiguous()
+
+
+@_numbers.register_fake
+def _(keys: Tensor, C: int, H: int, tile: Sequence[int]) -> Tensor:
+    top, bottom, left, right = tile
+    return keys.new_empty((len(keys), C, bottom - top, right - left), dtype=torch.int32)
 
 
 def _keys(x: Tensor) -> Tensor:
