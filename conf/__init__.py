@@ -112,6 +112,11 @@ def explain(error: BaseException) -> InputError | None:
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return InputError(f"there is no {group} {name}; choose one of {', '.join(error.options)}")
+    if isinstance(error, ValueError) and str(error).startswith("Config group override must be a string or a list"):
+        return InputError(
+            "a group of options (data, task, model, loss, trainer, experiment, ...) was set to null or to a number; "
+            "give the name of one of its files, or leave the group out"
+        )
     if isinstance(error, HydraException):
         # A constructor that was given an argument it does not have, or none that it needs.
         return InputError(str(chain[-1] if isinstance(chain[-1], TypeError) else error).split("\nfull_key")[0])

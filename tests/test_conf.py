@@ -153,6 +153,10 @@ def test_only_faults_of_the_user_are_explained_away():
             ["train", "model=unett"],
             f"error: there is no model unett; choose one of {choices('model')[0]}, ",
         ),
+        (
+            ["train", "experiment=null"],
+            "error: a group of options (data, task, model, ",
+        ),
         (["train", "experiment=ens10"], "error: there is no experiment ens10; choose one of deep_weather_t850, "),
         (["train", "trainer/rate=cosine"], "error: there is no option trainer/rate; did you mean trainer?"),
         (["train", "trainer.rate.rising=0.1"], "error: there is no option trainer.rate"),

@@ -218,7 +218,7 @@ def test_counts_its_parameters():
     def trunk(inputs, w):
         return block(inputs, w) + block(w, 2 * w) + block(2 * w, 4 * w) + block(6 * w, 2 * w) + block(3 * w, w)
 
-    seen = 2 * 3 + len(TASK.static_names) + 2 + 2
+    seen = 2 * 3 + len(TASK.static_names) + 2 + 2 + 1  # the last says where there is sea
     body, attention = trunk(3 + 8, 4) + trunk(seen, 8), sum(map(attending, (4, 8, 16)))
     assert count() == body + attention + (4 * 4 + 1) * 2
     assert count(head="members") == body + attention + (4 + 1)
