@@ -37,6 +37,8 @@ FITS: dict[str, tuple[dict, int]] = {
     "normaliser": ({"_target_": "models.ens10.ENS10UNet"}, 10),
     "error climate": (NETWORK, 2),
     "EMOS": ({"_target_": "models.emos.EMOS"}, 2),
+    "shared EMOS": ({"_target_": "models.emos.EMOS", "shared": True}, 2),
+    "partly shared": ({"_target_": "models.emos.EMOS", "shared": "partly"}, 2),
     "EMOS start": (NETWORK | {"start": {}}, 2),
     "climatology": ({"_target_": "models.climatology.Climatology"}, 2),
     "boosted EMOS": ({"_target_": "models.boosting.BoostedEMOS", "steps": 2, "folds": 2}, 2),

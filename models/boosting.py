@@ -25,7 +25,7 @@ from data_pipeline.fields import ALL
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.cases import Passes, Report, covers_year, gather, lead_index, not_seasonal
+from models.cases import Passes, Report, covers_year, gather, lead_index, not_seasonal, sharing_cells, sharing_note
 from models.distribution import FAMILIES, LocationScale
 from models.features import SMALLEST_SPREAD, spread
 from models.regression import EXACT, Regression, cell_blocks
@@ -346,10 +346,10 @@ class BoostedEMOS(nn.Module):
     def fit(self, batches: Iterable[Sample]) -> None:
         """Fit all cells to the training samples, some rows at a time, so that their cases fit into memory.
 
-        The rows are gone through twice: the number of steps is one for all cells. With shared coefficients all cases, 8
-        bytes for each input and cell, are in memory at once, and more while they are fitted. Where the cases of a lead
-        time do not cover the year the season is no predictor. `report` says so, and how many cells could not be fitted;
-        raises `TooFewCasesError` where none could.
+        The rows are gone through twice: the number of steps is one for all cells. Coefficients that all cells share are
+        fitted to the cells of `sharing_cells`. Where the cases of a lead time do not cover the year the season is no
+        predictor. `report` says both, and how many cells could not be fitted; raises `TooFewCasesError` where none
+        could.
         """
         passes, leads, T = Passes.of(batches), self._task.lead_times, len(self._targets)
         passes.check_leads(self._task)
@@ -377,7 +377,8 @@ class BoostedEMOS(nn.Module):
             known[lead, t, part.rows] = part.known.view(known[lead, t, part.rows].shape)
         if not self.shared:
             found, known = assemble(found, self._domain), assemble(known, self._domain)
-        self.report = Report([note for note in [not_seasonal(self._task, covered)] if note])
+        sharing = sharing_note(self._sharing(passes), self._domain.grid.shape)
+        self.report = Report([note for note in [sharing, not_seasonal(self._task, covered)] if note])
         for lead, hours in enumerate(leads):
             for t in range(T):
                 self.report.count(~found[lead, 0, t].isnan(), known[lead, t] > 0, hours, "boosted EMOS", 8)
@@ -385,13 +386,16 @@ class BoostedEMOS(nn.Module):
 
     def _parts(self, passes: Passes, rows_at_once: Iterable[slice], covered: Sequence[bool]) -> Iterator[_Part]:
         """Read the cases of some rows after the others; yield them for each lead time and target."""
-        static = torch.empty(0)
+        static, cells = torch.empty(0), self._sharing(passes)
 
         def case(sample: Sample) -> tuple[Tensor, ...]:
             nonlocal static
             static = sample.static[0]
-            truth = sample.target.masked_fill(~sample.mask[:, self._targets], torch.nan)
-            return sample.init_time, season(sample.init_time, sample.lead_time), self._maps(sample), truth
+            maps, truth = self._maps(sample), sample.target.masked_fill(~sample.mask[:, self._targets], torch.nan)
+            if cells is not None:
+                # All cells in one regression: every rank has to see them.
+                maps, truth = (assemble(values, self._domain).flatten(-2)[..., cells] for values in (maps, truth))
+            return sample.init_time, season(sample.init_time, sample.lead_time), maps, truth
 
         for rows in rows_at_once:
             for lead, (time, *fields) in enumerate(gather(passes, self._task, case, rows)):
@@ -399,15 +403,17 @@ class BoostedEMOS(nn.Module):
                 # A predictor that never varies gets no coefficient.
                 when = when * covered[lead]
                 here, area = static, self._area.view(self._domain.shape)
-                if self.shared:
-                    # All cells in one regression: every rank has to see them.
-                    maps, truth, here = (assemble(values, self._domain) for values in (maps, truth, static))
+                if cells is not None:
+                    here = assemble(static, self._domain).flatten(1)[:, cells]
+                    area = area.flatten()[cells]
                 else:
                     area = self._domain.cut(area)[rows]
                 columns = partial(self._columns, maps.flatten(2), when, here.flatten(1))
                 for t, c in enumerate(self._targets):
                     y = truth[:, t].flatten(1)
                     lower = None if self.lower is None else self._here(self.lower)[t, rows].flatten()
+                    if cells is not None and lower is not None:
+                        lower = lower[cells]
                     weight = area.flatten() if self.shared else torch.ones_like(y[0])
                     seen = y.isfinite().any(0)
                     yield _Part(
@@ -416,6 +422,12 @@ class BoostedEMOS(nn.Module):
                         area.flatten()[:1] if self.shared else area.flatten(),
                         (seen.any() if self.shared else seen).float(),
                     )  # fmt: skip
+
+    def _sharing(self, passes: Passes) -> Tensor | None:
+        """Return the cells to which shared coefficients are fitted: fewer, the more inputs there are to keep."""
+        if not self.shared:
+            return None
+        return sharing_cells(len(passes.init_time) * len(self._task.channels), self._domain.grid.shape)
 
     def _here(self, field: Tensor) -> Tensor:
         """Return the part of what is fitted together: the own tile, unless all cells share their coefficients."""

@@ -9,8 +9,9 @@ order will do. `fit_partly_shared` lets cells borrow from each other, `fit_trail
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +22,13 @@ from data_pipeline.fields import ALL
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.cases import Passes, Report, covers_year, gather, lead_index, not_seasonal
+from models.cases import Passes, Report, covers_year, gather, lead_index, not_seasonal, sharing_cells, sharing_note
 from models.crossfit import fold_index
 from models.distribution import FAMILIES, Ensemble, LocationScale
 from models.regression import Regression, cell_blocks
 from models.season import YEAR, day_of_year, season
 from models.spatial.domain import Domain
-from models.spatial.exchange import assemble
+from models.spatial.exchange import allsum, assemble
 
 PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How far from the coefficients of all cells to its own a cell may go."""
@@ -133,30 +134,84 @@ def fit_partly_shared(
     best: none is fitted to more of the noise than pays. Arguments are those of `fit_emos`, the N cases in order of
     time. A cell that has too few for coefficients of its own has those of all.
     """
+    common = fit_common(regression, mean, std, truth, season, lower=lower, weight=weight)
+    own, scores = fit_own(regression, common, mean, std, truth, season, lower=lower, weight=weight)
+    return between(common[-1], own, scores)
 
-    def both(cases: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the coefficients (P, 1) of all cells and those (P, K) of each, from some cases."""
-        m, s, y = (values.expand_as(truth)[cases] for values in (mean, std, truth))
-        terms = [term[cases] for term in season]
-        common = fit_emos(regression, m, s, y, terms, lower=lower, shared=True, weight=weight)
-        own = fit_emos(regression, m, s, y, terms, lower=lower)
-        return common, torch.where(own.isnan(), common, own)
 
+def fit_common(
+    regression: Regression,
+    mean: Tensor,
+    std: Tensor,
+    truth: Tensor,
+    season: Sequence[Tensor] = (),
+    *,
+    lower: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """Return coefficients (`FOLDS` + 1, P, 1) that all cells share: without each stretch of time, and from all cases.
+
+    Arguments are those of `fit_partly_shared`.
+    """
+    return torch.stack(
+        [
+            fit_emos(regression, *some, lower=lower, shared=True, weight=weight)
+            for some in (_some(kept, mean, std, truth, season) for kept, _ in _stretches(truth))
+        ]
+    )
+
+
+def fit_own(
+    regression: Regression,
+    common: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    truth: Tensor,
+    season: Sequence[Tensor] = (),
+    *,
+    lower: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the coefficients (P, K) of each cell, and the sum (`PARTS`,) of the scores of held-out stretches.
+
+    `common` is from `fit_common`, and serves cells with too few cases of their own. Cells do not depend on each other:
+    sums of some cells and of the others make the sum of all. Other arguments are those of `fit_partly_shared`.
+    """
     area = torch.ones(truth.shape[1]) if weight is None else weight
-    fold = torch.arange(len(truth), device=truth.device) * FOLDS // len(truth)
     scores = truth.new_zeros(len(PARTS), dtype=torch.float64)
-    for out in (fold == k for k in range(FOLDS)):
-        common, own = both(~out)
-        for cells in cell_blocks(truth.shape[1], int(out.sum())):
+    own = common[-1].expand(-1, truth.shape[1])
+    for shared, (kept, out) in zip(common, _stretches(truth), strict=True):
+        own = fit_emos(regression, *_some(kept, mean, std, truth, season), lower=lower)
+        own = torch.where(own.isnan(), shared, own)
+        for cells in cell_blocks(truth.shape[1], int(out.sum())) if out.any() else ():
             m, s, y = (values.expand_as(truth)[out][:, cells] for values in (mean, std, truth))
             bound = None if lower is None else lower[cells]
             y = y if bound is None else y.maximum(bound)
             for i, part in enumerate(PARTS):
-                found = common.lerp(own[:, cells], part)[:, None]
+                found = shared.lerp(own[:, cells], part)[:, None]
                 forecast = predict_emos(regression, found, m, s, [term[out] for term in season], bound)
                 scores[i] += (regression.loss(forecast, y) * area[cells]).nansum()
-    common, own = both(torch.ones_like(fold, dtype=torch.bool))
+    return own, scores
+
+
+def between(common: Tensor, own: Tensor, scores: Tensor) -> Tensor:
+    """Return coefficients as far from `common` (P, 1) to `own` (P, K) as the held-out `scores` (`PARTS`,) advise."""
     return common.lerp(own, PARTS[int(scores.argmin())])
+
+
+def _stretches(truth: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield which cases (N,) are kept and which are held out, for each of `FOLDS` stretches, then for all cases."""
+    fold = torch.arange(len(truth), device=truth.device) * FOLDS // max(len(truth), 1)
+    for k in range(FOLDS + 1):
+        yield fold != k, fold == k
+
+
+def _some(
+    kept: Tensor, mean: Tensor, std: Tensor, truth: Tensor, season: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    """Return some of the cases, as `fit_emos` takes them."""
+    m, s, y = (values.expand_as(truth)[kept] for values in (mean, std, truth))
+    return m, s, y, [term[kept] for term in season]
 
 
 def fit_trailing(
@@ -186,6 +241,24 @@ def fit_trailing(
         lower = None if lower is None else lower.repeat(count)
         found[:, first:] = fit_emos(regression, m, s, y, lower=lower).unflatten(1, (count, -1))
     return found
+
+
+class _Regression(NamedTuple):
+    """One fit of EMOS: for which of the `places` (lead time and window) in which table of coefficients, to what."""
+
+    table: int
+    lead: int
+    target: int
+    places: Sequence[int]
+    main: bool
+    """Whether it is of all cases of the lead time."""
+    cases: tuple[Tensor, Tensor, Tensor, list[Tensor]]
+    """Ensemble mean, std, truth (N, K) and the season's terms (N, 1), in order of time."""
+
+    @property
+    def truth(self) -> Tensor:
+        """The truth (N, K)."""
+        return self.cases[2]
 
 
 class EMOS(nn.Module):
@@ -273,9 +346,9 @@ class EMOS(nn.Module):
     def fit(self, batches: Iterable[Sample], ends: Tensor | None = None) -> Tensor | None:
         """Fit all cells to the training samples, some rows at a time, so that their cases fit into memory.
 
-        With shared coefficients all cases, 12 bytes for each cell, are in memory. Where the cases of a lead time do not
-        cover the year a seasonal bias is a constant. `report` says so, and how many cells could not be fitted; raises
-        `TooFewCasesError` where none could.
+        Coefficients that all cells share are fitted to the cells of `sharing_cells`. Where the cases of a lead time do
+        not cover the year a seasonal bias is a constant. `report` says both, and how many cells could not be fitted;
+        raises `TooFewCasesError` where none could.
 
         With the `ends` of folds (see `year_folds`) also returns (F, L windows, P, T, h, w): for each fold the
         coefficients of the own tile, or those that all cells share, fitted to the cases of all other folds.
@@ -283,75 +356,115 @@ class EMOS(nn.Module):
         passes, leads = Passes.of(batches), self._task.lead_times
         passes.check_leads(self._task)
         T, tile = len(self._targets), self._domain.own_shape
-        held_out: list[int | None] = [None, *range(0 if ends is None else len(ends) + 1)]
-        shape = (*self.coefficients.shape[:3], *(self.coefficients.shape[3:] if self.shared else tile))
+        shape = (*self.coefficients.shape[:3], *((1, 1) if self.shared is True else tile))
         raw = raw_coefficients(self.regression, self.seasonal).to(self.coefficients).view(-1, 1, 1, 1)
-        tables = [raw.expand(shape).clone() for _ in held_out]
+        tables = [raw.expand(shape).clone() for _ in range(1 if ends is None else len(ends) + 2)]
         known, fitted = torch.zeros(2, len(leads), *shape[2:])
-        for rows in [ALL] if self.shared else passes.blocks(len(passes.init_time) * tile[1] * T * 12):
-            for lead, (valid, *cases) in enumerate(gather(passes, self._task, self._case, rows)):
-                if self.shared:
-                    order = valid.argsort(stable=True)
-                    valid, *cases = (values[order] for values in (valid, *cases))
-                    # What all cells share, every rank works out by itself.
-                    cases[1:4] = [assemble(values, self._domain) for values in cases[1:4]]
-                seen = cases[3].isfinite().any(0)
-                known[lead, :, rows] = (seen.flatten(1).any(1).view(T, 1, 1) if self.shared is True else seen).float()
-                for fold, table in zip(held_out, tables, strict=True):
-                    part = table[lead * self.windows : (lead + 1) * self.windows, ..., rows, :]
-                    if ends is None or fold is None:
-                        fitted[lead, :, rows] = self._fit_windows(part, rows, *cases).float()
-                    else:
-                        others = fold_index(valid, ends) != fold
-                        self._fit_windows(part, rows, *(values[others] for values in cases))
-        if not self.shared:
+        notes: list[str | None] = []
+
+        def keep(one: _Regression, places: Sequence[int], rows: slice, found: Tensor) -> None:
+            found = self._with_season(one, found).view(raw.shape[0], *tables[0][0, 0, 0, rows].shape)
+            there = ~found[0].isnan()
+            for place in places:
+                old = tables[one.table][place, :, one.target, rows]
+                old.copy_(torch.where(there, found.to(old), old))
+            if one.main:
+                seen = one.truth.isfinite().any(0)
+                seen = seen.any().view(1, 1) if self.shared is True else seen.view_as(there)
+                known[one.lead, one.target, rows], fitted[one.lead, one.target, rows] = seen.float(), there.float()
+
+        common: list[Tensor] = []
+        if self.shared:
+            cells = sharing_cells(len(passes.init_time), self._domain.grid.shape)
+            notes.append(sharing_note(cells, self._domain.grid.shape))
+            fit = fit_common if self.shared == PARTLY else partial(fit_emos, shared=True)
+            for one in self._regressions(passes, partial(self._shared_case, cells), ALL, ends):
+                lower = None if self.lower is None else self.lower[one.target].flatten()[cells]
+                found = fit(self.regression, *one.cases, lower=lower, weight=self._area.flatten()[cells])
+                common.append(found)
+                if self.shared is True:
+                    keep(one, one.places, ALL, found)
+        if self.shared is not True:
+            scores = torch.zeros(len(common), len(PARTS), dtype=torch.float64)
+            # Of the regressions for a window, the last one whose coefficients are known counts.
+            last: dict[tuple[int, int, int], int] = {}
+            for rows in passes.blocks(len(passes.init_time) * tile[1] * T * 12):
+                area = self._domain.cut(self._area)[rows].flatten()
+                for k, one in enumerate(self._regressions(passes, self._case, rows, ends)):
+                    lower = None if self.lower is None else self._domain.cut(self.lower)[one.target, rows].flatten()
+                    if not self.shared:
+                        keep(one, one.places, rows, fit_emos(self.regression, *one.cases, lower=lower))
+                        continue
+                    own, score = fit_own(self.regression, common[k], *one.cases, lower=lower, weight=area)
+                    scores[k] += score
+                    keep(one, one.places, rows, own)
+                    if not common[k][-1].isnan().any():
+                        last |= {(one.table, place, one.target): k for place in one.places}
+            if self.shared:
+                scores = allsum(scores, self._domain)
+            for (table, place, target), k in last.items():
+                coefficients = tables[table][place, :, target]
+                whole_season = coefficients.shape[0] > common[k].shape[1]
+                shared = self._padded(common[k][-1]) if whole_season else common[k][-1]
+                coefficients.copy_(
+                    between(shared.to(coefficients), coefficients.flatten(1), scores[k]).view_as(coefficients)
+                )
             tables[0], known, fitted = (assemble(values, self._domain) for values in (tables[0], known, fitted))
         self.coefficients.copy_(tables[0])
         covered = [not self.seasonal or covers_year(passes.days(lead)) for lead in leads]
-        self.report = Report([note for note in [not_seasonal(self._task, covered)] if note])
+        self.report = Report([note for note in [*notes, not_seasonal(self._task, covered)] if note])
         needed = 2 * (4 + 2 * self.seasonal)
         for lead, hours in enumerate(leads):
             for t in range(T):
                 self.report.count(fitted[lead, t] > 0, known[lead, t] > 0, hours, "EMOS", needed)
-        if ends is None:
-            return None
-        return torch.stack([self._domain.cut(t) if self.shared == PARTLY else t for t in tables[1:]])
+        return None if ends is None else torch.stack(tables[1:])
 
-    def _fit_windows(
-        self, table: Tensor, rows: slice, days: Tensor, mean: Tensor, std: Tensor, truth: Tensor, *terms: Tensor
-    ) -> Tensor:
-        """Put the coefficients of all windows into `table` (windows, P, T, H, W); return where there are any."""
-        # Harmonics that are nearly constants would get huge coefficients.
-        cyclic = self.seasonal and len(days) > 0 and covers_year(days + 1)
-        fitted = self._fit(table, rows, mean, std, truth, list(terms) if cyclic else [])
-        if self.window is not None:
-            for k, row in enumerate(table):
-                away = (days - k * YEAR / self.windows).abs()
-                near = torch.minimum(away, YEAR - away) <= self.window
-                if near.any():
-                    self._fit(row[None], rows, mean[near], std[near], truth[near], [])
-        return fitted
+    def _regressions(
+        self,
+        passes: Passes,
+        case: Callable[[Sample], tuple[Tensor, ...]],
+        rows: slice,
+        ends: Tensor | None,
+    ) -> Iterator[_Regression]:
+        """Read the cases of some rows; yield what is fitted to them, always in the same order.
 
-    def _fit(self, table: Tensor, rows: slice, mean: Tensor, std: Tensor, truth: Tensor, terms: list[Tensor]) -> Tensor:
-        """Put the coefficients of these cases into all rows of `table` (D, P, T, H, W); return where there are any."""
-        fitted = torch.zeros(table.shape[2:], dtype=torch.bool)
-        # One set of coefficients for the whole globe is still one for each target.
+        For each lead time, for all cases and for those outside each fold: the whole year, then each window of days.
+        """
+        for lead, (valid, *cases) in enumerate(gather(passes, self._task, case, rows)):
+            order = valid.argsort(stable=True)
+            valid, days, *cases = (values[order] for values in (valid, *cases))
+            first = lead * self.windows
+            for table in range(1 if ends is None else len(ends) + 2):
+                others = torch.ones_like(valid, dtype=torch.bool)
+                if ends is not None and table:
+                    others = fold_index(valid, ends) != table - 1
+                # Harmonics that are nearly constants would get huge coefficients.
+                cyclic = self.seasonal and bool(others.any()) and covers_year(days[others] + 1)
+                yield from self._of_targets(table, lead, range(first, first + self.windows), others, cyclic, cases)
+                if self.window is None:
+                    continue
+                for k in range(self.windows):
+                    away = (days - k * YEAR / self.windows).abs()
+                    near = others & (torch.minimum(away, YEAR - away) <= self.window)
+                    if near.any():
+                        yield from self._of_targets(table, lead, [first + k], near, False, cases)
+
+    def _of_targets(
+        self, table: int, lead: int, places: Sequence[int], chosen: Tensor, cyclic: bool, cases: list[Tensor]
+    ) -> Iterator[_Regression]:
+        mean, std, truth, *terms = (values[chosen] for values in cases)
         for t in range(len(self._targets)):
             m, s, y = (values[:, t].flatten(1) for values in (mean, std, truth))
-            flat, lower = [term.flatten(1) for term in terms], None if self.lower is None else self.lower[t]
-            if self.shared:
-                fit = fit_partly_shared if self.shared == PARTLY else partial(fit_emos, shared=True)
-                lower = None if lower is None else lower.flatten()
-                found = fit(self.regression, m, s, y, flat, lower=lower, weight=self._area.flatten())
-            else:
-                lower = None if lower is None else self._domain.cut(lower)[rows].flatten()
-                found = fit_emos(self.regression, m, s, y, flat, lower=lower)
-            if self.seasonal and not terms:
-                found = torch.cat([found[:2], found[:1] * 0, found[:1] * 0, found[2:]])  # no annual cycle
-            found = found.view(table.shape[1], *table.shape[3:])
-            fitted[t] = ~found[0].isnan()
-            table[:, :, t] = torch.where(fitted[t], found.to(table), table[:, :, t])
-        return fitted
+            season = [term.flatten(1) for term in terms] if cyclic else []
+            main = table == 0 and len(places) == self.windows
+            yield _Regression(table, lead, t, places, main, (m, s, y, season))
+
+    def _with_season(self, one: _Regression, found: Tensor) -> Tensor:
+        """Return coefficients (P, K); those of an annual cycle are zero where there is none."""
+        return self._padded(found) if self.seasonal and not one.cases[3] else found
+
+    def _padded(self, found: Tensor) -> Tensor:
+        return torch.cat([found[:2], found[:1] * 0, found[:1] * 0, found[2:]])
 
     def _predictors(self, sample: Sample) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return ensemble mean and standard deviation (B, T, H, W) and the season's terms (B, 1, 1, 1)."""
@@ -365,6 +478,17 @@ class EMOS(nn.Module):
     def _days(self, sample: Sample) -> Tensor:
         """Return the days (B,) from the start of the year to the time that each forecast is valid."""
         return day_of_year(sample.init_time, sample.lead_time).double() - 1
+
+    def _shared_case(self, cells: Tensor, sample: Sample) -> tuple[Tensor, ...]:
+        """Return what `_case` does of some cells of the whole grid, (B, T, S); all ranks must ask together."""
+        (
+            valid,
+            days,
+            *fields,
+        ) = self._case(sample)
+        maps, terms = fields[:3], fields[3:]
+        chosen = [assemble(values, self._domain).flatten(-2)[..., cells] for values in maps]
+        return valid, days, *chosen, *terms
 
     def _case(self, sample: Sample) -> tuple[Tensor, ...]:
         """Return what a fit needs of a batch; the truth is NaN where it or a member is missing."""

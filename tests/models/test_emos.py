@@ -1,5 +1,7 @@
 """EMOS against scipy, known coefficients and its promises as a model."""
 
+import math
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -14,7 +16,17 @@ from data_pipeline.task import Task, Variable
 from models import regression as regression_module
 from models.corrector import Corrector
 from models.distribution import Ensemble
-from models.emos import EMOS, coefficient_names, fit_emos, fit_partly_shared, predict_emos, raw_coefficients
+from models.emos import (
+    EMOS,
+    between,
+    coefficient_names,
+    fit_common,
+    fit_emos,
+    fit_own,
+    fit_partly_shared,
+    predict_emos,
+    raw_coefficients,
+)
 from models.regression import Regression
 from models.season import day_harmonics, season
 
@@ -330,6 +342,39 @@ def test_partly_shared_model_fits_each_target_and_lead():
     torch.testing.assert_close(model.coefficients[1, :, 1].flatten(1).double(), expected, rtol=0, atol=1e-5)
     with pytest.raises(InputError, match=r"model\.shared must be true, false or partly, got 'part'"):
         EMOS(task, GRID, shared="part")
+
+
+def test_partly_shared_coefficients_do_not_depend_on_the_rows_read_at_once(monkeypatch):
+    task = task_of(targets=(T2M, Z500), leads=(24, 48))
+    batch = forecasts(120, task, seed=23)
+    whole, rows = (EMOS(task, GRID, seasonal=False, shared="partly") for _ in range(2))
+    whole.fit([batch])
+    monkeypatch.setattr("models.cases.MEMORY", 1)
+    rows.fit([batch])
+    torch.testing.assert_close(rows.coefficients, whole.coefficients, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [True, "partly"])
+def test_shared_coefficients_are_fitted_to_some_cells_where_there_are_many(shared, monkeypatch):
+    """Against a fit to every n-th cell by hand."""
+    task = task_of(targets=(T2M,), leads=(48,))
+    batch = forecasts(120, task, seed=23)
+    H, W = GRID.shape
+    monkeypatch.setattr("models.cases.SHARED_CASES", 120 * H * W // 2)
+    step = next(n for n in range(2, 99) if math.gcd(n, W) == 1)
+    model = EMOS(task, GRID, seasonal=False, shared=shared)
+    model.fit([batch])
+    assert f"fitted to {-(-H * W // step)} of {H * W} cells" in model.report.notes[0]
+    ensemble = batch.ensemble[:, :, task.target_channels[0]]
+    cases = [v.flatten(1).double() for v in (ensemble.mean(1), ensemble.std(1), batch.target[:, 0])]
+    area = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).flatten()
+    some = [v[:, ::step] for v in cases]
+    if shared is True:
+        expected = fit_emos(Regression(), *some, shared=True, weight=area[::step])
+    else:
+        common = fit_common(Regression(), *some, weight=area[::step])
+        expected = between(common[-1], *fit_own(Regression(), common, *cases, weight=area))
+    torch.testing.assert_close(model.coefficients[0, :, 0].flatten(1).double(), expected, rtol=0, atol=1e-5)
 
 
 def test_batches_and_blocks_do_not_matter(monkeypatch):

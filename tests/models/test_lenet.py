@@ -49,7 +49,7 @@ def test_it_sees_nine_by_nine_cells_round_the_globe():
 
 
 def test_counts_its_parameters():
-    f = 3 * 2 + len(TASK.static_names) + 2 + 2
+    f = 3 * 2 + len(TASK.static_names) + 2 + 2 + 1  # the last says where there is sea
     expected = (25 * f * 8 + 8) + (25 * 8 * 16 + 16) + (16 * 10 + 10) + (10 * 2 + 2)
     assert sum(p.numel() for p in LeNet(TASK, GRID, width=8, hidden=10).parameters()) == expected
 

@@ -128,8 +128,8 @@ def steps_of_all(rank, shape, toy, names):
 
 @pytest.fixture(scope="module")
 def steps_alone(toy):
-    """Of every model that has gradients."""
-    found = {name: one_step(Mesh.alone(), toy, name) for name in SPECS if name != "deep"}
+    """Of every model that has gradients and works on tiles; the backbone does with an option only."""
+    found = {name: one_step(Mesh.alone(), toy, name) for name in SPECS if name not in ("deep", "backbone")}
     return {name: numbers for name, numbers in found.items() if len(numbers) > 1}
 
 
