@@ -45,8 +45,10 @@ def lowest_validation(correctors: Mapping[str, Corrector]) -> str | None:
     own = all(
         "runs" not in corrector.provenance and not claims(corrector.model).physical for corrector in correctors.values()
     )
+    if len(alike) != 1 or not own:
+        return None
     values = {name: float(value) for name, value in found.items() if value is not None}
-    if len(alike) != 1 or not own or len(values) < len(found):
+    if len(values) < len(found):
         return None
     return min(values, key=lambda name: values[name])
 

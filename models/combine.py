@@ -61,9 +61,13 @@ def combined(paths: Sequence[Path]) -> Corrector:
 
 
 def _all_of(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one provenance of several: what all share, a list of what they do not, and the sum of what is counted."""
+    """Return one provenance of several: what all share, a list of what they do not, and the sum of what is counted.
+
+    The validation scores of single correctors are left out: the committee's own is not known.
+    """
     found: dict[str, Any] = {"runs": [provenance.get("run") for provenance in given]}
-    for key in dict.fromkeys(key for provenance in given for key in provenance if key not in ("run", "unfitted")):
+    single = ("run", "unfitted", "validation_crps")
+    for key in dict.fromkeys(key for provenance in given for key in provenance if key not in single):
         values = [provenance.get(key) for provenance in given]
         found[key] = values[0] if all(value == values[0] for value in values) else values
     if counts := [provenance["unfitted"] for provenance in given if "unfitted" in provenance]:

@@ -137,7 +137,8 @@ def test_bounds_must_be_alike(file_of):
 
 def test_what_differs_without_harm_is_kept_of_all(file_of):
     def provenance(run):
-        return YEARS | {"run": run, "data": f"store {run}", "unfitted": {"cells": run, "of": 108}}
+        counted = {"unfitted": {"cells": run, "of": 108}, "validation_crps": 0.1 * run}
+        return YEARS | {"run": run, "data": f"store {run}"} | counted
 
     found = combined([file_of(f"{run}", run, provenance=provenance(run)) for run in range(1, 3)]).provenance
     assert found == YEARS | {"runs": [1, 2], "data": ["store 1", "store 2"], "unfitted": {"cells": 3, "of": 216}}
