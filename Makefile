@@ -8,7 +8,7 @@ help:
 	@echo "make benchmarks  measure every claim of docs/benchmarks.md (11 minutes)"
 	@echo "make test     run the tests           make check    format, lint, types"
 	@echo "make wheel    build the wheel and run every verb from it, in an environment of its own (2 minutes)"
-	@echo "make test-long  the numerical tests without vector instructions and with AVX2, on one thread and on two (an hour)"
+	@echo "make test-long  the numerical tests without vector instructions and with AVX2, on one thread and on two (takes long)"
 	@echo "make setup    only set up .venv       make lock     renew requirements.lock    make clean"
 
 demo: setup

@@ -362,10 +362,10 @@ class EMOS(nn.Module):
         known, fitted = torch.zeros(2, len(leads), *shape[2:])
         notes: list[str | None] = []
 
-        def keep(one: _Regression, places: Sequence[int], rows: slice, found: Tensor) -> None:
+        def keep(one: _Regression, rows: slice, found: Tensor) -> None:
             found = self._with_season(one, found).view(raw.shape[0], *tables[0][0, 0, 0, rows].shape)
             there = ~found[0].isnan()
-            for place in places:
+            for place in one.places:
                 old = tables[one.table][place, :, one.target, rows]
                 old.copy_(torch.where(there, found.to(old), old))
             if one.main:
@@ -383,7 +383,7 @@ class EMOS(nn.Module):
                 found = fit(self.regression, *one.cases, lower=lower, weight=self._area.flatten()[cells])
                 common.append(found)
                 if self.shared is True:
-                    keep(one, one.places, ALL, found)
+                    keep(one, ALL, found)
         if self.shared is not True:
             scores = torch.zeros(len(common), len(PARTS), dtype=torch.float64)
             # Of the regressions for a window, the last one whose coefficients are known counts.
@@ -393,19 +393,19 @@ class EMOS(nn.Module):
                 for k, one in enumerate(self._regressions(passes, self._case, rows, ends)):
                     lower = None if self.lower is None else self._domain.cut(self.lower)[one.target, rows].flatten()
                     if not self.shared:
-                        keep(one, one.places, rows, fit_emos(self.regression, *one.cases, lower=lower))
+                        keep(one, rows, fit_emos(self.regression, *one.cases, lower=lower))
                         continue
                     own, score = fit_own(self.regression, common[k], *one.cases, lower=lower, weight=area)
                     scores[k] += score
-                    keep(one, one.places, rows, own)
+                    keep(one, rows, own)
                     if not common[k][-1].isnan().any():
                         last |= {(one.table, place, one.target): k for place in one.places}
             if self.shared:
                 scores = allsum(scores, self._domain)
             for (table, place, target), k in last.items():
                 coefficients = tables[table][place, :, target]
-                whole_season = coefficients.shape[0] > common[k].shape[1]
-                shared = self._padded(common[k][-1]) if whole_season else common[k][-1]
+                without_season = common[k].shape[1] < coefficients.shape[0]
+                shared = self._padded(common[k][-1]) if without_season else common[k][-1]
                 coefficients.copy_(
                     between(shared.to(coefficients), coefficients.flatten(1), scores[k]).view_as(coefficients)
                 )
