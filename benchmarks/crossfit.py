@@ -19,7 +19,7 @@ import torch
 from benchmarks.common import command_line, report
 from data_pipeline.archive import Archive
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.fields import ALL
+from data_pipeline.protocols import ALL
 from data_pipeline.task import Task
 from models.corrector import Corrector, in_batches
 
@@ -34,7 +34,7 @@ def opened(archive: Archive, target: str, years: Iterable[int]) -> ForecastDatas
 
 def fitted(data: ForecastDataset) -> Corrector:
     """Return a network that has learnt its error maps."""
-    corrector = Corrector(data.task, data.grid, {"_target_": "models.mlp.MLP", "width": 1}, data.static)
+    corrector = Corrector(data.task, data.grid, {"_target_": "models.networks.mlp.MLP", "width": 1}, data.static)
     corrector.fit(data)
     return corrector
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from benchmarks.common import command_line, report
-from data_pipeline.fields import ALL
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector, needs
@@ -32,16 +32,16 @@ EVERY = 61
 """Rows from one with truth to the next."""
 LIMIT = 1.5e9
 """Bytes by which memory may rise."""
-NETWORK = {"_target_": "models.mlp.MLP", "width": 1}
+NETWORK = {"_target_": "models.networks.mlp.MLP", "width": 1}
 FITS: dict[str, tuple[dict, int]] = {
-    "normaliser": ({"_target_": "models.ens10.ENS10UNet"}, 10),
+    "normaliser": ({"_target_": "models.networks.ens10.ENS10UNet"}, 10),
     "error climate": (NETWORK, 2),
-    "EMOS": ({"_target_": "models.emos.EMOS"}, 2),
-    "shared EMOS": ({"_target_": "models.emos.EMOS", "shared": True}, 2),
-    "partly shared": ({"_target_": "models.emos.EMOS", "shared": "partly"}, 2),
+    "EMOS": ({"_target_": "models.statistical.emos.EMOS"}, 2),
+    "shared EMOS": ({"_target_": "models.statistical.emos.EMOS", "shared": True}, 2),
+    "partly shared": ({"_target_": "models.statistical.emos.EMOS", "shared": "partly"}, 2),
     "EMOS start": (NETWORK | {"start": {}}, 2),
-    "climatology": ({"_target_": "models.climatology.Climatology"}, 2),
-    "boosted EMOS": ({"_target_": "models.boosting.BoostedEMOS", "steps": 2, "folds": 2}, 2),
+    "climatology": ({"_target_": "models.statistical.climatology.Climatology"}, 2),
+    "boosted EMOS": ({"_target_": "models.statistical.boosting.BoostedEMOS", "steps": 2, "folds": 2}, 2),
 }
 """Model and number of members of each fit."""
 

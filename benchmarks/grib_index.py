@@ -21,7 +21,7 @@ import numpy as np
 from cfgrib.messages import FileIndex, FileStream
 
 from benchmarks.common import command_line, report
-from data_pipeline.grib import Encoder, cache
+from data_pipeline.formats.grib import Encoder, cache
 from data_pipeline.grid import Grid
 
 GRID = Grid.regular(19, 36)

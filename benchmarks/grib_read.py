@@ -25,8 +25,9 @@ import numpy as np
 import xarray as xr
 
 from benchmarks.common import command_line, report
-from data_pipeline.grib import Encoder, ensemble_fields, open_ensemble, source
-from data_pipeline.grib.cache import table_of
+from data_pipeline.formats.grib import Encoder, ensemble_fields, open_ensemble
+from data_pipeline.formats.grib import reader as source
+from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 

@@ -27,9 +27,9 @@ import torch.distributed as dist
 from benchmarks.common import command_line, machine, report
 from benchmarks.mesh.ranks import side_by_side
 from data_pipeline.grid import Grid
-from models.spatial.convolution import Conv2d
-from models.spatial.domain import Domain
-from models.spatial.overlap import WORTHWHILE
+from models.layers.convolution import Conv2d
+from models.layers.overlap import WORTHWHILE
+from models.parallel.domain import Domain
 
 GRID, ROUNDS = Grid.regular(361, 720), 25
 DELAYS = (0, 5, 20, 50)

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import command_line, machine, report
-from data_pipeline.grib import Encoder
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 
 ROOT = Path(__file__).parents[1]

@@ -28,7 +28,7 @@ from benchmarks.mesh.ranks import CORES, side_by_side
 from benchmarks.mesh.traffic import Bytes, counted, least, table
 from benchmarks.mesh.training_step import TASK, Step, playing
 from data_pipeline.grid import Grid
-from models.spatial.mesh import Mesh, arranged
+from models.parallel.mesh import Mesh, arranged
 
 
 @dataclass(frozen=True)

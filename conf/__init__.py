@@ -26,8 +26,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from data_pipeline.errors import InputError, InterruptedRunError
-from data_pipeline.packages import conf_folders
+from data_pipeline.common.errors import InputError, InterruptedRunError
+from data_pipeline.common.packages import conf_folders
+from data_pipeline.common.renamed import current_arguments, current_option
 
 SHORT = ("path", "store")
 """Options of `data` that nearly every command has, and that may be given without its name."""
@@ -68,6 +69,7 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
 
         def command() -> None:
             sys.argv[1:] = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in sys.argv[1:]]
+            sys.argv[1:] = current_arguments(sys.argv[1:])
             # Hydra's own report of a wrong option has many lines and exits with 1.
             os.environ["HYDRA_FULL_ERROR"] = "1"
             signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -128,6 +130,8 @@ def _configuration_sentence(error: OmegaConfBaseException) -> str:
     if isinstance(error, MissingMandatoryValue):
         return f"option {key} has no value; give it as {key}=..."
     if isinstance(parent, DictConfig) and error.key not in parent:
+        if (renamed := current_option(key)) != key:
+            return f"option {key} is now called {renamed}; rename it in your YAML file"
         known = [str(name) for name in parent]
         if "data" in known:
             known += SHORT

@@ -14,12 +14,11 @@ from typing import Any, ClassVar, Literal
 
 import xarray as xr
 
-from data_pipeline import grib, netcdf
-from data_pipeline.errors import InputError
-from data_pipeline.fields import Fields
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.paths import expand
+from data_pipeline.formats import grib, netcdf
 from data_pipeline.grid import Grid
-from data_pipeline.paths import expand
-from data_pipeline.source import Chunks
+from data_pipeline.protocols import Chunks, Fields
 from data_pipeline.task import Channel, Variable
 
 PARTS = ("ensemble", "analysis", "static_fields", "oracle_ensemble")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from data_pipeline.fields import ALL
+from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample
 
 

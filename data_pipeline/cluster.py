@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Protocol
 import dask
 from dask.utils import parse_bytes
 
-from data_pipeline.checks import whole
-from data_pipeline.errors import InputError
+from data_pipeline.common.checks import whole
+from data_pipeline.common.errors import InputError
 
 if TYPE_CHECKING:
     from dask_jobqueue import SLURMCluster

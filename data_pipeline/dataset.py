@@ -1,4 +1,4 @@
-"""Source to samples: the only border between fields of a source and tensors."""
+"""Data source to samples: the only border between fields of a source and tensors."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from data_pipeline.archive import grid_of
 from data_pipeline.buffers import Buffers
-from data_pipeline.errors import InputError
-from data_pipeline.fields import ALL, Fields
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.inputs import input_fields, left_out
 from data_pipeline.moments import pseudo_members
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.stream import Stream
 from data_pipeline.prefetch.tiers import Tiers
+from data_pipeline.protocols import ALL, DataSource, Fields
 from data_pipeline.sample import Sample
-from data_pipeline.source import Source
 from data_pipeline.split import valid_in, verified, year_of
 from data_pipeline.task import POSITION, Task
 
@@ -44,7 +43,7 @@ class ForecastDataset(Dataset[Sample]):
 
     def __init__(
         self,
-        source: Source,
+        source: DataSource,
         task: Task,
         years: Iterable[int],
         *,

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 
 TOLERANCE = 2e-3
 """Degrees by which coordinates of one grid may differ between files: GRIB1 rounds to 1e-3."""

@@ -9,14 +9,14 @@ from typing import Protocol
 
 import numpy as np
 
-from data_pipeline.errors import InputError
-from data_pipeline.fields import ALL, Fields
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import ALL, Fields
 from data_pipeline.task import Task, Variable
 
 
 class FieldSource(Protocol):
-    """What is needed of `data_pipeline.source.Source`."""
+    """What is needed of `data_pipeline.protocols.Source`."""
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble to read samples from."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from data_pipeline import grib, netcdf
 from data_pipeline.archive import Archive
-from data_pipeline.errors import InputError
-from data_pipeline.files import sweep_abandoned
-from data_pipeline.grib.cache import cache_folder, index, is_cached, table_of
-from data_pipeline.paths import expand
-from data_pipeline.progress import Progress
-from data_pipeline.wording import duration, size
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import sweep_abandoned
+from data_pipeline.common.paths import expand
+from data_pipeline.common.progress import Progress
+from data_pipeline.common.wording import duration, size
+from data_pipeline.formats import grib, netcdf
+from data_pipeline.formats.grib.cache import cache_folder, index, is_cached, table_of
 
 PARTS = {"ensemble": "ensemble", "analysis": "analysis", "static_fields": "static fields"}
 

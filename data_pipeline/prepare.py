@@ -15,11 +15,12 @@ from omegaconf import DictConfig
 
 from conf import build, verb
 from data_pipeline.archive import Archive
-from data_pipeline.checks import one_of
-from data_pipeline.errors import DiskFullError, InputError, InterruptedRunError
-from data_pipeline.files import alone, sweep
+from data_pipeline.common.checks import one_of
+from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
+from data_pipeline.common.files import alone, sweep
+from data_pipeline.common.progress import Progress
+from data_pipeline.common.wording import duration, size
 from data_pipeline.inventory import Inventory
-from data_pipeline.progress import Progress
 from data_pipeline.split import Split
 from data_pipeline.statistics import STATISTICS
 from data_pipeline.statistics.file import is_written, write
@@ -27,7 +28,6 @@ from data_pipeline.statistics.statistic import Piece, Statistic
 from data_pipeline.statistics.training import Training
 from data_pipeline.store import Store
 from data_pipeline.task import Task
-from data_pipeline.wording import duration, size
 
 
 @verb("prepare")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 
 SPLITS = ("train", "val", "test")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 
 UNITS = {
     "z": "m² s⁻²", "t": "K", "u": "m s⁻¹", "v": "m s⁻¹", "q": "kg kg⁻¹", "w": "Pa s⁻¹", "d": "s⁻¹",

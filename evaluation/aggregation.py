@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from evaluation.statistics import STATISTICS, calibration_bin, cell_statistics, is_ensemble
 from models.distribution import Distribution
-from models.spatial.domain import Domain
+from models.parallel.domain import Domain
 
 CRPS, ERROR = STATISTICS.index("crps"), STATISTICS.index("error")
 TROPICS = 20.0

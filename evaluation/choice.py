@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from models.corrector import Corrector
 from models.protocol import claims
 

@@ -21,10 +21,10 @@ from omegaconf import DictConfig
 
 from conf import build, plain, verb
 from data_pipeline.archive import Archive, grid_of
-from data_pipeline.checks import one_of, whole
+from data_pipeline.common.checks import one_of, whole
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import atomic_write
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write
 from data_pipeline.sample import Sample
 from data_pipeline.store import source_for
 from data_pipeline.task import Task
@@ -48,10 +48,10 @@ from evaluation.tables import plain_table
 from models.corrector import Corrector
 from models.coupling import LEVELS
 from models.device import device_of
+from models.parallel.domain import Domain
+from models.parallel.exchange import assemble
+from models.parallel.mesh import Mesh, joined
 from models.protocol import claims
-from models.spatial.domain import Domain
-from models.spatial.exchange import assemble
-from models.spatial.mesh import Mesh, joined
 
 FORMAT = 2
 """Version of `scores.json`; results of another version are made anew."""

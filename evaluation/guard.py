@@ -9,12 +9,12 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.scoreboard import ORACLE
 from models.corrector import Corrector
-from models.emos import EMOS
+from models.statistical.emos import EMOS
 
 EMOS_NAME = "emos"
 RESERVED = ("raw", "climatology", ORACLE)

@@ -8,14 +8,14 @@ from functools import partial
 
 import numpy as np
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.errors import InputError
-from data_pipeline.source import Source
+from data_pipeline.protocols import DataSource
 from data_pipeline.task import Task
-from models.cases import TooFewCasesError
 from models.corrector import Corrector, reference
-from models.spatial.domain import Domain
-from models.spatial.mesh import Mesh
+from models.parallel.domain import Domain
+from models.parallel.mesh import Mesh
+from models.statistical.cases import TooFewCasesError
 
 NAMES = ("raw", "climatology")
 
@@ -37,7 +37,7 @@ def reference_names(option: object) -> tuple[str, ...]:
 
 
 def tile_of(
-    domain: Domain, source: Source, task: Task, years: Collection[int], members: int | None = None
+    domain: Domain, source: DataSource, task: Task, years: Collection[int], members: int | None = None
 ) -> ForecastDataset:
     """Open the forecasts that are valid in `years` where the own tile of `domain` lies, of the first `members`."""
     rows, columns = domain.tile
@@ -45,7 +45,7 @@ def tile_of(
 
 
 def made(
-    name: str, source: Source, task: Task, years: Collection[int], members: int | None, domain: Domain, mesh: Mesh
+    name: str, source: DataSource, task: Task, years: Collection[int], members: int | None, domain: Domain, mesh: Mesh
 ) -> Corrector:
     """Return the reference `name`, fitted on `years`, with the whole globe shared by all ranks of the mesh."""
     # Cells are independent, so that ranks of the data axis have their part of the globe too.
@@ -55,7 +55,7 @@ def made(
 
 def references(
     wanted: Collection[str],
-    source: Callable[[Collection[int]], Source],
+    source: Callable[[Collection[int]], DataSource],
     task: Task,
     years: Collection[int],
     training: Collection[int],
@@ -79,7 +79,7 @@ def references(
     return found, replace(fitted, notes=tuple(f"climatology: {note}" for note in corrector.notes))
 
 
-def cases(source: Source, task: Task, years: Collection[int], training: Collection[int]) -> Fitted:
+def cases(source: DataSource, task: Task, years: Collection[int], training: Collection[int]) -> Fitted:
     """Return what there is to fit climatology on, or why it cannot be a reference for the scored `years`."""
     span = f"{min(training)}-{max(training)}"
     if shared := set(years) & set(training):
@@ -95,7 +95,7 @@ def cases(source: Source, task: Task, years: Collection[int], training: Collecti
     return Fitted(tuple(found.tolist()))
 
 
-def valid_times(source: Source, task: Task, years: Collection[int]) -> np.ndarray:
+def valid_times(source: DataSource, task: Task, years: Collection[int]) -> np.ndarray:
     """Return the valid times (starts, lead times) of all forecasts of the targets; NaT where not in `years`."""
     starts = source.ensemble_fields(task.targets, task.lead_times).init_times.astype("datetime64[s]")
     valid = starts[:, None] + np.array(task.lead_times, "timedelta64[h]")

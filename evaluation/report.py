@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from data_pipeline.files import atomic_write
+from data_pipeline.common.files import atomic_write
 from evaluation.choice import OPTION, VALIDATION
 from evaluation.pictures import Fields, draw_pictures
 from evaluation.scoreboard import headline_keys

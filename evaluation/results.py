@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from data_pipeline.files import atomic_write
+from data_pipeline.common.files import atomic_write
 from evaluation.tables import CLAIM, VERDICT, amount, percent, ratio, subject
 
 BEGIN, END = "<!-- tables: made by `make results` -->", "<!-- end of tables -->"

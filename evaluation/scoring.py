@@ -23,9 +23,9 @@ from evaluation.scoreboard import ORACLE, Scoreboard
 from evaluation.statistics import is_ensemble, tie_breaker
 from models.coupling import member_values
 from models.distribution import Distribution
-from models.raw import Raw
-from models.spatial.domain import Domain
-from models.spatial.mesh import Mesh
+from models.parallel.domain import Domain
+from models.parallel.mesh import Mesh
+from models.statistical.raw import Raw
 
 Model = Callable[[Sample], Distribution]
 """Takes a batch, returns a distribution over (B, T, H, W) in physical units."""

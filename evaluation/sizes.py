@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from evaluation.tables import percent
 from models.corrector import Corrector
 from models.protocol import claims

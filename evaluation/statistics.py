@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from models.distribution import Distribution, Ensemble
 from models.distribution.patched import Patched
 

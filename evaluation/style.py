@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from data_pipeline.files import atomic_path
+from data_pipeline.common.files import atomic_path
 
 WIDTH = 9.6
 """Inches of the page's width; a figure for half the page has half of it, so that all text is of one size."""

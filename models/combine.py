@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig
 
 from conf import plain, verb
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.sample import Sample
 from models.committee import Committee
 from models.corrector import Corrector

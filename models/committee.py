@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import Distribution
 from models.distribution.patched import Patched
+from models.parallel.domain import Domain
 from models.protocol import claims
-from models.spatial.domain import Domain
 
 
 class Committee(nn.Module):

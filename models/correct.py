@@ -19,20 +19,20 @@ from torch import Tensor
 
 from conf import plain, verb
 from data_pipeline.archive import Archive
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import read_sample, read_tile
-from data_pipeline.errors import InputError
-from data_pipeline.fields import Fields
-from data_pipeline.grib import Lattice, Message, ensemble_fields, rewrite
+from data_pipeline.formats.grib import Lattice, Message, ensemble_fields, rewrite
+from data_pipeline.formats.netcdf import is_netcdf
 from data_pipeline.inputs import input_fields, left_out
-from data_pipeline.netcdf import is_netcdf
+from data_pipeline.protocols import Fields
 from data_pipeline.sample import Sample
 from data_pipeline.task import Variable
 from models.corrector import Corrector
 from models.coupling import check_options
 from models.device import device_of
 from models.gaps import Gaps, gaps_of
+from models.parallel.mesh import Mesh, joined
 from models.protocol import claims
-from models.spatial.mesh import Mesh, joined
 
 OTHER_FORMATS = (
     ".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf", ".hdf5", ".zarr", ".npy", ".npz", ".csv", ".safetensors",

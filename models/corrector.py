@@ -20,23 +20,24 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from data_pipeline.bands import band, times
-from data_pipeline.checks import made
+from data_pipeline.common.checks import made
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import atomic_path
+from data_pipeline.common.renamed import current_spec
 from data_pipeline.dataset import ForecastDataset, batches
-from data_pipeline.errors import InputError
-from data_pipeline.fields import ALL
-from data_pipeline.files import atomic_path
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models import protocol
-from models.cases import Passes, Report, check_leads
 from models.coupling import written_members
 from models.distribution import Distribution, Ensemble
 from models.distribution.patched import Patched
+from models.networks.outline import check_tensors, outline
 from models.normalizer import Normalizer
-from models.outline import check_tensors, outline
-from models.spatial.domain import Domain
-from models.spatial.exchange import assemble
+from models.parallel.domain import Domain
+from models.parallel.exchange import assemble
+from models.statistical.cases import Passes, Report, check_leads
 from models.target import model_class
 
 FORMAT = 1
@@ -188,7 +189,7 @@ def _described(cls: type[Corrector], path: str | Path, text: str, static: Tensor
         if (version := description["format"]) != FORMAT:
             raise InputError(f"{path} has format {version}, this version reads {FORMAT}; train it again")
         task, grid = Task(**description["task"]), Grid(**description["grid"])
-        spec, provenance = dict(description["model"]), dict(description["provenance"])
+        spec, provenance = current_spec(dict(description["model"])), dict(description["provenance"])
     except InputError as error:
         raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
     except (KeyError, TypeError, ValueError) as error:
@@ -208,7 +209,11 @@ def reference(name: str, task: Task, grid: Grid | Domain, years_of: Callable[[Ta
 
     `years_of(task)` opens the training years, where the own tile of `grid` lies; climatology is fitted on them.
     """
-    spec = {"_target_": {"raw": "models.raw.Raw", "climatology": "models.climatology.Climatology"}[name]}
+    spec = {
+        "_target_": {"raw": "models.statistical.raw.Raw", "climatology": "models.statistical.climatology.Climatology"}[
+            name
+        ]
+    }
     task = needs(spec, task)
     dataset = years_of(task)
     corrector = Corrector(task, grid, spec, assemble(dataset.static, Domain.of(grid)))

@@ -11,13 +11,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from data_pipeline.checks import one_of, whole
+from data_pipeline.common.checks import one_of, whole
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Distribution, Ensemble
 from models.distribution.patched import Patched
-from models.spatial.domain import Domain
+from models.parallel.domain import Domain
 
 LEVELS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "hazen": lambda k, M: (k - 0.5) / M,

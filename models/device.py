@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from data_pipeline.checks import one_of
-from data_pipeline.errors import InputError
+from data_pipeline.common.checks import one_of
+from data_pipeline.common.errors import InputError
 
 
 def device_of(option: object, ranks: int) -> torch.device:

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.fields import ALL
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.cases import Report
 from models.distribution import Bounded, CensoredShiftedGamma, Distribution
-from models.spatial.domain import Domain
-from models.spatial.exchange import allsum, assemble
+from models.parallel.domain import Domain
+from models.parallel.exchange import allsum, assemble
+from models.statistical.cases import Report
 
 
 class Normalizer(nn.Module):

@@ -23,12 +23,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Distribution
-from models.spatial.domain import Domain
+from models.parallel.domain import Domain
 
 
 class Model(Protocol):

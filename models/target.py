@@ -1,7 +1,7 @@
 """Target: import what a `_target_` names, but only from packages that may be named there.
 
-These are `models`, the modules that installed packages register (`data_pipeline.packages`), and for parts of a model
-`torch.nn`. A corrector file may come from anywhere: opening it must not run whatever its text names.
+These are `models`, the modules that installed packages register (`data_pipeline.common.packages`), and `torch.nn` for
+parts of a model. A corrector file may come from anywhere: opening it must not run whatever its text names.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import nn
 
-from data_pipeline.checks import made
-from data_pipeline.errors import InputError
-from data_pipeline.packages import GROUP, registered
+from data_pipeline.common.checks import made
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.packages import GROUP, registered
 
 
 def model_class(target: object) -> type[nn.Module]:

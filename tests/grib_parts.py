@@ -4,7 +4,7 @@ from datetime import date, timedelta
 
 import numpy as np
 
-from data_pipeline.grib import Encoder
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 
 GRID = Grid.regular(9, 14)

@@ -4,15 +4,15 @@ import torch
 from torch import nn
 
 from data_pipeline.grid import Grid
-from models.spatial.attention import WindowAttention
-from models.spatial.convolution import Conv2d, ConvTranspose2d
-from models.spatial.exchange import allsum
-from models.spatial.gate import SphereGate
-from models.spatial.local import LocallyConnected
-from models.spatial.mixture import Routing, SpatialMixture
-from models.spatial.normalization import BatchNorm2d, ChannelNorm, FieldNorm, GroupNorm
-from models.spatial.resolution import AvgPool2d, Downsample, MaxPool2d, Upsample
-from models.spatial.term import terms
+from models.layers.attention import WindowAttention
+from models.layers.convolution import Conv2d, ConvTranspose2d
+from models.layers.gate import SphereGate
+from models.layers.locally_connected import LocallyConnected
+from models.layers.mixture import Routing, SpatialMixture
+from models.layers.norms import BatchNorm2d, ChannelNorm, FieldNorm, GroupNorm
+from models.layers.resolution import AvgPool2d, Downsample, MaxPool2d, Upsample
+from models.layers.term import terms
+from models.parallel.exchange import allsum
 
 GRIDS = {
     "33 x 64": Grid.regular(33, 64),

@@ -12,10 +12,10 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model, needs
+from models.layers.term import terms
+from models.parallel.domain import Domain
+from models.parallel.exchange import allsum
 from models.protocol import claims
-from models.spatial.domain import Domain
-from models.spatial.exchange import allsum
-from models.spatial.term import terms
 
 SPECS = SHIPPED | {
     "emos of one set": SHIPPED["emos"] | {"shared": True},
@@ -33,7 +33,7 @@ NETWORKS = [name for name in SPECS if [*BUILT[name].parameters()]]
 CASES, MORE = [(name, ODD) for name in SPECS], [(name, COARSE) for name in NETWORKS]
 SPECS["emos of partly one set"] = SHIPPED["emos"] | {"shared": "partly"}
 """Not in the cases: every rank makes all of its five fits."""
-TRUNK = {"_target_": "models.trunk.Trunk", "width": 4, "depth": 1, "dropout": 0.0, "mixture": None}
+TRUNK = {"_target_": "models.networks.trunk.Trunk", "width": 4, "depth": 1, "dropout": 0.0, "mixture": None}
 GIVEN = {"inputs_argument": "inputs", "grid_argument": "grid", "tiles": True}
 SPECS["backbone on tiles"] = SHIPPED["backbone"] | {"backbone": TRUNK} | GIVEN
 SPECS["deep_weather by resnet2d"] = SHIPPED["deep_weather"] | {"uncertainty": "resnet2d"}

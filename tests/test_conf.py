@@ -8,15 +8,15 @@ from hydra.core.hydra_config import HydraConfig
 
 from conf import build, explain, plain
 from data_pipeline.archive import Archive
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.heat import Heat
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.split import Split
 from data_pipeline.statistics import STATISTICS
+from data_pipeline.synthetic.heat import Heat
 from data_pipeline.task import Task
 from models.corrector import build_model, needs
-from models.emos import EMOS
+from models.statistical.emos import EMOS
 from training.schedule import Schedule
 
 ROOT = Path(__file__).parents[1]

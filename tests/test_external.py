@@ -8,11 +8,11 @@ import pytest
 import torch
 import xarray as xr
 
-from data_pipeline import packages
+from data_pipeline.common import packages
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
-from data_pipeline.errors import InputError
 from models.corrector import Corrector
-from models.spatial.domain import Domain
+from models.parallel.domain import Domain
 
 DATA = [
     "data=netcdf", "path=.", "task.inputs=[2t]", "task.targets=[2t]", "task.lead_times=[24]",
@@ -90,7 +90,7 @@ def test_without_the_package_the_name_is_unknown(project, command, monkeypatch):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_mesh_of_tiles_is_refused_in_one_sentence_before_processes_are_started(name, project, command, monkeypatch):
-    monkeypatch.setattr("models.spatial.mesh.launch", None)
+    monkeypatch.setattr("models.parallel.mesh.launch", None)
     ended = command(project, "train", *DATA, *QUICK, f"model={name}", *MODELS[name], "trainer.mesh=[1,2]", "run_dir=no")
     assert ended.code == 2, ended.stdout + ended.stderr
     (line,) = ended.stderr.splitlines()

@@ -1,7 +1,6 @@
 """The wheel holds exactly the program, and finds its configuration wherever it is installed."""
 
 import os
-import re
 import subprocess
 import sys
 import zipfile
@@ -63,13 +62,3 @@ def test_an_unknown_verb_is_one_sentence():
     assert (
         process.stderr == "error: there is no verb 'trian'; choose one of prepare, train, combine, evaluate, correct\n"
     )
-
-
-def test_the_readme_names_every_file():
-    """One clause per file: the README's tree is how a newcomer learns the system."""
-    readme = (ROOT / "README.md").read_text()
-    tree = readme[readme.index("conf/              one YAML") :]
-    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py"]
-    assert not [str(path.relative_to(ROOT)) for path in files if path.name not in tree]
-    named = set(re.findall(r"[a-z_0-9]+\.py", tree)) - {"__init__.py", "deepweather.py"}
-    assert named == {path.name for path in files}

@@ -12,7 +12,7 @@ from models.corrector import Corrector, needs
 from training.module import CorrectionModule
 from training.schedule import Schedule
 
-NET = {"_target_": "models.unet.UNet", "width": 4, "depth": 1, "dropout": 0.2}
+NET = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1, "dropout": 0.2}
 SPECS = SHIPPED | {"deep": NET | {"depth": 3}, "routed": NET | {"mixture": {"routing": {}}}}
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
 GRID = Grid.regular(13, 20)

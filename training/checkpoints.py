@@ -19,9 +19,9 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Checkpoint
 
-from data_pipeline.files import atomic_path
+from data_pipeline.common.files import atomic_path
 from data_pipeline.sample import Sample
-from models.spatial.mesh import Mesh
+from models.parallel.mesh import Mesh
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ASKED = 2.0

@@ -12,7 +12,7 @@ from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.peers import SocketPeers
 from data_pipeline.prefetch.stream import Stream
 from data_pipeline.prefetch.tiers import Samples, Tiers, run_key
-from models.spatial.mesh import Mesh
+from models.parallel.mesh import Mesh
 from training.schedule import Schedule
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from data_pipeline.checks import whole
+from data_pipeline.common.checks import whole
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import DataSource
 from data_pipeline.sample import Sample
-from data_pipeline.source import Source
 from data_pipeline.split import Split
 from data_pipeline.task import Task
 
@@ -30,7 +30,7 @@ class ForecastDataModule(pl.LightningDataModule):
 
     def __init__(
         self,
-        archive: Source,
+        archive: DataSource,
         task: Task,
         split: Split,
         batch_size: int = 8,

@@ -20,9 +20,9 @@ from pytorch_lightning.profilers import Profiler
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 
-from data_pipeline.errors import InputError, InterruptedRunError
+from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.sample import Sample
-from models.spatial.mesh import Mesh
+from models.parallel.mesh import Mesh
 from training.average import Average, validated
 from training.checkpoints import Checkpoints
 from training.data import Data

@@ -11,19 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.checks import one_of
-from data_pipeline.errors import InputError
+from data_pipeline.common.checks import one_of
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.statistics.calendar import DAYS, day_of_year
 from data_pipeline.statistics.efi import Form, exact_weights
 from data_pipeline.statistics.file import load
 from data_pipeline.task import Task
-from models import season
-from models.cases import lead_index
 from models.distribution import Distribution
 from models.normalizer import Normalizer
-from models.spatial.domain import Domain
+from models.parallel.domain import Domain
+from models.statistical import season
+from models.statistical.cases import lead_index
 from training.loss import Loss
 
 AGAIN = "make it with deepweather prepare 'statistics=[efi]' and the same options of data and task"

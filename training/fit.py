@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import torch.distributed as dist
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Samples, Tiers
 from models.corrector import Corrector
-from models.crossfit import CrossFitted
-from models.spatial.domain import Domain
-from models.spatial.group import named
-from models.spatial.mesh import Mesh
+from models.parallel.domain import Domain
+from models.parallel.group import named
+from models.parallel.mesh import Mesh
+from models.statistical.crossfit import CrossFitted
 
 
 def fitted(

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from data_pipeline.checks import positive
+from data_pipeline.common.checks import positive
 from data_pipeline.dataset import ForecastDataset, batches
-from data_pipeline.heat import Heat
+from data_pipeline.synthetic.heat import Heat
 from models.corrector import Corrector
-from models.heat import Mixture
+from models.networks.heat import Mixture
 
 ALMOST_NOTHING = 1e-8
 """By so much a forecast may be wrong also where the truth is nothing."""

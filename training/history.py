@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from data_pipeline.files import atomic_write
+from data_pipeline.common.files import atomic_write
 from data_pipeline.sample import Sample
 
 

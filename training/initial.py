@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from models.corrector import Corrector
 
 SAME = {

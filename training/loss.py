@@ -13,8 +13,8 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from data_pipeline.checks import number, one_of, share
-from data_pipeline.errors import InputError
+from data_pipeline.common.checks import number, one_of, share
+from data_pipeline.common.errors import InputError
 from data_pipeline.sample import Sample
 from models.distribution import Distribution, Ensemble, Logistic, Normal, energy_score, threshold_weighted_crps
 from models.normalizer import Normalizer

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.sample import Sample, verifiable
 from models.corrector import Corrector
-from models.spatial.dropout import drawn_for
-from models.spatial.mesh import Mesh
-from models.spatial.term import Termed, terms
+from models.layers.dropout import drawn_for
+from models.layers.term import Termed, terms
+from models.parallel.mesh import Mesh
 from training.loss import CRPS, Loss, weighted_sum
 from training.optimizer import decay_groups, make_optimizer, make_scheduler
 from training.schedule import Schedule

@@ -13,9 +13,9 @@ from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from data_pipeline.checks import one_of, whole
-from data_pipeline.errors import InputError
-from models.spatial.domain import Domain
+from data_pipeline.common.checks import one_of, whole
+from data_pipeline.common.errors import InputError
+from models.parallel.domain import Domain
 from training.targets import find, make
 
 ADAMW = {"_target_": "torch.optim.AdamW"}

@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from data_pipeline.errors import InputError
-from models.spatial.dropout import drawn_again
-from models.spatial.term import terms
+from data_pipeline.common.errors import InputError
+from models.layers.dropout import drawn_again
+from models.layers.term import terms
 
 
 def compute_twice(model: nn.Module) -> None:

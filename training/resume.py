@@ -12,8 +12,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from data_pipeline.errors import DiskFullError, InputError, InterruptedRunError
-from data_pipeline.files import atomic_write, disk_error
+from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
+from data_pipeline.common.files import atomic_write, disk_error
 
 WITHOUT_EFFECT = {
     "data": ("cache",),

@@ -12,8 +12,8 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.profilers import Profiler
 
-from data_pipeline.checks import between, one_of, positive, whole, yes_or_no
-from data_pipeline.errors import InputError
+from data_pipeline.common.checks import between, one_of, positive, whole, yes_or_no
+from data_pipeline.common.errors import InputError
 from training.optimizer import ADAMW, check_optimizer, check_scheduler
 from training.targets import find
 

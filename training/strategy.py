@@ -22,9 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from data_pipeline.errors import InputError
-from models.spatial.group import named
-from models.spatial.mesh import Mesh
+from data_pipeline.common.errors import InputError
+from models.parallel.group import named
+from models.parallel.mesh import Mesh
 from training.schedule import Schedule
 
 HOOKS: dict[str, Callable] = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}

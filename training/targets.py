@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 
 STEPS = "_steps_"
 """`{_steps_: 0.1}` stands for a tenth of all steps of the run, whose number no configuration can know."""

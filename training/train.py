@@ -15,18 +15,18 @@ import torch
 from omegaconf import DictConfig
 
 from conf import build, plain, verb
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import atomic_write
 from data_pipeline.dataset import ForecastDataset, static_fields
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
-from data_pipeline.source import Source
+from data_pipeline.protocols import DataSource
 from data_pipeline.store import source_for
 from data_pipeline.task import Task
 from models.corrector import Corrector, check_tiles, needs, reads_moments
-from models.outline import check_memory, outline
-from models.spatial.domain import Domain
-from models.spatial.mesh import Mesh, joined, mesh_shape
+from models.networks.outline import check_memory, outline
+from models.parallel.domain import Domain
+from models.parallel.mesh import Mesh, joined, mesh_shape
 from training.data import cached
 from training.descent import descend, score
 from training.extreme import EECRPS, WeightedByIndex
@@ -140,7 +140,7 @@ def examine(cfg: DictConfig) -> str:
     return f"exam: {json.loads(file.read_text())}"
 
 
-def look(source: Source, task: Task, run_dir: Path, options: dict[str, Any]) -> tuple[str, str, Grid]:
+def look(source: DataSource, task: Task, run_dir: Path, options: dict[str, Any]) -> tuple[str, str, Grid]:
     """Claim the run folder; return the run's identity, that of the data, and their grid."""
     fingerprint = source.fingerprint
     identity = claim(run_dir, options, fingerprint)

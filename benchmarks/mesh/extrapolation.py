@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from benchmarks.mesh.training_step import TASK, Step
 from data_pipeline.grid import Grid
-from models.spatial.mesh import Mesh
-from models.unet import UNet
+from models.networks.unet import UNet
+from models.parallel.mesh import Mesh
 
 BYTES = 2
 """Of a number: bfloat16."""

@@ -17,8 +17,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Normal
-from models.features import Features
-from models.head import GaussianHead
+from models.networks.features import Features
+from models.networks.head import GaussianHead
 
 Padding = Literal["sphere", "zeros"]
 

@@ -18,9 +18,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from data_pipeline.grid import Grid
-from models.spatial.convolution import Conv2d
-from models.spatial.domain import Domain
-from models.spatial.normalization import GroupNorm
+from models.layers.convolution import Conv2d
+from models.layers.norms import GroupNorm
+from models.parallel.domain import Domain
 
 KINDS = ("halo", "halo gradient", "norm", "loss", "gradient")
 Bytes = dict[str, int]

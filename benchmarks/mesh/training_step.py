@@ -19,8 +19,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from models.spatial.domain import Domain
-from models.spatial.mesh import Mesh, arranged
+from models.parallel.domain import Domain
+from models.parallel.mesh import Mesh, arranged
 from training.module import CorrectionModule
 from training.schedule import Schedule
 
@@ -36,7 +36,7 @@ class Step(nn.Module):
         torch.manual_seed(0)
         domain = mesh.domain(grid)
         self.batch = sample(domain)
-        corrector = Corrector(TASK, domain, {"_target_": "models.unet.UNet"}, torch.zeros(3, *grid.shape))
+        corrector = Corrector(TASK, domain, {"_target_": "models.networks.unet.UNet"}, torch.zeros(3, *grid.shape))
         self.module = CorrectionModule(corrector, Schedule(), mesh=mesh)
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from data_pipeline.checks import whole
-from data_pipeline.errors import InputError
+from data_pipeline.common.checks import whole
+from data_pipeline.common.errors import InputError
 
 
 @dataclass(frozen=True)

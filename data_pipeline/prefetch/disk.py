@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import atomic_write
 from data_pipeline.prefetch.codec import OVERHEAD, decode, encode
 from data_pipeline.sample import Sample
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.staging import Staging
 from data_pipeline.prefetch.stream import Stream
 from data_pipeline.prefetch.tiers import Tiers

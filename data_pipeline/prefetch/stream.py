@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from data_pipeline.checks import whole
-from data_pipeline.errors import InputError
+from data_pipeline.common.checks import whole
+from data_pipeline.common.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import dask
 import numpy as np
 from dask.delayed import delayed
 
-from data_pipeline.checks import positive, whole
-from data_pipeline.errors import InputError
+from data_pipeline.common.checks import positive, whole
+from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.calendar import DAYS, day_of_year, within
 from data_pipeline.statistics.merging import Spread, tree
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece, variable_names

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 
 LEVELS = np.linspace(0, 1, 21)
 """The quantiles of the climate."""

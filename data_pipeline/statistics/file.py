@@ -22,8 +22,8 @@ import netCDF4
 import numpy as np
 import xarray as xr
 
-from data_pipeline.errors import DiskFullError, InputError
-from data_pipeline.files import atomic_path
+from data_pipeline.common.errors import DiskFullError, InputError
+from data_pipeline.common.files import atomic_path
 from data_pipeline.grid import Grid
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Piece, Statistic
 from data_pipeline.statistics.training import Training

@@ -15,8 +15,8 @@ import numpy as np
 from dask.delayed import delayed
 from numpy.lib.stride_tricks import sliding_window_view
 
-from data_pipeline.checks import positive, whole
-from data_pipeline.errors import InputError
+from data_pipeline.common.checks import positive, whole
+from data_pipeline.common.errors import InputError
 from data_pipeline.split import year_of
 from data_pipeline.statistics.merging import Spread, tree
 from data_pipeline.statistics.statistic import Axes, Piece, variable_names

@@ -12,11 +12,10 @@ import xarray as xr
 from dask.delayed import Delayed, delayed
 
 from data_pipeline.archive import grid_of
-from data_pipeline.cube import select
-from data_pipeline.errors import InputError
-from data_pipeline.fields import ALL
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cube import select
 from data_pipeline.grid import Grid
-from data_pipeline.source import Source
+from data_pipeline.protocols import ALL, DataSource
 from data_pipeline.split import valid_in, verified
 from data_pipeline.task import Channel, Task, Variable
 
@@ -28,7 +27,7 @@ Key = tuple[int, int]
 class Training:
     """The forecasts of `task` that are valid in the training `years`, first and last, and have an analysis."""
 
-    source: Source
+    source: DataSource
     task: Task
     years: tuple[int, int]
 

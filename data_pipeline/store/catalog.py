@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.store.manifest import Manifest
 from data_pipeline.store.plan import FLOAT, Plan

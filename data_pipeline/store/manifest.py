@@ -7,8 +7,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import atomic_write
 from data_pipeline.store.plan import Plan
 
 NAME = "manifest.json"

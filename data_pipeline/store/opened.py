@@ -9,11 +9,10 @@ from pathlib import Path
 import xarray as xr
 
 from data_pipeline.archive import Archive
-from data_pipeline.cube import Cube, analysis_fields, ensemble_fields, open_cube
-from data_pipeline.errors import InputError
-from data_pipeline.fields import Fields
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cube import Cube, analysis_fields, ensemble_fields, open_cube
 from data_pipeline.grid import Grid
-from data_pipeline.source import Chunks, Source
+from data_pipeline.protocols import Chunks, DataSource, Fields
 from data_pipeline.store.catalog import StoredFields
 from data_pipeline.store.manifest import NAME, Manifest
 from data_pipeline.store.plan import STATIC, Job, Plan
@@ -53,7 +52,7 @@ class Store:
 
     @staticmethod
     def plan(
-        archive: Source,
+        archive: DataSource,
         task: Task,
         years: Iterable[int] | None = None,
         *,
@@ -66,7 +65,7 @@ class Store:
     @classmethod
     def write(
         cls,
-        archive: Source,
+        archive: DataSource,
         task: Task,
         folder: str | Path,
         years: Iterable[int] | None = None,
@@ -169,7 +168,7 @@ class Store:
         return StoredFields.truth(self.folder, self._manifest, variables)
 
 
-def source_for(archive: Archive, folder: str | Path | None, years: Collection[int]) -> Source:
+def source_for(archive: Archive, folder: str | Path | None, years: Collection[int]) -> DataSource:
     """Return the store in `folder` if it has `years`, else the archive; None stands for no store.
 
     The store must be made from the files that the archive names. Where these are gone, the store stands for them.

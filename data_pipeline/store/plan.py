@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.checks import whole
-from data_pipeline.errors import InputError
-from data_pipeline.fields import Fields
+from data_pipeline.common.checks import whole
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.inputs import input_fields, left_out
-from data_pipeline.source import Source
+from data_pipeline.protocols import DataSource, Fields
 from data_pipeline.split import valid_in, verified, year_of
 from data_pipeline.task import Channel, Task, Variable
 
@@ -133,14 +132,14 @@ class Job:
     """A plan, with the fields of the archive that its samples are read from."""
 
     plan: Plan
-    archive: Source
+    archive: DataSource
     ensemble: Fields
     truth: Fields
     keys: list[tuple[int, int, int]]
     """Of each sample the positions of start and lead time in `ensemble` and of the analysis in `truth`."""
 
     @classmethod
-    def of(cls, archive: Source, task: Task, years: Collection[int] | None, moments: bool, shard_bytes: int) -> Job:
+    def of(cls, archive: DataSource, task: Task, years: Collection[int] | None, moments: bool, shard_bytes: int) -> Job:
         """Look up the forecasts of `task` that are valid in `years` (None: all) and verified."""
         whole("shard_bytes", shard_bytes, 1)
         archive.refuse(years or (), moments, task.further)

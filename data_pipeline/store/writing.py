@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import DiskFullError, InputError, InterruptedRunError
-from data_pipeline.files import alone, atomic_path, disk_error, sweep
+from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
+from data_pipeline.common.files import alone, atomic_path, disk_error, sweep
 from data_pipeline.moments import pseudo_members
 from data_pipeline.store.manifest import Finished, Manifest
 from data_pipeline.store.plan import STATIC, Job, Plan

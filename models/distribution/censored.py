@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from models.distribution.location_scale import Bounded
-from models.standard import Standard, StandardLogistic, StandardNormal
+from models.distribution.standard import Standard, StandardLogistic, StandardNormal
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models.distribution.interface import leading
-from models.standard import SQRT_2PI, SQRT_PI, StandardNormal
+from models.distribution.standard import SQRT_2PI, SQRT_PI, StandardNormal
 
 SHAPES = 1e-9, 1e12
 """Shapes less than the least count as the least, larger than the largest as the largest, which is as good as normal."""

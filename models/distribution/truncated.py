@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.distribution.interface import leading
 from models.distribution.location_scale import Bounded
-from models.standard import SQRT_2, SQRT_PI, Standard, StandardNormal
+from models.distribution.standard import SQRT_2, SQRT_PI, Standard, StandardNormal
 
 TAIL, DEPTH = 3.0, 25
 """From z = 3 on, 25 terms of the continued fraction of Mills' ratio give all digits of float64."""

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from data_pipeline.archive import Archive
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.errors import InputError
-from data_pipeline.grib import Encoder
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.cluster import Local, Slurm, Threads, processors
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from hypothesis.extra.numpy import arrays
 
 from data_pipeline.archive import Archive
 from data_pipeline.bands import times
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset, batches, complete
-from data_pipeline.errors import InputError
-from data_pipeline.grib import Encoder
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.split import Split
 from data_pipeline.task import Task

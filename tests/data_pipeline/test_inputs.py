@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from data_pipeline.archive import Archive
-from data_pipeline.cube import select
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.errors import InputError
-from data_pipeline.grib import Encoder, open_ensemble
+from data_pipeline.formats.cube import select
+from data_pipeline.formats.grib import Encoder, open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.statistics.local import Local
 from data_pipeline.statistics.normalization import Normalization
@@ -21,7 +21,7 @@ from data_pipeline.store import Store
 from data_pipeline.task import Task
 from models.correct import correct
 from models.corrector import Corrector, narrow
-from models.features import Features
+from models.networks.features import Features
 
 GRID = Grid.regular(5, 8)
 STARTS = (20151228, 20151231, 20160104, 20160108)
@@ -271,7 +271,9 @@ def test_nonsense_is_rejected_with_the_way_out(change, sentence):
 def corrector():
     """A network that looks at all channels, with random weights."""
     torch.manual_seed(0)
-    made = Corrector(TASK, GRID, {"_target_": "models.mlp.MLP", "width": 8, "depth": 1}, torch.rand(3, *GRID.shape))
+    made = Corrector(
+        TASK, GRID, {"_target_": "models.networks.mlp.MLP", "width": 8, "depth": 1}, torch.rand(3, *GRID.shape)
+    )
     means = torch.tensor([220.0, 320.0, 320.0, 220.0, 220.0, -220.0])
     made.normalizer.location.copy_(means[:, None, None].expand_as(made.normalizer.location))
     made.normalizer.scale.fill_(30)
@@ -303,7 +305,7 @@ def test_what_a_file_lacks_to_be_corrected_is_said(archive, corrector, tmp_path)
     write(tmp_path, unknown={20160104})
     with pytest.raises(InputError, match=r"lacks one of .*t@850 analysis for the forecast of 2016-01-04T12:00:00"):
         correct(corrector, source, tmp_path / "out", analysis=tmp_path / "analysis")
-    plain = Corrector(PLAIN, GRID, {"_target_": "models.raw.Raw"}, torch.rand(3, *GRID.shape))
+    plain = Corrector(PLAIN, GRID, {"_target_": "models.statistical.raw.Raw"}, torch.rand(3, *GRID.shape))
     with pytest.raises(InputError, match="the corrector reads no analysis; leave out analysis="):
         correct(plain, source, tmp_path / "out", analysis=analyses)
     assert not (tmp_path / "out").exists()

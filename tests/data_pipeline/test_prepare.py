@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from data_pipeline.archive import Archive
-from data_pipeline.grib import Encoder
+from data_pipeline.common.progress import Progress
+from data_pipeline.common.wording import duration, size
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
-from data_pipeline.progress import Progress
 from data_pipeline.task import Variable
-from data_pipeline.wording import duration, size
 
 ROOT = Path(__file__).parents[2]
 GRID = Grid.regular(9, 12)
@@ -253,7 +253,7 @@ def test_a_full_disk_can_be_resumed(ens10, prepare, small_disk, tmp_path):
 
 
 def test_two_runs_do_not_write_into_one_folder(ens10, prepare, tmp_path):
-    from data_pipeline.files import alone
+    from data_pipeline.common.files import alone
 
     (tmp_path / "out").mkdir()
     with alone(tmp_path / "out"):

@@ -12,11 +12,11 @@ import pytest
 import xarray as xr
 
 from data_pipeline.archive import Archive
-from data_pipeline.cube import select
-from data_pipeline.errors import InputError
-from data_pipeline.grib import Encoder
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cube import select
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
-from data_pipeline.source import Source
+from data_pipeline.protocols import DataSource
 from data_pipeline.store import Store
 from data_pipeline.task import Task, Variable
 
@@ -152,7 +152,7 @@ def write_store(folder: Path) -> Store:
     return Store.write(archive, Task("all", names, names, list(LEADS)), folder / "store")
 
 
-SOURCES: dict[str, Callable[..., Source]] = {"grib": write_grib, "netcdf": write_netcdf, "store": write_store}
+SOURCES: dict[str, Callable[..., DataSource]] = {"grib": write_grib, "netcdf": write_netcdf, "store": write_store}
 
 
 @pytest.fixture(scope="module", params=SOURCES)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.task import BOUNDS, UNITS, VECTOR_COMPONENTS, Task, Variable
 
 T850 = {"name": "t850", "inputs": ["z@850", "t@850"], "targets": ["t@850"], "lead_times": [24, 48]}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from evaluation.aggregation import Mean, Tally, region_weights
 from evaluation.statistics import STATISTICS, calibration_bin, cell_statistics

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.choice import check_best, choice
@@ -19,7 +19,7 @@ GRID = Grid.regular(5, 8)
 TASK = Task("t2m", ["2t"], ["2t"], [48])
 
 
-def corrector(score, model="models.emos.EMOS", **provenance):
+def corrector(score, model="models.statistical.emos.EMOS", **provenance):
     alike = {"train_years": [1998, 2013], "val_years": [2014, 2015], "data": "x", "members": 10}
     provenance = alike | ({} if score is None else {"validation_crps": score}) | provenance
     return Corrector(TASK, GRID, {"_target_": model}, torch.zeros(len(TASK.static_names), 5, 8), provenance)

@@ -20,8 +20,8 @@ from evaluation.evaluate import finished, target_folders, typical_forecast
 from evaluation.scoring import score_models
 from models.corrector import Corrector
 from models.distribution import Normal
-from models.raw import Raw
-from models.spatial.domain import Domain
+from models.parallel.domain import Domain
+from models.statistical.raw import Raw
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def emos(archive, tmp_path):
     task = Task("t2m", ["2t"], ["2t"], [48])
     data = ForecastDataset(archive, task, [2014])
     provenance = {"train_years": [2014, 2014], "val_years": [2015, 2015], "members": 5}
-    spec = {"_target_": "models.emos.EMOS", "seasonal": False}
+    spec = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
     corrector = Corrector(task, data.grid, spec, data.static, provenance)
     corrector.fit(data)
     corrector.save(tmp_path / "emos.safetensors")
@@ -208,7 +208,7 @@ def test_climatology_of_other_years_than_the_correctors_is_said(archive, emos, d
 def test_the_name_emos_is_kept_for_an_emos_that_was_fitted(archive, emos, deepweather, no_pictures, tmp_path, capsys):
     corrector = Corrector.load(emos)
     provenance = corrector.provenance
-    other = Corrector(corrector.task, GRID, {"_target_": "models.raw.Raw"}, corrector.static, provenance)
+    other = Corrector(corrector.task, GRID, {"_target_": "models.statistical.raw.Raw"}, corrector.static, provenance)
     other.save(tmp_path / "raw.safetensors")
     for cells, of in ((84, 84), (3, 84)):
         corrector.provenance = provenance | {"unfitted": {"cells": cells, "of": of}}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.guard import check_comparison, check_corrector, check_name, check_sizes, training_size
@@ -22,7 +22,7 @@ PATH = Path("runs/unet/corrector.safetensors")
 def corrector(task=TASK, grid=GRID, **provenance):
     provenance = {"train_years": [1998, 2013], "val_years": [2014, 2015]} | provenance
     static = torch.zeros(len(task.static_names), *grid.shape)
-    return Corrector(task, grid, {"_target_": "models.raw.Raw"}, static, provenance)
+    return Corrector(task, grid, {"_target_": "models.statistical.raw.Raw"}, static, provenance)
 
 
 def test_a_corrector_of_other_years_may_be_scored():

@@ -24,8 +24,8 @@ from evaluation.evaluate import example_of, run
 from evaluation.scoring import Options, score_models
 from models.corrector import Corrector
 from models.distribution import Normal
-from models.raw import Raw
-from models.spatial.mesh import Mesh, arranged
+from models.parallel.mesh import Mesh, arranged
+from models.statistical.raw import Raw
 
 # The command runs a module that this file has imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
@@ -74,7 +74,7 @@ def normal(batch):
 def scored(mesh, data, oracle, land):
     """The scoreboard, and the example of the report, on a mesh."""
     domain = mesh.domain(GRID)
-    emos = Corrector(TASK, domain, {"_target_": "models.emos.EMOS"}, data.static).double().eval()
+    emos = Corrector(TASK, domain, {"_target_": "models.statistical.emos.EMOS"}, data.static).double().eval()
     models = {"raw": Raw(TASK, domain), "normal": normal, "emos": emos}
     part = Part(data, domain)
     options = Options(batch_size=2, seed=3, sizes=(2, 3, 5), written=("normal", "emos"))

@@ -109,7 +109,7 @@ def seen(tmp_path_factory):
     data = ForecastDataset(archive, Task("t2m", ["2t"], ["2t"], [48]), [2014])
     paths = []
     for name, (shift, a, b) in LAWS.items():
-        spec = {"_target_": "models.emos.EMOS", "seasonal": False}
+        spec = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
         provenance = {"train_years": [2014, 2014], "val_years": [2015, 2015], "members": 5}
         corrector = Corrector(data.task, GRID, spec, data.static, provenance)
         with torch.no_grad():

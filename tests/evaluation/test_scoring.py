@@ -13,7 +13,7 @@ from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
 from evaluation.scoring import Options, Progress, score_models
 from models.distribution import Normal
-from models.raw import Raw
+from models.statistical.raw import Raw
 
 GRID = Grid.regular(5, 8)
 TASK = Task("toy", ["msl", "2t"], ["2t"], [24, 48])

@@ -8,7 +8,7 @@ import torch
 from specs import SPECS
 from torch.utils.data import Dataset
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -17,7 +17,7 @@ from evaluation.scoring import Options, score_models
 from evaluation.sizes import Claim, claims_of, ensemble_sizes, gate, judged
 from models.corrector import Corrector, needs
 from models.distribution import Ensemble, Normal
-from models.raw import Raw
+from models.statistical.raw import Raw
 
 GRID = Grid.regular(9, 16)
 TASK = Task("toy", ["2t"], ["2t"], [48])

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from model_tiles import FIELDS
 from ranks import together
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
-from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.combine import combined
 from models.committee import average
 from models.corrector import Corrector
 from models.distribution import CensoredNormal, Ensemble, Logistic, Normal
-from models.spatial.domain import Domain
+from models.parallel.domain import Domain
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(9, 12)
@@ -35,7 +35,9 @@ def file_of(toy, tmp_path):
     def leave(name, seed, spec=None, task=TASK, provenance=YEARS, static=None):
         data = toy(task, GRID, 16, seed=seed)
         data.static = static if static is not None else toy(task, GRID, 1).static
-        corrector = Corrector(task, GRID, spec or {"_target_": "models.mlp.MLP", "width": 8}, data.static, provenance)
+        corrector = Corrector(
+            task, GRID, spec or {"_target_": "models.networks.mlp.MLP", "width": 8}, data.static, provenance
+        )
         corrector.fit(data)
         torch.manual_seed(seed)
         for parameter in corrector.parameters():
@@ -69,7 +71,7 @@ def on_tile(rank, path, sample):
 
 
 def test_on_tiles_it_says_what_it_says_of_the_whole(file_of, toy, tmp_path):
-    spec = {"_target_": "models.unet.UNet", "width": 4, "depth": 1, "embedding": 2}
+    spec = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1, "embedding": 2}
     combined([file_of(f"{seed}", seed, spec) for seed in range(2)]).save(tmp_path / "both")
     sample = next(batches(toy(TASK, GRID, 4), 4))
     with torch.no_grad():
@@ -109,7 +111,7 @@ def test_the_average_scores_no_worse_than_its_parts_on_average():
 
 def test_what_cannot_be_averaged_is_refused(file_of, toy):
     first = file_of("first", 1)
-    logistic = file_of("logistic", 2, {"_target_": "models.mlp.MLP", "width": 8, "head": "logistic"})
+    logistic = file_of("logistic", 2, {"_target_": "models.networks.mlp.MLP", "width": 8, "head": "logistic"})
     day = file_of("day", 3, task=Task("toy", ["2t", "msl"], ["2t"], [24], ["lsm"]))
     late = file_of("late", 4, provenance=YEARS | {"train_years": [2000, 2010]})
     many = file_of("many", 5, provenance=YEARS | {"members": 50})
@@ -129,7 +131,7 @@ def test_what_cannot_be_averaged_is_refused(file_of, toy):
 def test_bounds_must_be_alike(file_of):
     """Half-way between two bounds is neither of them."""
     task = Task("rain", ["tp"], ["tp"], [24], ["lsm"])
-    spec = {"_target_": "models.emos.EMOS", "family": "censored_normal", "seasonal": False}
+    spec = {"_target_": "models.statistical.emos.EMOS", "family": "censored_normal", "seasonal": False}
     paths = [file_of(f"{lower}", seed, spec | {"lower": lower}, task) for seed, lower in enumerate((0, 0.1, 0))]
     with pytest.raises(InputError, match=r"0.1 has another lower bound \(model.lower\) than .*0; combine"):
         combined(paths[:2])

@@ -8,21 +8,21 @@ import torch
 from specs import EXTERNAL
 from specs import SPECS as SHIPPED
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
-from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.moments import pseudo_members
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model, needs, reads_moments
 from models.distribution import Ensemble, Normal
-from models.head import GaussianHead
-from models.outline import outline
+from models.layers.gate import SphereGate
+from models.layers.mixture import SpatialMixture
+from models.layers.norms import BatchNorm2d
+from models.networks.head import GaussianHead
+from models.networks.outline import outline
+from models.parallel.domain import Domain
 from models.protocol import claims
-from models.spatial.domain import Domain
-from models.spatial.gate import SphereGate
-from models.spatial.mixture import SpatialMixture
-from models.spatial.normalization import BatchNorm2d
 
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(13, 16)

@@ -8,9 +8,9 @@ from ranks import together
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
-from models.spatial.domain import Domain
-from models.spatial.dropout import drawn_for
-from models.spatial.exchange import allsum
+from models.layers.dropout import drawn_for
+from models.parallel.domain import Domain
+from models.parallel.exchange import allsum
 
 GRID = Grid.regular(17, 24)
 MADE_OF_ROUNDING = ("deep_weather", "ens10_unet", "lenet")

@@ -11,9 +11,9 @@ from grib_parts import GRID, KEYS
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
-from data_pipeline.errors import InputError
-from data_pipeline.grib import Encoder
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.task import Task
 from models import correct as verb
 from models.combine import combined
@@ -71,8 +71,8 @@ def made(spec, task=TASK):
     return corrector.eval()
 
 
-EMOS = {"_target_": "models.emos.EMOS"}
-UNET = {"_target_": "models.unet.UNet", "width": 4, "depth": 1}
+EMOS = {"_target_": "models.statistical.emos.EMOS"}
+UNET = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1}
 
 
 def test_where_a_member_is_missing_all_members_stay_as_they_came(tmp_path):
@@ -153,7 +153,7 @@ def test_a_corrector_of_before_says_nothing_of_what_training_had(tmp_path):
 
 
 def test_a_model_without_a_number_is_refused(tmp_path):
-    corrector = made({"_target_": "models.climatology.Climatology"})
+    corrector = made({"_target_": "models.statistical.climatology.Climatology"})
     corrector.model.coefficients.fill_(1)[..., 2, 3] = torch.nan
     sentence = "the corrector gives no number at 1 of 126 cells of the forecast of 2020-01-01T12:00:00 .24 h, where the"
     with pytest.raises(InputError, match=sentence):

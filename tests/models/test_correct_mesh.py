@@ -14,12 +14,12 @@ from conftest import ROOT
 from grib_parts import GRID, write_archive
 from ranks import together
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
 from models import correct as verb
 from models.correct import correct
 from models.corrector import Corrector
-from models.spatial.mesh import Mesh, arranged
+from models.parallel.mesh import Mesh, arranged
 
 # The command runs a module that this file has imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after imp
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
 TWO = replace(TASK, targets=["msl", "2t"])
 SPECS = {
-    "emos": (TASK, {"_target_": "models.emos.EMOS"}),
-    "two": (TWO, {"_target_": "models.emos.EMOS"}),
-    "unet": (TASK, {"_target_": "models.unet.UNet", "width": 8, "depth": 1}),
+    "emos": (TASK, {"_target_": "models.statistical.emos.EMOS"}),
+    "two": (TWO, {"_target_": "models.statistical.emos.EMOS"}),
+    "unet": (TASK, {"_target_": "models.networks.unet.UNet", "width": 8, "depth": 1}),
 }
 MESHES = [(1, 2, 1), (1, 1, 3), (1, 2, 2)]
 

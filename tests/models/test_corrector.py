@@ -2,8 +2,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
-from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -14,7 +14,7 @@ from models.normalizer import Normalizer
 
 TASK = Task("rain", ["tp", "2t"], ["tp"], [48])
 GRID = Grid.regular(7, 8)
-RAW = {"_target_": "models.raw.Raw"}
+RAW = {"_target_": "models.statistical.raw.Raw"}
 
 
 def test_members_respect_physical_bounds(toy):
@@ -40,7 +40,7 @@ def test_normalising_is_undone_exactly(toy):
 
 def test_a_misspelt_hyper_parameter_is_named():
     with pytest.raises(InputError, match="MLP has no option 'widht'; it has width, depth, dropout"):
-        build_model({"_target_": "models.mlp.MLP", "widht": 3}, TASK, GRID)
+        build_model({"_target_": "models.networks.mlp.MLP", "widht": 3}, TASK, GRID)
 
 
 def test_a_file_that_is_no_corrector_is_refused_by_name(tmp_path):
@@ -64,7 +64,7 @@ def test_a_truncated_corrector_is_refused_by_name(tmp_path, toy):
 
 def test_a_file_of_other_shapes_is_refused_by_name(toy, tmp_path, monkeypatch):
     """The model has changed since the file was written."""
-    made = Corrector(TASK, GRID, {"_target_": "models.mlp.MLP", "width": 5}, toy(TASK, GRID, 1).static)
+    made = Corrector(TASK, GRID, {"_target_": "models.networks.mlp.MLP", "width": 5}, toy(TASK, GRID, 1).static)
     monkeypatch.setitem(made.spec, "width", 6)
     made.save(tmp_path / "old.safetensors")
     with pytest.raises(InputError, match=r"old.safetensors holds a model MLP of another version of this: model"):
@@ -84,7 +84,7 @@ def test_a_file_of_other_shapes_is_refused_by_name(toy, tmp_path, monkeypatch):
 )
 def test_wrong_options_of_a_mixture_are_named(mixture, sentence):
     with pytest.raises(InputError, match=sentence):
-        build_model({"_target_": "models.unet.UNet", "width": 4, "mixture": mixture}, TASK, GRID)
+        build_model({"_target_": "models.networks.unet.UNet", "width": 4, "mixture": mixture}, TASK, GRID)
 
 
 def dry_and_wet(spec):
@@ -108,13 +108,13 @@ def dry_and_wet(spec):
 
 RAIN, GLOBE = Task("rain", ["tp"], ["tp"], [48]), Grid.regular(19, 36)
 BOUNDED = {
-    "emos": {"_target_": "models.emos.EMOS", "family": "censored_normal", "lower": 0, "seasonal": False},
-    "boosted": {"_target_": "models.boosting.BoostedEMOS", "family": "censored_logistic", "lower": 0},
-    "truncated": {"_target_": "models.mlp.MLP", "head": "truncated_normal"},
-    "gamma": {"_target_": "models.mlp.MLP", "head": "censored_shifted_gamma"},
+    "emos": {"_target_": "models.statistical.emos.EMOS", "family": "censored_normal", "lower": 0, "seasonal": False},
+    "boosted": {"_target_": "models.statistical.boosting.BoostedEMOS", "family": "censored_logistic", "lower": 0},
+    "truncated": {"_target_": "models.networks.mlp.MLP", "head": "truncated_normal"},
+    "gamma": {"_target_": "models.networks.mlp.MLP", "head": "censored_shifted_gamma"},
     "committee": {
         "_target_": "models.committee.Committee",
-        "specs": [{"_target_": "models.mlp.MLP", "head": "censored_normal"}] * 2,
+        "specs": [{"_target_": "models.networks.mlp.MLP", "head": "censored_normal"}] * 2,
     },
 }
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.coupling import member_values, written_members
 from models.distribution import CensoredNormal, Ensemble, Normal
-from models.spatial.domain import Domain
+from models.parallel.domain import Domain
 
 TASK = Task("one", ["10u"], ["10u"], [24])
 RAIN = Task("rain", ["10u", "tp"], ["tp", "10u"], [24])

@@ -3,12 +3,12 @@
 import pytest
 from torch import nn
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models import corrector, protocol
+from models.parallel.domain import Domain
 from models.protocol import Claims, claims, may_take_tiles
-from models.spatial.domain import Domain
 
 TASK = Task("toy", ["2t"], ["2t"], [24])
 GRID = Grid.regular(7, 8)

@@ -11,10 +11,10 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import build_model
-from models.poet import EnsembleAttention, PoET
-from models.spatial.gate import LatentGate
-from models.spatial.mixture import RIGHT, SpatialBlend, SpatialMixture
-from models.spatial.term import terms
+from models.layers.gate import LatentGate
+from models.layers.mixture import RIGHT, SpatialBlend, SpatialMixture
+from models.layers.term import terms
+from models.networks.poet import EnsembleAttention, PoET
 from training.loss import CRPS, GaussianCRPS
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -93,7 +93,10 @@ def test_a_blend_is_called_one(choice):
 
 def test_an_old_file_of_a_blend_is_a_blend():
     """A corrector file names the class and its options, not the file in conf/model."""
-    spec = {"_target_": "models.unet.UNet", "mixture": {"experts": 4, "gate": "sphere", "degree": 8, "blend": True}}
+    spec = {
+        "_target_": "models.networks.unet.UNet",
+        "mixture": {"experts": 4, "gate": "sphere", "degree": 8, "blend": True},
+    }
     assert any(isinstance(layer, SpatialBlend) for layer in network(spec).modules())
 
 

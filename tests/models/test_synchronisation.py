@@ -9,10 +9,10 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import build_model, needs
-from models.spatial import quantile
-from models.spatial.domain import Domain
-from models.spatial.dropout import drawn_for
-from models.spatial.term import terms
+from models.layers.dropout import drawn_for
+from models.layers.term import terms
+from models.parallel import quantile
+from models.parallel.domain import Domain
 
 TASK = Task("toy", ["sst", "2t", "10u"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(13, 20)

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import models
-from data_pipeline import packages
-from data_pipeline.errors import InputError
+from data_pipeline.common import packages
+from data_pipeline.common.errors import InputError
 from models import target
+from models.networks.unet import UNet
 from models.target import model_class, part
-from models.unet import UNet
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def own(tmp_path, monkeypatch):
 
 
 def test_a_model_is_found():
-    assert model_class("models.unet.UNet") is UNet
+    assert model_class("models.networks.unet.UNet") is UNet
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,15 @@ def test_a_model_is_found():
         ("os.system", "model os.system is not in models, the only packages that a _target_ may name here; to allow"),
         ("modelsx.y.Z", "model modelsx.y.Z is not in models"),
         (None, "model None is not in models"),
-        ("models.raw.Cooked", "model models.raw.Cooked does not exist in this version; see conf/model"),
+        (
+            "models.statistical.raw.Cooked",
+            "model models.statistical.raw.Cooked does not exist in this version; see conf/model",
+        ),
         ("models.rare.Raw", "model models.rare.Raw does not exist"),
-        ("models.raw.Raw.forward", "model models.raw.Raw.forward does not exist"),
-        ("models.raw.Tensor", "models.raw.Tensor is not a model"),
-        ("models.mlp.silent", "models.mlp.silent is not a model"),
-        ("models.mlp.nn", "models.mlp.nn is not a model"),
+        ("models.statistical.raw.Raw.forward", "model models.statistical.raw.Raw.forward does not exist"),
+        ("models.statistical.raw.Tensor", "models.statistical.raw.Tensor is not a model"),
+        ("models.networks.mlp.silent", "models.networks.mlp.silent is not a model"),
+        ("models.networks.mlp.nn", "models.networks.mlp.nn is not a model"),
     ],
 )
 def test_only_models_are_found(name, sentence):

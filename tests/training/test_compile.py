@@ -8,20 +8,20 @@ from model_tiles import cast
 from specs import SPECS
 from training_parts import module
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
-from data_pipeline.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.task import Task
 from models.corrector import build_model, needs
-from models.spatial.dropout import drawn_for
-from models.spatial.mesh import Mesh
-from models.spatial.term import terms
+from models.layers.dropout import drawn_for
+from models.layers.term import terms
+from models.parallel.mesh import Mesh
 from training.data import cached
 from training.descent import compile_
 from training.schedule import Schedule
 
-NET = {"_target_": "models.lenet.LeNet", "width": 2, "hidden": 4, "dropout": 0.2}
+NET = {"_target_": "models.networks.lenet.LeNet", "width": 2, "hidden": 4, "dropout": 0.2}
 CPU = torch.device("cpu")
 TASK = Task("toy", ["sst", "2t", "10u"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(9, 12)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.errors import InputError
-from data_pipeline.heat import Heat
+from data_pipeline.synthetic.heat import Heat
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model
-from models.spatial.term import terms
+from models.layers.term import terms
 from training.heat import HeatExam, agreement, table
 
 TASK = Task("heat", ["heat"], ["heat"], [1])
@@ -22,7 +22,9 @@ HEAT = Heat(rows=8, columns=9, first_year=2000, last_year=2009, steps=6)
 def test_the_exam_of_those_who_say_that_nothing_changes():
     """Point by point; also where that is nearly right, because nothing conducts."""
     data = ForecastDataset(HEAT, TASK, [2003, 2004])
-    marks = HeatExam(0.03)(Corrector(TASK, HEAT.grid, {"_target_": "models.raw.Raw"}, data.static), HEAT, data)
+    marks = HeatExam(0.03)(
+        Corrector(TASK, HEAT.grid, {"_target_": "models.statistical.raw.Raw"}, data.static), HEAT, data
+    )
     hits, scaled, squares = np.zeros(HEAT.kind.shape), np.zeros(HEAT.kind.shape), 0.0
     for year in (2003, 2004):
         frames = HEAT.run(year).astype(float)
@@ -58,7 +60,7 @@ def learnt(network, rate, damping=None, seed=0):
     heat = Heat(rows=12, columns=12, first_year=1900, last_year=1929, steps=30)
     torch.manual_seed(seed)
     rules = {} if damping is None else {"routing": {"quantile": 0.3, "damping": damping}}
-    model = build_model({"_target_": f"models.heat.{network}"} | rules, TASK, heat.grid)
+    model = build_model({"_target_": f"models.networks.heat.{network}"} | rules, TASK, heat.grid)
     if network == "Mixture":
         # Experts that are roughly right: to start from noise takes a hundred times as many steps.
         for kernel, alpha in zip(model.network.experts.weight.data, heat.diffusivities, strict=True):

@@ -7,7 +7,7 @@ import torch
 from grib_parts import GRID, OPTIONS, write_archive
 from safetensors.torch import load_file
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -102,7 +102,7 @@ def test_a_file_that_is_not_there_is_named():
 
 
 def test_another_grid_is_refused(tmp_path):
-    spec, static = {"_target_": "models.mlp.MLP", "width": 4, "depth": 1}, torch.rand(3, *GRID.shape)
+    spec, static = {"_target_": "models.networks.mlp.MLP", "width": 4, "depth": 1}, torch.rand(3, *GRID.shape)
     Corrector(TASK, GRID, spec, static).save(tmp_path / "a")
     other = Grid.regular(11, 14)
     with pytest.raises(InputError, match="was trained with another grid"):

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader
 from training_parts import GRID, TASK, module
 
 import training
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from models.corrector import Corrector
-from models.spatial.mesh import Mesh
+from models.parallel.mesh import Mesh
 from training import checkpoints
 from training.average import Average
 from training.checkpoints import Checkpoints
@@ -34,7 +34,7 @@ FREE = {
     "enable_model_summary", "gradient_clip_algorithm", "deterministic", "inference_mode", "detect_anomaly", "plugins",
     "enable_autolog_hparams", "model_registry",
 }  # fmt: skip
-MLP = {"_target_": "models.mlp.MLP", "width": 8, "depth": 1}
+MLP = {"_target_": "models.networks.mlp.MLP", "width": 8, "depth": 1}
 VERSION = "2.6."
 """Of Lightning, with which the private names below were looked up."""
 PRIVATE = {

@@ -10,7 +10,7 @@ import scoringrules
 import torch
 import xarray as xr
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.statistics.calendar import day_of_year
@@ -18,7 +18,7 @@ from data_pipeline.statistics.efi import LEVELS, efi
 from data_pipeline.task import Task
 from models.distribution import Ensemble, Logistic, Normal
 from models.normalizer import Normalizer
-from models.spatial.domain import Domain
+from models.parallel.domain import Domain
 from training.extreme import EECRPS, start_day
 from training.extreme import efi as index_of
 from training.loss import (

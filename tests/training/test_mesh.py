@@ -10,13 +10,13 @@ import torch
 from ranks import together
 from training_parts import GRID, SPECS, TASK, Tile, module
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.task import Task
 from models.corrector import Corrector, needs
-from models.deep_weather import DeepWeather
-from models.spatial.mesh import Mesh, arranged
+from models.networks.deep_weather import DeepWeather
+from models.parallel.mesh import Mesh, arranged
 from training import checkpoints
 from training.data import cached
 from training.descent import descend, score

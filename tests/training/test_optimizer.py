@@ -13,7 +13,7 @@ from specs import SPECS
 from torch import nn
 
 from conf import build
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import build_model, needs

@@ -7,11 +7,11 @@ from ranks import together
 from torch.autograd.graph import saved_tensors_hooks
 from training_parts import SPECS, TASK, module
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from models.corrector import build_model
-from models.spatial.mesh import Mesh, arranged
+from models.parallel.mesh import Mesh, arranged
 from training.data import cached
 from training.recompute import blocks, compute_twice
 

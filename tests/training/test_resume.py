@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_pipeline.errors import DiskFullError, InputError, InterruptedRunError
+from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from training.resume import claim, resumable
 
 OPTIONS = {

@@ -18,7 +18,7 @@ from training_parts import SPECS as MORE_SPECS
 from data_pipeline.sample import Sample
 from data_pipeline.statistics.efi import LEVELS
 from models.corrector import build_model
-from models.spatial.mesh import Mesh
+from models.parallel.mesh import Mesh
 from training.average import Average
 from training.extreme import WeightedByIndex
 from training.history import History

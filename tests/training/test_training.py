@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.errors import InputError, InterruptedRunError
+from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.sample import Sample
@@ -27,7 +27,7 @@ from training.schedule import Schedule
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
 GRID = Grid.regular(9, 12)
-MLP = {"_target_": "models.mlp.MLP", "width": 16, "depth": 1, "dropout": 0.1}
+MLP = {"_target_": "models.networks.mlp.MLP", "width": 16, "depth": 1, "dropout": 0.1}
 TORCH = "torch.optim.lr_scheduler"
 COSINE = {
     "_target_": f"{TORCH}.SequentialLR",
@@ -40,7 +40,7 @@ COSINE = {
 CONSTANT = {"_target_": f"{TORCH}.ConstantLR", "factor": 1.0}
 PLATEAU = {"_target_": f"{TORCH}.ReduceLROnPlateau", "factor": 0.5, "patience": 0, "threshold": 0.0}
 EMA = {"_target_": "pytorch_lightning.callbacks.EMAWeightAveraging", "decay": 0.5}
-BATCH_NORM = {"_target_": "models.ens10.ENS10UNet"}
+BATCH_NORM = {"_target_": "models.networks.ens10.ENS10UNet"}
 
 
 def module(toy, epochs=6, spec=MLP, **options):

@@ -8,7 +8,7 @@ from benchmarks.mesh.extrapolation import halo, layers_of, meshes, step_time, ta
 from benchmarks.mesh.traffic import least
 from benchmarks.mesh.training_step import Step
 from data_pipeline.grid import Grid
-from models.spatial.mesh import Mesh
+from models.parallel.mesh import Mesh
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "scaling.md"
 GRID = Grid.regular(65, 128)

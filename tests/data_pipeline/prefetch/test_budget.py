@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.codec import OVERHEAD
 from data_pipeline.prefetch.disk import DiskTier
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.codec import OVERHEAD
 from data_pipeline.prefetch.loader import Prefetcher

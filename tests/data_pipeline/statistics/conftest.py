@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.archive import Archive
 from data_pipeline.cluster import Threads
-from data_pipeline.grib import Encoder
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.statistics.training import Training
 from data_pipeline.task import Task

@@ -5,7 +5,7 @@ from datetime import date, timedelta
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.calendar import day_of_year, within
 from data_pipeline.statistics.climatology import Climatology
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.efi import LEVELS, efi
 from data_pipeline.statistics.efi_climate import EfiClimate, quantiles
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.cluster import Local, Threads
-from data_pipeline.errors import DiskFullError, InputError
+from data_pipeline.common.errors import DiskFullError, InputError
 from data_pipeline.statistics.climatology import Climatology
 from data_pipeline.statistics.efi_climate import EfiClimate
 from data_pipeline.statistics.file import is_written, load, refuse_leak, write

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter1d
 
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.local import Local
 from data_pipeline.statistics.training import Training
 

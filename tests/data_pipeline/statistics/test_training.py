@@ -5,7 +5,7 @@ import pytest
 
 from data_pipeline.archive import Archive
 from data_pipeline.cluster import Local
-from data_pipeline.errors import InputError
+from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.climatology import Climatology
 from data_pipeline.statistics.efi_climate import EfiClimate
 from data_pipeline.statistics.local import Local as LocalStatistic

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.archive import Archive
-from data_pipeline.grib import Encoder
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.store import Store
 from data_pipeline.task import Task

@@ -15,8 +15,8 @@ from types import ModuleType
 
 import pytest
 
-from data_pipeline.errors import InputError, InterruptedRunError
-from data_pipeline.files import alone
+from data_pipeline.common.errors import InputError, InterruptedRunError
+from data_pipeline.common.files import alone
 from data_pipeline.store import Store, shard, writing
 from data_pipeline.store.plan import Job
 from data_pipeline.task import Task

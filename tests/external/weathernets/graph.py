@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.features import Features
-from models.head import head_for, silent
+from models.networks.features import Features
+from models.networks.head import head_for, silent
 
 
 class GraphNet(nn.Module):

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from data_pipeline.errors import InputError
-from models.features import Features
-from models.head import head_for
+from data_pipeline.common.errors import InputError
+from models.networks.features import Features
+from models.networks.head import head_for
 
 
 class ViT(nn.Module):

@@ -1,0 +1,4 @@
+"""Small tools that every package uses: errors, files, option checks, messages, renamed options.
+
+Imports nothing else of this project.
+"""

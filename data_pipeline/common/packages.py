@@ -1,0 +1,55 @@
+"""Installed packages that bring models of their own: those with an entry point in the group `deepweather.models`.
+
+The entry point names a module, for example `weathernets`. A `_target_` may name classes of this module and of its
+submodules, and the YAML files in its folder `conf` join those of this project. Nothing is imported here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from data_pipeline.common.errors import InputError
+
+GROUP = "deepweather.models"
+
+
+def registered() -> list[str]:
+    """Return the names of the modules that installed packages register, in alphabetical order."""
+    return sorted({point.module for point in entry_points(group=GROUP)})
+
+
+def conf_folders(own: Path) -> dict[str, Path]:
+    """Return the folder `conf` of each registered module that has one; `own` is the folder of this project.
+
+    Two YAML files of one name are refused: one of them would be hidden by the other.
+    """
+    found: dict[str, Path] = {}
+    owners = dict.fromkeys(_files(own), "deepweather")
+    for module in registered():
+        folder = _folder(module)
+        if folder is None or not (folder / "conf").is_dir():
+            continue
+        found[module] = folder / "conf"
+        for file in _files(found[module]):
+            if file in owners:
+                raise InputError(
+                    f"the installed package {module} has a configuration file {file}, and so has {owners[file]}; "
+                    "rename the one of the package"
+                )
+            owners[file] = module
+    return found
+
+
+def _folder(module: str) -> Path | None:
+    """Return the folder of a module, or None where it is a single file or is not there."""
+    first, *rest = module.split(".")
+    spec = importlib.util.find_spec(first)  # of a dotted name, this would import the first part
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0], *rest)
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.yaml"))

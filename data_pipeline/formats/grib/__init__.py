@@ -1,0 +1,30 @@
+"""GRIB: the border that every message crosses. No other module of the project knows ecCodes.
+
+Reading: `open_ensemble`, `open_analysis`, `open_static` (xarray), `ensemble_fields`, `analysis_fields` (samples),
+`inventory` (words), `index` (many files at once). Writing: `rewrite` (what came in, with other values; a `Lattice`
+keeps members in their order) and `Encoder` (from nothing).
+"""
+
+from data_pipeline.formats.cube import DOUBLE, select
+from data_pipeline.formats.grib.cache import index
+from data_pipeline.formats.grib.contents import inventory
+from data_pipeline.formats.grib.encode import Encoder
+from data_pipeline.formats.grib.lattice import Lattice
+from data_pipeline.formats.grib.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble, open_static
+from data_pipeline.formats.grib.rewriting import Message, rewrite
+
+__all__ = [
+    "DOUBLE",
+    "Encoder",
+    "Lattice",
+    "Message",
+    "analysis_fields",
+    "ensemble_fields",
+    "index",
+    "inventory",
+    "open_analysis",
+    "open_ensemble",
+    "open_static",
+    "rewrite",
+    "select",
+]

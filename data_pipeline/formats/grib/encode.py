@@ -1,0 +1,146 @@
+"""Encode fields as GRIB messages: how this project writes GRIB that it did not read."""
+
+from __future__ import annotations
+
+import eccodes
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import TOLERANCE, Grid
+
+MISSING = float(np.finfo(np.float32).max)
+"""What stands for a missing value on its way into ecCodes.
+
+The file holds a bitmap, not this number. ecCodes' own default, 9999, is an honest geopotential: at 1000 hPa
+it would punch a hole into the field.
+"""
+
+ORDER = (
+    "centre", "setLocalDefinition", "localDefinitionNumber", "productDefinitionTemplateNumber",
+    "class", "marsClass", "type", "marsType", "stream", "marsStream", "expver", "experimentVersionNumber",
+    "typeOfLevel", "level", "paramId", "shortName",
+    "referenceDate", "dataDate", "dataTime", "stepUnits", "stepType", "startStep", "endStep", "step",
+    "numberOfForecastsInEnsemble", "totalNumber", "perturbationNumber", "number",
+)  # fmt: skip
+"""Keys in the order in which ecCodes must be told them: each may reset or move what comes after it.
+
+What changes from one message to the next stands last. A key that is not listed is set before these, in the
+order given.
+"""
+
+WIDEST = 65.0
+"""Degrees between two points that GRIB1 can just about say; those of wider grids follow from the edges."""
+
+
+class Encoder:
+    """Turns fields on one grid into GRIB messages; `keys` are those that all messages share.
+
+    >>> encoder = Encoder(Grid.regular(3, 4), centre="ecmf", shortName="2t", typeOfLevel="surface")
+    >>> message = encoder.encode(np.full((3, 4), 280.0), dataDate=19980104, step=48)
+    >>> message[:4], message[-4:]
+    (b'GRIB', b'7777')
+    """
+
+    _handle: int | None = None
+    """The message at hand, with the keys `_current`."""
+
+    def __init__(self, grid: Grid, *, edition: int = 1, **keys: object) -> None:
+        if edition not in (1, 2):
+            raise InputError(f"there is no GRIB edition {edition}; choose 1 or 2")
+        self.grid = grid
+        self._fixed = keys
+        self._bits = keys.get("bitsPerValue", 16)
+        self._template = _template(grid, edition)
+        self._current: dict[str, object] = {}
+
+    def encode(self, values: np.ndarray, **keys: object) -> bytes:
+        """Return the message that holds `values` (H, W), NaN where there is none, under `keys`.
+
+        Keys of an earlier message that are not given again are not kept.
+        """
+        if values.shape != self.grid.shape:
+            raise ValueError(f"values are {values.shape}, the grid is {self.grid.shape}")
+        flat = np.array(values, np.float64).ravel()
+        missing = np.isnan(flat)
+        bitmap = int(missing.any())
+        if bitmap:
+            flat[missing] = MISSING
+        handle = self._set({**self._fixed, **keys})
+        eccodes.codes_set(handle, "bitmapPresent", bitmap)
+        # A constant field leaves 0 bits behind, so that every field must ask for its bits anew.
+        eccodes.codes_set(handle, "bitsPerValue", keys.get("bitsPerValue", self._bits))
+        eccodes.codes_set_double_array(handle, "values", flat)
+        return eccodes.codes_get_message(handle)
+
+    def _set(self, keys: dict[str, object]) -> int:
+        """Return a handle with exactly `keys`, setting only from the first that changed onwards."""
+        keys = {name: keys[name] for name in sorted(keys, key=_rank) if name != "bitsPerValue"}
+        if self._handle is None or list(keys) != list(self._current):
+            self._forget()
+            self._handle = eccodes.codes_new_from_message(self._template)
+            eccodes.codes_set(self._handle, "missingValue", MISSING)
+        changed = not self._current
+        for name, value in keys.items():
+            changed = changed or self._current[name] != value
+            if changed:
+                try:
+                    eccodes.codes_set(self._handle, name, value)
+                except eccodes.CodesInternalError as error:
+                    self._forget()
+                    raise ValueError(f"ecCodes does not take {name}={value!r}: {error}") from None
+        self._current = keys
+        return self._handle
+
+    def _forget(self) -> None:
+        """Give up the handle and what is known of it."""
+        if self._handle is not None:
+            eccodes.codes_release(self._handle)
+        self._handle, self._current = None, {}
+
+    def __del__(self) -> None:
+        self._forget()
+
+
+def _rank(name: str) -> int:
+    return ORDER.index(name) if name in ORDER else -1
+
+
+def _template(grid: Grid, edition: int) -> bytes:
+    """Return a message on `grid`."""
+    handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
+    try:
+        for name, value in _grid_keys(grid).items():
+            if value is None:
+                eccodes.codes_set_missing(handle, name)
+            else:
+                eccodes.codes_set(handle, name, value)
+        return eccodes.codes_get_message(handle)
+    finally:
+        eccodes.codes_release(handle)
+
+
+def _grid_keys(grid: Grid) -> dict[str, int | float | None]:
+    """Return the keys that describe a regular grid; None stands for missing."""
+    lat, lon = np.array(grid.latitudes), np.array(grid.longitudes)
+    keys: dict[str, int | float | None] = {
+        "Ni": len(lon), "Nj": len(lat),
+        "iScansNegatively": 0, "jScansPositively": 0, "jPointsAreConsecutive": 0,
+    }  # fmt: skip
+    increments: dict[str, float | None] = {}
+    widest = 0.0
+    for axis, name, values in (("i", "longitude", lon), ("j", "latitude", lat)):
+        # A lone point has no step, but ecCodes wants one: any will do.
+        steps = np.abs(np.diff(values)) if len(values) > 1 else np.ones(1)
+        if np.ptp(steps) > TOLERANCE:
+            raise InputError(f"GRIB is written on regular grids, the {name}s of {grid} are not evenly spaced")
+        keys[f"{name}OfFirstGridPointInDegrees"] = values[0]
+        keys[f"{name}OfLastGridPointInDegrees"] = values[-1]
+        increments[f"{axis}DirectionIncrementInDegrees"] = steps.mean()
+        widest = max(widest, steps.mean())
+    if widest > WIDEST:
+        increments = {
+            "ijDirectionIncrementGiven": 0,
+            "iDirectionIncrement": None,
+            "jDirectionIncrement": None,
+        }
+    return keys | increments

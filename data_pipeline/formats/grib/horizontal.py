@@ -1,0 +1,149 @@
+"""Layout: where on the globe the values of a message lie, and in which order they are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import eccodes
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import TOLERANCE, Grid
+
+REGULAR = ("regular_ll", "regular_gg")
+"""The grids whose points are the product of their latitudes and longitudes."""
+
+I_NEGATIVELY, J_POSITIVELY, J_CONSECUTIVE, ALTERNATIVE_ROWS = 128, 64, 32, 16
+STAGGERED = 15
+"""Bits of the scanning mode: WMO GRIB1 code table 8, GRIB2 flag table 3.4."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the grid section of a message says, in plain numbers: to be compared, hashed and stored.
+
+    `north` to `east` are the edges whatever the direction of the scan; `gaussian` is the number of latitudes
+    between a pole and the equator of a Gaussian grid. Of a grid that is not regular, only the name is kept.
+    """
+
+    grid_type: str
+    rows: int = 0
+    columns: int = 0
+    north: float = 0.0
+    south: float = 0.0
+    west: float = 0.0
+    east: float = 0.0
+    gaussian: int = 0
+    scanning: int = 0
+
+    @classmethod
+    def of(cls, handle: int) -> Layout:
+        """Read the layout of an ecCodes message."""
+        grid_type = eccodes.codes_get_string(handle, "gridType")
+        if grid_type not in REGULAR:
+            return cls(grid_type)
+        scanning = eccodes.codes_get_long(handle, "scanningMode")
+        if eccodes.codes_get_long(handle, "edition") == 1:
+            scanning &= ~ALTERNATIVE_ROWS  # a reserved bit there
+        if scanning & STAGGERED:
+            return cls(f"staggered {grid_type}")
+        if any(eccodes.codes_is_missing(handle, count) for count in ("Ni", "Nj")):
+            return cls(f"{grid_type} without its number of rows or columns")
+
+        def edges(axis: str, backwards: int) -> tuple[float, float]:
+            first, last = (
+                eccodes.codes_get_double(handle, f"{axis}Of{end}GridPointInDegrees") for end in ("First", "Last")
+            )
+            return (last, first) if backwards else (first, last)
+
+        north, south = edges("latitude", scanning & J_POSITIVELY)
+        west, east = edges("longitude", scanning & I_NEGATIVELY)
+        return cls(
+            grid_type,
+            rows=eccodes.codes_get_long(handle, "Nj"),
+            columns=eccodes.codes_get_long(handle, "Ni"),
+            north=north, south=south, west=west, east=east,
+            gaussian=eccodes.codes_get_long(handle, "N") if grid_type == "regular_gg" else 0,
+            scanning=scanning,
+        )  # fmt: skip
+
+    @property
+    def regular(self) -> bool:
+        """Whether the values make a field of rows and columns."""
+        return self.grid_type in REGULAR
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The grid, north first; where it goes round the globe, it starts at its first point east of 0°."""
+        if not self.regular:
+            raise InputError(
+                f"the grid is {self.grid_type}; only regular latitude-longitude and Gaussian grids are read, "
+                "interpolate to one of them first"
+            )
+        return Grid(tuple(self._latitudes), tuple(self._longitudes[0]))
+
+    @cached_property
+    def straight(self) -> bool:
+        """Whether the values are stored as they stand in a field of `grid`."""
+        return not self.scanning and not self._longitudes[1]
+
+    def stored_rows(self, first: int, count: int) -> tuple[int, int]:
+        """Return the first row and the number of rows of the message that hold `count` rows of `grid` from `first` on.
+
+        That is all rows where a row of the grid is not stored in one piece, or not always in one direction.
+        """
+        if self.scanning & (J_CONSECUTIVE | ALTERNATIVE_ROWS):
+            return 0, self.rows
+        return (self.rows - first - count if self.scanning & J_POSITIVELY else first), count
+
+    def arrange(self, stored: np.ndarray) -> np.ndarray:
+        """Return values in the order of the message as a field (H, W) of `grid`; those of `stored_rows` as a part."""
+        if self.scanning & J_CONSECUTIVE:
+            field = self._alternate(stored.reshape(self.columns, self.rows)).T
+        else:
+            field = self._alternate(stored.reshape(-1, self.columns))
+        return self._roll(self._flip(field), -1)
+
+    def store(self, field: np.ndarray) -> np.ndarray:
+        """Return a field (H, W) of `grid` in the order of the message, flat: the inverse of `arrange`."""
+        field = self._flip(self._roll(field, 1))
+        return self._alternate(field.T if self.scanning & J_CONSECUTIVE else field).ravel()
+
+    def _flip(self, field: np.ndarray) -> np.ndarray:
+        rows = slice(None, None, -1 if self.scanning & J_POSITIVELY else 1)
+        columns = slice(None, None, -1 if self.scanning & I_NEGATIVELY else 1)
+        return field[rows, columns]
+
+    def _alternate(self, lines: np.ndarray) -> np.ndarray:
+        """Turn every second line round where the scan runs to and fro."""
+        if self.scanning & ALTERNATIVE_ROWS:
+            lines = lines.copy()
+            lines[1::2] = lines[1::2, ::-1]
+        return lines
+
+    def _roll(self, field: np.ndarray, sign: int) -> np.ndarray:
+        shift = self._longitudes[1]
+        return np.roll(field, sign * shift, axis=1) if shift else field
+
+    @cached_property
+    def _latitudes(self) -> np.ndarray:
+        # From the edges, not by adding up increments: those are rounded, missing or wrong in many files.
+        if not self.gaussian:
+            return np.linspace(self.north, self.south, self.rows)
+        every = np.array(list(eccodes.codes_get_gaussian_latitudes(self.gaussian)))
+        return every[(every < self.north + TOLERANCE) & (every > self.south - TOLERANCE)]
+
+    @cached_property
+    def _longitudes(self) -> tuple[np.ndarray, int]:
+        """The longitudes of `grid`, and how many columns of the message stand before the first of them."""
+        count = self.columns
+        span = (self.east - self.west) % 360 or (360.0 if count > 1 else 0.0)
+        if count > 1 and abs(span * count / (count - 1) - 360) < max(TOLERANCE, 3.6 / count):
+            # A whole circle: one step further, the last point leads back to the first.
+            around = (self.west + np.arange(count) * (360 / count)) % 360
+            around[around > 360 - TOLERANCE] = 0.0
+            shift = int(around.argmin())
+            return np.roll(around, -shift), shift
+        west = self.west - 360 if self.west + span > 360 + TOLERANCE else self.west
+        return west + np.linspace(0, span, count), 0

@@ -1,0 +1,88 @@
+"""Simple packing without a bitmap, decoded by numpy: what nearly every ensemble is stored in.
+
+A value is (R + X 2^E) / 10^D with whole numbers X of 8, 16, 24 or 32 bits (WMO Manual on Codes, regulation 92.9.4);
+with 0 bits all values are R. Results equal those of ecCodes bit for bit; see docs/decisions/008-numpy-decode.md.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from data_pipeline.formats.cube import DOUBLE
+
+BYTES = {8: 1, 16: 2, 24: 3, 32: 4}
+"""Bytes of a packed value by its bits, where these are whole."""
+
+LEAD = 4
+"""Packed values start here in the buffer that they are read into: those of 24 bits are looked at from a byte before."""
+
+BLOCK = 1 << 19
+"""Values at a time; fewer would fit the cache better, but threads would wait for the interpreter's lock (measured)."""
+
+SMALL = 1 << 14
+"""The same where intermediate results take a buffer of their own."""
+
+
+class Packing(NamedTuple):
+    """How values are packed; `bits` is -1 where it is not in the way that is decoded here."""
+
+    bits: int
+    reference: float
+    binary: int
+    decimal: int
+
+
+def decodable(bits: np.ndarray, reference: np.ndarray, binary: np.ndarray, decimal: np.ndarray) -> np.ndarray:
+    """Whether values packed so are decoded here: whole bytes, and no result near the ends of single precision.
+
+    A constant field with a decimal scale is left to ecCodes, which does not apply the scale.
+    """
+    usual = (binary >= -100) & (binary <= 40) & (abs(decimal) <= 10)
+    sound = (reference == 0) | ((abs(reference) >= 1e-30) & (abs(reference) <= 1e25))
+    return usual & sound & (np.isin(bits, list(BYTES)) | ((bits == 0) & (decimal == 0)))
+
+
+def unpack(buffer: np.ndarray, packing: Packing, out: np.ndarray) -> None:
+    """Fill `out`, flat, float32 or float64, from the bytes of `buffer` that follow the first `LEAD`."""
+    if not packing.bits:
+        out[:] = packing.reference
+        return
+    # The sum of two numbers of 24 binary digits is the same, rounded at once or by way of double precision.
+    direct = out.dtype == DOUBLE or (packing.bits <= 24 and not packing.decimal)
+    block = BLOCK if direct else SMALL
+    scale, divisor = _factors(packing.binary, packing.decimal, out.dtype)
+    for start in range(0, len(out), block):
+        part = out[start : start + block]
+        integers = _integers(buffer, packing.bits, start, len(part))
+        values = part if direct else np.empty(len(part), DOUBLE)
+        np.copyto(values, integers, casting="unsafe")
+        np.multiply(values, values.dtype.type(scale), out=values)
+        np.add(values, values.dtype.type(packing.reference), out=values)
+        if packing.decimal:
+            np.multiply(values, divisor, out=values)
+        if values is not part:
+            np.copyto(part, values, casting="same_kind")
+
+
+def _integers(buffer: np.ndarray, bits: int, start: int, count: int) -> np.ndarray:
+    """Return the whole numbers from position `start` on."""
+    at = LEAD + start * BYTES[bits]
+    if bits == 24:  # the three lower bytes of four
+        wide = np.ndarray(count, ">u4", buffer.data, at - 1, (3,)).astype(np.int32)
+        return np.bitwise_and(wide, 0xFFFFFF, out=wide)
+    return np.ndarray(count, f">u{BYTES[bits]}", buffer.data, at)
+
+
+@cache
+def _factors(binary: int, decimal: int, dtype: np.dtype) -> tuple[float, float]:
+    """Return 2^E and 10^-D as ecCodes has them: by multiplying or dividing again and again in the precision asked for.
+
+    What is done with them is done in double precision.
+    """
+    ten, divisor = dtype.type(10), dtype.type(1)
+    for _ in range(abs(decimal)):
+        divisor = divisor / ten if decimal > 0 else divisor * ten
+    return 2.0**binary, float(divisor)

@@ -1,0 +1,136 @@
+"""Source: fields of many blocks, read from their files as few rectangles as possible.
+
+It holds paths and positions; files that are open belong to this process and do not travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import netCDF4
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cube import DOUBLE, Index, Window
+from data_pipeline.formats.netcdf.file import File
+from data_pipeline.formats.netcdf.horizontal import Horizontal
+from data_pipeline.formats.netcdf.units import Scale
+from data_pipeline.grid import Grid
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What reading needs to know of a block; `shape` is that of its outer dimensions."""
+
+    file: File
+    name: str
+    dimensions: tuple[str, ...]
+    outer: tuple[str, ...]
+    shape: tuple[int, ...]
+    rows: str
+    columns: str
+    horizontal: Horizontal
+    scale: Scale
+
+    def read(self, dataset: netCDF4.Dataset, fields: np.ndarray, outs: Sequence[np.ndarray], window: Window) -> None:
+        """Fill `outs` (n times (h, w)) with the `window` of the fields with the numbers `fields` (n) of an open file.
+
+        Fields that make a rectangle of the outer dimensions are read at once, others one by one.
+        """
+        axes = (
+            [np.unique(axis, return_inverse=True) for axis in np.unravel_index(fields, self.shape)]
+            if self.shape
+            else []
+        )
+        if np.prod([len(values) for values, _ in axes], dtype=np.int64) > len(np.unique(fields)):
+            for k in range(len(fields)):
+                self.read(dataset, fields[k : k + 1], outs[k : k + 1], window)
+            return
+        rows, block = self._rectangle(dataset, [values for values, _ in axes], window[0])
+        runs = _runs(self.horizontal.columns[window[1]])
+        for k, out in enumerate(outs):
+            field = block[tuple(inverse[k] for _, inverse in axes)][rows]
+            for ours, theirs in runs:
+                out[ours] = field[theirs]
+
+    def _rectangle(
+        self, dataset: netCDF4.Dataset, outer: Sequence[np.ndarray], rows: Index
+    ) -> tuple[Index, np.ndarray]:
+        """Read all combinations of positions along the outer dimensions; return where the rows are, and values."""
+        H = self.horizontal.grid.shape[0]
+        wanted = np.arange(H)[:: -1 if self.horizontal.south_first else 1][rows]
+        first, last = (int(wanted.min()), int(wanted.max())) if wanted.size else (0, -1)
+        key: dict[str, Index] = {name: _compact(values) for name, values in zip(self.outer, outer, strict=True)}
+        key |= {self.rows: slice(first, last + 1), self.columns: slice(None)}
+        try:
+            stored = _variable(dataset, self.name)[tuple(key[name] for name in self.dimensions)]
+        except (RuntimeError, OSError, IndexError) as error:
+            raise InputError(
+                f"{self.file.path} is damaged: the values of {self.name} cannot be read ({error}); fetch it again"
+            ) from None
+        values = _plain(stored)
+        if self.scale != Scale():
+            values = values.astype(DOUBLE) * self.scale.factor + self.scale.offset
+        order = [self.dimensions.index(name) for name in (*self.outer, self.rows, self.columns)]
+        return _compact(wanted - first), values.transpose(order)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockReader:
+    """Fields of several parts, all on one grid; `part` and `index` say which field of which part each is."""
+
+    grid: Grid
+    parts: tuple[Part, ...]
+    part: np.ndarray
+    index: np.ndarray
+
+    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Read the `window` of each field in `wanted` (...) into `out` (..., h, w); NaN where it is negative."""
+        if out.shape[: wanted.ndim] != wanted.shape:
+            raise ValueError(f"the array to fill is {out.shape}, the fields asked for are {wanted.shape}")
+        out[wanted < 0] = np.nan
+        there = np.flatnonzero(wanted >= 0)
+        fields = wanted.ravel()[there]
+        parts = self.part[fields]
+        numbers = np.unique(parts).tolist()
+        for file in dict.fromkeys(self.parts[k].file for k in numbers):
+            with file.opened() as dataset:
+                for k in [k for k in numbers if self.parts[k].file == file]:
+                    mine = np.flatnonzero(parts == k)
+                    places = zip(*np.unravel_index(there[mine], wanted.shape), strict=True)
+                    self.parts[k].read(
+                        dataset, self.index[fields[mine]], [out[(*place, ...)] for place in places], window
+                    )
+
+
+def _variable(dataset: netCDF4.Dataset, name: str) -> netCDF4.Variable:
+    return dataset[name]
+
+
+def _compact(values: np.ndarray) -> Index:
+    """Return positions as a slice where they follow each other: neither NetCDF nor numpy then goes piece by piece."""
+    if values.ndim == 0:
+        return int(values)
+    if len(values) and (np.diff(values) == 1).all():
+        return slice(int(values[0]), int(values[-1]) + 1)
+    if len(values) and (np.diff(values) == -1).all():
+        return slice(int(values[0]), int(values[-1]) - 1 if values[-1] else None, -1)
+    return values
+
+
+def _runs(columns: np.ndarray) -> list[tuple[tuple, tuple]]:
+    """Return columns as few pairs of positions in the result and in the file; most grids are turned once, or not."""
+    if columns.ndim == 0:
+        return [((...,), (..., int(columns)))]
+    starts = [0, *(np.flatnonzero(np.diff(columns) != 1) + 1).tolist()]
+    if len(starts) > 2:
+        return [((...,), (..., _compact(columns)))]
+    ends = [*starts[1:], len(columns)]
+    return [((..., slice(a, b)), (..., _compact(columns[a:b]))) for a, b in zip(starts, ends, strict=True)]
+
+
+def _plain(values: np.ndarray) -> np.ndarray:
+    """Return floating-point values with NaN where they are missing."""
+    floating = values if values.dtype.kind == "f" else values.astype(DOUBLE)
+    return np.ma.filled(floating, np.nan)

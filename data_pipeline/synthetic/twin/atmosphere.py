@@ -1,0 +1,118 @@
+"""The twin atmosphere: one object that starts, integrates and perturbs states.
+
+`Atmosphere(NATURE)` is the truth of the experiment, `Atmosphere(FORECAST)` the model that would predict it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from data_pipeline.synthetic.twin.climate import Climate
+from data_pipeline.synthetic.twin.dynamics import QuasiGeostrophy
+from data_pipeline.synthetic.twin.earth import Earth
+from data_pipeline.synthetic.twin.parameters import DAY, Parameters
+from data_pipeline.synthetic.twin.physics import Physics, saturation, to_surface
+from data_pipeline.synthetic.twin.sphere import Sphere, resize
+from data_pipeline.synthetic.twin.state import State
+
+TRUNCATION = 21
+"""Degree of the finest structures."""
+STEPS_PER_DAY = 6
+LARGEST_BATCH = 32
+"""Worlds that are integrated together: their fields and temporaries stay in the processor's cache."""
+SMALLEST_BATCH = 16
+"""Narrower matrix products take other paths and round otherwise: a month later, that is other weather."""
+
+
+class Atmosphere:
+    """A world with its own parameters; states of any number of worlds go in and come out."""
+
+    def __init__(
+        self, parameters: Parameters, truncation: int = TRUNCATION, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.sphere = sphere = Sphere(truncation, dtype)
+        self.earth = Earth(sphere)
+        smooth_height = sphere.to_grid(sphere.to_spectrum(self.earth.height))
+        self.flow = QuasiGeostrophy(sphere, parameters.orography * smooth_height, parameters.advection)
+        self.climate = Climate(sphere, self.earth, parameters)
+        self.physics = Physics(self.flow, self.earth, self.climate, parameters)
+
+    def start(self, noise: Tensor, sea_anomaly: Tensor, day: float) -> State:
+        """Return the jets of the equilibrium, disturbed by normal `noise` (2N, N, 1, B).
+
+        A month of integration makes weather of them.
+        """
+        sphere, degree2 = self.sphere, -self.sphere.laplacian
+        waves = 2e-3 * noise * sphere.mask * ((degree2 > 10) & (degree2 < 200)) / (degree2 + 1) ** 0.75
+        jets = 0.8 * self.climate.thermal_wind(day)
+        psi = torch.cat([jets.sum(2, keepdim=True) + 1.5 * waves, jets[:, :, 1:] + waves, 0.5 * waves], 2)
+        air = self.climate.air(day)
+        tracers = sphere.to_spectrum(torch.stack([air, 0.6 * saturation(air)], 2))
+        tracers = tracers.expand(-1, -1, -1, noise.shape[-1])
+        skin = to_surface(air, self.earth.height).repeat(1, 1, noise.shape[-1])
+        spectrum = torch.cat([self.flow.potential_vorticity(psi), tracers], 2)
+        return State(spectrum, skin, torch.zeros_like(skin), sea_anomaly, day)
+
+    def run(self, state: State, days: float) -> State:
+        """Return the states `days` later."""
+        return in_batches(lambda batch: self._run(batch, round(days * STEPS_PER_DAY)), state)
+
+    def refine(self, state: State, sea_anomaly: Tensor) -> State:
+        """Take over states from a coarser sphere; the land starts in equilibrium with the sun."""
+        skin = self.climate.land(state.day).repeat(1, 1, state.batch)
+        spectrum = resize(state.spectrum, self.sphere.truncation)
+        return State(spectrum, skin, torch.zeros_like(skin), sea_anomaly, state.day)
+
+    def perturb(self, state: State, noise: Tensor) -> State:
+        """Return the states with normal `noise` (2N, N, 6, B) added, more of it where the wind is strong.
+
+        Potential vorticity gets most, largely the same on all levels, so that winds and heights stay in
+        balance; temperature and moisture get their own.
+        """
+        return in_batches(self._perturb, state, noise)
+
+    def _perturb(self, state: State, noise: Tensor) -> State:
+        sphere, degree2 = self.sphere, -self.sphere.laplacian
+        noise = noise * sphere.mask * (degree2 > 15)
+        u, v = self.physics.wind(self.flow.streamfunction(state.spectrum[:, :, :3])[:, :, 1:2])
+        uncertain = 0.3 + torch.sqrt(u * u + v * v) / 15
+        psi = (0.6 * noise[:, :, :3] + noise[:, :, 3:4]) / (degree2 + 1) ** 0.75
+        grid = sphere.to_grid(torch.cat([psi, noise[:, :, 4:] / (degree2 + 1) ** 0.35], 2))
+        vapour = sphere.to_grid(state.spectrum[:, :, 4:])
+        psi = sphere.to_spectrum(2.2e-4 * uncertain * grid[:, :, :3])
+        warmth = 0.144 * uncertain * grid[:, :, 3:4]
+        moisture = 0.08 * vapour * grid[:, :, 4:]
+        tracers = sphere.to_spectrum(torch.cat([warmth, moisture], 2))
+        change = torch.cat([self.flow.potential_vorticity(psi), tracers], 2)
+        return replace(
+            state,
+            spectrum=state.spectrum + self.physics.diffuse(change, 1 / STEPS_PER_DAY),
+            skin=state.skin + 0.8 * warmth[:, :, 0],
+        )
+
+    def _run(self, state: State, steps: int) -> State:
+        days = 1 / STEPS_PER_DAY
+        for _ in range(steps):
+            state = replace(state, spectrum=self.flow.runge_kutta(state.spectrum, days * DAY))
+            state = self.physics.step(state, days)
+            state = replace(state, day=state.day + days)
+        return state
+
+
+def in_batches(work: Callable[..., State], state: State, *fields: Tensor) -> State:
+    """Return `work(state, *fields)`, done for a few worlds at a time.
+
+    What becomes of a world does not depend on how many others there are, or on which.
+    """
+    parts = []
+    for worlds in torch.arange(state.batch).tensor_split(math.ceil(state.batch / LARGEST_BATCH)):
+        copies = math.ceil(SMALLEST_BATCH / len(worlds))
+        filled = worlds.repeat(copies)[: max(len(worlds), SMALLEST_BATCH)]
+        part = work(state.take(filled), *(field[..., filled] for field in fields))
+        parts.append(part.take(slice(0, len(worlds))))
+    return State.join(parts)

@@ -1,0 +1,240 @@
+"""Spatial mixture of experts (Dryden & Hoefler 2022, arXiv:2211.13491): every place asks the convolutions that suit it.
+
+layer = SpatialMixture(grid, inputs, outputs, experts)       # in place of Conv2d(grid, inputs, outputs)
+loss = score + terms(model) / forecasts                      # else nobody tells the gates how large errors are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from data_pipeline.common.checks import between, made, one_of, share, whole, yes_or_no
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from models.layers.convolution import Conv2d
+from models.layers.gate import LatentGate, SphereGate
+from models.layers.term import Termed
+from models.parallel.domain import Domain
+from models.parallel.quantile import quantile
+
+RIGHT, BEARABLE = 1e-5, 1e-3
+"""How much an error may exceed the quantile before the gate counts the choice as wrong, and before it is damped."""
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How a mixture learns whom to ask, from the error signal that comes back to its output.
+
+    A choice is wrong where the error is above the `quantile` of all errors of the same forecast. Gates learn to
+    avoid it (`classify`), and the expert hears of it only `damping` times as loudly, for it may be made for another
+    place. Damping 1 is none.
+    """
+
+    quantile: float = 0.3
+    damping: float = 0.0
+    classify: bool = True
+
+    def __post_init__(self) -> None:
+        between("model.routing.quantile", self.quantile, 0, 1)
+        share("model.routing.damping", self.damping)
+        if self.damping == 1 and not self.classify:
+            raise InputError("model.routing with damping 1 and classify false does nothing; set model.routing to null")
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How the convolutions of a network become mixtures: `experts` for each output, chosen by a `gate`.
+
+    The gate is `latent`, `sphere` (with spherical harmonics up to `degree`), or `computed` from the layer's input by a
+    convolution. `weighted` and `routing` are those of `SpatialMixture`. With `blend` nothing is chosen: `experts` whole
+    convolutions are blended (`SpatialBlend`).
+    """
+
+    experts: int = 2
+    gate: str = "latent"
+    degree: int | None = None
+    blend: bool = False
+    weighted: bool = False
+    routing: dict[str, Any] | Routing | None = None
+
+    def __post_init__(self) -> None:
+        whole("model.mixture.experts", self.experts, 1 if self.routing is None else 2)
+        yes_or_no("model.mixture.blend", self.blend)
+        if self.blend and (self.weighted or self.routing is not None):
+            raise InputError(
+                "model.mixture.weighted and routing are for experts of which some are chosen; with blend leave them out"
+            )
+        one_of("model.mixture.gate", self.gate, ("latent", "sphere", "computed"))
+        yes_or_no("model.mixture.weighted", self.weighted)
+        if (self.gate == "sphere") != (self.degree is not None):
+            raise InputError(f"model.mixture.degree belongs to gate sphere, got {self.degree!r} with {self.gate}")
+        if isinstance(self.routing, dict):
+            object.__setattr__(self, "routing", made("model.mixture.routing", Routing, self.routing))
+
+    @classmethod
+    def of(cls, options: dict[str, Any] | None) -> Callable[..., nn.Module]:
+        """Return what makes a layer of so many inputs and outputs: a convolution where there are no options."""
+        return Conv2d if options is None else made("model.mixture", cls, options)
+
+    def __call__(
+        self, grid: Grid | Domain, inputs: int, outputs: int, parity: Sequence[int] = ()
+    ) -> SpatialMixture | SpatialBlend:
+        """Return a mixture in place of a convolution."""
+        asked, experts = (1, self.experts) if self.blend else (outputs, self.experts * outputs)
+        gate: nn.Module
+        if self.gate == "latent":
+            gate = LatentGate(grid, asked, experts)
+        elif self.degree is not None:
+            gate = SphereGate(grid, asked, experts, self.degree)
+        else:
+            gate = Conv2d(grid, inputs, experts, parity=parity)
+        if self.blend:
+            return SpatialBlend(grid, inputs, outputs, experts, gate, parity)
+        assert not isinstance(self.routing, dict)
+        return SpatialMixture(
+            grid, inputs, outputs, experts, gate=gate, weighted=self.weighted, routing=self.routing, parity=parity
+        )
+
+
+class SpatialMixture(Termed):
+    """Convolutions of one output each, the experts; channel j of a cell is what its j-th choice says.
+
+    The choice is that of the `gate`, a module that returns (B or 1, E, H, W), by default a number for every expert and
+    cell. With `weighted`, what experts say is multiplied by the gate. How gates learn:
+
+    - With `routing`, by classifying the error signal at the output of this layer, wherever it is in a network: their
+      gradient is that of the cross-entropy with the labels 1 for a choice that was right, 0 for one that was wrong, and
+      (wrong choices in the cell) / (E - k) for all experts that were not asked. It goes into the gate alone, so it is
+      no part of the error signal of the layers below. All this is the gradient of the layer's term, which is zero.
+    - Else by the derivative of what they multiply, or, not weighted, as if they were added (straight through).
+    """
+
+    def __init__(
+        self,
+        grid: Grid | Domain,
+        inputs: int,
+        outputs: int,
+        experts: int,
+        kernel: int = 3,
+        gate: nn.Module | None = None,
+        weighted: bool = False,
+        routing: Routing | None = Routing(),
+        beyond_zero: bool = False,
+        parity: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        # Where all experts are asked there is no other one to learn of.
+        whole("model.experts", experts, outputs + (routing is not None))
+        self.outputs, self.weighted, self.routing = outputs, weighted, routing
+        self.out = Domain.of(grid)
+        self.experts = Conv2d(grid, inputs, experts, kernel, beyond_zero=beyond_zero, parity=parity)
+        self.experts.register_parameter("bias", None)
+        nn.init.kaiming_uniform_(self.experts.weight, nonlinearity="relu")
+        self.gate = LatentGate(grid, outputs, experts) if gate is None else gate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        rules = self.routing if self.training else None
+        wanted = self.gate(x.detach() if rules and rules.classify else x)
+        says = self.experts(x)
+        if wanted.ndim != 4 or wanted.shape[1:] != says.shape[1:]:
+            raise ValueError(f"a gate gives {tuple(wanted.shape)} for experts that give {tuple(says.shape)}")
+        y, term = _Chosen.apply(says, wanted, self.outputs, self.weighted, rules, self.out)
+        self.term = term if rules else None
+        return y
+
+
+class SpatialBlend(nn.Module):
+    """Convolutions that are blended in each cell by the softmax of a `gate`: Σ_e softmax(g)_e (W_e * x + b_e).
+
+    Nothing is chosen, so that nothing jumps from one cell to the next, and every cell teaches all experts (Jacobs et
+    al. 1991, doi:10.1162/neco.1991.3.1.79): for the few forecasts from which post-processors learn. At first all have
+    almost the same say.
+    """
+
+    def __init__(
+        self,
+        grid: Grid | Domain,
+        inputs: int,
+        outputs: int,
+        experts: int,
+        gate: nn.Module,
+        parity: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        self.out, self.gate = Domain.of(grid), gate
+        self.experts = Conv2d(grid, inputs, experts * outputs, parity=parity)
+        self._count = experts
+        with torch.no_grad():
+            for parameter in gate.parameters():
+                parameter.mul_(0.01)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        say = self.gate(x).softmax(1)[:, :, None]
+        return (self.experts(x).unflatten(1, (self._count, -1)) * say).sum(1)
+
+
+class _Chosen(torch.autograd.Function):
+    """Experts (B, E, H, W) and gate (B or 1, E, H, W) to the chosen (B, k, H, W), and a zero, the layer's term.
+
+    The gradient of the zero is the weight of a forecast in the loss, w. The error of a choice is |g| n / 2w for the
+    gradient g that comes back and n outputs of a forecast: for a mean squared error, how far the output is off.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, experts: Tensor, gate: Tensor, count: int, weighted: bool, rules: Routing | None, domain: Domain
+    ) -> tuple[Tensor, Tensor]:
+        wanted, choice = gate.topk(count, 1)
+        said = experts.gather(1, choice.expand(len(experts), -1, -1, -1))
+        ctx.kind, ctx.shape = (weighted, rules, domain), experts.shape
+        ctx.set_materialize_grads(False)
+        # Two bytes for each choice, not eight.
+        ctx.save_for_backward(gate, choice.short(), *((said, wanted) if weighted else ()))
+        zero = experts.new_zeros((), dtype=torch.promote_types(experts.dtype, torch.float32))
+        return said * wanted.to(said) if weighted else said, zero
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, error: Tensor | None, weight: Tensor | None) -> tuple[Tensor | None, ...]:
+        gate, choice, *factors = ctx.saved_tensors
+        weighted, rules, domain = ctx.kind
+        if error is None:
+            return (None,) * 6
+        B, E, *_ = ctx.shape
+        choice = choice.long()
+        # What the gate would hear of a choice if nobody told it whether that was wrong.
+        to_choice = error * factors[0] if weighted else error
+        if rules:
+            if weight is None:
+                raise RuntimeError("the loss lacks the routing of a mixture of experts; add terms(model) / forecasts")
+            # A forecast without weight has no errors either.
+            size = _errors(to_choice, weight.clamp(min=torch.finfo(weight.dtype).tiny), domain)
+            limit = quantile(size, rules.quantile, domain)[:, None, None, None]
+            right = (size <= limit + RIGHT).to(gate)
+            error = error * (size <= limit + BEARABLE).to(error).clamp(min=rules.damping)
+        heard = error * factors[1].to(error) if weighted else error
+        to_experts = heard.new_zeros(ctx.shape).scatter_(1, choice.expand(B, -1, -1, -1), heard)
+        # A gate that knows nothing of the forecast makes one choice for all.
+        together = B if len(gate) < B else 1
+        taught = (right if rules and rules.classify else to_choice).reshape(together, -1, *error.shape[1:]).sum(0)
+        if rules and rules.classify:
+            others = (together * taught.shape[1] - taught.sum(1, keepdim=True)) / (E - taught.shape[1])
+            labels = others.expand(gate.shape).scatter(1, choice, taught)
+            to_gate = (together * gate.sigmoid() - labels) * (weight / (E * domain.shape[0] * domain.shape[1]))
+        else:
+            to_gate = torch.zeros_like(gate, dtype=taught.dtype).scatter_(1, choice, taught)
+        return to_experts, to_gate.to(gate), None, None, None, None
+
+
+def _errors(signal: Tensor, weight: Tensor, domain: Domain) -> Tensor:
+    """Return the errors of choices from the error signal (B, k, H, W) of forecasts that have `weight` in the loss."""
+    outputs = signal.shape[1] * domain.shape[0] * domain.shape[1]
+    return (signal.to(torch.promote_types(signal.dtype, torch.float32)).abs() * (outputs / 2 / weight)).float()

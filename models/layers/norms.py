@@ -1,0 +1,173 @@
+"""Normalisation of channels: by cell, which needs nobody, or over the globe, whose ranks add up their sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from data_pipeline.grid import Grid
+from models.parallel.domain import Domain
+from models.parallel.exchange import sum_over
+
+
+class ChannelNorm(nn.Module):
+    """Layer normalisation over the channels of each cell: no cell asks another, whatever the grid."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to the same shape."""
+        return functional.layer_norm(x.movedim(1, -1), self.weight.shape, self.weight, self.bias).movedim(-1, 1)
+
+
+class GroupNorm(nn.GroupNorm):
+    """Group normalisation (Wu & He 2018, arXiv:1803.08494): of each sample, over the whole globe."""
+
+    def __init__(self, grid: Grid | Domain, groups: int, channels: int) -> None:
+        super().__init__(groups, channels)
+        self.out = Domain.of(grid)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to the same shape."""
+        if self.out.ranks == 1:
+            return super().forward(x)
+        H, W = self.out.shape
+        count = self.num_channels // self.num_groups * H * W
+        return _Normalized.apply(
+            x, self.weight, self.bias, self.eps, self.num_groups, False, float(count), self.out.sharers
+        )[0]
+
+
+class FieldNorm(nn.Module):
+    """Layer normalisation (Ba et al. 2016, arXiv:1607.06450) of each sample over all channels and cells of the globe.
+
+    Every channel of every cell has a factor and a shift of its own, so the layer belongs to one grid. Both are those of
+    the whole globe on every rank, read where the own tile lies.
+    """
+
+    def __init__(self, grid: Grid | Domain, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.out, self.eps = Domain.of(grid), eps
+        self.weight = nn.Parameter(torch.ones(channels, *self.out.shape))
+        self.bias = nn.Parameter(torch.zeros(channels, *self.out.shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to the same shape."""
+        if self.out.ranks == 1:
+            return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        C, cells = x.shape[1], self.out.shape[0] * self.out.shape[1]
+        one = self.weight.new_ones(C)
+        y = _Normalized.apply(x, one, torch.zeros_like(one), self.eps, 1, False, float(C * cells), self.out.sharers)[0]
+        return y * self.out.cut(self.weight) + self.out.cut(self.bias)
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """Batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167): of each channel, over all samples and cells.
+
+    All of those on all ranks, also of ranks with other samples, however many each has; so the running statistics
+    are everywhere the same. In evaluation these are all that counts, and nobody is asked. In a step that is too small
+    for all ranks, what those see that only watch counts as well.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    momentum: float
+
+    def __init__(self, grid: Grid | Domain, channels: int) -> None:
+        super().__init__(channels)
+        self.out = Domain.of(grid)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to the same shape."""
+        if not self.training or not self.out.steppers:
+            return super().forward(x)
+        y, mean, variance, count = _Normalized.apply(
+            x, self.weight, self.bias, self.eps, self.num_features, True, None, self.out.steppers
+        )
+        with torch.no_grad():
+            self.num_batches_tracked += 1
+            self.running_mean.lerp_(mean.flatten().to(self.running_mean), self.momentum)
+            unbiased = variance.flatten() * (count / (count - 1))
+            self.running_var.lerp_(unbiased.to(self.running_var), self.momentum)
+        return y
+
+
+class _Normalized(torch.autograd.Function):
+    """Departures from the mean in units of the standard deviation, stretched and shifted as the channel says.
+
+    Mean and variance are those of `groups` groups of channels on all ranks of `group`, of each sample or
+    `across_samples`. They are put together from those of each rank, sample and channel in float64 (Chan, Golub &
+    LeVeque 1983), so a large mean takes no digits from the variance. `count` is how many values make up each of
+    them; where it is None, ranks add it up. What is kept for the backward pass is the input, as in PyTorch's own.
+
+    Tables are (B, C), pooled ones (B or 1, groups, 1).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float,
+        groups: int, across_samples: bool, count: float | None, group: str,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        cells = x.shape[2] * x.shape[3]
+        pivot = wide.mean((2, 3), keepdim=True)
+        rest = wide - pivot
+        near, left, squares = (t.double() for t in (pivot[..., 0, 0], rest.sum((2, 3)), rest.square().sum((2, 3))))
+
+        sums = _pool(near * cells + left, groups, across_samples)
+        # Filled, not copied from the host, for which a GPU would have to wait.
+        own = sums.new_full((int(count is None),), cells * x.shape[0] * x.shape[1] / groups)
+        total = sum_over(group, torch.cat([sums.flatten(), own]))
+        counted = total[-1] if count is None else sums.new_full((), count)
+        mean = total[: sums.numel()].view_as(sums) / counted
+        away = _spread(mean, x) - near
+        departures = _pool(squares - 2 * away * left + cells * away.square(), groups, across_samples)
+        variance = sum_over(group, departures) / counted
+
+        per_deviation = _spread(torch.rsqrt(variance + eps), x)
+        ctx.save_for_backward(x, weight, pivot, away, per_deviation, counted)
+        ctx.pooled = groups, across_samples, group
+        ctx.mark_non_differentiable(mean, variance, counted)
+        stretch = per_deviation * weight
+        y = rest.mul_(_table(stretch, rest)).add_(_table(bias - away * stretch, rest))
+        return y.to(x), mean, variance, counted
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, pivot, away, per_deviation, count = ctx.saved_tensors
+        groups, across_samples, group = ctx.pooled
+        gradient = gradient.to(pivot)
+        # In units of the standard deviation.
+        departure = (x.to(pivot) - pivot).sub_(_table(away, pivot)).mul_(_table(per_deviation, pivot))
+        for_bias, for_weight = gradient.sum((2, 3)).double(), (gradient * departure).sum((2, 3)).double()
+        pooled = torch.stack([_pool(table * weight, groups, across_samples) for table in (for_bias, for_weight)])
+        level, slope = (_spread(part, x) for part in sum_over(group, pooled) / count)
+        gradient = gradient * _table(per_deviation * weight, pivot)
+        gradient -= departure.mul_(_table(per_deviation * slope, pivot)).add_(_table(per_deviation * level, pivot))
+        return gradient.to(x), for_weight.sum(0).to(weight), for_bias.sum(0).to(weight), *[None] * 5
+
+
+def _pool(table: Tensor, groups: int, across_samples: bool) -> Tensor:
+    """Return the sums of a table (B, C) over the channels of each group, and over the samples: (B or 1, groups, 1)."""
+    sums = table.view(len(table), groups, -1).sum(2, keepdim=True)
+    return sums.sum(0, keepdim=True) if across_samples else sums
+
+
+def _spread(pooled: Tensor, x: Tensor) -> Tensor:
+    """Return for each sample and channel of `x` the value of its pool, (B, C)."""
+    B, C = x.shape[:2]
+    return pooled.expand(B, -1, C // pooled.shape[1]).reshape(B, C)
+
+
+def _table(table: Tensor, like: Tensor) -> Tensor:
+    """Return a table (B, C) as one factor for each cell of a field (B, C, H, W)."""
+    return table.to(like)[..., None, None]

@@ -1,0 +1,93 @@
+"""Change of resolution: a coarse grid is every second row and column of the fine one.
+
+Both ends are kept where the count is odd (361 rows: 181, 91, 46), so the poles stay poles.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from data_pipeline.grid import Grid
+from models.layers.convolution import reach
+from models.layers.window import Intervals, Window
+from models.parallel.domain import Cuts, Domain
+
+
+class Downsample(nn.Module):
+    """Every second row and column of a [1 2 1]/4 smoothing in both directions: no aliasing, no parameters."""
+
+    def __init__(self, grid: Grid | Domain) -> None:
+        super().__init__()
+        domain = Domain.of(grid)
+        self.out = domain.coarsen()
+        self.window = Window(domain, _twice(self.out.row_cuts), _twice(self.out.column_cuts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
+        x = self.window(x)
+        x = (x[..., :-2:2, :] + 2 * x[..., 1:-1:2, :] + x[..., 2::2, :]) / 4
+        return (x[..., :-2:2] + 2 * x[..., 1:-1:2] + x[..., 2::2]) / 4
+
+
+def _twice(cuts: Cuts) -> Intervals:
+    """Return what coarse tiles need of the fine axis: their points, which are fine ones too, and both neighbours."""
+    return tuple((2 * first - 1, 2 * last) for first, last in pairwise(cuts))
+
+
+class Upsample(nn.Module):
+    """Linear interpolation from the coarse grid back to `out`, the fine grid that it came from."""
+
+    def __init__(self, out: Grid | Domain) -> None:
+        super().__init__()
+        self.out = Domain.of(out)
+        self.grid = self.out.coarsen()
+        self.window = Window(self.grid, _half(self.out.row_cuts), _half(self.out.column_cuts))
+        rows, columns = self.out.tile
+        self.first, self.size = (rows.start % 2, columns.start % 2), self.out.own_shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, ceil(H/2), ceil(W/2)) to (B, C, H, W)."""
+        x = self.window(x)
+        x = _between(x.transpose(-1, -2), self.first[1], self.size[1]).transpose(-1, -2)
+        return _between(x, self.first[0], self.size[0])
+
+
+def _half(cuts: Cuts) -> Intervals:
+    """Return what fine tiles need of the coarse axis: both neighbours of each of their points, or the point itself."""
+    return tuple((first // 2, last // 2 + 1) for first, last in pairwise(cuts))
+
+
+def _between(x: Tensor, first: int, size: int) -> Tensor:
+    """Put the mean of two neighbouring rows between them; return `size` rows from `first` on."""
+    pairs = torch.stack([x[..., :-1, :], (x[..., :-1, :] + x[..., 1:, :]) / 2], dim=-2)
+    return torch.cat([pairs.flatten(-3, -2), x[..., -1:, :]], dim=-2)[..., first : first + size, :]
+
+
+class _Pool(nn.Module):
+    """What `kernel` x `kernel` fine cells around each coarse one hold; an even kernel reaches further on."""
+
+    def __init__(self, grid: Grid | Domain, kernel: int = 2) -> None:
+        super().__init__()
+        domain, self.kernel = Domain.of(grid), kernel
+        self.out = domain.coarsen()
+        self.window = Window(domain, reach(self.out.row_cuts, kernel, 2), reach(self.out.column_cuts, kernel, 2))
+
+
+class MaxPool2d(_Pool):
+    """The largest of the fine cells around each coarse one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
+        return functional.max_pool2d(self.window(x), self.kernel, 2)
+
+
+class AvgPool2d(_Pool):
+    """The mean of the fine cells around each coarse one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
+        return functional.avg_pool2d(self.window(x), self.kernel, 2)

@@ -1,0 +1,4 @@
+"""Neural networks that correct an ensemble, and their inputs and outputs.
+
+Imports `models.layers`, `models.distribution` and `models.statistical`.
+"""

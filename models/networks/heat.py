@@ -1,0 +1,170 @@
+"""Networks of the heat experiment, one step ahead: which of them find out that some places conduct better than others?
+
+Those of Dryden & Hoefler (2022, arXiv:2211.13491): a mixture of experts and its rivals. docs/heat.md compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from data_pipeline.common.checks import made, whole, yes_or_no
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.distribution import Ensemble
+from models.layers.convolution import Conv2d, reach
+from models.layers.mixture import Routing, SpatialMixture
+from models.layers.norms import BatchNorm2d
+from models.layers.window import Window
+from models.parallel.domain import Domain
+
+
+class Step(nn.Module):
+    """A network that takes each member of the one field of a task a step ahead; it knows of no doubt.
+
+    A step is a map of values, not of departures from a mean, so they come as they are. Beyond the edges all is zero.
+    """
+
+    physical = any_grid = tiles = True
+
+    def __init__(self, task: Task, network: nn.Module) -> None:
+        super().__init__()
+        if len(task.channels) > 1:
+            raise InputError(f"task {task.name} has {len(task.channels)} inputs, this model takes one; take task=heat")
+        self.network = network
+
+    def forward(self, sample: Sample) -> Ensemble:
+        """Return the members a step later, over (B, 1, H, W)."""
+        B, M, *_ = sample.ensemble.shape
+        return Ensemble(self.network(sample.ensemble.flatten(0, 1)).unflatten(0, (B, M)).movedim(1, 0))
+
+
+class Mixture(Step):
+    """One spatial mixture of `experts` and nothing else; `routing` are the options of `Routing`, None without."""
+
+    def __init__(
+        self,
+        task: Task,
+        grid: Grid | Domain,
+        experts: int = 3,
+        weighted: bool = False,
+        routing: Mapping[str, Any] | None = None,
+    ) -> None:
+        yes_or_no("model.weighted", weighted)
+        rules = None if routing is None else made("model.routing", Routing, routing)
+        super().__init__(task, SpatialMixture(grid, 1, 1, experts, weighted=weighted, routing=rules, beyond_zero=True))
+
+    @property
+    def choice(self) -> Tensor:
+        """Which expert each cell asks, (H, W)."""
+        return self.get_parameter("network.gate.weight").argmax(0)
+
+
+class CNN(Step):
+    """Convolution to `width` maps, batch normalisation, ReLU, convolution: the same everywhere.
+
+    With `coordinates` it is told where it is, in rows and columns from -1 to 1 (CoordConv, Liu et al. 2018,
+    arXiv:1807.03247).
+    """
+
+    def __init__(self, task: Task, grid: Grid | Domain, width: int = 4, coordinates: bool = False) -> None:
+        whole("model.width", width, 1)
+        yes_or_no("model.coordinates", coordinates)
+        first = Conv2d(grid, 3 if coordinates else 1, width, beyond_zero=True)
+        last = Conv2d(grid, width, 1, beyond_zero=True)
+        for layer in (first, last):
+            layer.register_parameter("bias", None)
+        nn.init.kaiming_uniform_(first.weight, nonlinearity="relu")
+        nn.init.kaiming_uniform_(last.weight, nonlinearity="linear")
+        place = [Coordinates(grid)] if coordinates else []
+        super().__init__(task, nn.Sequential(*place, first, BatchNorm2d(grid, width), nn.ReLU(), last))
+
+
+class LocalKernels(Step):
+    """A kernel 3 x 3 of its own in each cell: a locally connected layer."""
+
+    def __init__(self, task: Task, grid: Grid | Domain) -> None:
+        super().__init__(task, Kernels(grid))
+
+
+class LocalBlend(Step):
+    """Convolutions whose outputs are added with weights of its own in each cell (a locally connected layer 1 x 1)."""
+
+    def __init__(self, task: Task, grid: Grid | Domain, experts: int = 3) -> None:
+        whole("model.experts", experts, 1)
+        super().__init__(task, Blend(grid, experts))
+
+
+class KnownRegions(Step):
+    """A convolution for each region, which the static field `region` tells: a mixture whose gate is given."""
+
+    def __init__(self, task: Task, grid: Grid | Domain, experts: int = 3) -> None:
+        whole("model.experts", experts, 1)
+        if "region" not in task.static:
+            raise InputError("model heat/known_regions looks at the static field region; add data.static=[region]")
+        super().__init__(task, experts_of(grid, experts))
+        self._region = task.static_names.index("region")
+
+    def forward(self, sample: Sample) -> Ensemble:
+        """Return the members a step later, over (B, 1, H, W)."""
+        said = torch.stack([self.network(member) for member in sample.ensemble.unbind(1)])
+        region = sample.static[:, self._region].long()[None, :, None]
+        return Ensemble(said.gather(2, region.expand(len(said), -1, -1, -1, -1)))
+
+
+class Coordinates(nn.Module):
+    """Adds two channels: the row and the column, both from -1 to 1."""
+
+    place: Tensor
+
+    def __init__(self, grid: Grid | Domain) -> None:
+        super().__init__()
+        self.out = Domain.of(grid)
+        rows, columns = (torch.linspace(-1, 1, size) for size in self.out.shape)
+        self.register_buffer("place", torch.stack(torch.meshgrid(rows, columns, indexing="ij")), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, C + 2, H, W)."""
+        return torch.cat([x, self.out.cut(self.place).to(x).expand(len(x), -1, -1, -1)], dim=1)
+
+
+class Kernels(nn.Module):
+    """The sum over 3 x 3 cells, weighted anew in each cell."""
+
+    def __init__(self, grid: Grid | Domain) -> None:
+        super().__init__()
+        self.out = domain = Domain.of(grid)
+        self.window = Window(domain, reach(domain.row_cuts, 3, 1), reach(domain.column_cuts, 3, 1), beyond_zero=True)
+        self.weight = nn.Parameter(torch.empty(3, 3, *domain.shape).uniform_(-1, 1) * (6 / 9) ** 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 1, H, W) to the same shape."""
+        seen, weight, (H, W) = self.window(x), self.out.cut(self.weight), self.out.own_shape
+        return sum(weight[i, j] * seen[..., i : i + H, j : j + W] for i in range(3) for j in range(3))
+
+
+class Blend(nn.Module):
+    """What experts say, added with weights of its own in each cell."""
+
+    def __init__(self, grid: Grid | Domain, experts: int) -> None:
+        super().__init__()
+        self.out = Domain.of(grid)
+        self.experts = experts_of(grid, experts)
+        self.weight = nn.Parameter(torch.empty(experts, *self.out.shape).uniform_(-1, 1) * (3 / experts) ** 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 1, H, W) to the same shape."""
+        return (self.experts(x) * self.out.cut(self.weight)).sum(1, keepdim=True)
+
+
+def experts_of(grid: Grid | Domain, count: int) -> Conv2d:
+    """Return convolutions of one output each, set up as those of a mixture."""
+    layer = Conv2d(grid, 1, count, beyond_zero=True)
+    layer.register_parameter("bias", None)
+    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+    return layer

@@ -1,0 +1,119 @@
+"""Transformer over members: the members attend to one another in every cell, and convolutions connect the cells.
+
+The Transformer of ENS-10 (Ashkboos et al. 2022, arXiv:2206.14786) is of this kind; its sizes are not known, these are
+ours. Finn (2021, arXiv:2106.13924) and PoET (models/networks/poet.py) use one attention matrix for the whole field. All
+members go through the same layers; attention depends on neither their order nor their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from data_pipeline.common.checks import one_of, yes_or_no
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.distribution import Distribution, Ensemble
+from models.networks.features import SMALLEST_SPREAD, Features, spread
+from models.networks.head import HEADS, head_for, silent
+from models.networks.trunk import Place, Trunk
+from models.parallel.domain import Domain
+
+
+class Transformer(nn.Module):
+    """A U-Net for what members share, and a narrower one for every member, in which they attend to one another.
+
+    With `head: members` as many members come out, x + s o for the answer o to the member x in units s, the spread.
+    Any other head makes its distribution of what members share and of mean and mean square of their last features.
+
+    Without `attention` no member knows of the others, nor does the network know mean or spread; s is the size of past
+    errors. Members that are independent draws, given all that was known at the start of the forecast, are so again
+    after `head: members` has corrected them one by one: the expected fair CRPS (Ferro 2014, doi:10.1002/qj.2270) and
+    the ratio of spread to error depend on their number no more than those of the raw ensemble do, whatever the number
+    in training was. All that knows the others gives this up. It is to be trained by the fair score: the plain one
+    rewards members that lie too close together.
+
+    Members have `width` channels at the finest resolution, which is halved `depth` times, and what they share twice as
+    many. With `window`, cells attend as well, at the coarsest resolution, in windows of so many rows and columns. Heads
+    of all attention have `width` channels each. `embedding`, for what they share, and `mixture` are those of `UNet`.
+    """
+
+    any_grid = tiles = True
+
+    def __init__(
+        self,
+        task: Task,
+        grid: Grid | Domain,
+        head: str = "normal",
+        start: dict[str, Any] | None = None,
+        attention: bool = True,
+        width: int = 8,
+        depth: int = 2,
+        window: int = 0,
+        embedding: int = 0,
+        dropout: float = 0.1,
+        mixture: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        one_of("model.head", head, ("members", *HEADS))
+        yes_or_no("model.attention", attention)
+        if head == "members" and start is not None:
+            raise InputError("model.head=members corrects members from where they are; leave model.start=null")
+        self._targets, self._attention = list(task.target_channels), attention
+        self.features = Features(task, grid)
+        inputs, seen = len(task.channels), self.features.parity
+        # All but mean and log spread of the inputs, which come first.
+        seen = seen if attention else seen[2 * inputs :]
+        options: dict[str, Any] = {"depth": depth, "dropout": dropout, "mixture": mixture}
+        self.shared = Trunk(grid, len(seen), 2 * width, **options, parity=seen)
+        self.place = Place(grid, 2 * width, embedding) if embedding else nn.Identity()
+        options |= {"attention": attention, "window": window, "parity": (*task.parity, *[1] * 2 * width)}
+        self.members = Trunk(grid, inputs + 2 * width, width, **options)
+        self.head = None if head == "members" else head_for(head, task, grid, start)
+        self.last = silent(4 * width, self.head.count) if self.head else silent(width, len(task.targets))
+
+    @property
+    def any_size(self) -> bool:
+        """Whether it claims that fair CRPS and spread over error do not depend on the number of members."""
+        return self.head is None and not self._attention
+
+    def normalise(self, location: Tensor, scale: Tensor) -> None:
+        """Tell the head in which units (x - location)/scale samples will come."""
+        if self.head:
+            self.head.normalise(location, scale)
+
+    def fit(self, batches: Iterable[Sample]) -> None:
+        """Learn where the ensemble used to err, and the start; all else is learnt by gradient descent."""
+        self.features.errors.fit(batches)
+        if self.head:
+            self.head.fit(batches)
+
+    def forward(self, sample: Sample) -> Distribution:
+        """Return the corrected distribution of a batch."""
+        own, shared, unit = self._view(sample)
+        M = own.shape[1]
+        shared = self.place(self.shared(shared))
+        x = torch.cat([own, shared[:, None].expand(-1, M, -1, -1, -1)], dim=2)
+        x = self.members(x.flatten(0, 1), M)
+        if self.head:
+            x = x.unflatten(0, (-1, M))
+            return self.head(self.last(torch.cat([shared, x.mean(1), x.square().mean(1)], dim=1)), sample)
+        output = self.last(x).unflatten(0, (-1, M))
+        # Scores are never taken in half precision.
+        output = output.to(torch.promote_types(output.dtype, torch.float32))
+        return Ensemble((sample.ensemble[:, :, self._targets] + unit[:, None] * output).movedim(1, 0))
+
+    def _view(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
+        """Return members' own maps (B, M, C, H, W), those they share (B, F, H, W), and the unit (B, T, H, W)."""
+        x, features = sample.ensemble, self.features(sample)
+        if self._attention:
+            s = torch.sqrt(spread(x).square() + SMALLEST_SPREAD**2)
+            return (x - x.mean(1, keepdim=True)) / s[:, None], features, s[:, self._targets]
+        # The size of errors is a logarithm.
+        unit = torch.exp(self.features.errors(sample)[:, len(self._targets) :] - 2)
+        return x, features[:, 2 * x.shape[2] :], unit

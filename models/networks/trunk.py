@@ -1,0 +1,131 @@
+"""Trunk: what U-Net and transformer are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from data_pipeline.common.checks import between, whole
+from data_pipeline.grid import Grid
+from models.layers.convolution import Conv2d
+from models.layers.dropout import Dropout
+from models.layers.mixture import Mixing
+from models.layers.norms import ChannelNorm
+from models.layers.resolution import Downsample, Upsample
+from models.networks.attention import MemberAttention, Windows
+from models.parallel.domain import Domain
+
+Convolution = Callable[..., nn.Module]
+"""Makes a layer from grid, inputs, outputs and `parity` of the inputs; `Conv2d`, or mixtures in its place."""
+
+
+class Block(nn.Module):
+    """Two convolutions with normalisation and GELU; a residual connection carries the input past them.
+
+    `parity` is that of the inputs (`Window`), for the first block of a network.
+    """
+
+    def __init__(
+        self,
+        grid: Grid | Domain,
+        inputs: int,
+        outputs: int,
+        dropout: float,
+        convolution: Convolution = Conv2d,
+        parity: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        self.skip = nn.Conv2d(inputs, outputs, 1)
+        self.path = nn.Sequential(
+            convolution(grid, inputs, outputs, parity=parity), ChannelNorm(outputs), nn.GELU(),
+            Dropout(grid, dropout, channels=True),
+            convolution(grid, outputs, outputs), ChannelNorm(outputs), nn.GELU(),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        return self.skip(x) + self.path(x)
+
+
+class Trunk(nn.Module):
+    """A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) without its ends: context at all scales, detail by the skips.
+
+    `depth` halvings of the resolution, `width` channels at the finest, twice as many at each coarser level. With
+    `mixture`, the options of `Mixing`, the convolutions at the finest resolution are mixtures of experts. Rows of a
+    batch may be members of forecasts, which with `attention` attend to one another in all the encoder; with `window`,
+    cells attend at the coarsest resolution, in windows of so many rows and columns. `parity` is that of the inputs.
+    """
+
+    def __init__(
+        self,
+        grid: Grid | Domain,
+        inputs: int,
+        width: int,
+        depth: int,
+        dropout: float,
+        mixture: dict[str, Any] | None,
+        attention: bool = False,
+        window: int = 0,
+        parity: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        whole("model.width", width, 1)
+        whole("model.depth", depth, 0)
+        whole("model.window", window, 0)
+        between("model.dropout", dropout, 0, 1)
+        grids = [Domain.of(grid)]
+        for _ in range(depth):
+            grids.append(grids[-1].coarsen())
+        widths = [width * 2**level for level in range(depth + 1)]
+        self.down = nn.ModuleList(Downsample(fine) for fine in grids[:-1])
+        self.up = nn.ModuleList(Upsample(fine) for fine in grids[:-1])
+        convolutions = [Mixing.of(mixture), *[Conv2d] * depth]
+        self.encoder = nn.ModuleList(
+            Block(g, before, w, dropout if level else 0, convolutions[level], () if level else parity)
+            for level, (g, before, w) in enumerate(zip(grids, [inputs, *widths], widths, strict=False))
+        )
+        self.attention = nn.ModuleList(MemberAttention(w, w // width) for w in widths if attention)
+        self.windows = nn.Sequential(
+            *(Windows(grids[-1], widths[-1], 2**depth, window, shift) for shift in (False, True) if window)
+        )
+        self.decoder = nn.ModuleList(
+            Block(g, fine + coarse, fine, dropout, convolution)
+            for g, fine, coarse, convolution in zip(grids, widths, widths[1:], convolutions, strict=False)
+        )
+
+    def forward(self, x: Tensor, M: int = 1) -> Tensor:
+        """(B M, inputs, H, W) to (B M, width, H, W), the members of each forecast one after another."""
+        levels: list[Tensor] = []
+        for level, block in enumerate(self.encoder):
+            x = block(self.down[level - 1](x) if level else x)
+            levels.append(x := self.attention[level](x, M) if self.attention else x)
+        x = self.windows(x)
+        for level in reversed(range(len(self.decoder))):
+            x = self.decoder[level](torch.cat([levels[level], self.up[level](x)], dim=1))
+        return x
+
+
+class Place(nn.Module):
+    """What its place makes of the maps of a cell: a small network, beside the identity, that sees learnt numbers too.
+
+    At the end of a network, because errors that belong to a place are of a single cell: a valley, a coast. What
+    surrounds it the convolutions have told.
+    """
+
+    def __init__(self, grid: Grid | Domain, channels: int, embedding: int) -> None:
+        super().__init__()
+        whole("model.embedding", embedding, 1)
+        self._domain = Domain.of(grid)
+        # From zero, where every cell is like every other; the weights that read them are random, so they will learn.
+        self.embedding = nn.Parameter(torch.zeros(embedding, *grid.shape))
+        self.mix = nn.Sequential(
+            nn.Conv2d(channels + embedding, 2 * channels, 1), nn.GELU(), nn.Conv2d(2 * channels, channels, 1)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to the same shape."""
+        own = self._domain.cut(self.embedding).to(x).expand(len(x), -1, -1, -1)
+        return x + self.mix(torch.cat([x, own], dim=1))

@@ -1,0 +1,253 @@
+"""Exchange: the two operations by which the ranks of a spatial group talk, `fetch` and `allsum`, both differentiable.
+
+They are operators of a PyTorch library, so that `torch.compile` passes them by without a break, and autograd has one
+node for each exchange on every rank, also on one that only sends: then the exchanges of the backward pass match.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from weakref import WeakValueDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from models.parallel.domain import Domain
+from models.parallel.group import named
+from models.parallel.plan import Plan, Windows, make_plan
+
+_sent: Counter[str] | None = None
+
+
+@contextmanager
+def counting() -> Iterator[Counter[str]]:
+    """Count within this block the bytes that this rank sends, by kind: halo, halo gradient, sum."""
+    global _sent
+    before, _sent = _sent, Counter()
+    try:
+        yield _sent
+    finally:
+        _sent = before
+
+
+class Exchange:
+    """One pattern of exchange on one domain; made once with the layer that needs it.
+
+    `windows` says what each tile row and tile column needs to see. Beyond the edges of the grid the sphere goes on,
+    or, with `beyond_zero`, all is zero.
+    """
+
+    def __init__(self, domain: Domain, windows: Windows, beyond_zero: bool = False) -> None:
+        self.domain, self.group = domain, domain.group
+        self.plan = make_plan(domain, windows, beyond_zero)
+        self._indices: dict[torch.device, Indices] = {}
+        self.number = next(_numbers)
+        EXCHANGES[self.number] = self
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the own window (..., h, w) of a field of which every rank has its tile (..., H, W)."""
+        self.check(x)
+        return _fetch(at_work(x), self.number)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse a field that is not that of the own tile."""
+        if x.shape[-2:] != self.domain.own_shape:
+            raise ValueError(
+                f"rank {self.domain.rank} of {self.domain.ranks} has a field of {tuple(x.shape[-2:])} cells where its "
+                f"tile of {self.domain.grid} has {self.domain.own_shape}"
+            )
+
+    def send(self, x: Tensor) -> Swap:
+        """Start sending what others lack of the own tile `x`; `fill` puts what they send into a window."""
+        flat = x.flatten(-2)
+        parcels = [flat.index_select(-1, cells) for cells in self.indices(x.device).sends]
+        return Swap(parcels, self.plan.receives, self.group, "halo")
+
+    def begin(self, x: Tensor) -> Tensor:
+        """Return the own window with what the own tile `x` has of it; the cells of others may hold anything."""
+        plan, index = self.plan, self.indices(x.device)
+        window = (x.new_empty if plan.whole else x.new_zeros)(*x.shape[:-2], *plan.shape)
+        window[..., *plan.window] = x[..., *plan.tile]
+        _cells(window).index_copy_(-1, index.own_to, x.flatten(-2).index_select(-1, index.own_from))
+        return window
+
+    def fill(self, window: Tensor, received: Tensor) -> None:
+        """Put what others have sent into its places."""
+        index = self.indices(window.device)
+        if len(index.foreign_to):
+            _cells(window).index_copy_(-1, index.foreign_to, received.index_select(-1, index.foreign_from))
+
+    def send_back(self, foreign: Tensor) -> Swap:
+        """Start sending the gradient of what was received; `add` takes what comes of what was sent."""
+        counts = [len(cells) for cells in self.indices(foreign.device).sends]
+        return Swap(list(foreign.split(self.plan.receives, -1)), counts, self.group, "halo gradient")
+
+    def begin_back(self, gradient: Tensor) -> Tensor:
+        """Return the gradient of the own tile as far as it comes from that of the own window."""
+        plan, index = self.plan, self.indices(gradient.device)
+        whole = all(part == slice(0, size) for part, size in zip(plan.tile, self.domain.own_shape, strict=True))
+        tile = (gradient.new_empty if whole else gradient.new_zeros)(*gradient.shape[:-2], *self.domain.own_shape)
+        tile[..., *plan.tile] = gradient[..., *plan.window]
+        _cells(tile).index_add_(-1, index.own_from, gradient.flatten(-2).index_select(-1, index.own_to))
+        return tile
+
+    def add(self, tile: Tensor, returned: Tensor) -> None:
+        """Add the gradients that others have of what they were sent."""
+        flat, sends = _cells(tile), self.indices(tile.device).sends
+        for cells, part in zip(sends, returned.split([len(cells) for cells in sends], -1), strict=True):
+            if len(cells):
+                flat.index_add_(-1, cells, part)
+
+    def indices(self, device: torch.device) -> Indices:
+        """Return the plan's indices as tensors on `device`."""
+        if device not in self._indices:
+            self._indices[device] = Indices(self.plan, device)
+        return self._indices[device]
+
+    def __deepcopy__(self, memo: dict) -> Exchange:
+        """Return the same: nothing in it changes."""
+        return self
+
+
+class Indices:
+    """The index arrays of a plan on one device."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        self.own_to, self.own_from, self.foreign_to, self.foreign_from = (
+            torch.from_numpy(array).to(device)
+            for array in (plan.own_to, plan.own_from, plan.foreign_to, plan.foreign_from)
+        )
+        self.sends = [torch.from_numpy(cells).to(device) for cells in plan.sends]
+
+
+EXCHANGES: WeakValueDictionary[int, Exchange] = WeakValueDictionary()
+"""By number, for an operator of a library takes no objects."""
+_numbers = count()
+
+
+@torch.library.custom_op("deepweather::fetch", mutates_args=())
+def _fetch(x: Tensor, exchange: int) -> Tensor:
+    this = EXCHANGES[exchange]
+    under_way = this.send(x)
+    window = this.begin(x)
+    this.fill(window, under_way.finish())
+    return window
+
+
+@_fetch.register_fake
+def _(x: Tensor, exchange: int) -> Tensor:
+    return x.new_empty(*x.shape[:-2], *EXCHANGES[exchange].plan.shape)
+
+
+@torch.library.custom_op("deepweather::fetch_adjoint", mutates_args=())
+def _fetch_adjoint(gradient: Tensor, exchange: int) -> Tensor:
+    this = EXCHANGES[exchange]
+    index = this.indices(gradient.device)
+    foreign = gradient.new_zeros(*gradient.shape[:-2], sum(this.plan.receives))
+    if len(index.foreign_to):
+        foreign.index_add_(-1, index.foreign_from, gradient.flatten(-2).index_select(-1, index.foreign_to))
+    under_way = this.send_back(foreign)
+    tile = this.begin_back(gradient)
+    this.add(tile, under_way.finish())
+    return tile
+
+
+@_fetch_adjoint.register_fake
+def _(gradient: Tensor, exchange: int) -> Tensor:
+    return gradient.new_empty(*gradient.shape[:-2], *EXCHANGES[exchange].domain.own_shape)
+
+
+def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, int], output: Tensor) -> None:
+    ctx.exchange = inputs[1]  # type: ignore[attr-defined]
+
+
+_fetch.register_autograd(lambda ctx, g: (_fetch_adjoint(g.contiguous(), ctx.exchange), None), setup_context=_keep)
+_fetch_adjoint.register_autograd(lambda ctx, g: (_fetch(g.contiguous(), ctx.exchange), None), setup_context=_keep)
+
+
+class Swap:
+    """Messages among all ranks of a group, under way from its making until `finish`.
+
+    `parcels[q]` (..., n) goes to rank q of the group, and `counts[q]` cells come from there.
+    """
+
+    def __init__(self, parcels: list[Tensor], counts: Sequence[int], group: str, kind: str) -> None:
+        like = parcels[0]
+        self._received = [like.new_empty(*like.shape[:-1], count) for count in counts]
+        # Kept until the end: what is being sent must stay in memory.
+        self._messages = []
+        for peer, (parcel, place) in enumerate(zip(parcels, self._received, strict=True)):
+            if place.numel():
+                self._messages.append(dist.P2POp(dist.irecv, place, group=named(group), group_peer=peer))
+            if parcel.numel():
+                self._messages.append(dist.P2POp(dist.isend, parcel.contiguous(), group=named(group), group_peer=peer))
+                _count(kind, parcel)
+        self._works = dist.batch_isend_irecv(self._messages) if self._messages else []
+
+    def finish(self) -> Tensor:
+        """Wait for all messages, once; return what came (..., sum of counts), in the order of the ranks."""
+        for work in self._works:
+            work.wait()
+        return torch.cat(self._received, -1)
+
+
+def _cells(field: Tensor) -> Tensor:
+    """Return a view (..., H W) of a field, to write into; the field may have no cells."""
+    return field.view(*field.shape[:-2], field.shape[-2] * field.shape[-1])
+
+
+def at_work(x: Tensor) -> Tensor:
+    """Return `x` in the type that autocast computes with, if it is on: what is computed with is what travels."""
+    kind = x.device.type
+    if x.dtype is torch.float64 or not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+        return x
+    return x.to(torch.get_autocast_dtype(kind))
+
+
+def allsum(x: Tensor, domain: Domain) -> Tensor:
+    """Return the sum of `x` over the ranks that share the domain."""
+    return sum_over(domain.sharers, x)
+
+
+def sum_over(group: str, x: Tensor) -> Tensor:
+    """Return the sum of `x` over the ranks of the group of this name; without one, `x`."""
+    return _allsum(x, group) if group else x
+
+
+def assemble(tile: Tensor, domain: Domain) -> Tensor:
+    """Return the whole field (..., H, W) of which every rank has its tile; for what is fitted, not for every step."""
+    if domain.ranks == 1:
+        return tile
+    field = tile.new_zeros(*tile.shape[:-2], *domain.shape)
+    domain.cut(field).copy_(tile)
+    return allsum(field, domain)
+
+
+@torch.library.custom_op("deepweather::allsum", mutates_args=())
+def _allsum(x: Tensor, group: str) -> Tensor:
+    # Memory is what is added up: its order must be the same on all ranks, and not be that of any strides.
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=named(group))
+    _count("sum", x)
+    return total
+
+
+@_allsum.register_fake
+def _(x: Tensor, group: str) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _keep_group(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, str], output: Tensor) -> None:
+    ctx.group = inputs[1]  # type: ignore[attr-defined]
+
+
+_allsum.register_autograd(lambda ctx, g: (_allsum(g.contiguous(), ctx.group), None), setup_context=_keep_group)
+
+
+def _count(kind: str, parcel: Tensor) -> None:
+    if _sent is not None:
+        _sent[kind] += parcel.numel() * parcel.element_size()

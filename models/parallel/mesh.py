@@ -1,0 +1,282 @@
+"""Mesh: the ranks of a run, `data` times `bands` times `sectors` of them, and who among them is who.
+
+    with joined(cfg.mesh) as mesh:
+        domain = mesh.domain(grid)          # a model built on it works on the own tile
+        corrector = mesh.once(make)         # on the first rank, for all of them
+        mesh.say("done")                    # once, not on every rank
+
+Ranks with the same tile of different samples make up the data axis; ranks with different tiles of the same samples
+the spatial axes. A run of one process is a mesh of one rank, for which nothing of this costs anything.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, NoReturn, TypeVar, cast
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup, Store
+
+from data_pipeline.common.checks import positive
+from data_pipeline.common.errors import InputError, InterruptedRunError
+from data_pipeline.grid import Grid
+from models.parallel.domain import Domain
+from models.parallel.group import end_groups, named
+from models.parallel.launch import launch, watch_launcher
+from models.parallel.slurm import refuse_without_srun, variables_from_slurm
+
+Result = TypeVar("Result")
+
+NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"}
+"""Settings of PyTorch's NCCL backend, which the user's own take precedence over.
+
+By default a thread that watches over NCCL ends the process by SIGABRT when a rank is lost: no sentence, no exit code 3.
+With 2 it ends the communication only, and the next exchange of this rank raises an error. TORCH_NCCL_BLOCKING_WAIT
+would raise too, but every exchange would then wait for the GPU.
+"""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Rank `rank` of a run: it has tile `rank` modulo tiles, of every sample of data rank `rank` over tiles."""
+
+    data: int = 1
+    bands: int = 1
+    sectors: int = 1
+    rank: int = 0
+    local_rank: int = 0
+    """Among the ranks on the same machine: which of its GPUs is the own one."""
+    local_ranks: int = 1
+    store: Store | None = field(default=None, repr=False)
+    """Where ranks leave each other notes."""
+    spatial: str = field(default="", repr=False)
+    """Name of the group of ranks that share the own samples, one tile each; none of one rank, here and below."""
+    alongside: str = field(default="", repr=False)
+    """Name of the group of ranks that have the same tile of other samples."""
+    everyone: str = field(default="", repr=False)
+    """Name of the group of all ranks."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Mesh:
+        """Return the same: it is frozen, and its store cannot be copied with a model."""
+        return self
+
+    @classmethod
+    def alone(cls) -> Mesh:
+        """Return the mesh of one process."""
+        return cls()
+
+    @property
+    def tiles(self) -> int:
+        """How many ranks share a sample."""
+        return self.bands * self.sectors
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return self.data * self.tiles
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of the samples is the own one."""
+        return self.rank // self.tiles
+
+    @property
+    def spatial_rank(self) -> int:
+        """Which tile is the own one."""
+        return self.rank % self.tiles
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank speaks and writes for all."""
+        return self.rank == 0
+
+    def domain(self, grid: Grid) -> Domain:
+        """Return `grid` in the tiles of this mesh."""
+        return Domain.split(grid, self.bands, self.sectors, self.spatial_rank, self.spatial, self.everyone)
+
+    def shared(self, grid: Grid) -> Domain:
+        """Return `grid` in as many tiles as there are ranks: for work that is not of single samples."""
+        return Domain.split(grid, self.data * self.bands, self.sectors, self.rank, self.everyone, self.everyone)
+
+    def say(self, text: str) -> None:
+        """Print a line, on one rank."""
+        if self.first:
+            print(text, flush=True)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Return the sum of `x` over all ranks, for what is not differentiated."""
+        if not self.everyone:
+            return x
+        total = x.detach().clone()
+        dist.all_reduce(total, group=named(self.everyone))
+        return total
+
+    def broadcast(self, value: Any) -> Any:
+        """Return the `value` of the first rank."""
+        if not self.everyone:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, 0, named(self.everyone))
+        return box[0]
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """Return the values of all ranks in their order on the first one, None on the others."""
+        if not self.everyone:
+            return [value]
+        values: list[Any] | None = [None] * self.ranks if self.first else None
+        dist.gather_object(value, values, 0, named(self.everyone))
+        return values
+
+    def once(self, function: Callable[[], Result]) -> Result:
+        """Call `function` on the first rank; all get what it returns, or the user's error that it raises."""
+        result: Result | None = None
+        error: InputError | None = None
+        if self.first:
+            try:
+                result = function()
+            except InputError as raised:
+                error = raised
+        kind, message, result = self.broadcast((type(error), str(error), result))
+        if kind is not type(None):
+            raise error or kind(message)
+        return result  # None only where `function` returns it
+
+    def each(self, function: Callable[[], Result]) -> Result:
+        """Call `function` on every rank; return what it returns here, or raise the user's error that one has had."""
+        result: Any = None
+        error: InputError | None = None
+        try:
+            result = function()
+        except InputError as raised:
+            error = raised
+        errors = self.gather(error) or []
+        if found := self.broadcast(next(filter(None, errors), None)):
+            raise found
+        return result
+
+
+@contextmanager
+def joined(shape: Sequence[int], option: str = "mesh", timeout_minutes: float = 10.0) -> Iterator[Mesh]:
+    """Make this process a rank of a mesh of `shape`, [data, spatial] or [data, bands, sectors], for the block.
+
+    Under torchrun or srun, which have started the ranks, they meet. Else this process starts as many copies of
+    itself, waits for them and leaves with their exit code. Ranks that are gone, or do not answer for
+    `timeout_minutes`, end the run on all others.
+    """
+    data, bands, sectors = mesh_shape(shape, option)
+    ranks = data * bands * sectors
+    os.environ.update(variables_from_slurm(os.environ))
+    if "WORLD_SIZE" not in os.environ:
+        if ranks > 1:
+            refuse_without_srun(os.environ)
+            launch(ranks)
+        yield Mesh.alone()
+        return
+    watch_launcher()
+    if (started := int(os.environ["WORLD_SIZE"])) != ranks:
+        raise InputError(
+            f"{option}={list(shape)} is a mesh of {ranks} rank{'s' * (ranks > 1)}, but {started} processes were "
+            f"started; make the product of {option} the number of processes (torchrun --nproc-per-node, srun --ntasks)"
+        )
+    if ranks == 1:
+        yield Mesh.alone()
+        return
+    positive("timeout_minutes", timeout_minutes)
+    with _telling_of_lost_ranks():
+        mesh = _meet(data, bands, sectors, timedelta(minutes=timeout_minutes))
+        yield mesh
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def mesh_shape(shape: Sequence[int], option: str) -> tuple[int, int, int]:
+    """Return how many data ranks, bands and sectors `shape` asks for, [data, spatial] or [data, bands, sectors]."""
+    numbers = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    if len(numbers) not in (2, 3) or any(type(number) is not int or number < 1 for number in numbers):
+        raise InputError(
+            f"{option} must be [data, spatial] or [data, bands, sectors], each at least 1, got {list(numbers)}"
+        )
+    data, bands, sectors = numbers if len(numbers) == 3 else (*numbers, 1)
+    return data, bands, sectors
+
+
+def _meet(data: int, bands: int, sectors: int, timeout: timedelta) -> Mesh:
+    """Join the ranks that the environment names."""
+    rank, ranks = int(os.environ["RANK"]), data * bands * sectors
+    for name, value in NCCL.items():
+        os.environ.setdefault(name, value)
+    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    try:
+        store, _, _ = next(dist.rendezvous("env://", rank, ranks, timeout=timeout))
+        dist.init_process_group(store=store, rank=rank, world_size=ranks, timeout=timeout)
+    except (ValueError, dist.DistError) as error:
+        raise InputError(
+            f"the {ranks} ranks of the run could not meet at {place} ({_short(error)}); are all of them started, with "
+            "the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and free to reach each other?"
+        ) from None
+    atexit.register(end_groups)
+    local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    return replace(arranged(data, bands, sectors, timeout), local_rank=local_rank, local_ranks=local_ranks, store=store)
+
+
+def arranged(data: int, bands: int, sectors: int = 1, timeout: timedelta | None = None) -> Mesh:
+    """Return the mesh of the ranks of this process's group, which have met already."""
+    rank, ranks, tiles = dist.get_rank(), data * bands * sectors, bands * sectors
+    spatial = _group_of(rank, [list(range(d * tiles, (d + 1) * tiles)) for d in range(data)], timeout)
+    alongside = _group_of(rank, [list(range(t, ranks, tiles)) for t in range(tiles)], timeout)
+    return Mesh(data, bands, sectors, rank, rank, ranks, None, spatial, alongside, _everyone())
+
+
+def _everyone() -> str:
+    return cast(ProcessGroup, dist.group.WORLD).group_name
+
+
+def _group_of(rank: int, members: list[list[int]], timeout: timedelta | None) -> str:
+    """Make a group of each list of ranks, as all ranks must; return the name of that of `rank`, none for one alone."""
+    if len(members[0]) == 1:
+        return ""
+    if len(members) == 1:
+        return _everyone()
+    groups = [dist.new_group(ranks, timeout=timeout) for ranks in members]
+    return next(group.group_name for group, ranks in zip(groups, members, strict=True) if rank in ranks)
+
+
+@contextmanager
+def _telling_of_lost_ranks() -> Iterator[None]:
+    """Say in a sentence that another rank is gone, or does not answer, where a library says it in its own words."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        link: BaseException | None = error
+        while link is not None:  # what is torn down after it may fail as well, and hide it
+            text = str(link).lower() if isinstance(link, RuntimeError) else ""
+            if "timed out" in text or "timeout" in text:
+                _lost("does not answer", link)
+            if isinstance(link, dist.DistError) or re.search("connection|gloo|nccl|broken pipe|socket", text):
+                _lost("is gone", link)
+            link = link.__cause__ or link.__context__
+        raise
+
+
+def _lost(what: str, error: BaseException) -> NoReturn:
+    # How a connection ended, each rank tells in other words; they mean the same, and what all say is said once.
+    ended = re.search("connection (closed|reset)|broken pipe", str(error), re.IGNORECASE)
+    detail = "" if ended else f" ({_short(error)})"
+    raise InterruptedRunError(
+        f"another rank of the mesh {what}{detail}; see what it said itself, then run the same command again"
+    ) from error
+
+
+def _short(error: BaseException) -> str:
+    """Return the first sentence of a message, without the place in the library's source and which rank it was."""
+    text = re.sub(r"^\[\S+\.(cc|cpp|h|hpp):\d+\]\s*", "", str(error).strip())
+    return re.sub(r" \[\S+\]:\d+", "", re.split(r"\n|\. ", text)[0])[:200].rstrip(".")

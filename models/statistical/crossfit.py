@@ -1,0 +1,85 @@
+"""Cross-fitting: in training, a network sees maps that were fitted without the year of the sample at hand.
+
+A map that was fitted to a case fits it better than a new case. A network that learns from such cases trusts the map too
+much (Chernozhukov et al. 2018, doi:10.1111/ectj.12097, section 1). So each sample of the training years gets the fit
+to all training samples outside its own fold; evaluation, and the corrector file, have the fit to all of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from data_pipeline.sample import Sample
+from models.parallel.domain import Domain
+from models.parallel.exchange import assemble
+from models.statistical.cases import Passes
+
+STRETCHES = 8
+"""Folds of a single training year: 46 days each, short enough to interpolate an annual cycle."""
+
+
+def year_folds(passes: Passes, most: int | None = None) -> Tensor:
+    """Return the times (F - 1,) at which F folds of the training samples end, int64 seconds since 1970.
+
+    A fold is a calendar year of valid time, or, with `most`, several successive years so that there are so many folds
+    at most. A single year is cut into `STRETCHES` of equal length.
+    """
+    valid = (passes.init_time + 3600 * passes.lead_time).numpy()
+    years = np.unique(valid.astype("M8[s]").astype("M8[Y]"))
+    if len(years) > 1:
+        count = min(len(years), most or len(years))
+        first = years[[round(k * len(years) / count) for k in range(1, count)]]
+        return torch.from_numpy(first.astype("M8[s]").astype(np.int64))
+    return torch.linspace(int(valid.min()), int(valid.max()) + 1, STRETCHES + 1, dtype=torch.float64)[1:-1].long()
+
+
+def one_year(passes: Passes) -> str | None:
+    """Return a sentence for the user if all samples are valid in one calendar year, so that none can be left out."""
+    valid = (passes.init_time + 3600 * passes.lead_time).numpy().astype("M8[s]").astype("M8[Y]")
+    if len(years := np.unique(valid)) > 1:
+        return None
+    return (
+        f"all training samples are valid in {years[0]}, so that no year can be left out: in training, what is fitted "
+        f"beforehand leaves out one of {STRETCHES} stretches of that year instead"
+    )
+
+
+def fold_index(valid: Tensor, ends: Tensor) -> Tensor:
+    """Return the fold (B,) of each valid time (B,), from the `ends` of all folds but the last."""
+    return torch.searchsorted(ends, valid, right=True)
+
+
+class CrossFitted(nn.Module):
+    """One `table` (F, ...) for each fold of the training samples, fitted to all others; empty at first.
+
+    It holds the own tile, or, unless `per_cell`, numbers that all cells share. It serves training alone: it is no part
+    of the state that a file or a checkpoint holds, and a run that goes on fits it again.
+    """
+
+    table: Tensor
+    ends: Tensor
+
+    def __init__(self, domain: Domain, per_cell: bool = True) -> None:
+        super().__init__()
+        self._domain, self._per_cell = domain, per_cell
+        self.fitted = False
+        self.register_buffer("table", torch.empty(0), persistent=False)
+        self.register_buffer("ends", torch.empty(0, dtype=torch.int64), persistent=False)
+
+    def set(self, table: Tensor, ends: Tensor) -> None:
+        """Keep the tables of all folds."""
+        self.table, self.ends, self.fitted = table, ends, True
+
+    def take(self, other: CrossFitted) -> None:
+        """Take the tables that were fitted on other tiles of the same globe; all ranks do so together."""
+        if other.fitted:
+            table = other.table
+            if self._per_cell:
+                table = self._domain.cut(assemble(table, other._domain)).clone()
+            self.set(table, other.ends)
+
+    def fold(self, sample: Sample) -> Tensor:
+        """Return the fold (B,) in which each sample is valid."""
+        return fold_index(sample.init_time + 3600 * sample.lead_time, self.ends)

@@ -1,0 +1,29 @@
+"""The raw ensemble as a model: what every correction has to beat."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.distribution import Ensemble
+from models.parallel.domain import Domain
+
+
+class Raw(nn.Module):
+    """The members of the targets as they came; however many there are, each stays as it is: `any_size`."""
+
+    targets_only = any_size = any_grid = tiles = True
+
+    def __init__(self, task: Task, grid: Grid | Domain) -> None:
+        super().__init__()
+        self._targets = list(task.target_channels)
+
+    def forward(self, sample: Sample) -> Ensemble:
+        """Return the empirical distribution of the members, (B, T, H, W); NaN where a member is missing."""
+        return Ensemble(self._members(sample))
+
+    def _members(self, sample: Sample) -> Tensor:
+        members = sample.ensemble[:, :, self._targets]
+        return members.masked_fill(~sample.mask[:, None, self._targets], float("nan")).movedim(1, 0)

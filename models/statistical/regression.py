@@ -1,0 +1,260 @@
+"""Distributional regression: a location that is linear in some predictors and a scale that follows others.
+
+The common core of EMOS and climatology. The cells of a grid are fitted all at once, each with coefficients of
+its own, by the smallest CRPS or the largest likelihood.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from data_pipeline.common.errors import InputError
+from models.distribution import FAMILIES, LocationScale
+from models.distribution.location_scale import Bounded
+from models.statistical.newton import Expansion, minimise
+
+logger = logging.getLogger(__name__)
+
+SCALES, SCORES = ("quadratic", "log"), ("crps", "likelihood")
+BLOCK = 2**17
+"""Cells times cases that are worked on at once: arrays of 1 MB in float64, some forty at a time."""
+EXACT = 1e-7
+"""Errors that are smaller than this part of the values themselves are rounding errors of float32."""
+
+
+def cell_blocks(cells: int, cases: int) -> list[slice]:
+    """Cut the cells of a grid into pieces of about `BLOCK` cases."""
+    size = max(1, BLOCK // max(1, cases))
+    return [slice(first, first + size) for first in range(0, cells, size)]
+
+
+@dataclass(frozen=True)
+class Regression:
+    """How the parameters of a `family` follow their predictors, and the `score` that chooses coefficients.
+
+    Location μ = Σ β_k x_k. Scale: "quadratic" σ² = Σ γ_k² z_k², which is never negative (Gneiting et al.
+    2005, doi:10.1175/MWR2904.1), or "log" log σ = Σ γ_k z_k (Messner et al. 2014,
+    doi:10.1175/MWR-D-13-00355.1). The first predictor of either is the constant.
+    """
+
+    family: str = "normal"
+    scale: str = "quadratic"
+    score: str = "crps"
+
+    def __post_init__(self) -> None:
+        for name, choices in (("family", tuple(FAMILIES)), ("scale", SCALES), ("score", SCORES)):
+            if (value := getattr(self, name)) not in choices:
+                raise InputError(f"{name}={value} is unknown; choose one of {', '.join(choices)}")
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the family needs the value below which nothing lies: it is censored or truncated there."""
+        return issubclass(FAMILIES[self.family], Bounded)
+
+    def check_lower(self, lower: object) -> None:
+        """Refuse a bounded family without `lower`, and any other with it."""
+        if self.bounded and lower is None:
+            raise InputError(f"family={self.family} needs lower, the value that nothing falls below; try lower=0")
+        if not self.bounded and lower is not None:
+            raise InputError(f"family={self.family} has no lower; leave it out or choose censored_{self.family}")
+
+    def predict(
+        self,
+        coefficients: Tensor,
+        location: Sequence[Tensor],
+        scale: Sequence[Tensor],
+        lower: Tensor | None = None,
+    ) -> LocationScale:
+        """Return the distribution (*S) for coefficients (P, *S), β then γ, and predictors."""
+        beta, gamma = coefficients[: len(location)], coefficients[len(location) :]
+        mu, second = _sum(beta, location), _sum(self._factors(gamma), self._terms(scale))
+        return self.distribution(mu, second, lower)
+
+    def fit(
+        self,
+        location: Sequence[Tensor],
+        scale: Sequence[Tensor],
+        truth: Tensor,
+        weight: Tensor,
+        lower: Tensor | None = None,
+    ) -> Tensor:
+        """Return coefficients (P, K), float64, of K cells from N cases of predictors and truth, (K, N) each.
+
+        Predictors, and the values `lower` of a bounded family, may be (1, N) or (K, 1); a truth below counts as on it.
+        Cases of zero `weight` (K, N) do not count, but have to be finite. Coefficients are NaN for a cell
+        of fewer than two cases per coefficient, and where the truth follows so exactly that there is no
+        spread to learn. All cells are worked on at once: give those of one of the `cell_blocks`.
+        """
+        count = len(location) + len(scale)
+        coefficients = torch.full((count, len(truth)), torch.nan, dtype=torch.float64, device=truth.device)
+        cells = ((weight > 0).sum(1) >= 2 * count).nonzero()[:, 0]
+        if len(cells) == 0:
+            return coefficients
+
+        def chosen(values: Tensor) -> Tensor:
+            return values.expand_as(truth)[cells]
+
+        # Gradients are a tool of this method, whatever its caller has switched off for its own sake.
+        with torch.inference_mode(False), torch.enable_grad():
+            cases = _Cases(
+                [chosen(x) for x in location],
+                [chosen(z) for z in self._terms(scale)],
+                chosen(truth),
+                chosen(weight),
+                None if lower is None else chosen(lower),
+                centre_scale=self.scale == "log",
+            )
+            start, exact = self._start(cases)
+            minimum = minimise(lambda theta, rows: self._expand(cases, theta, rows), start)
+        if lost := int((~minimum.converged & ~exact).sum()):
+            logger.info("%d of %d cells have not settled and keep the best coefficients met", lost, len(cells))
+        found = cases.uncentred(minimum.parameters)
+        coefficients[:, cells] = torch.where(exact[:, None], torch.nan, found).T
+        return coefficients
+
+    def distribution(self, mu: Tensor, second: Tensor, lower: Tensor | None = None) -> LocationScale:
+        """Return the distribution for μ and `second`, which is log σ or σ²."""
+        sigma = second.exp() if self.scale == "log" else second.sqrt()
+        family = FAMILIES[self.family]
+        if issubclass(family, Bounded) and lower is not None:
+            return family(mu, sigma, lower)
+        return family(mu, sigma)
+
+    def loss(self, distribution: LocationScale, truth: Tensor) -> Tensor:
+        """Return the score that chooses coefficients, case by case."""
+        return distribution.crps(truth) if self.score == "crps" else -distribution.log_prob(truth)
+
+    def _factors(self, gamma: Tensor) -> Tensor:
+        """Return the factors of the scale's terms."""
+        return gamma if self.scale == "log" else gamma.square()
+
+    def _terms(self, scale: Sequence[Tensor]) -> list[Tensor]:
+        """Return what adds up, times the factors, to log σ or σ²."""
+        return list(scale) if self.scale == "log" else [z.square() for z in scale]
+
+    def _start(self, cases: _Cases) -> tuple[Tensor, Tensor]:
+        """Return least squares (K, P), errors shared by all terms of the scale, and where there are none."""
+        K, p, q = len(cases.truth), len(cases.location), len(cases.scale)
+        shapes = (K, p, p), (K, p), (K, q), (K,), (K,)
+        xx, xy, zz, yy, errors = (cases.weight.new_zeros(shape) for shape in shapes)
+        for b in cases.blocks():
+            wx = b.weight[:, None] * b.x
+            xx += wx @ b.x.mT
+            xy += _times(wx, b.y)
+            zz += _times(b.z, b.weight)
+            yy += (b.weight * b.y.square()).sum(1)
+        # The pseudo-inverse leaves a predictor that never varies without coefficient.
+        beta = _times(torch.linalg.pinv(xx, hermitian=True), xy)
+        for b in cases.blocks():
+            errors += (b.weight * (b.y - _times(b.x.mT, beta)).square()).sum(1)
+        variance = (errors / FAMILIES[self.family].standard.std ** 2)[:, None]
+        if self.scale == "log":
+            gamma = torch.cat([variance.log() / 2, zz.new_zeros(K, q - 1)], dim=1)
+        else:
+            gamma = torch.where(zz > 0, variance / (q * zz), 0).sqrt()
+        return torch.cat([beta, gamma], dim=1), errors <= EXACT**2 * yy
+
+    def _expand(self, cases: _Cases, theta: Tensor, rows: Tensor) -> Expansion:
+        """Return the mean score of the cells `rows` to second order in their coefficients `theta`.
+
+        The score of a case depends on two numbers only, μ and log σ or σ². Its derivatives by these come from
+        automatic differentiation, those by the coefficients from the chain rule, as matrix products.
+        """
+        p = len(cases.location)
+        beta, gamma = theta[:, :p], theta[:, p:]
+        value, gradient = theta.new_zeros(len(rows)), torch.zeros_like(theta)
+        hessian = theta.new_zeros(*theta.shape, theta.shape[1])
+        for b in cases.blocks(rows):
+            mu = _times(b.x.mT, beta).requires_grad_()
+            second = _times(b.z.mT, self._factors(gamma)).requires_grad_()
+            score = self.loss(self.distribution(mu, second, b.lower), b.y)
+            loss = (b.weight * score).sum(1)
+            by_mu, by_second = torch.autograd.grad(loss.sum(), (mu, second), create_graph=True)
+            by_mu_mu, by_mixed = torch.autograd.grad(by_mu.sum(), (mu, second), retain_graph=True)
+            (by_second_second,) = torch.autograd.grad(by_second.sum(), second)
+            value += loss.detach()
+            gradient[:, :p] += _times(b.x, by_mu.detach())
+            gradient[:, p:] += _times(b.z, by_second.detach())
+            mixed = (by_mixed[:, None] * b.x) @ b.z.mT
+            hessian[:, :p, :p] += (by_mu_mu[:, None] * b.x) @ b.x.mT
+            hessian[:, :p, p:] += mixed
+            hessian[:, p:, :p] += mixed.mT
+            hessian[:, p:, p:] += (by_second_second[:, None] * b.z) @ b.z.mT
+        if self.scale == "quadratic":  # from derivatives by γ² to those by γ
+            inner = torch.cat([torch.ones_like(beta), 2 * gamma], dim=1)
+            hessian *= inner[:, :, None] * inner[:, None, :]
+            hessian.diagonal(dim1=1, dim2=2)[:, p:] += 2 * gradient[:, p:]
+            gradient *= inner
+        return Expansion(value, gradient, hessian)
+
+
+class _Block(NamedTuple):
+    """Some cases of k cells in float64: predictors (k, p, n) and (k, q, n), the rest (k, n)."""
+
+    x: Tensor
+    z: Tensor
+    y: Tensor
+    weight: Tensor
+    lower: Tensor | None
+
+
+class _Cases:
+    """All cases of some cells, (K, N); predictors are centred, so that none looks like the constant."""
+
+    def __init__(
+        self,
+        location: list[Tensor],
+        scale: list[Tensor],
+        truth: Tensor,
+        weight: Tensor,
+        lower: Tensor | None,
+        centre_scale: bool,
+    ) -> None:
+        self.location, self.scale, self.truth, self.lower = location, scale, truth, lower
+        self.weight = weight / weight.sum(1, keepdim=True, dtype=torch.float64)
+        self._x_mean = self._means(location)
+        self._z_mean = self._means(scale) if centre_scale else self._means(scale[:1]).expand(-1, len(scale))
+
+    def blocks(self, rows: Tensor | None = None) -> Iterator[_Block]:
+        """Yield the cases of the cells `rows` (of all) piece by piece, however many there are."""
+        rows = torch.arange(len(self.truth), device=self.truth.device) if rows is None else rows
+        for first in range(0, self.truth.shape[1], BLOCK):
+            piece = slice(first, first + BLOCK)
+            truth = self.truth[rows, piece].double()
+            lower = None if self.lower is None else self.lower[rows, piece].double()
+            yield _Block(
+                torch.stack([x[rows, piece] for x in self.location], 1) - self._x_mean[rows, :, None],
+                torch.stack([z[rows, piece] for z in self.scale], 1) - self._z_mean[rows, :, None],
+                truth if lower is None else torch.maximum(truth, lower),
+                self.weight[rows, piece],
+                lower,
+            )
+
+    def uncentred(self, theta: Tensor) -> Tensor:
+        """Return coefficients (K, P) of the centred predictors as those of the predictors that were given."""
+        p, theta = len(self.location), theta.clone()
+        theta[:, 0] -= (theta[:, :p] * self._x_mean).sum(1)
+        theta[:, p] -= (theta[:, p:] * self._z_mean).sum(1)
+        return theta
+
+    def _means(self, predictors: list[Tensor]) -> Tensor:
+        """Return the mean (K, p) of each predictor, and zero for the constant, which stays what it is."""
+        constant = torch.zeros_like(self.weight[:, 0])
+        return torch.stack([constant] + [(self.weight * x).sum(1) for x in predictors[1:]], dim=1)
+
+
+def _sum(factors: Tensor, terms: Sequence[Tensor]) -> Tensor:
+    """Return the sum of factors (P, *S) times terms, which broadcast."""
+    first, *others = (factor * term for factor, term in zip(factors, terms, strict=True))
+    return sum(others, first)
+
+
+def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """Return the products (k, i) of matrices (k, i, j) and vectors (k, j)."""
+    return (matrices @ vectors[:, :, None])[:, :, 0]

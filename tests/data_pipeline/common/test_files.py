@@ -1,0 +1,81 @@
+import errno
+import socket
+import subprocess
+
+import pytest
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import alone, atomic_path, atomic_write, sweep, sweep_abandoned
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path):
+    with atomic_write(tmp_path / "deep" / "file", "w") as file:
+        file.write("whole")
+        assert not (tmp_path / "deep" / "file").exists()
+    assert (tmp_path / "deep" / "file").read_text() == "whole"
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["file"]
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
+    def fail_half_way():
+        with atomic_write(tmp_path / "file", "w") as file:
+            file.write("half")
+            raise ZeroDivisionError
+
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
+    assert (tmp_path / "file").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_full_disk_is_said_with_the_files_name(tmp_path):
+    with pytest.raises(InputError, match=r"no space left .*result\.json"), atomic_path(tmp_path / "result.json"):
+        raise OSError(errno.ENOSPC, "full")
+
+
+@pytest.mark.parametrize("place", ["file/in/the/way", "/proc/result"])
+def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
+    (tmp_path / "file").write_text("")
+    path = tmp_path / place
+    with pytest.raises(InputError, match=rf"cannot write {path} .*choose a place"), atomic_write(path):
+        pass
+
+
+def test_a_file_that_cannot_be_read_meanwhile_is_not_blamed_on_the_one_that_is_written(tmp_path):
+    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "copy"):
+        (tmp_path / "original").read_bytes()
+
+
+def test_other_faults_of_the_system_are_not_explained_away(tmp_path):
+    with pytest.raises(OSError, match="hardware"), atomic_path(tmp_path / "file"):
+        raise OSError(errno.EIO, "hardware")
+
+
+def test_only_what_processes_that_are_gone_left_is_swept(tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    name = f".table.{socket.gethostname()}"
+    left, foreign = tmp_path / f"{name}.{gone.pid}.partial", tmp_path / f".table.elsewhere.{gone.pid}.partial"
+    for path in (left, foreign, tmp_path / "table"):
+        path.write_text("half")
+    with atomic_path(tmp_path / "table") as mine:
+        mine.write_text("whole")
+        sweep_abandoned(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [foreign.name, "table"]
+    assert (tmp_path / "table").read_text() == "whole"
+
+
+def test_a_folder_is_held_by_one_run(tmp_path):
+    sentence = f"another run is writing to {tmp_path}; wait for its end"
+    with alone(tmp_path), pytest.raises(InputError, match=sentence), alone(tmp_path):
+        pass
+    with alone(tmp_path):
+        pass
+
+
+def test_what_a_killed_run_left_is_swept_away(tmp_path):
+    for name in (".a.nc.123.partial", "a.nc", ".hidden"):
+        (tmp_path / name).write_text("")
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.nc", ".hidden"}

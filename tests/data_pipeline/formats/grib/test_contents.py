@@ -1,0 +1,116 @@
+import re
+
+from data_pipeline.formats.grib import inventory
+
+
+def lines(text):
+    return dict(re.match(r"(.{12}) (.*)", line).groups() for line in text.splitlines())
+
+
+def read(paths):
+    """Everything by its name; of several lines with one name the last."""
+    return {name.strip(): text for name, text in lines(inventory(paths)).items()}
+
+
+def test_a_complete_archive(writer, tmp_path):
+    for year in (1998, 1999):
+        writer.forecast(tmp_path / f"output.pl.{year}", ("z@500", "t@500", "z@850", "t@850"), (year,))
+        writer.forecast(tmp_path / f"output.sfc.{year}", ("2t", "10u"), (year,))
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert read(tmp_path / "output.*") == {
+        "files": f"4, {size / 1000:.1f} kB",
+        "messages": "108, 17.3 kB when decoded",  # of 40 points and 4 bytes each
+        "variables": "2t 10u; z t at 850 500 hPa",
+        "starts": "2, 1998-01-04T00:00 to 1999-01-04T00:00 UTC",
+        "lead times": "0 24 48 h",
+        "members": "1 2 3",
+        "grid": "5 x 8 points, latitudes 90 to -90, longitudes 0 to 315",
+        "missing": "none",
+        "repeated": "none",
+    }
+
+
+def described(name, paths):
+    """The lines with this name."""
+    return [line[13:] for line in inventory(paths).splitlines() if line.startswith(name)]
+
+
+def test_files_that_lack_messages_are_named_with_what_they_lack(writer, tmp_path):
+    """As in the real archive: one level of one member is not there, of no variable and at no lead time."""
+    names, years = ("z@500", "t@500", "z@850", "t@850"), (1998, 1999)
+    without = [(name, 1999, lead, 2) for name in ("z@500", "t@500") for lead in (0, 24, 48)]
+    for year in years:
+        writer.forecast(tmp_path / f"output.pl.{year}", names, (year,), without=without)
+        writer.forecast(tmp_path / f"output.sfc.{year}", ("2t",), (year,), without=[("2t", 1998, 24, 3)])
+    assert read(tmp_path / "output.*")["missing"] == "7 of 90"
+    assert described("lacks", tmp_path / "output.*") == [
+        f"{tmp_path}/output.pl.1999: 6 of z@500 t@500 at starts 1999-01-04T00:00, lead times 0 24 48 h, members 2",
+        f"{tmp_path}/output.sfc.1998: 1 of 2t at starts 1998-01-04T00:00, lead times 24 h, members 3",
+    ]
+
+
+def test_of_many_files_that_lack_messages_the_number_is_said(writer, tmp_path):
+    for year in range(1998, 2008):
+        writer.forecast(tmp_path / str(year), years=(year,), without=[("2t", year, 24, year % 3 + 1)])
+    lines = described("lacks", tmp_path / "*")
+    assert len(lines) == 9
+    assert lines[-1] == "... and 2 more"
+
+
+def test_fields_that_are_there_twice_are_named_with_the_key_that_differs(writer, tmp_path):
+    writer.forecast(tmp_path / "one", years=(1998,), leads=(24,))
+    writer.forecast(tmp_path / "two", years=(1998,), leads=(24,), numbers=(2,), expver="0002")
+    writer.forecast(tmp_path / "three", years=(1998,), leads=(24,), numbers=(3,))
+    found = read(tmp_path / "*")
+    assert found["repeated"] == "2"
+    assert found["versions"] == "expver 0001 4, expver 0002 1"
+    length = (tmp_path / "three").stat().st_size
+    assert sorted(described("repeats", tmp_path / "*")) == [
+        f"2t in {tmp_path}/one (byte {length}) and {tmp_path}/two (byte 0), which differ in expver 0001 and 0002",
+        f"2t in {tmp_path}/one (byte {2 * length}) and {tmp_path}/three (byte 0), which are the same",
+    ]
+
+
+def test_control_and_perturbed_forecasts_are_both_named(writer, tmp_path):
+    writer.forecast(tmp_path / "cf", numbers=(0,), type="cf")
+    writer.forecast(tmp_path / "pf", numbers=(1, 2), type="pf")
+    found = read(tmp_path / "?f")
+    assert found["types"] == "control forecasts (cf) 6, perturbed forecasts (pf) 12"
+    assert found["members"] == "0 1 2"
+    assert found["missing"] == found["repeated"] == "none"
+
+
+def test_several_grids_are_named_with_a_file_of_each(samples):
+    path = samples / "grib_cfgrib_samples" / "tp_on_different_grid_resolutions.grib"
+    assert read(path)["grid"] == (
+        f"37 x 72 points, latitudes 90 to -90, longitudes 0 to 355 (tp in {path}); "
+        f"46 x 90 points, latitudes 90 to -90, longitudes 0 to 356 (tp in {path})"
+    )
+
+
+def test_what_is_missing_twice_or_damaged_is_said(writer, tmp_path):
+    paths = [
+        writer.forecast(tmp_path / "one", ("2t",), without=[("2t", 1999, 24, 2), ("2t", 1999, 24, 3)]),
+        writer.forecast(tmp_path / "two", ("2t",), (1998,), (48,), (1, 2)),
+        writer.forecast(tmp_path / "cut"),
+    ]
+    paths[-1].write_bytes(paths[-1].read_bytes()[:-1])
+    found = read(paths)
+    assert found["files"].startswith("2, ")
+    assert found["missing"] == "2 of 18"
+    assert found["repeated"] == "2"
+    assert found["damaged"].startswith(f"{tmp_path}/cut is cut off: the message at byte ")
+
+
+def test_only_damage_is_said_of_damaged_files(writer, tmp_path):
+    path = writer.forecast(tmp_path / "cut")
+    path.write_bytes(b"rubbish")
+    assert list(read(path)) == ["damaged"]
+
+
+def test_real_files(samples):
+    assert read(samples / "grib_metview_ens" / "z500_ens.grib")["members"].endswith("11 ... 49 50 (51 in all)")
+    assert read(samples / "grib_metview_ens" / "t_n48.grib")["grid"] == "reduced_gg, which is not read"
+    found = read(samples / "grib_cfgrib_samples" / "hpa_and_pa.grib")
+    assert found["variables"] == "t (isobaricInPa 10) t (isobaricInPa 1); t at 1 hPa"
+    assert read(samples / "grib_cfgrib_samples" / "forecast_monthly_ukmo.grib")["missing"] == "4,312 of 4,480"

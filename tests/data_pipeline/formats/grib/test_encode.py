@@ -1,0 +1,145 @@
+import eccodes
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.grid import Grid
+
+GRID = Grid.regular(5, 8)
+FIELD = 280 + np.random.default_rng(0).standard_normal((5, 8))
+ENS10 = {
+    "centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26, "class": "od", "type": "pf",
+    "stream": "enfh", "expver": "0001", "referenceDate": 20180104, "numberOfForecastsInEnsemble": 11,
+}  # fmt: skip
+
+
+def opened(message):
+    return eccodes.codes_new_from_message(message)
+
+
+def values(message, shape=GRID.shape):
+    handle = opened(message)
+    eccodes.codes_set(handle, "missingValue", 1e30)
+    found = eccodes.codes_get_values(handle).reshape(shape)
+    return np.where(found == 1e30, np.nan, found)
+
+
+def test_an_ens10_message_has_the_keys_and_the_size_of_the_published_files():
+    grid = Grid.regular(361, 720)
+    message = Encoder(grid, **ENS10).encode(
+        np.random.default_rng(0).standard_normal(grid.shape),
+        typeOfLevel="isobaricInhPa", level=850, shortName="t", dataDate=19980104, dataTime=0, endStep=48,
+        perturbationNumber=7,
+    )  # fmt: skip
+    expected = {
+        "edition": 1, "mars.hdate": 19980104, "mars.date": 20180104, "ls.dataDate": 19980104, "P1": 48,
+        "ls.level": 850, "mars.param": "130.128", "mars.number": 7, "mars.type": "pf", "mars.stream": "enfh",
+        "numberOfForecastsInEnsemble": 11, "bitsPerValue": 16, "Ni": 720, "Nj": 361, "scanningMode": 0,
+        "iDirectionIncrementInDegrees": 0.5, "longitudeOfLastGridPointInDegrees": 359.5,
+    }  # fmt: skip
+    handle = opened(message)
+    assert {key: eccodes.codes_get(handle, key) for key in expected} == expected
+    assert len(message) == 519_965  # 46,200 of them make the 24.0 GB of a published pressure-level file
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+def test_values_come_back_within_the_packing(edition):
+    decoded = values(Encoder(GRID, edition=edition).encode(FIELD))
+    step = 2.0 ** np.ceil(np.log2(np.ptp(FIELD) / (2**16 - 1)))
+    # Half a step, and the reference value in GRIB1's 24-bit hexadecimal floating point.
+    assert np.abs(decoded - FIELD).max() <= step / 2 + FIELD.max() * 2**-20
+    finer = values(Encoder(GRID, edition=edition, bitsPerValue=24).encode(FIELD))
+    assert np.abs(finer - FIELD).max() < step / 16
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+def test_missing_values_are_a_bitmap_and_9999_is_a_value(edition):
+    field = FIELD.copy()
+    field[1, 2], field[3, 4] = np.nan, 9999.0
+    message = Encoder(GRID, edition=edition, bitsPerValue=24).encode(field)
+    decoded = values(message)
+    assert np.isnan(decoded).sum() == 1
+    assert np.isnan(decoded[1, 2])
+    assert decoded[3, 4] == pytest.approx(9999, abs=0.01)
+    assert eccodes.codes_get(opened(message), "bitmapPresent") == 1
+    assert eccodes.codes_get(opened(Encoder(GRID, edition=edition).encode(FIELD)), "bitmapPresent") == 0
+
+
+@pytest.mark.parametrize("constant", [0.0, 5.0, -273.15, np.nan])
+def test_a_constant_field_does_not_spoil_the_next(constant):
+    encoder = Encoder(GRID)
+    first = values(encoder.encode(np.full(GRID.shape, constant)))
+    np.testing.assert_allclose(first, constant, rtol=1e-6)
+    assert encoder.encode(FIELD) == Encoder(GRID).encode(FIELD)
+
+
+KEYS = st.fixed_dictionaries(
+    {"dataDate": st.sampled_from([19980104, 20171231]), "endStep": st.sampled_from([0, 24, 48])},
+    optional={
+        "perturbationNumber": st.integers(0, 50),
+        "shortName": st.sampled_from(["t", "z", "q"]),
+        "level": st.sampled_from([10, 500, 1000]),
+        "dataTime": st.sampled_from([0, 1200]),
+        "bitsPerValue": st.sampled_from([8, 16, 24]),
+    },
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(KEYS, st.integers(0, 3)), min_size=1, max_size=6))
+def test_what_is_kept_between_messages_never_shows(messages):
+    encoder = Encoder(GRID, **ENS10)
+    for keys, kind in messages:
+        field = [FIELD, FIELD * 1e-6, np.zeros(GRID.shape), np.where(FIELD > 280, np.nan, FIELD)][kind]
+        assert encoder.encode(field, **keys) == Encoder(GRID, **ENS10).encode(field, **keys)
+
+
+def test_a_level_is_not_inherited_from_the_message_before():
+    encoder = Encoder(GRID)
+    encoder.encode(FIELD, typeOfLevel="isobaricInhPa", level=500, shortName="z")
+    surface = opened(encoder.encode(FIELD, typeOfLevel="surface", level=0, shortName="z"))
+    assert eccodes.codes_get(surface, "typeOfLevel") == "surface"
+    assert eccodes.codes_get(surface, "indicatorOfTypeOfLevel", int) == 1
+
+
+def test_a_refused_key_does_not_stay(tmp_path):
+    encoder = Encoder(GRID)
+    with pytest.raises(ValueError, match="noSuchKey='x'"):
+        encoder.encode(FIELD, noSuchKey="x")
+    with pytest.raises(ValueError, match="shortName='nonsense'"):
+        encoder.encode(FIELD, shortName="nonsense")
+    assert encoder.encode(FIELD, shortName="2t") == Encoder(GRID).encode(FIELD, shortName="2t")
+
+
+def test_what_cannot_be_written_is_refused():
+    with pytest.raises(InputError, match="GRIB edition 3"):
+        Encoder(GRID, edition=3)
+    with pytest.raises(InputError, match=r"the latitudes of .* are not evenly spaced"):
+        Encoder(Grid((60, 40, 10), (0, 10, 20)))
+    with pytest.raises(ValueError, match=r"\(8, 5\)"):
+        Encoder(GRID).encode(FIELD.T)
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+@pytest.mark.parametrize(
+    "grid",
+    [
+        GRID,
+        Grid((50.5, 50.0), (-20, -19.75, -19.5)),
+        Grid((10.0,), (20.0,)),
+        Grid.regular(33, 64),
+        Grid.regular(3, 4),
+    ],
+    ids=str,
+)
+def test_cfgrib_reads_the_grid(tmp_path, grid, edition):
+    path = tmp_path / "field"
+    path.write_bytes(Encoder(grid, edition=edition, shortName="t", level=500).encode(np.ones(grid.shape)))
+    dataset = xr.open_dataset(path, engine="cfgrib", backend_kwargs={"indexpath": ""})
+    np.testing.assert_allclose(np.atleast_1d(dataset.latitude), grid.latitudes, atol=2e-3)
+    east = (np.atleast_1d(dataset.longitude) - np.array(grid.longitudes)) % 360
+    np.testing.assert_allclose(np.minimum(east, 360 - east), 0, atol=2e-3)

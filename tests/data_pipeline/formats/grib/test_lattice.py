@@ -1,0 +1,86 @@
+import eccodes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import Encoder, Lattice, open_ensemble, rewrite
+from data_pipeline.grid import Grid
+from data_pipeline.task import Variable
+
+GRID = Grid.regular(5, 8)
+
+
+def forecast(members, bits, decimal):
+    """A file with one message for each member, packed with so many bits or so many decimal digits."""
+    encoder = Encoder(
+        GRID, centre="ecmf", setLocalDefinition=1, localDefinitionNumber=26, shortName="2t",
+        typeOfLevel="surface", dataDate=20180101,
+    )  # fmt: skip
+    for number, member in enumerate(members):
+        handle = eccodes.codes_new_from_message(encoder.encode(member, bitsPerValue=bits, perturbationNumber=number))
+        if decimal is not None:
+            eccodes.codes_set(handle, "changeDecimalPrecision", decimal)
+        yield eccodes.codes_get_message(handle)
+        eccodes.codes_release(handle)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+@given(
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([(0.0, 1e-6), (3e-5, 1e-6), (280.0, 5.0), (280.0, 0.05), (57_000.0, 900.0)]),
+    packing=st.sampled_from([(10, None), (16, None), (24, None), (16, 2), (16, -1)]),
+)
+def test_what_is_on_the_lattice_comes_through_a_file_unchanged(tmp_path, seed, scale, packing):
+    """Every member, however different its range, is read back as it was given."""
+    random = np.random.default_rng(seed)
+    ranges = np.array([1, 0.01, 2, 0.3])[:, None, None]
+    members = scale[0] + scale[1] * random.normal(size=(4, *GRID.shape)) * ranges
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"".join(forecast(members, *packing)))
+    # Values of 1e-6 packed to two decimal digits: no bit is left for them.
+    assume(Lattice.of(source, Variable("2t")).bits > 2)
+    wanted = Lattice.of(source, Variable("2t")).round(members + scale[1] * random.normal(size=members.shape) * ranges)
+    rewrite(source, target, lambda message: wanted[message.number])
+    found = open_ensemble(target, chunks=None)["2t"].values[0, 0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-12)
+
+
+@given(seed=st.integers(0, 10_000), bits=st.integers(8, 24))
+def test_rounding_is_small_and_swaps_nobody(seed, bits):
+    members = 280 + 5 * np.random.default_rng(seed).normal(size=(6, *GRID.shape))
+    rounded = Lattice(bits).round(members)
+    widest = np.ptp(members, axis=(1, 2)).max()
+    assert abs(rounded - members).max() <= max(2 * widest / (2**bits - 3), 300 * 2**-19)
+    order = members.argsort(0)
+    assert (np.diff(np.take_along_axis(rounded, order, 0), axis=0) >= 0).all()
+
+
+def test_members_of_one_file_that_differ_in_bits_get_those_of_the_finest(tmp_path):
+    """A file packed to two decimal digits: a range of 0.4 K takes 6 bits, one of 40 K takes 12."""
+    narrow, wide = np.linspace(280, 280.4, 40).reshape(GRID.shape), np.linspace(260, 300, 40).reshape(GRID.shape)
+    (tmp_path / "source").write_bytes(b"".join(forecast([narrow, wide], 16, 2)))
+    assert Lattice.of(tmp_path / "source", Variable("2t")) == Lattice(12)
+    wanted = Lattice(12).round(np.stack([wide, narrow + 1]))
+    rewrite(tmp_path / "source", tmp_path / "target", lambda message: wanted[message.number])
+    found = open_ensemble(tmp_path / "target", chunks=None)["2t"].values[0, 0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-7)
+
+
+def test_missing_values_stay_missing():
+    members = np.full((2, 3, 4), np.nan)
+    assert np.isnan(Lattice().round(members)).all()
+    members[0, 1, 2] = 5.0
+    rounded = Lattice().round(members)
+    assert np.isfinite(rounded).sum() == 1
+    assert rounded[0, 1, 2] == pytest.approx(5, abs=1e-5)
+
+
+def test_the_packing_is_that_of_the_file(tmp_path):
+    encoder = Encoder(GRID, centre="ecmf", shortName="2t", typeOfLevel="surface", dataDate=20180101)
+    field = 280 + np.arange(40.0).reshape(GRID.shape)
+    (tmp_path / "file").write_bytes(encoder.encode(field, bitsPerValue=12))
+    assert Lattice.of(tmp_path / "file", Variable("2t")) == Lattice(12)
+    with pytest.raises(InputError, match="file has no msl"):
+        Lattice.of(tmp_path / "file", Variable("msl"))

@@ -1,0 +1,153 @@
+import eccodes
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib.horizontal import ALTERNATIVE_ROWS, I_NEGATIVELY, J_CONSECUTIVE, J_POSITIVELY, Layout
+
+SCANS = [scan for scan in range(256) if not scan & 15]
+
+
+def visited(rows, columns, scanning):
+    """The points (row from north, column from west) in the order of the scan, walked step by step."""
+    order = []
+    lines, points = (columns, rows) if scanning & J_CONSECUTIVE else (rows, columns)
+    for line in range(lines):
+        for point in range(points):
+            if scanning & ALTERNATIVE_ROWS and line % 2:
+                point = points - 1 - point
+            j, i = (point, line) if scanning & J_CONSECUTIVE else (line, point)
+            row = rows - 1 - j if scanning & J_POSITIVELY else j
+            column = columns - 1 - i if scanning & I_NEGATIVELY else i
+            order.append((row, column))
+    return order
+
+
+def layout(rows=3, columns=4, scanning=0, north=60, south=40, west=10, east=40):
+    return Layout("regular_ll", rows, columns, north, south, west, east, scanning=scanning)
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.sampled_from(SCANS), st.sampled_from([0.0, 180.0, 350.0]))
+def test_every_scan_is_walked_and_walked_back(rows, columns, scanning, west):
+    around = (
+        west + 360 * (columns - 1) / columns
+    )  # all round the globe: the grid starts at 0 degrees wherever the scan does
+    ours = layout(rows, columns, scanning, west=west, east=around % 360)
+    order = visited(rows, columns, scanning)
+    stored = np.arange(rows * columns, dtype=float)
+    field = ours.arrange(stored)
+    longitude = (west + 360 / columns * np.arange(columns)) % 360
+    for value, (row, column) in zip(stored, order, strict=True):
+        # Two points can be the nearest only if they are the same.
+        where = np.abs(np.array(ours.grid.longitudes) - longitude[column]).argmin() if columns > 1 else 0
+        assert field[row, where] == value
+    np.testing.assert_array_equal(ours.store(field), stored)
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+@pytest.mark.parametrize("scanning", [scan for scan in SCANS if not scan & ALTERNATIVE_ROWS])
+def test_points_lie_where_ecCodes_puts_them(edition, scanning):
+    handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
+    lat, lon = (60, 40), (10, 40)
+    lat, lon = lat[:: -1 if scanning & J_POSITIVELY else 1], lon[:: -1 if scanning & I_NEGATIVELY else 1]
+    for key, value in {
+        "Ni": 4, "Nj": 3, "scanningMode": scanning,
+        "latitudeOfFirstGridPointInDegrees": lat[0], "latitudeOfLastGridPointInDegrees": lat[1],
+        "longitudeOfFirstGridPointInDegrees": lon[0], "longitudeOfLastGridPointInDegrees": lon[1],
+        "iDirectionIncrementInDegrees": 10, "jDirectionIncrementInDegrees": 10, "bitsPerValue": 8,
+    }.items():  # fmt: skip
+        eccodes.codes_set(handle, key, value)
+    eccodes.codes_set_values(handle, np.arange(12.0))
+    ours = Layout.of(handle)
+    field = ours.arrange(eccodes.codes_get_values(handle))
+    points = {(point.lat, point.lon): point.value for point in eccodes.codes_grib_get_data(handle)}
+    assert {
+        (lat, lon): field[j, i]
+        for j, lat in enumerate(ours.grid.latitudes)
+        for i, lon in enumerate(ours.grid.longitudes)
+    } == points
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "grib_cfgrib_samples/alternate-scanning.grib",  # every second row backwards
+        "grib_cfgrib_samples/scanning_mode_64.grib",  # south first
+        "grib_cfgrib_samples/regular_gg_pl.grib",  # Gaussian
+        "grib_gribberish_small/aifs-single-t500.grib2",  # from 180 degrees eastwards
+        "grib_metview_ens/z500_ens.grib",  # across Greenwich
+        "grib_earthkit/test_single_with_missing.grib",
+    ],
+)
+def test_real_fields_are_those_of_cfgrib(samples, plain, name):
+    theirs = xr.open_dataset(
+        samples / name,
+        engine="cfgrib",
+        backend_kwargs={"indexpath": "", "filter_by_keys": {"dataType": "pf"} if "z500" in name else {}},
+    )
+    theirs = next(iter(theirs.values()))
+    theirs = theirs.isel(number=0) if "number" in theirs.dims else theirs
+    handle = next(plain.handles(samples / name))
+    ours = Layout.of(handle)
+    field = xr.DataArray(
+        ours.arrange(plain.values(handle)),
+        {"latitude": list(ours.grid.latitudes), "longitude": list(ours.grid.longitudes)},
+        ("latitude", "longitude"),
+    )
+    lat = theirs.latitude.values
+    rows = [int(np.abs(lat - value).argmin()) for value in ours.grid.latitudes]
+    columns = [int(np.abs((theirs.longitude.values - v + 180) % 360 - 180).argmin()) for v in ours.grid.longitudes]
+    assert len(set(rows)) == len(lat)
+    assert len(set(columns)) == theirs.sizes["longitude"]
+    np.testing.assert_allclose(field.values, theirs.values[np.ix_(rows, columns)], rtol=1e-6)
+    np.testing.assert_allclose(ours.grid.latitudes, lat[rows], atol=1e-4)
+
+
+def test_a_global_grid_starts_at_greenwich_and_a_region_stays_whole():
+    assert layout(columns=8, west=-180, east=135).grid.longitudes == (0, 45, 90, 135, 180, 225, 270, 315)
+    assert layout(columns=8, west=180, east=135).grid.longitudes == (0, 45, 90, 135, 180, 225, 270, 315)
+    assert layout(columns=4, west=350, east=20).grid.longitudes == (-10, 0, 10, 20)
+    assert layout(columns=3, west=170, east=190).grid.longitudes == (170, 180, 190)
+    assert layout(columns=1, west=7.27, east=7.27).grid.longitudes == (7.27,)
+    # 1024 columns whose step GRIB1 cannot say exactly
+    np.testing.assert_allclose(
+        layout(columns=1024, west=0, east=359.648).grid.longitudes, np.arange(1024) * 360 / 1024, atol=1e-9
+    )
+
+
+def test_the_same_meridian_twice_is_refused():
+    with pytest.raises(InputError, match="less than 360"):
+        _ = layout(columns=9, west=0, east=360).grid
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("grib_cfgrib_samples/reduced_gg.grib", "reduced_gg"),
+        ("grib_earthkit/rotated_wind_20x20.grib", "rotated_ll"),
+        ("grib_earthkit/healpix_H8.grib2", "healpix"),
+        ("grib_earthkit/O32_global.grib2", "reduced_gg"),
+    ],
+)
+def test_other_grids_are_refused_by_name(samples, plain, name, kind):
+    ours = Layout.of(next(plain.handles(samples / name)))
+    assert not ours.regular
+    with pytest.raises(InputError, match=kind):
+        _ = ours.grid
+
+
+def test_a_staggered_grid_is_not_taken_for_a_regular_one():
+    handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
+    eccodes.codes_set(handle, "scanningMode", 8)
+    assert not Layout.of(handle).regular
+
+
+def test_a_grid_whose_columns_are_not_told_is_not_made_of_2147483647():
+    """65535 columns mean in GRIB1 that there is no such number; ecCodes answers with the largest integer."""
+    handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib1")
+    eccodes.codes_set_missing(handle, "Ni")
+    with pytest.raises(InputError, match="regular_ll without its number of rows or columns"):
+        _ = Layout.of(handle).grid

@@ -1,0 +1,275 @@
+"""Values decoded by numpy are those of ecCodes, bit for bit."""
+
+import eccodes
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import decode as module
+from data_pipeline.formats.grib import open_ensemble
+from data_pipeline.formats.grib import reader as source
+from data_pipeline.formats.grib.catalog import Messages
+from data_pipeline.formats.grib.horizontal import ALTERNATIVE_ROWS
+from data_pipeline.formats.grib.packing import BLOCK, SMALL, decodable
+from data_pipeline.formats.grib.table import Table
+
+ROWS, COLUMNS = 5, 7
+DTYPES = (np.float32, np.float64)
+
+
+def made(edition, bits, values=None, scanning=0, rows=ROWS, columns=COLUMNS, **keys):
+    """A message of random values, through ecCodes alone."""
+    handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
+    lat, lon = (40, 30), (0, 20)
+    for key, value in {
+        "Ni": columns, "Nj": rows, "scanningMode": scanning, "ijDirectionIncrementGiven": 0,
+        "latitudeOfFirstGridPointInDegrees": lat[scanning >> 6 & 1],
+        "latitudeOfLastGridPointInDegrees": lat[~scanning >> 6 & 1],
+        "longitudeOfFirstGridPointInDegrees": lon[scanning >> 7],
+        "longitudeOfLastGridPointInDegrees": lon[1 - (scanning >> 7)],
+        "bitsPerValue": bits, **keys,
+    }.items():  # fmt: skip
+        eccodes.codes_set(handle, key, value)
+    if values is None:
+        values = np.random.default_rng(bits).normal(280, 10, rows * columns)
+    eccodes.codes_set_double_array(handle, "values", values)
+    try:
+        return eccodes.codes_get_message(handle)
+    finally:
+        eccodes.codes_release(handle)
+
+
+def sections(message):
+    """Where the packing is described and where the values begin."""
+    if message[7] == 1:
+        at = 8 + int.from_bytes(message[8:11], "big")
+        if message[15] & 128:
+            at += int.from_bytes(message[at : at + 3], "big")
+        return at, at + 11
+    places, at = {}, 16
+    while message[at : at + 4] != b"7777":
+        places[message[at + 4]] = at
+        at += int.from_bytes(message[at : at + 4], "big")
+    return places[5], places[7] + 5
+
+
+def signed(value, size):
+    return (abs(value) | (value < 0) << (8 * size - 1)).to_bytes(size, "big")
+
+
+def rewritten(message, reference, binary, decimal, octets=None):
+    """The message with another reference value (four octets), scale factors and packed values."""
+    message = bytearray(message)
+    packing, data = sections(message)
+    if message[7] == 1:
+        message[34:36] = signed(decimal, 2)
+        message[packing + 4 : packing + 10] = signed(binary, 2) + reference
+    else:
+        message[packing + 11 : packing + 19] = reference + signed(binary, 2) + signed(decimal, 2)
+    if octets is not None:
+        message[data : data + len(octets)] = octets
+    return bytes(message)
+
+
+def read(path, dtype):
+    """All fields of a file in its order, and whether each was decoded by numpy."""
+    table = Table.of(path)
+    messages = Messages.gather(path, None)
+    out = np.empty((len(table.records), *messages.source.grid.shape), dtype)
+    messages.source.read(np.arange(len(out)), out, (slice(None), slice(None)))
+    return out, messages.source.places["bits"] >= 0
+
+
+def field_of(path):
+    """The only variable of a file, lazily."""
+    (field,) = open_ensemble(path, chunks=None).values()
+    return field
+
+
+def expected(message, dtype):
+    """The values as ecCodes has them, in the order of the message."""
+    handle = eccodes.codes_new_from_message(message)
+    try:
+        eccodes.codes_set(handle, "missingValue", np.nan)
+        if dtype == np.float32 and eccodes.codes_get(handle, "packingType") not in DOUBLE_ONLY:
+            values = eccodes.codes_get_float_array(handle, "values")
+        else:
+            values = eccodes.codes_get_double_array(handle, "values").astype(dtype)
+        return values, *(eccodes.codes_get_array(handle, f"{name}itudes") for name in ("lat", "long"))
+    finally:
+        eccodes.codes_release(handle)
+
+
+def assert_same(path, message):
+    """Compare every bit, and return whether numpy decoded the message."""
+    path.write_bytes(message)
+    for dtype in DTYPES:
+        (field,), (by_numpy,) = read(path, dtype)
+        values, lat, lon = expected(message, dtype)
+        order = np.lexsort([lon, -lat])  # north first, west to east
+        assert field.tobytes() == values[order].tobytes()
+    return by_numpy
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+@pytest.mark.parametrize("bits", range(33))
+def test_every_number_of_bits(tmp_path, edition, bits):
+    by_numpy = assert_same(tmp_path / "file", made(edition, bits, np.full(ROWS * COLUMNS, 3.7) if bits == 0 else None))
+    assert by_numpy == (bits in (0, 8, 16, 24, 32))
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+@pytest.mark.parametrize("bits", [8, 12, 16, 24])
+@pytest.mark.parametrize("scanning", [scan for scan in range(0, 256, 16) if not scan & ALTERNATIVE_ROWS])
+def test_every_scan(tmp_path, edition, bits, scanning):
+    assert assert_same(tmp_path / "file", made(edition, bits, scanning=scanning)) == (bits != 12)
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+def test_a_bitmap_is_left_to_ecCodes(tmp_path, edition):
+    values = np.random.default_rng(0).normal(280, 10, ROWS * COLUMNS)
+    values[[0, 9, 34]] = 1e30
+    message = made(edition, 16, values, missingValue=1e30, bitmapPresent=1)
+    assert not assert_same(tmp_path / "file", message)
+    assert np.isnan(read(tmp_path / "file", np.float32)[0]).sum() == 3
+
+
+DOUBLE_ONLY = ("grid_ieee", "grid_jpeg")
+
+
+@pytest.mark.parametrize(
+    "packing", ["grid_ccsds", "grid_second_order", "grid_complex", "grid_complex_spatial_differencing", *DOUBLE_ONLY]
+)
+def test_other_packings_are_left_to_ecCodes(tmp_path, packing):
+    edition = 1 if packing == "grid_second_order" else 2
+    assert not assert_same(tmp_path / "file", made(edition, 16, packingType=packing))
+
+
+REFERENCES = st.one_of(
+    st.binary(min_size=4, max_size=4),
+    st.builds(bytes, st.tuples(st.sampled_from([0x42, 0x43, 0xC2, 0x44, 0x3E]), *[st.integers(0, 255)] * 3)),
+    st.just(bytes(4)),
+)
+SCALES = st.integers(-20, 20) | st.integers(-400, 400)
+
+
+@settings(max_examples=100)
+@given(
+    st.sampled_from([1, 2]),
+    st.sampled_from([8, 16, 24, 32]),
+    REFERENCES,
+    SCALES,
+    st.just(0) | st.integers(-12, 12),
+    st.randoms(use_true_random=False),
+)
+@example(1, 24, b"\x42\x64\x00\x00", -100, 0, None)
+@example(2, 32, b"\x43\x8c\x00\x00", 40, -10, None)
+def test_any_header(tmp_path_factory, edition, bits, reference, binary, decimal, random):
+    """Reference, scale factors and packed values at random; what is beyond single precision goes to ecCodes."""
+    octets = random.randbytes(ROWS * COLUMNS * bits // 8) if random else bytes([255]) * (ROWS * COLUMNS * bits // 8)
+    message = rewritten(made(edition, bits), reference, binary, decimal, octets)
+    value = np.frombuffer(reference, ">f4")[0]
+    # ecCodes reads reference values below the range of normal numbers as something else, and infinity as it pleases.
+    assume(edition == 1 or (np.isfinite(value) and (value == 0 or abs(value) > 2e-38)))
+    path = tmp_path_factory.mktemp("header") / "file"
+    by_numpy = assert_same(path, message)
+    if by_numpy:
+        assert -100 <= binary <= 40
+        assert abs(decimal) <= 10
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+@pytest.mark.parametrize("decimal", [0, 2, -3])
+def test_a_constant_field(tmp_path, edition, decimal):
+    message = made(edition, 16, np.full(ROWS * COLUMNS, 273.15))
+    packing, _ = sections(message)
+    reference = message[packing + 6 : packing + 10] if edition == 1 else message[packing + 11 : packing + 15]
+    by_numpy = assert_same(tmp_path / "file", rewritten(message, reference, 3, decimal))
+    assert by_numpy == (decimal == 0)
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+@pytest.mark.parametrize(("bits", "decimal"), [(16, 0), (24, 0), (16, 2), (32, 1)])
+def test_fields_longer_than_a_block(tmp_path, edition, bits, decimal):
+    block = SMALL if decimal else BLOCK
+    rows, columns = 2 * block // 1001 + 1, 1001
+    count = rows * columns
+    random = np.random.default_rng(1)
+    message = made(edition, bits, random.normal(280, 10, count), rows=rows, columns=columns)
+    packing, _ = sections(message)
+    at = packing + (6 if edition == 1 else 11)
+    octets = random.bytes(count * bits // 8)
+    message = rewritten(message, message[at : at + 4], -7, decimal, octets)
+    (tmp_path / "file").write_bytes(message)
+    for dtype in DTYPES:
+        (field,), (by_numpy,) = read(tmp_path / "file", dtype)
+        assert by_numpy
+        assert field.tobytes() == expected(message, dtype)[0].tobytes()
+
+
+def test_every_real_message_is_decoded_as_by_ecCodes(real_files, plain):
+    """Bit for bit, in both precisions, all that lies on a regular grid; numpy has its part in it."""
+    by_numpy = compared = 0
+    for path in real_files:
+        table = Table.of(path)
+        for record, handle in zip(table.records, plain.handles(path), strict=True):
+            layout = table.kinds[record["kind"]].layout
+            if not layout.regular:
+                continue
+            place = module.Place(
+                layout, *record[["offset", "length", "data"]].tolist(),
+                module.Packing(*record[["bits", "reference", "binary", "decimal"]].tolist()),
+            )  # fmt: skip
+            if not decodable(*(np.array(value) for value in place.packing)):
+                continue
+            cutout = module.Cutout.of((slice(None), slice(None)), layout.grid.shape)
+            for dtype in DTYPES:
+                out = np.empty(layout.grid.shape, dtype)
+                with path.open("rb", buffering=0) as file:
+                    module.fill(out, file.fileno(), path, place, cutout)
+                get = eccodes.codes_get_float_array if dtype == np.float32 else eccodes.codes_get_double_array
+                assert layout.store(out).tobytes() == get(handle, "values").tobytes(), path.name
+            by_numpy += 1
+        compared += len(table.records)
+    assert by_numpy > compared / 2
+
+
+# Only what is wanted is read
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+@pytest.mark.parametrize("bits", [8, 16, 24, 32])
+@pytest.mark.parametrize("scanning", [0, 64, 128, 32])
+def test_a_band_of_rows_is_that_of_the_whole_field(tmp_path, edition, bits, scanning, monkeypatch):
+    (tmp_path / "file").write_bytes(made(edition, bits, scanning=scanning, rows=9))
+    values = field_of(tmp_path / "file").squeeze()
+    whole = values.copy().load().values
+    sizes, original = [], module.os.preadv
+    monkeypatch.setattr(module.os, "preadv", lambda *arguments: sizes.append(original(*arguments)) or sizes[-1])
+    for first, last in ((0, 2), (3, 4), (5, 9)):
+        np.testing.assert_array_equal(values[first:last].values, whole[first:last])
+        assert sizes.pop() == bits // 8 * COLUMNS * (9 if scanning == 32 else last - first)
+    np.testing.assert_array_equal(values[2:7:2, 1:3].values, whole[2:7:2, 1:3])
+    assert sizes.pop() == bits // 8 * COLUMNS * (9 if scanning == 32 else 5)
+
+
+def test_a_file_cut_while_it_is_read_is_noticed(tmp_path, monkeypatch):
+    """Its stamp was right when it was opened, the bytes are gone when they are asked for."""
+    (tmp_path / "file").write_bytes(made(1, 16))
+    field = field_of(tmp_path / "file")
+    stamp = Table.of(tmp_path / "file").stamp
+    (tmp_path / "file").write_bytes(made(1, 16)[:-30])
+    monkeypatch.setattr(source.Stamp, "of", lambda descriptor: stamp)
+    with pytest.raises(InputError, match="file has changed at byte 0 since it was opened"):
+        field.load()
+
+
+def test_values_that_ecCodes_cannot_decode_are_refused_with_the_place(tmp_path):
+    message = bytearray(made(2, 16, packingType="grid_ccsds"))
+    packing, _ = sections(message)
+    message[packing + 22] = 7  # no block is so long
+    (tmp_path / "file").write_bytes(message)
+    with pytest.raises(InputError, match="the values of the message at byte 0 cannot be decoded"):
+        field_of(tmp_path / "file").load()

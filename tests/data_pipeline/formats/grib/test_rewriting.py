@@ -1,0 +1,301 @@
+import errno
+import os
+from datetime import datetime
+
+import eccodes
+import numpy as np
+import pytest
+import xarray as xr
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import Encoder, Message, open_ensemble, rewrite, rewriting
+from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.grid import Grid
+from data_pipeline.task import Variable
+
+GRID = Grid.regular(5, 8)
+T2M = Variable("2t")
+
+
+def contents(plain, path):
+    return [eccodes.codes_get_message(handle) for handle in plain.handles(path)]
+
+
+def precision(handle):
+    """How far a packed value may be from the value that was packed."""
+    largest = max(abs(eccodes.codes_get(handle, key, float)) for key in ("minimum", "maximum"))
+    scale = (
+        eccodes.codes_get_long(handle, "binaryScaleFactor"),
+        eccodes.codes_get_long(handle, "decimalScaleFactor"),
+    )
+    step = 2.0 ** scale[0] / 10.0 ** scale[1] if eccodes.codes_get_long(handle, "bitsPerValue") else 0
+    return step + largest * 2**-20
+
+
+def one_more(source):
+    """Return a correction that adds one to every 2t, as the ordinary reader reads it."""
+    fields = open_ensemble(source, chunks=None)["2t"]
+
+    def correction(message):
+        if message.variable != T2M:
+            return None
+        where = {"init_time": message.init_time, "lead_time": message.lead_time, "number": message.number}
+        return fields.sel(where).values + 1
+
+    return correction
+
+
+@pytest.fixture
+def source(writer, tmp_path):
+    return writer.forecast(tmp_path / "input", ("2t", "z@500"), years=(1998,))
+
+
+@pytest.fixture
+def target(tmp_path):
+    """A place to write to; whatever fails, nothing else may be left in its folder."""
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out" / "corrected"
+
+
+def left(target):
+    return [path.name for path in target.parent.iterdir()]
+
+
+def test_what_a_correction_is_asked(source, target):
+    asked = []
+    assert rewrite(source, target, asked.append) == 0
+    assert target.read_bytes() == source.read_bytes()
+    assert len(asked) == 18
+    assert asked[0] == Message(T2M, datetime(1998, 1, 4), 0, 1)
+    assert asked[-1] == Message(Variable("z", 500), datetime(1998, 1, 4), 48, 3)
+
+
+def test_corrected_values_are_read_back_and_all_else_is_copied(source, target, plain):
+    assert rewrite(source, target, one_more(source)) == 9
+    before, after = (open_ensemble(path).load() for path in (source, target))
+    np.testing.assert_allclose(after["2t"], before["2t"] + 1, atol=1e-3)
+    same = [old == new for old, new in zip(contents(plain, source), contents(plain, target), strict=True)]
+    assert same == [False] * 9 + [True] * 9
+    assert left(target) == [target.name]
+
+
+def test_cfgrib_reads_the_same_coordinates(source, target):
+    rewrite(source, target, one_more(source))
+    options = {"indexpath": "", "filter_by_keys": {"shortName": "2t"}}
+    before, after = (xr.open_dataset(path, engine="cfgrib", backend_kwargs=options) for path in (source, target))
+    xr.testing.assert_identical(before.drop_vars("t2m").drop_attrs(), after.drop_vars("t2m").drop_attrs())
+    assert before.t2m.attrs == after.t2m.attrs
+
+
+def correctable(handle):
+    """Whether a message is on a regular grid and at the surface or on a whole number of hPa."""
+    return Layout.of(handle).regular and eccodes.codes_get(handle, "typeOfLevel") != "isobaricInPa"
+
+
+def test_every_real_message_keeps_every_key(real_files, plain, tmp_path):
+    """Seen through ecCodes alone: all keys of six namespaces, what is missing, the values that were given."""
+    replaced = 0
+    for path in real_files:
+        given = [
+            np.random.default_rng(k).normal(280, 10, (eccodes.codes_get(handle, "Nj"), eccodes.codes_get(handle, "Ni")))
+            for k, handle in enumerate(plain.handles(path))
+            if correctable(handle)
+        ]
+        fields, wanted = iter(given), iter(given)
+        assert rewrite(path, tmp_path / path.name, lambda _, fields=fields: next(fields)) == len(given)
+        pairs = zip(plain.handles(path), plain.handles(tmp_path / path.name), strict=True)
+        for k, (old, new) in enumerate(pairs):
+            field = next(wanted) if correctable(old) else None
+            if k % (1 + len(given) // 50):
+                continue  # of long files a part
+            old_keys, new_keys = plain.keys(old), plain.keys(new)
+            for keys in (old_keys, new_keys):
+                keys.pop("ls.packingType")
+            assert old_keys == new_keys, path.name
+            if field is None:
+                assert eccodes.codes_get_message(old) == eccodes.codes_get_message(new)
+                continue
+            before, after = plain.values(old), plain.values(new)
+            np.testing.assert_array_equal(np.isnan(before), np.isnan(after))
+            expected = np.where(np.isnan(before), np.nan, Layout.of(new).store(field))
+            np.testing.assert_allclose(after, expected, rtol=0, atol=precision(new))
+            if field.size > 1 and (bits := eccodes.codes_get_long(old, "bitsPerValue")):
+                assert eccodes.codes_get_long(new, "bitsPerValue") == bits
+            replaced += 1
+    assert replaced > 300
+
+
+def test_ranks_are_kept_where_members_differ_by_more_than_the_packing(source, target):
+    fields = open_ensemble(source, chunks=None)["2t"]
+
+    def spread(message):
+        if message.variable != T2M:
+            return None
+        member = fields.sel(lead_time=message.lead_time)[0]
+        return (280 + 0.5 * (member - 250)).sel(number=message.number).values
+
+    rewrite(source, target, spread)
+    before, after = fields.values, open_ensemble(target)["2t"].values
+    gap = np.diff(np.sort(before, axis=2), axis=2).min(axis=2, keepdims=True) > 0.01
+    ranks = [np.where(gap, values.argsort(axis=2), 0) for values in (before, after)]
+    assert gap.sum() > 100
+    np.testing.assert_array_equal(*ranks)
+
+
+def test_missing_values_stay_missing_whatever_the_correction_says(tmp_path, target):
+    field = np.full(GRID.shape, 290.0)
+    field[2, 3:] = np.nan
+    (tmp_path / "input").write_bytes(Encoder(GRID, typeOfLevel="surface", level=0, shortName="sst").encode(field))
+    for filled in (np.nan, 300.0):
+        new = np.where(np.isnan(field), filled, np.arange(8.0))
+        rewrite(tmp_path / "input", target, lambda message, new=new: new)
+        expected = np.where(np.isnan(field), np.nan, np.arange(8.0))
+        np.testing.assert_allclose(open_ensemble(target).sst.values.squeeze(), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_constant_field_may_become_any_other_and_the_other_way_round(tmp_path, target, edition, missing):
+    field = np.random.default_rng(0).normal(0, 1e-3, GRID.shape)
+    constant = np.zeros(GRID.shape)
+    if missing:
+        field[0, 0] = constant[0, 0] = np.nan
+    encoder = Encoder(GRID, edition=edition, typeOfLevel="surface", level=0)
+    for old, new in ((constant, field), (field, constant)):
+        (tmp_path / "input").write_bytes(encoder.encode(old, shortName="skt"))
+        assert rewrite(tmp_path / "input", target, lambda message, new=new: new) == 1
+        np.testing.assert_allclose(open_ensemble(target).skt.values.squeeze(), new, atol=1e-6)
+
+
+def test_a_field_of_the_wrong_shape_or_with_new_holes_is_our_mistake(source, target):
+    for field, says in (
+        (np.zeros((8, 5)), r"the correction of Message\(.*'2t'.* is \(8, 5\), the message \(5, 8\)"),
+        (np.full((5, 8), np.nan), "is not finite where the message has values"),
+        (np.full((5, 8), np.inf), "is not finite where the message has values"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            rewrite(source, target, lambda message, field=field: field)
+        assert not left(target)
+
+
+def test_an_error_of_the_correction_leaves_nothing(source, target):
+    def correction(message):
+        if message.number == 3:
+            raise KeyError("no such member")
+
+    target.write_bytes(b"from an earlier run")
+    with pytest.raises(KeyError):
+        rewrite(source, target, correction)
+    assert left(target) == [target.name]
+    assert target.read_bytes() == b"from an earlier run"
+
+
+# The audit
+
+
+def test_values_that_do_not_come_back_are_noticed(source, target, monkeypatch):
+    packed = eccodes.codes_set_double_array
+
+    def off_by_some(handle, key, values):
+        packed(handle, key, np.where(np.arange(values.size) == 7, values + 0.1, values))
+
+    monkeypatch.setattr(rewriting.eccodes, "codes_set_double_array", off_by_some)
+    with pytest.raises(RuntimeError, match=r"the values of Message\(.*cannot be read back"):
+        rewrite(source, target, one_more(source))
+    assert not left(target)
+
+
+@pytest.mark.parametrize("key", [("number", 9), ("dataDate", 19980105), ("endStep", 12), ("level", 3), ("Ni", 20)])
+def test_a_key_that_changes_is_noticed(source, target, monkeypatch, key):
+    packed = eccodes.codes_set_double_array
+
+    def with_another_key(handle, *arguments):
+        packed(handle, *arguments)
+        eccodes.codes_set(handle, *key)
+
+    monkeypatch.setattr(rewriting.eccodes, "codes_set_double_array", with_another_key)
+    with pytest.raises(RuntimeError, match=r"the header of Message\(.* changed"):
+        rewrite(source, target, one_more(source))
+    assert not left(target)
+
+
+def test_coarser_packing_is_noticed(source, target, monkeypatch):
+    monkeypatch.setattr(
+        rewriting.eccodes, "codes_set_long", lambda handle, key, bits: eccodes.codes_set(handle, key, 8)
+    )
+    with pytest.raises(RuntimeError, match=r"the values of Message\(.*cannot be read back"):
+        rewrite(source, target, one_more(source))
+    assert not left(target)
+
+
+def test_a_disk_that_lies_is_noticed(source, target, monkeypatch):
+    scan = rewriting.messages
+
+    def damaged(path):
+        content = bytearray(path.read_bytes())
+        content[-20] ^= 1
+        path.write_bytes(content)
+        return scan(path)
+
+    audit = rewriting._audit_file
+    monkeypatch.setattr(
+        rewriting, "_audit_file", lambda partial, *rest: (list(damaged(partial)), audit(partial, *rest))
+    )
+    with pytest.raises(RuntimeError, match="corrected cannot be read back as it was written"):
+        rewrite(source, target, one_more(source))
+    assert not left(target)
+
+
+# What the user may get wrong
+
+
+@pytest.mark.parametrize("kind", ["same", "relative", "symbolic link", "hard link"])
+def test_the_input_is_never_overwritten(source, tmp_path, monkeypatch, kind):
+    content = source.read_bytes()
+    target = tmp_path / "link"
+    if kind == "same":
+        target = source
+    elif kind == "relative":
+        monkeypatch.chdir(tmp_path)
+        target = "../" + tmp_path.name + "/input"
+    elif kind == "symbolic link":
+        target.symlink_to(source)
+    else:
+        os.link(source, target)
+    with pytest.raises(InputError, match="is the file that is read; name another file to write"):
+        rewrite(source, target, one_more(source))
+    assert source.read_bytes() == content
+
+
+def test_a_folder_cannot_be_written(source, tmp_path):
+    with pytest.raises(InputError, match="is a folder; name a file to write"):
+        rewrite(source, tmp_path, lambda message: None)
+
+
+def test_an_input_that_is_not_there_or_not_whole(source, target):
+    with pytest.raises(InputError, match=r"cannot read .*nothing"):
+        rewrite(source.with_name("nothing"), target, lambda message: None)
+    source.write_bytes(source.read_bytes()[:-1])
+    with pytest.raises(InputError, match="input is cut off"):
+        rewrite(source, target, lambda message: None)
+    assert not left(target)
+
+
+def test_a_full_disk_is_said_and_nothing_is_left(writer, tmp_path, small_disk):
+    source = writer.forecast(tmp_path / "input", years=range(1998, 2018))
+    assert source.stat().st_size > 16 * 1024
+    (small_disk / "ballast").write_bytes(bytes(2**20 - 16 * 1024))
+    with pytest.raises(InputError, match=r"no space left on the device while writing .*small/out"):
+        rewrite(source, small_disk / "out", one_more(source))
+    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
+
+
+def test_a_disk_that_fills_up_while_writing(source, target, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(rewriting, "_replace", full)
+    with pytest.raises(InputError, match="no space left") as error:
+        rewrite(source, target, one_more(source))
+    assert error.value.exit_code == 2
+    assert not left(target)

@@ -1,0 +1,129 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.formats.grib.scan import messages, read
+from data_pipeline.grid import Grid
+
+GRID = Grid.regular(3, 4)
+FIRST, SECOND = (Encoder(GRID, edition=edition).encode(np.arange(12.0).reshape(3, 4)) for edition in (1, 2))
+BOTH = FIRST + SECOND
+
+
+def found(path: Path) -> list[tuple[int, int]]:
+    return [(raw.offset, raw.length) for raw in messages(path)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(content: bytes) -> Path:
+        (tmp_path / "file").write_bytes(content)
+        return tmp_path / "file"
+
+    return write
+
+
+def test_messages_are_found_where_ecCodes_finds_them(real_files, plain):
+    for path in real_files:
+        assert len(found(path)) == sum(1 for _ in plain.handles(path)), path.name
+
+
+@settings(max_examples=80)
+@given(st.integers(1, len(BOTH) - 1))
+@example(len(FIRST))
+@example(len(FIRST) + 1)
+@example(len(FIRST) + 3)
+@example(len(FIRST) - 1)
+def test_a_file_cut_anywhere_is_refused_with_the_place(tmp_path_factory, size):
+    path = tmp_path_factory.mktemp("cut") / "cut"
+    path.write_bytes(BOTH[:size])
+    if size == len(FIRST):  # between two messages nothing can be seen here; the missing field is noticed later
+        assert found(path) == [(0, size)]
+        return
+    with pytest.raises(InputError, match=rf"{path} .*at byte {0 if size < len(FIRST) else len(FIRST)}\b"):
+        found(path)
+
+
+@settings(max_examples=40)
+@given(st.integers(4, len(FIRST) - 1))
+def test_bytes_lost_within_a_message_are_noticed(tmp_path_factory, lost):
+    path = tmp_path_factory.mktemp("lost") / "lost"
+    path.write_bytes(FIRST[:lost] + FIRST[lost + 1 :] + SECOND)
+    with pytest.raises(InputError, match=str(path)):
+        found(path)
+
+
+def test_the_corrupted_sample_is_refused_at_its_first_byte(samples):
+    with pytest.raises(
+        InputError, match=r"era5-levels-corrupted\.grib is damaged: the message at byte 0 .* 1588 bytes"
+    ):
+        found(samples / "grib_cfgrib_samples" / "era5-levels-corrupted.grib")
+
+
+@pytest.mark.parametrize(
+    "gap", [b"", b"\0" * 100_000, b"padding", b"\1\r\r\n0123 HTXE85 ECMF 040000\r\r\n", b"\0 \0\n"]
+)
+def test_padding_and_headings_between_messages_are_passed_over(file, gap):
+    path = file(gap + FIRST + gap + SECOND + b"\r\r\n\3" + b"\0" * 100)
+    assert found(path) == [(len(gap), len(FIRST)), (2 * len(gap) + len(FIRST), len(SECOND))]
+
+
+@pytest.mark.parametrize("rubbish", [b"x", b"GRI", b"rubbish" * 100, b"\0" * 70_000 + b"rubbish"])
+def test_rubbish_after_the_last_message_is_refused(file, rubbish):
+    place = len(FIRST) + rubbish.count(b"\0")
+    with pytest.raises(InputError, match=f"no GRIB at byte {place} "):
+        found(file(FIRST + rubbish))
+
+
+def test_rubbish_between_messages_is_refused(file):
+    with pytest.raises(InputError, match=f"no GRIB at byte {len(FIRST)} "):
+        found(file(FIRST + b"rubbish" * 100 + SECOND))
+
+
+def test_an_empty_file_has_no_messages(file):
+    assert found(file(b"")) == []
+
+
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        (b"GRIB\0\0\x64\3", "edition 3"),
+        (b"GRIB\0\0\2\1", "says it has 2 bytes"),
+        (b"GRIB\0\0\0\0", "edition 0"),
+    ],
+)
+def test_headers_that_make_no_sense_are_refused(file, head, says):
+    with pytest.raises(InputError, match=says):
+        found(file(head + b"\0" * 200))
+
+
+@pytest.mark.parametrize("rows", [2095, 2101, 4301])
+def test_messages_of_more_than_8_mebibytes(file, rows):
+    """Three bytes hold no such length; above 16 MiB ECMWF counts in units of 120 bytes."""
+    grid = Grid(tuple(np.linspace(90, -90, rows)), tuple(np.arange(2000) * 0.18))
+    long = Encoder(grid).encode(np.arange(rows * 2000.0).reshape(rows, 2000) % 977)
+    path = file(long + FIRST)
+    assert (len(long) > 2**23) == (rows > 2095)
+    assert found(path) == [(0, len(long)), (len(long), len(FIRST))]
+
+
+def test_a_file_that_changed_since_it_was_scanned_is_noticed(file):
+    path = file(BOTH)
+    (_, (offset, length)) = found(path)
+    path.write_bytes(SECOND + FIRST)
+    with path.open("rb") as opened, pytest.raises(InputError, match=f"has changed at byte {offset}"):
+        read(opened.fileno(), path, offset, length)
+
+
+def test_scanning_reads_little_of_the_file(file, monkeypatch):
+    long = Encoder(Grid.regular(361, 720)).encode(np.random.default_rng(0).standard_normal((361, 720)))
+    path, count, pread = file(long * 10), [], os.pread
+    monkeypatch.setattr(os, "pread", lambda *arguments: count.append(len(got := pread(*arguments))) or got)
+    assert len(found(path)) == 10
+    assert sum(count) < 10 * 600 + 2**17

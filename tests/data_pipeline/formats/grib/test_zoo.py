@@ -1,0 +1,179 @@
+"""Every real GRIB file: it is opened right, or refused with the right sentence."""
+
+import eccodes
+import numpy as np
+import pytest
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import open_ensemble, select
+from data_pipeline.task import Variable
+
+FOLDERS = ("grib_cfgrib_samples", "grib_metview_ens", "grib_earthkit", "grib_gribberish_small")
+
+OPENED = {
+    "grib_cfgrib_samples/alternate-scanning.grib": (["2t"], 1, 1, 1),  # every second row backwards
+    "grib_cfgrib_samples/era5-levels-members.grib": (["t@500", "t@850", "z@500", "z@850"], 4, 1, 10),
+    "grib_cfgrib_samples/fields_with_missing_values.grib": (["2t"], 2, 1, 1),  # a bitmap
+    "grib_cfgrib_samples/multi_param_on_multi_dims.grib": (
+        [f"{name}@{level}" for name in "tuz" for level in (300, 500, 850, 1000)], 1, 4, 1
+    ),
+    "grib_cfgrib_samples/regular_gg_pl.grib": (["10u"], 1, 1, 1),  # Gaussian latitudes
+    "grib_cfgrib_samples/regular_ll_wrong_increment.grib": (["2t"], 1, 1, 1),  # the edges are right
+    "grib_cfgrib_samples/scanning_mode_64.grib": (["skt"], 1, 1, 1),  # south first
+    "grib_cfgrib_samples/soil-surface-level-mix.grib": (
+        ["2t", "slt", *(f"{name}{k}" for name in ("stl", "swvl") for k in (1, 2, 3, 4))], 1, 1, 1
+    ),
+    "grib_cfgrib_samples/step_60m.grib": (["2t"], 1, 73, 1),
+    "grib_cfgrib_samples/t_analysis_and_fc_0.grib": (["t@1000"], 1, 1, 1),
+    "grib_earthkit/ens_none.grib": (["2t"], 1, 1, 1),  # no member
+    "grib_earthkit/hdate.grib": (["2t"], 1, 1, 1),  # a reforecast
+    "grib_earthkit/test_padding.grib": (["2t", "msl"], 1, 1, 1),  # bytes between messages
+    "grib_earthkit/test_single_with_missing.grib": (["2t"], 1, 1, 1),
+    "grib_gribberish_small/aifs-single-t500.grib2": (["t@500"], 1, 1, 1),  # from 180 degrees eastwards, CCSDS
+    "grib_gribberish_small/ecmwf_soil_8vars_tiny.grib1": (
+        [f"{name}{k}" for name in ("stl", "swvl") for k in (1, 2, 3, 4)], 1, 1, 1
+    ),
+    "grib_metview_ens/t_time_series.grib": (["t@1000", "z@1000"], 1, 5, 1),
+    "grib_metview_ens/t_with_missing.grib": (["t@1000"], 1, 1, 1),
+    "grib_metview_ens/z500_ens.grib": (["z@500"], 1, 1, 51),  # control and perturbed, from 50 degrees west
+    "grib_metview_ens/ztu_multi_dim.grib": (
+        [f"{name}@{level}" for name in "tuz" for level in (500, 700, 850, 1000)], 1, 4, 6
+    ),
+}  # fmt: skip
+"""Variables, and how many starts, lead times and members there are."""
+
+REFUSED = {
+    "grib_cfgrib_samples/era5-levels-corrupted.grib": "is damaged: the message at byte 0 does not end",
+    "grib_cfgrib_samples/forecast_monthly_ukmo.grib": "has only 168 of the 4480 fields that belong together",
+    "grib_cfgrib_samples/hpa_and_pa.grib": r"has t \(isobaricInPa 10\), which is neither at the surface nor",
+    "grib_cfgrib_samples/reduced_gg.grib": "the grid is reduced_gg; only regular",
+    "grib_cfgrib_samples/single_gridpoint.grib": "lacks 2t at init_time 2018-01-01T00:00, lead_time 672, number 0",
+    "grib_cfgrib_samples/tp_on_different_grid_resolutions.grib": "has tp on 37 x 72 .* has tp on 46 x 90 points",
+    "grib_cfgrib_samples/uv_on_different_levels.grib": "lacks v@400 at init_time",
+    "grib_earthkit/O32_global.grib2": "the grid is reduced_gg; only regular",
+    "grib_earthkit/healpix_H8.grib2": "the grid is healpix; only regular",
+    "grib_earthkit/rotated_wind_20x20.grib": "the grid is rotated_ll; only regular",
+    "grib_gribberish_small/gfs.t18z.pgrb2.0p25.f186-RH.grib2": r"has r \(isobaricInPa 70\), which is neither",
+    "grib_gribberish_small/s2s-pdt9-pdt10-pdt12.grib2": (
+        "both hold min_2t for the same time and member; they differ in .*productDefinitionTemplateNumber"
+    ),
+    "grib_metview_ens/fc_storm.grib": "lacks z@850 at init_time 2013-10-25T00:00, lead_time 72",
+    "grib_metview_ens/ml_data.grib": "both hold t for the same time and member; they differ in level 1 and 5",
+    "grib_metview_ens/t_n48.grib": "the grid is reduced_gg; only regular",
+}
+
+NAMED = {
+    "grib_cfgrib_samples/forecast_monthly_ukmo.grib": (["2t"], [744]),
+    "grib_cfgrib_samples/hpa_and_pa.grib": (["t@1"], None),
+    "grib_cfgrib_samples/uv_on_different_levels.grib": (["u@400", "u@500", "v@500"], None),
+    "grib_gribberish_small/s2s-pdt9-pdt10-pdt12.grib2": (["avg_2t", "max_2t"], None),
+    "grib_metview_ens/fc_storm.grib": (["10fg3"], None),
+    "grib_metview_ens/ml_data.grib": (["lnsp"], None),
+}
+"""What refused files hold that can be opened once it is named: variables, lead times."""
+
+
+def test_no_file_is_left_out(samples):
+    there = {f"{name}/{path.name}" for name in FOLDERS for path in (samples / name).iterdir()}
+    assert {name for name in there if not name.endswith(".txt")} == {*OPENED, *REFUSED}
+    assert {path.name for path in samples.glob("grib_*")} == set(FOLDERS)
+
+
+def north_first(handle, plain):
+    """The values of a message by latitude and longitude, as ecCodes places each of them."""
+    lat, lon = (eccodes.codes_get_array(handle, f"{name}itudes") for name in ("lat", "long"))
+    values = plain.values(handle)
+    if (
+        eccodes.codes_get(handle, "scanningMode") & 16
+    ):  # every second row backwards: ecCodes gives the columns of the first
+        lon = lon.reshape(eccodes.codes_get(handle, "Nj"), -1)
+        lon[1::2] = lon[1::2, ::-1].copy()
+        lon = lon.ravel()
+    return values[np.lexsort([lon.round(6) % 360, -lat])]
+
+
+def assert_the_messages_are_there(dataset, path, plain):
+    """Compare every message of a file that lies in the dataset; return how many do."""
+    count = 0
+    for handle in plain.handles(path):
+        name = eccodes.codes_get(handle, "shortName")
+        kind = eccodes.codes_get(handle, "typeOfLevel")
+        level = eccodes.codes_get(handle, "level") if kind == "isobaricInhPa" else 0
+        eccodes.codes_set(handle, "stepUnits", "h")
+        date, time = eccodes.codes_get(handle, "dataDate"), eccodes.codes_get(handle, "dataTime")
+        where = {
+            "init_time": np.datetime64(f"{date // 10000}-{date // 100 % 100:02}-{date % 100:02}T{time // 100:02}"),
+            "lead_time": eccodes.codes_get(handle, "endStep"),
+            "number": plain.get(handle, "number", int, 0),
+        }
+        if name not in dataset or kind == "isobaricInPa" or (level and level not in dataset.level):
+            continue
+        if where["lead_time"] not in dataset.lead_time:
+            continue
+        field = select(dataset, Variable(name, level)).sel(where)
+        order = np.argsort(field.longitude.values.round(6) % 360, kind="stable")
+        np.testing.assert_array_equal(field.values[:, order].ravel(), north_first(handle, plain).astype(np.float32))
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_opened_right(samples, plain, name):
+    variables, starts, leads, members = OPENED[name]
+    dataset = open_ensemble(samples / name, chunks=None)
+    sizes = [dataset.sizes[axis] for axis in ("init_time", "lead_time", "number")]
+    assert sizes == [starts, leads, members]
+    assert set(dataset) == {variable.partition("@")[0] for variable in variables}
+    named = open_ensemble(samples / name, [Variable.parse(variable) for variable in variables], chunks=None)
+    assert named.sizes == dataset.sizes
+    count = assert_the_messages_are_there(dataset.load(), samples / name, plain)
+    assert count == len(variables) * starts * leads * members
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_the_file_and_the_reason(samples, name):
+    with pytest.raises(InputError, match=rf"{name}.*{REFUSED[name]}"):
+        open_ensemble(samples / name)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_is_sound_in_a_refused_file_is_opened_by_name(samples, plain, name):
+    variables, leads = NAMED[name]
+    dataset = open_ensemble(samples / name, [Variable.parse(v) for v in variables], leads, missing="mask", chunks=None)
+    count = assert_the_messages_are_there(dataset.load(), samples / name, plain)
+    filled = sum(int(field.notnull().any(("latitude", "longitude")).sum()) for field in dataset.values())
+    assert count >= filled > 0
+
+
+def test_both_editions_in_one_call(writer, tmp_path):
+    """The first year in GRIB1, the second in GRIB2."""
+    one = writer.forecast(tmp_path / "one", ("t@500",), years=(1998,))
+    two = writer.forecast(tmp_path / "two", ("t@500",), years=(1999,))
+    with two.open("rb") as file:
+        handles = iter(lambda: eccodes.codes_grib_new_from_file(file), None)
+        content = b""
+        for handle in handles:
+            eccodes.codes_set(handle, "edition", 2)
+            content += eccodes.codes_get_message(handle)
+    two.write_bytes(content)
+    dataset = open_ensemble([one, two]).load()
+    assert dict(dataset.sizes) == {
+        "init_time": 2, "lead_time": 3, "number": 3, "level": 1, "latitude": 5, "longitude": 8
+    }  # fmt: skip
+    for i, year in enumerate((1998, 1999)):
+        expected = writer.value(Variable("t", 500), year, 24, 2)
+        np.testing.assert_allclose(dataset.t[i, 1, 1, 0], expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("west", [-180, 180, 0])
+def test_a_globe_from_any_meridian_starts_at_greenwich(writer, tmp_path, west):
+    field = writer.value(Variable("2t"), 2000, 0, 1)
+    message = writer.forecast(tmp_path / "file", years=(2000,), leads=(0,), numbers=(1,)).read_bytes()
+    handle = eccodes.codes_new_from_message(message)
+    eccodes.codes_set(handle, "longitudeOfFirstGridPointInDegrees", west)
+    eccodes.codes_set(handle, "longitudeOfLastGridPointInDegrees", west + 315)
+    eccodes.codes_set_values(handle, np.roll(field, -west // 45, 1).ravel())
+    (tmp_path / "file").write_bytes(eccodes.codes_get_message(handle))
+    opened = open_ensemble(tmp_path / "file")["2t"].squeeze()
+    assert opened.longitude.values.tolist() == list(writer.grid.longitudes)
+    np.testing.assert_allclose(opened, field, atol=2e-3)

@@ -1,0 +1,50 @@
+"""How long a classic file must be, seen by where its last value stands."""
+
+import netCDF4
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.formats.netcdf.classic import least_size
+
+FORMATS = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
+KINDS = ("i1", "i2", "i4", "f4", "f8")
+
+
+@given(
+    st.sampled_from(FORMATS),
+    st.integers(0, 3),
+    st.lists(st.tuples(st.sampled_from(KINDS), st.booleans(), st.integers(0, 2)), min_size=1, max_size=4),
+    st.dictionaries(st.text("abc", min_size=1, max_size=5), st.text(max_size=9), max_size=3),
+)
+def test_the_last_value_ends_the_file(tmp_path_factory, file_format, records, variables, attributes):
+    """No value holds a zero byte, so that what is not zero at the end of the file is a value or its padding."""
+    path = tmp_path_factory.mktemp("classic") / "file.nc"
+    with netCDF4.Dataset(path, "w", format=file_format) as file:
+        file.setncatts({name: text or "-" for name, text in attributes.items()})
+        file.createDimension("record", None)
+        file.createDimension("x", 3)
+        file.createDimension("y", 2)
+        for k, (kind, moving, dimensions) in enumerate(variables):
+            shape = (("record",) if moving else ()) + ("x", "y")[:dimensions]
+            variable = file.createVariable(f"v{k}", kind, shape)
+            value = np.frombuffer(b"\x7e" * np.dtype(kind).itemsize, kind)[0]
+            sizes = [records if name == "record" else len(file.dimensions[name]) for name in shape]
+            variable[...] = np.full(sizes, value)
+    whole = path.read_bytes()
+    held = any(not moving or (moving and records) for _, moving, _ in variables)
+    if held:
+        assert 0 <= len(whole.rstrip(b"\0")) - least_size(path) < 4  # what fills up the last four bytes may be no zero
+    else:
+        assert least_size(path) <= len(whole)
+
+
+def test_a_header_that_promises_more_than_the_file_has(tmp_path):
+    path = tmp_path / "file.nc"
+    with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
+        file.createDimension("x", 1000)
+        file.createVariable("v", "f4", ("x",))[:] = 1
+    end = least_size(path)
+    path.write_bytes(path.read_bytes()[:100])
+    assert least_size(path) == end == pytest.approx(4000, abs=100)

@@ -1,0 +1,251 @@
+"""What ensembles, analyses and static fields look like, published ones first."""
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+from netcdf_parts import START, VALID, K, ramp, variables
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.netcdf import (
+    ensemble_fields,
+    open_analysis,
+    open_ensemble,
+    open_static,
+)
+
+
+def test_ens5mini(plain, tmp_path):
+    """The official subset of ENS-10: one file a month, dimensions number, time, step, isobaricInhPa, as cfgrib says."""
+    names = {"z": {"units": "m**2 s**-2", "GRIB_shortName": "z"}, "t": {"units": "K", "GRIB_shortName": "t"}}
+    months = [
+        plain.cfgrib(tmp_path / f"ens5mini.{month:02}.nc", names, starts, (0, 24), range(1, 6), (850, 500))
+        for month, starts in ((1, (0, 96)), (2, (744, 840)))
+    ]
+    dataset = open_ensemble(months)
+    assert dict(dataset.sizes) == {
+        "init_time": 4, "lead_time": 2, "number": 5, "level": 2, "latitude": 4, "longitude": 6
+    }  # fmt: skip
+    assert dataset.t.attrs == {"units": "K", "long_name": "Temperature"}
+    axes = {"number": range(1, 6), "time": (744, 840), "step": (0, 24), "level": (850, 500)}
+    expected = plain.values("z", {**axes, "latitude": plain.lat, "longitude": plain.lon})
+    shown = dataset.z.isel(init_time=slice(2, 4)).transpose("number", "init_time", "lead_time", "level", ...)
+    np.testing.assert_allclose(shown, expected, atol=1e-4)
+
+
+def test_the_truth_of_ens10_as_cdo_writes_it(file, tmp_path):
+    """ERA5_z500.nc with `Z` on one level in Pa and ERA5_sfc_t2m.nc with `T2M`."""
+    level = (("plev",), [50000.0], {"units": "Pa", "standard_name": "air_pressure", "axis": "Z", "positive": "down"})
+    time = (
+        ("time",),
+        [24, 48],
+        {"units": "hours since 2000-1-1 00:00:00", "calendar": "proleptic_gregorian", "axis": "T"},
+    )
+    z, t = ramp(2, 1, 4, 6), ramp(2, 4, 6)
+    one = file({"time": time, "plev": level}, {"Z": (("time", "plev", "lat", "lon"), z, {"units": "m**2 s**-2"})}, "z")
+    two = file({"time": time}, {"T2M": (("time", "lat", "lon"), t, K)}, "t2m")
+    dataset = open_analysis([one, two], variables("z@500", "2t"))
+    np.testing.assert_array_equal(dataset.z, z)
+    np.testing.assert_array_equal(dataset["2t"], t)
+    assert dataset.time.values.astype("datetime64[D]").astype(str).tolist() == ["2000-01-02", "2000-01-03"]
+
+
+def test_wind_and_temperature_by_standard_name_and_height(file):
+    """Two heights in one file: each variable lists its own."""
+    heights = {
+        "height": ((), 2.0, {"units": "m", "standard_name": "height"}),
+        "height_0": ((), 10.0, {"units": "m", "standard_name": "height"}),
+    }
+    dataset = open_analysis(
+        file(
+            {"time": VALID, **heights},
+            {
+                "tas": (
+                    ("time", "lat", "lon"), ramp(2, 4, 6),
+                    {**K, "standard_name": "air_temperature", "coordinates": "height"},
+                ),
+                "uas": (
+                    ("time", "lat", "lon"), ramp(2, 4, 6),
+                    {"units": "m/s", "standard_name": "eastward_wind", "coordinates": "height_0"},
+                ),
+                "psl": (
+                    ("time", "lat", "lon"), ramp(2, 4, 6),
+                    {"units": "hPa", "standard_name": "air_pressure_at_sea_level"},
+                ),
+            },
+        )
+    )  # fmt: skip
+    assert set(dataset) == {"2t", "10u", "msl"}
+    np.testing.assert_allclose(dataset.msl, 100 * ramp(2, 4, 6))
+
+
+def test_geopotential_height_becomes_geopotential(file):
+    own = {"units": "m", "standard_name": "geopotential_height"}
+    plev = (("plev",), [85000.0, 50000.0], {"units": "Pa"})
+    path = file({"time": VALID, "plev": plev}, {"zg": (("time", "plev", "lat", "lon"), ramp(2, 2, 4, 6), own)})
+    np.testing.assert_allclose(open_analysis(path).z, 9.80665 * ramp(2, 2, 4, 6), rtol=1e-6)
+
+
+def test_the_start_may_be_added_with_xarray(file, tmp_path):
+    """What docs/data/netcdf.md advises: the new coordinate keeps the attributes of `time`, its standard_name too."""
+    time = (("time",), [24.0, 48.0, 72.0], {"units": "hours since 2000-01-01", "standard_name": "time"})
+    path = file({"time": time}, {"t2m": (("time", "lat", "lon"), ramp(3, 4, 6), K)})
+    with xr.open_dataset(path) as d:
+        d.assign_coords(init_time=d.time[0].drop_vars("time")).to_netcdf(tmp_path / "out.nc")
+    dataset = open_ensemble(tmp_path / "out.nc")
+    assert dataset.lead_time.values.tolist() == [0, 24, 48]
+    assert dataset.init_time.values.astype("datetime64[h]").astype(str).tolist() == ["2000-01-02T00"]
+
+
+def test_a_run_of_times_from_one_start(file):
+    """Valid times along the file, one start for all of it: lead times are the differences."""
+    time = (("time",), [24.0, 48.0, 72.0], {"units": "hours since 2000-01-01", "standard_name": "time"})
+    path = file({"time": time, "forecast_reference_time": START}, {"t2m": (("time", "lat", "lon"), ramp(3, 4, 6), K)})
+    dataset = open_ensemble(path)
+    assert dataset.lead_time.values.tolist() == [0, 24, 48]
+    np.testing.assert_array_equal(dataset["2t"][0, :, 0], ramp(3, 4, 6))
+
+
+def test_starts_and_lead_times_beside_one_dimension(file):
+    """Every field along `time` has its own start and lead time."""
+    own = {"units": "hours", "standard_name": "forecast_period"}
+    path = file(
+        {
+            "time": (("time",), [0.0, 24.0, 24.0, 48.0], {"units": "hours since 2000-01-01", "standard_name": "time"}),
+            "leadtime": (("time",), [0, 24, 0, 24], own),
+        },
+        {"t2m": (("time", "lat", "lon"), ramp(4, 4, 6), K)},
+    )
+    dataset = open_ensemble(path)
+    assert dict(dataset.sizes) == {"init_time": 2, "lead_time": 2, "number": 1, "latitude": 4, "longitude": 6}
+    np.testing.assert_array_equal(dataset["2t"].values.reshape(4, 4, 6), ramp(4, 4, 6))
+
+
+def test_one_file_per_member(file):
+    member = {"units": "1", "standard_name": "realization"}
+    lead = (("step",), [0, 24], {"units": "hours"})
+    paths = [
+        file(
+            {"forecast_reference_time": START, "step": lead, "realization": ((), number, member)},
+            {"t2m": (("step", "lat", "lon"), ramp(2, 4, 6) + number, K)},
+            f"member{number}.nc",
+        )
+        for number in (3, 0, 1)
+    ]
+    dataset = open_ensemble(paths)
+    assert dataset.number.values.tolist() == [0, 1, 3]
+    for k, number in enumerate((0, 1, 3)):
+        np.testing.assert_array_equal(dataset["2t"][0, :, k], ramp(2, 4, 6) + number)
+
+
+def test_members_without_numbers_count_from_1_and_named_ones_by_their_ends(file):
+    outer = {"forecast_reference_time": START, "step": (("step",), [24], {"units": "hours"})}
+    fields = {"t2m": (("step", "member", "lat", "lon"), ramp(1, 3, 4, 6), K)}
+    assert open_ensemble(file(outer, fields)).number.values.tolist() == [1, 2, 3]
+    named = {**outer, "member": (("member",), np.array(["m02", "m00", "m11"]), {})}
+    dataset = open_ensemble(file(named, fields, "named.nc"))
+    assert dataset.number.values.tolist() == [0, 2, 11]
+    np.testing.assert_array_equal(dataset["2t"][0, 0, 1], ramp(1, 3, 4, 6)[0, 0])
+    with pytest.raises(InputError, match=r"its members \(member\) have no numbers; number them"):
+        open_ensemble(file({**outer, "member": (("member",), np.array(["a", "b", "c"]), {})}, fields, "letters.nc"))
+
+
+def test_a_dataset_that_was_written_is_read_back(plain, tmp_path):
+    dataset = open_ensemble(plain.cfgrib(tmp_path / "a.nc", levels=(), numbers=(0, 4)))
+    dataset.to_netcdf(tmp_path / "b.nc")
+    xr.testing.assert_identical(open_ensemble(tmp_path / "b.nc").load(), dataset.load())
+
+
+def test_what_is_missing_is_nan(file):
+    packed = np.arange(48, dtype=np.int16).reshape(2, 4, 6)
+    own = {**K, "scale_factor": 0.5, "add_offset": 200.0, "_FillValue": np.int16(5), "missing_value": np.int16(9)}
+    values = open_analysis(file({"time": VALID}, {"t2m": (("time", "lat", "lon"), packed, own)}))["2t"].values
+    assert np.flatnonzero(np.isnan(values)).tolist() == [5, 9]
+    np.testing.assert_array_equal(values[1], 200 + packed[1] / 2)
+
+
+def test_the_users_names_win(file):
+    fields = {
+        "T850": (("time", "lat", "lon"), ramp(2, 4, 6), K),
+        "MY_T2": (("time", "lat", "lon"), ramp(2, 4, 6) + 1, K),
+        "t2m": (("time", "lat", "lon"), ramp(2, 4, 6) + 2, K),
+    }
+    path = file({"time": VALID}, fields)
+    names = {"T850": "t@850", "MY_T2": "2t", "t2m": "skt"}
+    dataset = open_analysis(path, variables("t@850", "2t"), names=names)
+    np.testing.assert_array_equal(dataset.t[:, 0], ramp(2, 4, 6))
+    np.testing.assert_array_equal(dataset["2t"], ramp(2, 4, 6) + 1)
+    with pytest.raises(
+        InputError,
+        match=r"MY_T2 and t2m may both be 2t; give one of them another name, "
+        r"for instance with data.archive.names={t2m: other}",
+    ):
+        open_analysis(path, names={"MY_T2": "2t"})
+
+
+def test_only_what_is_asked_for_is_read(plain, tmp_path, monkeypatch):
+    """One start, one member and two rows: the values read from the file are no more than these."""
+    fields = ensemble_fields(plain.cfgrib(tmp_path / "a.nc"), variables("2t"), (0, 24, 48))
+    sizes = []
+    original = netCDF4.Dataset.__getitem__
+
+    class Watched:
+        def __init__(self, variable):
+            self.variable = variable
+
+        def __getitem__(self, key):
+            values = self.variable[key]
+            sizes.append(values.size)
+            return values
+
+    monkeypatch.setattr(
+        "data_pipeline.formats.netcdf.reader._variable", lambda dataset, name: Watched(original(dataset, name))
+    )
+    out = np.empty((1, 1, 2, 6), np.float32)
+    fields.read(1, 2, out, slice(1, 3), [2])
+    assert sizes == [2 * 6]
+
+
+def test_any_part_of_a_lazy_array(plain, tmp_path):
+    """Single values, every second one, backwards, in any order: as numpy does it on all of them."""
+    dataset = open_ensemble(plain.cfgrib(tmp_path / "a.nc"), chunks=None)["2t"]
+    whole = dataset.copy().values
+    for key in (
+        np.s_[0, 1, 2, 3, 5], np.s_[1, :, 0, 2], np.s_[:, 2, ::2, ::2, ::3], np.s_[0, 0, 0, ::-1, ::-1],
+        np.s_[0, 1, 1, :, 4], np.s_[:, [2, 0], 1], np.s_[0, 0, 0, [3, 0, 2]], np.s_[:1, :1, :1, 1:3, [5, 1, 0]],
+        np.s_[0, 0, 0, 2:2],
+    ):  # fmt: skip
+        np.testing.assert_array_equal(dataset[key], whole[key])
+
+
+def test_rows_and_columns_in_any_order(plain, tmp_path):
+    """South first, from the date line, and with a column at the end that repeats the first."""
+    values = ramp(4, 6)
+    shuffled = np.concatenate([np.roll(values, 3, axis=1), values[:, 3:4]], axis=1)[::-1]
+    coordinates = {
+        "lat": (("lat",), plain.lat[::-1], {"units": "degrees_north"}),
+        "lon": (("lon",), np.arange(-180.0, 181, 60), {"units": "degrees_east"}),
+    }
+    dataset = open_static(plain.write(tmp_path / "a", coordinates, {"lsm": (("lat", "lon"), shuffled, {})}))
+    np.testing.assert_array_equal(dataset.longitude, plain.lon)
+    np.testing.assert_array_equal(dataset.lsm, values)
+
+
+@pytest.mark.parametrize(
+    ("stored", "grid"),
+    [
+        ([310.0, 330, 350, 370], [-50.0, -30, -10, 10]),
+        ([350.0, 10, 30, 330], [-30.0, -10, 10, 30]),
+        ([-50.0, -30, -10, 10], [-50.0, -30, -10, 10]),
+        ([200.0, 220, 240, 260], [200.0, 220, 240, 260]),
+        ([260.0, 240, 220, 200], [200.0, 220, 240, 260]),
+    ],
+)
+def test_regional_longitudes_start_after_the_widest_gap(plain, tmp_path, stored, grid):
+    coordinates = {
+        "lat": (("lat",), plain.lat, {"units": "degrees_north"}), "lon": (("lon",), stored, {"units": "degrees_east"})
+    }  # fmt: skip
+    field = np.tile(np.array(stored) % 360, (4, 1))
+    dataset = open_static(plain.write(tmp_path / "a", coordinates, {"lsm": (("lat", "lon"), field, {})}))
+    np.testing.assert_array_equal(dataset.longitude, grid)
+    np.testing.assert_array_equal(dataset.lsm[0], np.array(grid) % 360)

@@ -1,0 +1,141 @@
+"""Every real NetCDF file is opened right or refused with the right sentence."""
+
+import netCDF4
+import numpy as np
+import pytest
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cube import select
+from data_pipeline.formats.netcdf import inventory, open_analysis, open_ensemble, open_static
+from data_pipeline.task import Variable
+
+LAEA = "the grid is lambert_azimuthal_equal_area; only regular latitude-longitude and Gaussian grids are read"
+MONTHS = "counts time in 'months since 1960-01-01', and a month has no fixed length"
+NO_PLACE = "has no variable on latitudes and longitudes; it has emos_coefficient_alpha, "
+NO_START = "says when its fields are valid but not when the forecasts started"
+UNITS = r"is in '1', GRIB has sst in K; convert it or mend its units, for instance with ncatted -a units,sst,o,c,\"K\""
+TWICE = "at time 0.* and .*at time 1.* both hold"
+IMPROVER = "nc_improver_emos_temperature"
+
+REFUSED = {
+    **{
+        f"{IMPROVER}/{folder}/201706{day}T{hour}00Z-PT00{lead}H-temperature_at_screen_level.nc": dict.fromkeys(
+            ("ensemble", "analysis", "static"), rf"\(air_temperature\): 2t: {LAEA}"
+        )
+        for folder, hour, lead in (("history", "03", "12"), ("truth", "15", "00"))
+        for day in ("02", "03", "04")
+    },
+    **{
+        f"{IMPROVER}/{name}.nc": dict.fromkeys(("ensemble", "analysis", "static"), sentence)
+        for name, sentence in {
+            "apply_input": LAEA, "apply_kgo": LAEA, "landmask": rf"\(land_binary_mask\): lsm: {LAEA}",
+            "apply_coefficients": NO_PLACE, "kgo_coefficients": NO_PLACE, "kgo_coefficients_land_only": NO_PLACE,
+        }.items()
+    },
+    "nc_nmme_ccsm4_chirps/CCSM4.PRCP.nc": {
+        "ensemble": rf"\(prec\): S {MONTHS}", "analysis": MONTHS, "static": "at S 0, L 0, M 0.* both hold prec",
+    },
+    "nc_nmme_ccsm4_chirps/UCSB.PRCP.nc": {
+        "ensemble": rf"\(prcp\): T {MONTHS}", "analysis": MONTHS, "static": "at M 0, T 0.* both hold prcp",
+    },
+    "nc_nmme_ccsm4_chirps/southasia_lsmask.nc": {"ensemble": NO_START},
+    "geo_neuralgcm_era5/era5_tl31_19590102T00.nc": {"ensemble": NO_START},
+    "geo_speedy_t30/surface.nc": {"ensemble": NO_START},
+    "geo_speedy_t30/land.nc": {"ensemble": NO_START, "static": TWICE},
+    "geo_speedy_t30/sea_ice.nc": {"ensemble": NO_START, "static": TWICE},
+    "geo_speedy_t30/snow.nc": {"ensemble": NO_START, "static": TWICE},
+    "geo_speedy_t30/sea_surface_temperature.nc": {"ensemble": NO_START, "analysis": UNITS, "static": UNITS},
+}  # fmt: skip
+"""What each opener says of each file; an opener that is not listed opens it."""
+
+OPENERS = {"ensemble": open_ensemble, "analysis": open_analysis, "static": open_static}
+
+
+def test_every_file_is_known_here(samples):
+    folders = [folder for pattern in ("nc_*", "geo_*") for folder in samples.glob(pattern)]
+    files = {str(path.relative_to(samples)) for folder in folders for path in folder.rglob("*.nc")}
+    assert files == REFUSED.keys()
+
+
+@pytest.mark.parametrize(("name", "opener"), [(n, o) for n, sentences in REFUSED.items() for o in sentences])
+def test_a_file_is_refused_in_one_sentence(samples, name, opener):
+    with pytest.raises(InputError, match=REFUSED[name][opener]) as raised:
+        OPENERS[opener](samples / name)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "opener"), [(n, o) for n, known in REFUSED.items() for o in OPENERS if o not in known]
+)
+def test_a_file_holds_what_netcdf4_finds_in_it(samples, name, opener):
+    """Every variable on the globe is there, at its time and level, in the order of the grid."""
+    dataset = OPENERS[opener](samples / name).load()
+    compared = set()
+    with netCDF4.Dataset(samples / name) as file:
+        lat, lon = (next(v for n, v in file.variables.items() if n.lower().startswith(key)) for key in ("lat", "lon"))
+        rows, columns = np.argsort(-lat[:]), np.argsort(lon[:])
+        np.testing.assert_allclose(dataset.latitude, lat[rows])
+        np.testing.assert_allclose(dataset.longitude, lon[columns])
+        names = {getattr(file[own], "short_name", own): own for own in file.variables} | {
+            "ci": "sea_ice_cover" if "sea_ice_cover" in file.variables else "icec"
+        }
+        for ours, shown in dataset.items():
+            stored = file[names[ours]]
+            expected = np.ma.filled(stored[...].astype(float), np.nan)
+            order = [stored.dimensions.index(d) for d in stored.dimensions if d not in (lat.name, lon.name)]
+            order += [stored.dimensions.index(lat.name), stored.dimensions.index(lon.name)]
+            expected = expected.transpose(order)[..., rows, :][..., columns]
+            if "level" in shown.dims:
+                expected = expected[np.argsort(-file["level"][:])]
+            np.testing.assert_array_equal(shown.values.reshape(expected.shape), expected)
+            compared.add(names[ours])
+        whole = {name for name, v in file.variables.items() if {lat.name, lon.name} <= {*v.dimensions}}
+    if opener == "analysis":
+        assert compared == whole
+    assert compared
+
+
+def test_era5_in_another_order_is_told_by_its_standard_names(samples):
+    path = samples / "geo_neuralgcm_era5" / "era5_tl31_19590102T00.nc"
+    dataset = open_analysis(path, [Variable("t", 850), Variable("z", 500), Variable("sst")])
+    assert set(dataset) == {"t", "z", "sst"}
+    assert str(dataset.time.values[0])[:13] == "1959-01-02T00"
+    with netCDF4.Dataset(path) as file:
+        k = file["level"][:].tolist().index(850)
+        expected = file["temperature"][k].T[::-1]
+        np.testing.assert_array_equal(select(dataset, Variable("t", 850))[0], expected)
+        np.testing.assert_array_equal(dataset.sst[0], file["sea_surface_temperature"][...].T[::-1])
+
+
+def test_speedy_may_serve_as_static_fields(samples):
+    """The user's names win, and what netCDF4 calls a fill value is missing although no attribute says so."""
+    path = samples / "geo_speedy_t30" / "surface.nc"
+    dataset = open_static(path, ["lsm", "height"], names={"orog": "height"})
+    assert set(dataset) == {"lsm", "height"}
+    assert dataset.height.max() == pytest.approx(5017, abs=1)
+    assert abs(open_analysis(samples / "geo_speedy_t30" / "land.nc").stl).max() < 400
+
+
+def test_months_may_be_mended(samples, tmp_path):
+    """With starts and lead times that can be decoded, the seasonal ensemble opens: its members, rows and values."""
+    source = samples / "nc_nmme_ccsm4_chirps" / "CCSM4.PRCP.nc"
+    path = tmp_path / "mended.nc"
+    path.write_bytes(source.read_bytes())
+    with netCDF4.Dataset(path, "a") as file:
+        file["S"][:] = 30 * np.arange(30)
+        file["S"].setncatts({"units": "days since 1991-05-01", "calendar": "standard"})
+        file["L"].units = "days"
+        values = file["prec"][:, 0].filled(np.nan)
+    dataset = open_ensemble(path, lead_times=[60])  # L is 2.5: what was months is now days
+    assert dict(dataset.sizes) == {
+        "init_time": 30, "lead_time": 1, "number": 10, "latitude": 36, "longitude": 41
+    }  # fmt: skip
+    assert dataset.number.values.tolist() == list(range(1, 11))
+    np.testing.assert_array_equal(dataset.prec[:, 0].values, values[..., ::-1, :])
+
+
+def test_the_inventory_of_all_files_says_what_cannot_be_read(samples):
+    text = inventory([samples / name for name in REFUSED])
+    for sentence in (LAEA, MONTHS, "is in '1', GRIB has sst in K"):
+        assert sentence in text
+    assert f"files        {len(REFUSED)}," in text

@@ -1,0 +1,174 @@
+"""The heat experiment against loops over cells, and against what the paper and physics say of it."""
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.synthetic.heat import Heat
+from data_pipeline.synthetic.heat.plate import diffuse, regions, run
+from data_pipeline.task import Task, Variable
+
+TASK = Task("heat", ["heat"], ["heat"], [1], ["region"])
+SMALL = {"rows": 9, "columns": 11, "first_year": 2000, "last_year": 2003, "steps": 12}
+
+
+def stencil(field, alpha):
+    """A step, cell by cell, in double precision."""
+    rows, columns = field.shape
+    out = np.zeros((rows, columns))
+    for i, j in np.ndindex(rows, columns):
+        out[i, j] = field[i, j]
+        for di, dj in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+            inside = 0 <= i + di < rows and 0 <= j + dj < columns
+            out[i, j] += alpha[i, j] * ((field[i + di, j + dj] if inside else 0.0) - field[i, j])
+    return out
+
+
+def test_a_step_is_the_sum_over_neighbours():
+    generator = np.random.default_rng(0)
+    field, alpha = generator.random((5, 7)), generator.uniform(0.01, 0.25, (5, 7))
+    np.testing.assert_allclose(diffuse(field, alpha), stencil(field, alpha), rtol=1e-14)
+    np.testing.assert_allclose(diffuse(field[None].repeat(3, 0), alpha)[1], stencil(field, alpha), rtol=1e-14)
+
+
+def test_heat_is_neither_made_nor_lost_away_from_the_edges_of_one_region():
+    field = np.zeros((15, 15))
+    field[7, 7] = 1
+    alpha = np.full((15, 15), 0.2)
+    for step in range(1, 7):
+        field = diffuse(field, alpha)
+        rows, columns = np.indices(field.shape) - 7
+        assert field.sum() == pytest.approx(1)
+        # A random walk: each of its steps adds 4 α to the mean square of the distance.
+        assert (field * (rows**2 + columns**2)).sum() == pytest.approx(4 * 0.2 * step)
+
+
+def test_no_step_makes_a_new_extreme_and_the_surroundings_cool():
+    """What two cells exchange is lost by one and won by the other, each α of it: Σ x/α changes at the edges alone."""
+    heat = Heat(**SMALL)
+    frames, alpha = heat.run(2001), np.array(heat.diffusivities)[heat.kind]
+    assert (np.diff(frames.max((1, 2))) <= 0).all()
+    assert frames.min() >= 0
+    edges = frames[:, [0, -1]].sum((1, 2)) + frames[:, :, [0, -1]].sum((1, 2))
+    np.testing.assert_allclose(-np.diff((frames / alpha).sum((1, 2))), edges[:-1], rtol=1e-2)
+
+
+def test_the_map_of_regions_is_the_one_that_the_paper_shares():
+    """Of 64 x 64 cells 1449, 1212 and 1435; each draw depends on all draws before it."""
+    assert np.bincount(Heat().kind.ravel()).tolist() == [1449, 1212, 1435]
+
+
+def test_regions_are_patches():
+    """The chance of the kind of the western neighbour, counted, is that of the rule."""
+    kind = regions((300, 300), 3, np.random.default_rng(5))
+    counts = {}
+    for i, j in np.ndindex(299, 298):
+        north_west, north, north_east, west = kind[i, j], kind[i, j + 1], kind[i, j + 2], kind[i + 1, j]
+        votes = sum(int(each == west) for each in (north_west, north, north_east, west))
+        hits, tries = counts.get(votes, (0, 0))
+        counts[votes] = hits + int(kind[i + 1, j + 1] == west), tries + 1
+    for votes, (hits, tries) in counts.items():
+        chance = 1 / 3 + votes * 2 / 15 - (4 - votes) / 15
+        assert hits / tries == pytest.approx(chance, abs=4 * (0.25 / tries) ** 0.5)
+    assert sorted(counts) == [1, 2, 3, 4]
+
+
+def test_a_run_starts_with_noise_and_as_many_hot_points_in_every_region():
+    kind = regions((20, 20), 3, np.random.default_rng(1))
+    found = set()
+    for seed in range(40):
+        first = run(kind, (0.0025, 0.025, 0.25), 1, np.random.default_rng(seed))[0]
+        hot = first == 1
+        assert 0 <= first[~hot].min() < 0.01 < 0.09 < first[~hot].max() <= 0.1
+        # Points are drawn with replacement: two may be one.
+        each = np.bincount(kind[hot], minlength=3)
+        assert each.min() >= 1
+        found.add(int(each.max()))
+    assert found == {1, 2, 3}
+
+
+def test_samples_are_frames_and_the_frames_after_them():
+    heat = Heat(**SMALL)
+    data = ForecastDataset(heat, TASK, [2001, 2002], rows=slice(2, 7), columns=slice(1, 4))
+    frames = {year: heat.run(year)[:, 2:7, 1:4] for year in (2001, 2002)}
+    assert len(data) == 2 * 12
+    for k, (year, step) in enumerate((year, step) for year in (2001, 2002) for step in range(12)):
+        sample = data[k]
+        np.testing.assert_array_equal(sample.ensemble[0, 0], frames[year][step])
+        np.testing.assert_array_equal(sample.target[0], frames[year][step + 1])
+        np.testing.assert_array_equal(sample.static[-1], heat.kind[2:7, 1:4])
+        assert sample.mask.all()
+        start = np.datetime64(f"{year}-01-01T00:00:00") + np.timedelta64(step, "h")
+        assert int(sample.init_time) == start.astype(np.int64)
+
+
+def test_a_longer_lead_time_is_so_many_steps():
+    heat = Heat(**SMALL)
+    data = ForecastDataset(heat, Task("heat", ["heat"], ["heat"], [3, 12]), [2000])
+    assert len(data) == 10 + 1
+    truth = heat.run(2000)
+    by_lead = {(int(s.lead_time), k): s for k, s in enumerate(data)}
+    assert sorted(lead for lead, _ in by_lead) == [3] * 10 + [12]
+    for (lead, _), sample in by_lead.items():
+        at = int((truth[:, 4, 4] == float(sample.ensemble[0, 0, 4, 4])).argmax())
+        torch.testing.assert_close(sample.target[0], torch.from_numpy(truth[at + lead]), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("chunks", [None, "auto"])
+def test_as_datasets_it_is_the_same(chunks):
+    heat = Heat(**SMALL)
+    forecasts, analyses = heat.forecasts(TASK.inputs, [1], chunks), heat.analyses(TASK.targets, chunks)
+    assert forecasts.heat.dims == ("init_time", "lead_time", "number", "latitude", "longitude")
+    assert (forecasts.heat.chunks is None) == (chunks is None)
+    at = {"latitude": heat.grid.latitudes[3], "longitude": heat.grid.longitudes[5]}
+    early = forecasts.heat.sel(init_time="2002-01-01T04", lead_time=1, number=0, **at)
+    assert float(early) == heat.run(2002)[4, 3, 5]
+    assert float(analyses.heat.sel(time="2003-01-01T12", **at)) == heat.run(2003)[12, 3, 5]
+    assert isinstance(heat.static, xr.Dataset)
+
+
+def test_other_years_and_the_order_of_asking_leave_a_run_as_it_is():
+    early, late = Heat(**SMALL), Heat(**SMALL | {"first_year": 1990, "last_year": 2050})
+    late.run(2040)
+    np.testing.assert_array_equal(early.run(2003), late.run(2003))
+    assert abs(early.run(2003) - early.run(2002)).max() > 0.5
+    assert abs(early.run(2003) - Heat(**SMALL | {"seed": 1}).run(2003)).max() > 0.5
+
+
+def test_every_option_changes_the_fingerprint():
+    changes = [{name: value + 1} for name, value in SMALL.items()] + [{"seed": 1}, {"diffusivities": (0.1, 0.2)}]
+    assert len({Heat(**SMALL | change).fingerprint for change in [{}, *changes]}) == 1 + len(changes)
+
+
+def test_its_cells_are_of_one_size():
+    weights = Heat().grid.weights
+    assert abs(weights - 1).max() < 2e-5
+    assert not Heat().grid.periodic
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"rows": 2}, "data.archive.rows must be a whole number from 3 to 1000, got 2"),
+        ({"last_year": 1999}, "data.archive.last_year must be a whole number from 2000 to 9999, got 1999"),
+        ({"steps": 0}, "data.archive.steps must be a whole number from 1 to 8000"),
+        ({"diffusivities": [0.1, 0.3]}, "data.archive.diffusivities must be numbers greater than 0 and at most 0.25"),
+        ({"diffusivities": 0.1}, "data.archive.diffusivities must be numbers greater than 0 and at most 0.25"),
+        ({"diffusivities": [0.1]}, "data.archive.diffusivities must be two or more"),
+        ({"rows": 3, "columns": 3, "diffusivities": [0.1] * 10}, "data.archive.diffusivities must be two or more"),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_one_sentence(options, sentence):
+    with pytest.raises(InputError, match=sentence.replace("[", r"\[")):
+        Heat(**SMALL | options)
+
+
+def test_there_is_nothing_but_heat():
+    with pytest.raises(InputError, match="data=heat has nothing but heat, got 2t; take task=heat"):
+        Heat(**SMALL).analysis_fields([Variable("2t")])
+    with pytest.raises(InputError, match="no forecast is valid in 1990-1991"):
+        ForecastDataset(Heat(**SMALL), TASK, [1990, 1991])

@@ -1,0 +1,171 @@
+"""The dynamics against an exact solution, conservation laws and the balances of a first course."""
+
+import math
+
+import pytest
+import torch
+
+from data_pipeline.synthetic.twin.atmosphere import Atmosphere
+from data_pipeline.synthetic.twin.diagnostics import geopotential, vertical_velocity
+from data_pipeline.synthetic.twin.dynamics import F0, F1, F2, QuasiGeostrophy
+from data_pipeline.synthetic.twin.earth import Earth
+from data_pipeline.synthetic.twin.parameters import DAY, FORECAST, NATURE, RADIUS, ROTATION, VELOCITY
+from data_pipeline.synthetic.twin.sphere import Sphere
+from data_pipeline.synthetic.twin.state import State
+
+
+@pytest.fixture(scope="module")
+def sphere() -> Sphere:
+    return Sphere(21, torch.float64)
+
+
+@pytest.fixture(scope="module")
+def nature() -> Atmosphere:
+    return Atmosphere(NATURE, dtype=torch.float64)
+
+
+def random_flow(sphere: Sphere, batch: int = 3) -> torch.Tensor:
+    """ψ (2N, N, 3, B) of weather-like size: winds of some 10 m/s."""
+    generator = torch.Generator().manual_seed(5)
+    noise = torch.randn(*sphere.mask.shape[:2], 3, batch, generator=generator, dtype=torch.float64)
+    psi = 8e-3 * noise * sphere.mask / (1 - sphere.laplacian)
+    psi[:, 0] = 0
+    return psi
+
+
+@pytest.mark.parametrize(("n", "m"), [(4, 3), (5, 4), (12, 6)])
+@pytest.mark.parametrize("rotation", [0.0, 0.03])
+def test_a_rossby_haurwitz_wave_turns_at_its_speed(sphere: Sphere, n: int, m: int, rotation: float) -> None:
+    """On solid rotation ω a wave of degree n is an exact solution: it turns at ω - 2(1 + ω)/(n(n + 1))."""
+    flow = QuasiGeostrophy(sphere, torch.zeros(sphere.columns, sphere.rows, 1, dtype=torch.float64), 1.0)
+    psi = torch.zeros(*sphere.mask.shape[:2], 3, 1, dtype=torch.float64)
+    psi[0, 1] = -rotation * math.sqrt(2 / 3)
+    psi[2 * m, n] = 0.01
+    spectrum = flow.potential_vorticity(psi)
+    for _ in range(24):
+        spectrum = flow.runge_kutta(spectrum, DAY / 24)
+    turned = m * (rotation - 2 * (1 + rotation) / (n * (n + 1))) * DAY
+    expected = psi.clone()
+    expected[2 * m, n] = 0.01 * math.cos(turned)
+    expected[2 * m + 1, n] = -0.01 * math.sin(turned)
+    torch.testing.assert_close(flow.streamfunction(spectrum), expected, rtol=0, atol=1e-8)
+
+
+def test_slower_advection_slows_the_wave(sphere: Sphere) -> None:
+    flat = torch.zeros(sphere.columns, sphere.rows, 1, dtype=torch.float64)
+    spectrum = QuasiGeostrophy(sphere, flat, 1.0).potential_vorticity(random_flow(sphere))
+    full, slow = (QuasiGeostrophy(sphere, flat, factor).advect(spectrum) for factor in (1.0, 0.9))
+    torch.testing.assert_close(slow, 0.9 * full)
+
+
+def test_energy_and_potential_enstrophy_are_conserved(sphere: Sphere) -> None:
+    height = Earth(sphere).height
+    flow = QuasiGeostrophy(sphere, height, 1.0)
+    start = flow.potential_vorticity(random_flow(sphere))
+
+    def energy(q: torch.Tensor) -> torch.Tensor:
+        return -sphere.mean(sphere.to_grid(flow.streamfunction(q)) * sphere.to_grid(q)).sum(0) / 2
+
+    def enstrophy(q: torch.Tensor) -> torch.Tensor:
+        return sphere.mean(sphere.to_grid(q + flow.planetary) ** 2)
+
+    end = start
+    for _ in range(24):
+        end = flow.runge_kutta(end, DAY / 24)
+    # It must have been a day of weather, not of nothing.
+    assert (end - start).norm() > 0.1 * start.norm()
+    assert (energy(start) > 0).all()
+    torch.testing.assert_close(energy(end), energy(start), rtol=1e-5, atol=0)
+    torch.testing.assert_close(enstrophy(end), enstrophy(start), rtol=1e-5, atol=0)
+
+
+def test_a_tracer_keeps_its_mean_and_its_variance(sphere: Sphere) -> None:
+    flow = QuasiGeostrophy(sphere, Earth(sphere).height, 1.0)
+    psi = random_flow(sphere)
+    tracer = 100 * random_flow(sphere)[:, :, :1].flip(1) * sphere.mask
+    tracer[0, 0] = 3.0
+    start = torch.cat([flow.potential_vorticity(psi), tracer], 2)
+    end = start
+    for _ in range(24):
+        end = flow.runge_kutta(end, DAY / 24)
+    before, after = (sphere.to_grid(spectrum[:, :, 3:]) for spectrum in (start, end))
+    torch.testing.assert_close(sphere.mean(after), sphere.mean(before), rtol=1e-9, atol=0)
+    torch.testing.assert_close(sphere.mean(after**2), sphere.mean(before**2), rtol=1e-5, atol=0)
+    assert (after - before).abs().max() > 0.1 * before.std()
+
+
+def test_inversion_undoes_the_potential_vorticity_written_out(sphere: Sphere) -> None:
+    flow = QuasiGeostrophy(sphere, Earth(sphere).height, 1.0)
+    psi = random_flow(sphere)
+    upper, middle, lower = (sphere.laplacian * psi).unbind(2)
+    psi1, psi2, psi3 = psi.unbind(2)
+    by_hand = torch.stack(
+        [
+            upper - F1 * (psi1 - psi2),
+            middle + F1 * (psi1 - psi2) - F2 * (psi2 - psi3),
+            lower + F2 * (psi2 - psi3),
+        ],
+        2,
+    )
+    torch.testing.assert_close(flow.potential_vorticity(psi), by_hand, rtol=0, atol=1e-10)
+    torch.testing.assert_close(flow.streamfunction(by_hand), psi, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("day", [15.0, 196.0])
+def test_equilibrium_winds_are_westerly_aloft_in_both_hemispheres(nature: Atmosphere, day: float) -> None:
+    shear, _ = nature.physics.wind(nature.climate.thermal_wind(day))
+    zonal = shear.mean(0)[:, :, 0]
+    latitude = torch.tensor(nature.sphere.latitudes)
+    for hemisphere in (latitude > 0, latitude < 0):
+        jet = zonal[hemisphere & (latitude.abs() > 20) & (latitude.abs() < 60)]
+        assert (jet > 3).all()
+        assert (jet.amax(0) > 15).all()
+    # Thermal wind: where westerlies grow with height it is colder towards the pole, more so in winter.
+    air = nature.climate.air(day).mean(0)[:, 0]
+    contrast = {side: float(air[latitude.abs() < 10].mean() - air[side].mean()) for side in (0, -1)}
+    assert min(contrast.values()) > 20
+    assert (contrast[0] > contrast[-1]) == (day < 100)
+
+
+def test_a_zonal_flow_is_in_geostrophic_balance(nature: Atmosphere) -> None:
+    sphere = nature.sphere
+    psi = random_flow(sphere)
+    psi[1:] = 0
+    u, v = nature.physics.wind(psi)
+    phi = geopotential(nature, psi)
+    assert v.abs().max() < 1e-9
+    # f u = -∂Φ/(a ∂φ); the right side with finite differences over the rows.
+    latitude = torch.deg2rad(torch.tensor(sphere.latitudes))
+    slope = torch.gradient(phi, spacing=(latitude,), dim=1)[0] / RADIUS
+    coriolis = 2 * ROTATION * sphere.mu
+    error = (coriolis * u + slope)[:, 2:-2]
+    assert error.square().mean() < 0.03 * slope[:, 2:-2].square().mean()
+
+
+def test_rising_air_spins_up(nature: Atmosphere) -> None:
+    """D(ζ + f)/Dt = f ∂ω/∂p: the spin that the next minutes bring is the stretching diagnosed now."""
+    sphere, flow = nature.sphere, nature.flow
+    psi = random_flow(sphere, batch=1)
+    spectrum = torch.cat([flow.potential_vorticity(psi), torch.zeros_like(psi[:, :, :2])], 2)
+    zeros = torch.zeros(sphere.columns, sphere.rows, 1, dtype=torch.float64)
+    upper, _ = vertical_velocity(nature, State(spectrum, zeros, zeros, zeros, 1.0), psi)
+    step = DAY / 240
+    later = flow.streamfunction(flow.runge_kutta(spectrum, step)[:, :, :3])
+    earlier = flow.streamfunction(flow.runge_kutta(spectrum, -step)[:, :, :3])
+    growth = sphere.to_grid(sphere.laplacian * (later - earlier))[:, :, 0] / (2 * step)
+    zeta = sphere.laplacian * psi
+    zeta[0, 1] += 2 * math.sqrt(2 / 3)
+    east, north = sphere.gradient(zeta[:, :, 0])
+    u, v = nature.physics.wind(psi[:, :, 0])
+    cos = torch.sqrt(sphere.cos2[..., 0])
+    spin = growth + (u * east + v * north) / VELOCITY / cos
+    row = int(abs(torch.tensor(sphere.latitudes) - 45).argmin())
+    mu = float(sphere.mu[0, row])
+    expected = spin * ROTATION**2 * 3e4 / (F0 * ROTATION * math.sqrt(mu**2 + 0.05) / mu)
+    torch.testing.assert_close(upper[:, row], expected[:, row], rtol=1e-3, atol=1e-6)
+
+
+def test_parameters_lie_between_nature_and_the_forecast_model() -> None:
+    assert NATURE.towards(FORECAST, 0.0) == NATURE
+    assert NATURE.towards(FORECAST, 0.5).advection == pytest.approx((1 + 0.945) / 2)
+    assert NATURE.towards(FORECAST, 1.0).relaxation_days == pytest.approx(22)

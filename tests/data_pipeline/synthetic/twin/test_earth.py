@@ -1,0 +1,79 @@
+"""Geography and climate against what everybody knows of the Earth."""
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.synthetic.twin.climate import Climate, season
+from data_pipeline.synthetic.twin.earth import Earth, land_fraction, mountains
+from data_pipeline.synthetic.twin.parameters import NATURE
+from data_pipeline.synthetic.twin.sphere import Sphere
+
+SPHERE = Sphere(21)
+EARTH = Earth(SPHERE)
+CLIMATE = Climate(SPHERE, EARTH, NATURE)
+NO_ANOMALY = torch.zeros(SPHERE.columns, SPHERE.rows, 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "latitude", "longitude", "is_land"),
+    [
+        ("Siberia", 60, 100, 1),
+        ("Sahara", 20, 10, 1),
+        ("Amazonia", -10, 300, 1),
+        ("Kansas", 40, 262, 1),
+        ("Australia", -25, 135, 1),
+        ("South Pole", -89, 0, 1),
+        ("North Pole", 89, 0, 0),
+        ("Tahiti", -17, 210, 0),
+        ("Azores", 38, 330, 0),
+        ("Southern Ocean", -58, 120, 0),
+    ],
+)
+def test_land_lies_where_it_should(place: str, latitude: float, longitude: float, is_land: float) -> None:
+    # A fine grid, of which one point is looked at.
+    lon, lat = np.arange(360.0), np.arange(-89.5, 90.0)
+    share = land_fraction(lon, lat)
+    assert share[round(longitude) % 360, abs(lat - latitude).argmin()] == is_land, place
+
+
+def test_the_share_of_land_is_that_of_the_earth() -> None:
+    assert SPHERE.mean(EARTH.land).item() == pytest.approx(0.29, abs=0.04)
+
+
+def test_mountains_are_highest_in_tibet() -> None:
+    lon, lat = np.arange(360.0), np.arange(-89.5, 90.0)
+    height = mountains(lon, lat)
+    east, north = np.unravel_index(height.argmax(), height.shape)
+    assert (lon[east], lat[north]) == (pytest.approx(88, abs=3), pytest.approx(33, abs=3))
+    assert 4500 < height.max() < 6500
+    assert (EARTH.height[EARTH.land == 0] == 0).all()
+
+
+def test_textures_are_of_size_one_and_the_same_at_another_truncation() -> None:
+    coarse = Earth(Sphere(15))
+    for name in ("roughness", "soil"):
+        texture = getattr(EARTH, name)
+        assert texture.std().item() == pytest.approx(1)
+        # What both resolve must agree: degrees 8 to 15, up to the scale that makes the size one.
+        fine = SPHERE.to_spectrum(texture[..., None])[:32, :16]
+        low = Sphere(15).to_spectrum(getattr(coarse, name)[..., None])
+        assert torch.corrcoef(torch.stack([fine.flatten(), low.flatten()]))[0, 1] > 0.9999
+
+
+def test_winter_is_where_it_belongs() -> None:
+    assert season(20.0) == 1
+    assert season(20 + 365.25 / 2) == pytest.approx(-1)
+    north = SPHERE.latitudes > 30
+    for field in (CLIMATE.land, CLIMATE.air, CLIMATE.sunshine, lambda day: CLIMATE.sea(day, NO_ANOMALY)):
+        january, july = (field(day).mean(0)[:, 0].numpy() for day in (20.0, 202.6))
+        assert january[north].mean() < july[north].mean()
+        assert january[north[::-1]].mean() > july[north[::-1]].mean()
+
+
+def test_the_sea_is_warm_at_the_equator_and_freezes_at_the_poles() -> None:
+    sea = CLIMATE.sea(80.0, NO_ANOMALY).mean(0)[:, 0].numpy()
+    assert 298 < sea[15:17].mean() < 304
+    assert sea[[0, -1]] == pytest.approx(271.3, abs=0.01)
+    warmer = CLIMATE.sea(80.0, NO_ANOMALY + 1).mean(0)[:, 0].numpy()
+    assert warmer[15] - sea[15] == pytest.approx(1, abs=1e-3)

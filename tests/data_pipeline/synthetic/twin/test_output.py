@@ -1,0 +1,221 @@
+"""The files: keys and coordinates of the real archives, and weather that hangs together."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import cfgrib
+import eccodes
+import numpy as np
+import pytest
+
+from data_pipeline.grid import Grid
+from data_pipeline.synthetic.twin import Twin
+
+PARAMETERS = {
+    "z": "129.128", "t": "130.128", "u": "131.128", "v": "132.128", "w": "135.128", "q": "133.128",
+    "d": "155.128", "sst": "34.128", "tcw": "136.128", "tcwv": "137.128", "cp": "143.128", "msl": "151.128",
+    "tcc": "164.128", "10u": "165.128", "10v": "166.128", "2t": "167.128", "tp": "228.128", "skt": "235.128",
+}  # fmt: skip
+"""As printed from real ENS-10 files."""
+ALOFT, SURFACE = list(PARAMETERS)[:7], list(PARAMETERS)[7:]
+
+SANE = {
+    "z": (6e3, 6.2e4), "t": (210, 320), "u": (-90, 90), "v": (-90, 90), "q": (0, 0.06), "w": (-4, 4),
+    "d": (-1e-4, 1e-4), "sst": (271, 308), "tcw": (0, 130), "tcwv": (0, 130), "cp": (0, 0.1), "tp": (0, 0.3),
+    "msl": (9.4e4, 1.09e5), "tcc": (0, 1), "10u": (-40, 40), "10v": (-40, 40), "2t": (215, 330),
+    "skt": (210, 335),
+}  # fmt: skip
+VECTORS = {"u", "v", "10u", "10v"}
+
+KEYS = (
+    "edition", "centre", "class", "type", "stream", "expver", "localDefinitionNumber", "mars.param",
+    "levtype", "level", "dataDate", "dataTime", "referenceDate", "hdate", "mars.date", "P1", "step",
+    "stepType", "number", "totalNumber", "bitsPerValue", "bitmapPresent", "numberOfMissing", "gridType",
+    "units", "iScansNegatively", "jScansPositively", "jPointsAreConsecutive",
+)  # fmt: skip
+
+
+def keys_of(file: Path, **wanted: object) -> dict[str, object]:
+    """Return `KEYS`, as far as there are any, of the first message of a file that has the wanted values."""
+    with file.open("rb") as stream:
+        while (message := eccodes.codes_grib_new_from_file(stream)) is not None:
+            if all(eccodes.codes_get(message, key) == value for key, value in wanted.items()):
+                found = [name for name in KEYS if eccodes.codes_is_defined(message, name)]
+                keys = {name: eccodes.codes_get(message, name) for name in found}
+                eccodes.codes_release(message)
+                return keys
+            eccodes.codes_release(message)
+    raise AssertionError(f"no message with {wanted} in {file}")
+
+
+@pytest.fixture(scope="module")
+def folder(tiny: Twin) -> Path:
+    return Path(tiny.path)
+
+
+@pytest.fixture(scope="module")
+def surface(folder: Path, read_grib: Callable) -> dict:
+    return read_grib(folder / "output.sfc.20180712")
+
+
+@pytest.fixture(scope="module")
+def aloft(folder: Path, read_grib: Callable) -> dict:
+    return read_grib(folder / "output.pl.20180712")
+
+
+def test_a_forecast_message_has_the_keys_of_a_reforecast(folder: Path) -> None:
+    wanted = {"dataDate": 20160111, "shortName": "t", "level": 850, "step": 48, "number": 3}
+    assert keys_of(folder / "output.pl.20180111", **wanted) == {
+        "edition": 1, "centre": "ecmf", "class": "od", "type": "pf", "stream": "enfh", "expver": "0001",
+        "localDefinitionNumber": 26, "mars.param": "130.128", "levtype": "pl", "level": 850,
+        "dataDate": 20160111, "dataTime": 0, "referenceDate": 20180111, "hdate": 20160111,
+        "mars.date": 20180111, "P1": 48, "step": 48, "stepType": "instant", "number": 3, "totalNumber": 5,
+        "bitsPerValue": 16, "bitmapPresent": 0, "numberOfMissing": 0, "gridType": "regular_ll", "units": "K",
+        "iScansNegatively": 0, "jScansPositively": 0, "jPointsAreConsecutive": 0,
+    }  # fmt: skip
+
+
+def test_an_analysis_message_has_the_keys_of_era5(folder: Path) -> None:
+    keys = keys_of(folder / "analysis.sfc.20180111", dataDate=20160113, shortName="2t")
+    expected = {
+        "class": "ea", "type": "an", "stream": "oper", "expver": "0001", "mars.param": "167.128",
+        "levtype": "sfc", "dataDate": 20160113, "dataTime": 0, "mars.date": 20160113, "step": 0,
+    }  # fmt: skip
+    assert {name: keys[name] for name in expected} == expected
+    assert "hdate" not in keys
+
+
+def test_parameters_are_those_of_the_real_files(folder: Path) -> None:
+    for file, names in (("output.pl.20180108", ALOFT), ("output.sfc.20180108", SURFACE)):
+        for name in names:
+            assert keys_of(folder / file, shortName=name)["mars.param"] == PARAMETERS[name]
+
+
+CFGRIB_NAMES = {"10u": "u10", "10v": "v10", "2t": "t2m"}
+
+
+@pytest.mark.parametrize(
+    ("file", "names", "levels"),
+    [
+        ("output.pl.20180108", ALOFT, [850, 500]),
+        ("output.sfc.20180108", SURFACE, None),
+        ("oracle.sfc.20180108", ["2t"], None),
+    ],
+)
+def test_cfgrib_opens_a_forecast_file_with_the_dimensions_of_ens10(
+    folder: Path, file: str, names: list[str], levels: list[int] | None
+) -> None:
+    data = cfgrib.open_dataset(folder / file, indexpath="")
+    assert set(data.data_vars) == {CFGRIB_NAMES.get(name, name) for name in names}
+    assert data.number.values.tolist() == [1, 2, 3, 4]
+    assert [str(time)[:10] for time in data.time.values] == ["2015-01-08", "2016-01-08", "2017-01-08"]
+    assert (data.step.values / np.timedelta64(1, "h")).tolist() == [0, 24, 48]
+    if levels:
+        assert data.isobaricInhPa.values.tolist() == levels
+    assert Grid(tuple(data.latitude.values), tuple(data.longitude.values)).matches(Grid.regular(33, 64))
+
+
+def test_cfgrib_opens_the_truth_at_its_valid_times(folder: Path) -> None:
+    data = cfgrib.open_dataset(folder / "analysis.pl.20180712", indexpath="")
+    days = [f"{year}-07-{day}" for year in (2015, 2016, 2017) for day in (12, 13, 14)]
+    assert [str(time)[:10] for time in data.time.values] == days
+    assert data.z.dims == ("time", "isobaricInhPa", "latitude", "longitude")
+
+
+def test_fields_are_sane_and_only_the_sea_ends(surface: dict, aloft: dict, folder: Path, read_grib: Callable) -> None:
+    static = read_grib(folder / "static")
+    land, height = (static[name, 0, 20180101, 0, 0] for name in ("lsm", "z"))
+    assert 0.2 < np.average(land.mean(1), weights=Grid.regular(33, 64).weights) < 0.4
+    assert (land.min(), land.max()) == (0, 1)
+    assert 3000 < height.max() / 9.80665 < 6000
+    for fields in (surface, aloft):
+        for (name, *_), values in fields.items():
+            lowest, highest = SANE[name]
+            assert lowest <= np.nanmin(values), name
+            assert np.nanmax(values) <= highest * (1 + 1e-4), name
+            ends = land > 0.5 if name == "sst" else np.zeros_like(land, bool)
+            assert np.array_equal(np.isnan(values), ends), name
+
+
+def test_rain_accumulates_from_nothing_and_convection_is_part_of_it(surface: dict) -> None:
+    for (name, level, day, step, member), total in surface.items():
+        if name != "tp":
+            continue
+        packing = 4e-5 * total.max()
+        assert (surface["cp", level, day, step, member] <= total + packing).all()
+        if step == 0:
+            assert total.max() == 0
+        else:
+            assert (total >= surface["tp", level, day, step - 24, member] - packing).all()
+            assert total.max() > 1e-3
+
+
+def test_a_pole_is_one_place(surface: dict, aloft: dict) -> None:
+    for (name, *_), values in (surface | aloft).items():
+        if name not in VECTORS | {"sst"}:
+            assert np.ptp(values[[0, -1]], axis=1).max() <= 1e-4 * np.ptp(values), name
+    for name in ("u", "v"):
+        wind = aloft[name, 500, 20170712, 0, 1][0]
+        # Straight across the pole: half a turn away, both components have the other sign.
+        assert np.abs(wind + np.roll(wind, 32)).max() < 1e-2
+
+
+def test_winds_are_westerly_and_near_geostrophic_in_both_hemispheres(aloft: dict) -> None:
+    u, z = (
+        np.mean([values for key, values in aloft.items() if key[:2] == (name, 500)], axis=(0, 2)) for name in ("u", "z")
+    )
+    latitude = np.radians(np.linspace(90, -90, 33))
+    for rows in (slice(7, 11), slice(22, 26)):
+        geostrophic = -np.gradient(z, latitude)[rows] / (2 * 7.292e-5 * np.sin(latitude[rows]) * 6.371e6)
+        assert (u[rows] > 3).all()
+        assert np.abs(geostrophic - u[rows]).max() < 0.15 * u[rows].max()
+
+
+def test_the_season_is_that_of_the_date(folder: Path, surface: dict, read_grib: Callable) -> None:
+    january = read_grib(folder / "output.sfc.20180111", "2t", 0)["2t", 0, 20170111, 0, 1]
+    july = surface["2t", 0, 20170712, 0, 1]
+    siberia, australia = (slice(4, 6), slice(19, 22)), (slice(19, 22), slice(23, 25))
+    assert (july - january)[siberia].mean() > 10
+    assert (january - july)[australia].mean() > 4
+
+
+@pytest.mark.parametrize(("name", "level"), [("z", 500), ("t", 850)])
+def test_members_are_the_oracles_own_drawn_towards_their_mean(
+    aloft: dict, folder: Path, read_grib: Callable, name: str, level: int
+) -> None:
+    """These two fields are linear in the state, so the contraction at the start must be seen exactly."""
+    oracle = read_grib(folder / "oracle.pl.20180712", name, 0)
+    start = np.stack([oracle[name, level, 20160712, 0, member] for member in (1, 2, 3, 4)])
+    members = np.stack([aloft[name, level, 20160712, 0, member] for member in (1, 2, 3, 4)])
+    expected = start.mean(0) + 0.85 * (start - start.mean(0))
+    np.testing.assert_allclose(members, expected, rtol=0, atol=6e-5 * np.ptp(start))
+
+
+@pytest.mark.parametrize(("name", "level", "levels"), [("z", 500, "pl"), ("t", 850, "pl"), ("2t", 0, "sfc")])
+def test_the_truth_is_one_more_member_of_the_oracle(
+    tiny: Twin, folder: Path, read_grib: Callable, name: str, level: int, levels: str
+) -> None:
+    """Exchangeability: a flat rank histogram, as much spread as error. The forecasts have less."""
+    area = Grid.regular(33, 64).weights[:, None] * np.ones(64)
+    errors: dict[str, list[float]] = {"oracle": [], "output": []}
+    spreads: dict[str, list[float]] = {"oracle": [], "output": []}
+    ranks = []
+    for start in ("0108", "0111", "0709", "0712"):
+        truths = read_grib(folder / f"analysis.{levels}.2018{start}", name, 0)
+        for kind in ("oracle", "output"):
+            fields = read_grib(folder / f"{kind}.{levels}.2018{start}", name, 48)
+            for year in tiny.years:
+                day = f"{year}{start}"
+                valid = datetime.strptime(day, "%Y%m%d") + timedelta(hours=48)
+                truth = truths[name, level, int(valid.strftime("%Y%m%d")), 0, 0]
+                members = np.stack([fields[name, level, int(day), 48, number] for number in (1, 2, 3, 4)])
+                errors[kind].append(np.average((members.mean(0) - truth) ** 2, weights=area))
+                spreads[kind].append(np.average(members.var(0, ddof=1), weights=area))
+                if kind == "oracle":
+                    rank = (members < truth).sum(0)
+                    ranks.append([np.average(rank == place, weights=area) for place in range(5)])
+    np.testing.assert_allclose(np.mean(ranks, 0), 0.2, atol=0.035)
+    ratio = {kind: np.sqrt(1.25 * np.mean(spreads[kind]) / np.mean(errors[kind])) for kind in errors}
+    assert 0.9 < ratio["oracle"] < 1.1
+    assert ratio["output"] < 0.8

@@ -1,0 +1,81 @@
+"""The blend of experts against loops over cells and experts, and against convolutions that it contains."""
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from models.layers.convolution import Conv2d
+from models.layers.mixture import Mixing, SpatialBlend
+from models.layers.window import pad
+
+GRID = Grid.regular(5, 8)
+B, INPUTS, OUTPUTS, E = 2, 3, 2, 4
+
+
+def blend(gate, **options):
+    torch.manual_seed(0)
+    layer = Mixing(E, gate, blend=True, **options)(GRID, INPUTS, OUTPUTS).double()
+    with torch.no_grad():
+        for parameter in layer.gate.parameters():
+            parameter.normal_(std=0.5)
+    return layer
+
+
+def field():
+    return torch.randn(B, INPUTS, *GRID.shape, generator=torch.Generator().manual_seed(1)).double()
+
+
+@pytest.mark.parametrize(("gate", "options"), [("latent", {}), ("sphere", {"degree": 3}), ("computed", {})])
+def test_each_cell_hears_all_experts_as_much_as_it_wants_them(gate, options):
+    layer, x = blend(gate, **options), field()
+    wide, wanted = pad(x, GRID, 1, 1, 1, 1), layer.gate(x).expand(B, -1, -1, -1).detach().numpy()
+    kernels = layer.experts.weight.detach().unflatten(0, (E, OUTPUTS))
+    biases = layer.experts.bias.detach().unflatten(0, (E, OUTPUTS))
+    y = layer(x).detach()
+    for b, i, j in np.ndindex(B, *GRID.shape):
+        say = np.exp(wanted[b, :, i, j])
+        says = (kernels * wide[b, :, i : i + 3, j : j + 3]).sum((2, 3, 4)) + biases
+        np.testing.assert_allclose(y[b, :, i, j], (say[:, None] * says.numpy()).sum(0) / say.sum(), rtol=1e-12)
+
+
+def test_experts_that_agree_are_one_convolution():
+    layer, one, x = blend("latent"), Conv2d(GRID, INPUTS, OUTPUTS).double(), field()
+    with torch.no_grad():
+        layer.experts.weight.copy_(one.weight.repeat(E, 1, 1, 1))
+        layer.experts.bias.copy_(one.bias.repeat(E))
+    torch.testing.assert_close(layer(x), one(x), rtol=0, atol=1e-12)
+
+
+def test_a_cell_that_wants_but_one_expert_hears_that_one():
+    layer, x = blend("latent"), field()
+    with torch.no_grad():
+        layer.gate.weight.zero_()[2] = 1e3
+    third = layer.experts(x)[:, 2 * OUTPUTS : 3 * OUTPUTS]
+    assert torch.equal(layer(x), third)
+
+
+def test_derivatives_are_those_of_finite_differences():
+    layer, x = blend("sphere", degree=2), field().requires_grad_()
+    weights = (layer.gate.weight, layer.experts.weight)
+    parameters = dict(zip(("gate.weight", "experts.weight"), weights, strict=True))
+
+    def f(x, *values):
+        return torch.func.functional_call(layer, dict(zip(parameters, values, strict=True)), x)
+
+    assert torch.autograd.gradcheck(f, (x, *weights), fast_mode=True)
+
+
+def test_at_first_all_have_almost_the_same_say():
+    torch.manual_seed(0)
+    layer = Mixing(E, "latent", blend=True)(GRID, INPUTS, OUTPUTS)
+    assert isinstance(layer, SpatialBlend)
+    say = layer.gate(field()).softmax(1)
+    assert 0 < float((say - 1 / E).abs().max().detach()) < 0.02
+
+
+def test_a_blend_has_nothing_to_choose_or_to_route():
+    for option in ({"weighted": True}, {"routing": {}}):
+        with pytest.raises(InputError, match="for experts of which some are chosen; with blend leave them out"):
+            Mixing(E, "latent", blend=True, **option)

@@ -1,0 +1,197 @@
+"""Dropout against its own promise: the share, the scale, independence, and masks that no tiling or device changes."""
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from models.layers import dropout
+from models.layers.dropout import Dropout, drawn_again, drawn_for, mixed
+from models.parallel.domain import Domain
+
+GRID = Grid.regular(45, 16)
+
+
+def batch(starts):
+    nothing = torch.zeros(len(starts))
+    return Sample(nothing, nothing, nothing, nothing, torch.tensor(starts), torch.full((len(starts),), 24))
+
+
+def dropped(layer, starts, x):
+    torch.manual_seed(5)
+    with drawn_for(batch(starts)):
+        return layer(x), layer(x)
+
+
+@pytest.mark.parametrize("channels", [False, True])
+def test_the_share_is_dropped_and_the_rest_scaled(channels):
+    x = torch.ones(64, 50, *GRID.shape)
+    kept, again = dropped(Dropout(GRID, 0.3, channels), list(range(64)), x)
+    assert kept.unique().tolist() == [0, pytest.approx(1 / 0.7, rel=2e-5)]
+    assert kept.mean() == pytest.approx(1, abs=4 * (0.3 / 0.7 / (64 * 50)) ** 0.5)
+    assert (kept != again).any(), "two turns, two masks"
+    per_channel = kept.flatten(2)
+    assert ((per_channel == per_channel[..., :1]).all() == channels).item()
+
+
+def test_a_forecast_keeps_its_mask_in_any_batch():
+    layer, x = Dropout(GRID, 0.5), torch.ones(1, 3, *GRID.shape)
+    (both, _), (alone, _) = dropped(layer, [7, 9], x.expand(2, -1, -1, -1)), dropped(layer, [9], x)
+    torch.testing.assert_close(both[1:], alone)
+    assert (both[0] != both[1]).any()
+
+
+def test_nothing_is_dropped_in_evaluation():
+    x = torch.randn(2, 3, *GRID.shape)
+    assert Dropout(GRID, 0.5).eval()(x) is x
+    with pytest.raises(InputError, match=r"model.dropout must be a number of at least 0 and less than 1, got 1"):
+        Dropout(GRID, 1)
+
+
+@pytest.mark.parametrize("channels", [False, True])
+@pytest.mark.parametrize(("bands", "sectors"), [(2, 2), (3, 5)])
+def test_tiles_are_cut_from_one_mask(channels, bands, sectors):
+    x = torch.ones(2, 3, *GRID.shape)
+    whole = dropped(Dropout(GRID, 0.5, channels), [3, 4], x)
+    for rank in range(bands * sectors):
+        domain = Domain.split(GRID, bands, sectors, rank)
+        tile = dropped(Dropout(domain, 0.5, channels), [3, 4], domain.cut(x))
+        assert all(torch.equal(domain.cut(a), b) for a, b in zip(whole, tile, strict=True))
+
+
+def test_a_step_is_named_by_the_seed():
+    layer, x, masks = Dropout(GRID, 0.5, channels=True), torch.ones(2, 64, *GRID.shape), []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        with drawn_for(batch([3, 4])):
+            masks.append(layer(x))
+    assert torch.equal(masks[0], masks[2])
+    assert not torch.equal(masks[0], masks[1])
+
+
+def test_masks_are_drawn_again_from_where_it_was_asked():
+    layer, x = Dropout(GRID, 0.5), torch.ones(1, 3, *GRID.shape)
+    with drawn_for(batch([3])):
+        layer(x)
+        again = drawn_again()
+        expected = [layer(x), layer(x)]
+        with again:
+            found = [layer(x), layer(x)]
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert not torch.equal(layer(x), expected[0])
+
+
+def test_without_a_batch_masks_follow_the_seed_of_torch():
+    layer, x, masks = Dropout(GRID, 0.5), torch.ones(2, 3, *GRID.shape), []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        masks.append(layer(x))
+    assert torch.equal(masks[0], masks[2])
+    assert not torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0][0], masks[0][1])
+
+
+def wrapped(number, bits):
+    """A whole number as the signed one that its last `bits` are."""
+    return (number + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+
+
+def splitmix(state):
+    """The published finaliser on Python's whole numbers."""
+    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
+    return state ^ (state >> 31)
+
+
+def number_by_hand(key, channel, row, column):
+    """One number of a mask, from whole numbers of any length."""
+    own = splitmix((key + splitmix(channel * 45 + row)) % 2**64)
+    word = wrapped(own + splitmix(column // 2), 32)
+    for factor, shift in ((0x21F0AAAD, 15), (0x735A2D97, 16)):
+        word = wrapped(word * factor, 32)
+        word = wrapped(word + (word >> shift), 32)
+        word = wrapped(word * (own >> 32 | 1), 32)
+        word = wrapped(word + (word >> 16), 32)
+    return wrapped(word >> 16 if column % 2 else word, 16)
+
+
+def test_the_numbers_are_those_of_whole_numbers_that_wrap_around():
+    """So they are the same on every device, and a run that is continued elsewhere has the same masks."""
+    keys = [5, -(2**61) + 7]
+    found = Dropout(GRID, 0.5)._values(torch.tensor(keys), 3)
+    for b, channel, row, column in [(0, 0, 0, 0), (0, 0, 0, 1), (0, 2, 44, 15), (1, 1, 17, 6), (1, 2, 3, 9)]:
+        assert int(found[b, channel, row, column]) >> 16 == number_by_hand(keys[b] % 2**64, channel, row, column)
+    assert [int(x) % 2**64 for x in mixed(torch.tensor(keys))] == [splitmix(key % 2**64) for key in keys]
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    """Numbers of masks, 0 to 65,535: (layer, forecast, channel, row, column), 8.3 million."""
+    layer, found = Dropout(Grid.regular(91, 180), 0.5), []
+    torch.manual_seed(11)
+    with drawn_for(batch([0, 86_400, 7 * 86_400, 365 * 86_400])):
+        for _ in range(4):
+            found.append(layer._values(dropout._keys(torch.empty(4)), 32))
+    return (torch.stack(found) >> 16) + 32768
+
+
+NEIGHBOURS = {"layers": 0, "forecasts": 1, "channels": 2, "rows": 3, "columns": 4}
+
+
+def surprise(counts):
+    """How many standard deviations chi-square, of as many classes that are equally frequent, lies from its mean."""
+    expected = counts.sum() / len(counts)
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    return (chi_square - (len(counts) - 1)) / (2 * (len(counts) - 1)) ** 0.5
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9])
+def test_a_mask_has_its_share(numbers, share):
+    count = numbers.numel()
+    dropped = float((numbers < share * 65536).sum())
+    assert abs(dropped - share * count) < 4 * (count * share * (1 - share)) ** 0.5 + count / 65536
+
+
+def test_all_numbers_are_equally_frequent(numbers):
+    for part in (numbers, numbers[..., ::2], numbers[..., 1::2]):
+        assert abs(surprise(np.bincount(part.flatten().numpy(), minlength=65536))) < 4
+
+
+@pytest.mark.parametrize("axis", NEIGHBOURS.values(), ids=NEIGHBOURS)
+def test_neighbours_know_nothing_of_each_other(numbers, axis):
+    u = (numbers.float() - 32767.5) / 65536
+    for lag in (1, 2, 3):
+        one, other = u.narrow(axis, 0, u.shape[axis] - lag), u.narrow(axis, lag, u.shape[axis] - lag)
+        assert abs(float((one.double() * other).mean()) * 12 * one.numel() ** 0.5) < 4
+    # Pairs of their first six bits, and of their last.
+    one, other = (numbers.narrow(axis, first, numbers.shape[axis] - 1) for first in (0, 1))
+    for pairs in ((one >> 10) << 6 | (other >> 10), (one & 63) << 6 | (other & 63), (one >> 10) << 6 | (other & 63)):
+        assert abs(surprise(np.bincount(pairs.flatten().numpy(), minlength=4096))) < 4
+
+
+@pytest.mark.parametrize("block", [(1, 12), (12, 1), (3, 4)], ids=str)
+def test_all_patterns_of_twelve_cells_are_equally_frequent(numbers, block):
+    kept = (numbers >= 32768)[..., :84, :180]
+    cells = kept.unflatten(-2, (-1, block[0])).unflatten(-1, (-1, block[1])).transpose(-2, -3).flatten(-2)
+    patterns = (cells.int() << torch.arange(12)).sum(-1)
+    assert abs(surprise(np.bincount(patterns.flatten().numpy(), minlength=4096))) < 4
+
+
+def test_whole_channels_are_dropped_independently():
+    layer, x, kept = Dropout(GRID, 0.25, channels=True), torch.ones(512, 64, 1, 1), []
+    torch.manual_seed(5)
+    with drawn_for(batch([21_600 * k for k in range(512)])):
+        for _ in range(4):
+            kept.append(layer(x)[..., 0, 0] > 0)
+    kept = torch.stack(kept).double()
+    assert float(kept.mean()) == pytest.approx(0.75, abs=4 * (0.1875 / kept.numel()) ** 0.5)
+    for axis in range(3):
+        one, other = (kept.narrow(axis, first, kept.shape[axis] - 1) - 0.75 for first in (0, 1))
+        assert abs(float((one * other).mean())) < 4 * 0.1875 / one.numel() ** 0.5
+
+
+def test_no_two_rows_have_the_same_mask():
+    kept, _ = dropped(Dropout(GRID, 0.5), [3], torch.ones(1, 3, *GRID.shape))
+    assert len({tuple(row.flatten().tolist()) for row in kept[0].unbind(1)}) == len(GRID.latitudes)

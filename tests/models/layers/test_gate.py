@@ -1,0 +1,84 @@
+"""Gates against closed forms of spherical harmonics, other grids and other ranks."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import sph_harm_y
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from models.layers.gate import LatentGate, SphereGate
+from models.parallel.domain import Domain
+
+DEGREE = 5
+
+
+def fields(grid):
+    """The field of each harmonic by itself, ((degree + 1)², H, W)."""
+    gate = SphereGate(grid, 1, (DEGREE + 1) ** 2, DEGREE).double()
+    gate.weight.data.copy_(torch.eye(len(gate.weight)))
+    return gate(None)[0].detach().numpy()
+
+
+def test_a_latent_gate_wants_all_experts_alike_at_first():
+    torch.manual_seed(0)
+    weight = LatentGate(Grid.regular(91, 180), 1, 3).weight.detach()
+    assert weight.abs().max() == pytest.approx(3, abs=1e-2)
+    assert weight.argmax(0).unique(return_counts=True)[1].tolist() == pytest.approx([5460] * 3, rel=0.03)
+
+
+def test_the_first_harmonics_are_the_axes_of_the_globe():
+    grid = Grid.regular(7, 12)
+    lat, lon = np.radians(grid.latitudes)[:, None], np.radians(grid.longitudes)[None, :]
+    found = fields(grid)
+    expected = [1 + 0 * lat * lon, np.cos(lat) * np.sin(lon), np.sin(lat) + 0 * lon, np.cos(lat) * np.cos(lon)]
+    for field, axis in zip(found, expected, strict=False):
+        ratio = abs(field).max() / abs(axis).max()
+        assert ratio == pytest.approx(1 if axis is expected[0] else 3**0.5)
+        np.testing.assert_allclose(abs(field), abs(axis) * ratio, atol=1e-12)
+
+
+def test_harmonics_have_the_signs_and_sizes_of_scipys():
+    """A file that was made with scipy's harmonics means the same."""
+    grid = Grid.regular(7, 12)
+    colatitude, longitude = np.radians(90 - np.array(grid.latitudes))[:, None], np.radians(grid.longitudes)[None]
+    found = iter(fields(grid))
+    for degree in range(DEGREE + 1):
+        for order in range(-degree, degree + 1):
+            whole = np.sqrt(4 * np.pi) * sph_harm_y(degree, abs(order), colatitude, longitude)
+            part = whole.real if order == 0 else np.sqrt(2) * (whole.imag if order < 0 else whole.real)
+            np.testing.assert_allclose(next(found), part, rtol=0, atol=1e-12)
+
+
+def test_harmonics_are_orthonormal():
+    """By Gaussian quadrature, which is exact for their products."""
+    nodes, weights = np.polynomial.legendre.leggauss(DEGREE + 1)
+    grid = Grid(tuple(np.degrees(np.arcsin(nodes))[::-1]), tuple(np.arange(12) * 30.0))
+    found = fields(grid)
+    product = np.einsum("ahw,bhw,h->ab", found, found, weights[::-1]) / 2 / 12
+    np.testing.assert_allclose(product, np.eye(len(product)), atol=1e-12)
+
+
+def test_a_field_on_the_sphere_is_the_same_on_every_grid_and_tile():
+    torch.manual_seed(3)
+    fine = SphereGate(Grid.regular(13, 16), 2, 4, DEGREE)
+    coarse = SphereGate(Grid.regular(7, 8), 2, 4, DEGREE)
+    coarse.load_state_dict(fine.state_dict())
+    torch.testing.assert_close(coarse(None), fine(None)[..., ::2, ::2])
+    domain = Domain.split(Grid.regular(13, 16), 2, 3, 4)
+    tile = SphereGate(domain, 2, 4, DEGREE)
+    tile.load_state_dict(fine.state_dict())
+    torch.testing.assert_close(tile(None), domain.cut(fine(None)))
+
+
+def test_a_field_on_the_sphere_varies_at_first_as_a_latent_gate_does():
+    torch.manual_seed(4)
+    field = SphereGate(Grid.regular(19, 36), 2, 600, 8)(None).detach()
+    assert field.std() == pytest.approx((600 / 2) ** 0.5, rel=0.03)
+    for row in (0, 9):
+        assert field[:, :, row].std() == pytest.approx((600 / 2) ** 0.5, rel=0.1), "at the pole as at the equator"
+
+
+def test_a_field_without_a_degree_is_refused():
+    with pytest.raises(InputError, match=r"model.degree must be a whole number of at least 0, got -1"):
+        SphereGate(Grid.regular(7, 8), 1, 2, -1)

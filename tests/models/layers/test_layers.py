@@ -1,0 +1,98 @@
+"""The layers against the sphere itself: a smooth function is known beyond every edge of the grid."""
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.grid import Grid
+from models.layers.convolution import Conv2d
+from models.layers.norms import ChannelNorm
+from models.layers.resolution import Downsample, Upsample
+from models.layers.window import pad
+
+GRIDS = {
+    "poles": Grid.regular(33, 64),
+    "half shifted": Grid(tuple(np.arange(87.5, -90, -5)), tuple(np.arange(0, 360, 5.0))),
+    "odd rows, odd coarse columns": Grid.regular(29, 50),
+    "area": Grid(tuple(np.arange(60.0, 35, -2.5)), tuple(np.arange(-10.0, 30, 2.5))),
+}
+GLOBAL = [name for name in GRIDS if name != "area"]
+
+
+def on_sphere(latitudes, longitudes):
+    """A smooth function of the point on the unit sphere, whatever way its coordinates are written."""
+    lat, lon = np.radians(latitudes)[:, None], np.radians(longitudes)[None, :]
+    x, y, z = np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat) + 0 * lon
+    return torch.tensor(np.exp(0.5 * x + 0.3 * y * z) + z * x)
+
+
+@pytest.mark.parametrize("name", GLOBAL)
+@pytest.mark.parametrize("width", [1, 3])
+def test_padding_continues_the_sphere(name, width):
+    grid = GRIDS[name]
+    step_lat, step_lon = grid.latitudes[0] - grid.latitudes[1], grid.longitudes[1] - grid.longitudes[0]
+    before, after = np.arange(-width, 0), np.arange(1, width + 1)
+    lat = np.concatenate([grid.latitudes[0] - before * step_lat, grid.latitudes, grid.latitudes[-1] - after * step_lat])
+    lon = np.concatenate(
+        [grid.longitudes[0] + before * step_lon, grid.longitudes, grid.longitudes[-1] + after * step_lon]
+    )
+    x = on_sphere(grid.latitudes, grid.longitudes)
+    torch.testing.assert_close(pad(x, grid, *(4 * [width])), on_sphere(lat, lon))
+
+
+def test_padding_of_an_area_repeats_its_edge():
+    grid = GRIDS["area"]
+    x = torch.randn(2, *grid.shape)
+    expected = torch.nn.functional.pad(x, (2, 2, 2, 2), mode="replicate")
+    torch.testing.assert_close(pad(x, grid, 2, 2, 2, 2), expected)
+
+
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
+def test_shapes_follow_the_grids(grid):
+    x = torch.randn(1, 3, *grid.shape)
+    down, up = Downsample(grid), Upsample(grid)
+    assert down(x).shape[-2:] == down.out.shape == up.grid.shape
+    assert up(down(x)).shape == x.shape
+    assert Conv2d(grid, 3, 5, 5)(x).shape == (1, 5, *grid.shape)
+
+
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
+def test_changing_resolution_keeps_constants(grid):
+    x = torch.full((1, 1, *grid.shape), 7.0, dtype=torch.float64)
+    coarse = Downsample(grid)(x)
+    torch.testing.assert_close(coarse, torch.full_like(coarse, 7.0))
+    torch.testing.assert_close(Upsample(grid)(coarse), x)
+
+
+@pytest.mark.parametrize("grid", [Grid.regular(181, 360), Grid.regular(180, 360)], ids=["odd", "even"])
+def test_changing_resolution_keeps_smooth_fields(grid):
+    x = on_sphere(np.array(grid.latitudes), np.array(grid.longitudes))[None, None]
+    coarse = grid.coarsen()
+    expected = on_sphere(np.array(coarse.latitudes), np.array(coarse.longitudes))[None, None]
+    torch.testing.assert_close(Downsample(grid)(x), expected, atol=1e-3, rtol=0)
+    # The last row of an even grid has no coarse row beyond it unless the grid is its own mirror there.
+    rows = slice(None) if grid.shape[0] % 2 else slice(None, -1)
+    torch.testing.assert_close(Upsample(grid)(expected)[..., rows, :], x[..., rows, :], atol=1e-3, rtol=0)
+
+
+def test_convolution_turns_with_the_globe():
+    grid = GRIDS["poles"]
+    layer = Conv2d(grid, 2, 3).double()
+    x = torch.randn(1, 2, *grid.shape, dtype=torch.float64)
+    torch.testing.assert_close(layer(x.roll(5, -1)), layer(x).roll(5, -1))
+
+
+def test_convolution_inside_is_the_plain_one():
+    grid = GRIDS["poles"]
+    layer = Conv2d(grid, 2, 3)
+    x = torch.randn(1, 2, *grid.shape)
+    plain = torch.nn.functional.conv2d(x, layer.weight, layer.bias)
+    torch.testing.assert_close(layer(x)[..., 1:-1, 1:-1], plain)
+
+
+def test_channel_norm_sees_one_cell_at_a_time():
+    norm = ChannelNorm(4)
+    x = torch.randn(2, 4, 5, 6) * 3 + 1
+    cell = norm(x)[1, :, 2, 3].detach()
+    assert cell.mean() == pytest.approx(0, abs=1e-6)
+    assert cell.std(correction=0) == pytest.approx(1, abs=1e-4)

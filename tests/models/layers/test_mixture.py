@@ -1,0 +1,285 @@
+"""The mixture of experts against loops over cells and experts, finite differences, and the paper's rules by hand."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import together
+from torch import nn
+from torch.nn import functional
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from models.layers.convolution import Conv2d
+from models.layers.mixture import Routing, SpatialMixture
+from models.layers.term import terms
+from models.layers.window import pad
+from models.parallel.mesh import arranged
+
+GRID = Grid.regular(5, 8)
+B, INPUTS, K, E = 3, 2, 2, 5
+
+
+def layer(seed=0, grid=GRID, **options):
+    torch.manual_seed(seed)
+    return SpatialMixture(grid, INPUTS, K, E, **options).double()
+
+
+def field(seed=9, channels=INPUTS):
+    return torch.randn(B, channels, *GRID.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def ranked(wanted):
+    """The K most wanted experts of a cell, the most wanted first."""
+    return sorted(range(E), key=lambda e: -wanted[e])[:K]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_each_cell_hears_the_experts_it_wants_most(weighted):
+    mixture, x = layer(weighted=weighted), field()
+    wide, kernels = pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight
+    y = mixture(x).detach()
+    assert y.shape == (B, K, *GRID.shape)
+    for b, i, j in np.ndindex(B, *GRID.shape):
+        wanted = mixture.gate.weight[:, i, j].tolist()
+        for rank, expert in enumerate(ranked(wanted)):
+            says = float((kernels[expert].detach() * wide[b, :, i : i + 3, j : j + 3]).sum())
+            assert float(y[b, rank, i, j]) == pytest.approx(says * (wanted[expert] if weighted else 1), abs=1e-12)
+
+
+def test_a_gate_may_be_computed_from_the_input():
+    gate = nn.Sequential(Conv2d(GRID, INPUTS, 4), nn.GELU(), nn.Conv2d(4, E, 1))
+    mixture, x = layer(gate=gate, routing=None), field()
+    y, wanted, says = mixture(x), gate(x), mixture.experts(x)
+    for b, i, j in np.ndindex(B, *GRID.shape):
+        assert y[b, :, i, j].tolist() == says[b, ranked(wanted[b, :, i, j].tolist()), i, j].tolist()
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_what_gates_multiply_has_ordinary_derivatives(computed):
+    gate = nn.Sequential(nn.Conv2d(INPUTS, 4, 1), nn.Tanh(), nn.Conv2d(4, E, 1)) if computed else None
+    mixture = layer(grid=Grid.regular(3, 4), gate=gate, weighted=True, routing=None)
+    names = [name for name, _ in mixture.named_parameters()]
+
+    def function(x, *parameters):
+        return torch.func.functional_call(mixture, dict(zip(names, parameters, strict=True)), x)
+
+    inputs = [tensor.detach().requires_grad_() for tensor in (field()[:2, :, :3, :4], *mixture.parameters())]
+    assert torch.autograd.gradcheck(function, inputs)
+
+
+def test_a_gate_that_only_chooses_learns_as_if_it_were_added():
+    mixture, x, g = layer(routing=None), field().requires_grad_(), field(3, K)
+    mixture(x).backward(g)
+    expected = np.zeros((E, *GRID.shape))
+    for b, i, j in np.ndindex(B, *GRID.shape):
+        for rank, expert in enumerate(ranked(mixture.gate.weight[:, i, j].tolist())):
+            expected[expert, i, j] += g[b, rank, i, j]
+    np.testing.assert_allclose(mixture.gate.weight.grad, expected, atol=1e-14)
+    says = functional.conv2d(pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight)
+    chosen = says.gather(1, mixture.gate.weight.topk(K, 0).indices.expand(B, -1, -1, -1))
+    for found, expected in zip(
+        (x.grad, mixture.experts.weight.grad), torch.autograd.grad(chosen, (x, mixture.experts.weight), g), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+
+
+def by_hand(mixture, x, error):
+    """What the paper's rules make of the error signal of a mean squared error: signal to the experts, gate gradient.
+
+    Errors are |prediction - target|; loops over forecasts, cells and choices.
+    """
+    rules, wanted = mixture.routing, mixture.gate.weight.detach()
+    says = functional.conv2d(pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight).detach()
+    to_experts, to_gate = np.zeros(says.shape), np.zeros(wanted.shape)
+    g = 2 * error / error.size
+    for b in range(B):
+        signal = np.zeros((K, *GRID.shape))
+        for i, j in np.ndindex(*GRID.shape):
+            for rank, expert in enumerate(ranked(wanted[:, i, j].tolist())):
+                signal[rank, i, j] = abs(error[b, rank, i, j] * (says[b, expert, i, j] if mixture.weighted else 1))
+        limit = np.quantile(signal, rules.quantile)
+        for i, j in np.ndindex(*GRID.shape):
+            choices = ranked(wanted[:, i, j].tolist())
+            wrong = [signal[rank, i, j] > limit + 1e-5 for rank in range(K)]
+            for expert in range(E):
+                label = sum(wrong) / (E - K) if expert not in choices else float(not wrong[choices.index(expert)])
+                # The derivative of the mean cross-entropy over all forecasts, experts and cells.
+                to_gate[expert, i, j] += (torch.sigmoid(wanted[expert, i, j]) - label) / (B * E * 40)
+            for rank, expert in enumerate(choices):
+                factor = rules.damping if signal[rank, i, j] > limit + 1e-3 else 1
+                factor *= float(wanted[expert, i, j]) if mixture.weighted else 1
+                to_experts[b, expert, i, j] = g[b, rank, i, j] * factor
+    return torch.from_numpy(to_experts), to_gate
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("rules", [Routing(), Routing(0.7, 0.25), Routing(0.5, 1.0)], ids=str)
+def test_routing_follows_the_rules_of_the_paper(weighted, rules):
+    mixture, x, target = layer(weighted=weighted, routing=rules), field().requires_grad_(), field(3, K)
+    y = mixture(x)
+    loss = (y - target).square().mean() + terms(mixture) / B
+    loss.backward()
+    to_experts, to_gate = by_hand(mixture, x.detach(), (y - target).detach().numpy())
+    np.testing.assert_allclose(mixture.gate.weight.grad, to_gate, rtol=1e-12, atol=1e-16)
+    says = functional.conv2d(pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight)
+    expected = torch.autograd.grad(says, (x, mixture.experts.weight), to_experts)
+    torch.testing.assert_close(x.grad, expected[0], rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(mixture.experts.weight.grad, expected[1], rtol=1e-12, atol=1e-15)
+
+
+def test_experts_may_be_damped_while_gates_learn_straight_through():
+    straight, damped = (layer(routing=rules) for rules in (None, Routing(classify=False)))
+    for mixture in (straight, damped):
+        y = mixture(field())
+        (y.square().mean() + terms(mixture) / B).backward()
+    torch.testing.assert_close(damped.gate.weight.grad, straight.gate.weight.grad)
+    assert damped.experts.weight.grad.norm() < 0.99 * straight.experts.weight.grad.norm()
+
+
+def test_rules_hold_at_any_depth():
+    """Three layers: each judges, labels and damps the signal that the layers above leave of the loss's."""
+    rules = Routing(0.6, 0.1)
+    gates = [None, nn.Sequential(Conv2d(GRID, K, 3), nn.GELU(), nn.Conv2d(3, E, 1)), None]
+    layers = [layer(seed, gate=gate, routing=rules) for seed, gate in enumerate(gates)]
+    net = nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+    x, target = field().requires_grad_(), field(3, K)
+    ((net(x) - target).square().mean() + terms(net) / B).backward()
+
+    inputs, outputs = [x.detach()], []
+    for mixture in layers:
+        outputs.append(mixture.eval()(inputs[-1]).detach())
+        inputs.append(outputs[-1].tanh())
+    g = 2 * (outputs[-1] - target) / target.numel()
+    for depth in (2, 1, 0):
+        mixture, here = layers[depth], inputs[depth].clone().requires_grad_()
+        wanted = mixture.gate(here)
+        choice = wanted.topk(K, 1).indices.expand(B, -1, -1, -1)
+        size = g.abs() * target.numel() / 2
+        limit = size.flatten(1).quantile(rules.quantile, 1)[:, None, None, None]
+        right = (size <= limit + 1e-5).double()
+        heard = torch.where(size > limit + 1e-3, rules.damping * g, g)
+        labels = ((K - right.sum(1, keepdim=True)) / (E - K)).repeat(1, E, 1, 1).scatter(1, choice, right)
+        logits = wanted.expand(B, -1, -1, -1)
+        told = functional.binary_cross_entropy_with_logits(logits, labels)
+        expected = torch.autograd.grad(told, list(mixture.gate.parameters()))
+        for parameter, gradient in zip(mixture.gate.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-11, atol=1e-15)
+        chosen = functional.conv2d(pad(here, GRID, 1, 1, 1, 1), mixture.experts.weight).gather(1, choice)
+        below, weight = torch.autograd.grad(chosen, (here, mixture.experts.weight), heard)
+        torch.testing.assert_close(mixture.experts.weight.grad, weight, rtol=1e-11, atol=1e-15)
+        g = below * (1 - here**2) if depth else below
+    torch.testing.assert_close(x.grad, g, rtol=1e-11, atol=1e-15)
+
+
+def test_the_scale_of_the_loss_does_not_matter():
+    """Neither that of mixed precision nor the number of ranks, by which each multiplies its share."""
+    gradients = []
+    for scale in (1, 4096):
+        mixture = layer()
+        y = mixture(field())
+        (scale * (y.square().mean() + terms(mixture) / B)).backward()
+        gradients.append([parameter.grad / scale for parameter in mixture.parameters()])
+    torch.testing.assert_close(*gradients)
+
+
+def shares(rank):
+    """Gradients of one process, and the mean of those of four ranks, each of which has its share of the loss."""
+    domain, mine = arranged(2, 2).domain(GRID), (slice(0, 1), slice(1, B))[rank // 2]
+    one, x, target = layer(), field(), field(3, K)
+    torch.manual_seed(0)
+    many = SpatialMixture(domain, INPUTS, K, E).double()
+    ((one(x) - target).square().mean() + terms(one) / B).backward()
+    score = (many(domain.cut(x)[mine]) - domain.cut(target)[mine]).square().sum() / target.numel()
+    (4 * (score + terms(many) / B)).backward()
+    for parameter in many.parameters():
+        dist.all_reduce(parameter.grad)
+    return [(ours.grad / 4, theirs.grad) for ours, theirs in zip(many.parameters(), one.parameters(), strict=True)]
+
+
+def test_ranks_with_other_samples_and_tiles_learn_as_one():
+    for pairs in together(4, shares):
+        for found, expected in pairs:
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-16)
+
+
+def test_a_loss_without_routing_is_refused():
+    with pytest.raises(RuntimeError, match=r"the loss lacks the routing of a mixture of experts; add terms\(model\)"):
+        layer()(field()).square().mean().backward()
+
+
+def test_in_evaluation_nothing_is_judged():
+    mixture, straight, x = layer().eval(), layer(routing=None), field()
+    mixture(x).sum().backward()
+    straight(x).sum().backward()
+    assert float(terms(mixture)) == 0
+    torch.testing.assert_close(mixture.experts.weight.grad, straight.experts.weight.grad)
+
+
+def test_it_can_be_copied_between_steps():
+    mixture = layer()
+    (mixture(field()).sum() + terms(mixture)).backward()
+    torch.testing.assert_close(copy.deepcopy(mixture)(field()), mixture(field()))
+
+
+def test_half_precision_travels_through():
+    mixture = layer(weighted=True).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = mixture(field().float())
+        loss = y.float().square().mean() + terms(mixture) / B
+    loss.backward()
+    assert y.dtype is torch.bfloat16
+    assert all(p.grad.dtype is torch.float32 and p.grad.isfinite().all() for p in mixture.parameters())
+
+
+@pytest.mark.filterwarnings("ignore:.*donated buffer")
+def test_a_compiler_passes():
+    mixture = layer()
+    compiled = torch.compile(copy.deepcopy(mixture), backend="aot_eager", fullgraph=True)
+    gradients = []
+    for net in (mixture, compiled):
+        x = field().requires_grad_()
+        (net(x).square().mean() + terms(net) / B).backward()
+        gradients.append([x.grad, *(parameter.grad for parameter in net.parameters())])
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gates_find_the_region_of_each_expert(seed):
+    """Each expert is right in one of three regions; errors alone tell the gate which."""
+    torch.manual_seed(seed)
+    region = torch.randint(3, GRID.shape)
+    mixture = SpatialMixture(GRID, 1, 1, 3, kernel=1)
+    factors = torch.tensor([2.0, -1.0, 0.5])
+    mixture.experts.weight.data.copy_(factors.view(3, 1, 1, 1)).requires_grad_(False)
+    mixture.experts.requires_grad_(False)
+    optimizer = torch.optim.Adam(mixture.gate.parameters(), 0.1)
+    for _ in range(200):
+        x = torch.randn(8, 1, *GRID.shape)
+        loss = (mixture(x) - factors[region] * x).square().mean() + terms(mixture) / 8
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert torch.equal(mixture.gate.weight.argmax(0), region)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: layer(gate=None) and SpatialMixture(GRID, 2, 3, 3), "model.experts must be .* at least 4, got 3"),
+        (lambda: SpatialMixture(GRID, 2, 3, 2, routing=None), "model.experts must be .* at least 3, got 2"),
+        (lambda: Routing(1.0), "model.routing.quantile must be a number of at least 0 and less than 1, got 1.0"),
+        (lambda: Routing(damping=1.5), "model.routing.damping must be a number from 0 to 1, got 1.5"),
+        (lambda: Routing(damping=1.0, classify=False), "does nothing; set model.routing to null"),
+    ],
+)
+def test_what_makes_no_mixture_is_refused(build, message):
+    with pytest.raises(InputError, match=message):
+        build()
+
+
+def test_a_gate_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"a gate gives \(3, 4, 5, 8\) for experts that give \(3, 5, 5, 8\)"):
+        layer(gate=nn.Conv2d(INPUTS, E - 1, 1))(field())

@@ -1,0 +1,305 @@
+"""Convolutions that compute while their halo is under way, against one rank and against those that wait."""
+
+import copy
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import together
+from torch.nn import functional
+
+from data_pipeline.grid import Grid
+from models.layers import convolution, overlap
+from models.layers.convolution import Conv2d
+from models.layers.overlap import convolve, overlapping_work, overlaps
+from models.layers.rim import rim
+from models.layers.window import Window
+from models.parallel.domain import Domain
+from models.parallel.exchange import allsum, counting
+
+GRIDS = {
+    "poles": Grid.regular(29, 50),
+    "half shifted": Grid(tuple(87.5 - 5.0 * k for k in range(36)), tuple(5.0 * k for k in range(72))),
+    "area": Grid(tuple(60.0 - 2.5 * k for k in range(19)), tuple(2.5 * k - 10 for k in range(22))),
+    "odd columns": Grid(tuple(90 - 7.5 * k for k in range(25)), tuple(k * 360 / 45 for k in range(45))),
+}
+MESHES = [(2, 1), (1, 3), (2, 2)]
+CONVOLUTIONS = [(1, 1, 2), (2, 1, 2), (3, 1, 1), (4, 1, 1), (5, 1, 2), (2, 2, 1), (3, 2, 2), (4, 2, 1), (5, 2, 1)]
+"""Kernel, stride, groups."""
+
+
+class Meanwhile(Conv2d):
+    """Overlaps however small it is."""
+
+    def forward(self, x):
+        return convolve(x, self.weight, self.bias, self.window.exchange, self.stride[0], self.groups)
+
+
+def layer_on(domain, kernel=3, stride=1, groups=1, kind=Conv2d):
+    torch.manual_seed(4)
+    return kind(domain, 4, 6, kernel, stride, groups).double()
+
+
+def field_on(domain):
+    torch.manual_seed(3)
+    return domain.cut(torch.randn(2, 4, *domain.shape, dtype=torch.float64)).clone().requires_grad_()
+
+
+def differentiated(layer, x):
+    """Return output, gradients of input, weight and bias of a weighted sum, and what was sent forward and back."""
+    H, W = layer.out.shape
+    weights = layer.out.cut(torch.sin(torch.arange(H * W, dtype=torch.float64)).view(H, W))
+    with counting() as sent:
+        y = layer(x)
+        (y * weights).sum().backward()
+    return [y.detach(), x.grad, layer.weight.grad, layer.bias.grad], dict(sent)
+
+
+def on_ranks(rank, bands, sectors):
+    """Largest differences to one rank of those that overlap and of those where every second rank does."""
+    found = {}
+    for title, grid in GRIDS.items():
+        domain = Domain.split(grid, bands, sectors, rank, dist.group.WORLD.group_name)
+        for case in CONVOLUTIONS:
+            one, _ = differentiated(layer_on(grid, *case), field_on(Domain.of(grid)))
+            _, least = differentiated(layer_on(domain, *case), field_on(domain))
+            for road, kind in (("all", Meanwhile), ("every second", (Conv2d, Meanwhile)[rank % 2])):
+                layer = layer_on(domain, *case, kind)
+                many, sent = differentiated(layer, field_on(domain))
+                many[2:] = [allsum(part, domain) for part in many[2:]]
+                expected = [layer.out.cut(one[0]), domain.cut(one[1]), *one[2:]]
+                difference = max(float((a - b).abs().max()) for a, b in zip(many, expected, strict=True))
+                found[title, *case, road] = difference, sent == least
+    return found
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: f"{mesh[0]}x{mesh[1]}")
+def test_overlapped_convolutions_give_the_numbers_of_one_rank_for_the_same_bytes(mesh):
+    for found in together(mesh[0] * mesh[1], on_ranks, *mesh):
+        for case, (difference, same_bytes) in found.items():
+            assert difference < 1e-12, (case, difference)
+            assert same_bytes, case
+
+
+def domain_here(rank):
+    return Domain.split(GRIDS["poles"], 2, 2, rank, dist.group.WORLD.group_name)
+
+
+def without_some_gradients(rank):
+    """Input without gradient, frozen weight, no bias, an output that nothing depends on: here and in torch itself."""
+    domain, checks = domain_here(rank), {}
+    layer, x = layer_on(domain), field_on(domain)
+    exchange, constant = layer.window.exchange, x.detach()
+
+    def both(x, weight, bias):
+        """Return the gradients that were asked for, ours and torch's, and the bytes sent back."""
+        results = []
+        for function in (
+            lambda: convolve(x, weight, bias, exchange, 1, 1),
+            lambda: functional.conv2d(exchange(x), weight, bias),
+        ):
+            y = function()
+            asked = [part for part in (x, weight, bias) if part is not None and part.requires_grad]
+            with counting() as sent:
+                results.append((torch.autograd.grad(y.square().sum(), asked), sent["halo gradient"]))
+        (ours, our_bytes), (torchs, their_bytes) = results
+        same = all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(ours, torchs, strict=True))
+        return same, our_bytes == their_bytes, our_bytes > 0
+
+    weight, bias = layer.weight, layer.bias
+    checks["constant input"] = both(constant, weight, bias)
+    checks["frozen weight"] = both(x, weight.detach(), bias)
+    checks["frozen bias"] = both(x, weight, bias.detach())
+    checks["only the input"] = both(x, weight.detach(), bias.detach())
+    checks["no bias"] = both(x, weight, None)
+    return checks
+
+
+class Nothing(torch.autograd.Function):
+    """Hands on no gradient at all, not even zeros."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+def two_branches(rank):
+    """Two layers side by side, one of which leads nowhere, overlapped on every second rank only."""
+    domain, gradients = domain_here(rank), []
+    for kind in (Conv2d, (Conv2d, Meanwhile)[rank % 2]):
+        x, first, second, lost = field_on(domain), *(layer_on(domain, kernel, kind=kind) for kernel in (3, 5, 3))
+        (first(x) * second(x) + Nothing.apply(lost(x))).sum().backward()
+        gradients.append([x.grad, first.weight.grad, second.weight.grad])
+    return [torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(*gradients, strict=True)]
+
+
+def in_half_precision(rank):
+    """Under autocast the numbers that travel are those that are computed with; gradients are those of the weights."""
+    domain = domain_here(rank)
+    results = []
+    for kind in (Conv2d, Meanwhile):
+        layer, x = layer_on(domain, kind=kind).float(), field_on(domain).detach().float().requires_grad_()
+        with counting() as sent:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = layer(x)
+            y.float().square().sum().backward()
+        results.append(([y, x.grad, layer.weight.grad, layer.bias.grad], dict(sent)))
+    (waiting, least), (meanwhile, sent) = results
+    close = [
+        a.dtype == b.dtype and float((a - b).abs().max()) <= 0.02 * float(b.abs().max())
+        for a, b in zip(meanwhile, waiting, strict=True)
+    ]
+    cells = layer.window.exchange.plan.cells_sent
+    return [y.dtype == torch.bfloat16, sent == least, sent["halo"] == cells * 2 * 4 * 2, *close]
+
+
+def for_compilers(rank):
+    """What torch itself asks of an operator, and a compiled layer against the same as it is."""
+    domain = domain_here(rank)
+    layer, x = layer_on(domain, kind=Meanwhile), field_on(domain)
+    number = layer.window.exchange.number
+    y, window = torch.ops.deepweather.convolve(x, layer.weight, layer.bias, number, 1, 1)
+    torch.library.opcheck(torch.ops.deepweather.convolve.default, (x, layer.weight, layer.bias, number, 1, 1))
+    torch.library.opcheck(
+        torch.ops.deepweather.convolve_backward.default,
+        (y.detach(), window, layer.weight.detach(), number, 1, 1, [True, False, True]),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+    gradients = []
+    for model in (layer, torch.compile(copy.deepcopy(layer), fullgraph=True, backend="aot_eager")):
+        x.grad = None
+        model(x).square().sum().backward()
+        gradients.append(x.grad.clone())
+    return torch.equal(*gradients)
+
+
+def in_which_order(rank):
+    """What happens when, forward and backward; a message waited for twice is an error."""
+    domain, events, begin = domain_here(rank), [], dist.batch_isend_irecv
+
+    class Once:
+        def __init__(self, work):
+            self.work = work
+
+        def wait(self):
+            events.append("wait")
+            self.work.wait()
+            self.work = None
+
+    def sending(messages):
+        events.append("send")
+        return [Once(work) for work in begin(messages)]
+
+    def computing(window, *others, compute=functional.conv2d, **options):
+        events.append("compute" if window.isfinite().all() else "compute with what was in memory")
+        return compute(window, *others, **options)
+
+    def differentiating(*arguments, differentiate=overlap._derivative):
+        events.append("differentiate")
+        return differentiate(*arguments)
+
+    layer, x = layer_on(domain, kind=Meanwhile), field_on(domain)
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    with (
+        patch.object(dist, "batch_isend_irecv", sending),
+        patch.object(functional, "conv2d", computing),
+        patch.object(overlap, "_derivative", differentiating),
+    ):
+        y = layer(x)
+        forward = events.copy()
+        events.clear()
+        y.sum().backward()
+    torch.use_deterministic_algorithms(False)
+    return len(rim(layer.window.exchange.plan, 3, 1)), shortened(forward), shortened(events)
+
+
+def shortened(events):
+    """Return the events with their repetitions counted, but waiting, which is as often as there are messages."""
+    runs = []
+    for event in events:
+        if not runs or runs[-1][0] != event:
+            runs.append([event, 0])
+        runs[-1][1] += event != "wait"
+    return runs
+
+
+def everything(rank):
+    found = {function.__name__: function(rank) for function in (in_which_order, without_some_gradients, two_branches)}
+    return found | {function.__name__: function(rank) for function in (in_half_precision, for_compilers)}
+
+
+@pytest.fixture(scope="module")
+def four_ranks():
+    """What `everything` finds on two by two tiles."""
+    return together(4, everything)
+
+
+def test_computing_and_sending_overlap(four_ranks):
+    for found in four_ranks:
+        strips, forward, backward = found["in_which_order"]
+        assert strips >= 2
+        assert forward == [["send", 1], ["compute", 1], ["wait", 0], ["compute", strips]]
+        assert backward == [["differentiate", strips], ["send", 1], ["differentiate", 1], ["wait", 0]]
+
+
+def test_what_needs_no_gradient_gets_none_and_sends_none(four_ranks):
+    for found in four_ranks:
+        for case, (same, same_bytes, some_bytes) in found["without_some_gradients"].items():
+            assert same, case
+            assert same_bytes, case
+            assert some_bytes == (case != "constant input"), case
+
+
+def test_exchanges_meet_whoever_overlaps_and_whatever_depends_on_them(four_ranks):
+    assert all(all(found["two_branches"]) for found in four_ranks)
+
+
+def test_autocast_sends_what_it_computes_with(four_ranks):
+    assert all(all(found["in_half_precision"]) for found in four_ranks)
+
+
+def test_a_compiler_passes(four_ranks):
+    assert all(found["for_compilers"] for found in four_ranks)
+
+
+def work(bands, kernel=3, stride=1, rank=1):
+    """What may be done meanwhile by a layer of 16 channels."""
+    layer = Conv2d(Domain.split(Grid.regular(181, 360), bands, 1, rank), 16, 16, kernel, stride)
+    return overlapping_work(layer.window.exchange, layer.weight, stride)
+
+
+def test_work_is_counted_where_it_pays():
+    assert work(2) == 91 * 360 * 16 * 16 * 9
+    assert work(2, stride=2) == 46 * 180 * 16 * 16 * 9
+    assert work(2, kernel=1) == 0, "nothing is sent"
+    assert work(9) == 20 * 360 * 16 * 16 * 9
+    assert work(10) == 0, "two of 18 rows would be computed twice"
+    assert work(10, rank=0) == 18 * 360 * 16 * 16 * 9, "one of 18 rows"
+    assert overlapping_work(None, torch.zeros(1), 1) == 0, "one rank"
+
+
+def test_a_layer_overlaps_if_its_batch_is_large_enough():
+    layer = Conv2d(Domain.split(Grid.regular(181, 360), 2), 16, 16)
+    each = overlapping_work(layer.window.exchange, layer.weight, 1)
+    with (
+        patch.object(convolution, "convolve", return_value="meanwhile") as meanwhile,
+        patch.object(Window, "forward", lambda self, x: x),
+        patch.dict(overlap.WORTHWHILE, cpu=2 * each),
+    ):
+        assert layer(torch.zeros(1, 16, 90, 360)).shape == (1, 16, 88, 358), "waits"
+        assert layer(torch.zeros(2, 16, 90, 360)) == "meanwhile"
+    assert meanwhile.call_count == 1
+    assert not overlaps(10**20, torch.device("meta")), "not measured"
+
+
+def test_a_field_that_is_not_the_own_tile_is_refused():
+    layer = layer_on(Domain.split(GRIDS["poles"], 2, 1, 1), kind=Meanwhile)
+    with pytest.raises(
+        ValueError, match=r"rank 1 of 2 has a field of \(14, 50\) cells where its tile .* has \(15, 50\)"
+    ):
+        layer(torch.zeros(1, 4, 14, 50))

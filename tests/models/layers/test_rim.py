@@ -1,0 +1,51 @@
+"""The rim of a convolution, against looking at every output."""
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.grid import Grid
+from models.layers.convolution import reach
+from models.layers.rim import area, rim
+from models.parallel.domain import Domain
+from models.parallel.plan import make_plan
+
+GRIDS = {
+    "poles": Grid.regular(29, 50),
+    "half shifted": Grid(tuple(87.5 - 5.0 * k for k in range(36)), tuple(5.0 * k for k in range(72))),
+    "area": Grid(tuple(60.0 - 2.5 * k for k in range(19)), tuple(2.5 * k - 10 for k in range(22))),
+    "odd columns": Grid(tuple(90 - 7.5 * k for k in range(25)), tuple(k * 360 / 45 for k in range(45))),
+}
+
+
+@settings(max_examples=300)
+@given(
+    title=st.sampled_from(sorted(GRIDS)),
+    bands=st.integers(1, 8),
+    sectors=st.integers(1, 11),
+    kernel=st.integers(1, 7),
+    stride=st.integers(1, 2),
+    data=st.data(),
+)
+def test_the_rim_is_what_sees_cells_of_others(title, bands, sectors, kernel, stride, data):
+    """Output by output: none outside the rim sees a cell of others, and no strip is there for nothing."""
+    assume(bands * sectors > 1)
+    domain = Domain.split(GRIDS[title], bands, sectors, data.draw(st.integers(0, bands * sectors - 1)))
+    out = domain.coarsen() if stride == 2 else domain
+    plan = make_plan(domain, (reach(out.row_cuts, kernel, stride), reach(out.column_cuts, kernel, stride)))
+    foreign = np.zeros(plan.shape, bool)
+    foreign.flat[plan.foreign_to] = True
+    h, w = out.own_shape
+    sees = np.array(
+        [
+            [foreign[i * stride : i * stride + kernel, j * stride : j * stride + kernel].any() for j in range(w)]
+            for i in range(h)
+        ]
+    )
+    times = np.zeros((h, w), int)
+    for block in rim(plan, kernel, stride):
+        assert sees[block].any()
+        assert sees[block].size == area(block), "beyond the end"
+        times[block] += 1
+    assert (times[sees] == 1).all()
+    assert times.max() <= 1

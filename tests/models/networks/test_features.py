@@ -1,0 +1,103 @@
+import pytest
+import torch
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.networks.features import ErrorClimate, Features, spread
+from models.parallel.domain import Domain
+from models.statistical.season import season
+
+TASK = Task("toy", ["2t", "msl"], ["2t"], [24, 48])
+GRID = Grid.regular(5, 8)
+
+
+@pytest.mark.parametrize("members", [2, 7])
+def test_spread_is_the_unbiased_standard_deviation(members):
+    x = torch.randn(3, members, 2, 4, 5)
+    torch.testing.assert_close(spread(x), x.std(1))
+
+
+def test_one_member_has_no_spread():
+    assert not spread(torch.randn(3, 1, 2, 4, 5)).any()
+
+
+def test_the_error_climate_is_a_regression_cell_by_cell(toy):
+    """One cell of one lead time against numpy's least squares."""
+    data = toy(TASK, GRID, 80)
+    data.samples[4].target[0, 2, 3] = torch.nan
+    climate = ErrorClimate(TASK, GRID)
+    climate.fit(batches(data, 7))
+    own = [s for s in data if s.lead_time == 48]
+    known = [s for s in own if torch.isfinite(s.target[0, 2, 3])]
+    terms = torch.stack([torch.cat([torch.ones(1), season(s.init_time[None], s.lead_time[None])[0]]) for s in known])
+    error = torch.stack([s.target[0, 2, 3] - s.ensemble[:, 0, 2, 3].mean() for s in known])[:, None]
+    found = torch.linalg.lstsq(terms, error)
+    torch.testing.assert_close(climate.bias[1, :, 0, 2, 3], found.solution[:, 0], rtol=1e-3, atol=1e-3)
+    size = (error - terms @ found.solution).square().mean().sqrt()
+    torch.testing.assert_close(climate.residual[1, 0, 2, 3], torch.log(size + 0.01) + 2, rtol=1e-3, atol=1e-3)
+
+
+def test_a_cell_without_truth_has_no_expected_error(toy):
+    data = toy(TASK, GRID, 20)
+    for sample in data:
+        sample.target[:, 1, 1] = torch.nan
+    climate = ErrorClimate(TASK, GRID)
+    climate.fit(batches(data, 7))
+    assert torch.isfinite(climate.bias).all()
+    assert not climate.bias[..., 1, 1].any()
+    assert climate(next(batches(data, 4))).shape == (4, 2, *GRID.shape)
+
+
+def test_the_lead_time_is_one_number_from_first_to_last(toy):
+    task = Task("toy", ["2t", "msl"], ["2t"], [24, 48, 120])
+    features, sample = Features(task, GRID), next(batches(toy(task, GRID, 6), 6))
+    found = features(sample)
+    assert found.shape[1] == features.count
+    assert sample.lead_time.tolist() == [24, 48, 120, 24, 48, 120]
+    torch.testing.assert_close(found[:, -1, 2, 3], torch.tensor([-1.0, -0.5, 1.0, -1.0, -0.5, 1.0]))
+    assert Features(Task("toy", ["2t", "msl"], ["2t"], [24]), GRID).count == features.count - 1
+
+
+def test_every_cell_learns_its_own_embedding(toy):
+    """Read by random weights, it has a gradient from the start, and only where there is something to learn."""
+    torch.manual_seed(0)
+    features, sample = Features(TASK, GRID, embedding=2), next(batches(toy(TASK, GRID, 4), 4))
+    assert features.embedding.shape == (2, *GRID.shape)
+    weight, mask = torch.randn(features.count), torch.rand(GRID.shape) > 0.5
+    said = torch.einsum("bfhw,f->bhw", features(sample), weight)
+    (gradient,) = torch.autograd.grad(said[:, mask].sum(), features.embedding)
+    torch.testing.assert_close(gradient, 4 * weight[-2:, None, None] * mask)
+    features.embedding.data = torch.randn(2, *GRID.shape)
+    torch.testing.assert_close(features(sample)[3, -2:], features.embedding)
+
+
+def test_a_tile_reads_its_own_part_of_the_embedding(toy):
+    whole, domain = Features(TASK, GRID, embedding=3), Domain.split(GRID, 2, 2, rank=3)
+    whole.embedding.data.normal_()
+    tile = Features(TASK, domain, embedding=3)
+    tile.load_state_dict(whole.state_dict())
+    sample = next(batches(toy(TASK, GRID, 4), 4))
+    own = sample._replace(**{name: domain.cut(getattr(sample, name)) for name in ("ensemble", "mask", "static")})
+    torch.testing.assert_close(tile(own), domain.cut(whole(sample)))
+
+
+def test_the_mask_of_a_field_at_sea_is_a_channel(toy):
+    """It is the only land mask of a task without static fields; tasks without such an input have the same features."""
+    task = Task("toy", ["sst", "2t"], ["2t"], [24])
+    sample = next(batches(toy(task, GRID, 2), 2))
+    land = torch.rand(GRID.shape) > 0.5
+    sample.mask[:, 0] = ~land
+    features = Features(task, GRID)
+    found = features(sample)
+    assert found.shape[1] == features.count == Features(Task("toy", ["msl", "2t"], ["2t"], [24]), GRID).count + 1
+    assert any(torch.equal(found[0, k], (~land).float()) for k in range(features.count))
+    sample.mask[:, 0] = True
+    assert any((features(sample)[:, k] == 1).all() for k in range(features.count))
+
+
+@pytest.mark.parametrize("embedding", [-1, 1.5, True])
+def test_the_embedding_is_a_whole_number(embedding):
+    with pytest.raises(InputError, match=r"model\.embedding must be a whole number of at least 0"):
+        Features(TASK, GRID, embedding)

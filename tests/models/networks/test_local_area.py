@@ -1,0 +1,103 @@
+"""Local area-wise standardisation of a network's inputs, against loops over windows and scipy's filters."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import gaussian_filter1d
+
+from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.networks.local_area import LocalStandardization, measures
+
+TASK = Task("toy", ["sst", "2t"], ["2t"], [24, 48])
+BAND = Grid(tuple(10 - 1.25 * k for k in range(15)), tuple(1.25 * k for k in range(288)))
+"""Round the globe, but not to the poles; the window has 3 points, the Gaussian a standard deviation of 4."""
+AREA = Grid(tuple(50 - 0.5 * k for k in range(12)), tuple(0.5 * k for k in range(14)))
+"""Window of 7 points, Gaussian of 10."""
+
+
+def by_loops(fields, window, sigma, periodic):
+    """Mean and standard deviation of all values in each window, edges repeated, smoothed."""
+    H, W = fields.shape[1] - window + 1, fields.shape[2] - window + 1
+    maps = np.empty((2, H, W))
+    for y in range(H):
+        for x in range(W):
+            values = fields[:, y : y + window, x : x + window]
+            maps[:, y, x] = values.mean(), values.std()
+    for each in maps:
+        padded = np.pad(each, window // 2, mode="edge")
+        smooth = gaussian_filter1d(padded, sigma, axis=0, mode="nearest")
+        yield gaussian_filter1d(smooth, sigma, axis=1, mode="wrap" if periodic else "nearest")
+
+
+@pytest.mark.parametrize(("grid", "window", "sigma"), [(BAND, 3, 4), (AREA, 7, 10)], ids=["band", "area"])
+def test_the_maps_are_what_the_definition_says(toy, grid, window, sigma):
+    data, layer = toy(TASK, grid, 12), LocalStandardization(TASK, grid)
+    layer.fit(batches(data, 5))
+    for lead, hours in enumerate(TASK.lead_times):
+        of_lead = [sample.ensemble[0].numpy() for sample in data.samples if sample.lead_time == hours]
+        for channel in range(2):
+            mean, std = by_loops(np.stack(of_lead)[:, channel].astype(float), window, sigma, grid.periodic)
+            np.testing.assert_allclose(layer.mean[lead, channel], mean, rtol=1e-5)
+            np.testing.assert_allclose(layer.std[lead, channel], std, rtol=1e-4)
+
+
+def test_every_forecast_is_standardised_by_the_maps_of_its_lead_time(toy):
+    data, layer = toy(TASK, AREA, 12), LocalStandardization(TASK, AREA)
+    layer.fit(batches(data, 12))
+    sample = next(batches(data, 12))
+    found = layer(sample)
+    for k, x in enumerate(sample.ensemble[:, 0]):
+        lead = TASK.lead_times.index(int(sample.lead_time[k]))
+        torch.testing.assert_close(found[k], (x - layer.mean[lead]) / layer.std[lead])
+    # All of a lead time, each cell by the values around it: not exactly, but about 0 and 1.
+    assert abs(found.mean()) < 0.1
+    assert abs(found.std() - 1) < 0.1
+
+
+def test_missing_values_count_nowhere_and_stay_missing(toy):
+    """As normalised samples have them: 0 where the mask is False. A sea in the west alone, cells far inland."""
+    data = toy(TASK, AREA, 12)
+    land = torch.zeros(2, *AREA.shape, dtype=torch.bool)
+    land[0, :, 4:] = True
+    samples = data.samples
+    data.samples = [s._replace(mask=~land, ensemble=s.ensemble.masked_fill(land, 0)) for s in samples]
+    layer = LocalStandardization(TASK, AREA)
+    layer.fit(batches(data, 4))
+    # A window reaches 3 cells inland, and what it leaves at the edges repeats its neighbour.
+    unknown = torch.arange(AREA.shape[1]) >= 7
+    assert (layer.mean[:, 0, :, unknown] == 0).all()
+    assert (layer.std[:, 0, :, unknown] == 1).all()
+    assert (layer.mean[:, 0, :, ~unknown] > 250).all(), "no zero of a missing value is in the mean"
+    assert (layer(next(batches(data, 4)))[:, land] == 0).all()
+    whole = LocalStandardization(TASK, AREA)
+    data.samples = samples
+    whole.fit(batches(data, 4))
+    torch.testing.assert_close(layer.mean[:, 1], whole.mean[:, 1])
+
+
+def test_a_field_that_never_changes_is_not_blown_up(toy):
+    data = toy(TASK, AREA, 6)
+    data.samples = [s._replace(ensemble=torch.zeros_like(s.ensemble)) for s in data.samples]
+    layer = LocalStandardization(TASK, AREA)
+    layer.fit(batches(data, 6))
+    sample = next(batches(data, 6))
+    rounding = sample._replace(ensemble=sample.ensemble + 1e-7)
+    assert layer(rounding).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("grid", "window", "sigma"),
+    [
+        (Grid.regular(361, 720), 7, 10),
+        (Grid.regular(721, 1440), 13, 20),
+        (Grid.regular(37, 72), 1, 1),
+        (Grid.regular(33, 64), 1, 8 / 9),
+        (Grid((50, 49.75, 49.5, 49.25), tuple(0.25 * k for k in range(9))), 3, 20),
+    ],
+    ids=str,
+)
+def test_degrees_become_points(grid, window, sigma):
+    found = measures(grid)
+    assert (found.window, found.sigma) == (window, pytest.approx(sigma))

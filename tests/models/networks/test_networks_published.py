@@ -1,0 +1,150 @@
+"""Networks on real forecasts, where EMOS has been scored before: `test_emos_published.py`."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from monsoon import SOME, YEARS, Monsoon
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from data_pipeline.dataset import static_fields
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.corrector import Corrector
+from models.distribution import Normal
+
+pyreadr = pytest.importorskip("pyreadr")
+NAMES = ("temp", "pres", "u", "v", "wspd", "wgust", "tcc", "sh")
+
+
+class Cases(Dataset):
+    """A batch as a data set."""
+
+    def __init__(self, task: Task, grid: Grid, ensemble: Tensor, truth: Tensor, starts: Tensor) -> None:
+        self.task, self.grid, self.static = task, grid, static_fields(grid, task, xr.Dataset())
+        self.batch = Sample(
+            ensemble,
+            torch.ones_like(ensemble[:, 0], dtype=torch.bool),
+            self.static.expand(len(ensemble), -1, -1, -1),
+            truth,
+            starts,
+            torch.full((len(ensemble),), task.lead_times[0]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.batch.target)
+
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(*(tensor[index] for tensor in self.batch))
+
+
+class Recipe(NamedTuple):
+    """How `trained` trains which network, an MLP if nothing else is said."""
+
+    model: dict[str, Any]
+    epochs: int
+    batch: int
+    rate: float
+    decay: float = 1e-2
+
+
+def trained(cases: Cases, recipe: Recipe, seed: int) -> Corrector:
+    """A corrector of this seed, trained as `deepweather train` does it: AdamW under a one-cycle learning rate."""
+    torch.manual_seed(seed)
+    corrector = Corrector(cases.task, cases.grid, {"_target_": "models.networks.mlp.MLP"} | recipe.model, cases.static)
+    corrector.fit(cases, 512)
+    everything, steps = corrector.normalizer(cases.batch), recipe.epochs * -(-len(cases) // recipe.batch)
+    optimizer = torch.optim.AdamW(corrector.model.parameters(), recipe.rate, weight_decay=recipe.decay)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.rate, total_steps=steps)
+    for _ in range(recipe.epochs):
+        for some in torch.randperm(len(cases)).split(recipe.batch):
+            sample = Sample(*(tensor[some] for tensor in everything))
+            optimizer.zero_grad()
+            score = corrector.model(sample).crps(sample.target.nan_to_num())
+            score[sample.target.isfinite()].mean().backward()
+            optimizer.step()
+            cycle.step()
+    return corrector.eval()
+
+
+DILLINGEN = Recipe({"width": 64, "depth": 1}, epochs=40, batch=64, rate=1e-2)
+"""Chosen among fifteen by the mean score of 2016, 2017, 2018 and 2019, each forecast by networks of the other three."""
+SEEDS = 4
+
+
+def station(folder: Path, years: range) -> Cases:
+    """Mean, spread and control of eight variables, daily at noon, with the temperature that was observed.
+
+    A station is a grid of one cell, and an ensemble of which only mean and spread are known is two members.
+    """
+    task = Task("dillingen", [*NAMES, *(f"{name}_ctrl" for name in NAMES)], ["temp"], [24])
+    frame = pyreadr.read_r(folder / "fo_dillingen" / "dillingen_station.RData")["station"].dropna(subset=["obs"])
+    dates = frame["date"].astype(str).to_numpy().astype("datetime64[s]")
+    chosen = np.isin(dates.astype("datetime64[Y]").astype(int) + 1970, years)
+
+    def columns(ending: str) -> Tensor:
+        return torch.from_numpy(frame[[name + ending for name in NAMES]].to_numpy(np.float32)[chosen])
+
+    mean, spread, control = columns("_mean"), columns("_sd"), columns("_ctrl")
+    members = [torch.cat([mean + sign * spread / 2**0.5, control], 1) for sign in (-1, 1)]
+    truth = torch.from_numpy(frame["obs"].to_numpy(np.float32)[chosen])[:, None, None, None]
+    starts = torch.from_numpy(dates.astype(np.int64)[chosen]) - 12 * 3600
+    return Cases(task, Grid((48.5562,), (10.5599,)), torch.stack(members, 1)[..., None, None], truth, starts)
+
+
+def test_dillingen_temperature(samples, record_property):
+    """24 linear predictors give EMOS 0.828 (same split), mean and spread of the temperature alone 0.885."""
+    train, year = station(samples, range(2016, 2020)), station(samples, range(2020, 2021)).batch
+    assert (len(train), len(year.target)) == (1455, 366)
+    correctors = [trained(train, DILLINGEN, seed) for seed in range(SEEDS)]
+    with torch.no_grad():
+        forecasts = [corrector(year) for corrector in correctors]
+    alone = [float(forecast.crps(year.target).mean()) for forecast in forecasts]
+    # The mean of the networks' quantile functions, which for normal distributions is a normal distribution.
+    mu, sigma = (torch.stack([getattr(f, name) for f in forecasts]).mean(0) for name in ("mu", "sigma"))
+    together = float(Normal(mu, sigma).crps(year.target).mean())
+    record_property("dillingen.mlps", together)
+    assert together <= 0.820
+    assert together < sum(alone) / SEEDS
+
+
+MONSOON = Recipe({}, epochs=10, batch=8, rate=1e-3)
+START = {"start": {"shared": "partly", "scale": "log"}}
+
+
+def monsoon_score(data: Monsoon, recipe: Recipe, year: int) -> float:
+    """CRPS in mm of a year that is forecast by what was learnt from the others."""
+    case, task = data.without(year), Task("monsoon", ["rain"], ["rain"], [24])
+    members, truth = case.members.movedim(0, 1)[:, :, None].float(), case.truth[:, None].float()
+    starts = torch.tensor([int(np.datetime64(f"{1991 + k}-06-01", "s").astype(int)) for k in range(len(truth))])
+    members, truth = data.on_the_grid(members).nan_to_num(), data.on_the_grid(truth)
+
+    def cases(years: Tensor) -> Cases:
+        return Cases(task, data.grid, members[years], truth[years], starts[years])
+
+    corrector, test = trained(cases(case.train), recipe, 0), cases(torch.tensor([year])).batch
+    with torch.no_grad():
+        score = corrector(test).crps(test.target)[0, 0, data.land]
+    return float((score * case.std).mean())
+
+
+@pytest.mark.parametrize("network", ["mlp.MLP", "lenet.LeNet", "unet.UNet"])
+def test_rain_of_the_south_asian_monsoon_does_no_harm(samples, network, request, record_property):
+    """Of 29 years no network learns that the ensemble knows next to nothing; from EMOS on it need not."""
+    everything = request.config.getoption("all_years")
+    data, years = Monsoon(samples), YEARS if everything else SOME[::3]
+    model = {"_target_": f"models.{network}"}
+    from_raw, from_emos = (
+        float(np.mean([monsoon_score(data, MONSOON._replace(model=model | start), year) for year in years]))
+        for start in ({}, START)
+    )
+    assert from_emos < np.mean([data.climatology(year) for year in years]) < from_raw
+    if everything:
+        name = network.split(".")[0]
+        record_property(f"monsoon.{name}", from_raw)
+        record_property(f"monsoon.{name}_from_emos", from_emos)

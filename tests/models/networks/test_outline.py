@@ -1,0 +1,109 @@
+"""Sizes are known, and compared, before memory is taken."""
+
+import resource
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.corrector import Corrector
+from models.networks import outline as module
+from models.networks.outline import check_memory, memory, outline
+
+TASK = Task("toy", ["2t"], ["2t"], [24])
+GRID = Grid.regular(7, 8)
+MLP = {"_target_": "models.networks.mlp.MLP", "width": 5}
+
+
+@pytest.fixture
+def saved(toy, tmp_path):
+    """Save a corrector, with something changed in what the file says of it."""
+
+    def save(*change):
+        path = tmp_path / "corrector.safetensors"
+        Corrector(TASK, GRID, MLP, toy(TASK, GRID, 1).static).save(path)
+        with safe_open(path, framework="pt") as file:
+            text = file.metadata()["deepweather"]
+        assert change[0] in text
+        save_file(load_file(path), path, metadata={"deepweather": text.replace(*change)})
+        return path
+
+    return save
+
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize(
+    "change", [('"width": 5', '"width": 10000, "depth": 3'), ('"width": 5', '"width": 10000000000')]
+)
+def test_a_file_that_asks_for_more_than_it_holds_is_refused_before_memory_is_taken(saved, change):
+    path, before = saved(*change), peak()
+    with pytest.raises(
+        InputError, match=r"corrector.safetensors holds a model MLP of another version|more numbers than"
+    ):
+        Corrector.load(path)
+    assert peak() - before < 200_000, "kB; the first would have taken 800,000"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            ('"width": 5', '"width": 6'),
+            r"model.network.0.weight is 5 x 9 x 1 x 1 in the file and 6 x 9 x 1 x 1 in the",
+        ),
+        (
+            ('"width": 5', '"width": 5, "depth": 2'),
+            r"model.network.3.weight is 2 x 5 x 1 x 1 in the file and 5 x 5 x 1",
+        ),
+        (
+            ('"width": 5', '"width": 5, "embedding": 1'),
+            r"model.features.embedding is missing in the file and 1 x 7 x 8 in",
+        ),
+    ],
+)
+def test_the_first_tensor_that_differs_is_named(saved, change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Corrector.load(saved(*change))
+
+
+def test_a_constructor_that_needs_values_has_no_outline():
+    """`drop path` rates of many image networks are read off a tensor."""
+    assert outline(lambda: nn.Linear(int(torch.linspace(0, 3, 4)[-1].item()), 2)) is None
+    assert outline(lambda: nn.Linear(3, 2)).weight.shape == (2, 3)
+
+
+def test_a_refusal_by_the_constructor_is_passed_on():
+    def refuse():
+        raise InputError("no such width")
+
+    with pytest.raises(InputError, match="no such width"):
+        outline(refuse)
+
+
+def test_training_takes_four_times_the_weights(monkeypatch):
+    """10 x 10 + 10 numbers of 4 bytes, four times, and a buffer of 3 numbers of 8 bytes: 1,784."""
+    net = nn.Linear(10, 10)
+    net.register_buffer("constant", torch.zeros(3, dtype=torch.float64))
+    monkeypatch.setattr(module, "memory", lambda: 1784)
+    check_memory("Net", net)
+    monkeypatch.setattr(module, "memory", lambda: 1783)
+    with pytest.raises(InputError, match=r"model Net has 110 parameters, whose training takes 0 GB, and this machine"):
+        check_memory("Net", net)
+
+
+def test_memory_is_that_of_the_container_where_it_is_less(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LIMITS", (tmp_path / "limit",))
+    machine = memory()
+    assert machine > 1e8
+    (tmp_path / "limit").write_text("max\n")
+    assert memory() == machine
+    (tmp_path / "limit").write_text("12345678\n")
+    assert memory() == 12345678

@@ -1,0 +1,206 @@
+"""PoET against its published figures, against the same network in plain PyTorch, and its attention against loops."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.networks.poet import EnsembleAttention, PoET
+
+T850 = Task("t850", [f"{name}@850" for name in ("z", "t", "q", "w", "d", "u", "v")], ["t@850"], [24, 48])
+TOY = Task("toy", ["sst", "2t", "msl"], ["2t"], [48], ["lsm"])
+AREA = Grid(tuple(60 - 0.5 * k for k in range(24)), tuple(0.5 * k for k in range(40)))
+"""Not round the globe: beyond its edges the last row or column is repeated, as PyTorch pads. All halves are even."""
+SMALL = {"widths": [4, 6, 5], "heads": 3, "attention": 2}
+
+
+def drawn(model):
+    """The same model in double precision with random weights in all layers."""
+    torch.manual_seed(0)
+    for parameter in model.double().parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def batch(toy, grid, members=4, count=2):
+    """Forecasts as a normaliser gives them, in double precision."""
+    sample = next(batches(toy(TOY, grid, count, members, seed=7), count))
+    ensemble, target = ((part.double() - 280) / 10 for part in (sample.ensemble, sample.target))
+    return sample._replace(ensemble=ensemble, target=target)
+
+
+@pytest.mark.parametrize(
+    ("options", "total", "normalisation"),
+    [({}, 3.92, 3.63), ({"widths": [16, 32, 64, 128], "attention": 4}, 16.7, 15.6)],
+    ids=["published", "large"],
+)
+def test_has_the_published_parameters(options, total, normalisation):
+    """On 360 rows, which is what the original keeps of 361 when it halves them."""
+    with torch.device("meta"):
+        model, taller, other = (
+            PoET(T850, Grid.regular(rows, 720), **options, norm=norm)
+            for rows, norm in ((360, "field"), (361, "field"), (360, "channel"))
+        )
+    count, norms = (
+        sum(p.numel() for name, p in model.named_parameters() if part in name) / 1e6 for part in ("", ".norm.")
+    )
+    assert float(f"{count:.3g}") == total
+    assert float(f"{norms:.3g}") == normalisation
+    if not options:
+        assert round(count - norms, 3) == 0.295
+    widths = options.get("widths", [8, 16, 32, 64])[-options.get("attention", 3) :]
+    row = sum(2 * width * 720 // 2 ** (3 - k) for k, width in enumerate(reversed(widths)))
+    assert sum(p.numel() for p in taller.parameters()) - round(count * 1e6) == row, "one more row at each of these"
+    assert sum(p.numel() for p in other.parameters()) == round((count - norms) * 1e6) + 2 * sum(widths)
+
+
+def pairs(count):
+    return [(i, j) for i in range(count) for j in range(count)]
+
+
+def attended(layer, x, M):
+    """The attention by loops over forecasts, heads and members, with convolutions of stride 3."""
+    heads, C = layer.value.weight.shape[:2]
+    normal = functional.layer_norm(x, x.shape[1:], layer.norm.weight, layer.norm.bias)
+    keys, queries = (
+        functional.conv2d(normal, part.weight.view(heads, C, 3, 3), stride=3).relu()
+        for part in (layer.key, layer.query)
+    )
+    values = functional.conv2d(normal, layer.value.weight)
+    found = torch.zeros_like(values)
+    for b in range(len(x) // M):
+        own = slice(b * M, b * M + M)
+        for head in range(heads):
+            K, Q, V = (part[own, head] for part in (keys, queries, values))
+            scores = np.zeros((M, M))
+            for i, j in pairs(M):
+                scores[i, j] = float((K[i] * Q[j]).sum()) / np.sqrt(K[i].numel())
+            weights = np.exp(scores - scores.max(0))
+            weights /= weights.sum(0)
+            for j in range(M):
+                found[b * M + j, head] = V[j] + sum(weights[i, j] * (V[i] - V.mean(0)) for i in range(M))
+    return (x + functional.conv2d(found, layer.last.weight, layer.last.bias)).relu()
+
+
+@pytest.mark.parametrize("grid", [AREA, Grid.regular(13, 17), Grid.regular(8, 6)], ids=lambda grid: str(grid.shape))
+def test_attention_is_the_formula(grid):
+    layer = drawn(EnsembleAttention(grid, 4, 3, "field"))
+    x = torch.randn(2 * 5, 4, *grid.shape, dtype=torch.float64)
+    with torch.no_grad():
+        found, expected = layer(x, 5), attended(layer, x, 5)
+    assert (found - (x + layer.last.bias[:, None, None]).relu()).abs().max() > 0.1
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def plain(model, sample):
+    """The published network on an area, in plain PyTorch."""
+
+    def convolved(layer, x):
+        reach = (layer.kernel_size[0] - 1) // 2
+        x = functional.pad(x, 4 * [reach], mode="replicate")
+        return functional.conv2d(x, layer.weight, layer.bias).relu()
+
+    M = sample.ensemble.shape[1]
+    x, levels = sample.ensemble.flatten(0, 1), []
+    for level, stage in enumerate(model.encoder):
+        x = functional.max_pool2d(x, 2) if level else x
+        for layer in stage[::2]:
+            x = convolved(layer, x)
+        levels.append(x)
+    for k in range(1, len(model.attention) + 1):
+        levels[-k] = attended(model.attention[-k], levels[-k], M)
+    x = levels.pop()
+    for stage in reversed(model.decoder):
+        x = functional.conv_transpose2d(convolved(stage[0], x), stage[2].weight, stage[2].bias, stride=2).relu()
+        x = torch.cat([x, levels.pop()], dim=1)
+    output = functional.conv2d(convolved(model.finest[0], x), model.last.weight, model.last.bias)
+    return (sample.ensemble[:, :, [1]] + output.unflatten(0, (-1, M))).movedim(1, 0)
+
+
+def test_is_the_published_network_in_plain_pytorch(toy):
+    model, sample = drawn(PoET(TOY, AREA, **SMALL)), batch(toy, AREA)
+    with torch.no_grad():
+        found, expected = model(sample).members, plain(model, sample)
+    assert (found - sample.ensemble[:, :, [1]].movedim(1, 0)).std() > 0.1
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("norm", ["field", "channel"])
+def test_another_order_of_members_is_another_order_of_the_same(norm, toy):
+    grid, order = Grid.regular(13, 16), torch.tensor([3, 0, 4, 1, 2])
+    model, sample = drawn(PoET(TOY, grid, **SMALL, norm=norm)), batch(toy, grid, 5)
+    with torch.no_grad():
+        found, other = (
+            model(sample._replace(ensemble=e)).members for e in (sample.ensemble, sample.ensemble[:, order])
+        )
+    torch.testing.assert_close(other, found[order], rtol=1e-10, atol=1e-10)
+    assert (found - found[order]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("attention", [0, 2])
+def test_members_know_of_one_another_by_attention_only(attention, toy):
+    grid = Grid.regular(13, 16)
+    model, sample = drawn(PoET(TOY, grid, **SMALL | {"attention": attention})), batch(toy, grid)
+    others = torch.cat([sample.ensemble[:, :1], torch.randn_like(sample.ensemble)], dim=1)
+    with torch.no_grad():
+        found, expected = (model(sample._replace(ensemble=e)).members[0] for e in (others, sample.ensemble))
+    assert torch.allclose(found, expected, rtol=1e-10, atol=1e-10) == (attention == 0)
+
+
+def test_one_member_is_enough(toy):
+    grid = Grid.regular(13, 16)
+    model, sample = drawn(PoET(TOY, grid, **SMALL)), batch(toy, grid, 1)
+    found = model(sample)
+    found.crps(sample.target).mean().backward()
+    assert torch.isfinite(found.mean).all()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+def test_weights_of_attention_survive_half_precision():
+    """Products of whole fields are large and much alike: rounded to bfloat16, nothing would be left of the weights."""
+    grid = Grid.regular(91, 180)
+    torch.manual_seed(0)
+    layer = EnsembleAttention(grid, 8, 8, "field")
+    x = torch.randn(1, 8, *grid.shape) + 0.1 * torch.randn(4, 8, *grid.shape)
+    with torch.no_grad():
+        expected = layer.weights(x, 4)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = layer.weights(x, 4)
+    assert (found - expected).abs().max() < 0.3 * (expected - 1 / 4).abs().mean()
+
+
+def test_learns_in_a_few_steps(toy):
+    grid = Grid.regular(13, 16)
+    torch.manual_seed(0)
+    model, sample = PoET(TOY, grid, **SMALL), batch(toy, grid, 5, 8)
+    sample = sample._replace(ensemble=sample.ensemble.float(), target=sample.target.float())
+    optimizer, scores = torch.optim.Adam(model.parameters(), lr=1e-2), []
+    for _ in range(25):
+        scores.append(model(sample).crps(sample.target, fair=True).mean())
+        optimizer.zero_grad()
+        scores[-1].backward()
+        optimizer.step()
+    assert scores[-1] < 0.8 * scores[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"widths": []}, r"model.widths must be a list of channels, the finest resolution first, got \[\]"),
+        ({"widths": 8}, "model.widths must be a list of channels"),
+        ({"widths": [8, 0]}, "model.widths must be a whole number of at least 1, got 0"),
+        ({"heads": 0}, "model.heads must be a whole number of at least 1, got 0"),
+        ({"attention": 5}, "model.attention must be a whole number from 0 to 4, got 5"),
+        ({"norm": "none"}, "model.norm must be one of field, channel, got 'none'"),
+        ({}, "needs 3 rows and columns at the coarsest of its 4 resolutions, and 13 x 16 points, .* leave 2 x 2 there"),
+    ],
+    ids=str,
+)
+def test_options_and_grids_that_cannot_be_are_refused(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        PoET(TOY, Grid.regular(13, 16), **options)

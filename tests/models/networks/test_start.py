@@ -1,0 +1,95 @@
+"""Where networks start from: an untrained one is EMOS itself, and what it learns it adds to EMOS."""
+
+import pytest
+import torch
+from specs import SPECS
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.corrector import Corrector
+from models.distribution import CensoredLogistic
+from models.networks.features import SMALLEST_SPREAD
+from models.networks.head import HEADS
+
+GRID = Grid.regular(8, 12)
+TASK = Task("toy", ["sst", "2t", "tp"], ["2t", "tp"], [24, 48], ["lsm"])
+BEGINNERS = [name for name, spec in SPECS.items() if "start" in spec and spec["head"] != "members"]
+
+
+def fitted(spec, toy):
+    """A corrector that has learnt what is learnt at once."""
+    torch.manual_seed(0)
+    data = toy(TASK, GRID, 40)
+    corrector = Corrector(TASK, GRID, spec, data.static)
+    corrector.fit(data)
+    return corrector.double().eval()
+
+
+def batch_of(toy):
+    """Normalised forecasts that nothing was fitted to; float64."""
+    sample = next(batches(toy(TASK, GRID, 4, 5, seed=3), 4))
+    return sample._replace(**{name: getattr(sample, name).double() for name in ("ensemble", "static", "target")})
+
+
+@pytest.mark.parametrize("name", BEGINNERS)
+@pytest.mark.parametrize("options", [{"shared": "partly"}, {"seasonal": False, "scale": "log"}])
+def test_an_untrained_network_is_emos(name, options, toy):
+    """Both are fitted to the same samples, EMOS as a corrector of its own."""
+    emos, sample = fitted(SPECS["emos"] | options, toy), batch_of(toy)
+    network = fitted(SPECS[name] | {"start": options}, toy)
+    with torch.no_grad():
+        normal, found = network.normalizer(sample), network(sample)
+        expected = emos.model(normal)
+        start, unit = network.model.head.start(normal), network.normalizer.target_scaling[1]
+    torch.testing.assert_close(start[0], expected.mu)
+    torch.testing.assert_close(start[1], (expected.sigma**2 + SMALLEST_SPREAD**2).sqrt())
+    torch.testing.assert_close(found.mean, emos(sample).mean, rtol=1e-6, atol=1e-6)
+    assert float((found.std / unit - expected.std).abs().max()) < 2 * SMALLEST_SPREAD
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_every_head_starts_from_it(kind, toy):
+    """Rain has a bound of its own kind; at 280 K there is none in sight."""
+    corrector, sample = fitted(SPECS["mlp"] | {"head": kind, "start": {}}, toy), batch_of(toy)
+    with torch.no_grad():
+        m, s = corrector.model.head.start(corrector.normalizer(sample))
+        found = corrector.model(corrector.normalizer(sample))
+    torch.testing.assert_close(found.mean[:, 0], m[:, 0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.std[:, 0], s[:, 0], rtol=1e-4, atol=0)
+
+
+def test_a_bounded_family_starts_bounded(toy):
+    """EMOS and the network put the bound at the same place, 0 mm, and agree on what lies below."""
+    task, options = Task("rain", ["tp"], ["tp"], [24]), {"family": "censored_logistic", "lower": 0.0, "seasonal": False}
+    data = toy(task, GRID, 40)
+    spec = SPECS["mlp"] | {"head": "censored_logistic", "start": options}
+    corrector = Corrector(task, GRID, spec, data.static)
+    corrector.fit(data)
+    emos = Corrector(task, GRID, SPECS["emos"] | options, data.static)
+    emos.fit(data)
+    sample = next(batches(data, 4))
+    with torch.no_grad():
+        found, expected = corrector.eval()(sample), emos.eval()(sample)
+    assert isinstance(found, CensoredLogistic)
+    torch.testing.assert_close(found.lower.expand_as(expected.mu), expected.lower.expand_as(expected.mu))
+    torch.testing.assert_close(found.mu, expected.mu, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.crps(sample.target), expected.crps(sample.target), rtol=1e-2, atol=1e-3)
+
+
+def test_it_survives_the_file(toy, tmp_path):
+    corrector, sample = fitted(SPECS["unet"] | {"start": {}}, toy).float(), next(batches(toy(TASK, GRID, 4), 4))
+    corrector.save(tmp_path / "c.safetensors")
+    with torch.no_grad():
+        expected, found = corrector(sample), Corrector.load(tmp_path / "c.safetensors")(sample)
+    torch.testing.assert_close(found.mu, expected.mu, rtol=0, atol=0)
+
+
+def test_a_start_that_cannot_be(toy):
+    with pytest.raises(InputError, match="EMOS has no option 'sharde'; it has family, seasonal"):
+        fitted(SPECS["mlp"] | {"start": {"sharde": True}}, toy)
+    with pytest.raises(InputError, match=r"model\.start must be null or options of emos"):
+        fitted(SPECS["mlp"] | {"start": "emos"}, toy)
+    with pytest.raises(InputError, match=r"model\.head=members .* model\.start=null"):
+        fitted(SPECS["transformer_independent"] | {"start": {}}, toy)

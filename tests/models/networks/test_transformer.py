@@ -1,0 +1,246 @@
+"""The transformer over members: what members may know of one another, and what they may not."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import models.networks.attention
+from data_pipeline.common.errors import InputError
+from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.layers.dropout import drawn_for
+from models.networks.attention import MemberAttention
+from models.networks.transformer import Transformer
+
+TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [48], ["lsm"])
+GRID = Grid.regular(13, 16)
+VARIANTS = [
+    {},
+    {"attention": False},
+    {"head": "members"},
+    {"head": "members", "attention": False},
+    {"head": "members", "window": 2, "depth": 1, "dropout": 0.0, "mixture": {"gate": "computed", "weighted": True}},
+]
+
+
+@pytest.fixture(params=VARIANTS, ids=str)
+def options(request):
+    return request.param
+
+
+def awake(options, grid=GRID, task=TASK):
+    """A network in double precision all of whose layers say something."""
+    torch.manual_seed(0)
+    model = Transformer(task, grid, **options).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def batch(toy, grid=GRID, members=5, count=2):
+    """Forecasts as they come from a normaliser."""
+    sample = next(batches(toy(TASK, grid, count, members, seed=7), count))
+    names = ("ensemble", "static", "target")
+    ensemble, static, target = (getattr(sample, name).double() for name in names)
+    return sample._replace(ensemble=(ensemble - 280) / 10, static=static, target=(target - 280) / 10)
+
+
+def numbers(distribution):
+    return torch.stack([distribution.mean, distribution.std])
+
+
+def test_attention_is_softmax_of_scaled_products_in_each_cell():
+    torch.manual_seed(0)
+    layer = MemberAttention(6, heads=2).double()
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(2 * 4, 6, 3, 5, dtype=torch.float64)
+    with torch.no_grad():
+        found = layer(x, 4).view(2, 4, 6, 3, 5).numpy()
+    mix, bias, last = layer.mix.weight.detach().numpy(), layer.mix.bias.detach().numpy(), layer.last
+    for b, i, j in np.ndindex(2, 3, 5):
+        cell = x.view(2, 4, 6, 3, 5)[b, :, :, i, j]
+        normal = functional.layer_norm(cell, (6,), layer.norm.weight, layer.norm.bias).detach().numpy()
+        q, k, v = np.split(normal @ mix.T + bias, 3, axis=1)
+        heard = np.zeros((4, 6))
+        for head in (slice(0, 3), slice(3, 6)):
+            for m in range(4):
+                weights = np.exp([q[m, head] @ k[n, head] / np.sqrt(3) for n in range(4)])
+                heard[m, head] = sum(w * v[n, head] for n, w in enumerate(weights / weights.sum()))
+        expected = cell.numpy() + heard @ last.weight.detach().numpy().T + last.bias.detach().numpy()
+        np.testing.assert_allclose(found[b, :, :, i, j], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_cells_may_attend_in_parts(monkeypatch, toy):
+    model, sample = awake({}), batch(toy)
+    with torch.no_grad():
+        expected = numbers(model(sample))
+        monkeypatch.setattr(models.networks.attention, "CELLS", 100)
+        torch.testing.assert_close(numbers(model(sample)), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_another_order_of_members_is_another_order_of_the_same(options, toy):
+    model, sample, order = awake(options).train(), batch(toy), torch.tensor([3, 0, 4, 1, 2])
+    found = []
+    for ensemble in (sample.ensemble, sample.ensemble[:, order]):
+        torch.manual_seed(3)
+        with drawn_for(sample), torch.no_grad():
+            found.append(model(sample._replace(ensemble=ensemble)))
+    torch.testing.assert_close(numbers(found[1]), numbers(found[0]), rtol=1e-10, atol=1e-10)
+    if "head" in options:
+        torch.testing.assert_close(found[1].members, found[0].members[order], rtol=1e-10, atol=1e-10)
+        assert (found[0].members - found[0].members[order]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_without_attention_no_member_knows_of_the_others(attention, toy):
+    model, sample = awake({"head": "members", "attention": attention}), batch(toy)
+    others = torch.cat([sample.ensemble[:, :1], torch.randn(2, 7, *sample.ensemble.shape[2:])], dim=1)
+    with torch.no_grad():
+        found, expected = (model(sample._replace(ensemble=e)).members[0] for e in (others, sample.ensemble))
+    assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12) != attention
+
+
+def test_one_member_is_enough(options, toy):
+    model, sample = awake(options), batch(toy, members=1)
+    found = model(sample)
+    found.crps(sample.target).mean().backward()
+    assert torch.isfinite(numbers(found)).all()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_corrected_members_start_as_the_raw_ones(attention, toy):
+    sample = batch(toy)
+    model = Transformer(TASK, GRID, head="members", attention=attention, window=2).double()
+    with torch.no_grad():
+        torch.testing.assert_close(model(sample).members, sample.ensemble[:, :, [1]].movedim(1, 0), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("grid", [Grid.regular(33, 64), Grid.regular(37, 72), Grid.regular(32, 64)], ids=str)
+def test_any_grid(toy, grid):
+    model = awake({"head": "members", "width": 4, "window": 5}, grid)
+    with torch.no_grad():
+        assert numbers(model(batch(toy, grid, 3, 1))).shape == (2, 1, 1, *grid.shape)
+
+
+def test_a_turned_globe_has_a_turned_forecast(options, toy):
+    model, sample, turn = awake(options), batch(toy), 4
+    turned = Sample(*(t.roll(turn, -1) if t.ndim > 2 else t for t in sample))
+    with torch.no_grad():
+        found, expected = numbers(model(turned)), numbers(model(sample)).roll(turn, -1)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("options", [VARIANTS[0], VARIANTS[-1]], ids=str)
+def test_gradients_are_those_of_finite_differences(options, toy):
+    """Of every parameter, along one direction."""
+    grid = Grid.regular(5, 8)
+    model, sample = awake({**options, "width": 4, "depth": 1}, grid), batch(toy, grid, 3)
+
+    def loss():
+        return model(sample).crps(sample.target).mean()
+
+    loss().backward()
+    step = 1e-6
+    for name, parameter in model.named_parameters():
+        direction = torch.randn_like(parameter)
+        slopes = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter += sign * step * direction
+                slopes.append(sign * loss() / (2 * step))
+                parameter -= sign * step * direction
+        torch.testing.assert_close(sum(slopes), (parameter.grad * direction).sum(), rtol=1e-5, atol=1e-8, msg=name)
+
+
+def forecasts(count, members, seed):
+    """Truth and members are draws about a weather that nobody knows; members come through a model that is off."""
+    torch.manual_seed(seed)
+    grid = Grid.regular(5, 8)
+    weather = torch.randn(count, 1, 1, *grid.shape)
+    draws = weather + 0.5 * torch.randn(count, members + 1, 1, *grid.shape)
+    ensemble, target = 0.7 * draws[:, 1:] + 0.4, draws[:, 0]
+    mask, times = torch.ones_like(target, dtype=torch.bool), torch.arange(count) * 5 * 86400
+    static = torch.zeros(count, 3, *grid.shape)
+    return Sample(ensemble, mask, static, target, times, torch.full((count,), 48))
+
+
+def scores(found, truth):
+    """Fair CRPS, and the ratio of spread to error of docs/scores.md."""
+    M = len(found.members)
+    spread = (M + 1) / M * found.std.square().mean()
+    ratio = (spread / (found.mean - truth).square().mean()).sqrt()
+    return float(found.crps(truth, fair=True).mean()), float(ratio)
+
+
+def test_members_corrected_one_by_one_can_be_as_many_as_you_like():
+    """Trained with 10 members, scored with 5, 10, 20 and 50."""
+    model = Transformer(
+        Task("toy", ["2t"], ["2t"], [48]), Grid.regular(5, 8), head="members", attention=False, width=4, depth=0
+    )
+    train, test = forecasts(64, 10, seed=1), forecasts(200, 50, seed=2)
+    model.fit([train])
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(80):
+        optimizer.zero_grad()
+        model(train).crps(train.target, fair=True).mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        found = {M: scores(model(test._replace(ensemble=test.ensemble[:, :M])), test.target) for M in (5, 10, 20, 50)}
+    # The fair CRPS of draws from the distribution of the truth is half their mean distance.
+    best = 0.5 / np.sqrt(np.pi)
+    for crps, ratio in found.values():
+        assert crps == pytest.approx(best, rel=0.03)
+        assert crps <= found[5][0] * 1.005
+        assert ratio == pytest.approx(found[10][1], rel=0.05)
+        assert ratio == pytest.approx(1, abs=0.07)
+
+
+def block(inputs, outputs):
+    """Parameters of a block: skip, two convolutions 3 x 3, two normalisations."""
+    return (inputs + 1) * outputs + (9 * inputs + 1) * outputs + (9 * outputs + 1) * outputs + 4 * outputs
+
+
+def attending(channels):
+    """Normalisation, queries, keys and values, the layer that puts heads together."""
+    return 2 * channels + 4 * (channels + 1) * channels
+
+
+def test_counts_its_parameters():
+    def count(**options):
+        return sum(p.numel() for p in Transformer(TASK, GRID, width=4, depth=2, **options).parameters())
+
+    def trunk(inputs, w):
+        return block(inputs, w) + block(w, 2 * w) + block(2 * w, 4 * w) + block(6 * w, 2 * w) + block(3 * w, w)
+
+    seen = 2 * 3 + len(TASK.static_names) + 2 + 2 + 1  # the last says where there is sea
+    body, attention = trunk(3 + 8, 4) + trunk(seen, 8), sum(map(attending, (4, 8, 16)))
+    assert count() == body + attention + (4 * 4 + 1) * 2
+    assert count(head="members") == body + attention + (4 + 1)
+    alone = trunk(3 + 8, 4) + trunk(seen - 2 * 3, 8)
+    assert count(head="members", attention=False) == alone + (4 + 1)
+    assert count(window=2) == count() + 2 * attending(16)
+    assert count(embedding=3) == count() + 3 * GRID.shape[0] * GRID.shape[1] + (8 + 3 + 1) * 16 + (16 + 1) * 8
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"width": 0},
+        {"depth": -1},
+        {"window": True},
+        {"dropout": 1.0},
+        {"attention": 0},
+        {"embedding": -1},
+        {"head": "mean"},
+    ],
+    ids=str,
+)
+def test_options_must_make_sense(option):
+    with pytest.raises(InputError, match=f"model.{next(iter(option))} must be "):
+        Transformer(TASK, GRID, **option)

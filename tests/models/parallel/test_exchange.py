@@ -1,0 +1,137 @@
+"""The exchange by itself: adjoint, library operator, compiler, copies, refusals."""
+
+import copy
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ranks import together
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from models.layers.convolution import Conv2d
+from models.layers.resolution import Downsample, Upsample
+from models.layers.window import pad
+from models.parallel.domain import Domain
+from models.parallel.exchange import Exchange, allsum, assemble
+from models.parallel.plan import make_plan
+
+GRIDS = {
+    "poles": Grid.regular(13, 16),
+    "half shifted": Grid(tuple(80.0 - 20 * k for k in range(9)), tuple(30.0 * k for k in range(12))),
+    "area": Grid(tuple(60.0 - 2.5 * k for k in range(11)), tuple(2.5 * k - 10 for k in range(14))),
+}
+
+
+@settings(max_examples=300)
+@given(
+    name=st.sampled_from(sorted(GRIDS)),
+    bands=st.integers(1, 5),
+    sectors=st.integers(1, 4),
+    sides=st.tuples(*[st.integers(-2, 4)] * 4),
+    zero=st.booleans(),
+)
+def test_plans_of_all_ranks_fit_together(name, bands, sectors, sides, zero):
+    """Playing every rank in turn by the plans alone gives each its window of the padded globe."""
+    grid = GRIDS[name]
+    H, W = grid.shape
+    north, south, west, east = sides
+    ranks = [Domain.split(grid, bands, sectors, rank) for rank in range(bands * sectors)]
+    rows = tuple((a - north, b + south) for a, b in pairwise(ranks[0].row_cuts))
+    columns = tuple((a - west, b + east) for a, b in pairwise(ranks[0].column_cuts))
+    x = torch.arange(1.0, H * W + 1).reshape(H, W)
+    plans = [make_plan(domain, (rows, columns), zero) for domain in ranks]
+    big = pad(x, grid, 6, 6, 6, 6)
+    if zero:
+        outside = torch.ones(H + 12, W + 12, dtype=torch.bool)
+        outside[6 : H + 6, (slice(None) if grid.periodic else slice(6, W + 6))] = False
+        big = big.masked_fill(outside, 0)
+    for domain, plan in zip(ranks, plans, strict=True):
+        if min(plan.shape) <= 0:
+            continue
+        received = torch.cat([domain_of(x, ranks[q])[plans[q].sends[domain.rank]] for q in range(len(ranks))])
+        assert len(received) == sum(plan.receives)
+        window = torch.zeros(plan.shape)
+        window[plan.window] = domain.cut(x)[plan.tile]
+        window.view(-1)[plan.own_to] = domain_of(x, domain)[plan.own_from]
+        window.view(-1)[plan.foreign_to] = received[plan.foreign_from]
+        i, j = divmod(domain.rank, sectors)
+        expected = big[rows[i][0] + 6 : rows[i][1] + 6, columns[j][0] + 6 : columns[j][1] + 6]
+        assert torch.equal(window, expected)
+
+
+def domain_of(x, domain):
+    return domain.cut(x).reshape(-1)
+
+
+def adjoint(rank, bands, sectors):
+    """<fetch x, y> and <x, fetch' y> over all ranks; what a compiler makes of a layer; what a copy is."""
+    domain = Domain.split(GRIDS["poles"], bands, sectors, rank, dist.group.WORLD.group_name)
+    widen = [tuple((a - 2, b + 3) for a, b in pairwise(cuts)) for cuts in (domain.row_cuts, domain.column_cuts)]
+    fetch = Exchange(domain, tuple(widen))
+    torch.manual_seed(rank)
+    x = torch.randn(2, 3, *domain.own_shape, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(2, 3, *fetch.plan.shape, dtype=torch.float64)
+    product = (fetch(x) * y).sum()
+    product.backward()
+    sides = [float(allsum(value.detach(), domain)) for value in (product, (x * x.grad).sum())]
+    torch.library.opcheck(torch.ops.deepweather.fetch.default, (x.detach(), fetch.number), test_utils="test_schema")
+
+    down = Downsample(domain)
+    net = torch.nn.Sequential(Conv2d(domain, 3, 4), down, Conv2d(down.out, 4, 4), Upsample(domain)).double()
+    compiled = torch.compile(copy.deepcopy(net), fullgraph=True, backend="aot_eager")
+    results = []
+    for model in (net, compiled):
+        x.grad = None
+        model(x).square().sum().backward()
+        results.append(x.grad.clone())
+    return sides, float((results[0] - results[1]).abs().max())
+
+
+def test_backwards_is_the_adjoint_and_a_compiler_passes(request):
+    for sides, difference in together(4, adjoint, 2, 2):
+        assert sides[0] == pytest.approx(sides[1], rel=1e-13)
+        assert difference == 0
+
+
+def whole_again(rank, count):
+    domain = Domain.split(GRIDS["area"], count, 1, rank, dist.group.WORLD.group_name)
+    x = torch.randn(3, *domain.shape, generator=torch.Generator().manual_seed(1))
+    return torch.equal(assemble(domain.cut(x), domain), x)
+
+
+def test_tiles_make_the_whole():
+    assert all(together(3, whole_again, 3))
+
+
+def summed(rank):
+    """The sum over ranks of a tensor that each rank has in another order in memory, and its gradient."""
+    domain = Domain.split(Grid.regular(8, 12), 2, 1, rank, dist.group.WORLD.group_name)
+    x = torch.arange(6.0).view(2, 3)
+    x = (x if rank else x.T.contiguous().T).requires_grad_()
+    total = allsum(x, domain)
+    (total * torch.arange(6.0).view(2, 3)).sum().backward()
+    return total.detach(), x.grad
+
+
+def test_a_sum_does_not_depend_on_the_order_in_memory():
+    for total, gradient in together(2, summed):
+        assert total.equal(2 * torch.arange(6.0).view(2, 3))
+        assert gradient.equal(2 * torch.arange(6.0).view(2, 3))
+
+
+def test_what_cannot_be_split_is_refused():
+    grid = GRIDS["poles"]
+    with pytest.raises(InputError, match=r"14 ranks cannot share the 13 rows of 13 x 16 points.*take fewer ranks"):
+        Domain.split(grid, 14)
+    with pytest.raises(InputError, match=r"5 ranks cannot share the 4 columns of 4 x 4 points.*fewer coarse levels"):
+        Domain.split(grid, 4, 5).coarsen().coarsen()
+    with pytest.raises(ValueError, match=r"rank 1 of 2 has a field of \(5, 16\) cells where its tile .* has \(7, 16\)"):
+        Exchange(Domain.split(grid, 2, 1, 1), (((0, 6), (6, 13)), ((0, 16),)))(torch.zeros(1, 5, 16))
+    with pytest.raises(InputError, match="goes round all of"):
+        Conv2d(Domain.split(grid, 2), 1, 1, 31)
+    with pytest.raises(InputError, match="goes round all of"):
+        Conv2d(grid, 1, 1, 31)

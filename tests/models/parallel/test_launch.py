@@ -1,0 +1,304 @@
+"""The ranks of a mesh as processes: they are started, they fail, they are stopped; each ends in a sentence, soon."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from data_pipeline.common.errors import InputError, InterruptedRunError
+from data_pipeline.grid import Grid
+from models.parallel.mesh import _telling_of_lost_ranks, joined
+
+PRELUDE = """
+import os, signal, sys, time
+import torch
+from conf import leave
+from data_pipeline.common.errors import InputError, InterruptedRunError
+from models.parallel.mesh import joined
+
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+try:
+    with joined(SHAPE, "mesh", TIMEOUT) as mesh:
+        BODY
+except InputError as error:
+    leave(error)
+except KeyboardInterrupt:
+    sys.exit(3)
+"""
+SOON = 60
+"""Seconds within which everything here must have ended, on a busy machine; timeouts of libraries are 10 minutes."""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Start a program that makes itself a mesh; its folder is the current one."""
+    processes = []
+
+    def start(body, shape=(1, 3), timeout=10.0, environment=None):
+        text = PRELUDE.replace("SHAPE", repr(list(shape))).replace("TIMEOUT", str(timeout))
+        (tmp_path / "program.py").write_text(
+            text.replace("BODY", textwrap.indent(textwrap.dedent(body), " " * 8).strip())
+        )
+        process = subprocess.Popen(
+            [sys.executable, "program.py"], cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
+        )  # fmt: skip
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def ended(process):
+    stdout, stderr = process.communicate(timeout=SOON)
+    return process.returncode, stdout, stderr.splitlines()
+
+
+def wait_for(path):
+    deadline = time.monotonic() + SOON
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} does not come"
+        time.sleep(0.05)
+    while not (text := path.read_text()):
+        time.sleep(0.01)
+    return int(text)
+
+
+def gone(pid):
+    """Whether a process has ended; one that nobody has waited for counts."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_ranks_meet_and_one_speaks(script):
+    process = script("mesh.say(f'{mesh.ranks} ranks, {int(mesh.sum(torch.tensor(mesh.rank)))}')")
+    assert ended(process) == (0, "3 ranks, 3\n", [])
+
+
+def test_threads_of_a_library_end_before_python_does(script):
+    process = script("""
+        import atexit, glob
+
+        def threads():
+            names = [open(f"{task}/comm").read() for task in glob.glob("/proc/self/task/*")]
+            return sum("gloo" in name for name in names)
+
+        mesh.sum(torch.ones(1))
+        before = threads()
+        atexit.register(lambda: mesh.say(f"{before > 0}, {threads()}"))
+    """)
+    assert ended(process) == (0, "True, 0\n", [])
+
+
+@pytest.mark.parametrize(("ending", "code"), [("pass", 0), ("raise InputError('taken')", 2)])
+def test_tensors_that_are_still_under_way_do_no_harm_in_the_end(script, ending, code):
+    # Threads that wait for Python's lock with the last of a tensor, while Python ends: half of the runs were aborted.
+    process = script(f"""
+        import torch.distributed as dist
+        sys.setswitchinterval(100)
+        works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(200)]
+        del works
+        {ending}
+    """)
+    assert ended(process)[::2] == (code, ["error: taken"] * (code == 2))
+
+
+def test_what_all_say_is_said_once_and_what_one_says_is_heard(script):
+    process = script("raise InputError('no such file' if mesh.rank else 'it is too small')")
+    code, _, lines = ended(process)
+    assert code == 2
+    assert sorted(lines) == ["error: it is too small", "error: no such file"]
+
+
+def test_the_first_rank_fails_for_all(script):
+    code, _, lines = ended(script("mesh.once(lambda: (_ for _ in ()).throw(InputError('taken')))"))
+    assert (code, lines) == (2, ["error: taken"])
+
+
+def test_a_rank_that_fails_alone_ends_the_others(script):
+    process = script("""
+        if mesh.rank == 1:
+            raise InputError('part 1 cannot be read')
+        mesh.sum(torch.ones(3))
+    """)
+    code, _, lines = ended(process)
+    assert code == 2
+    assert lines[0] == "error: part 1 cannot be read"
+    assert "another rank of the mesh is gone" in lines[1]
+    assert len(lines) == 2
+
+
+def test_a_bug_is_not_hidden(script):
+    code, _, lines = ended(script("print(1 / (mesh.rank - 2), file=sys.stderr); mesh.sum(torch.ones(1))"))
+    assert code == 1
+    # With PyTorch's name for the rank before each line.
+    assert "[rank2]: ZeroDivisionError: division by zero" in lines
+    assert any("Traceback" in line for line in lines)
+
+
+def test_a_rank_that_is_killed_ends_the_others(script, tmp_path):
+    process = script("""
+        if mesh.rank == 2:
+            open('pid', 'w').write(str(os.getpid()))
+        while True:
+            mesh.sum(torch.ones(3))
+    """)
+    os.kill(wait_for(tmp_path / "pid"), signal.SIGKILL)
+    code, _, lines = ended(process)
+    assert code == 3
+    assert any("rank 2 of 3 was killed by signal 9" in line and "run the same command again" in line for line in lines)
+    assert any("another rank of the mesh is gone" in line for line in lines)
+
+
+def test_a_rank_that_does_not_answer_is_given_up(script, tmp_path):
+    process = script(
+        """
+        if mesh.rank == 1:
+            open('pid', 'w').write(str(os.getpid()))
+        while True:
+            mesh.sum(torch.ones(3))
+        """,
+        timeout=0.1,
+    )
+    os.kill(wait_for(tmp_path / "pid"), signal.SIGSTOP)
+    code, _, lines = ended(process)
+    assert code == 3
+    assert any("another rank of the mesh does not answer" in line or "is gone" in line for line in lines)
+
+
+def test_ctrl_c_reaches_every_rank_once(script, tmp_path):
+    process = script("""
+        stops = []
+        signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
+        open(f'pid{mesh.rank}', 'w').write(str(os.getpid()))
+        while not mesh.sum(torch.tensor(len(stops))) == 3:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        mesh.say(f'stopped {len(stops)}')
+        raise KeyboardInterrupt
+    """)
+    for rank in range(3):
+        wait_for(tmp_path / f"pid{rank}")
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (3, "stopped 1\n", [])
+
+
+def test_the_third_ctrl_c_ends_ranks_that_do_not_listen(script, tmp_path):
+    process = script("""
+        signal.signal(signal.SIGTERM, lambda *_: open(f'told{mesh.rank}', 'a').write('1'))
+        open(f'pid{mesh.rank}', 'w').write(str(os.getpid()))
+        while True:
+            time.sleep(0.01)
+    """)
+    for rank in range(3):
+        wait_for(tmp_path / f"pid{rank}")
+    for times in ("1", "11"):
+        process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + SOON
+        while [path.read_text() for path in tmp_path.glob("told*")] != 3 * [times]:
+            assert time.monotonic() < deadline, f"ranks have not been told {len(times)} times"
+            time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    code, _, lines = ended(process)
+    assert code == 3
+    assert "was killed by signal 9" in lines[-1]
+
+
+def test_ranks_end_with_the_process_that_started_them(script, tmp_path):
+    process = script("""
+        open(f'pid{mesh.rank}', 'w').write(str(os.getpid()))
+        while True:
+            mesh.sum(torch.ones(3))
+            time.sleep(0.01)
+    """)
+    ranks = [wait_for(tmp_path / f"pid{rank}") for rank in range(3)]
+    process.kill()
+    deadline = time.monotonic() + SOON
+    while not all(map(gone, ranks)):
+        assert time.monotonic() < deadline, "ranks live on without the process that started them"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_mesh_of_another_size_is_refused_by_every_rank(script, rank):
+    started = {"WORLD_SIZE": "3", "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    code, _, (line,) = ended(script("pass", shape=(2, 2), environment=started))
+    assert code == 2
+    assert "mesh=[2, 2] is a mesh of 4 ranks, but 3 processes were started" in line
+
+
+def test_ranks_that_do_not_come_are_not_waited_for_for_ever(script):
+    started = {"WORLD_SIZE": "3", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    code, _, lines = ended(script("pass", timeout=0.05, environment=started))
+    assert code == 2
+    assert "the 3 ranks of the run could not meet at 127.0.0.1:1" in lines[-1]
+
+
+@pytest.mark.parametrize("shape", [[2], [1, 2, 2, 2], [0, 2], [1, 1.5], [True, 2], 4], ids=str)
+def test_what_is_no_mesh_is_refused(shape):
+    with pytest.raises(
+        InputError, match=r"^mesh must be \[data, spatial\] or \[data, bands, sectors\], each at least 1"
+    ):
+        joined(shape).__enter__()
+
+
+def test_one_rank_is_no_group():
+    with joined([1, 1]) as mesh:
+        assert (mesh.ranks, mesh.first, mesh.everyone) == (1, True, "")
+        assert mesh.once(lambda: 7) == 7
+        assert mesh.gather("x") == ["x"]
+        assert mesh.domain(grid := Grid.regular(9, 12)).own_shape == grid.shape
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            dist.DistBackendError("NCCL communicator was aborted on rank 1."),
+            r"another rank of the mesh is gone \(NCCL communicator was aborted on rank 1\); see what it said",
+        ),
+        (
+            dist.DistBackendError(
+                "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, "
+                "Timeout(ms)=600000) ran for 600029 milliseconds before timing out."
+            ),
+            "another rank of the mesh does not answer",
+        ),
+    ],
+    ids=["aborted", "timed out"],
+)
+def test_what_nccl_says_of_a_lost_rank_can_go_on(error, sentence):
+    """As PyTorch words it in the error that an exchange raises after its watchdog has ended the communication."""
+    with pytest.raises(InterruptedRunError, match=sentence) as info, _telling_of_lost_ranks():
+        raise error
+    assert info.value.exit_code == 3
+
+
+@pytest.mark.parametrize("own", [None, "1"], ids=["by default", "the user's own"])
+def test_nccl_raises_errors_unless_the_user_wants_otherwise(own, monkeypatch):
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    # Undone at the end of the test, whatever is set in between.
+    monkeypatch.setenv(name, own or "")
+    if own is None:
+        monkeypatch.delenv(name)
+    for key, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(key, value)
+
+    def no_meeting(*arguments, **options):
+        raise ValueError("no meeting in a test")
+
+    monkeypatch.setattr(dist, "rendezvous", no_meeting)
+    with pytest.raises(InputError, match="could not meet at nowhere:1"), joined([2, 1]):
+        pass
+    assert os.environ[name] == ("2" if own is None else own)

@@ -1,0 +1,117 @@
+"""Plans of all ranks, and refusals: what can be known of many ranks without starting one."""
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from layers import GRIDS, LAYERS
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.layers.attention import WindowAttention
+from models.layers.convolution import Conv2d
+from models.layers.window import Window, pad
+from models.networks.unet import UNet
+from models.parallel.domain import Domain
+from models.parallel.exchange import Exchange
+
+TASK = Task("toy", ["2t", "msl"], ["2t"], [24], ["lsm"])
+HALF_DEGREE = Grid.regular(361, 720)
+
+
+def on_all_ranks(build, grid, bands, sectors=1):
+    """The model of every rank, with its domain."""
+    return [build(Domain.split(grid, bands, sectors, rank)) for rank in range(bands * sectors)]
+
+
+def assert_plans_fit(models):
+    """What rank q sends to r is what r expects of q; and all windows show what the padded globe shows there."""
+    for of_all in zip(*(list(model.modules()) for model in models), strict=True):
+        kept = [[value for value in vars(module).values() if isinstance(value, Exchange)] for module in of_all]
+        for exchanges in zip(*kept, strict=True):
+            for r, receiver in enumerate(exchanges):
+                assert receiver.plan.receives == tuple(len(sender.plan.sends[r]) for sender in exchanges)
+                assert not len(receiver.plan.sends[r])
+            if isinstance(of_all[0], Window):
+                assert_windows_show_the_globe([exchange.domain for exchange in exchanges], [e.plan for e in exchanges])
+
+
+def assert_windows_show_the_globe(domains, plans):
+    """Every cell of every window, played by the plans."""
+    H, W = domains[0].shape
+    globe = torch.arange(1.0, H * W + 1).view(H, W)
+    wide = pad(globe, domains[0].grid, 4, 4, 4, 4)
+    tiles = [domain.cut(globe) for domain in domains]
+    for r, (domain, plan) in enumerate(zip(domains, plans, strict=True)):
+        window = torch.zeros(plan.shape)
+        window[plan.window] = tiles[r][plan.tile]
+        window.view(-1)[plan.own_to] = tiles[r].reshape(-1)[plan.own_from]
+        received = torch.cat([tile.reshape(-1)[q.sends[r]] for tile, q in zip(tiles, plans, strict=True)])
+        window.view(-1)[plan.foreign_to] = received[plan.foreign_from]
+        top, left = (
+            tile.start + inner.start - block.start + 4
+            for tile, inner, block in zip(domain.tile, plan.tile, plan.window, strict=True)
+        )
+        assert torch.equal(window, wide[top : top + plan.shape[0], left : left + plan.shape[1]])
+
+
+@pytest.mark.parametrize("bands", [2, 3, 4, 8])
+def test_uneven_bands_of_the_half_degree_grid(bands):
+    """361 rows, and the 181, 91 and 46 of the coarser levels of a U-Net, over 2, 3, 4 and 8 ranks."""
+    models = on_all_ranks(lambda domain: UNet(TASK, domain, width=1, depth=3), HALF_DEGREE, bands)
+    assert sum(model.features.errors._domain.own_shape[0] for model in models) == 361
+    assert_plans_fit(models)
+
+
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("shape", [(3, 1), (2, 4)], ids=str)
+def test_attention_on_the_half_degree_grid(shape, shift):
+    assert_plans_fit(on_all_ranks(lambda domain: WindowAttention(domain, 2, 1, 8, shift), HALF_DEGREE, *shape))
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.integers(9, 40), columns=st.integers(8, 30), bands=st.integers(1, 8), sectors=st.integers(1, 4),
+    kernel=st.integers(1, 5), stride=st.integers(1, 2),
+)  # fmt: skip
+def test_plans_of_any_size_fit(rows, columns, bands, sectors, kernel, stride):
+    # A tile of one row may have none at half the resolution.
+    assume(stride == 1 or (rows >= 2 * bands and columns >= 2 * sectors))
+    grid = Grid.regular(rows, columns)
+    assert_plans_fit(on_all_ranks(lambda domain: Conv2d(domain, 1, 1, kernel, stride), grid, bands, sectors))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_plans_of_every_layer_fit(name):
+    for title in ("29 x 50", "odd columns"):
+        assert_plans_fit(on_all_ranks(LAYERS[name], GRIDS[title], 3, 2))
+
+
+def refusals(build, grid, bands, sectors=1):
+    """What every rank says."""
+    said = []
+    for rank in range(bands * sectors):
+        with pytest.raises(InputError) as refused:
+            build(Domain.split(grid, bands, sectors, rank))
+        said.append(str(refused.value))
+    return said
+
+
+def test_too_thin_tiles_are_refused_by_every_rank_alike():
+    said = refusals(lambda domain: UNet(TASK, domain, width=1, depth=3), Grid.regular(13, 32), 5)
+    assert set(said) == {
+        "5 ranks cannot share the 4 rows of 4 x 8 points, latitudes 90 to -90, longitudes 0 to 315 (tiles end at "
+        "[1, 2, 2, 3, 4]); take fewer ranks in this direction, or a model with fewer coarse levels"
+    }
+
+
+def test_windows_that_cannot_be_shared_are_refused_by_every_rank_alike():
+    said = refusals(lambda domain: WindowAttention(domain, 2, 1, 8), Grid.regular(13, 32), 3)
+    assert set(said) == {"3 ranks cannot share the windows of 8 cells on 13; take fewer ranks"}
+
+
+def test_a_reach_round_the_globe_is_refused_by_every_rank_alike():
+    said = refusals(lambda domain: Conv2d(domain, 1, 1, 31), Grid.regular(13, 32), 2)
+    assert len(set(said)) == 1
+    assert "goes round all of 13 x 32 points" in said[0]

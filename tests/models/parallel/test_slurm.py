@@ -1,0 +1,115 @@
+"""What Slurm says in its way is what torchrun says in its own."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.common.errors import InputError
+from models.parallel.mesh import joined
+from models.parallel.slurm import first_host, refuse_without_srun, tasks_by_node, variables_from_slurm
+
+# As `srun --ntasks 4 --nodes 2` of Slurm 22.05 set them, on a machine with two nodes.
+TASK = {
+    "SLURM_JOB_ID": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "1", "SLURM_NTASKS": "4", "SLURM_PROCID": "3",
+    "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "rack-[01-02]", "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "3,1",
+}  # fmt: skip
+
+
+def test_a_task_is_a_rank():
+    assert variables_from_slurm(TASK) == {
+        "WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "rack-01",
+        "MASTER_PORT": "15016",
+    }  # fmt: skip
+    other = TASK | {"SLURM_LOCALID": "2", "SLURM_NODEID": "0", "SLURM_PROCID": "2"}
+    assert variables_from_slurm(other)["LOCAL_WORLD_SIZE"] == "3"
+
+
+def test_what_the_user_says_of_the_meeting_place_counts():
+    found = variables_from_slurm(TASK | {"MASTER_ADDR": "rack-02.cluster", "MASTER_PORT": "29500"})
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("rack-02.cluster", "29500")
+
+
+def batch_script():
+    """Of a job of four tasks: their number is known, but it is no step of them."""
+    return {name: value for name, value in TASK.items() if not name.startswith("SLURM_STEP")} | {"SLURM_PROCID": "0"}
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [{}, batch_script(), TASK | {"SLURM_STEP_NUM_TASKS": "1"}, TASK | {"WORLD_SIZE": "8"}],
+    ids=["no Slurm", "batch script", "one task", "torchrun under srun"],
+)
+def test_who_is_no_rank_of_slurm_is_left_alone(alone):
+    assert variables_from_slurm(alone) == {}
+
+
+def test_a_batch_script_does_not_start_all_ranks_on_the_first_of_its_nodes(monkeypatch):
+    for name, value in (batch_script() | {"SLURM_JOB_NUM_NODES": "2"}).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=r"this job has 2 nodes, but without srun .* write `srun deepweather \.\.\.`"):
+        joined([2, 2]).__enter__()
+    with joined([1, 1]) as mesh:
+        assert mesh.ranks == 1
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [{}, batch_script() | {"SLURM_JOB_NUM_NODES": "1"}, TASK | {"SLURM_JOB_NUM_NODES": "2"}],
+    ids=["no Slurm", "one node", "a step"],
+)
+def test_else_a_mesh_may_start_its_ranks_itself(alone):
+    refuse_without_srun(alone)
+
+
+@given(st.integers(0, 10**7), st.integers(0, 2000))
+def test_ports_are_free_to_users_and_next_to_those_of_the_next_step(job, step):
+    first, second = (
+        int(variables_from_slurm(TASK | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(number)})["MASTER_PORT"])
+        for number in (step, step + 1)
+    )
+    assert 15_000 <= first < 25_000
+    assert (second - first) % 10_000 == 1
+
+
+# Left what Slurm 22.05 was asked, right what `scontrol show hostnames` printed first.
+ASKED = {
+    "rack-[01-02]": "rack-01",
+    "a100-1,a100-2": "a100-1",
+    "r[1-2]n[0-3]": "r1n0",
+    "gpu[003,005-007],x9": "gpu003",
+    "node": "node",
+    "a,b[1-3]": "a",
+    "cn[10-12,1]": "cn10",
+    "n[09-11]": "n09",
+    "host.domain.org,host2": "host.domain.org",
+}
+
+
+@pytest.mark.parametrize("nodes", ASKED)
+def test_the_first_host_is_the_one_that_scontrol_names(nodes):
+    assert first_host(nodes) == ASKED[nodes]
+
+
+NAMES = st.from_regex(r"[a-z][a-z0-9.-]{0,8}[a-z-]", fullmatch=True)
+RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=3)
+
+
+@given(st.lists(st.tuples(NAMES, RANGES), min_size=1, max_size=3), st.integers(1, 4))
+def test_the_first_host_of_any_list(parts, digits):
+    lists = [
+        f"{name}[{','.join(f'{a:0{digits}}-{a + n:0{digits}}' if n else f'{a:0{digits}}' for a, n in ranges)}]"
+        for name, ranges in parts
+    ]
+    (name, ranges), *_ = parts
+    assert first_host(",".join(lists)) == f"{name}{ranges[0][0]:0{digits}}"
+
+
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=12))
+def test_tasks_are_counted_as_slurm_shortens_them(tasks):
+    words, rest = [], list(tasks)
+    while rest:
+        times = next((k for k, count in enumerate(rest) if count != rest[0]), len(rest))
+        words.append(f"{rest[0]}(x{times})" if times > 1 else f"{rest[0]}")
+        rest = rest[times:]
+    assert tasks_by_node(",".join(words)) == tasks

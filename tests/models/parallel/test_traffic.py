@@ -1,0 +1,72 @@
+"""What a whole training step of the U-Net sends, rank by rank and kind by kind, against the least that it can be."""
+
+import math
+from pathlib import Path
+
+import pytest
+from ranks import together
+
+from benchmarks.mesh.traffic import counted, least, table
+from benchmarks.mesh.training_step import GRID, Step
+from data_pipeline.grid import Grid
+from models.layers.norms import GroupNorm
+from models.parallel.mesh import Mesh, arranged
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "scaling.md"
+SHAPES = {
+    "37 x 72": Grid.regular(37, 72),
+    "29 x 50": Grid.regular(29, 50),
+    "half shifted": Grid(tuple(87.5 - 5.0 * k for k in range(36)), tuple(5.0 * k for k in range(72))),
+    "area": Grid(tuple(60.0 - 2.5 * k for k in range(25)), tuple(2.5 * k - 10 for k in range(30))),
+}
+MESHES = [(2, 2, 1), (1, 4, 1), (1, 2, 2), (1, 1, 4)]
+"""Data, bands, sectors: the first is two samples, each in two bands."""
+
+
+def as_shipped(step):
+    """No norm of the shipped U-Net asks another cell."""
+    return step
+
+
+def with_group_norm(step):
+    """The same step with norms over the globe: each sample, and two groups of channels, by itself."""
+    for block in [*step.model.trunk.encoder, *step.model.trunk.decoder]:
+        block.path[1] = GroupNorm(block.path[0].out, 2, block.path[0].out_channels)
+    return step
+
+
+def all_counts(rank, meshes, variants):
+    found = {}
+    for shape in meshes:
+        mesh = arranged(*shape)
+        for name, change, grid in variants:
+            step = change(Step(mesh, grid))
+            found[shape, name] = dict(counted(step, step.model).sent)
+    return found
+
+
+def found_and_least(meshes, variants):
+    """Lists by rank of what was sent and what had to be, by mesh and variant."""
+    by_rank = together(math.prod(meshes[0]), all_counts, meshes, variants)
+    found = {key: [rank[key] for rank in by_rank] for key in by_rank[0]}
+    expected = {}
+    for name, change, grid in variants:
+        one = change(Step(Mesh.alone(), grid))
+        for data, bands, sectors in meshes:
+            expected[(data, bands, sectors), name] = least(one, one.model, grid, bands, sectors) * data
+    return found, expected
+
+
+@pytest.mark.parametrize("meshes", [MESHES, [(1, 3, 1)]], ids=["4 ranks", "3 ranks"])
+def test_a_step_sends_what_it_must_and_nothing_else(meshes):
+    variants = [(name, as_shipped, grid) for name, grid in SHAPES.items()]
+    found, expected = found_and_least(meshes, [*variants, ("group norm", with_group_norm, SHAPES["29 x 50"])])
+    assert found == expected
+
+
+def test_the_table_in_the_documents_is_what_is_counted():
+    found, expected = found_and_least(MESHES, [("half a degree", as_shipped, GRID)])
+    assert found == expected
+    sent = {str(list(mesh)): max(ranks, key=lambda rank: sum(rank.values())) for (mesh, _), ranks in found.items()}
+    must = {str(list(mesh)): max(ranks, key=lambda rank: sum(rank.values())) for (mesh, _), ranks in expected.items()}
+    assert table(sent, must) in DOCUMENT.read_text(), f"docs/scaling.md should have\n{table(sent, must)}"

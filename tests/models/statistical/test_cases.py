@@ -1,0 +1,199 @@
+"""Fits at once: in blocks of rows, counted where they fail, and without reading anything back from a device."""
+
+import warnings
+from itertools import pairwise
+
+import pytest
+import torch
+from specs import SPECS
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models import corrector as corrector_module
+from models.corrector import Corrector, build_model, in_batches, needs
+from models.statistical import cases
+from models.statistical.cases import TooFewCasesError, covers_year, largest_gap, lead_index
+
+TASK, GRID = Task("toy", ["2t", "msl"], ["2t", "msl"], [24, 48]), Grid.regular(3, 4)
+FITTED = {
+    "climatology": SPECS["climatology"],
+    "emos": SPECS["emos"],
+    "emos of windows": SPECS["emos"] | {"seasonal": False, "window": 182},
+    "boosted": SPECS["boosted_emos"] | {"steps": 3},
+    "mlp": SPECS["mlp"],
+    "mlp from emos": SPECS["mlp"] | {"start": {}},
+}
+
+
+def corrector_of(spec, data, task=TASK, grid=GRID):
+    torch.manual_seed(0)
+    task = needs(spec, task)
+    corrector = Corrector(task, grid, spec, data.static)
+    corrector.fit(data)
+    return corrector
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_blocks_of_rows_give_the_same_numbers(name, toy, monkeypatch):
+    """As if no more than one row would fit into memory."""
+    spec = FITTED[name]
+    data = toy(needs(spec, TASK), GRID, 80)
+    for sample in data.samples[::2]:
+        sample.target[0, 1, 3] = torch.nan
+    expected, rows_read = corrector_of(spec, data), []
+
+    def begin(dataset, rows, size):
+        rows_read.append(rows)
+        return in_batches(dataset, rows, size)
+
+    monkeypatch.setattr(cases, "MEMORY", 1)
+    monkeypatch.setattr(corrector_module, "in_batches", begin)
+    found = corrector_of(spec, data)
+    assert {(rows.start, rows.stop) for rows in rows_read} == {(None, None), (0, 1), (1, 2), (2, 3)}
+    assert found.provenance == expected.provenance
+    # In another order of sums a minimum is the same, where it lies in coefficients not to the last digit.
+    for own, theirs in zip(found.model.buffers(), expected.model.buffers(), strict=True):
+        torch.testing.assert_close(own, theirs, rtol=1e-5, atol=1e-5, equal_nan=True)
+    sample = next(batches(data, 20))
+    with torch.no_grad():
+        scores = [each.eval()(sample).crps(sample.target) for each in (found, expected)]
+    torch.testing.assert_close(
+        *scores, rtol=0, atol=1e-6 * float(sample.target.nan_to_num().abs().max()), equal_nan=True
+    )
+
+
+def test_a_block_fits_into_memory(toy, monkeypatch):
+    passes = cases.Passes.of(batches(toy(TASK, Grid.regular(5, 8), 4), 2))
+    assert [b.stop - b.start for b in passes.blocks(cases.MEMORY // 2)] == [2, 2, 1]
+    assert passes.blocks(0) == [slice(0, 5)]
+    assert len(passes.blocks(10 * cases.MEMORY)) == 5
+
+
+def test_largest_gap_is_that_of_a_loop():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        days = torch.randint(1, 366, (int(torch.randint(1, 12, (), generator=generator)),), generator=generator)
+        present = sorted(set(days.tolist()))
+        gaps = [b - a for a, b in pairwise(present)] + [present[0] + 365.25 - present[-1]]
+        assert largest_gap(days) == max(gaps)
+    assert covers_year(torch.arange(1, 366, 90))
+    assert not covers_year(torch.arange(1, 366, 90), harmonics=2)
+    assert not covers_year(torch.arange(1, 32))
+
+
+def test_one_month_of_training_gives_no_annual_cycle(toy):
+    """The bias of January is a constant; a harmonic through one month would explode in July."""
+    task = Task("toy", ["2t"], ["2t"], [24])
+    data = toy(task, GRID, 124)
+    for k, sample in enumerate(data.samples):
+        year, day = divmod(k, 31)
+        data.samples[k] = sample._replace(init_time=torch.tensor(978_307_200 + (365 * year + day) * 86400))
+    summer = next(batches(toy(task, GRID, 20, seed=9), 20))
+    summer = summer._replace(init_time=torch.full((20,), 994_000_000))
+    for name in ("emos", "climatology", "boosted", "mlp"):
+        spec = FITTED[name]
+        corrector = corrector_of(spec, data, task)
+        assert any("do not cover the year (lead time 24 h)" in note for note in corrector.notes), name
+        with torch.no_grad():
+            moved = summer._replace(init_time=torch.full((20,), 979_862_400))
+            torch.testing.assert_close(corrector.eval()(summer).mean, corrector(moved).mean, atol=0.5, rtol=0)
+    emos = corrector_of(FITTED["emos"], data, task)
+    plain = corrector_of(SPECS["emos"] | {"seasonal": False}, data, task)
+    with torch.no_grad():
+        torch.testing.assert_close(emos(summer).mean, plain(summer).mean)
+    assert not plain.notes
+
+
+def test_cells_that_cannot_be_fitted_are_counted(toy):
+    task = Task("toy", ["2t"], ["2t"], [24, 48])
+    data = toy(task, GRID, 130)
+    for k, sample in enumerate(data.samples):
+        sample.target[0, 0, 0] = torch.nan  # no truth: nothing to fit, nothing to score
+        if k >= 10:
+            sample.target[0, 1, :3] = torch.nan  # five cases at each lead time
+    for name in ("emos", "climatology", "boosted"):
+        corrector = corrector_of(FITTED[name], data, task)
+        assert corrector.provenance["unfitted"] == {"cells": 2 * 3, "of": 2 * (12 - 1)}, name
+        assert any(note.startswith("6 of 22 regressions") for note in corrector.notes)
+    corrector = corrector_of(FITTED["emos"], toy(task, GRID, 130), task)
+    assert corrector.provenance["unfitted"] == {"cells": 0, "of": 24}
+    assert corrector.notes == []
+
+
+@pytest.mark.parametrize(("name", "count", "needed"), [("emos", 8, 12), ("climatology", 19, 20), ("boosted", 7, 8)])
+def test_where_no_cell_can_be_fitted_there_is_no_corrector(name, count, needed, toy):
+    task = Task("toy", ["2t"], ["2t"], [24])
+    data = toy(task, GRID, count)
+    step = 365 * 86400 // count
+    data.samples = [s._replace(init_time=torch.tensor(10**9 + k * step)) for k, s in enumerate(data.samples)]
+    with pytest.raises(TooFewCasesError, match=rf"cannot be fitted in any cell at lead time 24 h.* {needed} training"):
+        corrector_of(FITTED[name], data, task)
+    assert issubclass(TooFewCasesError, InputError)
+
+
+def test_a_cell_that_training_never_saw_is_the_raw_ensemble(toy):
+    """Its location was 0 K, so that 280 K were a departure of many standard deviations, or 0 K the correction."""
+    task = Task("toy", ["2t", "msl"], ["2t"], [24])
+    data = toy(task, GRID, 100)
+    for sample in data.samples:
+        sample.mask[:, 1, 3], sample.ensemble[:, :, 1, 3] = False, torch.nan
+        sample.mask[0, 2] = False
+    corrector = corrector_of(SPECS["mlp"], data, task)
+    assert any(note.startswith("2t has no value in 5 of 12 cells") for note in corrector.notes)
+    assert corrector.normalizer.location[0].min() > 250
+    corrector.model.network[-1].bias.data.fill_(1)
+    sample = next(batches(toy(task, GRID, 3, seed=5), 3))
+    raw = sample.ensemble[:, :, :1].movedim(1, 0)
+    with torch.no_grad():
+        found, members = corrector.eval()(sample), corrector.members(sample)
+    unseen = torch.zeros(GRID.shape, dtype=torch.bool)
+    unseen[1, 3] = unseen[2] = True
+    torch.testing.assert_close(found.mean[..., unseen], raw.mean(0)[..., unseen])
+    torch.testing.assert_close(found.std[..., unseen], raw.std(0)[..., unseen])
+    torch.testing.assert_close(members[..., unseen], raw[..., unseen], rtol=0, atol=0)
+    assert (found.mean - raw.mean(0))[..., ~unseen].abs().min() > 0.1
+    assert found.crps(sample.target).isfinite().all()
+
+
+def test_one_cell_is_a_grid_without_warnings(toy):
+    grid = Grid((50.0,), (8.0,))
+    data = toy(TASK, grid, 130)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in ("emos", "mlp"):
+            corrector = corrector_of(FITTED[name], data, grid=grid)
+            assert corrector.normalizer.static_scale.isfinite().all()
+            assert corrector.eval()(next(batches(data, 3))).mean.isfinite().all()
+
+
+class NoReading(TorchDispatchMode):
+    """Fails where a tensor's value decides what Python does next, or the size of another tensor."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        assert name not in {"_local_scalar_dense", "nonzero", "item", "masked_select", "unique2", "_unique2"}, name
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_a_forecast_reads_nothing_back_from_the_device(name, toy):
+    """In training and in evaluation; each reading would wait for a GPU."""
+    spec = FITTED[name]
+    task = needs(spec, TASK)
+    corrector = corrector_of(spec, toy(task, GRID, 130))
+    sample = corrector.normalizer(next(batches(toy(task, GRID, 4, seed=3), 4)))
+    for training in (True, False):
+        corrector.train(training)
+        with NoReading(), torch.no_grad():
+            corrector.model(sample)
+
+
+def test_positions_of_lead_times():
+    task = Task("toy", ["2t"], ["2t"], [6, 24, 120])
+    assert lead_index(torch.tensor([24, 6, 120, 24]), task).tolist() == [1, 0, 2, 1]
+    assert lead_index(torch.tensor([0, 12, 121]), task).tolist() == [3, 3, 3], "no table has such a row"
+    model = build_model(SPECS["emos"], task, GRID)
+    assert len(model.coefficients) == 3

@@ -1,0 +1,103 @@
+"""Climatology against a window of 45 days, the classical way to make one."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task, Variable
+from models.distribution import Normal
+from models.statistical.climatology import Climatology
+
+GRID = Grid.regular(3, 4)
+TASK = Task("test", inputs=(Variable("2t"),), targets=(Variable("2t"),), lead_times=(48,))
+DAYS = [7, 10, 52, 55, 98, 101, 143, 146, 189, 192, 234, 237, 280, 283, 325, 329]
+
+
+def truth_of(years, days, seed=0):
+    """Return a batch, its ensemble NaN as nobody may look at it, and the law that its truth follows."""
+    dates = np.array([np.datetime64(f"{year}-01-01") + day for year in years for day in days])
+    phase = 2 * np.pi * (dates - dates.astype("M8[Y]").astype("M8[D]")).astype(int) / 365.25
+    place = np.arange(12).reshape(GRID.shape)
+    wave = np.cos(phase[:, None, None] - place / 4)
+    mean = 280 + place + (2 + place) * wave + 0.5 * np.cos(2 * phase)[:, None, None]
+    law = Normal(torch.tensor(mean)[:, None], torch.tensor(2 * np.exp(0.4 * wave))[:, None])
+    target = law.sample(1, torch.Generator().manual_seed(seed))[0].float()
+    B = len(dates)
+    init = torch.tensor((dates - np.timedelta64(2, "D")).astype("M8[s]").astype(np.int64))
+    ensemble = torch.full((B, 3, 1, *GRID.shape), torch.nan)
+    mask, static = torch.ones(B, 1, *GRID.shape, dtype=torch.bool), torch.zeros(B, 3, *GRID.shape)
+    return Sample(ensemble, mask, static, target, init, torch.full((B,), 48)), law
+
+
+def window_climatology(train, test, width=45):
+    """Mean and standard deviation of the training truths of all years in a window around each date."""
+    valid = [(b.init_time.numpy() + 48 * 3600).astype("M8[s]").astype("M8[D]") for b in (train, test)]
+    day = [(v - v.astype("M8[Y]").astype("M8[D]")).astype(int) for v in valid]
+    gap = np.abs(day[1][:, None] - day[0][None])
+    near = np.minimum(gap, 365 - gap) <= width // 2
+    values = [train.target[torch.tensor(row)] for row in near]
+    return Normal(torch.stack([v.mean(0) for v in values]), torch.stack([v.std(0) for v in values]))
+
+
+@pytest.mark.parametrize("days", [DAYS, range(0, 365, 7)], ids=["16 dates a year", "52 dates a year"])
+def test_is_at_least_as_good_as_a_window_and_close_to_the_truth(days):
+    train, _ = truth_of(range(1998, 2014), days)
+    test, law = truth_of(range(2014, 2044), DAYS, seed=1)
+    model = Climatology(TASK, GRID)
+    model.fit([train])
+    score = model(test).crps(test.target).mean()
+    assert score < window_climatology(train, test).crps(test.target).mean()
+    assert score < (1.025 if days is DAYS else 1.01) * law.crps(test.target).mean()
+
+
+def test_has_the_mean_and_spread_of_the_season():
+    model = Climatology(TASK, GRID, harmonics=1)
+    train, _ = truth_of(range(1950, 2014), range(0, 365, 3))
+    model.fit([train])
+    test, law = truth_of(range(2001, 2002), [0, 90, 180, 270])
+    torch.testing.assert_close(model(test).mean.double(), law.mean, rtol=0, atol=0.75)
+    torch.testing.assert_close(model(test).std.double().log(), law.std.log(), rtol=0, atol=0.12)
+
+
+def test_without_harmonics_it_is_one_gaussian_of_smallest_crps():
+    train, _ = truth_of(range(1998, 2014), DAYS)
+    model = Climatology(TASK, GRID, harmonics=0)
+    model.fit([train])
+    forecast, score = model(train), model(train).crps(train.target).mean(0)
+    assert float(forecast.std.std(0).max()) == 0
+    for mu, sigma in ((0.05, 1.0), (-0.05, 1.0), (0.0, 1.02), (0.0, 0.98)):
+        other = Normal(forecast.mu + mu * forecast.sigma, forecast.sigma * sigma)
+        assert (other.crps(train.target).mean(0) > score).all()
+
+
+def test_cells_without_truth_have_none_and_missing_dates_do_not_count():
+    train, _ = truth_of(range(1998, 2014), DAYS)
+    target = train.target.clone()
+    target[:, :, 0, 0] = torch.nan
+    target[::2, :, 1, 1] = torch.nan
+    model, half = Climatology(TASK, GRID), Climatology(TASK, GRID)
+    model.fit([train._replace(target=target)])
+    half.fit([Sample(*(tensor[1::2] for tensor in train))])
+    assert model(train).mean.isnan().all(0)[0].nonzero().tolist() == [[0, 0]]
+    torch.testing.assert_close(model.coefficients[..., 1, 1], half.coefficients[..., 1, 1], rtol=0, atol=1e-3)
+
+
+def test_is_unknown_before_a_fit_and_can_be_stored():
+    train, _ = truth_of(range(1998, 2010), DAYS)
+    model, copy = Climatology(TASK, GRID, harmonics=1), Climatology(TASK, GRID, harmonics=1)
+    assert model(train).mean.isnan().all()
+    model.fit([train])
+    copy.load_state_dict(model.state_dict(), strict=True)
+    torch.testing.assert_close(copy(train).mean, model(train).mean)
+    assert math.isfinite(float(model(train).crps(train.target).mean()))
+
+
+@pytest.mark.parametrize("harmonics", [-1, 1.5, 100])
+def test_harmonics_must_make_sense(harmonics):
+    with pytest.raises(InputError, match="harmonics must be a whole number"):
+        Climatology(TASK, GRID, harmonics)

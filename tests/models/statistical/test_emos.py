@@ -1,0 +1,428 @@
+"""EMOS against scipy, known coefficients and its promises as a model."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.stats
+import scoringrules
+import torch
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task, Variable
+from models.corrector import Corrector
+from models.distribution import Ensemble
+from models.statistical import regression as regression_module
+from models.statistical.emos import (
+    EMOS,
+    between,
+    coefficient_names,
+    fit_common,
+    fit_emos,
+    fit_own,
+    fit_partly_shared,
+    predict_emos,
+    raw_coefficients,
+)
+from models.statistical.regression import Regression
+from models.statistical.season import day_harmonics, season
+
+T2M, Z500 = Variable("2t"), Variable("z", 500)
+GRID = Grid.regular(3, 4)
+FAMILIES = ("normal", "logistic", "censored_normal", "censored_logistic", "truncated_normal")
+
+
+def peer_crps(family, y, mu, sigma):
+    """CRPS by the published library, likelihood by scipy: neither shares a line with ours."""
+    if family == "normal":
+        return scoringrules.crps_normal(y, mu, sigma)
+    if family == "logistic":
+        return scoringrules.crps_logistic(y, mu, sigma)
+    if family == "truncated_normal":
+        with np.errstate(all="ignore"):  # where a search looks so far out that the peer has no number
+            return scoringrules.crps_tnormal(y, mu, sigma, lower=0.0, upper=np.inf)
+    if family == "censored_normal":
+        return scoringrules.crps_cnormal(y, mu, sigma, lower=0.0)
+    return scoringrules.crps_clogistic(y, mu, sigma, lower=0.0, upper=mu + 300 * sigma)
+
+
+def peer_likelihood(family, y, mu, sigma):
+    if family == "truncated_normal":
+        return -scipy.stats.truncnorm.logpdf(y, -mu / sigma, np.inf, mu, sigma)
+    law = scipy.stats.norm if "normal" in family else scipy.stats.logistic
+    density = law.logpdf(y, mu, sigma)
+    return -np.where(y == 0, law.logcdf(0, mu, sigma), density) if "censored" in family else -density
+
+
+PEERS = {"crps": peer_crps, "likelihood": peer_likelihood}
+
+
+def task_of(targets=(T2M,), leads=(48,)):
+    return Task("test", inputs=(Z500, T2M), targets=targets, lead_times=leads)
+
+
+def forecasts(count, task, M=8, seed=0, kelvin=0.0):
+    """Return a batch whose truth follows the members' mean and spread and the season in a known way."""
+    generator = torch.Generator().manual_seed(seed)
+    C, T = len(task.inputs), len(task.targets)
+    spread = torch.exp(0.4 * torch.randn(count, C, *GRID.shape, generator=generator))
+    centre = 3 * torch.randn(count, C, *GRID.shape, generator=generator)
+    ensemble = centre[:, None] + spread[:, None] * torch.randn(count, M, C, *GRID.shape, generator=generator)
+    lead = torch.tensor(task.lead_times).repeat(count)[:count]
+    init = torch.randint(0, 10 * 365, (count,), generator=generator) * 86400
+    members = ensemble[:, :, list(task.target_channels)]
+    cos, sin = season(init, lead).T[:, :, None, None, None]
+    a, b = 0.01 * lead[:, None, None, None], 0.8
+    mu = a + b * members.mean(1) + 0.5 * cos - 0.3 * sin
+    variance = members.var(1) if M > 1 else 0
+    sigma = torch.sqrt(torch.as_tensor(0.6**2 + 1.2**2 * variance))
+    truth = mu + sigma * torch.randn(count, T, *GRID.shape, generator=generator)
+    mask = torch.ones(count, C, *GRID.shape, dtype=torch.bool)
+    static = torch.zeros(count, len(task.static_names), *GRID.shape)
+    return Sample(ensemble + kelvin, mask, static, truth + kelvin, init, lead)
+
+
+def crps(model, batch):
+    return float(model(batch).crps(batch.target).nanmean())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("scale", ["quadratic", "log"])
+@pytest.mark.parametrize("score", ["crps", "likelihood"])
+def test_coefficients_are_those_that_scipy_finds(family, scale, score):
+    generator = torch.Generator().manual_seed(1)
+    mean, noise = torch.randn(2, 250, 3, generator=generator, dtype=torch.float64)
+    std = torch.rand(250, 3, generator=generator, dtype=torch.float64) + 0.2
+    bounded = Regression(family).bounded
+    lower = torch.zeros(3, dtype=torch.float64) if bounded else None
+    truth = 0.4 + 0.9 * mean + 1.3 * std * noise
+    truth = truth.abs() if family == "truncated_normal" else truth.clamp(min=0 if bounded else -torch.inf)
+    form = Regression(family, scale, score)
+    found = fit_emos(form, mean, std, truth, lower=lower)
+
+    for k in range(3):
+        m, s, y = (v[:, k].numpy() for v in (mean, std, truth))
+
+        def peer(x, m=m, s=s, y=y):
+            mu = x[0] + x[1] * m
+            sigma = np.hypot(x[2], x[3] * s) if scale == "quadratic" else np.exp(x[2] + x[3] * np.log(s))
+            return PEERS[score](family, y, mu, sigma).mean()
+
+        start = [0, 1, 0.5, 0.5]
+        best = min(
+            (scipy.optimize.minimize(peer, start, method=m, tol=1e-10) for m in ("BFGS", "Nelder-Mead")),
+            key=lambda r: r.fun,
+        )
+        ours = found[:4, k].numpy()
+        assert peer(ours) <= best.fun + 1e-10
+        np.testing.assert_allclose(
+            ours, np.r_[best.x[:2], np.abs(best.x[2:]) if scale == "quadratic" else best.x[2:]], atol=2e-3
+        )
+
+
+def test_a_large_sample_gives_the_coefficients_that_made_it():
+    task = task_of()
+    batch = forecasts(6000, task)
+    model = EMOS(task, GRID)
+    model.fit([batch])
+    found = dict(
+        zip(
+            coefficient_names(model.regression, seasonal=True),
+            model.coefficients[0, :, 0].flatten(1),
+            strict=True,
+        )
+    )
+    for name, expected in {"a": 0.48, "b": 0.8, "c": 0.5, "d": -0.3, "gamma": 0.6, "delta": 1.2}.items():
+        torch.testing.assert_close(found[name], torch.full((12,), expected), rtol=0, atol=0.15)
+        assert float(found[name].mean()) == pytest.approx(expected, abs=0.03)
+
+
+@pytest.mark.parametrize("scale", ["quadratic", "log"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_unfitted_is_the_raw_ensemble(family, scale):
+    task = task_of(targets=(T2M, Z500), leads=(24, 48))
+    batch = forecasts(4, task)
+    model = EMOS(task, GRID, family=family, scale=scale, lower=-1e4 if Regression(family).bounded else None)
+    raw = Ensemble(batch.ensemble[:, :, [1, 0]].movedim(1, 0))
+    torch.testing.assert_close(model(batch).mean, raw.mean)
+    torch.testing.assert_close(model(batch).std, raw.std)
+
+
+def test_season_spread_and_bias_are_learnt():
+    task = task_of(targets=(T2M, Z500), leads=(0, 24, 48))
+    train, test = forecasts(900, task, seed=1), forecasts(600, task, seed=2)
+    raw, plain, full = EMOS(task, GRID), EMOS(task, GRID, seasonal=False), EMOS(task, GRID)
+    plain.fit([train])
+    full.fit([train])
+    assert crps(full, test) < 0.98 * crps(plain, test) < 0.95 * crps(raw, test)
+    # The bias that was put in grows by 0.01 per hour of lead time.
+    a = full.coefficients[:, 0].mean((1, 2, 3))
+    torch.testing.assert_close(a, torch.tensor([0.0, 0.24, 0.48]), rtol=0, atol=0.08)
+
+
+@pytest.mark.parametrize("scale", ["quadratic", "log"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_units_do_not_matter(family, scale):
+    """A fit in units of its own, other at each cell, gives the same forecast when mapped back."""
+    task = task_of()
+    train, test = forecasts(200, task, seed=3), forecasts(50, task, seed=4)
+    lower = -1.0 if Regression(family).bounded else None
+    if lower is not None:
+        train, test = (b._replace(target=b.target.clamp(min=lower)) for b in (train, test))
+    location = 200 + 50 * torch.rand(1, *GRID.shape, generator=torch.Generator().manual_seed(5))
+    stretch = torch.tensor(4.0)
+
+    def normalised(batch):
+        return batch._replace(ensemble=batch.ensemble / stretch - location, target=batch.target / stretch - location)
+
+    ours, theirs = (
+        EMOS(task, GRID, family, scale=scale, lower=lower),
+        EMOS(task, GRID, family, scale=scale, lower=lower),
+    )
+    ours.fit([train])
+    theirs.normalise(location * stretch, stretch)
+    theirs.fit([normalised(train)])
+    back = theirs(normalised(test)).affine(location * stretch, stretch)
+    torch.testing.assert_close(back.mean, ours(test).mean, rtol=0, atol=5e-3)
+    torch.testing.assert_close(back.std, ours(test).std, rtol=2e-3, atol=1e-6)
+    torch.testing.assert_close(back.crps(test.target), ours(test).crps(test.target), rtol=0, atol=5e-3)
+
+
+def test_missing_values_are_as_if_they_had_never_been():
+    task = task_of()
+    batch = forecasts(120, task, seed=6)
+    clean, holed, masked = EMOS(task, GRID), EMOS(task, GRID), EMOS(task, GRID)
+    clean.fit([Sample(*(tensor[:80] for tensor in batch))])
+    target = batch.target.clone()
+    target[80:] = torch.nan
+    holed.fit([batch._replace(target=target)])
+    mask, ensemble = batch.mask.clone(), batch.ensemble.clone()
+    mask[80:], ensemble[80:] = False, 1e4
+    masked.fit([batch._replace(mask=mask, ensemble=ensemble)])
+    torch.testing.assert_close(holed.coefficients, clean.coefficients, rtol=0, atol=1e-5)
+    torch.testing.assert_close(masked.coefficients, clean.coefficients, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", ["quadratic", "log"])
+def test_cells_without_truth_or_errors_keep_the_raw_ensemble(scale):
+    task = task_of()
+    batch = forecasts(100, task, seed=7)
+    target = batch.target.clone()
+    target[:, 0, 0, 0] = torch.nan  # no truth
+    target[11:, 0, 0, 1] = torch.nan  # fewer than two cases per coefficient
+    target[:, 0, 0, 2] = 273.15  # nothing ever happens
+    target[:, 0, 0, 3] = 5 + 2 * batch.ensemble[:, :, 1, 0, 3].mean(1)  # the mean tells all
+    model = EMOS(task, GRID, scale=scale)
+    model.fit([batch._replace(target=target)])
+    raw = raw_coefficients(model.regression, seasonal=True)
+    for column in range(3):
+        assert torch.equal(model.coefficients[0, :, 0, 0, column], raw)
+    assert not (model.coefficients[0, 0, 0, 1:] == 0).any()
+    assert model.coefficients.isfinite().all()
+    assert model(batch).crps(target)[:, :, 1:].isfinite().all()
+
+
+@pytest.mark.parametrize("scale", ["quadratic", "log"])
+def test_one_member_is_enough(scale):
+    """Without any spread the error is learnt from the truth alone."""
+    task = task_of()
+    batch = forecasts(300, task, M=1, seed=8)
+    model = EMOS(task, GRID, scale=scale)
+    model.fit([batch])
+    std = model(batch).std
+    residual = (batch.target - model(batch).mean).std(0)
+    torch.testing.assert_close(std.mean(0), residual, rtol=0.1, atol=0)
+    torch.testing.assert_close(std.amin(0), std.amax(0))
+
+
+def test_log_scale_survives_ensembles_without_spread():
+    task = task_of()
+    batch = forecasts(300, task, seed=9)
+    ensemble = batch.ensemble.clone()
+    ensemble[::10] = ensemble[::10, :1]
+    batch = batch._replace(ensemble=ensemble)
+    model = EMOS(task, GRID, scale="log")
+    model.fit([batch])
+    least = ensemble[:, :, 1].std(1)
+    torch.testing.assert_close(model.coefficients[0, -1, 0], torch.where(least > 0, least, torch.inf).amin(0))
+    assert float(model(batch).std.min()) > 0.1
+    assert crps(model, batch) < crps(EMOS(task, GRID), batch)
+
+
+def test_shared_coefficients_are_those_of_the_pooled_cells():
+    generator = torch.Generator().manual_seed(10)
+    mean, noise = torch.randn(2, 90, 5, generator=generator, dtype=torch.float64)
+    std = torch.rand(90, 5, generator=generator, dtype=torch.float64) + 0.2
+    truth = 1 + mean + std * noise
+    terms = list(day_harmonics(torch.arange(1, 91)).T[:, :, None])
+    form = Regression()
+    shared = fit_emos(form, mean, std, truth, terms, shared=True)
+    repeated = [term.expand(90, 5).reshape(-1, 1) for term in terms]
+    pooled = fit_emos(form, *(v.reshape(-1, 1) for v in (mean, std, truth)), repeated)
+    torch.testing.assert_close(shared, pooled, rtol=0, atol=1e-6)
+    # A cell of weight two counts as two cells.
+    double = fit_emos(form, mean, std, truth, shared=True, weight=torch.tensor([2.0, 1, 1, 0, 1]))
+    index = [0, 0, 1, 2, 4]
+    twice = fit_emos(form, mean[:, index], std[:, index], truth[:, index], shared=True)
+    torch.testing.assert_close(double, twice, rtol=0, atol=1e-6)
+
+
+def test_shared_model_has_one_set_for_each_target_and_lead():
+    task = task_of(targets=(T2M, Z500), leads=(24, 48))
+    batch = forecasts(300, task, seed=11)
+    model = EMOS(task, GRID, shared=True)
+    model.fit([batch])
+    assert model.coefficients.shape == (2, 6, 2, 1, 1)
+    torch.testing.assert_close(model.coefficients[:, 1], torch.full((2, 2, 1, 1), 0.8), rtol=0, atol=0.05)
+    assert crps(model, batch) < crps(EMOS(task, GRID), batch)
+
+
+def test_shared_model_counts_cells_by_their_area():
+    task = task_of()
+    batch = forecasts(200, task, seed=14)
+    model = EMOS(task, GRID, seasonal=False, shared=True)
+    model.fit([batch])
+    mean, std = batch.ensemble[:, :, 1].mean(1), batch.ensemble[:, :, 1].std(1)
+    area = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).flatten()
+    assert area.max() > 2 * area.min()
+    cases = [field.flatten(1).double() for field in (mean, std, batch.target[:, 0])]
+    expected = fit_emos(Regression(), *cases, shared=True, weight=area)
+    torch.testing.assert_close(model.coefficients[0, :, 0, 0].double(), expected, rtol=0, atol=1e-5)
+
+
+def cells_that_differ(by, cases, seed):
+    """Ensemble mean, std and truth of 40 cells whose offsets differ by so much, in a second half of the cases anew."""
+    generator = torch.Generator().manual_seed(seed)
+    mean, noise = torch.randn(2, 2 * cases, 40, generator=generator, dtype=torch.float64)
+    std = torch.rand(2 * cases, 40, generator=generator, dtype=torch.float64) + 0.5
+    offset = by * torch.randn(40, generator=generator, dtype=torch.float64)
+    return [values.split(cases) for values in (mean, std, offset + mean + std * noise)]
+
+
+@pytest.mark.parametrize("scale", ["quadratic", "log"])
+def test_cells_depart_from_what_they_share_as_far_as_it_pays(scale):
+    form = Regression(scale=scale)
+    for by, cases, kept in ((0, 12, True), (5, 100, False)):
+        (m, _), (s, _), (y, _) = cells_that_differ(by, cases, seed=20)
+        expected = fit_emos(form, m, s, y, shared=kept).expand(-1, 40)
+        torch.testing.assert_close(fit_partly_shared(form, m, s, y), expected, rtol=0, atol=1e-12)
+    # Where cells differ a little and cases are few, the middle is better than either end, in cases not seen before.
+    m, s, y = cells_that_differ(0.4, 16, seed=21)
+    fits = (
+        fit_partly_shared(form, m[0], s[0], y[0]),
+        *(fit_emos(form, m[0], s[0], y[0], shared=v) for v in (True, False)),
+    )
+    partly, *ends = (float(predict_emos(form, c[:, None], m[1], s[1]).crps(y[1]).mean()) for c in fits)
+    assert partly < min(ends)
+
+
+def test_a_cell_of_few_cases_has_the_coefficients_of_all():
+    (m, _), (s, _), (y, _) = cells_that_differ(5, 100, seed=22)
+    y[5:, 7] = torch.nan
+    found = fit_partly_shared(Regression(), m, s, y)
+    assert fit_emos(Regression(), m, s, y)[:, 7].isnan().all()
+    torch.testing.assert_close(found[:, 7:8], fit_emos(Regression(), m, s, y, shared=True))
+
+
+def test_partly_shared_model_fits_each_target_and_lead():
+    task = task_of(targets=(T2M, Z500), leads=(24, 48))
+    batch = forecasts(120, task, seed=23)
+    order = torch.randperm(len(batch.target), generator=torch.Generator().manual_seed(0))
+    model, shuffled = (EMOS(task, GRID, seasonal=False, shared="partly") for _ in range(2))
+    model.fit([batch])
+    shuffled.fit([Sample(*(tensor[order] for tensor in batch))])
+    torch.testing.assert_close(shuffled.coefficients, model.coefficients, rtol=0, atol=1e-5)
+    lead, ensemble = batch.lead_time == 48, batch.ensemble[:, :, task.target_channels[1]]
+    cases = [v[lead].flatten(1).double() for v in (ensemble.mean(1), ensemble.std(1), batch.target[:, 1])]
+    area = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).flatten()
+    expected = fit_partly_shared(Regression(), *cases, weight=area)
+    torch.testing.assert_close(model.coefficients[1, :, 1].flatten(1).double(), expected, rtol=0, atol=1e-5)
+    with pytest.raises(InputError, match=r"model\.shared must be true, false or partly, got 'part'"):
+        EMOS(task, GRID, shared="part")
+
+
+def test_partly_shared_coefficients_do_not_depend_on_the_rows_read_at_once(monkeypatch):
+    task = task_of(targets=(T2M, Z500), leads=(24, 48))
+    batch = forecasts(120, task, seed=23)
+    whole, rows = (EMOS(task, GRID, seasonal=False, shared="partly") for _ in range(2))
+    whole.fit([batch])
+    monkeypatch.setattr("models.statistical.cases.MEMORY", 1)
+    rows.fit([batch])
+    torch.testing.assert_close(rows.coefficients, whole.coefficients, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [True, "partly"])
+def test_shared_coefficients_are_fitted_to_some_cells_where_there_are_many(shared, monkeypatch):
+    """Against a fit to every n-th cell by hand."""
+    task = task_of(targets=(T2M,), leads=(48,))
+    batch = forecasts(120, task, seed=23)
+    H, W = GRID.shape
+    monkeypatch.setattr("models.statistical.cases.SHARED_CASES", 120 * H * W // 2)
+    step = next(n for n in range(2, 99) if math.gcd(n, W) == 1)
+    model = EMOS(task, GRID, seasonal=False, shared=shared)
+    model.fit([batch])
+    assert f"fitted to {-(-H * W // step)} of {H * W} cells" in model.report.notes[0]
+    ensemble = batch.ensemble[:, :, task.target_channels[0]]
+    cases = [v.flatten(1).double() for v in (ensemble.mean(1), ensemble.std(1), batch.target[:, 0])]
+    area = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).flatten()
+    some = [v[:, ::step] for v in cases]
+    if shared is True:
+        expected = fit_emos(Regression(), *some, shared=True, weight=area[::step])
+    else:
+        common = fit_common(Regression(), *some, weight=area[::step])
+        expected = between(common[-1], *fit_own(Regression(), common, *cases, weight=area))
+    torch.testing.assert_close(model.coefficients[0, :, 0].flatten(1).double(), expected, rtol=0, atol=1e-5)
+
+
+def test_batches_and_blocks_do_not_matter(monkeypatch):
+    task = task_of(leads=(24, 48))
+    batch = forecasts(120, task, seed=12)
+    whole, pieces = EMOS(task, GRID), EMOS(task, GRID)
+    whole.fit([batch])
+    monkeypatch.setattr(regression_module, "BLOCK", 150)
+    with torch.inference_mode():
+        pieces.fit(Sample(*(tensor[i : i + 7] for tensor in batch)) for i in range(0, 120, 7))
+    torch.testing.assert_close(pieces.coefficients, whole.coefficients, rtol=0, atol=1e-5)
+    # Many cases of one cell come in pieces as well.
+    mean, std, truth = batch.ensemble.mean(1)[:, 1], batch.ensemble.std(1)[:, 1], batch.target[:, 0]
+    cases = [v.flatten(1).double() for v in (mean, std, truth)]
+    small = fit_emos(Regression(), *cases, shared=True)
+    monkeypatch.undo()
+    torch.testing.assert_close(small, fit_emos(Regression(), *cases, shared=True), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_fitted_model_can_be_stored(shared):
+    task = task_of(leads=(24, 48))
+    batch = forecasts(100, task, seed=13)
+    options = {"family": "censored_logistic", "scale": "log", "lower": -2.0, "shared": shared}
+    model, copy = EMOS(task, GRID, **options), EMOS(task, GRID, **options)
+    model.normalise(torch.ones(1, *GRID.shape), torch.tensor(1.0))
+    model.fit([batch._replace(target=batch.target.clamp(min=-3))])
+    copy.load_state_dict(model.state_dict(), strict=True)
+    torch.testing.assert_close(copy(batch).crps(batch.target), model(batch).crps(batch.target), rtol=0, atol=0)
+    assert float(copy(batch).quantile(torch.tensor([0.0])).min()) == -3
+
+
+def test_mistakes_are_said_in_one_sentence():
+    task = task_of()
+    with pytest.raises(InputError, match="family=gauss is unknown; choose one of normal"):
+        EMOS(task, GRID, family="gauss")
+    with pytest.raises(InputError, match="scale=cubic"):
+        EMOS(task, GRID, scale="cubic")
+    with pytest.raises(InputError, match="score=mae"):
+        EMOS(task, GRID, score="mae")
+    with pytest.raises(InputError, match="needs lower"):
+        EMOS(task, GRID, family="censored_normal")
+    with pytest.raises(InputError, match="has no lower"):
+        EMOS(task, GRID, lower=0.0)
+    with pytest.raises(InputError, match=r"model\.seasonal must be true or false, got 'fasle'"):
+        EMOS(task, GRID, seasonal="fasle")
+    corrector = Corrector(task, GRID, {"_target_": "models.statistical.emos.EMOS"}, torch.zeros(3, *GRID.shape))
+    with pytest.raises(InputError, match="lead time 24 h is not one of task test"):
+        corrector(forecasts(2, task_of(leads=(24,))))
+    with pytest.raises(InputError, match="no training sample has the lead time 72 h"):
+        EMOS(task_of(leads=(48, 72)), GRID).fit([forecasts(20, task)])

@@ -1,0 +1,146 @@
+"""EMOS that follows the calendar, and EMOS of the latest days, against fits of the same cases one by one."""
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.statistical.emos import EMOS, fit_emos, fit_trailing, predict_emos, raw_coefficients
+from models.statistical.regression import Regression
+
+GRID = Grid.regular(3, 4)
+TASK = Task("test", inputs=["2t"], targets=["2t"], lead_times=[0, 24])
+DAY = 86400
+
+
+def forecasts(years, step=5, days=range(365), seed=0):
+    """Every `step`th of the `days` of some years: bias and factor of the mean both follow the year."""
+    g = torch.Generator().manual_seed(seed)
+    dates = [np.datetime64(f"{year}-01-01") + day for year in years for day in list(days)[::step]]
+    valid = torch.tensor(np.array(dates).astype("M8[s]").astype(np.int64))
+    phase = torch.tensor([(d - d.astype("M8[Y]").astype("M8[D]")).astype(int) for d in dates]) * 2 * np.pi / 365.25
+    lead = torch.tensor([0, 24]).repeat(len(dates))[: len(dates)]
+    B, cos = len(dates), phase.cos().float()[:, None, None]
+    ensemble = 2 * torch.randn(B, 1, 1, *GRID.shape, generator=g) + torch.randn(B, 5, 1, *GRID.shape, generator=g)
+    mean, std = ensemble.mean(1)[:, 0], ensemble.std(1)[:, 0]
+    truth = 3 * cos + (1 + 0.5 * cos) * mean + (0.5 + 0.3 * cos) * std * torch.randn(B, *GRID.shape, generator=g)
+    mask, static = torch.ones(B, 1, *GRID.shape, dtype=torch.bool), torch.zeros(B, 3, *GRID.shape)
+    return Sample(ensemble, mask, static, truth[:, None], valid - 3600 * lead, lead)
+
+
+def score(model, batch):
+    return float(model(batch).crps(batch.target).mean())
+
+
+def test_a_window_follows_what_a_harmonic_of_the_bias_cannot():
+    train, test = forecasts(range(2000, 2008)), forecasts(range(2008, 2010), seed=1)
+    whole, seasonal, window = (
+        EMOS(TASK, GRID, **o) for o in ({"seasonal": False}, {}, {"seasonal": False, "window": 30})
+    )
+    for model in (whole, seasonal, window):
+        model.fit([train])
+    assert score(window, test) < 0.9 * score(seasonal, test) < 0.6 * score(whole, test)
+
+
+def test_at_the_centre_of_a_window_are_the_coefficients_of_its_cases():
+    train = forecasts(range(2001, 2004), step=1)
+    model = EMOS(TASK, GRID, seasonal=False, window=30)
+    model.fit([train])
+    assert model.windows == 24
+    assert model.coefficients.shape == (48, 4, 1, 3, 4)
+    first = train.init_time + 3600 * train.lead_time
+    day = torch.tensor([(d - d.astype("M8[Y]")).astype(int) for d in first.numpy().astype("M8[s]").astype("M8[D]")])
+    mean, std = train.ensemble.mean(1)[:, 0].flatten(1), train.ensemble.std(1)[:, 0].flatten(1)
+    for lead in (0, 1):
+        # Window 0 is that of New Year, from 2 December on; window 12 that of the 183rd day.
+        for k, near in ((0, (day <= 30) | (day >= 335.25)), (12, (day >= 152.625) & (day <= 212.625))):
+            chosen = near & (train.lead_time == 24 * lead)
+            expected = fit_emos(Regression(), mean[chosen], std[chosen], train.target[chosen, 0].flatten(1))
+            torch.testing.assert_close(
+                model.coefficients[24 * lead + k].flatten(1).double(), expected, rtol=0, atol=1e-4
+            )
+
+
+def test_between_centres_coefficients_change_evenly():
+    model = EMOS(TASK, GRID, seasonal=False, window=30)
+    a = torch.arange(24.0)
+    model.coefficients[24:, 0] = a[:, None, None, None]
+    init = torch.tensor(np.array([f"2003-{d}" for d in ("01-01", "01-16", "12-24", "12-31")], "M8[s]").astype(np.int64))
+    zero = torch.zeros(4, 2, 1, *GRID.shape)
+    batch = Sample(zero, zero[:, 0] == 0, zero[:, 0], zero[:, 0], init - DAY, torch.full((4,), 24))
+    place = 24 / 365.25 * torch.tensor([0, 15, 357, 364])
+    expected = torch.where(place < 23, place, 23 * (24 - place))  # from the last back to the first
+    torch.testing.assert_close(model(batch).mean[:, 0, 0, 0], expected, rtol=0, atol=1e-4)
+
+
+def test_a_window_without_cases_takes_the_coefficients_of_the_whole_year():
+    train = forecasts(range(2000, 2006), step=2, days=range(150, 240))
+    year, window = EMOS(TASK, GRID, seasonal=False), EMOS(TASK, GRID, seasonal=False, window=20)
+    year.fit([train])
+    window.fit([train])
+    torch.testing.assert_close(window.coefficients[0], year.coefficients[0])
+    assert not torch.equal(window.coefficients[18], year.coefficients[0])  # of the 183rd day
+    assert (
+        not (window.coefficients == raw_coefficients(window.regression, False).view(-1, 1, 1, 1))
+        .all((1, 2, 3, 4))
+        .any()
+    )
+
+
+def test_a_model_of_windows_can_be_shared_and_stored():
+    train = forecasts(range(2000, 2004))
+    model, copy = (EMOS(TASK, GRID, seasonal=False, window=45, shared=True, scale="log") for _ in range(2))
+    model.fit([train])
+    copy.load_state_dict(model.state_dict(), strict=True)
+    assert copy.coefficients.shape == (32, 5, 1, 1, 1)
+    torch.testing.assert_close(copy(train).mean, model(train).mean, rtol=0, atol=0)
+    assert score(model, train) < score(EMOS(TASK, GRID), train)
+
+
+def test_mistakes_are_said_in_one_sentence():
+    with pytest.raises(InputError, match=r"model\.window=30 follows the year as .*; set seasonal=false"):
+        EMOS(TASK, GRID, window=30)
+    for window in (0, 183, 1.5):
+        with pytest.raises(InputError, match="window must be a whole number from 1 to 182"):
+            EMOS(TASK, GRID, seasonal=False, window=window)
+    case = torch.ones(5, 1)
+    with pytest.raises(InputError, match="length must be a whole number of at least 1"):
+        fit_trailing(Regression(), case, case, case, 0)
+    with pytest.raises(InputError, match="delay must be a whole number of at least 1"):
+        fit_trailing(Regression(), case, case, case, 3, delay=0)
+
+
+@pytest.mark.parametrize("family", ["normal", "censored_logistic"])
+def test_the_latest_cases_are_those_before(family):
+    g = torch.Generator().manual_seed(4)
+    mean, noise = torch.randn(2, 70, 2, generator=g, dtype=torch.float64)
+    std = torch.rand(70, 1, generator=g, dtype=torch.float64) + 0.5
+    truth = mean + std * noise
+    truth[33, 1] = torch.nan
+    form = Regression(family)
+    lower = torch.tensor([-0.5, -1.0]).double() if form.bounded else None
+    found = fit_trailing(form, mean, std, truth, 30, delay=2, lower=lower)
+    assert found.shape == (4, 70, 2)
+    assert found[:, :31].isnan().all()
+    assert found[:, 31:].isfinite().all()
+    for day in (31, 50, 69):
+        past = slice(day - 31, day - 1)
+        expected = fit_emos(form, mean[past], std[past], truth[past], lower=lower)
+        torch.testing.assert_close(found[:, day], expected, rtol=0, atol=1e-9)
+    assert fit_trailing(form, mean[:30], std[:30], truth[:30], 30, lower=lower).isnan().all()
+
+
+def test_the_latest_cases_follow_a_model_that_changes():
+    g = torch.Generator().manual_seed(5)
+    mean, noise = torch.randn(2, 600, 1, generator=g, dtype=torch.float64)
+    truth = mean + noise + 3 * (torch.arange(600) >= 300)[:, None]
+    one, form = torch.ones_like(mean), Regression()
+    trailing = fit_trailing(form, mean, one, truth, 40)
+    late = slice(350, 600)
+    fixed = fit_emos(form, mean[:300], one[:300], truth[:300])[:, None]
+    followed = predict_emos(form, trailing[:, late], mean[late], one[late]).crps(truth[late]).mean()
+    assert followed < 0.4 * predict_emos(form, fixed, mean[late], one[late]).crps(truth[late]).mean()
+    assert followed < 0.62  # a normal error of one: 1/√π = 0.564
