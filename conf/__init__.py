@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+from hydra import compose, initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
@@ -28,7 +29,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.packages import conf_folders
-from data_pipeline.common.renamed import current_arguments, current_option
+from data_pipeline.common.renamed import current_arguments, current_option, current_spec
 
 SHORT = ("path", "store")
 """Options of `data` that nearly every command has, and that may be given without its name."""
@@ -63,13 +64,14 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
         def task(cfg: DictConfig) -> None:
             # Here and not outside: Hydra would print a line of its own about the error on its way.
             with _sentences():
+                _rename_model_options(cfg)
                 function(cfg)
 
         main = hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)
 
         def command() -> None:
             sys.argv[1:] = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in sys.argv[1:]]
-            sys.argv[1:] = current_arguments(sys.argv[1:])
+            sys.argv[1:] = current_arguments(sys.argv[1:], lambda: _model_class(name, sys.argv[1:]))
             # Hydra's own report of a wrong option has many lines and exits with 1.
             os.environ["HYDRA_FULL_ERROR"] = "1"
             signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -79,6 +81,24 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
         return command
 
     return decorate
+
+
+def _rename_model_options(cfg: DictConfig) -> None:
+    """Give the model's options their current names, where a value such as `{window: 30}` holds old ones."""
+    if isinstance(model := cfg.get("model"), DictConfig):
+        written = OmegaConf.to_container(model)
+        if (current := current_spec(written, "model")) != written:
+            OmegaConf.update(cfg, "model", current, merge=False)
+
+
+def _model_class(name: str, arguments: list[str]) -> str | None:
+    """Return the class of the model that the arguments choose, None if they are wrong: Hydra then reports them."""
+    overrides = [word for word in arguments if re.match(r"(?!-|[~+]*model\.(?!_target_=))(~|.*=)", word)]
+    try:
+        with initialize_config_dir(str(Path(__file__).parent), version_base="1.3"):
+            return str(compose(name, overrides).model._target_)
+    except (HydraException, OmegaConfBaseException, ValueError):
+        return None
 
 
 @contextmanager
@@ -130,7 +150,8 @@ def _configuration_sentence(error: OmegaConfBaseException) -> str:
     if isinstance(error, MissingMandatoryValue):
         return f"option {key} has no value; give it as {key}=..."
     if isinstance(parent, DictConfig) and error.key not in parent:
-        if (renamed := current_option(key)) != key:
+        model = OmegaConf.select(parent._get_root(), "model._target_")
+        if (renamed := current_option(key, model)) != key:
             return f"option {key} is now called {renamed}; rename it in your YAML file"
         known = [str(name) for name in parent]
         if "data" in known:

@@ -1,6 +1,6 @@
 """Names that changed since the last version: options of the command line, and classes that corrector files name.
 
-Old spellings work for one version with a one-line warning, so that scripts and corrector files stay usable. The tables
+Old names work for one version with a one-line warning, so that scripts and corrector files stay usable. The tables
 are emptied when the next version is released.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 OPTIONS: dict[str, str] = {}
@@ -17,8 +17,12 @@ OPTIONS: dict[str, str] = {}
 CHOICES: dict[str, str] = {}
 """Old to new choice of a group of options, such as `loss=apart` to `loss=separate`."""
 
-MODEL_OPTIONS: dict[str, str] = {}
-"""Old to new option of a model or of its parts, on the command line and in corrector files."""
+MODEL_OPTIONS: dict[str, dict[str, str]] = {}
+"""For the current class of a model or of a part of one: old to new option, on the command line and in corrector files.
+
+An option inside another one has a dotted old name, with the current name of the outer option, and a new last name:
+`{"start": "baseline", "baseline.window": "window_days"}` renames `start: {window: 9}` to `baseline: {window_days: 9}`.
+"""
 
 STATISTICAL = ("emos", "boosting", "regression", "climatology", "raw")
 NETWORKS = ("backbone", "lenet", "mlp", "unet", "transformer", "poet", "deep_weather", "ens10", "heat")
@@ -32,56 +36,94 @@ MODULES = (
 """Old to new module of the classes that a `_target_` may name."""
 
 
-def current_argument(argument: str) -> tuple[str, str | None]:
+def current_argument(argument: str, model: str | None = None) -> tuple[str, str | None]:
     """Return a command-line argument with its current name, and the warning if the name was old.
 
-    >>> MODEL_OPTIONS["depht"] = "depth"
-    >>> current_argument("model.depht=3")
+    `model` is the class of the model in use; without it, options of the model are returned as they are.
+
+    >>> MODEL_OPTIONS["models.Model"] = {"depht": "depth"}
+    >>> current_argument("model.depht=3", "models.Model")
     ('model.depth=3', 'option model.depht is now called model.depth; the old name will be removed')
-    >>> current_argument("model.depth=3")
+    >>> current_argument("model.depth=3", "models.Model")
     ('model.depth=3', None)
-    >>> del MODEL_OPTIONS["depht"]
+    >>> del MODEL_OPTIONS["models.Model"]
     """
     prefix, name, rest = re.fullmatch(r"(~|\+{0,2})([^=]*)(.*)", argument, re.DOTALL).groups()  # type: ignore[union-attr]
-    new = current_option(name)
+    new = current_option(name, model)
     if new == name and (choice := CHOICES.get(name + rest)):
         return prefix + choice, f"{name}{rest} is now written {choice}; the old name will be removed"
     if new == name:
         return argument, None
-    return prefix + new + rest, f"option {name} is now called {new}; the old name will be removed"
+    return prefix + new + rest, _warning(name, new)
 
 
-def current_option(name: str) -> str:
+def current_option(name: str, model: str | None = None) -> str:
     """Return the current name of an option, the name itself where it is current or unknown."""
     if name in OPTIONS:
         return OPTIONS[name]
     group, *parts = name.split(".")
-    return ".".join([group, *(MODEL_OPTIONS.get(part, part) for part in parts)]) if group == "model" else name
+    if group != "model" or model is None:
+        return name
+    table, path = MODEL_OPTIONS.get(_current_class(model), {}), ""
+    for part in parts:
+        path += "." * bool(path) + table.get(f"{path}.{part}" if path else part, part)
+    return ".".join(filter(None, [group, path]))
 
 
-def current_arguments(arguments: list[str]) -> list[str]:
-    """Return command-line arguments with current names; print a warning for each old name."""
-    current = []
+def current_arguments(arguments: list[str], model: Callable[[], str | None] = lambda: None) -> list[str]:
+    """Return command-line arguments with current names; print a warning for each old name.
+
+    `model` returns the class of the model in use. It is called once, and only if an argument has a name that is an old
+    option of some model, because different models use one old name for different things.
+    """
+    ambiguous = any(current_argument(argument, old)[1] for argument in arguments for old in MODEL_OPTIONS)
+    used, current = model() if ambiguous else None, []
     for argument in arguments:
-        renamed, warning = current_argument(argument)
+        renamed, warning = current_argument(argument, used)
         if warning:
-            print(f"warning: {warning}", file=sys.stderr, flush=True)
+            _print(warning)
         current.append(renamed)
     return current
 
 
-def current_spec(spec: Any) -> Any:
-    """Return the description of a model, as an older version saved it, with current classes and options.
+def current_spec(spec: Any, option: str = "") -> Any:
+    """Return the description of a model, as an older version wrote it, with current classes and options.
+
+    Given the `option` that holds the description, print a warning for each option with an old name.
 
     >>> current_spec({"_target_": "models.unet.UNet", "width": 16})
     {'_target_': 'models.networks.unet.UNet', 'width': 16}
     """
-    if isinstance(spec, Mapping):
-        found = {MODEL_OPTIONS.get(name, name): current_spec(value) for name, value in spec.items()}
-        if isinstance(target := found.get("_target_"), str):
-            found["_target_"] = _current_class(target)
-        return found
-    return [current_spec(value) for value in spec] if isinstance(spec, list) else spec
+    return _current_node(spec, {}, "", option)
+
+
+def _current_node(node: Any, table: Mapping[str, str], path: str, option: str) -> Any:
+    """Return a node of a description; `path` is its place in the part of the model to which `table` belongs."""
+    if isinstance(node, list):
+        return [_current_node(value, table, path, option) for value in node]
+    if not isinstance(node, Mapping):
+        return node
+    found: dict[Any, Any] = {}
+    if isinstance(node.get("_target_"), str):
+        found["_target_"] = _current_class(node["_target_"])
+        table, path = MODEL_OPTIONS.get(found["_target_"], {}), ""
+    for name, value in node.items():
+        if name == "_target_" and name in found:
+            continue
+        new = table.get(f"{path}{name}", name)
+        inner = f"{option}.{new}" if option else ""
+        if new != name and option:
+            _print(_warning(f"{option}.{name}", inner))
+        found[new] = _current_node(value, table, f"{path}{new}.", inner)
+    return found
+
+
+def _warning(old: str, new: str) -> str:
+    return f"option {old} is now called {new}; the old name will be removed"
+
+
+def _print(warning: str) -> None:
+    print(f"warning: {warning}", file=sys.stderr, flush=True)
 
 
 def _current_class(target: str) -> str:

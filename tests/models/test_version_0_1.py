@@ -1,14 +1,19 @@
 """Corrector files of version 0.1 load and forecast the same, although classes and options have other names now."""
 
+import inspect
+
 import pytest
 import torch
 from conftest import ROOT
+from omegaconf import OmegaConf
 
+from conf import _rename_model_options
 from data_pipeline.common import renamed
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector
+from models.target import model_class
 
 FILES = ROOT / "tests/models/version_0_1"
 GRID = Grid((67.5, 22.5, -22.5, -67.5), tuple(range(0, 360, 45)))
@@ -38,8 +43,7 @@ def test_an_old_option_works_with_a_warning(command, tmp_path, monkeypatch):
 
 def test_an_old_option_in_a_file_is_an_error_that_says_the_new_name(command, tmp_path, monkeypatch):
     monkeypatch.setitem(renamed.OPTIONS, "trainer.patients", "trainer.patience")
-    monkeypatch.setattr(renamed, "current_arguments", lambda arguments: arguments)
-    monkeypatch.setattr("conf.current_arguments", lambda arguments: arguments)
+    monkeypatch.setattr("conf.current_arguments", lambda arguments, model: arguments)
     ended = command(tmp_path, "train", "trainer.patients=7")
     assert ended.code == 2
     assert ended.stderr == (
@@ -47,24 +51,82 @@ def test_an_old_option_in_a_file_is_an_error_that_says_the_new_name(command, tmp
     )
 
 
+OLD = {"start": "baseline", "baseline.window": "window_days", "attention": "member_attention"}
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("+model.start.rat=2", "+model.start.rate=2"),
-        ("~model.rat", "~model.rate"),
-        ("task.rat=2", "task.rat=2"),
+        ("+model.start.window=2", "+model.baseline.window_days=2"),
+        ("model.baseline.window=2", "model.baseline.window_days=2"),
+        ("model.window=2", "model.window=2"),
+        ("~model.attention", "~model.member_attention"),
+        ("task.attention=2", "task.attention=2"),
+        ("model=null", "model=null"),
         ("los=apart", "loss=separate"),
     ],
 )
 def test_every_form_of_an_override_is_renamed(old, new, monkeypatch):
-    monkeypatch.setitem(renamed.MODEL_OPTIONS, "rat", "rate")
+    monkeypatch.setitem(renamed.MODEL_OPTIONS, "models.networks.unet.UNet", OLD)
     monkeypatch.setitem(renamed.CHOICES, "los=apart", "loss=separate")
-    assert renamed.current_argument(old)[0] == new
+    assert renamed.current_argument(old, "models.networks.unet.UNet")[0] == new
+    assert renamed.current_argument(old, "models.unet.UNet")[0] == new
+
+
+def test_an_option_is_renamed_only_for_the_class_that_had_it(monkeypatch):
+    """One old name may have different new names, and a class of another package may use it for its own option."""
+    monkeypatch.setitem(renamed.MODEL_OPTIONS, "models.networks.unet.UNet", {"attention": "a"})
+    monkeypatch.setitem(renamed.MODEL_OPTIONS, "models.networks.poet.PoET", {"attention": "b"})
+    unet = {"_target_": "models.unet.UNet", "attention": 1}
+    assert renamed.current_spec(unet) == {"_target_": "models.networks.unet.UNet", "a": 1}
+    parts = {"_target_": "models.poet.PoET", "attention": [unet], "other": {"_target_": "mine.Net", "attention": 3}}
+    assert renamed.current_spec(parts) == {
+        "_target_": "models.networks.poet.PoET",
+        "b": [{"_target_": "models.networks.unet.UNet", "a": 1}],
+        "other": {"_target_": "mine.Net", "attention": 3},
+    }
+    assert renamed.current_argument("model.attention=1", "mine.Net") == ("model.attention=1", None)
+    assert renamed.current_argument("model.attention=1") == ("model.attention=1", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "new"),
+    [(["model=mlp"], "hidden"), (["experiment=twin_t2m_unet"], "channels"), (["model=raw"], None)],
+)
+def test_the_command_finds_the_class_whose_option_has_an_old_name(arguments, new, command, tmp_path, monkeypatch):
+    monkeypatch.setitem(renamed.MODEL_OPTIONS, "models.networks.mlp.MLP", {"size": "hidden"})
+    monkeypatch.setitem(renamed.MODEL_OPTIONS, "models.networks.unet.UNet", {"size": "channels"})
+    ended = command(tmp_path, "train", *arguments, "+model.size=7", "--cfg", "job")
+    assert ended.code == 0
+    assert f"\n  {new or 'size'}: 7\n" in ended.stdout
+    warning = f"warning: option model.size is now called model.{new}; the old name will be removed\n"
+    assert ended.stderr == (warning if new else "")
+
+
+def test_an_old_name_inside_a_value_works_with_a_warning(monkeypatch, capsys):
+    monkeypatch.setitem(renamed.MODEL_OPTIONS, "models.networks.unet.UNet", OLD)
+    cfg = OmegaConf.create(
+        {"model": {"_target_": "models.networks.unet.UNet", "baseline": {"window": "${n}"}}, "n": 30}
+    )
+    OmegaConf.set_struct(cfg, True)
+    _rename_model_options(cfg)
+    assert cfg.model.baseline == {"window_days": 30}
+    assert capsys.readouterr().err == (
+        "warning: option model.baseline.window is now called model.baseline.window_days; the old name will be removed\n"
+    )
 
 
 def test_no_new_name_is_itself_an_old_one():
-    for table in (renamed.OPTIONS, renamed.MODEL_OPTIONS, renamed.CHOICES):
+    for table in (renamed.OPTIONS, renamed.CHOICES):
         assert not set(table) & set(table.values())
+    for table in renamed.MODEL_OPTIONS.values():
+        assert not {old.rpartition(".")[2] for old in table} & set(table.values())
+
+
+def test_every_class_with_a_renamed_option_exists_and_has_the_new_one():
+    for target, table in renamed.MODEL_OPTIONS.items():
+        options = inspect.signature(model_class(target)).parameters
+        assert {new for old, new in table.items() if "." not in old} <= set(options)
 
 
 def test_every_moved_module_exists():
