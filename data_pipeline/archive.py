@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import xarray as xr
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.paths import expand
+from data_pipeline.common.files import expand_paths
 from data_pipeline.formats import grib, netcdf
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Chunks, Fields
@@ -92,7 +92,7 @@ class Archive:
         """Changes whenever a file of the archive is added, removed or rewritten."""
         digest = hashlib.sha256()
         for part in PARTS:
-            for path in expand(getattr(self, part)) if getattr(self, part) else ():
+            for path in expand_paths(getattr(self, part)) if getattr(self, part) else ():
                 status = path.stat()
                 digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
         if self.names:
@@ -110,7 +110,7 @@ class Archive:
     @cached_property
     def _formats(self) -> dict[str, str]:
         """The format of each part, by the first bytes of its first file."""
-        first = {part: expand(getattr(self, part))[0] for part in PARTS if getattr(self, part)}
+        first = {part: expand_paths(getattr(self, part))[0] for part in PARTS if getattr(self, part)}
         formats = {part: "netcdf" if netcdf.is_netcdf(path) else "grib" for part, path in first.items()}
         if self.names and "netcdf" not in formats.values():
             raise InputError(

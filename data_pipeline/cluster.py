@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import dask
 from dask.utils import parse_bytes
 
-from data_pipeline.common.checks import whole
+from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Threads:
 
     def __post_init__(self) -> None:
         if self.workers is not None:
-            whole("cluster.workers", self.workers, 1, 4096)
+            check_integer("cluster.workers", self.workers, 1, 4096)
 
     @property
     def at_once(self) -> int:
@@ -76,8 +76,8 @@ class Local:
     memory: str | int = "4GB"
 
     def __post_init__(self) -> None:
-        whole("cluster.workers", self.workers, 1, 4096)
-        whole("cluster.threads", self.threads, 1, 4096)
+        check_integer("cluster.workers", self.workers, 1, 4096)
+        check_integer("cluster.threads", self.threads, 1, 4096)
         _memory(self.memory)
 
     @property
@@ -123,8 +123,8 @@ class Slurm:
     logs: str = "./slurm"
 
     def __post_init__(self) -> None:
-        whole("cluster.cores", self.cores, 1, 4096)
-        whole("cluster.jobs", self.jobs, 1, 4096)
+        check_integer("cluster.cores", self.cores, 1, 4096)
+        check_integer("cluster.jobs", self.jobs, 1, 4096)
         _memory(self.memory)
         if not isinstance(self.walltime, str) or not re.fullmatch(r"(\d+-)?\d+:\d\d:\d\d", self.walltime):
             raise InputError(f"cluster.walltime must be hours:minutes:seconds, such as 02:00:00, got {self.walltime!r}")

@@ -10,10 +10,8 @@ from pathlib import Path
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import sweep_abandoned
-from data_pipeline.common.paths import expand
-from data_pipeline.common.progress import Progress
-from data_pipeline.common.wording import duration, size
+from data_pipeline.common.files import expand_paths, remove_abandoned_files
+from data_pipeline.common.messages import Progress, format_duration, format_size
 from data_pipeline.formats import grib, netcdf
 from data_pipeline.formats.grib.cache import cache_folder, index, is_cached, table_of
 
@@ -43,7 +41,9 @@ class Inventory:
         lines = []
         for part, files in self._files.items():
             total = _bytes(files)
-            lines.append(f"{PARTS[part]}: {len(files)} files, {size(total)}, {files[0].name} to {files[-1].name}")
+            lines.append(
+                f"{PARTS[part]}: {len(files)} files, {format_size(total)}, {files[0].name} to {files[-1].name}"
+            )
             if self._is_grib(part):
                 lines[-1] += f", about {_messages(files, total):,.0f} messages"
         if self._to_index:
@@ -53,14 +53,14 @@ class Inventory:
             others = [path for path in left if path not in probe]
             seconds = took * _bytes(others) / measured / min(at_once, max(len(others), 1))
             lines.append(
-                f"index: about {duration(seconds)} for {len(others)} files, {at_once} at a time, because "
-                f"{probe[0].name} ({size(measured)}) took {took:.1f} s"
+                f"index: about {format_duration(seconds)} for {len(others)} files, {at_once} at a time, because "
+                f"{probe[0].name} ({format_size(measured)}) took {took:.1f} s"
             )
         return "\n".join(lines)
 
     def look_through(self, workers: Executor) -> None:
         """Index the files, print what they hold, and then refuse files that cannot be read, if there are any."""
-        sweep_abandoned(cache_folder())
+        remove_abandoned_files(cache_folder())
         left = [path for path in self._to_index if not is_cached(path)]
         damaged: dict[Path, str] = {}
         if left:
@@ -81,7 +81,7 @@ class Inventory:
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        return {part: expand(getattr(self.archive, part)) for part in PARTS if getattr(self.archive, part)}
+        return {part: expand_paths(getattr(self.archive, part)) for part in PARTS if getattr(self.archive, part)}
 
     @cached_property
     def _to_index(self) -> list[Path]:

@@ -15,11 +15,10 @@ from omegaconf import DictConfig
 
 from conf import build, verb
 from data_pipeline.archive import Archive
-from data_pipeline.common.checks import one_of
+from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
-from data_pipeline.common.files import alone, sweep
-from data_pipeline.common.progress import Progress
-from data_pipeline.common.wording import duration, size
+from data_pipeline.common.files import lock_folder, remove_partial_files
+from data_pipeline.common.messages import Progress, format_duration, format_size
 from data_pipeline.inventory import Inventory
 from data_pipeline.split import Split
 from data_pipeline.statistics import STATISTICS
@@ -64,7 +63,7 @@ def wanted(names: object) -> list[str]:
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise InputError(f"statistics must be a list, such as [normalization,efi], got {names!r}")
     for name in names:
-        one_of("statistics", name, STATISTICS)
+        check_choice("statistics", name, STATISTICS)
     return list(dict.fromkeys(names))
 
 
@@ -79,8 +78,8 @@ def take(statistics: Sequence[Statistic], training: Training, folder: Path, at_o
     if training.left_out:
         lacking = ", ".join(map(str, training.task.further))
         print(f"statistics: {training.left_out} forecasts left out: their start lacks one of {lacking}", flush=True)
-    with alone(folder):
-        sweep(folder)
+    with lock_folder(folder):
+        remove_partial_files(folder)
         left = [each for each in statistics if not is_written(folder / f"{each.name}.nc", each, training)]
         if left:
             print(reading(left, training, at_once), flush=True)
@@ -91,7 +90,7 @@ def take(statistics: Sequence[Statistic], training: Training, folder: Path, at_o
                     write(path, statistic, training, reported(statistic, training, at_once))
                 except DiskFullError as error:
                     raise InterruptedRunError(f"{error}; then run the same command again to go on") from None
-            print(f"{statistic.name}: in {path}, {size(path.stat().st_size)}", flush=True)
+            print(f"{statistic.name}: in {path}, {format_size(path.stat().st_size)}", flush=True)
 
 
 def reading(statistics: Sequence[Statistic], training: Training, at_once: int) -> str:
@@ -104,8 +103,8 @@ def reading(statistics: Sequence[Statistic], training: Training, at_once: int) -
     took = (time.monotonic() - began) / (sample.shape[0] * sample.shape[1])
     count = sum(statistic.reads(training) for statistic in statistics)
     return (
-        f"statistics: {count:,} fields to read, {size(count * sample[0, 0].nbytes)} when decoded, at least "
-        f"{duration(count * took / at_once)} with {at_once} at a time, because one took {1000 * took:.2g} ms"
+        f"statistics: {count:,} fields to read, {format_size(count * sample[0, 0].nbytes)} when decoded, at least "
+        f"{format_duration(count * took / at_once)} with {at_once} at a time, because one took {1000 * took:.2g} ms"
     )
 
 

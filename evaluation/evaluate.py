@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 
 from conf import build, plain, verb
 from data_pipeline.archive import Archive, grid_of
-from data_pipeline.common.checks import one_of, whole
+from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.dataset import ForecastDataset
@@ -71,9 +71,9 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     paths, sizes = corrector_paths(cfg), ensemble_sizes(plain(cfg)["sizes"])
     wanted = reference_names(plain(cfg)["references"])
     check_best(cfg.best, paths)
-    one_of("levels", cfg.levels, LEVELS)
-    whole("batch_size", cfg.batch_size, 1)
-    whole("seed", cfg.seed, 0)
+    check_choice("levels", cfg.levels, LEVELS)
+    check_integer("batch_size", cfg.batch_size, 1)
+    check_integer("seed", cfg.seed, 0)
     device = device_of(cfg.device, mesh.ranks)
     correctors = {name: Corrector.load(path) for name, path in paths.items()}
     for name, path in paths.items():

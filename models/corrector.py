@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from data_pipeline.bands import band, times
-from data_pipeline.common.checks import made
+from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
 from data_pipeline.common.renamed import current_spec
@@ -259,8 +259,8 @@ def build_model(spec: dict[str, Any], task: Task, grid: Grid | Domain) -> nn.Mod
         ) from None
     if not protocol.may_take_tiles(kind):
         _refuse_tiles(kind, *domain.tiles)
-        return made(kind.__name__, partial(kind, task, domain.grid), options)
-    model = made(kind.__name__, partial(kind, task, grid), options)
+        return construct(kind.__name__, partial(kind, task, domain.grid), options)
+    model = construct(kind.__name__, partial(kind, task, grid), options)
     if not protocol.claims(model).tiles:
         _refuse_tiles(kind, *domain.tiles)
     return model

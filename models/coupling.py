@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from data_pipeline.common.checks import one_of, whole
+from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -65,7 +65,7 @@ def member_values(distribution: Distribution, task: Task, M: int, levels: str = 
     quantiles at the `LEVELS` of this name, within the targets' physical bounds; a forecast that is itself an ensemble
     of M members brings its own values.
     """
-    one_of("levels", levels, LEVELS)
+    check_choice("levels", levels, LEVELS)
     if isinstance(distribution, Patched):
         parts = (distribution.inner, distribution.outer)
         inner, outer = (member_values(part, task, M, levels).members for part in parts)
@@ -83,8 +83,8 @@ def member_values(distribution: Distribution, task: Task, M: int, levels: str = 
 
 def check_options(levels: str, seed: int) -> None:
     """Refuse options of `written_members` that there are not."""
-    one_of("levels", levels, LEVELS)
-    whole("seed", seed, 0, 2**63 - 1)
+    check_choice("levels", levels, LEVELS)
+    check_integer("seed", seed, 0, 2**63 - 1)
 
 
 def _ranks(raw: Tensor, draws: Tensor) -> Tensor:

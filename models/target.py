@@ -15,14 +15,14 @@ from typing import Any
 
 from torch import nn
 
-from data_pipeline.common.checks import made
+from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.packages import GROUP, registered
+from data_pipeline.common.packages import GROUP, registered_modules
 
 
 def model_class(target: object) -> type[nn.Module]:
     """Return the class of a model: one of `models` or of a registered module."""
-    found = _imported("model", str(target), ["models", *registered()])
+    found = _imported("model", str(target), ["models", *registered_modules()])
     if not _is_module(found):
         raise InputError(f"{target} is not a model; see conf/model for the models there are")
     return found
@@ -36,7 +36,7 @@ def part(option: str, node: object, **more: Any) -> nn.Module:
     """
     if not isinstance(node, Mapping) or "_target_" not in node:
         raise InputError(f"{option} must be a description such as {{_target_: torch.nn.Conv2d, ...}}, got {node!r}")
-    target, others = str(node["_target_"]), registered()
+    target, others = str(node["_target_"]), registered_modules()
     found = _imported(f"{option}:", target, ["models", "torch.nn", *others])
     if not _is_module(found) and not (inspect.isfunction(found) and _within(target, others)):
         raise InputError(f"{option}: {target} is not a torch.nn.Module; name the class of one")
@@ -44,7 +44,7 @@ def part(option: str, node: object, **more: Any) -> nn.Module:
     positional = arguments.pop("_args_", [])
     if taken := next((name for name in more if name in arguments), None):
         raise InputError(f"{option}.{taken} is given by the model itself; leave it out")
-    result = made(option, partial(found, *positional), arguments | more)
+    result = construct(option, partial(found, *positional), arguments | more)
     if not isinstance(result, nn.Module):
         raise InputError(f"{option}: {target} returned a {type(result).__name__} in place of a torch.nn.Module")
     return result

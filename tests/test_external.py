@@ -76,13 +76,13 @@ def test_their_files_load_and_forecast_the_same_again(name, trained, toy, tmp_pa
 
 
 def test_without_the_package_their_files_are_refused_by_a_sentence(trained, monkeypatch):
-    monkeypatch.setattr("models.target.registered", list)
+    monkeypatch.setattr("models.target.registered_modules", list)
     with pytest.raises(InputError, match=r"model weathernets.vit.ViT is not in models, the only packages .* install a"):
         Corrector.load(trained / "runs" / "vit" / "corrector.safetensors")
 
 
 def test_without_the_package_the_name_is_unknown(project, command, monkeypatch):
-    monkeypatch.setattr(packages, "registered", list)
+    monkeypatch.setattr(packages, "registered_modules", list)
     ended = command(project, "train", *DATA, "model=vit")
     assert ended.code == 2
     assert ended.stderr.startswith("error: there is no model vit; choose one of ")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from data_pipeline.common.checks import whole
+from data_pipeline.common.checks import check_integer
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import DataSource
@@ -40,8 +40,8 @@ class ForecastDataModule(pl.LightningDataModule):
         workers: int = 0,
     ) -> None:
         super().__init__()
-        whole("batch_size", batch_size, 1)
-        whole("workers", workers, 0)
+        check_integer("batch_size", batch_size, 1)
+        check_integer("workers", workers, 0)
         self.archive, self.task, self.split = archive, task, split
         self.batch_size, self.members, self.moments, self.workers = batch_size, members, moments, workers
 

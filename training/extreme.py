@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.common.checks import one_of
+from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -44,7 +44,7 @@ class EECRPS(Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("loss.form", self.form, get_args(Form))
+        check_choice("loss.form", self.form, get_args(Form))
 
     def on(self, domain: Domain, task: Task, years: Sequence[int], fingerprint: str) -> WeightedByIndex:
         """Return the loss for the own tile, its climate read; refuse that of other data, years, grids or targets."""

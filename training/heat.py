@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from data_pipeline.common.checks import positive
+from data_pipeline.common.checks import check_positive
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.synthetic.heat import Heat
 from models.corrector import Corrector
@@ -33,7 +33,7 @@ class HeatExam:
     tolerance: float = 0.01
 
     def __post_init__(self) -> None:
-        positive("exam.tolerance", self.tolerance)
+        check_positive("exam.tolerance", self.tolerance)
 
     def __call__(self, corrector: Corrector, heat: Heat, samples: ForecastDataset) -> dict[str, Any]:
         """Return the marks of a corrector."""

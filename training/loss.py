@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from data_pipeline.common.checks import number, one_of, share
+from data_pipeline.common.checks import check_choice, check_fraction, check_number
 from data_pipeline.common.errors import InputError
 from data_pipeline.sample import Sample
 from models.distribution import Distribution, Ensemble, Logistic, Normal, energy_score, threshold_weighted_crps
@@ -36,7 +36,7 @@ class Loss:
     """Whether the loss looks at the members of the raw ensemble, and not at their mean and spread only."""
 
     def __post_init__(self) -> None:
-        one_of("loss.weighting", self.weighting, get_args(Weighting))
+        check_choice("loss.weighting", self.weighting, get_args(Weighting))
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Return the loss in every cell."""
@@ -59,7 +59,7 @@ class CRPS(Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share("loss.fair", self.fair)
+        check_fraction("loss.fair", self.fair)
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """CRPS in every cell."""
@@ -97,9 +97,9 @@ class ThresholdWeightedCRPS(Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number("loss.above", self.above)
-        share("loss.weight", self.weight)
-        share("loss.fair", self.fair)
+        check_number("loss.above", self.above)
+        check_fraction("loss.weight", self.weight)
+        check_fraction("loss.fair", self.fair)
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Weighted mean of both scores in every cell."""
@@ -123,7 +123,7 @@ class EnergyScore(Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share("loss.fair", self.fair)
+        check_fraction("loss.fair", self.fair)
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Energy score in every cell, (B, 1, H, W)."""

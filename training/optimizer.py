@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from data_pipeline.common.checks import one_of, whole
+from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from models.parallel.domain import Domain
 from training.targets import find, make
@@ -45,9 +45,9 @@ def check_scheduler(spec: Any) -> None:
     made = find(option, arguments, LRScheduler, given=_given(arguments, None, 1.0, 1))
     if "optimizer" in arguments:
         raise InputError(f"{option} must not set 'optimizer'; it is that of trainer.optimizer")
-    whole(f"{option}.frequency", spec.get("frequency", 1), 1)
+    check_integer(f"{option}.frequency", spec.get("frequency", 1), 1)
     interval = spec.get("interval", "epoch" if follows_metric(made) else "step")
-    one_of(f"{option}.interval", interval, ("step", "epoch"))
+    check_choice(f"{option}.interval", interval, ("step", "epoch"))
     if follows_metric(made) and interval == "step":
         raise InputError(f"{option}: {spec['_target_']} follows a metric of whole epochs; leave out interval: step")
     if "monitor" in spec and not follows_metric(made):

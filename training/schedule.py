@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.profilers import Profiler
 
-from data_pipeline.common.checks import between, one_of, positive, whole, yes_or_no
+from data_pipeline.common.checks import check_between, check_boolean, check_choice, check_integer, check_positive
 from data_pipeline.common.errors import InputError
 from training.optimizer import ADAMW, check_optimizer, check_scheduler
 from training.targets import find
@@ -95,22 +95,22 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "patience"):
-            whole(f"trainer.{name}", getattr(self, name), 1)
-        whole("trainer.seed", self.seed, 0)
-        positive("trainer.learning_rate", self.learning_rate)
+            check_integer(f"trainer.{name}", getattr(self, name), 1)
+        check_integer("trainer.seed", self.seed, 0)
+        check_positive("trainer.learning_rate", self.learning_rate)
         for name in ("gradient_clip", "enough"):
             if getattr(self, name) is not None:
-                positive(f"trainer.{name}", getattr(self, name))
-        positive("trainer.checkpoint_minutes", self.checkpoint_minutes)
-        positive("trainer.timeout_minutes", self.timeout_minutes)
-        between("trainer.weight_decay", self.weight_decay, 0, 1)
-        between("trainer.ema", self.ema, 0, 1)
-        one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
-        one_of("trainer.precision", self.precision, get_args(Precision))
-        one_of("trainer.matmul_precision", self.matmul_precision, get_args(Matmul))
-        one_of("trainer.compression", self.compression, get_args(Compression))
+                check_positive(f"trainer.{name}", getattr(self, name))
+        check_positive("trainer.checkpoint_minutes", self.checkpoint_minutes)
+        check_positive("trainer.timeout_minutes", self.timeout_minutes)
+        check_between("trainer.weight_decay", self.weight_decay, 0, 1)
+        check_between("trainer.ema", self.ema, 0, 1)
+        check_choice("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
+        check_choice("trainer.precision", self.precision, get_args(Precision))
+        check_choice("trainer.matmul_precision", self.matmul_precision, get_args(Matmul))
+        check_choice("trainer.compression", self.compression, get_args(Compression))
         for name in ("benchmark", "compile", "recompute", "sharded"):
-            yes_or_no(f"trainer.{name}", getattr(self, name))
+            check_boolean(f"trainer.{name}", getattr(self, name))
         if self.compile and self.recompute:
             raise InputError(
                 "trainer.compile decides by itself what is computed twice; choose it or trainer.recompute=true"
@@ -130,7 +130,7 @@ class Schedule:
         for index, spec in enumerate(_listed("trainer.loggers", self.loggers)):
             find(f"trainer.loggers[{index}]", spec, Logger, given={"save_dir": None})
         if isinstance(self.profiler, str):
-            one_of("trainer.profiler", self.profiler, ("simple", "advanced", "pytorch"))
+            check_choice("trainer.profiler", self.profiler, ("simple", "advanced", "pytorch"))
         elif self.profiler is not None:
             find("trainer.profiler", self.profiler, Profiler, given={"dirpath": None})
         self._check_flags()

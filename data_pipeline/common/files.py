@@ -1,12 +1,13 @@
-"""Files that appear whole or not at all: temporary name, fsync, rename."""
+"""Files: atomic writes, folder locks, disk errors and path patterns."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -14,15 +15,18 @@ from typing import IO
 from data_pipeline.common.errors import DiskFullError, InputError
 
 HOST = socket.gethostname()
-"""Part of temporary names, because folders are shared between machines, and numbers of processes are not."""
+"""Part of temporary file names: machines share folders, and process numbers are unique on one machine only."""
+
+Paths = str | Path | Iterable[str | Path]
+"""A path, a pattern such as `data/output.sfc.*`, or several of them."""
 
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it takes the name `path` only if the block ends well.
+    """Yield a temporary path beside `path`; it is renamed to `path` when the block ends without an error.
 
-    A full disk, a read-only folder or a missing permission becomes an `InputError` that names the file;
-    whatever happens, nothing half-written is left behind.
+    A full disk, a read-only folder or a missing permission raises an `InputError` that names the file. The temporary
+    file is always removed.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.{HOST}.{os.getpid()}.partial")
@@ -41,60 +45,92 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO]:
-    """Open a file that takes its name only when the block has ended well."""
+    """Open a temporary file for writing; it is renamed to `path` when the block ends without an error."""
     with atomic_path(path) as partial, partial.open(mode) as file:
         yield file
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder: another run in it would take our unfinished files for leftovers."""
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder; an `InputError` if another run holds the lock.
+
+    Without the lock, `remove_partial_files` of a second run would delete the unfinished files of the first.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"another run is writing to {folder}; wait for its end") from None
+            raise InputError(f"another run is writing to {folder}; wait until it ends") from None
         yield
     finally:
         os.close(descriptor)
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a run that was killed left half-written; only for a run that is `alone`."""
+def remove_partial_files(folder: Path) -> None:
+    """Remove all unfinished files in a folder; the caller must hold `lock_folder`."""
     for partial in folder.glob(".*.partial"):
         partial.unlink(missing_ok=True)
 
 
-def sweep_abandoned(folder: Path) -> None:
-    """Remove what processes of this machine that are no more left half-written; others may be writing here."""
+def remove_abandoned_files(folder: Path) -> None:
+    """Remove unfinished files whose process, on this machine, has ended; other processes may be writing here."""
     for partial in folder.glob(f".*.{HOST}.*.partial"):
         process = partial.name.split(".")[-2]
-        if process.isdecimal() and not _runs(int(process)):
+        if process.isdecimal() and not _is_running(int(process)):
             partial.unlink(missing_ok=True)
 
 
-def _runs(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except OSError as error:
-        return error.errno != errno.ESRCH  # of another user, it may not be signalled
+        return error.errno != errno.ESRCH  # a running process of another user gives EPERM
     return True
 
 
 def disk_error(error: OSError, path: Path) -> InputError | None:
-    """Return the sentence for a disk that refuses to hold `path`, or None if that is not what `error` says."""
+    """Return an `InputError` if `error` says that `path` cannot be written; None for any other error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(
-            f"no space left on the device while writing {path}; free some space or choose another place "
-            "(nothing half-written was kept)"
+            f"no space left on the device while writing {path}; free some space or choose another path "
+            "(the unfinished file was removed)"
         )
     if error.filename is not None and _concerns(Path(os.fsdecode(error.filename)), path):
-        return InputError(f"cannot write {path} ({error.strerror}); choose a place you may write to")
+        return InputError(f"cannot write {path} ({error.strerror}); choose a path that you may write to")
     return None
 
 
 def _concerns(refused: Path, path: Path) -> bool:
-    """Whether `refused` is `path` itself, a folder above it, something in it, or its temporary name."""
+    """Whether `refused` is `path`, a folder above it, a file below it, or its temporary file."""
     partial = refused.parent == path.parent and refused.name.startswith(f".{path.name}.")
     return partial or refused in path.parents or refused.is_relative_to(path)
+
+
+def expand_paths(paths: Paths) -> list[Path]:
+    """Return the files that paths and patterns match, in the given order, each once; matches of a pattern are sorted.
+
+    Patterns do not match index files (`.idx`), which other software leaves beside GRIB files.
+    """
+    patterns = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not patterns:
+        raise InputError("no files were given; give paths or patterns such as data/output.sfc.*")
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        found.update(dict.fromkeys(_matches(str(Path(pattern).expanduser()))))
+    return list(found)
+
+
+def _matches(pattern: str) -> list[Path]:
+    path = Path(pattern)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        raise InputError(f"{pattern} is a folder; name its files, for example with {pattern.rstrip('/')}/*")
+    if not glob.has_magic(pattern):
+        raise InputError(f"there is no file {pattern}; check the path")
+    names = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (Path.glob takes no absolute patterns)
+    files = [path for name in names if not name.endswith(".idx") and (path := Path(name)).is_file()]
+    if not files:
+        raise InputError(f"no file matches {pattern}; check the path and the pattern")
+    return files

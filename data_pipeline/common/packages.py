@@ -15,7 +15,7 @@ from data_pipeline.common.errors import InputError
 GROUP = "deepweather.models"
 
 
-def registered() -> list[str]:
+def registered_modules() -> list[str]:
     """Return the names of the modules that installed packages register, in alphabetical order."""
     return sorted({point.module for point in entry_points(group=GROUP)})
 
@@ -27,7 +27,7 @@ def conf_folders(own: Path) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     owners = dict.fromkeys(_files(own), "deepweather")
-    for module in registered():
+    for module in registered_modules():
         folder = _folder(module)
         if folder is None or not (folder / "conf").is_dir():
             continue

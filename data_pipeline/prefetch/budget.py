@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from data_pipeline.common.checks import whole
+from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 
 
@@ -25,7 +25,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         for name, least in (("staging", 1), ("memory", 0), ("disk", 0), ("threads", 1)):
-            whole(f"data.cache.{name}", getattr(self, name), least)
+            check_integer(f"data.cache.{name}", getattr(self, name), least)
         if self.disk and self.folder is None:
             raise InputError(
                 f"data.cache.disk allows {self.disk} bytes but there is no place for them; "

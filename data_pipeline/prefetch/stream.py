@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from data_pipeline.common.checks import whole
+from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 
 
@@ -30,8 +30,8 @@ class Stream:
 
     def __post_init__(self) -> None:
         for name in ("count", "batch_size", "epochs", "ranks"):
-            whole(name, getattr(self, name), 1)
-        whole("seed", self.seed, 0)
+            check_integer(name, getattr(self, name), 1)
+        check_integer("seed", self.seed, 0)
         size = min(self.batch_size, self.count)
         if (self.ranks - 1) * -(-size // self.ranks) >= size:
             raise InputError(

@@ -10,7 +10,7 @@ import dask
 import numpy as np
 from dask.delayed import delayed
 
-from data_pipeline.common.checks import positive, whole
+from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.calendar import DAYS, day_of_year, within
 from data_pipeline.statistics.merging import Spread, tree
@@ -34,10 +34,10 @@ class Climatology:
     name: ClassVar[str] = "climatology"
 
     def __post_init__(self) -> None:
-        whole("climatology.window", self.window, 1, DAYS)
+        check_integer("climatology.window", self.window, 1, DAYS)
         if self.window % 2 == 0:
             raise InputError(f"climatology.window must be odd, because it has a middle; got {self.window}")
-        positive("climatology.memory", self.memory)
+        check_positive("climatology.memory", self.memory)
 
     def axes(self, training: Training) -> Axes:
         """Return the dimensions of what is computed."""

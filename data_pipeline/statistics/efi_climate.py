@@ -10,7 +10,7 @@ import dask
 import numpy as np
 from dask.delayed import delayed
 
-from data_pipeline.common.checks import positive, whole
+from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.calendar import day_of_year
 from data_pipeline.statistics.efi import LEVELS
@@ -33,10 +33,10 @@ class EfiClimate:
     name: ClassVar[str] = "efi"
 
     def __post_init__(self) -> None:
-        whole("efi.window", self.window, 1, 365)
+        check_integer("efi.window", self.window, 1, 365)
         if self.window % 2 == 0:
             raise InputError(f"efi.window must be odd, because it has a middle; got {self.window}")
-        positive("efi.memory", self.memory)
+        check_positive("efi.memory", self.memory)
 
     def axes(self, training: Training) -> Axes:
         """Return the dimensions of what is computed."""

@@ -15,7 +15,7 @@ import numpy as np
 from dask.delayed import delayed
 from numpy.lib.stride_tricks import sliding_window_view
 
-from data_pipeline.common.checks import positive, whole
+from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
 from data_pipeline.split import year_of
 from data_pipeline.statistics.merging import Spread, tree
@@ -43,11 +43,11 @@ class Local:
     name: ClassVar[str] = "local"
 
     def __post_init__(self) -> None:
-        whole("local.window", self.window, 1, 999)
+        check_integer("local.window", self.window, 1, 999)
         if self.window % 2 == 0:
             raise InputError(f"local.window must be odd, because it has a middle; got {self.window}")
-        positive("local.sigma", self.sigma)
-        whole("local.member", self.member, 0)
+        check_positive("local.sigma", self.sigma)
+        check_integer("local.member", self.member, 0)
 
     def axes(self, training: Training) -> Axes:
         """Return the dimensions of what is computed."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.common.checks import whole
+from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.inputs import input_fields, left_out
@@ -141,7 +141,7 @@ class Job:
     @classmethod
     def of(cls, archive: DataSource, task: Task, years: Collection[int] | None, moments: bool, shard_bytes: int) -> Job:
         """Look up the forecasts of `task` that are valid in `years` (None: all) and verified."""
-        whole("shard_bytes", shard_bytes, 1)
+        check_integer("shard_bytes", shard_bytes, 1)
         archive.refuse(years or (), moments, task.further)
         ensemble = input_fields(archive, task)
         truth = archive.analysis_fields(task.targets)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
-from data_pipeline.common.files import alone, atomic_path, disk_error, sweep
+from data_pipeline.common.files import atomic_path, disk_error, lock_folder, remove_partial_files
 from data_pipeline.moments import pseudo_members
 from data_pipeline.store.manifest import Finished, Manifest
 from data_pipeline.store.plan import STATIC, Job, Plan
@@ -28,8 +28,8 @@ def write(job: Job, folder: Path, progress: Callable[[int, int], None]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise disk_error(error, folder) or error from None
-    with alone(folder):
-        sweep(folder)
+    with lock_folder(folder):
+        remove_partial_files(folder)
         manifest = _begun(job.plan, folder)
         try:
             _complete(job, folder, manifest, progress)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from data_pipeline.common.checks import whole
+from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from models.layers.window import Intervals
@@ -26,7 +26,7 @@ class WindowAttention(nn.Module):
 
     def __init__(self, grid: Grid | Domain, channels: int, heads: int, size: int, shift: bool = False) -> None:
         super().__init__()
-        whole("model.size", size, 1)
+        check_integer("model.size", size, 1)
         if channels % heads:
             raise InputError(f"model.heads must divide the {channels} channels, got {heads}")
         self.out = domain = Domain.of(grid)

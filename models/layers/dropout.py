@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import between
+from data_pipeline.common.checks import check_between
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from models.parallel.domain import Domain
@@ -77,7 +77,7 @@ class Dropout(nn.Module):
 
     def __init__(self, grid: Grid | Domain, share: float, channels: bool = False) -> None:
         super().__init__()
-        between("model.dropout", share, 0, 1)
+        check_between("model.dropout", share, 0, 1)
         self.out, self.share, self.channels = Domain.of(grid), share, channels
         self._dropped = min(round(share * LEVELS), LEVELS - 1)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import whole
+from data_pipeline.common.checks import check_integer
 from data_pipeline.grid import Grid
 from data_pipeline.legendre import legendre
 from models.parallel.domain import Domain
@@ -46,7 +46,7 @@ class SphereGate(nn.Module):
 
     def __init__(self, grid: Grid | Domain, outputs: int, experts: int, degree: int) -> None:
         super().__init__()
-        whole("model.degree", degree, 0)
+        check_integer("model.degree", degree, 0)
         self.out, terms = Domain.of(grid), (degree + 1) ** 2
         # In every place the squares of all harmonics add up to their number: the field varies as a latent gate does.
         self.weight = nn.Parameter(torch.randn(experts, terms) * (experts / outputs / terms) ** 0.5)

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from data_pipeline.common.checks import between, made, one_of, share, whole, yes_or_no
+from data_pipeline.common.checks import (
+    check_between,
+    check_boolean,
+    check_choice,
+    check_fraction,
+    check_integer,
+    construct,
+)
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
@@ -41,8 +48,8 @@ class Routing:
     classify: bool = True
 
     def __post_init__(self) -> None:
-        between("model.routing.quantile", self.quantile, 0, 1)
-        share("model.routing.damping", self.damping)
+        check_between("model.routing.quantile", self.quantile, 0, 1)
+        check_fraction("model.routing.damping", self.damping)
         if self.damping == 1 and not self.classify:
             raise InputError("model.routing with damping 1 and classify false does nothing; set model.routing to null")
 
@@ -64,23 +71,23 @@ class Mixing:
     routing: dict[str, Any] | Routing | None = None
 
     def __post_init__(self) -> None:
-        whole("model.mixture.experts", self.experts, 1 if self.routing is None else 2)
-        yes_or_no("model.mixture.blend", self.blend)
+        check_integer("model.mixture.experts", self.experts, 1 if self.routing is None else 2)
+        check_boolean("model.mixture.blend", self.blend)
         if self.blend and (self.weighted or self.routing is not None):
             raise InputError(
                 "model.mixture.weighted and routing are for experts of which some are chosen; with blend leave them out"
             )
-        one_of("model.mixture.gate", self.gate, ("latent", "sphere", "computed"))
-        yes_or_no("model.mixture.weighted", self.weighted)
+        check_choice("model.mixture.gate", self.gate, ("latent", "sphere", "computed"))
+        check_boolean("model.mixture.weighted", self.weighted)
         if (self.gate == "sphere") != (self.degree is not None):
             raise InputError(f"model.mixture.degree belongs to gate sphere, got {self.degree!r} with {self.gate}")
         if isinstance(self.routing, dict):
-            object.__setattr__(self, "routing", made("model.mixture.routing", Routing, self.routing))
+            object.__setattr__(self, "routing", construct("model.mixture.routing", Routing, self.routing))
 
     @classmethod
     def of(cls, options: dict[str, Any] | None) -> Callable[..., nn.Module]:
         """Return what makes a layer of so many inputs and outputs: a convolution where there are no options."""
-        return Conv2d if options is None else made("model.mixture", cls, options)
+        return Conv2d if options is None else construct("model.mixture", cls, options)
 
     def __call__(
         self, grid: Grid | Domain, inputs: int, outputs: int, parity: Sequence[int] = ()
@@ -130,7 +137,7 @@ class SpatialMixture(Termed):
     ) -> None:
         super().__init__()
         # Where all experts are asked there is no other one to learn of.
-        whole("model.experts", experts, outputs + (routing is not None))
+        check_integer("model.experts", experts, outputs + (routing is not None))
         self.outputs, self.weighted, self.routing = outputs, weighted, routing
         self.out = Domain.of(grid)
         self.experts = Conv2d(grid, inputs, experts, kernel, beyond_zero=beyond_zero, parity=parity)

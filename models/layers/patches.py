@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import whole
+from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from models.layers.window import Intervals, Window
@@ -23,7 +23,7 @@ class Patches(nn.Module):
 
     def __init__(self, grid: Grid | Domain, size: int) -> None:
         super().__init__()
-        whole("model.size", size, 1)
+        check_integer("model.size", size, 1)
         domain = Domain.of(grid)
         rows, columns = (_starts(cuts, size) for cuts in (domain.row_cuts, domain.column_cuts))
         self.count = rows[-1] * columns[-1]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import yes_or_no
+from data_pipeline.common.checks import check_boolean
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
@@ -42,7 +42,7 @@ class Backbone(Network):
         start: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(task, grid, head, start)
-        yes_or_no("model.tiles", tiles)
+        check_boolean("model.tiles", tiles)
         for option, name in (("inputs_argument", inputs_argument), ("grid_argument", grid_argument)):
             if not isinstance(name, str) and (name is not None or option == "inputs_argument"):
                 raise InputError(f"model.{option} must be the name of an argument of the backbone, got {name!r}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import between, one_of, whole
+from data_pipeline.common.checks import check_between, check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -258,14 +258,14 @@ class DeepWeather(nn.Module):
         learns: str = "both",
     ) -> None:
         super().__init__()
-        whole("model.bias_width", bias_width, 1)
-        whole("model.bias_depth", bias_depth, 0)
-        one_of("model.uncertainty", uncertainty, tuple(UNCERTAINTY))
-        whole("model.uncertainty_width", uncertainty_width, 4)
+        check_integer("model.bias_width", bias_width, 1)
+        check_integer("model.bias_depth", bias_depth, 0)
+        check_choice("model.uncertainty", uncertainty, tuple(UNCERTAINTY))
+        check_integer("model.uncertainty_width", uncertainty_width, 4)
         if uncertainty_width % 4:
             raise InputError(f"model.uncertainty_width must be a multiple of 4, got {uncertainty_width}")
-        between("model.roughness", roughness, 0, 100)
-        one_of("model.learns", learns, LEARNS)
+        check_between("model.roughness", roughness, 0, 100)
+        check_choice("model.learns", learns, LEARNS)
         C, A, T = len(task.inputs), len(task.analysis), len(task.targets)
         forecasts = len(task.channels) - A
         self._targets, self._inputs, self._forecasts = list(task.target_channels), C, forecasts

@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import whole
+from data_pipeline.common.checks import check_integer
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -41,7 +41,7 @@ class Features(nn.Module):
 
     def __init__(self, task: Task, grid: Grid | Domain, embedding: int = 0) -> None:
         super().__init__()
-        whole("model.embedding", embedding, 0)
+        check_integer("model.embedding", embedding, 0)
         self.errors, self._domain, self._leads = ErrorClimate(task, grid), Domain.of(grid), task.lead_times
         # By name, not by what the training data lack: a network's shapes follow from its task alone.
         self._at_sea = [k for k, channel in enumerate(task.channels) if channel.variable.sea_only]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import one_of, whole
+from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -27,7 +27,7 @@ HEADS = (*FAMILIES, "censored_shifted_gamma", "bernstein")
 
 def head_for(kind: str, task: Task, grid: Grid | Domain, start: dict[str, Any] | None = None) -> Head:
     """Return the head of the name `kind`, one of `HEADS`, on the start that `start_for` makes of the options."""
-    one_of("model.head", kind, HEADS)
+    check_choice("model.head", kind, HEADS)
     begin = start_for(start, task, grid)
     if kind == "bernstein":
         return BernsteinHead(task, start=begin)
@@ -152,7 +152,7 @@ class BernsteinHead(Head):
     steps: Tensor
 
     def __init__(self, task: Task, degree: int = 12, start: Start | None = None) -> None:
-        whole("degree", degree, 1)
+        check_integer("degree", degree, 1)
         super().__init__(task, degree + 1, start)
         steps = torch.tensor(normal_coefficients(degree)).diff()
         self.register_buffer("steps", steps.to(torch.get_default_dtype()), persistent=False)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import made, whole, yes_or_no
+from data_pipeline.common.checks import check_boolean, check_integer, construct
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -55,8 +55,8 @@ class Mixture(Step):
         weighted: bool = False,
         routing: Mapping[str, Any] | None = None,
     ) -> None:
-        yes_or_no("model.weighted", weighted)
-        rules = None if routing is None else made("model.routing", Routing, routing)
+        check_boolean("model.weighted", weighted)
+        rules = None if routing is None else construct("model.routing", Routing, routing)
         super().__init__(task, SpatialMixture(grid, 1, 1, experts, weighted=weighted, routing=rules, beyond_zero=True))
 
     @property
@@ -73,8 +73,8 @@ class CNN(Step):
     """
 
     def __init__(self, task: Task, grid: Grid | Domain, width: int = 4, coordinates: bool = False) -> None:
-        whole("model.width", width, 1)
-        yes_or_no("model.coordinates", coordinates)
+        check_integer("model.width", width, 1)
+        check_boolean("model.coordinates", coordinates)
         first = Conv2d(grid, 3 if coordinates else 1, width, beyond_zero=True)
         last = Conv2d(grid, width, 1, beyond_zero=True)
         for layer in (first, last):
@@ -96,7 +96,7 @@ class LocalBlend(Step):
     """Convolutions whose outputs are added with weights of its own in each cell (a locally connected layer 1 x 1)."""
 
     def __init__(self, task: Task, grid: Grid | Domain, experts: int = 3) -> None:
-        whole("model.experts", experts, 1)
+        check_integer("model.experts", experts, 1)
         super().__init__(task, Blend(grid, experts))
 
 
@@ -104,7 +104,7 @@ class KnownRegions(Step):
     """A convolution for each region, which the static field `region` tells: a mixture whose gate is given."""
 
     def __init__(self, task: Task, grid: Grid | Domain, experts: int = 3) -> None:
-        whole("model.experts", experts, 1)
+        check_integer("model.experts", experts, 1)
         if "region" not in task.static:
             raise InputError("model heat/known_regions looks at the static field region; add data.static=[region]")
         super().__init__(task, experts_of(grid, experts))

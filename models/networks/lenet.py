@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import between, whole
+from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.layers.convolution import Conv2d
@@ -35,9 +35,9 @@ class LeNet(Network):
         start: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(task, grid, head, start)
-        whole("model.width", width, 1)
-        whole("model.hidden", hidden, 1)
-        between("model.dropout", dropout, 0, 1)
+        check_integer("model.width", width, 1)
+        check_integer("model.hidden", hidden, 1)
+        check_between("model.dropout", dropout, 0, 1)
         self.network = nn.Sequential(
             Conv2d(grid, self.features.count, width, 5, parity=self.features.parity), nn.GELU(),
             Conv2d(grid, width, 2 * width, 5), nn.GELU(),

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import between, whole
+from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.layers.dropout import Dropout
@@ -34,9 +34,9 @@ class MLP(Network):
         start: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(task, grid, head, start, embedding)
-        whole("model.width", width, 1)
-        whole("model.depth", depth, 1)
-        between("model.dropout", dropout, 0, 1)
+        check_integer("model.width", width, 1)
+        check_integer("model.depth", depth, 1)
+        check_between("model.dropout", dropout, 0, 1)
         layers: list[nn.Module] = []
         count = self.features.count
         for _ in range(depth):

@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import one_of, whole
+from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -72,10 +72,10 @@ class PoET(nn.Module):
         if isinstance(widths, str) or not isinstance(widths, Sequence) or not widths:
             raise InputError(f"model.widths must be a list of channels, the finest resolution first, got {widths!r}")
         for width in widths:
-            whole("model.widths", width, 1)
-        whole("model.heads", heads, 1)
-        whole("model.attention", attention, 0, len(widths))
-        one_of("model.norm", norm, NORMS)
+            check_integer("model.widths", width, 1)
+        check_integer("model.heads", heads, 1)
+        check_integer("model.attention", attention, 0, len(widths))
+        check_choice("model.norm", norm, NORMS)
         grids = [Domain.of(grid)]
         for _ in widths[1:]:
             grids.append(grids[-1].coarsen())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import made
+from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -64,7 +64,7 @@ class FittedStart(Start):
 
     def __init__(self, task: Task, grid: Grid | Domain, options: dict[str, Any]) -> None:
         super().__init__(task)
-        self.emos = made("EMOS", partial(EMOS, task, grid), dict(options))
+        self.emos = construct("EMOS", partial(EMOS, task, grid), dict(options))
         self.without = CrossFitted(Domain.of(grid), per_cell=self.emos.shared is not True)
         self.report = Report()
         self._task = task

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import one_of, yes_or_no
+from data_pipeline.common.checks import check_boolean, check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -60,8 +60,8 @@ class Transformer(nn.Module):
         mixture: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        one_of("model.head", head, ("members", *HEADS))
-        yes_or_no("model.attention", attention)
+        check_choice("model.head", head, ("members", *HEADS))
+        check_boolean("model.attention", attention)
         if head == "members" and start is not None:
             raise InputError("model.head=members corrects members from where they are; leave model.start=null")
         self._targets, self._attention = list(task.target_channels), attention

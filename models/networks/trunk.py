@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import between, whole
+from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
 from models.layers.dropout import Dropout
@@ -72,10 +72,10 @@ class Trunk(nn.Module):
         parity: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        whole("model.width", width, 1)
-        whole("model.depth", depth, 0)
-        whole("model.window", window, 0)
-        between("model.dropout", dropout, 0, 1)
+        check_integer("model.width", width, 1)
+        check_integer("model.depth", depth, 0)
+        check_integer("model.window", window, 0)
+        check_between("model.dropout", dropout, 0, 1)
         grids = [Domain.of(grid)]
         for _ in range(depth):
             grids.append(grids[-1].coarsen())
@@ -117,7 +117,7 @@ class Place(nn.Module):
 
     def __init__(self, grid: Grid | Domain, channels: int, embedding: int) -> None:
         super().__init__()
-        whole("model.embedding", embedding, 1)
+        check_integer("model.embedding", embedding, 1)
         self._domain = Domain.of(grid)
         # From zero, where every cell is like every other; the weights that read them are random, so they will learn.
         self.embedding = nn.Parameter(torch.zeros(embedding, *grid.shape))

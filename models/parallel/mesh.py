@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Store
 
-from data_pipeline.common.checks import positive
+from data_pipeline.common.checks import check_positive
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.grid import Grid
 from models.parallel.domain import Domain
@@ -188,7 +188,7 @@ def joined(shape: Sequence[int], option: str = "mesh", timeout_minutes: float = 
     if ranks == 1:
         yield Mesh.alone()
         return
-    positive("timeout_minutes", timeout_minutes)
+    check_positive("timeout_minutes", timeout_minutes)
     with _telling_of_lost_ranks():
         mesh = _meet(data, bands, sectors, timedelta(minutes=timeout_minutes))
         yield mesh

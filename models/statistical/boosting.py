@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import between, whole, yes_or_no
+from data_pipeline.common.checks import check_between, check_boolean, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
@@ -64,9 +64,9 @@ class Boosting:
     def __post_init__(self) -> None:
         if self.regression.scale != "log":
             raise InputError(f"boosting takes scale=log, got {self.regression.scale}")
-        between("rate", self.rate, 0.001, 1)
-        whole("steps", self.steps, 1)
-        whole("folds", self.folds, 2)
+        check_between("rate", self.rate, 0.001, 1)
+        check_integer("steps", self.steps, 1)
+        check_integer("folds", self.folds, 2)
 
 
 def products(terms: Sequence[Tensor]) -> list[Tensor]:
@@ -311,8 +311,8 @@ class BoostedEMOS(nn.Module):
         lower: float | None = None,
     ) -> None:
         super().__init__()
-        yes_or_no("model.products", products)
-        yes_or_no("model.shared", shared)
+        check_boolean("model.products", products)
+        check_boolean("model.shared", shared)
         self.report = Report()
         self.boosting = Boosting(Regression(family, "log", score), rate, steps, folds)
         self.boosting.regression.check_lower(lower)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import whole, yes_or_no
+from data_pipeline.common.checks import check_boolean, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
@@ -239,8 +239,8 @@ def fit_trailing(
     hand know the truth of none after. Coefficients of the first cases, which have too few before them, are NaN.
     Every window is a cell of `fit_emos`; mean, std and truth are (N, K).
     """
-    whole("length", length, 1)
-    whole("delay", delay, 1)
+    check_integer("length", length, 1)
+    check_integer("delay", delay, 1)
     first = length + delay - 1
     count = len(truth) - first
     names = coefficient_names(regression, seasonal=False)
@@ -304,10 +304,10 @@ class EMOS(nn.Module):
     ) -> None:
         super().__init__()
         if window is not None:
-            whole("model.window", window, 1, 182)
+            check_integer("model.window", window, 1, 182)
             if seasonal:
                 raise InputError(f"model.window={window} follows the year as model.seasonal does; set seasonal=false")
-        yes_or_no("model.seasonal", seasonal)
+        check_boolean("model.seasonal", seasonal)
         if type(shared) is not bool and shared != PARTLY:
             raise InputError(f"model.shared must be true, false or {PARTLY}, got {shared!r}")
         self.window, self.report = window, Report()

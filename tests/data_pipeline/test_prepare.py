@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.archive import Archive
-from data_pipeline.common.progress import Progress
-from data_pipeline.common.wording import duration, size
+from data_pipeline.common.messages import Progress, format_duration, format_size
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
@@ -253,10 +252,10 @@ def test_a_full_disk_can_be_resumed(ens10, prepare, small_disk, tmp_path):
 
 
 def test_two_runs_do_not_write_into_one_folder(ens10, prepare, tmp_path):
-    from data_pipeline.common.files import alone
+    from data_pipeline.common.files import lock_folder
 
     (tmp_path / "out").mkdir()
-    with alone(tmp_path / "out"):
+    with lock_folder(tmp_path / "out"):
         refused(prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=out"), "another run is writing to out")
 
 
@@ -302,9 +301,9 @@ def test_progress_is_one_line_on_a_terminal(capsys, monkeypatch):
     ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (75, "1:15"), (3675, "1:01:15"), (90_000, "25:00:00")]
 )
 def test_durations_are_read_as_on_a_clock(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (24_020_000_000, "24 GB")])
 def test_sizes_have_the_unit_that_suits_them(count, text):
-    assert size(count) == text
+    assert format_size(count) == text

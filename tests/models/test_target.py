@@ -18,7 +18,7 @@ from models.target import model_class, part
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
     """No package is registered, not even that of the tests."""
-    monkeypatch.setattr(target, "registered", list)
+    monkeypatch.setattr(target, "registered_modules", list)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_what_a_registered_package_has_is_found_and_its_own_errors_are_said(tmp_
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match=r"model gardens.nets.Net is not in models"):
         model_class("gardens.nets.Net")
-    monkeypatch.setattr(target, "registered", lambda: ["gardens"])
+    monkeypatch.setattr(target, "registered_modules", lambda: ["gardens"])
     assert model_class("gardens.nets.Net").__name__ == "Net"
     with pytest.raises(InputError, match=r"model os.system is not in models, gardens"):
         model_class("os.system")
@@ -160,7 +160,7 @@ def test_a_configuration_file_that_is_there_twice_is_refused(tmp_path, monkeypat
     points.write_text("[deepweather.models]\nany = orchards\nother = gone\n")
     monkeypatch.syspath_prepend(tmp_path)
     own = Path(__file__).parents[2] / "conf"
-    assert {"gone", "orchards"} <= set(packages.registered())
+    assert {"gone", "orchards"} <= set(packages.registered_modules())
     found = packages.conf_folders(own)
     assert found["orchards"] == tmp_path / "orchards" / "conf"
     assert "gone" not in found

@@ -25,8 +25,7 @@ from typing import TypeVar
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
-from data_pipeline.common.paths import Paths, expand
+from data_pipeline.common.files import Paths, atomic_write, expand_paths
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.table import RECORD, Stamp, Table
@@ -91,7 +90,7 @@ def index(
     `lambda function, paths: client.gather(client.map(function, paths))` of a Dask client. `progress(done, total)` is
     called after each file.
     """
-    files = expand(paths)
+    files = expand_paths(paths)
     wrong: dict[Path, str] = {}
     complaints = (each or _in_threads)(_complaint, files)
     for done, (path, complaint) in enumerate(zip(files, complaints, strict=True), start=1):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.paths import Paths, expand
+from data_pipeline.common.files import Paths, expand_paths
 from data_pipeline.formats.cube.catalog import listed
 from data_pipeline.formats.grib.cache import tables_of
 from data_pipeline.formats.grib.compare import difference
@@ -42,7 +42,7 @@ class Messages:
     @classmethod
     def gather(cls, paths: Paths, variables: Sequence[Variable] | None, surface: bool = False) -> Messages:
         """Find the messages of `variables`; with None, of all variables (only at the `surface`)."""
-        files = expand(paths)
+        files = expand_paths(paths)
         number_of: dict[Kind, int] = {}
         parts, stamps = [], []
         for file, table in enumerate(tables_of(files)):

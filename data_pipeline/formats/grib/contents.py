@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.paths import Paths, expand
-from data_pipeline.common.wording import size, some
+from data_pipeline.common.files import Paths, expand_paths
+from data_pipeline.common.messages import format_size, format_values
 from data_pipeline.formats.grib.audit import Audit
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.census import Census
@@ -29,7 +29,7 @@ def inventory(paths: Paths) -> str:
     However many files there are, the messages of a few are held at a time: of those that have starts in common.
     """
     census, damaged = Census(), []
-    for path in expand(paths):
+    for path in expand_paths(paths):
         try:
             census.add(table_of(path))
         except InputError as error:
@@ -52,14 +52,14 @@ def _describe(census: Census) -> list[str]:
     types, versions = (_several(census.counts(name)) for name in ("data_type", "version"))
     starts, steps = _moments(census.values("init")), census.values("step")
     lines = {
-        "files": f"{len(census.paths):,}, {size(census.bytes)}",
-        "messages": f"{census.messages:,}, {size(decoded)} when decoded",
+        "files": f"{len(census.paths):,}, {format_size(census.bytes)}",
+        "messages": f"{census.messages:,}, {format_size(decoded)} when decoded",
         "types": ", ".join(f"{TYPES.get(k, 'others')} ({k}) {n:,}" for k, n in types.items()),
         "versions": ", ".join(f"expver {k or 'unknown'} {n:,}" for k, n in versions.items()),
         "variables": _variables(census.kinds),
         "starts": f"{len(starts):,}, {starts[0]} to {starts[-1]} UTC",
-        "lead times": f"{some(steps[steps >= 0] / 60)} h",
-        "members": some(census.values("number")),
+        "lead times": f"{format_values(steps[steps >= 0] / 60)} h",
+        "members": format_values(census.values("number")),
         "grid": _grids(census),
         "missing": f"{gaps:,} of {expected:,}" if gaps else "none",
         "repeated": f"{repeated:,}" if repeated else "none",
@@ -83,8 +83,9 @@ def _lack(audit: Audit, table: Table, places: np.ndarray) -> str:
     names = [audit.names[k] for k in np.unique(places["name"])]
     leads = np.unique(places["step"]) / 60
     return (
-        f"{table.path}: {len(places):,} of {some(names)} at starts {some(_moments(np.unique(places['init'])))}, "
-        f"lead times {some(leads)} h, members {some(np.unique(places['number']))}"
+        f"{table.path}: {len(places):,} of {format_values(names)} "
+        f"at starts {format_values(_moments(np.unique(places['init'])))}, "
+        f"lead times {format_values(leads)} h, members {format_values(np.unique(places['number']))}"
     )
 
 
@@ -117,8 +118,8 @@ def _variables(kinds: Iterable[Kind]) -> str:
     together: dict[tuple[int, ...], list[str]] = {}
     for name, found in levels.items():
         together.setdefault(tuple(sorted(set(found), reverse=True)), []).append(name)
-    aloft = [f"{' '.join(names)} at {some(found)} hPa" for found, names in together.items()]
-    return "; ".join([*([some(list(dict.fromkeys(others)))] if others else ()), *aloft])
+    aloft = [f"{' '.join(names)} at {format_values(found)} hPa" for found, names in together.items()]
+    return "; ".join([*([format_values(list(dict.fromkeys(others)))] if others else ()), *aloft])
 
 
 def _grid(layout: Layout) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from data_pipeline.common.paths import Paths
+from data_pipeline.common.files import Paths
 from data_pipeline.formats import cube
 from data_pipeline.formats.cube import SINGLE, Chunks, Cube, CubeFields, Missing
 from data_pipeline.formats.grib.catalog import Messages

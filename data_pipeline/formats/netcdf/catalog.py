@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.paths import Paths, expand
+from data_pipeline.common.files import Paths, expand_paths
 from data_pipeline.formats.cube import SINGLE
 from data_pipeline.formats.cube.catalog import listed
 from data_pipeline.formats.netcdf.block import Block, Refused
@@ -64,7 +64,7 @@ class BlockCatalog:
         timeless: bool = False,
     ) -> BlockCatalog:
         """Find the fields of `variables`; with None, of all (only at the `surface`). `timeless` passes dates over."""
-        files = tuple(expand(paths))
+        files = tuple(expand_paths(paths))
         blocks: list[Block] = []
         refused: list[Refused] = []
         file_of: list[int] = []

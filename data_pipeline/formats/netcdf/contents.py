@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.paths import Paths, expand
-from data_pipeline.common.wording import size, some
+from data_pipeline.common.files import Paths, expand_paths
+from data_pipeline.common.messages import format_size, format_values
 from data_pipeline.formats.netcdf.block import Block, Refused
 from data_pipeline.formats.netcdf.catalog import blocks_of
 from data_pipeline.formats.netcdf.names import Names
@@ -18,21 +18,21 @@ from data_pipeline.task import Variable
 
 def inventory(paths: Paths, *, names: Mapping[str, str] | None = None) -> str:
     """Describe the files: what is there, what is missing in between or twice, what cannot be read and why."""
-    files = expand(paths)
+    files = expand_paths(paths)
     blocks: list[Block] = []
     faults: list[str] = []
     for path in files:
         found, wrong = _sorted(path, Names(names))
         blocks += found
         faults += wrong
-    lines = {"files": f"{len(files):,}, {size(sum(path.stat().st_size for path in files))}"}
+    lines = {"files": f"{len(files):,}, {format_size(sum(path.stat().st_size for path in files))}"}
     lines |= _describe(blocks) if blocks else {}
     return "\n".join([f"{name:<12} {text}" for name, text in [*lines.items(), *(("not read", f) for f in faults)]])
 
 
 def unusable(paths: Paths, *, names: Mapping[str, str] | None = None) -> dict[Path, str]:
     """Return the files of which nothing can be read, with the reason."""
-    found = {path: _sorted(path, Names(names)) for path in expand(paths)}
+    found = {path: _sorted(path, Names(names)) for path in expand_paths(paths)}
     return {path: faults[0] for path, (blocks, faults) in found.items() if faults and not blocks}
 
 
@@ -71,7 +71,7 @@ def _describe(blocks: Sequence[Block]) -> dict[str, str]:
     variables = [variable for block in blocks for variable in block.variables if variable]
     dated = [block for block in blocks if block.clock.coordinates]
     lines = {
-        "fields": f"{fields:,}, {size(4 * values)} when decoded",
+        "fields": f"{fields:,}, {format_size(4 * values)} when decoded",
         "variables": _variables(variables),
         "called": _called(blocks),
     }
@@ -81,8 +81,8 @@ def _describe(blocks: Sequence[Block]) -> dict[str, str]:
         first, last = (time.astype("datetime64[m]") for time in (starts[0], starts[-1]))
         lines |= {
             "starts": f"{len(starts):,}, {first} to {last} UTC",
-            "lead times": f"{some(leads[leads >= 0] / 60)} h",
-            "members": some(np.unique(np.concatenate([block.numbers for block in dated]))),
+            "lead times": f"{format_values(leads[leads >= 0] / 60)} h",
+            "members": format_values(np.unique(np.concatenate([block.numbers for block in dated]))),
         }
     different, expected = _places(dated)
     held = sum(len(block.levels) for block in dated)
@@ -120,7 +120,8 @@ def _variables(variables: Iterable[Variable]) -> str:
     for name, found in levels.items():
         together.setdefault(tuple(sorted(found, reverse=True)), []).append(name)
     return "; ".join(
-        " ".join(names) if at == (0,) else f"{' '.join(names)} at {some(at)} hPa" for at, names in together.items()
+        " ".join(names) if at == (0,) else f"{' '.join(names)} at {format_values(at)} hPa"
+        for at, names in together.items()
     )
 
 

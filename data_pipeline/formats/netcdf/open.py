@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.paths import Paths
+from data_pipeline.common.files import Paths
 from data_pipeline.formats import cube
 from data_pipeline.formats.cube import SINGLE, Chunks, Cube, CubeFields, Missing
 from data_pipeline.formats.netcdf.catalog import BlockCatalog

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 from xarray.core import indexing
 
-from data_pipeline.common.checks import whole
+from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cube import Chunks, CubeFields, Window
 from data_pipeline.formats.cube.lazy import FieldArray
@@ -49,12 +49,12 @@ class Heat:
     is_there: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        whole("data.archive.rows", self.rows, 3, 1000)
-        whole("data.archive.columns", self.columns, 3, 1000)
-        whole("data.archive.first_year", self.first_year, 1)
-        whole("data.archive.last_year", self.last_year, self.first_year, 9999)
-        whole("data.archive.steps", self.steps, 1, 8000)
-        whole("data.archive.seed", self.seed, 0)
+        check_integer("data.archive.rows", self.rows, 3, 1000)
+        check_integer("data.archive.columns", self.columns, 3, 1000)
+        check_integer("data.archive.first_year", self.first_year, 1)
+        check_integer("data.archive.last_year", self.last_year, self.first_year, 9999)
+        check_integer("data.archive.steps", self.steps, 1, 8000)
+        check_integer("data.archive.seed", self.seed, 0)
         given = self.diffusivities
         if isinstance(given, str) or not isinstance(given, Iterable) or not all(map(_conducts, given := tuple(given))):
             raise InputError(

@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_pipeline.cluster import processors
-from data_pipeline.common.checks import whole
+from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError, InterruptedRunError
-from data_pipeline.common.files import alone, atomic_write, sweep
-from data_pipeline.common.progress import Progress
-from data_pipeline.common.wording import size
+from data_pipeline.common.files import atomic_write, lock_folder, remove_partial_files
+from data_pipeline.common.messages import Progress, format_size
 from data_pipeline.grid import Grid
 from data_pipeline.synthetic.twin.layout import STATIC, Block, message_bytes
 from data_pipeline.synthetic.twin.parameters import FORECAST, NATURE
@@ -53,15 +52,15 @@ class Twin:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        whole("twin: rows", self.rows, 3, 10000)
-        whole("twin: columns", self.columns, 4, 10000)
-        whole("twin: first_year", self.first_year, 1900, 2100)
-        whole("twin: last_year", self.last_year, self.first_year, 2100)
-        whole("twin: dates", self.dates, 2, MOST)
-        whole("twin: members", self.members, 2, 250)
-        whole("twin: seed", self.seed, 0, 2**32 - 1)
+        check_integer("twin: rows", self.rows, 3, 10000)
+        check_integer("twin: columns", self.columns, 4, 10000)
+        check_integer("twin: first_year", self.first_year, 1900, 2100)
+        check_integer("twin: last_year", self.last_year, self.first_year, 2100)
+        check_integer("twin: dates", self.dates, 2, MOST)
+        check_integer("twin: members", self.members, 2, 250)
+        check_integer("twin: seed", self.seed, 0, 2**32 - 1)
         if self.workers is not None:
-            whole("twin: workers", self.workers, 1, 4096)
+            check_integer("twin: workers", self.workers, 1, 4096)
         if message_bytes(self.rows * self.columns) >= LARGEST_MESSAGE:
             raise InputError(f"twin: {self.rows} x {self.columns} points do not fit into a GRIB1 message")
         if self.dates % 2:
@@ -91,7 +90,7 @@ class Twin:
         blocks = self._blocks()
         files = sum(len(self._files(block)) for block in blocks) + 1
         messages = sum(block.count_messages() for block in blocks) + 2
-        taken = size(messages * message_bytes(self.rows * self.columns))
+        taken = format_size(messages * message_bytes(self.rows * self.columns))
         return (
             f"twin: {len(self.years)} years from {self.first_year}, {self.dates} start dates, "
             f"{self.members} members, {self.rows} x {self.columns} points\n"
@@ -102,8 +101,8 @@ class Twin:
     def prepare(self) -> None:
         """Write what is missing: after an interruption the rest, after a complete run nothing."""
         self._record()
-        with alone(self.folder):
-            sweep(self.folder)
+        with lock_folder(self.folder):
+            remove_partial_files(self.folder)
             if missing := self._missing():
                 self._fill(missing)
         print(f"twin: all {len(self._blocks())} blocks are in {self.path}", flush=True)
@@ -127,7 +126,7 @@ class Twin:
                 f"{error}; {progress.done} of {total} blocks are done, then run the same command again to go on"
             ) from None
         finally:
-            sweep(self.folder)
+            remove_partial_files(self.folder)
 
     def _write(self, block: Block) -> None:
         """In a worker: integrate a block and write its files."""

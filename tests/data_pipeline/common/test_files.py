@@ -5,7 +5,14 @@ import subprocess
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import alone, atomic_path, atomic_write, sweep, sweep_abandoned
+from data_pipeline.common.files import (
+    atomic_path,
+    atomic_write,
+    expand_paths,
+    lock_folder,
+    remove_abandoned_files,
+    remove_partial_files,
+)
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path):
@@ -38,7 +45,7 @@ def test_a_full_disk_is_said_with_the_files_name(tmp_path):
 def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
     (tmp_path / "file").write_text("")
     path = tmp_path / place
-    with pytest.raises(InputError, match=rf"cannot write {path} .*choose a place"), atomic_write(path):
+    with pytest.raises(InputError, match=rf"cannot write {path} .*choose a path"), atomic_write(path):
         pass
 
 
@@ -61,21 +68,43 @@ def test_only_what_processes_that_are_gone_left_is_swept(tmp_path):
         path.write_text("half")
     with atomic_path(tmp_path / "table") as mine:
         mine.write_text("whole")
-        sweep_abandoned(tmp_path)
+        remove_abandoned_files(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [foreign.name, "table"]
     assert (tmp_path / "table").read_text() == "whole"
 
 
 def test_a_folder_is_held_by_one_run(tmp_path):
-    sentence = f"another run is writing to {tmp_path}; wait for its end"
-    with alone(tmp_path), pytest.raises(InputError, match=sentence), alone(tmp_path):
+    sentence = f"another run is writing to {tmp_path}; wait until it ends"
+    with lock_folder(tmp_path), pytest.raises(InputError, match=sentence), lock_folder(tmp_path):
         pass
-    with alone(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
 def test_what_a_killed_run_left_is_swept_away(tmp_path):
     for name in (".a.nc.123.partial", "a.nc", ".hidden"):
         (tmp_path / name).write_text("")
-    sweep(tmp_path)
+    remove_partial_files(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"a.nc", ".hidden"}
+
+
+def test_paths_and_patterns_become_files(tmp_path, monkeypatch):
+    for name in ("b", "a", "c.idx", "odd[1]"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "folder").mkdir()
+    assert expand_paths(tmp_path / "*") == [tmp_path / "a", tmp_path / "b", tmp_path / "odd[1]"]
+    assert expand_paths([tmp_path / "b", str(tmp_path / "?")]) == [tmp_path / "b", tmp_path / "a"]
+    assert expand_paths(tmp_path / "c.idx") == [tmp_path / "c.idx"]
+    assert expand_paths(tmp_path / "odd[1]") == [tmp_path / "odd[1]"]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert expand_paths("~/a") == [tmp_path / "a"]
+    for wrong, says in {
+        "none*": r"no file matches .*none\*",
+        "none": "there is no file .*none",
+        "folder": r"folder is a folder; name its files, for example with .*folder/\*",
+        "fold*": r"no file matches .*fold\*",
+    }.items():
+        with pytest.raises(InputError, match=says):
+            expand_paths(tmp_path / wrong)
+    with pytest.raises(InputError, match="no files were given"):
+        expand_paths([])

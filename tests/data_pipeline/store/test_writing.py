@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
-from data_pipeline.common.files import alone
+from data_pipeline.common.files import lock_folder
 from data_pipeline.store import Store, shard, writing
 from data_pipeline.store.plan import Job
 from data_pipeline.task import Task
@@ -120,7 +120,10 @@ def test_a_folder_without_a_store_is_named(copy, make):
 
 
 def test_two_runs_do_not_write_into_one_folder(tmp_path, make):
-    with alone(tmp_path), pytest.raises(InputError, match=f"another run is writing to {tmp_path}; wait for its end"):
+    with (
+        lock_folder(tmp_path),
+        pytest.raises(InputError, match=f"another run is writing to {tmp_path}; wait until it ends"),
+    ):
         make(tmp_path)
 
 

@@ -1,0 +1,83 @@
+"""Printed messages: numbers as text, and the progress of long runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+MAX_VALUES_SHOWN = 24
+"""Of a longer list, only the first and last values are shown."""
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration as minutes:seconds, with hours if there are any.
+
+    >>> format_duration(75), format_duration(3675)
+    ('1:15', '1:01:15')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def format_size(count: float) -> str:
+    """Return a number of bytes with a suitable unit.
+
+    >>> format_size(2_880_000_000_000)
+    '2.88 TB'
+    """
+    unit = "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if count < 1000:
+            break
+        count, unit = count / 1000, larger
+    return f"{count:.3g} {unit}"
+
+
+def format_values(values: Sequence[object] | np.ndarray) -> str:
+    """Return values separated by spaces; of a long list, the first and last values.
+
+    >>> format_values([0.0, 24.0, 48.5])
+    '0 24 48.5'
+    """
+    texts = [f"{value:g}" if isinstance(value, int | float | np.number) else str(value) for value in values]
+    if len(texts) > MAX_VALUES_SHOWN:
+        texts = [*texts[: MAX_VALUES_SHOWN // 2], "...", *texts[-2:], f"({len(texts)} in all)"]
+    return " ".join(texts)
+
+
+class Progress:
+    """Prints how many of `total` steps are done, the elapsed time and the estimated remaining time.
+
+    A log gets one line per step; on a terminal, one line is overwritten.
+    """
+
+    def __init__(self, name: str, total: int, done: int = 0) -> None:
+        self.name, self.total, self.done = name, total, done
+        self._done_before = done
+        self._start_time = time.monotonic()
+        self._overwrite = sys.stdout.isatty()
+
+    def step(self, label: object) -> None:
+        """Count one more step as done; `label` names this step."""
+        self.reach(self.done + 1, f" ({label})")
+
+    def reach(self, done: int, suffix: str = "") -> None:
+        """Set the number of steps done."""
+        self.done = done
+        if done == self._done_before:
+            return
+        elapsed = time.monotonic() - self._start_time
+        remaining = elapsed * (self.total - done) / (done - self._done_before)
+        line = (
+            f"{self.name} {done} of {self.total}{suffix} after {format_duration(elapsed)}, "
+            f"about {format_duration(remaining)} to go"
+        )
+        if not self._overwrite:
+            print(line, flush=True)
+            return
+        # Return to the start of the line and clear the rest of a longer line.
+        print(f"\r\033[K{line}", end="\n" if done == self.total else "", flush=True)
