@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data_pipeline.calendar import DAYS, climatology_day
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
-from data_pipeline.statistics.calendar import DAYS, day_of_year
 from data_pipeline.statistics.efi import Form, exact_weights
 from data_pipeline.statistics.file import load
 from data_pipeline.task import Task
@@ -98,7 +98,7 @@ class WeightedByIndex(Loss):
 
     def refuse_other_starts(self, starts: np.ndarray) -> None:
         """Refuse forecasts that start on a day of the year that the climate does not have."""
-        if absent := sorted(set(day_of_year(starts).tolist()) - set(self.days)):
+        if absent := sorted(set(climatology_day(starts).tolist()) - set(self.days)):
             raise InputError(f"the climate of loss.climate has no start on day {absent[0]} of the year; {AGAIN}")
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:

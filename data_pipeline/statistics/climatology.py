@@ -10,9 +10,9 @@ import dask
 import numpy as np
 from dask.delayed import delayed
 
+from data_pipeline.calendar import DAYS, climatology_day, days_in_window
 from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
-from data_pipeline.statistics.calendar import DAYS, day_of_year, within
 from data_pipeline.statistics.merging import Spread, tree
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece, variable_names
 from data_pipeline.statistics.training import Training, bands
@@ -70,7 +70,7 @@ class Climatology:
                     # Every day is read once, then merged with its neighbours.
                     fields = training.truth(variable, [k for day in days for k in positions[day]], rows)
                     spreads = [tree([of_field(fields[k]) for k in positions[day]], Spread.merge) for day in days]
-                    windows = [[spreads[k] for k in within(days, day, self.window)] for day in days]
+                    windows = [[spreads[k] for k in days_in_window(days, day, self.window)] for day in days]
                     found = dask.compute(*(finish(window) for window in windows))
                     place = (v, h, at, rows)
                     yield (
@@ -83,7 +83,7 @@ class Climatology:
 
     def _bands(self, training: Training, days: Sequence[int], at_once: int) -> list[slice]:
         height, width = training.grid.shape
-        neighbours = max(len(within(days, day, self.window)) for day in days)
+        neighbours = max(len(days_in_window(days, day, self.window)) for day in days)
         # Doubles: the three parts of a spread per day, some copies of them in each thread, and the result.
         doubles = 3 * neighbours * (1 + 4 * at_once) + 2 * len(days)
         return bands(height, 8 * width * doubles, self.memory, ROWS_OF_A_CHUNK)
@@ -95,7 +95,7 @@ def _calendar(training: Training) -> dict[int, dict[int, list[int]]]:
     times = training.times[positions]
     hours = (times - times.astype("datetime64[D]")) // np.timedelta64(1, "h")
     calendar: dict[int, dict[int, list[int]]] = {}
-    for k, hour, day in zip(positions, hours.tolist(), day_of_year(times).tolist(), strict=True):
+    for k, hour, day in zip(positions, hours.tolist(), climatology_day(times).tolist(), strict=True):
         calendar.setdefault(hour, {}).setdefault(day, []).append(k)
     return calendar
 

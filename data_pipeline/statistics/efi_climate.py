@@ -10,9 +10,9 @@ import dask
 import numpy as np
 from dask.delayed import delayed
 
+from data_pipeline.calendar import climatology_day
 from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
-from data_pipeline.statistics.calendar import day_of_year
 from data_pipeline.statistics.efi import LEVELS
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece, variable_names
 from data_pipeline.statistics.training import Training, bands
@@ -105,7 +105,7 @@ def quantiles(values: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 def _calendars(training: Training) -> dict[int, dict[int, list[tuple[int, int]]]]:
     """Return the positions (start, lead time) of the training forecasts by lead time and day of the start."""
-    days = day_of_year(training.starts).tolist()
+    days = climatology_day(training.starts).tolist()
     calendars: dict[int, dict[int, list[tuple[int, int]]]] = {}
     for i, j, _ in training.keys:
         calendars.setdefault(training.task.lead_times[j], {}).setdefault(days[i], []).append((i, j))

@@ -10,10 +10,10 @@ import scoringrules
 import torch
 import xarray as xr
 
+from data_pipeline.calendar import climatology_day
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
-from data_pipeline.statistics.calendar import day_of_year
 from data_pipeline.statistics.efi import LEVELS, efi
 from data_pipeline.task import Task
 from models.distribution import Ensemble, Logistic, Normal
@@ -304,4 +304,4 @@ def test_the_day_of_a_start_is_that_of_the_calendar():
     """All days from 1901 to 2099."""
     days = np.arange(np.datetime64("1901-01-01"), np.datetime64("2100-01-01"))
     found = start_day(torch.from_numpy(days.astype("datetime64[s]").astype(np.int64) + 82_800))
-    np.testing.assert_array_equal(found.numpy(), day_of_year(days))
+    np.testing.assert_array_equal(found.numpy(), climatology_day(days))

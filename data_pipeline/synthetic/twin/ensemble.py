@@ -28,7 +28,7 @@ from data_pipeline.synthetic.twin.layout import Block
 from data_pipeline.synthetic.twin.noise import Stream, normal
 from data_pipeline.synthetic.twin.parameters import FORECAST, NATURE
 from data_pipeline.synthetic.twin.sphere import Sphere
-from data_pipeline.synthetic.twin.starts import LEADS, day_of_year
+from data_pipeline.synthetic.twin.starts import LEADS, days_since_new_year
 from data_pipeline.synthetic.twin.state import State
 from data_pipeline.task import Variable
 
@@ -60,7 +60,7 @@ def simulate(block: Block) -> Iterator[Snapshot]:
     has_oracle = torch.tensor([year in block.oracle_years for year in block.years]).repeat_interleave(block.members)
     truth = _spin_up(block, nature)
     for start in block.starts:
-        truth = nature.run(truth, day_of_year(start) - 1 - truth.day)
+        truth = nature.run(truth, days_since_new_year(start) - truth.day)
         kicks = _noise(block, nature.sphere, 6, Stream.MEMBER, start, copies=block.members)
         children = nature.run(nature.perturb(truth.repeat(block.members), kicks), 1).forget_rain()
         kick = _noise(block, nature.sphere, 6, Stream.TRUTH, start)
@@ -83,7 +83,7 @@ def simulate(block: Block) -> Iterator[Snapshot]:
 def _spin_up(block: Block, nature: Atmosphere) -> State:
     """Return nature one day before the first start, one chain for each year."""
     first = block.starts[0]
-    day = day_of_year(first) - 1 - FINE_DAYS - COARSE_DAYS
+    day = days_since_new_year(first) - FINE_DAYS - COARSE_DAYS
     coarse = Atmosphere(NATURE, COARSE_TRUNCATION)
     noise = _noise(block, coarse.sphere, 1, Stream.START, first)
     mean_sea = torch.zeros(coarse.sphere.columns, coarse.sphere.rows, len(block.years))

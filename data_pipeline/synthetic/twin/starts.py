@@ -27,6 +27,6 @@ def start_pairs(dates: int) -> list[tuple[date, date]]:
     return [(STARTS[k], STARTS[k + 1]) for k in index]
 
 
-def day_of_year(day: date) -> float:
-    """Return 1 for 1 January, in the year that all start dates are named after."""
-    return float((day - FIRST).days + 1)
+def days_since_new_year(day: date) -> float:
+    """Return the days since 1 January of the year 2018, which all start dates are in."""
+    return float((day - FIRST).days)

@@ -5,8 +5,8 @@ from datetime import date, timedelta
 import numpy as np
 import pytest
 
+from data_pipeline.calendar import climatology_day, days_in_window
 from data_pipeline.common.errors import InputError
-from data_pipeline.statistics.calendar import day_of_year, within
 from data_pipeline.statistics.climatology import Climatology
 
 
@@ -14,15 +14,15 @@ def test_days_are_the_same_in_every_year():
     first = date(2015, 1, 1)
     for day in (first + timedelta(days=k) for k in range(3 * 365)):
         of_a_common_year = day.replace(year=2015) if (day.month, day.day) != (2, 29) else date(2015, 2, 28)
-        (found,) = day_of_year(np.array([day], "datetime64[s]"))
+        (found,) = climatology_day(np.array([day], "datetime64[s]"))
         assert found == of_a_common_year.timetuple().tm_yday
 
 
 def test_windows_go_round_the_turn_of_the_year():
     days = [1, 3, 180, 360, 364]
-    assert within(days, 1, 5) == [0, 1, 4]
-    assert within(days, 364, 9) == [0, 1, 3, 4]
-    assert within(days, 180, 1) == [2]
+    assert days_in_window(days, 1, 5) == [0, 1, 4]
+    assert days_in_window(days, 364, 9) == [0, 1, 3, 4]
+    assert days_in_window(days, 180, 1) == [2]
 
 
 @pytest.mark.parametrize(("window", "memory"), [(31, 2_000_000_000), (7, 1)])
@@ -37,7 +37,7 @@ def test_it_is_what_a_loop_over_days_gives(toy, computed, training, window, memo
     for d, day in enumerate(found["day"]):
         near = []
         for time in times:
-            distance = abs(int(day_of_year(np.array([time]))[0]) - day)
+            distance = abs(int(climatology_day(np.array([time]))[0]) - day)
             if min(distance, 365 - distance) <= window // 2:
                 near.append(toy.truth[time])
         assert np.allclose(found["mean"][0, 0, d], np.mean(near, 0), rtol=1e-5)

@@ -1,4 +1,7 @@
-"""Days of the year, the same in every year: 29 February counts as the 28th."""
+"""Calendar of climatologies: 365 days in every year, with 29 February counted as day 59 (28 February).
+
+Not the day of the year: `models.statistical.season.day_of_year` counts from 1 to 366.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ import numpy as np
 DAYS = 365
 
 
-def day_of_year(times: np.ndarray) -> np.ndarray:
+def climatology_day(times: np.ndarray) -> np.ndarray:
     """Return 1 for 1 January to 365 for 31 December, in leap years too.
 
-    >>> day_of_year(np.array(["2016-02-29", "2016-03-01", "2017-03-01"], "datetime64[s]"))
+    >>> climatology_day(np.array(["2016-02-29", "2016-03-01", "2017-03-01"], "datetime64[s]"))
     array([59, 60, 60])
     """
     days, months = times.astype("datetime64[D]"), times.astype("datetime64[M]")
@@ -23,7 +26,7 @@ def day_of_year(times: np.ndarray) -> np.ndarray:
     return np.where(leap & (after | (day == 60)), day - 1, day)
 
 
-def within(days: Sequence[int], day: int, width: int) -> list[int]:
-    """Return the positions of the `days` in the window of `width` days around `day`, round the turn of the year."""
+def days_in_window(days: Sequence[int], day: int, width: int) -> list[int]:
+    """Return the positions of the `days` in a window of `width` days centred on `day`; 1 January follows day 365."""
     distance = np.abs(np.asarray(days) - day)
     return np.flatnonzero(np.minimum(distance, DAYS - distance) <= width // 2).tolist()
