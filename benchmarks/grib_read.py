@@ -25,9 +25,10 @@ import numpy as np
 import xarray as xr
 
 from benchmarks.common import command_line, report
-from data_pipeline.formats.grib import Encoder, ensemble_fields, open_ensemble
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.grib import reader as source
 from data_pipeline.formats.grib.cache import table_of
+from data_pipeline.formats.open import ensemble_fields, open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import command_line, machine, report
-from data_pipeline.formats.grib import Encoder, open_ensemble
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
 
 STARTS, LEADS, MEMBERS = 160, (24, 48), 10

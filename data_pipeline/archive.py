@@ -17,6 +17,7 @@ import xarray as xr
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import expand_paths
 from data_pipeline.formats import grib, netcdf
+from data_pipeline.formats import open as files
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Chunks, Fields
 from data_pipeline.task import Channel, Variable
@@ -54,33 +55,28 @@ class Archive:
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
         """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude)."""
-        package, options = self.reader("ensemble")
-        return package.open_ensemble(
-            self.ensemble, variables, lead_times, missing=self.missing, chunks=chunks, **options
+        return files.open_ensemble(
+            self.ensemble, variables, lead_times, names=self._names, missing=self.missing, chunks=chunks
         )
 
     def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
         """Open the truth as (time, [level,] latitude, longitude)."""
-        package, options = self.reader("analysis")
-        return package.open_analysis(self.analysis, variables, chunks=chunks, **options)
+        return files.open_analysis(self.analysis, variables, names=self._names, chunks=chunks)
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble to read samples from."""
-        package, options = self.reader("ensemble")
-        return package.ensemble_fields(self.ensemble, variables, lead_times, missing=self.missing, **options)
+        return files.ensemble_fields(self.ensemble, variables, lead_times, names=self._names, missing=self.missing)
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the truth to read samples from."""
-        package, options = self.reader("analysis")
-        return package.analysis_fields(self.analysis, variables, **options)
+        return files.analysis_fields(self.analysis, variables, names=self._names)
 
     @cached_property
     def static(self) -> xr.Dataset:
         """All static fields, (latitude, longitude); empty where the source has none."""
         if not self.static_fields:
             return xr.Dataset()
-        package, options = self.reader("static_fields")
-        return package.open_static(self.static_fields, **options)
+        return files.open_static(self.static_fields, names=self._names)
 
     @cached_property
     def oracle(self) -> Archive | None:
@@ -106,6 +102,11 @@ class Archive:
             return bool(self.fingerprint)
         except InputError:
             return False
+
+    @property
+    def _names(self) -> Mapping[str, str] | None:
+        """The names of variables in NetCDF files; an error where no part has such files."""
+        return self.names if self._formats else None
 
     @cached_property
     def _formats(self) -> dict[str, str]:

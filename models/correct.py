@@ -21,8 +21,9 @@ from conf import plain, verb
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import read_sample, read_tile
-from data_pipeline.formats.grib import Lattice, Message, ensemble_fields, rewrite
+from data_pipeline.formats.grib import Lattice, Message, rewrite
 from data_pipeline.formats.netcdf import is_netcdf
+from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.inputs import input_fields, left_out
 from data_pipeline.protocols import Fields
 from data_pipeline.sample import Sample

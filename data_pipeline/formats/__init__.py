@@ -1,5 +1,6 @@
-"""File formats of ensembles, analyses and static fields: one folder per format, and in `cube` what all formats share.
+"""Files of ensembles, analyses and static fields: `open` reads any format, `grib` and `netcdf` hold one format each.
 
-`data_pipeline.archive` and `prepare` import the functions that `grib` and `netcdf` export; no other file outside this
-folder knows a format. Imports `data_pipeline.grid`, `task`, `protocols` and `common`.
+A format implements the protocols in `catalog`. `cube` arranges the fields of a catalog by variable, time and member;
+`datasets` turns a cube into an xarray dataset, `fields` into samples. Imports `data_pipeline.grid`, `task`, `protocols`
+and `common`; imported by the rest of `data_pipeline` and by `models.correct`.
 """

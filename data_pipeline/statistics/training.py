@@ -13,7 +13,7 @@ from dask.delayed import Delayed, delayed
 
 from data_pipeline.archive import grid_of
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cube import select
+from data_pipeline.formats.datasets import select
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL, DataSource
 from data_pipeline.split import valid_in, verified

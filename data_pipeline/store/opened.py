@@ -10,7 +10,9 @@ import xarray as xr
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cube import Cube, analysis_fields, ensemble_fields, open_cube
+from data_pipeline.formats.cube import Cube
+from data_pipeline.formats.datasets import open_cube
+from data_pipeline.formats.fields import CubeFields
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Chunks, DataSource, Fields
 from data_pipeline.store.catalog import StoredFields
@@ -155,11 +157,11 @@ class Store:
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the ensemble to read samples from."""
-        return ensemble_fields(self._ensemble(variables, lead_times), lead_times, "mask")
+        return CubeFields.forecasts(self._ensemble(variables, lead_times), lead_times, "mask")
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the truth to read samples from."""
-        return analysis_fields(self._truth(variables), "mask")
+        return CubeFields.analyses(self._truth(variables), "mask")
 
     def _ensemble(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> StoredFields:
         return StoredFields.ensemble(self.folder, self._manifest, variables, lead_times)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cube import SINGLE, Window
+from data_pipeline.formats.catalog import SINGLE, Window
 from data_pipeline.grid import Grid
 
 PLACE = np.dtype([("file", "i4"), ("offset", "i8")])

@@ -11,8 +11,9 @@ import torch
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.formats.cube import select
-from data_pipeline.formats.grib import Encoder, open_ensemble
+from data_pipeline.formats.datasets import select
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.statistics.local import Local
 from data_pipeline.statistics.normalization import Normalization

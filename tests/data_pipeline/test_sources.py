@@ -13,7 +13,7 @@ import xarray as xr
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cube import select
+from data_pipeline.formats.datasets import select
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import DataSource

@@ -5,26 +5,17 @@ Reading: `open_ensemble`, `open_analysis`, `open_static` (xarray), `ensemble_fie
 keeps members in their order) and `Encoder` (from nothing).
 """
 
-from data_pipeline.formats.cube import DOUBLE, select
 from data_pipeline.formats.grib.cache import index
 from data_pipeline.formats.grib.contents import inventory
 from data_pipeline.formats.grib.encode import Encoder
 from data_pipeline.formats.grib.lattice import Lattice
-from data_pipeline.formats.grib.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble, open_static
 from data_pipeline.formats.grib.rewriting import Message, rewrite
 
 __all__ = [
-    "DOUBLE",
     "Encoder",
     "Lattice",
     "Message",
-    "analysis_fields",
-    "ensemble_fields",
     "index",
     "inventory",
-    "open_analysis",
-    "open_ensemble",
-    "open_static",
     "rewrite",
-    "select",
 ]

@@ -12,7 +12,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import Paths, expand_paths
-from data_pipeline.formats.cube.catalog import listed
+from data_pipeline.formats.catalog import listed
 from data_pipeline.formats.grib.cache import tables_of
 from data_pipeline.formats.grib.compare import difference
 from data_pipeline.formats.grib.kind import Kind
@@ -27,8 +27,8 @@ ROW = np.dtype([*RECORD.descr, ("file", "i4"), ("variable", "i4")])
 
 
 @dataclass(frozen=True, eq=False)
-class Messages:
-    """Messages in several files that hold one of the `wanted` variables, one row for each.
+class MessageCatalog:
+    """MessageCatalog in several files that hold one of the `wanted` variables, one row for each.
 
     Rows stand in the order of the files, then of the bytes. `kind` counts among the kinds of all files.
     """
@@ -40,7 +40,7 @@ class Messages:
     rows: np.ndarray
 
     @classmethod
-    def gather(cls, paths: Paths, variables: Sequence[Variable] | None, surface: bool = False) -> Messages:
+    def gather(cls, paths: Paths, variables: Sequence[Variable] | None, *, surface: bool = False) -> MessageCatalog:
         """Find the messages of `variables`; with None, of all variables (only at the `surface`)."""
         files = expand_paths(paths)
         number_of: dict[Kind, int] = {}
@@ -71,7 +71,7 @@ class Messages:
     def __str__(self) -> str:
         return listed(self.paths)
 
-    def where(self, condition: np.ndarray) -> Messages:
+    def where(self, condition: np.ndarray) -> MessageCatalog:
         """Return only the messages for which `condition` holds."""
         return replace(self, rows=self.rows[condition])
 

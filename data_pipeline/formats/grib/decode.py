@@ -11,7 +11,7 @@ import eccodes
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cube import SINGLE, Index, Window
+from data_pipeline.formats.catalog import SINGLE, Index, Window
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.packing import BYTES, LEAD, Packing, unpack
 from data_pipeline.formats.grib.scan import changed, read

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_pipeline.formats.cube import DOUBLE
+from data_pipeline.formats.catalog import DOUBLE
 
 BYTES = {8: 1, 16: 2, 24: 3, 32: 4}
 """Bytes of a packed value by its bits, where these are whole."""

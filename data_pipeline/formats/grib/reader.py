@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cube import Window
+from data_pipeline.formats.catalog import Window
 from data_pipeline.formats.grib.decode import Cutout, Place, fill
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.packing import Packing

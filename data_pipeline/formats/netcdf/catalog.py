@@ -12,8 +12,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import Paths, expand_paths
-from data_pipeline.formats.cube import SINGLE
-from data_pipeline.formats.cube.catalog import listed
+from data_pipeline.formats.catalog import SINGLE, listed
 from data_pipeline.formats.netcdf.block import Block, Refused
 from data_pipeline.formats.netcdf.header import Header
 from data_pipeline.formats.netcdf.names import Names
@@ -122,6 +121,15 @@ class BlockCatalog:
                 "different values; keep one of them, or number the members, for "
                 "instance with ncap2 -s 'number=3'"
             )
+
+    def refuse_unknown_starts(self) -> None:
+        """Refuse fields that have a valid time but no start."""
+        for block in self.blocks:
+            if not block.clock.forecasts:
+                raise InputError(
+                    f"{block} says when its fields are valid but not when the forecasts started; add a coordinate "
+                    "forecast_reference_time or forecast_period, for instance with ncap2 of NCO"
+                )
 
     @cached_property
     def source(self) -> BlockReader:

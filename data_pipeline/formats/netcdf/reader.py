@@ -12,7 +12,7 @@ import netCDF4
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cube import DOUBLE, Index, Window
+from data_pipeline.formats.catalog import DOUBLE, Index, Window
 from data_pipeline.formats.netcdf.file import File
 from data_pipeline.formats.netcdf.horizontal import Horizontal
 from data_pipeline.formats.netcdf.units import Scale

@@ -14,9 +14,11 @@ from xarray.core import indexing
 
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cube import Chunks, CubeFields, Window
-from data_pipeline.formats.cube.lazy import FieldArray
+from data_pipeline.formats.catalog import Window
+from data_pipeline.formats.datasets import FieldArray
+from data_pipeline.formats.fields import CubeFields
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import Chunks
 from data_pipeline.synthetic.heat.plate import regions, run
 from data_pipeline.task import Channel, Variable
 

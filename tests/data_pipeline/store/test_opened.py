@@ -11,7 +11,7 @@ import xarray as xr
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.formats.grib import select
+from data_pipeline.formats.datasets import select
 from data_pipeline.moments import pseudo_members
 from data_pipeline.store import Store, source_for
 from data_pipeline.task import Task

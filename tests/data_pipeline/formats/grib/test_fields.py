@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cube import lazy
-from data_pipeline.formats.grib import analysis_fields, ensemble_fields, open_analysis, open_ensemble, select
+from data_pipeline.formats import datasets
+from data_pipeline.formats.datasets import select
 from data_pipeline.formats.grib import reader as source
+from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.task import Variable
 
 VARIABLES = [Variable("t", 850), Variable("2t"), Variable("z", 500)]
@@ -131,7 +132,7 @@ def test_fields_travel_and_are_read_by_many_threads(file, monkeypatch):
 
 def test_more_than_the_memory_is_not_read_at_once(file, monkeypatch):
     dataset = open_ensemble(file, VARIABLES, LEADS, chunks=None)
-    monkeypatch.setattr(lazy, "MEMORY", 12 * 5 * 8 * 4 - 1)
+    monkeypatch.setattr(datasets, "MEMORY", 12 * 5 * 8 * 4 - 1)
     says = r"12 fields of 5 x 8 points take 0\.0 GB, this machine has 0\.0 GB; choose a part of them, or open the files"
     with pytest.raises(InputError, match=says):
         dataset["2t"].load()

@@ -5,7 +5,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder, Lattice, open_ensemble, rewrite
+from data_pipeline.formats.grib import Encoder, Lattice, rewrite
+from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 

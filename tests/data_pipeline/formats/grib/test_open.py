@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder, open_analysis, open_ensemble, open_static, select
+from data_pipeline.formats.datasets import select
+from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.grib import reader as source_module
+from data_pipeline.formats.open import open_analysis, open_ensemble, open_static
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import decode as module
-from data_pipeline.formats.grib import open_ensemble
 from data_pipeline.formats.grib import reader as source
-from data_pipeline.formats.grib.catalog import Messages
+from data_pipeline.formats.grib.catalog import MessageCatalog
 from data_pipeline.formats.grib.horizontal import ALTERNATIVE_ROWS
 from data_pipeline.formats.grib.packing import BLOCK, SMALL, decodable
 from data_pipeline.formats.grib.table import Table
+from data_pipeline.formats.open import open_ensemble
 
 ROWS, COLUMNS = 5, 7
 DTYPES = (np.float32, np.float64)
@@ -76,7 +76,7 @@ def rewritten(message, reference, binary, decimal, octets=None):
 def read(path, dtype):
     """All fields of a file in its order, and whether each was decoded by numpy."""
     table = Table.of(path)
-    messages = Messages.gather(path, None)
+    messages = MessageCatalog.gather(path, None)
     out = np.empty((len(table.records), *messages.source.grid.shape), dtype)
     messages.source.read(np.arange(len(out)), out, (slice(None), slice(None)))
     return out, messages.source.places["bits"] >= 0

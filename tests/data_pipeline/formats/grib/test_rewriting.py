@@ -8,8 +8,9 @@ import pytest
 import xarray as xr
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder, Message, open_ensemble, rewrite, rewriting
+from data_pipeline.formats.grib import Encoder, Message, rewrite, rewriting
 from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 

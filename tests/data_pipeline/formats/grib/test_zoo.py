@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import open_ensemble, select
+from data_pipeline.formats.datasets import select
+from data_pipeline.formats.open import open_ensemble
 from data_pipeline.task import Variable
 
 FOLDERS = ("grib_cfgrib_samples", "grib_metview_ens", "grib_earthkit", "grib_gribberish_small")

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.formats.netcdf import ensemble_fields, open_ensemble
+from data_pipeline.formats.open import ensemble_fields, open_ensemble
 from data_pipeline.task import Variable
 
 EPOCH = np.datetime64("1970-01-01", "s")

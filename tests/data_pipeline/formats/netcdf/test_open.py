@@ -7,12 +7,7 @@ import xarray as xr
 from netcdf_parts import START, VALID, K, ramp, variables
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.netcdf import (
-    ensemble_fields,
-    open_analysis,
-    open_ensemble,
-    open_static,
-)
+from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 
 
 def test_ens5mini(plain, tmp_path):

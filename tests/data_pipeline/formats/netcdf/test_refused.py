@@ -6,14 +6,8 @@ import pytest
 from netcdf_parts import START, VALID, K, ramp, variables
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.netcdf import (
-    analysis_fields,
-    ensemble_fields,
-    is_netcdf,
-    open_analysis,
-    open_ensemble,
-    open_static,
-)
+from data_pipeline.formats.netcdf import is_netcdf
+from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble, open_static
 
 
 @pytest.mark.parametrize(
@@ -250,13 +244,14 @@ def test_damaged_values_are_said(plain, tmp_path, monkeypatch):
         dataset.load()
 
 
-def test_files_that_are_no_netcdf(tmp_path):
+def test_files_that_are_no_netcdf(plain, tmp_path):
+    first = plain.cfgrib(tmp_path / "a.nc")
     (tmp_path / "text").write_text("not a forecast")
     (tmp_path / "empty").write_text("")
     for name in ("text", "empty"):
         assert not is_netcdf(tmp_path / name)
         with pytest.raises(InputError, match=rf"{name} is no NetCDF file; is it the right one\?"):
-            open_analysis(tmp_path / name)
+            open_analysis([first, tmp_path / name])
     with pytest.raises(InputError, match=r"cannot read .*none \(No such file"):
         is_netcdf(tmp_path / "none")
 

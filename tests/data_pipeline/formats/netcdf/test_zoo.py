@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cube import select
-from data_pipeline.formats.netcdf import inventory, open_analysis, open_ensemble, open_static
+from data_pipeline.formats.datasets import select
+from data_pipeline.formats.netcdf import inventory
+from data_pipeline.formats.open import open_analysis, open_ensemble, open_static
 from data_pipeline.task import Variable
 
 LAEA = "the grid is lambert_azimuthal_equal_area; only regular latitude-longitude and Gaussian grids are read"

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cube.catalog import Catalog
+from data_pipeline.formats.catalog import Catalog
 
 Missing = Literal["error", "mask"]
 """What a field that is not in the files is: an error, or NaN."""
