@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from benchmarks.common import command_line, report
 from data_pipeline.prefetch.budget import Budget
-from data_pipeline.prefetch.codec import OVERHEAD
+from data_pipeline.prefetch.disk import SAMPLE_OVERHEAD
 from data_pipeline.prefetch.loader import Prefetcher
-from data_pipeline.prefetch.stream import Stream
+from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.sample import Sample
 
@@ -75,17 +75,17 @@ class Throttled(Dataset[Sample]):
 class InStreamOrder(Sampler[int]):
     """The same order for DataLoader."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: SampleOrder) -> None:
         self.stream, self.epoch = stream, 0
 
     def __len__(self) -> int:
         return self.stream.count
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.stream.order(self.epoch).tolist())
+        return iter(self.stream.permutation(self.epoch).tolist())
 
 
-def with_dataloader(data: Throttled, stream: Stream, use: Callable[[Iterable[Sample]], None]) -> None:
+def with_dataloader(data: Throttled, stream: SampleOrder, use: Callable[[Iterable[Sample]], None]) -> None:
     """Train for all epochs as people do."""
     sampler = InStreamOrder(stream)
     loader = DataLoader(data, BATCH, sampler=sampler, num_workers=WORKERS, persistent_workers=True, prefetch_factor=2)
@@ -93,15 +93,15 @@ def with_dataloader(data: Throttled, stream: Stream, use: Callable[[Iterable[Sam
         use(loader)
 
 
-def with_prefetcher(data: Throttled, stream: Stream, use: Callable[[Iterable[Sample]], None]) -> None:
+def with_prefetcher(data: Throttled, stream: SampleOrder, use: Callable[[Iterable[Sample]], None]) -> None:
     """Train for all epochs through tiers that begin empty."""
-    one = data.nbytes + OVERHEAD
+    one = data.nbytes + SAMPLE_OVERHEAD
     with tempfile.TemporaryDirectory() as folder:
         budget = Budget(
-            staging=4 * BATCH * one,
-            memory=int(MEMORY * len(data)) * one,
-            disk=int(DISK * len(data)) * one,
-            folder=folder,
+            staging_bytes=4 * BATCH * one,
+            memory_bytes=int(MEMORY * len(data)) * one,
+            disk_bytes=int(DISK * len(data)) * one,
+            disk_folder=folder,
             threads=WORKERS,
         )
         with Tiers(data, budget, stream) as tiers, Prefetcher(tiers, stream) as loader:
@@ -129,7 +129,7 @@ def main() -> None:
     as_json = parser.parse_args().json
     with tempfile.TemporaryDirectory() as folder:
         data = Throttled(Path(folder))
-        stream = Stream(COUNT, BATCH, EPOCHS, seed=0)
+        stream = SampleOrder(COUNT, BATCH, EPOCHS, seed=0)
         total = COUNT * data.nbytes
         print(
             f"{COUNT} samples of {data.nbytes / 1e6:.1f} MB = {total / 1e6:.0f} MB, batches of {BATCH}, "

@@ -20,7 +20,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.inputs import input_fields, left_out
 from data_pipeline.moments import pseudo_members
 from data_pipeline.prefetch.loader import Prefetcher
-from data_pipeline.prefetch.stream import Stream
+from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.protocols import ALL, DataSource, Fields
 from data_pipeline.sample import Sample
@@ -239,6 +239,6 @@ def static_fields(grid: Grid, task: Task, archive: xr.Dataset) -> Tensor:
 def batches(dataset: Dataset[Sample], size: int) -> Iterator[Sample]:
     """Yield all samples once, in order, as batches with a leading B; read ahead where they come through tiers."""
     if isinstance(dataset, Tiers):
-        yield from Prefetcher(dataset, Stream(len(dataset), size, shuffled=False))
+        yield from Prefetcher(dataset, SampleOrder(len(dataset), size, shuffle=False))
     else:
         yield from DataLoader(dataset, batch_size=size)

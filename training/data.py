@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.loader import Prefetcher
+from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.peers import SocketPeers
-from data_pipeline.prefetch.stream import Stream
 from data_pipeline.prefetch.tiers import Samples, Tiers, run_key
 from models.parallel.mesh import Mesh
 from training.schedule import Schedule
@@ -29,11 +29,11 @@ class Data(NamedTuple):
 def cached(train: Samples, val: Samples, budget: Budget, schedule: Schedule, mesh: Mesh) -> Iterator[Data]:
     """Put the caches of `budget` before two data sets; threads and folders are given back at the end of the block."""
     size, rank = schedule.batch_size, mesh.data_rank
-    shuffled = Stream(len(train), size, schedule.epochs, schedule.seed, mesh.data)
-    in_turn = Stream(len(val), size, ranks=mesh.data, shuffled=False)
-    mine, yours = budget.shares([len(samples) * samples.nbytes for samples in (train, val)])
+    shuffled = SampleOrder(len(train), size, schedule.epochs, schedule.seed, mesh.data)
+    in_turn = SampleOrder(len(val), size, ranks=mesh.data, shuffle=False)
+    mine, yours = budget.divide([len(samples) * samples.nbytes for samples in (train, val)])
     names = [f"{name}-{mesh.spatial_rank}" if mesh.tiles > 1 else name for name in ("train", "val")]
-    peers = _peers(mesh, run_key(train, shuffled)) if mine.memory or mine.disk else None
+    peers = _peers(mesh, run_key(train, shuffled)) if mine.memory_bytes or mine.disk_bytes else None
     with (
         Tiers(train, mine, shuffled, rank=rank, peers=peers, name=names[0]) as train_tiers,
         # Always the same ranks read the same of these: there is nothing to ask of peers.
@@ -50,4 +50,4 @@ def _peers(mesh: Mesh, key: str) -> SocketPeers | None:
         return None
     # Where all ranks are of one machine its name need not mean anything.
     host = "127.0.0.1" if mesh.local_ranks == mesh.ranks else socket.gethostname()
-    return SocketPeers.meet(mesh.data_rank, mesh.data, mesh.store, key, host)
+    return SocketPeers.from_store(mesh.data_rank, mesh.data, mesh.store, key, host)

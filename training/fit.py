@@ -40,7 +40,8 @@ def fitted(
     if shared is None:
         corrector.fit(own, batch_size)
     else:
-        with Tiers(samples_on(shared.domain), replace(budget, memory=0, disk=0, folder=None)) as samples:
+        without_cache = replace(budget, memory_bytes=0, disk_bytes=0, disk_folder=None)
+        with Tiers(samples_on(shared.domain), without_cache) as samples:
             shared.fit(samples, batch_size)
         take_fit(corrector, shared)
     if mesh.everyone:

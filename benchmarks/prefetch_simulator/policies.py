@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_pipeline.prefetch.placement import NEVER, Placement, Reads
-from data_pipeline.prefetch.stream import Stream
+from data_pipeline.prefetch.order import NEVER_READ, Placement, Reads, SampleOrder
 
 SHARED, MEMORY, DISK, REMOTE_MEMORY, REMOTE_DISK = range(5)
 """The shared file system; this worker's memory and disk; those of another worker."""
@@ -28,9 +27,9 @@ class Case:
     seed: int = 0
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> SampleOrder:
         """The order of reading."""
-        return Stream(self.samples, self.batch_size, self.epochs, self.seed, self.workers)
+        return SampleOrder(self.samples, self.batch_size, self.epochs, self.seed, self.workers)
 
     @property
     def rooms(self) -> tuple[int, int]:
@@ -39,9 +38,9 @@ class Case:
 
     def mine(self) -> Iterator[np.ndarray]:
         """Yield what the first worker reads, epoch by epoch."""
-        stream, first = self.stream, self.stream.dealt() == 0
+        stream, first = self.stream, self.stream.reading_ranks() == 0
         for epoch in range(self.epochs):
-            yield stream.order(epoch)[first]
+            yield stream.permutation(epoch)[first]
 
 
 Sources = Iterator[np.ndarray]
@@ -80,13 +79,14 @@ def parallel_staging(case: Case) -> Sources:
 
 def nopfs(case: Case) -> Sources:
     """What a worker will read most is kept in its fastest tier; what others keep is asked of them."""
-    reads = Reads.of(case.stream)
+    reads = Reads.from_order(case.stream)
     kept = [
-        Placement.of(counts, first, case.rooms).tier for counts, first in zip(reads.counts, reads.first, strict=True)
+        Placement.from_reads(counts, first, case.rooms).tier
+        for counts, first in zip(reads.counts, reads.first, strict=True)
     ]
     # When a sample is first read by one who keeps it; until then it is on the shared file system only.
-    held = np.where(np.array(kept) >= 0, reads.first, NEVER)
-    nearest = np.where(held[1:] < NEVER, np.array(kept[1:]), len(case.rooms)).min(0)
+    held = np.where(np.array(kept) >= 0, reads.first, NEVER_READ)
+    nearest = np.where(held[1:] < NEVER_READ, np.array(kept[1:]), len(case.rooms)).min(0)
     for epoch, samples in enumerate(case.mine()):
         begun = epoch * case.samples
         local = held[0, samples] < begun
@@ -97,7 +97,7 @@ def nopfs(case: Case) -> Sources:
 
 def _kept_at_first(case: Case, rooms: tuple[int, int]) -> Sources:
     """What a worker reads in the first epoch it keeps, in memory, then on disk, while there is room."""
-    rank, order = case.stream.dealt(), case.stream.order(0)
+    rank, order = case.stream.reading_ranks(), case.stream.permutation(0)
     tier = np.full((case.workers, case.samples), -1)
     for worker in range(case.workers):
         read = order[rank == worker][: sum(rooms)]

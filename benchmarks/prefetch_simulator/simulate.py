@@ -16,13 +16,12 @@ from math import ceil, comb
 import numpy as np
 
 from benchmarks.prefetch_simulator.policies import POLICIES, SHARED, Case
-from data_pipeline.prefetch.placement import Reads
-from data_pipeline.prefetch.stream import Stream
+from data_pipeline.prefetch.order import Reads, SampleOrder
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Rates in MB/s; the defaults are the set-up that the paper simulates."""
+    """ReadRates in MB/s; the defaults are the set-up that the paper simulates."""
 
     compute: float = 64
     preprocess: float = 200
@@ -84,9 +83,9 @@ def often_read(samples: int, workers: int, epochs: int, excess: float) -> float:
     return samples * (ways / workers**epochs)
 
 
-def count_often_read(stream: Stream, excess: float) -> float:
+def count_often_read(stream: SampleOrder, excess: float) -> float:
     """Count the same in a real stream, mean over the workers."""
-    counts = Reads.of(stream).counts
+    counts = Reads.from_order(stream).counts
     return float((counts >= ceil((1 + excess) * stream.epochs / stream.ranks)).sum(1).mean())
 
 
@@ -116,7 +115,7 @@ def main() -> None:
         print()
     figure = often_read(1_281_167, 16, 90, 0.8)
     print(f"1,281,167 samples, 16 workers, 90 epochs: one reads {figure:,.0f} of them more than 1.8 times the mean;")
-    counted = count_often_read(Stream(1_281_167, 4096, 90, ranks=16), 0.8)
+    counted = count_often_read(SampleOrder(1_281_167, 4096, 90, ranks=16), 0.8)
     print(f"counted in a stream of this package: {counted:,.0f}")
 
 

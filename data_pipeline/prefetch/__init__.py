@@ -1,1 +1,6 @@
-"""Clairvoyant prefetching: the whole order of reading is known from the seed, so samples are there when needed."""
+"""Prefetching: samples are read ahead and cached in the order that the seed determines, known before the run starts.
+
+`budget` holds the options, `order` computes who reads and keeps what, `tiers` caches samples (memory, `disk`, `peers`),
+`staging` and `loader` make batches. `data_pipeline.dataset`, `training` and `benchmarks` may import this package; it
+imports nothing of them.
+"""

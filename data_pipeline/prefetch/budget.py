@@ -1,4 +1,4 @@
-"""Budget: how many bytes and threads a run may spend on having samples at hand."""
+"""Budget: how many bytes and threads a run may use for caching samples and reading them ahead."""
 
 from __future__ import annotations
 
@@ -11,37 +11,41 @@ from data_pipeline.common.errors import InputError
 
 @dataclass(frozen=True)
 class Budget:
-    """Bytes of the staging buffer, of samples kept in memory and on a local disk; threads that read ahead.
+    """Bytes of the staging buffer, of samples cached in memory and of samples cached on a local disk; reader threads.
 
-    Staging holds the samples that come next; the other two hold those that will be read again. The batch in use and
-    the one after it come on top. `folder` is a place on a local disk that no other run uses at the same time.
+    The staging buffer holds the next samples; memory and disk cache samples that will be read again. The batch in use
+    and the following batch need memory besides. `disk_folder` is on a local disk; one run uses it at a time.
     """
 
-    staging: int = 1_000_000_000
-    memory: int = 4_000_000_000
-    disk: int = 0
-    folder: str | None = None
+    staging_bytes: int = 1_000_000_000
+    memory_bytes: int = 4_000_000_000
+    disk_bytes: int = 0
+    disk_folder: str | None = None
     threads: int = 2
 
     def __post_init__(self) -> None:
-        for name, least in (("staging", 1), ("memory", 0), ("disk", 0), ("threads", 1)):
-            check_integer(f"data.cache.{name}", getattr(self, name), least)
-        if self.disk and self.folder is None:
+        for name, minimum in (("staging_bytes", 1), ("memory_bytes", 0), ("disk_bytes", 0), ("threads", 1)):
+            check_integer(f"data.cache.{name}", getattr(self, name), minimum)
+        if self.disk_bytes and self.disk_folder is None:
             raise InputError(
-                f"data.cache.disk allows {self.disk} bytes but there is no place for them; "
-                "name a folder on a local disk with data.cache.folder, or set data.cache.disk=0"
+                f"data.cache.disk_bytes is {self.disk_bytes} but data.cache.disk_folder is not set; "
+                "set it to a folder on a local disk, or set data.cache.disk_bytes=0"
             )
-        if self.folder is not None and not self.disk:
+        if self.disk_folder is not None and not self.disk_bytes:
             raise InputError(
-                f"data.cache.folder is {self.folder} but data.cache.disk allows it no bytes; "
-                "say how many with data.cache.disk, or leave the folder out"
+                f"data.cache.disk_folder is {self.disk_folder} but data.cache.disk_bytes is 0; "
+                "set data.cache.disk_bytes, or leave data.cache.disk_folder out"
             )
 
-    def shares(self, sizes: Sequence[int]) -> list[Budget]:
-        """Divide the bytes among data sets of `sizes` bytes: staging evenly, memory and disk in proportion."""
-        shares = []
+    def divide(self, sizes: Sequence[int]) -> list[Budget]:
+        """Divide the bytes among data sets of `sizes` bytes: staging evenly, memory and disk in proportion.
+
+        >>> [part.memory_bytes for part in Budget(memory_bytes=100).divide([300, 100])]
+        [75, 25]
+        """
+        parts = []
         for size in sizes:
-            memory, disk = (room * size // sum(sizes) for room in (self.memory, self.disk))
-            staging, folder = max(1, self.staging // len(sizes)), self.folder if disk else None
-            shares.append(replace(self, staging=staging, memory=memory, disk=disk, folder=folder))
-        return shares
+            memory, disk = (total * size // sum(sizes) for total in (self.memory_bytes, self.disk_bytes))
+            staging, folder = max(1, self.staging_bytes // len(sizes)), self.disk_folder if disk else None
+            parts.append(replace(self, staging_bytes=staging, memory_bytes=memory, disk_bytes=disk, disk_folder=folder))
+        return parts

@@ -1,35 +1,83 @@
-"""DiskTier: samples in a folder of a local disk, each checked when it is read, kept for the next run."""
+"""DiskTier: samples cached in a folder of a local disk, checked at every read and reused by the next run.
+
+`encode_sample` and `decode_sample` turn a sample into bytes with a checksum and back; ranks exchange the same bytes.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import struct
 import sys
 import threading
-from collections.abc import Collection
+import zlib
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
-from data_pipeline.prefetch.codec import OVERHEAD, decode, encode
 from data_pipeline.sample import Sample
 
-KEY = "key.json"
+_MAGIC = b"dwsampl1"
+_PREFIX = struct.Struct("<8sIQ")
+"""Magic, checksum of all bytes that follow the prefix, number of these bytes."""
+_HEADER_BYTES = 1024
+_ALIGNMENT = 64
+_ENCODED = tuple(name for name in Sample._fields if name != "static")
+"""All fields but the static ones, which are the same in all samples of a data set."""
+SAMPLE_OVERHEAD = _HEADER_BYTES + len(_ENCODED) * _ALIGNMENT
+"""Encoding adds at most this number of bytes to those of the fields."""
+_KEY_FILE = "key.json"
+
+
+def encode_sample(sample: Sample) -> list[memoryview]:
+    """Return the bytes of a sample in pieces, without copying its fields."""
+    arrays = [np.ascontiguousarray(getattr(sample, name).numpy()) for name in _ENCODED]
+    shapes = [getattr(sample, name).shape for name in _ENCODED]
+    description = json.dumps([(array.dtype.str, shape) for array, shape in zip(arrays, shapes, strict=True)])
+    pieces = [memoryview(description.encode().ljust(_HEADER_BYTES - _PREFIX.size))]
+    for array in arrays:
+        pieces += [array.reshape(-1).view(np.uint8).data, memoryview(bytes(-array.nbytes % _ALIGNMENT))]
+    checksum = 0
+    for piece in pieces:
+        checksum = zlib.crc32(piece, checksum)
+    return [memoryview(_PREFIX.pack(_MAGIC, checksum, sum(map(len, pieces)))), *pieces]
+
+
+def decode_sample(data: bytearray, static: torch.Tensor) -> Sample | None:
+    """Return the sample whose encoded fields are in `data`, without copying them; None if the bytes are damaged."""
+    if len(data) < _HEADER_BYTES:
+        return None
+    magic, checksum, size = _PREFIX.unpack_from(data)
+    body = memoryview(data)[_PREFIX.size :]
+    if magic != _MAGIC or size != len(body) or zlib.crc32(body) != checksum:
+        return None
+    description = json.loads(bytes(data[_PREFIX.size : _HEADER_BYTES]))
+    return Sample(static=static, **dict(zip(_ENCODED, _decode_fields(data, description), strict=True)))
+
+
+def _decode_fields(data: bytearray, description: list[tuple[str, list[int]]]) -> Iterator[torch.Tensor]:
+    begin = _HEADER_BYTES
+    for dtype, shape in description:
+        array = np.frombuffer(data, dtype, int(np.prod(shape, dtype=int)), begin)
+        yield torch.from_numpy(array.reshape(shape))
+        begin += array.nbytes + -array.nbytes % _ALIGNMENT
 
 
 class DiskTier:
-    """Holds the samples `wanted` of one data set and no others; whatever else is in its folder is removed.
+    """Caches the samples `wanted` of one data set; samples of other data sets are removed from the folder.
 
-    The folder belongs to one process at a time; the lock is the kernel's and ends with the process. Samples are not
-    flushed to the device: the checksum finds those that a power cut left half-written.
+    One process at a time may use the folder; the kernel releases the lock when the process ends. Samples are not
+    flushed to the device: their checksums reveal samples that a power cut left incomplete.
     """
 
     def __init__(self, folder: str | Path, fingerprint: str, wanted: Collection[int], sample_bytes: int) -> None:
-        self._folder, self._limit = Path(folder), sample_bytes + OVERHEAD
+        self._folder, self._max_bytes = Path(folder), sample_bytes + SAMPLE_OVERHEAD
         self._wanted = frozenset(int(index) for index in wanted)
         self._mutex = threading.Lock()
         try:
@@ -37,35 +85,35 @@ class DiskTier:
             self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise InputError(
-                f"data.cache.folder: cannot use {folder} ({error.strerror}); choose a folder you may write to"
+                f"data.cache.disk_folder: cannot use {folder} ({error.strerror}); choose a writable folder"
             ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
             raise InputError(
-                f"data.cache.folder: {folder} is in use by another run; choose another folder or wait for it to end"
+                f"data.cache.disk_folder: another run is using {folder}; choose another folder or wait until it ends"
             ) from None
         self._writing = True
-        self._held = self._take_over(fingerprint)
+        self._present = self._keep_wanted_files(fingerprint)
 
-    def _take_over(self, fingerprint: str) -> set[int]:
-        """Keep the files of the same data that are wanted, remove the others; return what is kept."""
-        key = self._folder / KEY
+    def _keep_wanted_files(self, fingerprint: str) -> set[int]:
+        """Remove sample files of other data and unwanted ones; return the numbers of the remaining samples."""
+        key = self._folder / _KEY_FILE
         try:
-            known = json.loads(key.read_text()) == {"fingerprint": fingerprint}
+            same_data = json.loads(key.read_text()) == {"fingerprint": fingerprint}
         except (OSError, ValueError):
-            known = False
+            same_data = False
         kept = set()
         for path in self._folder.iterdir():
-            if path.name in ("lock", KEY):
+            if path.name in ("lock", _KEY_FILE):
                 continue
             index = int(path.stem) if path.suffix == ".sample" and path.stem.isdigit() else -1
-            if known and index in self._wanted and path.stat().st_size <= self._limit:
+            if same_data and index in self._wanted and path.stat().st_size <= self._max_bytes:
                 kept.add(index)
             elif path.is_file() and path.suffix in (".sample", ".partial"):
                 path.unlink()
-        if not known:
+        if not same_data:
             with atomic_write(key, "w") as file:
                 json.dump({"fingerprint": fingerprint}, file)
         return kept
@@ -74,14 +122,14 @@ class DiskTier:
         return self._folder / f"{index:08d}.sample"
 
     def __contains__(self, index: int) -> bool:
-        return index in self._held
+        return index in self._present
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._present)
 
-    def read(self, index: int) -> bytearray | None:
-        """Return the bytes of a sample, unchecked, or None if they are not there."""
-        if index not in self._held:
+    def read_bytes(self, index: int) -> bytearray | None:
+        """Return the encoded sample without checking it, or None if it is not here."""
+        if index not in self._present:
             return None
         try:
             with self._path(index).open("rb", buffering=0) as file:
@@ -96,22 +144,22 @@ class DiskTier:
             return None
 
     def get(self, index: int, static: torch.Tensor) -> Sample | None:
-        """Return a sample, or None, after which it is to be put again: it was never here, or is damaged."""
-        data = self.read(index)
-        sample = decode(data, static) if data is not None else None
+        """Return a sample, or None if it is absent or damaged; a damaged one is removed and can be put again."""
+        data = self.read_bytes(index)
+        sample = decode_sample(data, static) if data is not None else None
         if sample is None:
             with self._mutex, suppress(OSError):
-                self._held.discard(index)
+                self._present.discard(index)
                 self._path(index).unlink()
         return sample
 
     def put(self, index: int, sample: Sample) -> None:
-        """Write a wanted sample; a disk that refuses is left alone from then on, for the run can do without."""
-        pieces = encode(sample)
+        """Write a wanted sample. After a failed write nothing more is written: the run continues without this cache."""
+        pieces = encode_sample(sample)
         with self._mutex:
-            if not self._writing or index in self._held or index not in self._wanted:
+            if not self._writing or index in self._present or index not in self._wanted:
                 return
-        if sum(map(len, pieces)) > self._limit:
+        if sum(map(len, pieces)) > self._max_bytes:
             return
         partial = self._path(index).with_suffix(f".{threading.get_ident()}.partial")
         try:
@@ -125,16 +173,17 @@ class DiskTier:
                 partial.unlink()
             self._writing = False
             print(
-                f"data.cache.folder: {self._folder} takes no more samples ({error.strerror}); going on without",
+                f"data.cache.disk_folder: cannot write to {self._folder} ({error.strerror}); "
+                "the run continues without writing more samples there",
                 file=sys.stderr,
                 flush=True,
             )
             return
         with self._mutex:
-            self._held.add(index)
+            self._present.add(index)
 
     def close(self) -> None:
-        """Give the folder back; the samples stay."""
+        """Release the folder's lock; the samples stay."""
         self._writing = False
         if self._lock >= 0:
             os.close(self._lock)

@@ -1,4 +1,4 @@
-"""Prefetcher: the batches of an epoch, read ahead through the tiers; knows where it is and can go on from there."""
+"""Prefetcher: yields the batches of an epoch, read ahead through the tiers; its position can be saved and restored."""
 
 from __future__ import annotations
 
@@ -6,52 +6,51 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.staging import Staging
-from data_pipeline.prefetch.stream import Stream
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.sample import Sample
 
 
 class Prefetcher:
-    """Yields one epoch of a stream per iteration, in its order, whatever the threads do.
+    """Yields one epoch of `order` per iteration; the threads do not affect the order of the batches.
 
-    Reading goes on across the end of an epoch. `state_dict` and `load_state_dict` are the protocol of stateful data
-    loaders that Lightning knows: an epoch that was left half-way goes on with the batches that remain.
+    Reading ahead continues across the end of an epoch. `state_dict` and `load_state_dict` follow Lightning's protocol
+    of stateful data loaders: an interrupted epoch continues with its remaining batches.
 
-    With `pin`, to be set before the first batch, batches lie in pinned memory, from which a GPU copies them while it
-    computes.
+    Set `pin` before the first batch to get batches in pinned memory, from which a GPU copies them while it computes.
     """
 
-    def __init__(self, tiers: Tiers, stream: Stream, rank: int = 0) -> None:
+    def __init__(self, tiers: Tiers, order: SampleOrder, rank: int = 0) -> None:
         budget = tiers.budget
-        if stream.count != len(tiers):
-            raise ValueError(f"a stream of {stream.count} samples for a data set of {len(tiers)}")
-        if budget.staging < tiers.sample_bytes:
+        if order.count != len(tiers):
+            raise ValueError(f"the order is for {order.count} samples, the data set has {len(tiers)}")
+        if budget.staging_bytes < tiers.sample_bytes:
             raise InputError(
-                f"data.cache.staging leaves {budget.staging} bytes to a data set whose samples have "
-                f"{tiers.sample_bytes} each; give it several times that"
+                f"data.cache.staging_bytes gives {budget.staging_bytes} bytes to a data set whose samples have "
+                f"{tiers.sample_bytes} bytes each; set it to several times that"
             )
-        self._tiers, self._stream, self._rank = tiers, stream, rank
+        self._tiers, self._order, self._rank = tiers, order, rank
         self.pin = False
-        self._slots, self._threads = budget.staging // tiers.sample_bytes, budget.threads
+        self._slots, self._threads = budget.staging_bytes // tiers.sample_bytes, budget.threads
         self._epoch = self._step = 0
         self._staging: Staging | None = None
         self._next = (0, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is of."""
-        if not self._stream.shuffled:
+        """Set the epoch of the next iteration."""
+        if not self._order.shuffle:
             epoch = 0
-        if epoch >= self._stream.epochs:
-            raise ValueError(f"epoch {epoch} of a stream of {self._stream.epochs}")
+        if epoch >= self._order.epochs:
+            raise ValueError(f"epoch {epoch} is not below the {self._order.epochs} epochs of the order")
         if epoch != self._epoch:
             self._epoch, self._step = epoch, 0
 
     def __len__(self) -> int:
-        return self._stream.steps
+        return self._order.steps
 
     def __iter__(self) -> Iterator[Sample]:
-        # Nothing happens before the first batch is asked for: Lightning makes an iterator, then says the epoch.
+        # Nothing is read before the first batch is requested: Lightning makes an iterator, then sets the epoch.
         if self._step >= len(self):
             self._step = 0
         step, epoch = self._step, self._epoch
@@ -69,32 +68,32 @@ class Prefetcher:
                 staging.close()
 
     def _staging_at(self, epoch: int, step: int) -> Staging:
-        """Return the threads that are at that step already, or new ones."""
+        """Return the running threads if their next batch is that step, else start new ones."""
         if self._staging is not None and self._next == (epoch, step) and not self._staging.closed:
             return self._staging
         self.close()
         self._next = (epoch, step)
-        blocks = self._stream.blocks(self._rank, epoch, step)
-        self._staging = Staging(self._tiers, blocks, self._slots, self._threads, self.pin)
+        indices = self._order.batch_indices(self._rank, epoch, step)
+        self._staging = Staging(self._tiers, indices, self._slots, self._threads, self.pin)
         return self._staging
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training is: batches read ahead do not count."""
+        """Return the position of the training; batches read ahead do not count."""
         return {"epoch": self._epoch, "step": self._step, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, on any number of ranks; a state of another stream is refused."""
+        """Continue from a saved position, on any number of ranks; the position must be of the same order."""
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise InputError(
                     f"the checkpoint was made with {name} {state.get(name)}, this run has {value}; "
-                    "choose another run_dir or go back to the options it was made with"
+                    "choose another run_dir, or use the options of the checkpoint"
                 )
         self._epoch, self._step = state["epoch"], state["step"]
 
     def _identity(self) -> dict[str, int]:
-        stream = self._stream
-        return {"seed": stream.seed, "count": stream.count, "batch_size": stream.batch_size}
+        order = self._order
+        return {"seed": order.seed, "count": order.count, "batch_size": order.batch_size}
 
     def close(self) -> None:
         """Stop reading ahead."""

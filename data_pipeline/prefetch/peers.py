@@ -1,7 +1,7 @@
 """Peers: samples from the caches of other ranks, over plain TCP.
 
-A peer that is dead, slow or does not have the sample costs a bounded time and nothing else: the caller then reads the
-archive. Only numbers travel, checked by their checksum; a rank of another run gets no answer.
+A peer that is dead, slow or without the sample costs a bounded time: the caller then reads the archive. Messages hold
+only numbers and a checksum; ranks of other runs get no response.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ from typing import Protocol
 
 from torch.distributed import Store
 
-Lend = Callable[[int], Sequence[memoryview] | None]
-"""Gives the bytes of a sample that this rank has, or None."""
+Lookup = Callable[[int], Sequence[memoryview] | None]
+"""Returns the encoded bytes of a sample from this rank's cache, or None."""
 Address = tuple[str, int]
 
-QUESTION = struct.Struct("<32sQ")
+_REQUEST = struct.Struct("<32sQ")
 """Key of the run, number of the sample."""
-ANSWER = struct.Struct("<Q")
-"""Bytes that follow; none if the sample is not here."""
-MOST = 2**40
-"""No sample is larger; a longer answer is not one of ours."""
+_RESPONSE = struct.Struct("<Q")
+"""Number of bytes that follow; 0 if the sample is not cached."""
+_MAX_SAMPLE_BYTES = 2**40
+"""A response that announces more comes from another program."""
 
 
 class Peers(Protocol):
-    """What tiers need of the other ranks."""
+    """The other ranks as `Tiers` uses them."""
 
-    def start(self, lend: Lend) -> None:
-        """Begin to answer the others from `lend`."""
+    def serve(self, lookup: Lookup) -> None:
+        """Start to respond to other ranks with the samples of `lookup`."""
 
-    def ask(self, rank: int, index: int) -> bytearray | None:
-        """Return the bytes of a sample from the cache of `rank`, or None; always within a bounded time."""
+    def fetch(self, rank: int, index: int) -> bytearray | None:
+        """Return the encoded bytes of a sample from the cache of `rank`, or None; within a bounded time."""
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop responding."""
 
 
 class SocketPeers:
-    """A server thread per question, one connection per sample: samples are megabytes, a connection is not.
+    """Exchanges samples over TCP: one server thread and one connection per request, cheap beside megabytes of sample.
 
-    `key` names the run; `timeout` seconds bound a whole question. A rank that failed is left alone for `pause` seconds.
+    `key` identifies the run; a request takes at most `timeout` seconds. After a failure a rank is not asked for `pause`
+    seconds.
     """
 
     def __init__(
@@ -56,28 +57,28 @@ class SocketPeers:
         self.rank, self._timeout, self._pause = rank, timeout, pause
         self._key = hashlib.sha256(key.encode()).digest()
         self._addresses: list[Address] = []
-        self._silent: dict[int, float] = {}
+        self._paused_until: dict[int, float] = {}
         self._server = _Server(bind, _Handler)
         self._server.key, self._server.timeout_s = self._key, timeout
-        # From now on, so that one who asks early is told that there is nothing yet, and does not think us dead.
+        # The server responds from now on, so that an early request gets "not cached" and not a failed connection.
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="peers", daemon=True).start()
 
     @property
     def port(self) -> int:
-        """Where this rank listens."""
+        """The port at which this rank listens."""
         return int(self._server.server_address[1])
 
     @classmethod
-    def at(
+    def from_addresses(
         cls, rank: int, addresses: Sequence[Address], key: str, *, timeout: float = 10.0, pause: float = 30.0
     ) -> SocketPeers:
-        """Listen at `addresses[rank]`; the others are at theirs."""
+        """Listen at the port of `addresses[rank]`; the other entries are the addresses of the other ranks."""
         peers = cls(rank, key, ("", addresses[rank][1]), timeout=timeout, pause=pause)
         peers._addresses = list(addresses)
         return peers
 
     @classmethod
-    def meet(
+    def from_store(
         cls,
         rank: int,
         ranks: int,
@@ -88,9 +89,9 @@ class SocketPeers:
         timeout: float = 10.0,
         pause: float = 30.0,
     ) -> SocketPeers:
-        """Listen at any port and learn the others' addresses through a store of `torch.distributed`.
+        """Listen at any free port and exchange addresses through a store of `torch.distributed`.
 
-        `host` is the name by which the others know this machine.
+        `host` is the name under which the other ranks reach this machine.
         """
         peers = cls(rank, key, timeout=timeout, pause=pause)
         store.set(f"prefetch/{key}/{rank}", f"{host or socket.gethostname()} {peers.port}")
@@ -99,26 +100,26 @@ class SocketPeers:
             peers._addresses.append((name, int(port)))
         return peers
 
-    def start(self, lend: Lend) -> None:
-        """Begin to answer the others from `lend`."""
-        self._server.lend = lend
+    def serve(self, lookup: Lookup) -> None:
+        """Start to respond to other ranks with the samples of `lookup`."""
+        self._server.lookup = lookup
 
-    def ask(self, rank: int, index: int) -> bytearray | None:
-        """Return the bytes of a sample from the cache of `rank`, or None; always within `timeout` seconds."""
-        if self._silent.get(rank, 0) > time.monotonic():
+    def fetch(self, rank: int, index: int) -> bytearray | None:
+        """Return the encoded bytes of a sample from the cache of `rank`, or None; within `timeout` seconds."""
+        if self._paused_until.get(rank, 0) > time.monotonic():
             return None
         deadline = time.monotonic() + self._timeout
         try:
             with socket.create_connection(self._addresses[rank], self._timeout) as connection:
-                connection.sendall(QUESTION.pack(self._key, index))
-                (size,) = ANSWER.unpack(_receive(connection, ANSWER.size, deadline))
-                return _receive(connection, size, deadline) if 0 < size < MOST else None
+                connection.sendall(_REQUEST.pack(self._key, index))
+                (size,) = _RESPONSE.unpack(_receive(connection, _RESPONSE.size, deadline))
+                return _receive(connection, size, deadline) if 0 < size < _MAX_SAMPLE_BYTES else None
         except (OSError, MemoryError):
-            self._silent[rank] = time.monotonic() + self._pause
+            self._paused_until[rank] = time.monotonic() + self._pause
             return None
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop responding."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -130,25 +131,25 @@ class _Server(socketserver.ThreadingTCPServer):
     request_queue_size = 64
     key: bytes
     timeout_s: float
-    lend: Lend | None = None
+    lookup: Lookup | None = None
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: a peer that hangs up, or is none, is its own concern."""
+        """Ignore a failed connection: only the other side is affected, and it falls back to the archive."""
 
 
 class _Handler(socketserver.BaseRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        """Answer one question."""
+        """Respond to one request."""
         self.request.settimeout(self.server.timeout_s)
-        question = _receive(self.request, QUESTION.size, time.monotonic() + self.server.timeout_s)
-        key, index = QUESTION.unpack(question)
+        request = _receive(self.request, _REQUEST.size, time.monotonic() + self.server.timeout_s)
+        key, index = _REQUEST.unpack(request)
         if not hmac.compare_digest(key, self.server.key):
             return
-        pieces = self.server.lend(index) if self.server.lend is not None else None
+        pieces = self.server.lookup(index) if self.server.lookup is not None else None
         with suppress(OSError):
-            self.request.sendall(ANSWER.pack(sum(map(len, pieces or ()))))
+            self.request.sendall(_RESPONSE.pack(sum(map(len, pieces or ()))))
             for piece in pieces or ():
                 self.request.sendall(piece)
 
@@ -159,9 +160,9 @@ def _receive(connection: socket.socket, size: int, deadline: float) -> bytearray
     view, done = memoryview(data), 0
     while done < size:
         if (left := deadline - time.monotonic()) <= 0:
-            raise TimeoutError("a peer is too slow")
+            raise TimeoutError("the peer did not respond in time")
         connection.settimeout(left)
         if not (count := connection.recv_into(view[done:])):
-            raise ConnectionError("a peer hung up")
+            raise ConnectionError("the peer closed the connection")
         done += count
     return data

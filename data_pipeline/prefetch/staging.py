@@ -1,4 +1,4 @@
-"""Staging: threads that fetch samples in the order of the stream, ahead of the one who uses them."""
+"""Staging: threads that fetch samples in the order of the run ahead of the training, and make batches of them."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ from torch.utils.data import default_collate
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.sample import Sample
 
-PATIENCE = 5.0
-"""Seconds that a thread may take to end."""
+JOIN_TIMEOUT = 5.0
+"""Seconds to wait for each thread at the end."""
 
 
 class _Failure(NamedTuple):
-    """Stands in the place of a sample or batch that could not be had."""
+    """Takes the place of a sample or batch that could not be read."""
 
     error: BaseException
 
 
 class ClosedError(Exception):
-    """Staging was closed while somebody waited for it."""
+    """Staging was closed while a caller waited for a batch."""
 
 
 class Staging:
-    """At most `slots` samples that come next, and one batch made of those before them.
+    """A buffer of the next `slots` samples, and one finished batch.
 
-    Threads that find the buffer full use the time to fill the tiers. The buffer gives up a sample when its batch is
-    made. What goes wrong while reading is raised by `batch` when its turn comes, as it was.
+    Threads that find the buffer full fill the tiers meanwhile. A sample leaves the buffer when its batch is made. An
+    error while reading is raised by `batch` when the batch of that sample is due, with its traceback.
     """
 
-    def __init__(self, tiers: Tiers, blocks: Iterator[np.ndarray], slots: int, threads: int, pin: bool = False) -> None:
-        self._tiers, self._blocks, self._slots, self._pin = tiers, blocks, slots, pin
+    def __init__(
+        self, tiers: Tiers, batch_indices: Iterator[np.ndarray], slots: int, threads: int, pin: bool = False
+    ) -> None:
+        self._tiers, self._batch_indices, self._slots, self._pin = tiers, batch_indices, slots, pin
         self._changed = threading.Condition()
         self._upcoming: deque[int] = deque()
         self._sizes: deque[int] = deque()
         self._staged: dict[int, Sample | _Failure] = {}
         self._claimed = self._taken = 0
-        # Apart from what the threads share, so that the one who trains does not queue with them.
+        # A queue of its own, so that the training does not compete with the reader threads for the condition.
         self._ready: SimpleQueue[Sample | _Failure] = SimpleQueue()
-        self._wanted = threading.Semaphore(1)
+        self._requested = threading.Semaphore(1)
         self._ended = self._closed = False
         self._filling = True
         self._threads = [
@@ -57,53 +59,54 @@ class Staging:
 
     @property
     def closed(self) -> bool:
-        """Whether the threads have been told to stop."""
+        """Whether `close` was called."""
         return self._closed
 
     def batch(self) -> Sample:
-        """Return the next batch, as soon as it is there."""
+        """Return the next batch; wait until it is ready."""
         batch = self._ready.get()
         if isinstance(batch, _Failure):
             self.close()
             raise batch.error
-        self._wanted.release()
+        self._requested.release()
         return batch
 
     def close(self, error: BaseException | None = None) -> None:
-        """Stop the threads; each ends after the read it is at. Who waits for a batch is told why there is none.
+        """Stop the threads, each after its current read. A caller waiting in `batch` gets `error`.
 
-        Waits for them, but not for one that hangs: a thread in the midst of a library when Python ends takes it down.
+        Waits for the threads, because a thread inside a library when Python exits crashes it; but only for a limited
+        time, because a thread may hang.
         """
         with self._changed:
             self._closed = True
             self._staged.clear()
             self._changed.notify_all()
-        self._wanted.release()
-        self._ready.put(_Failure(error or ClosedError("no batches come from staging that was closed")))
+        self._requested.release()
+        self._ready.put(_Failure(error or ClosedError("there are no more batches: staging was closed")))
         if threading.current_thread() not in self._threads:
             for thread in self._threads:
-                thread.join(PATIENCE)
+                thread.join(JOIN_TIMEOUT)
 
     def _claim(self) -> tuple[int, int] | None:
-        """Return place and number of the next sample to fetch, None if there is no room or nothing left."""
+        """Return position and number of the next sample to fetch; None if the buffer is full or all are claimed."""
         if self._claimed - self._taken >= self._slots:
             return None
-        # An empty block, of a step that this rank but watches, is not the end.
+        # A batch without samples, of a step in which this rank has none, is not the end.
         while not self._upcoming and not self._ended:
-            block = next(self._blocks, None)
-            if block is None:
+            indices = next(self._batch_indices, None)
+            if indices is None:
                 self._ended = True
             else:
-                self._upcoming.extend(block.tolist())
-                self._sizes.append(len(block))
+                self._upcoming.extend(indices.tolist())
+                self._sizes.append(len(indices))
                 self._changed.notify_all()
         if not self._upcoming:
             return None
-        place, self._claimed = self._claimed, self._claimed + 1
-        return place, self._upcoming.popleft()
+        position, self._claimed = self._claimed, self._claimed + 1
+        return position, self._upcoming.popleft()
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Do the work of a thread; what should never happen is told to the one who waits, so that he does not hang."""
+        """Run a thread's work. An unexpected exception is passed to `batch`, which would otherwise wait forever."""
         try:
             work()
         except BaseException as error:
@@ -121,9 +124,9 @@ class Staging:
             if claim is not None:
                 self._stage(*claim)
             else:
-                self._fill()
+                self._fill_tiers()
 
-    def _stage(self, place: int, index: int) -> None:
+    def _stage(self, position: int, index: int) -> None:
         item: Sample | _Failure
         try:
             item = self._tiers.fetch(index)
@@ -131,16 +134,16 @@ class Staging:
             item = _Failure(error)
         with self._changed:
             if not self._closed:
-                self._staged[place] = item
+                self._staged[position] = item
             self._changed.notify_all()
         if isinstance(item, Sample):
-            self._tiers.keep(index, item)
+            self._tiers.write_to_disk(index, item)
 
-    def _fill(self) -> None:
+    def _fill_tiers(self) -> None:
         try:
-            more = self._tiers.fill()
+            more = self._tiers.fill_one()
         except Exception:
-            # Its turn will come, and then the one who needs it is told.
+            # The error is raised again when the sample is staged, and then reaches `batch`.
             more = False
         if not more:
             with self._changed:
@@ -148,7 +151,7 @@ class Staging:
                 self._changed.notify_all()
 
     def _collate(self) -> None:
-        while self._wanted.acquire() and (batch := self._next_batch()) is not None:
+        while self._requested.acquire() and (batch := self._next_batch()) is not None:
             self._ready.put(batch)
             del batch
 
@@ -159,7 +162,7 @@ class Staging:
                 return None
             size = self._sizes.popleft()
         if not size:
-            return self._bystander()
+            return self._batch_without_truth()
         samples = []
         for _ in range(size):
             with self._changed:
@@ -173,19 +176,20 @@ class Staging:
                 return item
             samples.append(item)
         try:
-            batch: Sample = default_collate(samples)
-            return Sample(*(tensor.pin_memory() for tensor in batch)) if self._pin else batch
+            return self._pinned(default_collate(samples))
         except Exception as error:
             return _Failure(error)
 
-    def _bystander(self) -> Sample | _Failure:
-        """Return a batch without truth, for a rank that has no sample of its own in a step that all take.
+    def _batch_without_truth(self) -> Sample | _Failure:
+        """Return one sample without its truth, for a rank that has no sample in a step that all ranks take.
 
-        Not one without samples, which few layers know how to treat.
+        A batch of no samples would not do: few layers accept one.
         """
         try:
-            batch = default_collate([self._tiers.fetch(0)])
-            batch = batch._replace(target=torch.full_like(batch.target, torch.nan))
-            return Sample(*(tensor.pin_memory() for tensor in batch)) if self._pin else batch
+            batch: Sample = default_collate([self._tiers.fetch(0)])
+            return self._pinned(batch._replace(target=torch.full_like(batch.target, torch.nan)))
         except BaseException as error:
             return _Failure(error)
+
+    def _pinned(self, batch: Sample) -> Sample:
+        return Sample(*(tensor.pin_memory() for tensor in batch)) if self._pin else batch

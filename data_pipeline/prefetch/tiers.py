@@ -1,6 +1,6 @@
 """Tiers: a data set whose samples come from memory, a local disk, another rank or the archive, whichever is fastest.
 
-The tiers are filled with what this rank will read most (`placement`), never beyond their budgets.
+Each tier caches the samples that this rank reads most (`order.Placement`), within its budget.
 """
 
 from __future__ import annotations
@@ -8,39 +8,47 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Literal, Protocol, TypeVar, cast
 
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_pipeline.bands import band, rows_of, times
 from data_pipeline.prefetch.budget import Budget
-from data_pipeline.prefetch.codec import OVERHEAD, decode, encode
-from data_pipeline.prefetch.disk import DiskTier
+from data_pipeline.prefetch.disk import SAMPLE_OVERHEAD, DiskTier, decode_sample, encode_sample
+from data_pipeline.prefetch.order import SampleOrder, compute_placements
 from data_pipeline.prefetch.peers import Peers
-from data_pipeline.prefetch.performance import Rates, Source
-from data_pipeline.prefetch.placement import placements
-from data_pipeline.prefetch.stream import Stream
 from data_pipeline.sample import Sample
 
+_Read = TypeVar("_Read")
+Storage = Literal["disk", "peer", "archive"]
+
 IN_MEMORY, ON_DISK = 0, 1
-BAND_STAGING = 2**26
-"""Bytes that are read ahead of a fit that goes through some rows of all samples."""
-LEAD = 20
-"""A peer is asked for a sample when this rank is so many samples further in its own list than the sample in theirs."""
+BAND_STAGING_BYTES = 2**26
+"""Size of the staging buffer while a fit reads some rows of all samples."""
+PEER_MARGIN = 20
+"""A peer is asked for a sample at position p of its fetch order once this rank caches p + PEER_MARGIN samples."""
+
+EXPECTED_RATES: dict[Storage, float] = {"disk": 2e9, "peer": 1e9, "archive": 2e8}
+"""Bytes per second until there is a measurement. Memory needs none: it is always the fastest."""
+PAST_WEIGHT = 0.9
+"""Weight of the past in the running mean of measured rates."""
+RECHECK_INTERVAL = 50
+"""A storage that this number of choices passed over is tried once more: a busy archive may be idle by then."""
 
 
 class Samples(Protocol):
-    """What can be cached: samples of one size by their number, safe to read from several threads."""
+    """A data set that can be cached: its samples have one size and can be read from several threads."""
 
     fingerprint: str
     """Changes whenever a sample changes."""
     static: Tensor
-    """(S, H, W) the static fields, the same in all samples."""
+    """(S, H, W) static fields, the same in all samples."""
 
     @property
     def nbytes(self) -> int:
@@ -51,63 +59,99 @@ class Samples(Protocol):
     def __getitem__(self, index: int) -> Sample: ...
 
 
+class ReadRates:
+    """Bytes per second of every storage as one thread measures them, contention included."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rates: dict[Storage, float] = {}
+        self._passed_over: dict[Storage, int] = {}
+
+    def rate(self, storage: Storage) -> float:
+        """Return the measured rate of a storage, or the expected one."""
+        return self._rates.get(storage, EXPECTED_RATES[storage])
+
+    def choose(self, storages: Collection[Storage]) -> Storage:
+        """Return the fastest of `storages`, or one that was passed over `RECHECK_INTERVAL` times, to measure it."""
+        with self._lock:
+            best = max(storages, key=self.rate)
+            for storage in storages:
+                self._passed_over[storage] = 0 if storage == best else self._passed_over.get(storage, 0) + 1
+                if self._passed_over[storage] >= RECHECK_INTERVAL:
+                    self._passed_over[storage] = 0
+                    return storage
+            return best
+
+    def measure(self, storage: Storage, size: int, read: Callable[[], _Read]) -> _Read:
+        """Call `read`, which fetches `size` bytes, and update the rate; a result of None is not counted."""
+        began = time.perf_counter()
+        result = read()
+        rate = size / max(time.perf_counter() - began, 1e-9)
+        if result is not None:
+            with self._lock:
+                past = self._rates.get(storage, rate)
+                self._rates[storage] = PAST_WEIGHT * past + (1 - PAST_WEIGHT) * rate
+        return result
+
+
 class _Rows(Dataset[Sample]):
-    """Some rows of the samples of `tiers`: from its memory where it has them there, else read."""
+    """Some rows of the samples of `tiers`, from its memory where the whole sample is cached there."""
 
     def __init__(self, tiers: Tiers, rows: slice) -> None:
-        source = tiers._dataset
-        self._tiers, self._rows, self._source = tiers, rows, band(cast(Dataset[Sample], source), rows)
-        self.static = source.static[:, rows].contiguous()
-        self.fingerprint = f"{source.fingerprint} rows {rows.start}-{rows.stop}"
-        self.nbytes = source.nbytes * self.static.shape[1] // source.static.shape[1] + OVERHEAD
+        dataset = tiers._dataset
+        self._tiers, self._rows, self._band = tiers, rows, band(cast(Dataset[Sample], dataset), rows)
+        self.static = dataset.static[:, rows].contiguous()
+        self.fingerprint = f"{dataset.fingerprint} rows {rows.start}-{rows.stop}"
+        self.nbytes = dataset.nbytes * self.static.shape[1] // dataset.static.shape[1] + SAMPLE_OVERHEAD
         """Bytes of one sample without its static fields."""
 
     def __len__(self) -> int:
         return len(self._tiers)
 
     def __getitem__(self, index: int) -> Sample:
-        held = self._tiers._memory.get(index)
-        sample = self._source[index] if held is None else rows_of(held, self._rows)
+        cached = self._tiers._memory.get(index)
+        sample = self._band[index] if cached is None else rows_of(cached, self._rows)
         return sample._replace(static=self.static)
 
 
 class Tiers(Dataset[Sample]):
-    """The samples of `dataset`, read once and then kept as `budget` allows.
+    """The samples of `dataset`, read once and then cached within `budget`.
 
-    `stream` tells which are read most; without it the first ones are kept. `name` tells the disk folders of several
-    data sets of a run apart. With `peers`, what other ranks keep is asked of them.
+    `order` determines which samples are read most; without it the first ones are cached. `name` distinguishes the disk
+    folders of the data sets of a run. With `peers`, samples that other ranks cache are fetched from them.
     """
 
     def __init__(
         self,
         dataset: Samples,
         budget: Budget,
-        stream: Stream | None = None,
+        order: SampleOrder | None = None,
         *,
         rank: int = 0,
         peers: Peers | None = None,
         name: str = "samples",
     ) -> None:
-        stream = stream or Stream(len(dataset), 1, shuffled=False)
+        order = order or SampleOrder(len(dataset), 1, shuffle=False)
         self.static, self.budget = dataset.static, budget
-        self.sample_bytes = dataset.nbytes + OVERHEAD
-        """What one sample takes of a budget."""
+        self.sample_bytes = dataset.nbytes + SAMPLE_OVERHEAD
+        """Bytes that one sample takes of a budget."""
         self._dataset, self._rank, self._peers = dataset, rank, peers
-        self._everyone = placements(stream, [budget.memory // self.sample_bytes, budget.disk // self.sample_bytes])
-        self._mine = self._everyone[rank]
+        capacities = [budget.memory_bytes // self.sample_bytes, budget.disk_bytes // self.sample_bytes]
+        self._placements = compute_placements(order, capacities)
+        self._own = self._placements[rank]
         self._memory: dict[int, Sample] = {}
         self._disk = self._open_disk(budget, name)
-        self._rates = Rates()
+        self._rates = ReadRates()
         self._lock = threading.Lock()
         self._pending: dict[int, Future[Sample]] = {}
         self._filled = 0
         if peers is not None:
-            peers.start(self.lend)
+            peers.serve(self.cached_bytes)
 
     def _open_disk(self, budget: Budget, name: str) -> DiskTier | None:
-        if budget.folder is None:
+        if budget.disk_folder is None:
             return None
-        folder, wanted = Path(budget.folder) / f"{name}-{self._rank:04d}", (self._mine.tier == ON_DISK).nonzero()[0]
+        folder, wanted = Path(budget.disk_folder) / f"{name}-{self._rank:04d}", (self._own.tier == ON_DISK).nonzero()[0]
         return DiskTier(folder, self._dataset.fingerprint, wanted, self._dataset.nbytes)
 
     def __len__(self) -> int:
@@ -115,34 +159,36 @@ class Tiers(Dataset[Sample]):
 
     def __getitem__(self, index: int) -> Sample:
         sample = self.fetch(index)
-        self.keep(index, sample)
+        self.write_to_disk(index, sample)
         return sample
 
     def times(self) -> tuple[Tensor, Tensor]:
-        """Return start and lead time (N,) of all samples."""
+        """Return initial time and lead time of all samples, both (N,)."""
         return times(cast(Dataset[Sample], self._dataset))
 
     def band(self, rows: slice) -> Tiers:
-        """Return some `rows` of the same samples; nothing new is kept, and little is read ahead."""
+        """Return some `rows` of the same samples; they are not cached, and the staging buffer is small."""
         samples = _Rows(self, rows)
-        staging = max(min(self.budget.staging, BAND_STAGING), samples.nbytes + OVERHEAD)
-        return Tiers(samples, replace(self.budget, staging=staging, memory=0, disk=0, folder=None))
+        staging = max(min(self.budget.staging_bytes, BAND_STAGING_BYTES), samples.nbytes + SAMPLE_OVERHEAD)
+        return Tiers(
+            samples, replace(self.budget, staging_bytes=staging, memory_bytes=0, disk_bytes=0, disk_folder=None)
+        )
 
     def fetch(self, index: int) -> Sample:
-        """Return a sample from wherever it is fastest; two threads that want the same one read it once."""
+        """Return a sample from the fastest storage; threads that need the same sample read it once."""
         with self._lock:
-            if (held := self._memory.get(index)) is not None:
-                return held
+            if (cached := self._memory.get(index)) is not None:
+                return cached
             future = self._pending.get(index)
-            mine = future is None
+            reads_it = future is None
             if future is None:
                 future = self._pending[index] = Future()
-        if not mine:
+        if not reads_it:
             return future.result()
         try:
             sample = self._read(index)
             with self._lock:
-                if self._mine.tier[index] == IN_MEMORY and _size(sample) <= self.sample_bytes:
+                if self._own.tier[index] == IN_MEMORY and _size(sample) <= self.sample_bytes:
                     self._memory[index] = sample
             future.set_result(sample)
             return sample
@@ -153,18 +199,18 @@ class Tiers(Dataset[Sample]):
             with self._lock:
                 del self._pending[index]
 
-    def keep(self, index: int, sample: Sample) -> None:
-        """Write a fetched sample to the disk tier if that is its place: apart from fetching, so that none waits."""
-        if self._disk is not None and self._mine.tier[index] == ON_DISK and index not in self._disk:
+    def write_to_disk(self, index: int, sample: Sample) -> None:
+        """Write a fetched sample to the disk tier if it belongs there; apart from `fetch`, which others wait for."""
+        if self._disk is not None and self._own.tier[index] == ON_DISK and index not in self._disk:
             self._disk.put(index, sample)
 
-    def fill(self) -> bool:
-        """Fetch one more sample that shall be kept, in the order of first reads; False when there is none left."""
+    def fill_one(self) -> bool:
+        """Fetch the next sample that belongs in a tier, in the order of first reads; False if none is left."""
         while True:
             with self._lock:
-                if self._filled >= len(self._mine.order):
+                if self._filled >= len(self._own.fetch_order):
                     return False
-                index = int(self._mine.order[self._filled])
+                index = int(self._own.fetch_order[self._filled])
                 self._filled += 1
                 absent = index not in self._memory and index not in self._pending
             if absent and (self._disk is None or index not in self._disk):
@@ -172,52 +218,52 @@ class Tiers(Dataset[Sample]):
                 return True
 
     @property
-    def held(self) -> int:
-        """How many samples are kept by now."""
+    def cached_count(self) -> int:
+        """Number of samples that are cached by now."""
         return len(self._memory) + (len(self._disk) if self._disk is not None else 0)
 
-    def lend(self, index: int) -> Sequence[memoryview] | None:
-        """Return the bytes of a sample for another rank if it is kept here."""
+    def cached_bytes(self, index: int) -> Sequence[memoryview] | None:
+        """Return the encoded bytes of a sample for another rank, or None if it is not cached here."""
         if (sample := self._memory.get(index)) is not None:
-            return encode(sample)
-        data = self._disk.read(index) if self._disk is not None else None
+            return encode_sample(sample)
+        data = self._disk.read_bytes(index) if self._disk is not None else None
         return [memoryview(data)] if data is not None else None
 
     def _read(self, index: int) -> Sample:
-        """Read a sample that is not in memory; a source that fails is followed by the next best."""
-        ways: dict[Source, Callable[[], Sample | None]] = {"archive": lambda: self._dataset[index]}
+        """Read a sample that is not in memory; if a storage fails, the next fastest is tried."""
+        readers: dict[Storage, Callable[[], Sample | None]] = {"archive": lambda: self._dataset[index]}
         if (disk := self._disk) is not None and index in disk:
-            ways["disk"] = lambda: disk.get(index, self.static)
+            readers["disk"] = lambda: disk.get(index, self.static)
         if (peer := self._peer_with(index)) is not None:
-            ways["peer"] = lambda: self._from_peer(peer, index)
+            readers["peer"] = lambda: self._from_peer(peer, index)
         while True:
-            source = self._rates.choose(ways)
-            sample = self._rates.timed(source, self.sample_bytes, ways.pop(source))
+            storage = self._rates.choose(readers)
+            sample = self._rates.measure(storage, self.sample_bytes, readers.pop(storage))
             if sample is not None:
                 return sample
 
     def _peer_with(self, index: int) -> int | None:
-        """Return a rank that keeps the sample, probably has it by now and has it in its fastest tier."""
+        """Return a rank that probably caches the sample by now, if possible in its fastest tier."""
         if self._peers is None:
             return None
-        done = self._filled >= len(self._mine.order)
+        done = self._filled >= len(self._own.fetch_order)
         ready = [
             other
-            for other, placement in enumerate(self._everyone)
+            for other, placement in enumerate(self._placements)
             if other != self._rank
-            and placement.place[index] >= 0
-            and (done or placement.place[index] + LEAD <= self.held)
+            and placement.position[index] >= 0
+            and (done or placement.position[index] + PEER_MARGIN <= self.cached_count)
         ]
-        # Of equals another one for every sample, so that no rank is asked for all.
+        # Among equal ranks the choice rotates with the sample, so that requests are spread evenly.
         return min(
             ready,
-            key=lambda other: (self._everyone[other].tier[index], (other - index) % len(self._everyone)),
+            key=lambda other: (self._placements[other].tier[index], (other - index) % len(self._placements)),
             default=None,
         )
 
     def _from_peer(self, rank: int, index: int) -> Sample | None:
-        data = self._peers.ask(rank, index) if self._peers is not None else None
-        return decode(data, self.static) if data is not None else None
+        data = self._peers.fetch(rank, index) if self._peers is not None else None
+        return decode_sample(data, self.static) if data is not None else None
 
     def __enter__(self) -> Tiers:
         return self
@@ -226,19 +272,19 @@ class Tiers(Dataset[Sample]):
         self.close()
 
     def close(self) -> None:
-        """Forget what is in memory, give the disk folder back, leave the peers."""
+        """Release memory and the disk folder, and stop responding to peers."""
         if self._peers is not None:
             self._peers.close()
         if self._disk is not None:
             self._disk.close()
         with self._lock:
             self._memory.clear()
-            self._filled = len(self._mine.order)
+            self._filled = len(self._own.fetch_order)
 
 
-def run_key(dataset: Samples, stream: Stream) -> str:
-    """Return what ranks that share samples must have in common."""
-    return hashlib.sha256(json.dumps([dataset.fingerprint, *astuple(stream)]).encode()).hexdigest()
+def run_key(dataset: Samples, order: SampleOrder) -> str:
+    """Return a key of data and order; ranks exchange samples only if their keys are equal."""
+    return hashlib.sha256(json.dumps([dataset.fingerprint, *astuple(order)]).encode()).hexdigest()
 
 
 def _size(sample: Sample) -> int:

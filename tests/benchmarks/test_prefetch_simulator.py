@@ -9,7 +9,7 @@ from scipy import stats
 from benchmarks.prefetch_simulator import simulate
 from benchmarks.prefetch_simulator.policies import DISK, MEMORY, POLICIES, REMOTE_MEMORY, SHARED, Case
 from benchmarks.prefetch_simulator.simulate import REGIMES, Cluster, count_often_read, often_read, run_time
-from data_pipeline.prefetch.stream import Stream
+from data_pipeline.prefetch.order import SampleOrder
 
 CASE = Case(samples=4_000, size=100.0, epochs=5, batch_size=64)
 FAST = Cluster(compute=1_000)
@@ -27,7 +27,7 @@ def test_the_formula_is_the_tail_of_a_binomial_and_real_streams_follow_it(worker
     assert expected == pytest.approx(count * stats.binom(epochs, 1 / workers).sf(least - 1), rel=1e-9)
     # Workers share the samples, so their counts lean the other way: the mean over all errs less than independent draws.
     error = np.sqrt(expected / workers)
-    assert count_often_read(Stream(count, 64 * workers, epochs, ranks=workers), excess) == pytest.approx(
+    assert count_often_read(SampleOrder(count, 64 * workers, epochs, ranks=workers), excess) == pytest.approx(
         expected, abs=5 * error
     )
 

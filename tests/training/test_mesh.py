@@ -312,7 +312,7 @@ def test_compression_of_what_is_in_parts_is_refused():
 
 def test_ranks_take_samples_from_each_others_caches(toy, tmp_path):
     size = Tile(toy, Mesh.alone().domain(GRID), 2, torch.float64).nbytes
-    budget = Budget(staging=80 * size, memory=40 * size, threads=2)
+    budget = Budget(staging_bytes=80 * size, memory_bytes=40 * size, threads=2)
     options = {"count": 40, "epochs": 6, "slow": 0.03, "budget": budget}
     together_read = sum(run[3] for run in together(2, trained_on, (2, 1, 1), toy, tmp_path / "peers", options))
     # Each keeps two thirds of what it reads; without the other's cache it would read the rest again in each epoch.

@@ -119,7 +119,7 @@ def kill_at(step, act):
 @pytest.mark.parametrize("step", [5, 12, 13, 15, 23], ids=lambda step: f"epoch {step // 4}, batch {step % 4}")
 @pytest.mark.parametrize(
     ("minutes", "budget"),
-    [(1e-9, Budget(threads=3)), (10.0, Budget(memory=0, staging=40_000))],
+    [(1e-9, Budget(threads=3)), (10.0, Budget(memory_bytes=0, staging_bytes=40_000))],
     ids=["saved at every step", "saved at every epoch"],
 )
 def test_a_run_that_dies_and_goes_on_is_the_same_run(whole, toy, tmp_path, monkeypatch, step, minutes, budget):

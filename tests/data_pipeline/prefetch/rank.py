@@ -10,10 +10,10 @@ from pathlib import Path
 from torch.distributed import FileStore
 
 from data_pipeline.prefetch.budget import Budget
-from data_pipeline.prefetch.codec import OVERHEAD
+from data_pipeline.prefetch.disk import SAMPLE_OVERHEAD
 from data_pipeline.prefetch.loader import Prefetcher
+from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.peers import SocketPeers
-from data_pipeline.prefetch.stream import Stream
 from data_pipeline.prefetch.tiers import Tiers, run_key
 
 toys = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
@@ -23,17 +23,17 @@ COUNT, KEPT, SECONDS = 120, 60, 0.02
 
 def opened(rank, ranks, folder, **options):
     """Return data, stream, tiers and the store through which the ranks meet."""
-    data, stream = Numbered(COUNT, SECONDS), Stream(COUNT, 12, epochs=3, seed=1, ranks=ranks)
+    data, stream = Numbered(COUNT, SECONDS), SampleOrder(COUNT, 12, epochs=3, seed=1, ranks=ranks)
     store = FileStore(str(folder / "store"), ranks)
     store.set_timeout(timedelta(seconds=60))
-    peers = SocketPeers.meet(rank, ranks, store, run_key(data, stream), "127.0.0.1", **options)
-    budget = Budget(memory=KEPT * (data.nbytes + OVERHEAD))
+    peers = SocketPeers.from_store(rank, ranks, store, run_key(data, stream), "127.0.0.1", **options)
+    budget = Budget(memory_bytes=KEPT * (data.nbytes + SAMPLE_OVERHEAD))
     return data, stream, Tiers(data, budget, stream, rank=rank, peers=peers), store
 
 
 def main(rank, ranks, folder, stay=None):
     data, stream, tiers, store = opened(rank, ranks, folder)
-    while tiers.fill():
+    while tiers.fill_one():
         pass
     store.set(f"filled {rank}", "yes")
     if stay:
@@ -44,7 +44,7 @@ def main(rank, ranks, folder, stay=None):
     with Prefetcher(tiers, stream, rank) as loader:
         for epoch in range(stream.epochs):
             loader.set_epoch(epoch)
-            for batch, block in zip(loader, stream.blocks(rank, epoch), strict=False):
+            for batch, block in zip(loader, stream.batch_indices(rank, epoch), strict=False):
                 right += (batch.init_time - 10_000_000_000).tolist() == block.tolist()
     sample = all(equal(tiers[k], Numbered(COUNT)[k]) for k in range(0, COUNT, 7))
     found = {"filled": before, "read": sum(data.reads.values()) - before, "right": right, "same": sample}

@@ -1,14 +1,49 @@
-"""The disk tier: what it takes over, what it refuses, what it does about damage."""
+"""The bytes of a sample, and the disk tier: reused files, refused folders, damage, full disks."""
 
 import errno
 import os
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.prefetch.codec import OVERHEAD
-from data_pipeline.prefetch.disk import DiskTier
+from data_pipeline.prefetch.disk import SAMPLE_OVERHEAD, DiskTier, decode_sample, encode_sample
+from data_pipeline.sample import Sample
+
+
+def encoded(sample):
+    return bytearray(b"".join(encode_sample(sample)))
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(1, 7), st.sampled_from(["f", "d"]))
+def test_encoding_and_decoding_keeps_every_bit(same, M, C, H, W, kind):
+    dtype = {"f": torch.float32, "d": torch.float64}[kind]
+    static = torch.rand(2, H, W)
+    sample = Sample(
+        torch.rand(M, C, H, W, dtype=dtype), torch.rand(C, H, W) > 0.5, static, torch.full((1, H, W), torch.nan),
+        torch.tensor(-5), torch.tensor(48),
+    )  # fmt: skip
+    data = encoded(sample)
+    found = decode_sample(data, static)
+    assert found.static is static
+    assert same(found._replace(target=static), sample._replace(target=static))
+    assert found.target.isnan().all()
+    assert len(data) <= sum(tensor.nbytes for tensor in sample) - static.nbytes + SAMPLE_OVERHEAD
+
+
+@pytest.mark.parametrize("where", [0, 9, 13, 60, 1500])
+def test_a_changed_byte_is_detected(numbered, where):
+    data = encoded(numbered(1)[0])
+    data[where] ^= 1
+    assert decode_sample(data, torch.zeros(1)) is None
+
+
+@pytest.mark.parametrize("length", [0, 5, 1023, 1024, 1500])
+def test_missing_bytes_are_detected(numbered, length):
+    assert decode_sample(encoded(numbered(1)[0])[:length], torch.zeros(1)) is None
 
 
 @pytest.fixture
@@ -35,21 +70,21 @@ def held(tier):
     return [k for k in range(10) if k in tier]
 
 
-def test_what_was_put_is_there_after_a_restart(tier, data, same):
+def test_samples_are_found_after_a_restart(tier, data, same):
     first = tier()
     for k in (0, 3, 7):
         first.put(k, data[k])
     again = tier()
-    assert held(again) == [0, 3]  # 7 was not wanted
+    assert held(again) == [0, 3]  # 7 is not wanted
     assert same(again.get(3, data.static), data[3])
     assert again.get(4, data.static) is None
 
 
-def test_what_is_not_wanted_any_more_is_removed(tier, data, tmp_path):
+def test_samples_no_longer_wanted_are_removed(tier, data, tmp_path):
     first = tier()
     for k in range(5):
         first.put(k, data[k])
-    (tmp_path / "cache/notes.txt").write_text("not ours")
+    (tmp_path / "cache/notes.txt").write_text("a user's file")
     assert held(tier(wanted=[1, 4, 8])) == [1, 4]
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [
         "00000001.sample", "00000004.sample", "key.json", "lock", "notes.txt",
@@ -73,7 +108,7 @@ def test_samples_of_other_data_are_not_used(tier, data, tmp_path, damage):
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut", "gone", "empty"])
-def test_a_damaged_sample_is_not_there_and_can_be_put_again(tier, data, tmp_path, same, damage):
+def test_a_damaged_sample_is_absent_and_can_be_put_again(tier, data, tmp_path, same, damage):
     tier().put(2, data[2])
     path = tmp_path / "cache/00000002.sample"
     content = bytearray(path.read_bytes())
@@ -89,7 +124,7 @@ def test_a_damaged_sample_is_not_there_and_can_be_put_again(tier, data, tmp_path
     assert same(again.get(2, data.static), data[2])
 
 
-def test_what_a_killed_run_left_half_written_is_removed(tier, tmp_path):
+def test_unfinished_files_of_a_killed_run_are_removed(tier, tmp_path):
     tier()
     (tmp_path / "cache/00000002.123.partial").write_bytes(b"half")
     tier()
@@ -98,10 +133,10 @@ def test_what_a_killed_run_left_half_written_is_removed(tier, tmp_path):
 
 def test_a_file_is_no_larger_than_its_share_of_the_budget(tier, data, tmp_path):
     tier().put(2, data[2])
-    assert (tmp_path / "cache/00000002.sample").stat().st_size <= data.nbytes + OVERHEAD
+    assert (tmp_path / "cache/00000002.sample").stat().st_size <= data.nbytes + SAMPLE_OVERHEAD
 
 
-def test_a_full_disk_is_left_alone_and_the_run_goes_on(tier, data, monkeypatch, capsys):
+def test_the_run_continues_on_a_full_disk_without_writing_more(tier, data, monkeypatch, capsys):
     first = tier()
     first.put(0, data[0])
 
@@ -114,21 +149,19 @@ def test_a_full_disk_is_left_alone_and_the_run_goes_on(tier, data, monkeypatch, 
     first.put(2, data[2])
     assert held(first) == [0]
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("takes no more samples (No space left on device); going on without")
+    assert line.endswith("(No space left on device); the run continues without writing more samples there")
     assert held(tier()) == [0]
 
 
-def test_a_folder_belongs_to_one_run(tier, tmp_path):
+def test_two_runs_cannot_use_one_folder(tier, tmp_path):
     first = tier()
-    with pytest.raises(
-        InputError, match=r"cache is in use by another run; choose another folder or wait for it to end"
-    ):
+    with pytest.raises(InputError, match=r"another run is using .*cache; choose another folder or wait until it ends"):
         DiskTier(tmp_path / "cache", "a", [1], 100)
     first.close()
     DiskTier(tmp_path / "cache", "a", [1], 100).close()
 
 
-def test_a_place_that_is_no_folder_is_named(tmp_path):
+def test_a_path_that_is_no_folder_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"data\.cache\.folder: cannot use .*file/x \(Not a directory\); choose"):
+    with pytest.raises(InputError, match=r"data\.cache\.disk_folder: cannot use .*file/x \(Not a directory\); choose"):
         DiskTier(tmp_path / "file/x", "a", [1], 100)

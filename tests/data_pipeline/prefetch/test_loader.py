@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
-from data_pipeline.prefetch.codec import OVERHEAD
+from data_pipeline.prefetch.disk import SAMPLE_OVERHEAD
 from data_pipeline.prefetch.loader import Prefetcher
+from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.staging import ClosedError
-from data_pipeline.prefetch.stream import Stream
 from data_pipeline.prefetch.tiers import Tiers
 
 
@@ -53,7 +53,7 @@ def loader(data, stream, rank=0, **budget):
     batch_size=st.integers(1, 8),
     epochs=st.integers(1, 3),
     slots=st.integers(1, 9),
-    memory=st.integers(0, 30),
+    memory_bytes=st.integers(0, 30),
     threads=st.integers(1, 4),
     ranks=st.integers(1, 3),
 )
@@ -61,14 +61,14 @@ def test_batches_are_those_of_the_stream(numbered, count, batch_size, epochs, sl
     data = numbered(count, cells=3)
     if (ranks - 1) * -(-min(batch_size, count) // ranks) >= min(batch_size, count):
         ranks = 1
-    stream, rank = Stream(count, batch_size, epochs, seed=4, ranks=ranks), ranks - 1
-    one = data.nbytes + OVERHEAD
-    with loader(data, stream, rank, staging=slots * one, memory=memory * one, threads=threads) as batches:
+    stream, rank = SampleOrder(count, batch_size, epochs, seed=4, ranks=ranks), ranks - 1
+    one = data.nbytes + SAMPLE_OVERHEAD
+    with loader(data, stream, rank, staging_bytes=slots * one, memory_bytes=memory * one, threads=threads) as batches:
         found = []
         for epoch in range(epochs):
             batches.set_epoch(epoch)
             found += list(batches)
-    for batch, block in zip(found, stream.blocks(rank), strict=True):
+    for batch, block in zip(found, stream.batch_indices(rank), strict=True):
         # Who has nothing in a step sees a sample without its truth.
         assert numbers(batch) == (block.tolist() or [0])
         k = torch.tensor(numbers(batch), dtype=torch.float32)
@@ -80,7 +80,7 @@ def test_batches_are_those_of_the_stream(numbered, count, batch_size, epochs, sl
 
 @given(st.integers(0, 2), st.integers(0, 4))
 def test_a_resumed_epoch_has_exactly_what_is_left(numbered, epoch, step):
-    data, stream = numbered(18, cells=3), Stream(18, 4, epochs=3, seed=2)
+    data, stream = numbered(18, cells=3), SampleOrder(18, 4, epochs=3, seed=2)
     with loader(data, stream) as first:
         first.set_epoch(epoch)
         for index, _ in enumerate(first):
@@ -91,7 +91,7 @@ def test_a_resumed_epoch_has_exactly_what_is_left(numbered, epoch, step):
         second.load_state_dict(state)
         second.set_epoch(epoch)  # as a trainer may do, without effect
         rest = [numbers(batch) for batch in second]
-        expected = [block.tolist() for block in stream.blocks(epoch=epoch)]
+        expected = [block.tolist() for block in stream.batch_indices(epoch=epoch)]
         assert rest == expected[step : stream.steps]
         if epoch < 2:
             second.set_epoch(epoch + 1)
@@ -99,7 +99,7 @@ def test_a_resumed_epoch_has_exactly_what_is_left(numbered, epoch, step):
 
 
 def test_batches_read_ahead_do_not_count(numbered):
-    stream = Stream(40, 4)
+    stream = SampleOrder(40, 4)
     with loader(numbered(40), stream) as batches:
         iterator = iter(batches)
         next(iterator), next(iterator)
@@ -108,7 +108,7 @@ def test_batches_read_ahead_do_not_count(numbered):
 
 
 def test_the_state_is_plain_and_an_alien_one_is_refused(numbered):
-    with loader(numbered(20), Stream(20, 4, seed=3)) as batches:
+    with loader(numbered(20), SampleOrder(20, 4, seed=3)) as batches:
         state = batches.state_dict()
         assert state == {"epoch": 0, "step": 0, "seed": 3, "count": 20, "batch_size": 4}
         for name in ("seed", "count", "batch_size"):
@@ -119,8 +119,8 @@ def test_the_state_is_plain_and_an_alien_one_is_refused(numbered):
 
 
 def test_the_next_epoch_is_read_during_a_pause(numbered):
-    data, stream = numbered(20), Stream(20, 5, epochs=2)
-    with loader(data, stream, memory=0, staging=8 * (data.nbytes + OVERHEAD)) as batches:
+    data, stream = numbered(20), SampleOrder(20, 5, epochs=2)
+    with loader(data, stream, memory_bytes=0, staging_bytes=8 * (data.nbytes + SAMPLE_OVERHEAD)) as batches:
         iterator = iter(batches)
         for _ in range(4):
             next(iterator)  # as Lightning does, which does not ask for the end
@@ -130,14 +130,16 @@ def test_the_next_epoch_is_read_during_a_pause(numbered):
         assert sum(data.reads.values()) == 20 + 5 + 8
         batches.set_epoch(1)
         iterator = iter(batches)
-        assert [numbers(batch) for batch in iterator] == [b.tolist() for b in stream.blocks(epoch=1)]
+        assert [numbers(batch) for batch in iterator] == [b.tolist() for b in stream.batch_indices(epoch=1)]
         assert sum(data.reads.values()) == 40
 
 
 @pytest.mark.parametrize("slots", [1, 3, 7])
 def test_staging_keeps_to_its_budget(numbered, slots):
     data = numbered(60)
-    with loader(data, Stream(60, 4), memory=0, staging=slots * (data.nbytes + OVERHEAD), threads=4) as batches:
+    with loader(
+        data, SampleOrder(60, 4), memory_bytes=0, staging_bytes=slots * (data.nbytes + SAMPLE_OVERHEAD), threads=4
+    ) as batches:
         for step, _ in enumerate(batches, 1):
             time.sleep(0.01)
             # The batches so far, the one that is ready or being made, and what is staged.
@@ -146,8 +148,8 @@ def test_staging_keeps_to_its_budget(numbered, slots):
 
 def test_idle_threads_fill_the_tiers(numbered):
     data = numbered(60)
-    one = data.nbytes + OVERHEAD
-    with loader(data, Stream(60, 4, epochs=2), memory=50 * one, staging=one) as batches:
+    one = data.nbytes + SAMPLE_OVERHEAD
+    with loader(data, SampleOrder(60, 4, epochs=2), memory_bytes=50 * one, staging_bytes=one) as batches:
         iterator = iter(batches)
         next(iterator)
         assert eventually(lambda: sum(data.reads.values()) >= 50)
@@ -155,10 +157,10 @@ def test_idle_threads_fill_the_tiers(numbered):
 
 
 def test_what_goes_wrong_reaches_the_loop_as_itself(numbered):
-    data, stream = numbered(20, broken={Stream(20, 4).order(0)[9]}), Stream(20, 4)
+    data, stream = numbered(20, broken={SampleOrder(20, 4).permutation(0)[9]}), SampleOrder(20, 4)
     batches = loader(data, stream, threads=3)
     iterator = iter(batches)
-    assert [numbers(next(iterator)) for _ in range(2)] == [block.tolist() for block in stream.blocks()][:2]
+    assert [numbers(next(iterator)) for _ in range(2)] == [block.tolist() for block in stream.batch_indices()][:2]
     with pytest.raises(OSError, match="cannot be read") as caught:
         next(iterator)
     assert "__getitem__" in [frame.name for frame in traceback.extract_tb(caught.tb)]
@@ -166,7 +168,7 @@ def test_what_goes_wrong_reaches_the_loop_as_itself(numbered):
 
 
 def test_a_bug_of_ours_is_no_hang(numbered, monkeypatch):
-    batches = loader(numbered(20), Stream(20, 4))
+    batches = loader(numbered(20), SampleOrder(20, 4))
     monkeypatch.setattr(batches._tiers, "keep", lambda index, sample: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         list(batches)
@@ -174,7 +176,7 @@ def test_a_bug_of_ours_is_no_hang(numbered, monkeypatch):
 
 def test_leaving_early_stops_the_threads(numbered):
     data = numbered(10_000, seconds=0.001)
-    batches = loader(data, Stream(10_000, 4), memory=0)
+    batches = loader(data, SampleOrder(10_000, 4), memory_bytes=0)
     for step, _ in enumerate(batches):
         if step == 3:
             break
@@ -183,24 +185,24 @@ def test_leaving_early_stops_the_threads(numbered):
 
 
 def test_closing_wakes_a_loop_that_waits(numbered):
-    batches = loader(numbered(20, seconds=0.5), Stream(20, 10), threads=1)
+    batches = loader(numbered(20, seconds=0.5), SampleOrder(20, 10), threads=1)
     threading.Timer(0.1, batches.close).start()
     with pytest.raises(ClosedError):  # and not, five seconds later, a batch
         next(iter(batches))
 
 
 def test_a_repeated_epoch_is_the_same_epoch(numbered):
-    with loader(numbered(9), Stream(9, 2, epochs=2, seed=1)) as batches:
+    with loader(numbered(9), SampleOrder(9, 2, epochs=2, seed=1)) as batches:
         first = [numbers(batch) for batch in batches]
         assert [numbers(batch) for batch in batches] == first
         batches.set_epoch(1)
         assert [numbers(batch) for batch in batches] != first
-        with pytest.raises(ValueError, match="epoch 2 of a stream of 2"):
+        with pytest.raises(ValueError, match="epoch 2 is not below the 2 epochs"):
             batches.set_epoch(2)
 
 
 def test_an_ordered_stream_has_one_epoch_that_comes_again(numbered):
-    with loader(numbered(5), Stream(5, 2, shuffled=False)) as batches:
+    with loader(numbered(5), SampleOrder(5, 2, shuffle=False)) as batches:
         for epoch in (0, 1, 5):
             batches.set_epoch(epoch)
             assert [numbers(batch) for batch in batches] == [[0, 1], [2, 3], [4]]
@@ -208,10 +210,12 @@ def test_an_ordered_stream_has_one_epoch_that_comes_again(numbered):
 
 def test_a_staging_buffer_that_holds_nothing_is_refused(numbered):
     data = numbered(5)
-    with pytest.raises(InputError, match=r"data\.cache\.staging leaves 10 bytes to .* have \d+ each; give it"):
-        loader(data, Stream(5, 2), staging=10)
-    with pytest.raises(ValueError, match="a stream of 6 samples for a data set of 5"):
-        Prefetcher(Tiers(data, Budget()), Stream(6, 2))
+    with pytest.raises(
+        InputError, match=r"data\.cache\.staging_bytes gives 10 bytes to .* have \d+ bytes each; set it"
+    ):
+        loader(data, SampleOrder(5, 2), staging_bytes=10)
+    with pytest.raises(ValueError, match="the order is for 6 samples, the data set has 5"):
+        Prefetcher(Tiers(data, Budget()), SampleOrder(6, 2))
 
 
 def test_many_threads_and_much_haste_change_nothing(numbered):
@@ -219,15 +223,15 @@ def test_many_threads_and_much_haste_change_nothing(numbered):
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        stream = Stream(200, 7, epochs=3, seed=9)
+        stream = SampleOrder(200, 7, epochs=3, seed=9)
         data = numbered(200, cells=2)
-        one = data.nbytes + OVERHEAD
-        with loader(data, stream, staging=5 * one, memory=80 * one, threads=8) as batches:
+        one = data.nbytes + SAMPLE_OVERHEAD
+        with loader(data, stream, staging_bytes=5 * one, memory_bytes=80 * one, threads=8) as batches:
             found = []
             for epoch in range(3):
                 batches.set_epoch(epoch)
                 found += [numbers(batch) for batch in batches]
-        assert found == [block.tolist() for block in stream.blocks()]
+        assert found == [block.tolist() for block in stream.batch_indices()]
         assert sum(data.reads.values()) == 80 + 3 * 120
     finally:
         sys.setswitchinterval(before)
@@ -242,7 +246,7 @@ def test_batches_for_a_gpu_lie_in_pinned_memory(numbered, monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
     for pin in (False, True):
-        with loader(numbered(10, cells=3), Stream(10, 4), staging=10_000) as batches:
+        with loader(numbered(10, cells=3), SampleOrder(10, 4), staging_bytes=10_000) as batches:
             batches.pin = pin
             assert sum(len(batch.target) for batch in batches) == 10
         assert bool(pinned) == pin

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from torch.distributed import HashStore
 
-from data_pipeline.prefetch.codec import decode, encode
+from data_pipeline.prefetch.disk import decode_sample, encode_sample
 from data_pipeline.prefetch.peers import SocketPeers
-from data_pipeline.prefetch.performance import Rates
+from data_pipeline.prefetch.tiers import ReadRates
 
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[3]
@@ -51,11 +51,11 @@ def neighbour(tmp_path):
     while not (tmp_path / "1.ready").exists():
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.02)
-    while tiers.fill():
+    while tiers.fill_one():
         pass
     # However busy this machine is, the neighbour is the faster source.
-    tiers._rates = Rates()
-    tiers._rates.timed("archive", 1, lambda: time.sleep(0.01) or True)
+    tiers._rates = ReadRates()
+    tiers._rates.measure("archive", 1, lambda: time.sleep(0.01) or True)
     data.seconds = 0
     data.reads.clear()
     yield process, data, tiers
@@ -69,7 +69,7 @@ def neighbour(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_peer_that_dies_or_hangs_is_replaced_by_the_archive(neighbour, numbered, same, number):
     process, data, tiers = neighbour
-    abroad = [k for k in range(120) if tiers._mine.tier[k] < 0 and tiers._everyone[1].tier[k] == 0]
+    abroad = [k for k in range(120) if tiers._own.tier[k] < 0 and tiers._placements[1].tier[k] == 0]
     assert len(abroad) > 20
     half = len(abroad) // 2
     assert all(same(tiers[k], numbered(120)[k]) for k in abroad[:half])
@@ -84,12 +84,12 @@ def test_a_peer_that_dies_or_hangs_is_replaced_by_the_archive(neighbour, numbere
 @pytest.fixture
 def pair(numbered):
     """Two ranks of one process; the second lends sample 3."""
-    pieces = encode(numbered(5)[3])
+    pieces = encode_sample(numbered(5)[3])
     store = HashStore()
     second = SocketPeers(1, "run", timeout=2)
     store.set("prefetch/run/1", f"localhost {second.port}")
-    first = SocketPeers.meet(0, 2, store, "run", "localhost", timeout=2)
-    second.start(lambda index: pieces if index == 3 else None)
+    first = SocketPeers.from_store(0, 2, store, "run", "localhost", timeout=2)
+    second.serve(lambda index: pieces if index == 3 else None)
     yield first, second
     second.close()
     first.close()
@@ -99,14 +99,14 @@ def test_a_question_is_answered_or_not(pair, numbered, same):
     first, _ = pair
     data = numbered(5)
     for _ in range(3):
-        assert same(decode(first.ask(1, 3), data.static), data[3])
-        assert first.ask(1, 4) is None
+        assert same(decode_sample(first.fetch(1, 3), data.static), data[3])
+        assert first.fetch(1, 4) is None
 
 
 def test_a_rank_of_another_run_gets_no_answer(pair):
     _, second = pair
-    stranger = SocketPeers.at(0, [("localhost", 0), ("localhost", second.port)], "another run", timeout=2)
-    assert stranger.ask(1, 3) is None
+    stranger = SocketPeers.from_addresses(0, [("localhost", 0), ("localhost", second.port)], "another run", timeout=2)
+    assert stranger.fetch(1, 3) is None
     stranger.close()
 
 
@@ -115,18 +115,18 @@ def test_noise_does_not_disturb_the_server(pair):
     for noise in (b"GET / HTTP/1.1\r\n\r\n" * 9, b"", b"x"):
         with socket.create_connection(("localhost", second.port)) as connection:
             connection.sendall(noise)
-    assert first.ask(1, 3) is not None
+    assert first.fetch(1, 3) is not None
 
 
 def test_a_silent_rank_is_left_alone_for_a_while(pair):
     first, second = pair
     second.close()
-    assert first.ask(1, 3) is None
+    assert first.fetch(1, 3) is None
     again = SocketPeers(1, "run", ("", second.port))
-    again.start(lambda index: [memoryview(b"here")])
-    assert first.ask(1, 3) is None
-    first._silent.clear()
-    assert first.ask(1, 3) == b"here"
+    again.serve(lambda index: [memoryview(b"here")])
+    assert first.fetch(1, 3) is None
+    first._paused_until.clear()
+    assert first.fetch(1, 3) == b"here"
     again.close()
 
 
@@ -134,10 +134,10 @@ def test_addresses_may_be_given(numbered):
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
     addresses = [("localhost", 0), ("localhost", port)]
-    second = SocketPeers.at(1, addresses, "run")
-    second.start(lambda index: [memoryview(bytes([index]))])
-    first = SocketPeers.at(0, addresses, "run")
-    assert first.ask(1, 7) == b"\x07"
+    second = SocketPeers.from_addresses(1, addresses, "run")
+    second.serve(lambda index: [memoryview(bytes([index]))])
+    first = SocketPeers.from_addresses(0, addresses, "run")
+    assert first.fetch(1, 7) == b"\x07"
     first.close()
     second.close()
 
@@ -146,7 +146,7 @@ def test_addresses_may_be_given(numbered):
 def test_a_lie_about_the_size_is_an_absent_sample(size):
     """Longer than anything of ours, or longer than what follows."""
     with socket.create_server(("localhost", 0)) as liar:
-        first = SocketPeers.at(0, [("localhost", 0), liar.getsockname()[:2]], "run", timeout=0.5)
+        first = SocketPeers.from_addresses(0, [("localhost", 0), liar.getsockname()[:2]], "run", timeout=0.5)
 
         def lie():
             connection, _ = liar.accept()
@@ -156,6 +156,6 @@ def test_a_lie_about_the_size_is_an_absent_sample(size):
 
         thread = threading.Thread(target=lie)
         thread.start()
-        assert first.ask(1, 3) is None
+        assert first.fetch(1, 3) is None
         thread.join()
         first.close()

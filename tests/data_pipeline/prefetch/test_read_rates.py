@@ -2,14 +2,14 @@
 
 import pytest
 
-from data_pipeline.prefetch import performance
-from data_pipeline.prefetch.performance import EXPECTED, RECHECK, Rates
+from data_pipeline.prefetch import tiers
+from data_pipeline.prefetch.tiers import EXPECTED_RATES, RECHECK_INTERVAL, ReadRates
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(performance.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(tiers.time, "perf_counter", lambda: now[0])
     return now
 
 
@@ -18,18 +18,18 @@ def read(rates, clock, source, seconds, size=1_000_000):
         clock[0] += seconds
         return "sample"
 
-    return rates.timed(source, size, take)
+    return rates.measure(source, size, take)
 
 
 def test_without_measurements_the_nearest_comes_first():
-    rates = Rates()
+    rates = ReadRates()
     assert rates.choose(["archive", "peer", "disk"]) == "disk"
     assert rates.choose(["archive", "peer"]) == "peer"
     assert rates.choose(["archive"]) == "archive"
 
 
 def test_measurements_overrule_what_was_expected(clock):
-    rates = Rates()
+    rates = ReadRates()
     assert read(rates, clock, "disk", seconds=1.0) == "sample"
     assert rates.rate("disk") == pytest.approx(1e6)
     assert rates.choose(["archive", "disk"]) == "archive"
@@ -38,22 +38,22 @@ def test_measurements_overrule_what_was_expected(clock):
 
 
 def test_the_mean_runs(clock):
-    rates = Rates()
+    rates = ReadRates()
     for seconds in (1.0, 2.0, 4.0):
         read(rates, clock, "peer", seconds)
     assert rates.rate("peer") == pytest.approx(0.9 * (0.9 * 1e6 + 0.1 * 5e5) + 0.1 * 2.5e5)
 
 
 def test_what_brought_nothing_measures_nothing(clock):
-    rates = Rates()
-    assert rates.timed("peer", 10, lambda: None) is None
-    assert rates.rate("peer") == EXPECTED["peer"]
+    rates = ReadRates()
+    assert rates.measure("peer", 10, lambda: None) is None
+    assert rates.rate("peer") == EXPECTED_RATES["peer"]
 
 
 def test_a_source_that_was_passed_over_for_long_is_tried_again(clock):
-    rates = Rates()
+    rates = ReadRates()
     read(rates, clock, "archive", seconds=100.0)
-    chosen = [rates.choose(["archive", "disk"]) for _ in range(3 * RECHECK)]
+    chosen = [rates.choose(["archive", "disk"]) for _ in range(3 * RECHECK_INTERVAL)]
     assert chosen.count("archive") == 3
     read(rates, clock, "archive", seconds=1e-6)
     for _ in range(100):
