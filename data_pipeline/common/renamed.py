@@ -11,7 +11,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-OPTIONS: dict[str, str] = {}
+OPTIONS: dict[str, str] = {
+    "data.cache.disk": "data.cache.disk_bytes",
+    "data.cache.folder": "data.cache.disk_folder",
+    "data.cache.memory": "data.cache.memory_bytes",
+    "data.cache.staging": "data.cache.staging_bytes",
+}
 """Old option to new option of the command line, such as `trainer.enough` to `trainer.early_stop_below`."""
 
 CHOICES: dict[str, str] = {}

@@ -53,7 +53,7 @@ def loader(data, stream, rank=0, **budget):
     batch_size=st.integers(1, 8),
     epochs=st.integers(1, 3),
     slots=st.integers(1, 9),
-    memory_bytes=st.integers(0, 30),
+    memory=st.integers(0, 30),
     threads=st.integers(1, 4),
     ranks=st.integers(1, 3),
 )
@@ -169,7 +169,7 @@ def test_what_goes_wrong_reaches_the_loop_as_itself(numbered):
 
 def test_a_bug_of_ours_is_no_hang(numbered, monkeypatch):
     batches = loader(numbered(20), SampleOrder(20, 4))
-    monkeypatch.setattr(batches._tiers, "keep", lambda index, sample: 1 / 0)
+    monkeypatch.setattr(batches._tiers, "write_to_disk", lambda index, sample: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         list(batches)
 

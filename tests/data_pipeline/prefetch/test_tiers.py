@@ -36,7 +36,7 @@ def folder_bytes(folder):
     return sum(path.stat().st_size for path in folder.rglob("*.sample"))
 
 
-@given(memory_bytes=st.integers(0, 12), disk_bytes=st.integers(0, 12), order=st.lists(st.integers(0, 9), max_size=40))
+@given(memory=st.integers(0, 12), disk=st.integers(0, 12), order=st.lists(st.integers(0, 9), max_size=40))
 def test_it_is_the_same_data_set(numbered, same, tmp_path_factory, memory, disk, order):
     data, plain = numbered(10), numbered(10)
     folder = tmp_path_factory.mktemp("cache")
