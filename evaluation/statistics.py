@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.errors import InputError
-from models.distribution import Distribution, Ensemble
-from models.distribution.patched import Patched
+from models.distribution import Distribution, Ensemble, Patched
 
 STATISTICS = ("crps", "crps_fair", "error", "squared_error", "expected_squared_error")
 

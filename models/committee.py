@@ -12,8 +12,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from models.distribution import Distribution
-from models.distribution.patched import Patched
+from models.distribution import Distribution, Patched
 from models.parallel.domain import Domain
 from models.protocol import claims
 

@@ -1,7 +1,7 @@
 """Corrector: task, grid, normaliser and model as one thing, and as one file.
 
 Physical units in, physical units out. The file holds tensors and JSON (safetensors): opening one runs no code
-from it, only the classes that it names in `models` and in packages that are registered (`models.target`).
+from it, only the classes that it names in `models` and in packages that are registered (`models.construct`).
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models import protocol
+from models.construct import model_class
 from models.coupling import written_members
-from models.distribution import Distribution, Ensemble
-from models.distribution.patched import Patched
+from models.distribution import Distribution, Ensemble, Patched
 from models.networks.outline import check_tensors, outline
 from models.normalizer import Normalizer
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import Passes, Report, check_leads
-from models.target import model_class
 
 FORMAT = 1
 BATCH = 2**27

@@ -15,8 +15,7 @@ from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.distribution import Distribution, Ensemble
-from models.distribution.patched import Patched
+from models.distribution import Distribution, Ensemble, Patched
 from models.parallel.domain import Domain
 
 LEVELS: dict[str, Callable[[Tensor, int], Tensor]] = {

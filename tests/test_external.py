@@ -76,7 +76,7 @@ def test_their_files_load_and_forecast_the_same_again(name, trained, toy, tmp_pa
 
 
 def test_without_the_package_their_files_are_refused_by_a_sentence(trained, monkeypatch):
-    monkeypatch.setattr("models.target.registered_modules", list)
+    monkeypatch.setattr("models.construct.registered_modules", list)
     with pytest.raises(InputError, match=r"model weathernets.vit.ViT is not in models, the only packages .* install a"):
         Corrector.load(trained / "runs" / "vit" / "corrector.safetensors")
 

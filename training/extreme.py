@@ -22,7 +22,7 @@ from data_pipeline.task import Task
 from models.distribution import Distribution
 from models.normalizer import Normalizer
 from models.parallel.domain import Domain
-from models.statistical import season
+from models.statistical import predictors
 from models.statistical.cases import lead_index
 from training.loss import Loss
 
@@ -173,7 +173,7 @@ def start_day(init_time: Tensor) -> Tensor:
     >>> start_day(torch.tensor([1456704000, 1456790400]))  # 29 February and 1 March 2016
     tensor([59, 60])
     """
-    day = season.day_of_year(init_time, torch.zeros_like(init_time))
-    cycle = (init_time.div(season.DAY, rounding_mode="floor") + season.EPOCH).remainder(season.FOUR_YEARS)
+    day = predictors.day_of_year(init_time, torch.zeros_like(init_time))
+    cycle = (init_time.div(predictors.DAY, rounding_mode="floor") + predictors.EPOCH).remainder(predictors.FOUR_YEARS)
     leap = cycle >= 3 * 365
     return day - (leap & (day > 59)).to(day)

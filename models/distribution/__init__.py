@@ -6,14 +6,12 @@ evaluation and for tests alike; the raw ensemble is a distribution like any othe
 
 from __future__ import annotations
 
+from models.distribution.base import Distribution, Patched
 from models.distribution.bernstein import Bernstein
-from models.distribution.censored import Censored, CensoredLogistic, CensoredNormal
-from models.distribution.energy import energy_score
-from models.distribution.ensemble import Ensemble
+from models.distribution.censored import Censored, CensoredLogistic, CensoredNormal, threshold_weighted_crps
+from models.distribution.ensemble import Ensemble, energy_score
 from models.distribution.gamma import CensoredShiftedGamma
-from models.distribution.interface import Distribution
 from models.distribution.location_scale import Bounded, LocationScale, Logistic, Normal
-from models.distribution.threshold import threshold_weighted_crps
 from models.distribution.truncated import TruncatedNormal
 
 __all__ = [
@@ -29,6 +27,7 @@ __all__ = [
     "LocationScale",
     "Logistic",
     "Normal",
+    "Patched",
     "TruncatedNormal",
     "energy_score",
     "threshold_weighted_crps",

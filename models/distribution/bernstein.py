@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.distribution.interface import leading
+from models.distribution.base import leading
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.distribution.interface import leading
+from models.distribution.base import leading
 from models.distribution.location_scale import Normal
 
 
@@ -69,6 +69,21 @@ class Ensemble:
         """Draw members with replacement, one index for all of (*S): a draw is a member, space and all."""
         index = torch.randint(len(self.members), (count,), generator=generator, device=self.members.device)
         return self.members[index]
+
+
+def energy_score(members: Tensor, truth: Tensor, dim: int, fair: float = False) -> Tensor:
+    """Score of `members` (M, *S) whose values along the dimension `dim` of `truth` (*S) are forecast jointly.
+
+    1/M Σ|x_i - y| - 1/(2M²) ΣΣ|x_i - x_j| with Euclidean lengths (Gneiting & Raftery 2007,
+    doi:10.1198/016214506000001437); `fair` as for the CRPS of an ensemble, which this is for a single value.
+    Gives (*S) without `dim`; NaN where any of the joint values is NaN. Values should be of like size.
+    """
+    M, dim = len(members), dim % truth.ndim + 1
+    # One distance between members after the other: all pairs at once need M times the memory.
+    total = torch.zeros_like(truth.select(dim - 1, 0))
+    for step in range(1, M):
+        total = total + torch.linalg.vector_norm(members[step:] - members[:-step], dim=dim).sum(0)
+    return torch.linalg.vector_norm(members - truth, dim=dim).mean(0) - total / pair_divisor(M, fair)
 
 
 def pair_divisor(M: int, fair: float) -> float:

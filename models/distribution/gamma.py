@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.distribution.interface import leading
+from models.distribution.base import leading
 from models.distribution.standard import SQRT_2PI, SQRT_PI, StandardNormal
 
 SHAPES = 1e-9, 1e12

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from models.distribution.interface import leading
+from models.distribution.base import leading
 from models.distribution.standard import Standard, StandardLogistic, StandardNormal
 
 

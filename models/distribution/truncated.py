@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from models.distribution.interface import leading
+from models.distribution.base import leading
 from models.distribution.location_scale import Bounded
 from models.distribution.standard import SQRT_2, SQRT_PI, Standard, StandardNormal
 

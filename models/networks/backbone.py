@@ -12,10 +12,10 @@ from data_pipeline.common.checks import check_boolean
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
+from models.construct import build_part
 from models.networks.head import silent
 from models.networks.network import Network
 from models.parallel.domain import Domain
-from models.target import part
 
 
 class Backbone(Network):
@@ -52,7 +52,7 @@ class Backbone(Network):
             if backbone is None:
                 return nn.Identity()
             more = {inputs_argument: count} | ({grid_argument: on_grid} if grid_argument else {})
-            return part("model.backbone", backbone, **more)
+            return build_part("model.backbone", backbone, **more)
 
         self.backbone = built(grid)
         self.last = silent(_outputs(lambda: built(whole), count, whole), self.head.count)

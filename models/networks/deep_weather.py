@@ -19,9 +19,9 @@ from models.layers.norms import BatchNorm2d
 from models.layers.resolution import MaxPool2d
 from models.layers.window import Window
 from models.networks.ens10 import Bilinear, Layer, idle
-from models.networks.features import SMALLEST_SPREAD, spread
 from models.networks.local_area import LocalStandardization
 from models.parallel.domain import Domain
+from models.statistical.predictors import SMALLEST_SPREAD, spread
 
 KERNELS = (3, 5, 7)
 """Cells that the wide branches of an inception block see."""

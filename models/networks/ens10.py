@@ -17,9 +17,10 @@ from models.layers.convolution import Conv2d
 from models.layers.norms import BatchNorm2d
 from models.layers.resolution import MaxPool2d
 from models.layers.window import Window
-from models.networks.features import spread, visible
+from models.networks.features import visible
 from models.networks.head import GaussianHead
 from models.parallel.domain import Domain
+from models.statistical.predictors import spread
 
 WIDTHS = (32, 64, 128)
 """Channels at each resolution, the finest first."""

@@ -16,19 +16,7 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import Passes, Report, covers_year, lead_index, not_seasonal
 from models.statistical.crossfit import CrossFitted, fold_index, one_year, year_folds
-from models.statistical.season import season
-
-SMALLEST_SPREAD = 1e-3
-"""In units of the variable's typical departure; keeps σ positive where all members agree."""
-
-
-def spread(ensemble: Tensor) -> Tensor:
-    """Return the unbiased standard deviation over the members, (B, M, ...) to (B, ...); zero for one member.
-
-    Written out, because `torch.std` over an inner dimension is four times slower on a CPU.
-    """
-    departure = ensemble - ensemble.mean(1, keepdim=True)
-    return torch.sqrt(departure.square().sum(1) / max(ensemble.shape[1] - 1, 1))
+from models.statistical.predictors import SMALLEST_SPREAD, annual_harmonics, spread
 
 
 class Features(nn.Module):
@@ -59,7 +47,7 @@ class Features(nn.Module):
         """Return all features of a batch."""
         B, _, _, H, W = sample.ensemble.shape
         log_spread = visible(spread(sample.ensemble)).masked_fill(~sample.mask, 0)
-        when = season(sample.init_time, sample.lead_time).to(log_spread)[:, :, None, None].expand(B, -1, H, W)
+        when = annual_harmonics(sample.init_time, sample.lead_time).to(log_spread)[:, :, None, None].expand(B, -1, H, W)
         maps = [sample.ensemble.mean(1), log_spread, sample.static, when, self.errors(sample)]
         if self._at_sea:
             maps.append(sample.mask[:, self._at_sea].to(log_spread))
@@ -151,7 +139,7 @@ class ErrorClimate(nn.Module):
         return sums
 
     def _terms(self, sample: Sample) -> Tensor:
-        when = season(sample.init_time, sample.lead_time).to(self.bias)
+        when = annual_harmonics(sample.init_time, sample.lead_time).to(self.bias)
         return torch.cat([torch.ones_like(when[:, :1]), when], dim=1)
 
     def _case(self, sample: Sample) -> tuple[Tensor, Tensor]:

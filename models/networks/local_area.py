@@ -13,10 +13,10 @@ from data_pipeline.sample import Sample
 from data_pipeline.statistics.local import Local
 from data_pipeline.statistics.merging import Spread
 from data_pipeline.task import Task
-from models.networks.features import SMALLEST_SPREAD
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import lead_index
+from models.statistical.predictors import SMALLEST_SPREAD
 
 WINDOW, SIGMA = 3.5, 5.0
 """Degrees: the 7 points and the 10 points of Grönquist et al. 2021 on their grid of 0.5 degrees."""

@@ -14,11 +14,11 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.networks.features import SMALLEST_SPREAD, spread
 from models.parallel.domain import Domain
 from models.statistical.cases import Passes, Report, lead_index
 from models.statistical.crossfit import CrossFitted, one_year, year_folds
 from models.statistical.emos import EMOS
+from models.statistical.predictors import SMALLEST_SPREAD, spread
 
 FOLDS = 4
 """Groups of years that are left out in turn."""

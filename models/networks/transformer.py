@@ -19,10 +19,11 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Distribution, Ensemble
-from models.networks.features import SMALLEST_SPREAD, Features, spread
+from models.networks.features import Features
 from models.networks.head import HEADS, head_for, silent
 from models.networks.trunk import Place, Trunk
 from models.parallel.domain import Domain
+from models.statistical.predictors import SMALLEST_SPREAD, spread
 
 
 class Transformer(nn.Module):

@@ -26,7 +26,6 @@ from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import FAMILIES, LocationScale
-from models.networks.features import SMALLEST_SPREAD, spread
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble
 from models.statistical.cases import (
@@ -39,8 +38,8 @@ from models.statistical.cases import (
     sharing_cells,
     sharing_note,
 )
+from models.statistical.predictors import SMALLEST_SPREAD, annual_harmonics, spread
 from models.statistical.regression import EXACT, Regression, cell_blocks
-from models.statistical.season import season
 
 logger = logging.getLogger(__name__)
 
@@ -336,7 +335,7 @@ class BoostedEMOS(nn.Module):
     def forward(self, sample: Sample) -> LocationScale:
         """Return the corrected distribution over (B, T, H, W)."""
         table, lead = self._here(self.coefficients), lead_index(sample.lead_time, self._task)
-        maps, when = self._maps(sample), season(sample.init_time, sample.lead_time).to(sample.ensemble)
+        maps, when = self._maps(sample), annual_harmonics(sample.init_time, sample.lead_time).to(sample.ensemble)
         # One by one: a batch of coefficients would be many times larger than the batch itself.
         eta = [
             _linear(table.index_select(0, i)[0].to(maps), self._predictors(here.unbind(), now.unbind(), static))
@@ -404,7 +403,7 @@ class BoostedEMOS(nn.Module):
             if cells is not None:
                 # All cells in one regression: every rank has to see them.
                 maps, truth = (assemble(values, self._domain).flatten(-2)[..., cells] for values in (maps, truth))
-            return sample.init_time, season(sample.init_time, sample.lead_time), maps, truth
+            return sample.init_time, annual_harmonics(sample.init_time, sample.lead_time), maps, truth
 
         for rows in rows_at_once:
             for lead, (time, *fields) in enumerate(gather(passes, self._task, case, rows)):

@@ -14,7 +14,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.statistical.season import YEAR, day_of_year
+from models.statistical.predictors import YEAR, day_of_year
 
 MEMORY = 2**27
 """Bytes of training cases that a fit keeps at a time; twice as many while they are put together."""

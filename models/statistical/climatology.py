@@ -15,8 +15,8 @@ from models.distribution import LocationScale
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import Passes, Report, covers_year, gather, lead_index, not_seasonal
+from models.statistical.predictors import annual_harmonics
 from models.statistical.regression import Regression, cell_blocks
-from models.statistical.season import season
 
 
 class Climatology(nn.Module):
@@ -86,5 +86,5 @@ class Climatology(nn.Module):
 
     def _terms(self, sample: Sample) -> Tensor:
         """Return the constant and the harmonics, (B, 1 + 2·harmonics)."""
-        terms = season(sample.init_time, sample.lead_time, self.harmonics)
+        terms = annual_harmonics(sample.init_time, sample.lead_time, self.harmonics)
         return torch.cat([terms.new_ones(len(terms), 1), terms], dim=1)

@@ -36,8 +36,8 @@ from models.statistical.cases import (
     sharing_note,
 )
 from models.statistical.crossfit import fold_index
+from models.statistical.predictors import YEAR, annual_harmonics, day_of_year
 from models.statistical.regression import Regression, cell_blocks
-from models.statistical.season import YEAR, day_of_year, season
 
 PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How far from the coefficients of all cells to its own a cell may go."""
@@ -481,7 +481,7 @@ class EMOS(nn.Module):
         mean, std = ensemble.mean, ensemble.std
         if not self.seasonal:
             return mean, std, []
-        terms = season(sample.init_time, sample.lead_time).to(mean)
+        terms = annual_harmonics(sample.init_time, sample.lead_time).to(mean)
         return mean, std, [term[:, None, None, None] for term in terms.T]
 
     def _days(self, sample: Sample) -> Tensor:

@@ -18,8 +18,7 @@ from evaluation.statistics import (
     is_ensemble,
     tie_breaker,
 )
-from models.distribution import CensoredLogistic, CensoredNormal, Ensemble, Normal
-from models.distribution.patched import Patched
+from models.distribution import CensoredLogistic, CensoredNormal, Ensemble, Normal, Patched
 from models.normalizer import Normalizer
 
 

@@ -16,7 +16,7 @@ from models.corrector import Corrector
 from models.layers.term import terms
 from models.networks.deep_weather import BiasNet, DeepWeather, ResNet2d, ResNet2dSimple, Rise, Wide
 from models.networks.ens10 import Layer
-from models.networks.features import SMALLEST_SPREAD
+from models.statistical.predictors import SMALLEST_SPREAD
 from training.loss import CRPS, Apart, SquaredError
 
 FIELDS = [f"{name}@500" for name in ("z", "t", "q", "w", "d", "u", "v")]

@@ -14,8 +14,8 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import Bernstein, CensoredNormal, CensoredShiftedGamma, Logistic, Normal
-from models.networks.features import SMALLEST_SPREAD
 from models.networks.head import HEADS, BernsteinHead, GaussianHead, head_for, normal_coefficients
+from models.statistical.predictors import SMALLEST_SPREAD
 
 GRID = Grid.regular(5, 8)
 TASK = Task("toy", ["sst", "2t", "tp"], ["tp", "2t"], [24, 48])

@@ -10,8 +10,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import CensoredLogistic
-from models.networks.features import SMALLEST_SPREAD
 from models.networks.head import HEADS
+from models.statistical.predictors import SMALLEST_SPREAD
 
 GRID = Grid.regular(8, 12)
 TASK = Task("toy", ["sst", "2t", "tp"], ["2t", "tp"], [24, 48], ["lsm"])

@@ -20,8 +20,8 @@ from models.statistical.boosting import (
     total_score,
 )
 from models.statistical.emos import fit_emos, predict_emos
+from models.statistical.predictors import annual_harmonics
 from models.statistical.regression import Regression
-from models.statistical.season import season
 
 LOG = Regression(scale="log")
 GRID = Grid.regular(3, 4)
@@ -198,7 +198,7 @@ def batch(count=160, members=6, seed=0):
     centre = torch.randn(count, 1, C, *GRID.shape, generator=g)
     ensemble = centre + 0.4 * torch.randn(count, members, C, *GRID.shape, generator=g)
     init, lead = 86400 * 23 * torch.arange(count), torch.tensor([24, 48]).repeat(count)[:count]
-    cos = season(init, lead)[:, 0, None, None]
+    cos = annual_harmonics(init, lead)[:, 0, None, None]
     error = (0.6 + 0.5 * cos) * ensemble[:, :, 0].mean(1) + 0.3 * torch.randn(count, *GRID.shape, generator=g)
     truth = (ensemble[:, :, 1].mean(1) + error)[:, None]
     mask, static = torch.ones(count, C, *GRID.shape, dtype=torch.bool), torch.zeros(count, 3, *GRID.shape)

@@ -27,8 +27,8 @@ from models.statistical.emos import (
     predict_emos,
     raw_coefficients,
 )
+from models.statistical.predictors import annual_harmonics, day_harmonics
 from models.statistical.regression import Regression
-from models.statistical.season import day_harmonics, season
 
 T2M, Z500 = Variable("2t"), Variable("z", 500)
 GRID = Grid.regular(3, 4)
@@ -74,7 +74,7 @@ def forecasts(count, task, M=8, seed=0, kelvin=0.0):
     lead = torch.tensor(task.lead_times).repeat(count)[:count]
     init = torch.randint(0, 10 * 365, (count,), generator=generator) * 86400
     members = ensemble[:, :, list(task.target_channels)]
-    cos, sin = season(init, lead).T[:, :, None, None, None]
+    cos, sin = annual_harmonics(init, lead).T[:, :, None, None, None]
     a, b = 0.01 * lead[:, None, None, None], 0.8
     mu = a + b * members.mean(1) + 0.5 * cos - 0.3 * sin
     variance = members.var(1) if M > 1 else 0

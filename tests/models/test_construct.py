@@ -1,4 +1,4 @@
-"""Only classes of known packages are named by a `_target_`; an error inside a module is told from a missing module."""
+"""`_target_` may name classes in allowed packages only; errors inside a module differ from a missing module."""
 
 import sys
 from pathlib import Path
@@ -10,15 +10,15 @@ from torch import nn
 import models
 from data_pipeline.common import packages
 from data_pipeline.common.errors import InputError
-from models import target
+from models import construct
+from models.construct import build_part, model_class
 from models.networks.unet import UNet
-from models.target import model_class, part
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
-    """No package is registered, not even that of the tests."""
-    monkeypatch.setattr(target, "registered_modules", list)
+    """Register no package, not even the package of the tests."""
+    monkeypatch.setattr(construct, "registered_modules", list)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def own(tmp_path, monkeypatch):
     return write
 
 
-def test_a_model_is_found():
+def test_a_model_class_is_found():
     assert model_class("models.networks.unet.UNet") is UNet
 
 
@@ -46,7 +46,7 @@ def test_a_model_is_found():
         (None, "model None is not in models"),
         (
             "models.statistical.raw.Cooked",
-            "model models.statistical.raw.Cooked does not exist in this version; see conf/model",
+            "model models.statistical.raw.Cooked does not exist in this version; the models are listed in conf/model",
         ),
         ("models.rare.Raw", "model models.rare.Raw does not exist"),
         ("models.statistical.raw.Raw.forward", "model models.statistical.raw.Raw.forward does not exist"),
@@ -60,7 +60,7 @@ def test_only_models_are_found(name, sentence):
         model_class(name)
 
 
-def test_a_class_that_a_module_only_imported_is_not_its_own(own):
+def test_a_class_that_a_module_only_imports_is_refused(own):
     own("borrowed", "from torch.nn import Conv2d\n")
     with pytest.raises(InputError, match=r"models.borrowed.Conv2d is not a model"):
         model_class("models.borrowed.Conv2d")
@@ -77,7 +77,7 @@ def test_a_class_that_a_module_only_imported_is_not_its_own(own):
         ("from models.no_such_module import x\n", "line 1", "No module named 'models.no_such_module'"),
     ],
 )
-def test_an_error_inside_a_module_is_said_with_its_place(own, text, place, what):
+def test_an_error_inside_a_module_is_reported_with_file_and_line(own, text, place, what):
     path = own("broken", text)
     with pytest.raises(InputError) as raised:
         model_class("models.broken.Model")
@@ -86,7 +86,7 @@ def test_an_error_inside_a_module_is_said_with_its_place(own, text, place, what)
     assert f"{path}, {place}" in str(raised.value) or not place
 
 
-def test_what_a_registered_package_has_is_found_and_its_own_errors_are_said(tmp_path, monkeypatch):
+def test_classes_and_functions_of_a_registered_package_are_found(tmp_path, monkeypatch):
     folder = tmp_path / "gardens"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
@@ -100,7 +100,7 @@ def test_what_a_registered_package_has_is_found_and_its_own_errors_are_said(tmp_
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match=r"model gardens.nets.Net is not in models"):
         model_class("gardens.nets.Net")
-    monkeypatch.setattr(target, "registered_modules", lambda: ["gardens"])
+    monkeypatch.setattr(construct, "registered_modules", lambda: ["gardens"])
     assert model_class("gardens.nets.Net").__name__ == "Net"
     with pytest.raises(InputError, match=r"model os.system is not in models, gardens"):
         model_class("os.system")
@@ -108,20 +108,20 @@ def test_what_a_registered_package_has_is_found_and_its_own_errors_are_said(tmp_
         "_target_": "torch.nn.Sequential",
         "_args_": [{"_target_": "torch.nn.ReLU"}, {"_target_": "torch.nn.GELU"}],
     }
-    made = part("model.backbone", {"_target_": "gardens.nets.Net", "inner": inner}, width=5)
+    made = build_part("model.backbone", {"_target_": "gardens.nets.Net", "inner": inner}, width=5)
     assert made.width == 5
     assert [type(layer) for layer in made.inner] == [nn.ReLU, nn.GELU]
-    assert part("model.backbone", {"_target_": "gardens.nets.net"}).width == 3
+    assert build_part("model.backbone", {"_target_": "gardens.nets.net"}).width == 3
     for node, sentence in {
-        "gardens.nets.no_net": "model.x: gardens.nets.no_net returned a int in place of a torch.nn.Module",
+        "gardens.nets.no_net": "model.x: gardens.nets.no_net returned a int instead of a torch.nn.Module",
         "gardens.nets.os": "model.x: gardens.nets.os is not a torch.nn.Module",
         "gardens.nets.Net": "model.x has no value for its option 'width'",
         "gardens.weeds.Net": "model.x: gardens.weeds.Net does not exist",
     }.items():
         with pytest.raises(InputError, match=sentence):
-            part("model.x", {"_target_": node})
-    with pytest.raises(InputError, match=r"model.x.width is given by the model itself; leave it out"):
-        part("model.x", {"_target_": "gardens.nets.Net", "width": 3}, width=4)
+            build_part("model.x", {"_target_": node})
+    with pytest.raises(InputError, match=r"model.x.width is set by the model itself; remove it"):
+        build_part("model.x", {"_target_": "gardens.nets.Net", "width": 3}, width=4)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_a_registered_package_has_is_found_and_its_own_errors_are_said(tmp_
         ({"_target_": "os.system", "command": "true"}, "model.x: os.system is not in models, torch.nn, the only"),
         ({"_target_": "torch.hub.load"}, "model.x: torch.hub.load is not in models, torch.nn"),
         ({"_target_": "torch.nn.init.zeros_"}, "model.x: torch.nn.init.zeros_ is not a torch.nn.Module"),
-        ({"_target_": "models.target.part"}, "model.x: models.target.part is not a torch.nn.Module"),
+        ({"_target_": "models.construct.build_part"}, "model.x: models.construct.build_part is not a torch.nn.Module"),
         ({"_target_": "torch.nn.ReLU", "size": 3}, "model.x has no option 'size'; it has inplace"),
         (
             {"_target_": "torch.nn.Sequential", "_args_": [{"_target_": "builtins.eval"}]},
@@ -139,17 +139,17 @@ def test_what_a_registered_package_has_is_found_and_its_own_errors_are_said(tmp_
         ),
     ],
 )
-def test_a_part_comes_from_known_packages_only(node, sentence):
+def test_a_part_must_be_in_an_allowed_package(node, sentence):
     with pytest.raises(InputError, match=sentence):
-        part("model.x", node)
+        build_part("model.x", node)
 
 
-def test_a_part_of_torch_is_made():
-    layer = part("model.x", {"_target_": "torch.nn.Conv2d", "out_channels": 3, "kernel_size": 1}, in_channels=2)
+def test_a_part_from_torch_is_built():
+    layer = build_part("model.x", {"_target_": "torch.nn.Conv2d", "out_channels": 3, "kernel_size": 1}, in_channels=2)
     assert layer(torch.zeros(1, 2, 4, 5)).shape == (1, 3, 4, 5)
 
 
-def test_a_configuration_file_that_is_there_twice_is_refused(tmp_path, monkeypatch):
+def test_a_package_must_not_repeat_a_configuration_file(tmp_path, monkeypatch):
     (tmp_path / "orchards" / "conf" / "model").mkdir(parents=True)
     (tmp_path / "orchards" / "__init__.py").write_text("raise RuntimeError('imported')\n")
     (tmp_path / "orchards-1.0.dist-info").mkdir()
