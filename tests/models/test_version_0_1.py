@@ -12,8 +12,8 @@ from data_pipeline.common import renamed
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
+from models.construct import model_class
 from models.corrector import Corrector
-from models.target import model_class
 
 FILES = ROOT / "tests/models/version_0_1"
 GRID = Grid((67.5, 22.5, -22.5, -67.5), tuple(range(0, 360, 45)))
