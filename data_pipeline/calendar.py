@@ -27,6 +27,10 @@ def climatology_day(times: np.ndarray) -> np.ndarray:
 
 
 def days_in_window(days: Sequence[int], day: int, width: int) -> list[int]:
-    """Return the positions of the `days` in a window of `width` days centred on `day`; 1 January follows day 365."""
+    """Return the positions of the `days` in a window of `width` days centred on `day`; 1 January follows day 365.
+
+    >>> days_in_window([1, 3, 180, 364], day=1, width=5)
+    [0, 1, 3]
+    """
     distance = np.abs(np.asarray(days) - day)
     return np.flatnonzero(np.minimum(distance, DAYS - distance) <= width // 2).tolist()

@@ -22,9 +22,9 @@ from data_pipeline.common.messages import Progress, format_duration, format_size
 from data_pipeline.inventory import Inventory
 from data_pipeline.split import Split
 from data_pipeline.statistics import STATISTICS
-from data_pipeline.statistics.file import is_written, write
 from data_pipeline.statistics.statistic import Piece, Statistic
-from data_pipeline.statistics.training import Training
+from data_pipeline.statistics.statistic_file import is_written, write_statistic
+from data_pipeline.statistics.training_forecasts import TrainingForecasts
 from data_pipeline.store import Store
 from data_pipeline.task import Task
 
@@ -40,20 +40,20 @@ def main(cfg: DictConfig) -> None:
     # To look through files one need not know yet how their years are split.
     split: Any = build(cfg.data.split) if statistics or store else None
     task, inventory = build(cfg.task), Inventory(archive)
-    maker = build(cfg.data.source) if "source" in cfg.data else None
+    generator = build(cfg.data.generator) if "generator" in cfg.data else None
 
-    print(maker.plan() if maker else inventory.plan(cluster.at_once))
+    print(generator.plan() if generator else inventory.plan(cluster.at_once))
     for statistic in statistics:
         print(f"statistics: will be in {run_dir / statistic.name}.nc")
     if store:
         print(f"store: will be in {store}")
-    if maker:
-        maker.prepare()
+    if generator:
+        generator.prepare()
     with cluster.running() as workers:
-        if not maker:
+        if not generator:
             inventory.look_through(workers)
         if statistics:
-            take(statistics, Training(archive, task, split.train), run_dir, cluster.at_once)
+            take(statistics, TrainingForecasts(archive, task, split.train), run_dir, cluster.at_once)
     if store:
         keep(archive, task, split, Path(store), cfg.moments)
 
@@ -67,7 +67,7 @@ def wanted(names: object) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def take(statistics: Sequence[Statistic], training: Training, folder: Path, at_once: int) -> None:
+def take(statistics: Sequence[Statistic], training: TrainingForecasts, folder: Path, at_once: int) -> None:
     """Compute the statistics whose files are not there yet."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,9 +75,9 @@ def take(statistics: Sequence[Statistic], training: Training, folder: Path, at_o
         raise InputError(f"cannot make the folder {folder} ({error.strerror}); choose another run_dir") from None
     first, last = training.years
     print(f"\nstatistics: {len(training.keys)} forecasts valid in {first} to {last}", flush=True)
-    if training.left_out:
+    if training.skipped:
         lacking = ", ".join(map(str, training.task.further))
-        print(f"statistics: {training.left_out} forecasts left out: their start lacks one of {lacking}", flush=True)
+        print(f"statistics: {training.skipped} forecasts left out: their start lacks one of {lacking}", flush=True)
     with lock_folder(folder):
         remove_partial_files(folder)
         left = [each for each in statistics if not is_written(folder / f"{each.name}.nc", each, training)]
@@ -87,13 +87,13 @@ def take(statistics: Sequence[Statistic], training: Training, folder: Path, at_o
             path = folder / f"{statistic.name}.nc"
             if statistic in left:
                 try:
-                    write(path, statistic, training, reported(statistic, training, at_once))
+                    write_statistic(path, statistic, training, reported(statistic, training, at_once))
                 except DiskFullError as error:
                     raise InterruptedRunError(f"{error}; then run the same command again to go on") from None
             print(f"{statistic.name}: in {path}, {format_size(path.stat().st_size)}", flush=True)
 
 
-def reading(statistics: Sequence[Statistic], training: Training, at_once: int) -> str:
+def reading(statistics: Sequence[Statistic], training: TrainingForecasts, at_once: int) -> str:
     """Say how long the reading for some statistics takes, from that of one forecast."""
     fields = training.source.ensemble_fields(training.task.inputs, training.task.lead_times)
     sample = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape), np.float32)
@@ -108,7 +108,7 @@ def reading(statistics: Sequence[Statistic], training: Training, at_once: int) -
     )
 
 
-def reported(statistic: Statistic, training: Training, at_once: int) -> Iterator[Piece]:
+def reported(statistic: Statistic, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
     """Compute a statistic, saying how far it is."""
     progress = Progress(f"{statistic.name}: piece", statistic.steps(training, at_once))
     for piece in statistic.compute(training, at_once):

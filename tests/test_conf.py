@@ -45,10 +45,10 @@ def test_every_data_source_is_built(data):
     cfg = composed("train", f"data={data}", *YEARS)
     assert isinstance(build(cfg.data.archive), Archive | Heat)
     assert isinstance(build(cfg.data.split), Split)
-    if "source" in cfg.data:
-        source = build(cfg.data.source)
-        assert callable(source.plan)
-        assert callable(source.prepare)
+    if "generator" in cfg.data:
+        generator = build(cfg.data.generator)
+        assert callable(generator.plan)
+        assert callable(generator.prepare)
 
 
 @pytest.mark.parametrize("cluster", choices("cluster"))

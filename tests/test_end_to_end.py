@@ -19,7 +19,7 @@ from data_pipeline.dataset import ForecastDataset
 from models.corrector import Corrector
 
 ROOT = Path(__file__).parents[1]
-TWIN = ["data.source.first_year=2010", "data.source.dates=8", "data.source.members=5"]
+TWIN = ["data.generator.first_year=2010", "data.generator.dates=8", "data.generator.members=5"]
 SPLIT = ["data.split.train=[2010,2014]", "data.split.val=[2015,2015]"]
 QUICK = ["trainer.epochs=2", "model.width=4"]
 FORECAST = "data/twin/output.sfc.20180108"
@@ -327,7 +327,7 @@ def test_a_run_folder_belongs_to_one_run(project, refuse):
 
 
 def test_another_twin_is_not_mixed_with_this_one(project, refuse):
-    line = refuse(project, "prepare", *TWIN[:2], "data.source.members=6")
+    line = refuse(project, "prepare", *TWIN[:2], "data.generator.members=6")
     assert "members" in line
 
 

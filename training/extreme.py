@@ -17,7 +17,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.statistics.efi import Form, exact_weights
-from data_pipeline.statistics.file import load
+from data_pipeline.statistics.statistic_file import load_statistic
 from data_pipeline.task import Task
 from models.distribution import Distribution
 from models.normalizer import Normalizer
@@ -48,7 +48,7 @@ class EECRPS(Loss):
 
     def on(self, domain: Domain, task: Task, years: Sequence[int], fingerprint: str) -> WeightedByIndex:
         """Return the loss for the own tile, its climate read; refuse that of other data, years, grids or targets."""
-        file = load(self.climate, "efi")
+        file = load_statistic(self.climate, "efi")
         made = json.loads(file.attrs["made_from"])
         targets = [str(target) for target in task.targets]
         there = {"lead time": file.lead_time.values.tolist(), "target": file.variable.values.tolist()}
@@ -133,7 +133,7 @@ class WeightedByIndex(Loss):
 def efi(members: Tensor, climate: Tensor, form: Form) -> Tensor:
     """Return the extreme forecast index (B, ...) of members (B, M, ...) against quantiles of the climate (B, Q, ...).
 
-    The same as `data_pipeline.statistics.efi`, on any device.
+    The same as `data_pipeline.statistics.efi.extreme_forecast_index`, on any device.
     """
     missing = ~(members.isfinite().all(1) & climate.isfinite().all(1))
     return (_exact if form == "exact" else _reference)(members, climate).masked_fill(missing, torch.nan)

@@ -16,8 +16,16 @@ OPTIONS: dict[str, str] = {
     "data.cache.folder": "data.cache.disk_folder",
     "data.cache.memory": "data.cache.memory_bytes",
     "data.cache.staging": "data.cache.staging_bytes",
+    "data.source": "data.generator",
+    "local.window": "local.window_cells",
+    "local.sigma": "local.sigma_cells",
+    "climatology.window": "climatology.window_days",
+    "climatology.memory": "climatology.memory_bytes",
+    "efi.window": "efi.window_starts",
+    "efi.memory": "efi.memory_bytes",
 }
-"""Old option to new option of the command line, such as `trainer.enough` to `trainer.early_stop_below`."""
+"""Old to new option of the command line, such as `trainer.enough` to `trainer.early_stop_below`. The name of a group
+stands for all of its options: `data.source` also covers `data.source.members`."""
 
 CHOICES: dict[str, str] = {}
 """Old to new choice of a group of options, such as `loss=apart` to `loss=separate`."""
@@ -63,9 +71,14 @@ def current_argument(argument: str, model: str | None = None) -> tuple[str, str 
 
 
 def current_option(name: str, model: str | None = None) -> str:
-    """Return the current name of an option, the name itself where it is current or unknown."""
-    if name in OPTIONS:
-        return OPTIONS[name]
+    """Return the current name of an option, the name itself where it is current or unknown.
+
+    >>> current_option("data.source.members")
+    'data.generator.members'
+    """
+    for old, new in OPTIONS.items():
+        if name == old or name.startswith(f"{old}."):
+            return new + name[len(old) :]
     group, *parts = name.split(".")
     if group != "model" or model is None:
         return name

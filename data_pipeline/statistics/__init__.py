@@ -1,8 +1,9 @@
-"""Statistics: what is learnt from the training years in one pass each, as Dask graphs over an archive of any size.
+"""Statistics of the training years, computed as Dask graphs that read an archive of any size once.
 
-Each kind of statistic is a frozen dataclass of its options whose `compute(training, at_once)` yields what belongs
-into its file piece by piece; `data_pipeline.statistics.file` writes and reads these files.
+Each statistic is a frozen dataclass of its options, whose `compute(training, at_once)` yields the contents of its file
+piece by piece. `statistic_file` writes and reads the files. The verb `prepare` computes statistics; `training` and
+`models` may import this package, which imports only `data_pipeline`.
 """
 
 STATISTICS = ("normalization", "local", "climatology", "efi")
-"""Their names, in the configuration and as files."""
+"""Names of the statistics, as in the configuration and as file names."""

@@ -1,37 +1,50 @@
-"""The extreme forecast index: how far an ensemble lies from what the model usually forecasts.
+"""The extreme forecast index, which compares an ensemble with the climate of its model, and that climate.
 
     EFI = 2/π ∫ (p - F(p)) / √(p (1 - p)) dp    over p from 0 to 1
 
-where F(p) is the part of the ensemble below the quantile p of the climate: 1 if all members lie above
-the climate, -1 if all lie below it, 0 if the ensemble is the climate (Lalaurette 2003, doi:10.1256/qj.02.152).
+where F(p) is the fraction of the members below the quantile p of the climate. The index is 1 if all members lie above
+the climate, -1 if all lie below it, and 0 if members and climate have the same distribution (Lalaurette 2003,
+doi:10.1256/qj.02.152).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
+import dask
 import numpy as np
+from dask.delayed import delayed
 
+from data_pipeline.calendar import climatology_day
+from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
+from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece, variable_names
+from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
 
-LEVELS = np.linspace(0, 1, 21)
-"""The quantiles of the climate."""
+CLIMATE_PROBABILITIES = np.linspace(0, 1, 21)
+"""Probabilities of the climate's quantiles."""
 
 Form = Literal["reference", "exact"]
 
 
-def efi(members: np.ndarray, climate: np.ndarray, form: Form = "exact") -> np.ndarray:
+def extreme_forecast_index(members: np.ndarray, climate: np.ndarray, form: Form = "exact") -> np.ndarray:
     """Return the index (...) of the members (M, ...) against evenly spaced quantiles of the climate (Q, ...).
 
-    `exact` integrates with F linear between the quantiles; half of the members that equal a quantile, as many do
+    `exact` integrates with F linear between the quantiles. Half of the members that equal a quantile, which is common
     where there is no rain, count as below it. `reference` is the rectangle rule over the inner quantiles with F from
-    quantiles of the ensemble, as ENS-10 (Ashkboos et al. 2022) computes it: with 21 quantiles it stays within ±0.7914.
-    NaN where a member or a quantile is.
+    quantiles of the ensemble, as in ENS-10 (Ashkboos et al. 2022, arXiv:2206.14786): with 21 quantiles it stays within
+    ±0.7914. The index is NaN where a member or a quantile is NaN.
+
+    >>> climate = np.linspace(0, 1, 21)[:, None]
+    >>> extreme_forecast_index(np.array([[2.0], [3.0]]), climate).round(6)
+    array([1.])
     """
     if form not in ("reference", "exact"):
         raise InputError(f"the form of the EFI must be reference or exact, got {form!r}")
     if len(climate) < 3 or members.shape[1:] != climate.shape[1:]:
-        raise ValueError(f"{members.shape} are no members for quantiles {climate.shape}")
+        raise ValueError(f"members {members.shape} and quantiles {climate.shape} differ in shape after the first axis")
     index = _exact(members, climate) if form == "exact" else _reference(members, climate)
     return np.where(np.isfinite(members).all(0) & np.isfinite(climate).all(0), index, np.nan)
 
@@ -45,28 +58,135 @@ def _exact(members: np.ndarray, climate: np.ndarray) -> np.ndarray:
 
 
 def exact_weights(count: int) -> np.ndarray:
-    """Return w with 2/π ∫ F(p) / √(p (1 - p)) dp = Σ w F, for F linear between `count` even levels.
+    """Return w with 2/π ∫ F(p) / √(p (1 - p)) dp = Σ w F, for F linear between `count` evenly spaced p.
 
     ∫ dp / √(p (1 - p)) = 2 arcsin √p and ∫ p dp / √(p (1 - p)) = arcsin √p - √(p (1 - p)). The weights sum to 2,
-    and that of p itself is 1: hence EFI = 1 - Σ w F.
+    and Σ w p = 1; hence EFI = 1 - Σ w F.
     """
     p = np.linspace(0, 1, count)
     angle = np.arcsin(np.sqrt(p))
     constant, linear = np.diff(2 * angle), np.diff(angle - np.sqrt(p * (1 - p)))
     width = np.diff(p)
-    rising = (linear - p[:-1] * constant) / width  # of a line from 0 to 1 across each interval
+    # The integral of a line that rises from 0 to 1 across each interval.
+    upper = (linear - p[:-1] * constant) / width
     weights = np.zeros(count)
-    weights[1:] += rising
-    weights[:-1] += constant - rising
+    weights[1:] += upper
+    weights[:-1] += constant - upper
     return 2 / np.pi * weights
 
 
 def _reference(members: np.ndarray, climate: np.ndarray) -> np.ndarray:
     count = len(climate)
-    levels = np.linspace(0, 1, count)
-    own = np.quantile(members, levels, axis=0)[:-1]
+    probabilities = np.linspace(0, 1, count)
+    own = np.quantile(members, probabilities, axis=0)[:-1]
     index = np.zeros(members.shape[1:])
-    for p, quantile in zip(levels[1:-1], climate[1:-1], strict=True):
+    for p, quantile in zip(probabilities[1:-1], climate[1:-1], strict=True):
         below = (own < quantile).sum(0) / (count - 1)
         index += (p - below) / np.sqrt(p * (1 - p))
     return 2 / np.pi / (count - 1) * index
+
+
+@dataclass(frozen=True)
+class EfiClimate:
+    """`climate` of the targets' ensemble, (variable, lead_time, day, quantile, latitude, longitude).
+
+    For each day of the year on which a training forecast starts: the quantiles 0, 0.05, ..., 1 of all members in all
+    years, over a centred window of `window_starts` such days, which ends at the turn of the year. Missing values are
+    ignored. Latitudes are processed in bands, so that memory stays near `memory_bytes`.
+    """
+
+    window_starts: int = 9
+    memory_bytes: int = 2_000_000_000
+
+    name: ClassVar[str] = "efi"
+
+    def __post_init__(self) -> None:
+        check_integer("efi.window_starts", self.window_starts, 1, 365)
+        if self.window_starts % 2 == 0:
+            raise InputError(f"efi.window_starts must be odd, to have a middle start; got {self.window_starts}")
+        check_positive("efi.memory_bytes", self.memory_bytes)
+
+    def axes(self, training: TrainingForecasts) -> Axes:
+        """Return the dimensions and coordinates of the computed variable."""
+        calendars = _calendars(training)
+        dimensions = ("variable", "lead_time", "day", "quantile", "latitude", "longitude")
+        return {"climate": dimensions}, {
+            "variable": variable_names(training.task.targets),
+            "lead_time": sorted(calendars),
+            "day": sorted({day for calendar in calendars.values() for day in calendar}),
+            "quantile": CLIMATE_PROBABILITIES,
+        }
+
+    def reads(self, training: TrainingForecasts) -> int:
+        """Return the number of fields that are read."""
+        return len(training.keys) * len(training.task.targets) * len(training.numbers)
+
+    def steps(self, training: TrainingForecasts, at_once: int) -> int:
+        """Return the number of pieces that `compute` yields."""
+        bands = sum(len(self._bands(training, calendar, at_once)) for calendar in _calendars(training).values())
+        return len(training.task.targets) * bands
+
+    def compute(self, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
+        """Yield each target at each lead time in each band of latitudes."""
+        stack, finish = delayed(_stack, pure=True), delayed(_window_quantiles, pure=True)
+        all_days = self.axes(training)[1]["day"]
+        reach = self.window_starts // 2
+        for v, variable in enumerate(training.task.targets):
+            for j, (lead, calendar) in enumerate(sorted(_calendars(training).items())):
+                days = sorted(calendar)
+                at = [k for k, day in enumerate(all_days) if day in calendar]
+                for rows in self._bands(training, calendar, at_once):
+                    # Each start is read once and used in all windows that contain it.
+                    fields = training.members(variable, [key for day in days for key in calendar[day]], rows)
+                    of_days = [stack([fields[key] for key in calendar[day]]) for day in days]
+                    windows = [of_days[max(0, k - reach) : k + reach + 1] for k in range(len(days))]
+                    climate = np.stack(dask.compute(*(finish(window) for window in windows)))
+                    yield (
+                        f"{variable} at {lead} h, rows {rows.start + 1} to {rows.stop}",
+                        {"climate": ((v, j, at, slice(None), rows), climate)},
+                    )
+
+    def _bands(
+        self, training: TrainingForecasts, calendar: dict[int, list[tuple[int, int]]], at_once: int
+    ) -> list[slice]:
+        height, width = training.grid.shape
+        of_a_day = max(len(keys) for keys in calendar.values()) * len(training.numbers)
+        # The days of a window; in each thread, days being read and a window before and after sorting; the result.
+        values = of_a_day * (self.window_starts + at_once * (2 + 2 * self.window_starts)) + 2 * len(calendar) * len(
+            CLIMATE_PROBABILITIES
+        )
+        return latitude_bands(height, 4 * width * values, self.memory_bytes, ROWS_OF_A_CHUNK)
+
+
+def quantiles(values: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Return the quantiles (Q, ...) of the values (N, ...), cell by cell without NaN, linear between values."""
+    count, shape = len(values), values.shape[1:]
+    ordered = np.ascontiguousarray(values.reshape(count, -1).T)
+    ordered.sort(axis=1)  # NaN last
+    last = np.isfinite(ordered).sum(1) - 1
+    out = np.empty((len(probabilities), len(ordered)), np.float32)
+    cells = np.arange(len(ordered))
+    for k, probability in enumerate(probabilities):
+        position = probability * last
+        below = np.floor(position).astype(np.int64)
+        above = np.minimum(below + 1, last)
+        low, high = ordered[cells, below], ordered[cells, above]
+        out[k] = low + (position - below) * (high.astype(np.float64) - low)
+    return out.reshape(len(probabilities), *shape)
+
+
+def _calendars(training: TrainingForecasts) -> dict[int, dict[int, list[tuple[int, int]]]]:
+    """Return the positions (start, lead time) of the training forecasts by lead time and day of the start."""
+    days = climatology_day(training.starts).tolist()
+    calendars: dict[int, dict[int, list[tuple[int, int]]]] = {}
+    for i, j, _ in training.keys:
+        calendars.setdefault(training.task.lead_times[j], {}).setdefault(days[i], []).append((i, j))
+    return calendars
+
+
+def _stack(members: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(members)
+
+
+def _window_quantiles(days: Sequence[np.ndarray]) -> np.ndarray:
+    return quantiles(np.concatenate(days), CLIMATE_PROBABILITIES)

@@ -1,4 +1,4 @@
-"""Normalization: per input the mean map and the typical departure from it, as networks take them."""
+"""Normalization: the mean map of each input and the root mean square departure from it, as networks use them."""
 
 from __future__ import annotations
 
@@ -10,46 +10,47 @@ import dask
 import numpy as np
 from dask.delayed import delayed
 
-from data_pipeline.statistics.merging import Spread, tree
-from data_pipeline.statistics.statistic import Axes, Piece, variable_names
-from data_pipeline.statistics.training import Training
+from data_pipeline.statistics.statistic import Axes, PartialMoments, Piece, merge_tree, variable_names
+from data_pipeline.statistics.training_forecasts import TrainingForecasts
 
 
 @dataclass(frozen=True)
 class Normalization:
     """`location` (variable, latitude, longitude) and `scale` (variable), as `models.normalizer` defines them.
 
-    The location is the mean of the ensemble over all forecasts, NaN where there is none; the scale is the
-    root of the area-weighted mean square of the members' departures from it, 1 for a field that never changes.
-    A cell of a forecast counts where all members have a value.
+    The location is the mean of the ensemble over all forecasts, NaN in cells without a value. The scale is the square
+    root of the area-weighted mean square of the members' departures from the location, 1 for a constant field. Cells of
+    a forecast in which a member has no value are ignored.
     """
 
     name: ClassVar[str] = "normalization"
 
-    def axes(self, training: Training) -> Axes:
-        """Return the dimensions of what is computed."""
+    def axes(self, training: TrainingForecasts) -> Axes:
+        """Return the dimensions and coordinates of the computed variables."""
         names = variable_names(training.task.channels)
         return {"location": ("variable", "latitude", "longitude"), "scale": ("variable",)}, {"variable": names}
 
-    def reads(self, training: Training) -> int:
-        """Return how many fields are read."""
+    def reads(self, training: TrainingForecasts) -> int:
+        """Return the number of fields that are read."""
         return len(training.keys) * len(training.task.channels) * len(training.numbers)
 
-    def steps(self, training: Training, at_once: int) -> int:
-        """Return how many pieces `compute` yields."""
+    def steps(self, training: TrainingForecasts, at_once: int) -> int:
+        """Return the number of pieces that `compute` yields."""
         return len(training.task.channels)
 
-    def compute(self, training: Training, at_once: int) -> Iterator[Piece]:
-        """Yield one variable after the other."""
+    def compute(self, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
+        """Yield each input channel."""
         weights = training.grid.weights[:, None]
-        of_members = delayed(_spread, pure=True)
+        moments_of = delayed(_moments, pure=True)
         for k, channel in enumerate(training.task.channels):
             fields = training.channel(channel, [(i, j) for i, j, _ in training.keys])
-            (spread,) = dask.compute(tree([of_members(members) for members in fields.values()], Spread.merge))
-            area = (spread.number * weights).sum()
-            scale = np.sqrt((spread.squares * weights).sum() / max(area, 1e-12))
-            yield str(channel), {"location": ((k,), spread.known_mean), "scale": ((k,), scale if scale > 0 else 1.0)}
+            (moments,) = dask.compute(
+                merge_tree([moments_of(members) for members in fields.values()], PartialMoments.merge)
+            )
+            area = (moments.number * weights).sum()
+            scale = np.sqrt((moments.squares * weights).sum() / max(area, 1e-12))
+            yield str(channel), {"location": ((k,), moments.mean_or_nan), "scale": ((k,), scale if scale > 0 else 1.0)}
 
 
-def _spread(members: np.ndarray) -> Spread:
-    return Spread.of(members, np.isfinite(members).all(0))
+def _moments(members: np.ndarray) -> PartialMoments:
+    return PartialMoments.of(members, np.isfinite(members).all(0))

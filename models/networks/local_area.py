@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
-from data_pipeline.statistics.local import Local
-from data_pipeline.statistics.merging import Spread
+from data_pipeline.statistics.local_mean_std import LocalMeanStd
+from data_pipeline.statistics.statistic import PartialMoments
 from data_pipeline.task import Task
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
@@ -46,18 +46,20 @@ class LocalStandardization(nn.Module):
         """Take the maps of normalised samples, which are read once; what stays in memory is three fields of each."""
         domain, local = self._domain, measures(self._domain.grid)
         nothing = np.zeros((self.mean.shape[1], *domain.own_shape))
-        found = [Spread(nothing, nothing, nothing)] * len(self.mean)
+        found = [PartialMoments(nothing, nothing, nothing)] * len(self.mean)
         for batch in batches:
             fields, known = (part.cpu().numpy() for part in self._first(batch))
             leads = lead_index(batch.lead_time, self._task).cpu().numpy()
             for lead in np.unique(leads):
                 of_lead = leads == lead
-                found[lead] = Spread.merge([found[lead], Spread.of(fields[of_lead], known[of_lead])])
+                found[lead] = PartialMoments.merge([found[lead], PartialMoments.of(fields[of_lead], known[of_lead])])
         for lead, spread in enumerate(found):
             # Windows reach beyond tiles: every rank works out the maps of the whole globe, a moment's work.
             parts = [assemble(torch.from_numpy(part), domain).numpy() for part in spread]
             for channel, field in enumerate(zip(*parts, strict=True)):
-                mean, std = (torch.from_numpy(each) for each in local.maps([Spread(*field)], domain.grid.periodic))
+                mean, std = (
+                    torch.from_numpy(each) for each in local.maps([PartialMoments(*field)], domain.grid.periodic)
+                )
                 self.mean[lead, channel] = mean.nan_to_num(0)
                 # A field that is the same every day stays as small as it is.
                 self.std[lead, channel] = std.nan_to_num(1).clamp(min=SMALLEST_SPREAD)
@@ -74,13 +76,13 @@ class LocalStandardization(nn.Module):
         return sample.ensemble[:, 0, : self._count], sample.mask[:, : self._count]
 
 
-def measures(grid: Grid) -> Local:
+def measures(grid: Grid) -> LocalMeanStd:
     """Return window and smoothing in points of a grid, whose rows and columns are taken to be equally far apart.
 
     >>> measures(Grid.regular(361, 720))
-    Local(window=7, sigma=10.0, member=1)
+    LocalMeanStd(window_cells=7, sigma_cells=10.0, member=1)
     """
     step = (grid.latitudes[0] - grid.latitudes[-1]) / (len(grid.latitudes) - 1)
     # The odd number nearest to the window, if so many points fit in.
     half = min(round((WINDOW / step - 1) / 2), (min(grid.shape) - 1) // 2)
-    return Local(2 * max(half, 0) + 1, SIGMA / step)
+    return LocalMeanStd(2 * max(half, 0) + 1, SIGMA / step)

@@ -15,9 +15,9 @@ from data_pipeline.formats.datasets import select
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
-from data_pipeline.statistics.local import Local
+from data_pipeline.statistics.local_mean_std import LocalMeanStd
 from data_pipeline.statistics.normalization import Normalization
-from data_pipeline.statistics.training import Training
+from data_pipeline.statistics.training_forecasts import TrainingForecasts
 from data_pipeline.store import Store
 from data_pipeline.task import Task
 from models.correct import correct
@@ -125,7 +125,7 @@ def test_starts_that_lack_a_channel_are_left_out_and_counted(tmp_path):
         assert keys(dataset) == [(start, 48) for start in there]
         assert dataset.left_out == count
         assert dataset.omission == ("1 forecasts left out: their start lacks one of t@850+0h" if count else "")
-        training = Training(made, task, (2016, 2016))
+        training = TrainingForecasts(made, task, (2016, 2016))
         assert (len(training.keys), training.left_out) == (len(there), count)
 
 
@@ -136,7 +136,7 @@ def test_starts_without_their_analysis_are_left_out_and_counted(tmp_path):
     assert keys(dataset) == list(product((20151231, 20160108), (24, 48)))
     assert dataset.left_out == 2
     assert dataset.omission == "2 forecasts left out: their start lacks one of t@850 analysis"
-    training = Training(made, task, (2016, 2016))
+    training = TrainingForecasts(made, task, (2016, 2016))
     assert (len(training.keys), training.left_out) == (4, 2)
     assert "; 2 forecasts lack one of t@850 analysis" in str(Store.plan(made, task, [2016]))
 
@@ -208,7 +208,7 @@ def test_a_store_does_not_stand_for_fields_that_it_lacks(archive, tmp_path):
 
 
 def test_statistics_know_every_channel(archive):
-    training = Training(archive, TASK, (2016, 2016))
+    training = TrainingForecasts(archive, TASK, (2016, 2016))
     samples = list(ForecastDataset(archive, TASK, [2016]))
     fields = torch.stack([sample.ensemble for sample in samples]).double()
     location = fields.mean((0, 1))
@@ -220,7 +220,7 @@ def test_statistics_know_every_channel(archive):
         torch.testing.assert_close(torch.from_numpy(values["location"][1]), location[c], rtol=1e-6, atol=0)
         assert float(values["scale"][1]) == pytest.approx(float(squares[c].sqrt()), rel=1e-4)
     # A window of one cell and no smoothing to speak of: mean and standard deviation of the second member over dates.
-    local = dict(values for _, values in enumerate(Local(1, 0.1, 2).compute(training, 1)))
+    local = dict(values for _, values in enumerate(LocalMeanStd(1, 0.1, 2).compute(training, 1)))
     for lead in TASK.lead_times:
         of_lead = torch.stack([s.ensemble[1] for s in samples if int(s.lead_time) == lead]).double()
         for c, channel in enumerate(TASK.channels):

@@ -103,7 +103,7 @@ def test_what_is_done_is_not_done_again(ens10, prepare, tmp_path, cache):
     assert "piece" not in ended.stdout
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     # Other options are other numbers: only that file is made again.
-    assert prepare(f"path={ens10}", *TASK, *ALL, "local.window=3").code == 0
+    assert prepare(f"path={ens10}", *TASK, *ALL, "local.window_cells=3").code == 0
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     assert [path.name for path in before if before[path] != after[path]] == ["local.nc"]
 
@@ -217,8 +217,8 @@ def test_no_files_are_named(prepare, tmp_path, make):
         (["statistics=[eif]"], ["statistics must be one of normalization, local, climatology, efi, got 'eif'"]),
         (["statistics=efi"], ["statistics must be a list, such as [normalization,efi], got 'efi'"]),
         (["moments=true"], ["moments=true is about a store; name its folder with store=FOLDER"]),
-        (["statistics=[efi]", "efi.window=8"], ["efi.window must be odd"]),
-        (["statistics=[efi]", "efi.widnow=9"], ["there is no option efi.widnow; did you mean efi.window?"]),
+        (["statistics=[efi]", "efi.window_starts=8"], ["efi.window_starts must be odd"]),
+        (["statistics=[efi]", "efi.widnow=9"], ["there is no option efi.widnow; did you mean efi.window_starts?"]),
         (["cluster.workers=0"], ["cluster.workers must be a whole number from 1 to 4096, got 0"]),
         (["cluster=slurm"], ["cluster=slurm submits jobs with sbatch, which is not there"]),
         (["task.inputs=[2t,sst]", "statistics=[efi]"], ["has no sst; it has"]),

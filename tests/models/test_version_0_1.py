@@ -64,6 +64,8 @@ OLD = {"start": "baseline", "baseline.window": "window_days", "attention": "memb
         ("task.attention=2", "task.attention=2"),
         ("model=null", "model=null"),
         ("los=apart", "loss=separate"),
+        ("data.source.members=3", "data.generator.members=3"),
+        ("+data.source.workers=1", "+data.generator.workers=1"),
     ],
 )
 def test_every_form_of_an_override_is_renamed(old, new, monkeypatch):

@@ -14,7 +14,7 @@ from data_pipeline.calendar import climatology_day
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
-from data_pipeline.statistics.efi import LEVELS, efi
+from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, extreme_forecast_index
 from data_pipeline.task import Task
 from models.distribution import Ensemble, Logistic, Normal
 from models.normalizer import Normalizer
@@ -213,7 +213,8 @@ def climate(tmp_path, monkeypatch, **changes):
     values[0, 0, 0, :, 1, 1] = np.nan
     dims = ("variable", "lead_time", "day", "quantile", "latitude", "longitude")
     coords = {
-        "variable": np.array(["2t", "tp"], object), "lead_time": [24, 48], "day": [3, 7], "quantile": LEVELS,
+        "variable": np.array(["2t", "tp"], object), "lead_time": [24, 48], "day": [3, 7],
+        "quantile": CLIMATE_PROBABILITIES,
         "latitude": list(GRID.latitudes), "longitude": list(GRID.longitudes),
     }  # fmt: skip
     dataset = xr.Dataset({"climate": (dims, values)}, coords, {"made_from": json.dumps(made_from)})
@@ -232,7 +233,7 @@ def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, form, tmp_p
     raw = sample(task).ensemble.numpy()
     for b, (lead, day) in enumerate(((1, 0), (0, 1))):
         for t, channel in enumerate(task.target_channels):
-            index = np.abs(efi(raw[b, :, channel], values[t, lead, day], form))
+            index = np.abs(extreme_forecast_index(raw[b, :, channel], values[t, lead, day], form))
             if (b, t) == (0, 0):
                 index[3, 3] = 0
             expected = np.nan_to_num(index) * forecast.crps(batch.target)[b, t].numpy()
@@ -295,7 +296,7 @@ def test_the_index_on_a_device_is_that_of_numpy(form, members):
     forecasts[0, 0, 0, 0], quantiles[1, 4, 1, 1] = torch.nan, torch.inf
     found = index_of(forecasts, quantiles, form)
     for k in range(3):
-        expected = efi(forecasts[k].numpy(), quantiles[k].numpy(), form)
+        expected = extreme_forecast_index(forecasts[k].numpy(), quantiles[k].numpy(), form)
         np.testing.assert_allclose(found[k].numpy(), expected, rtol=0, atol=1e-14)
     assert found.isnan().sum() == 2
 

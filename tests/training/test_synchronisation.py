@@ -16,7 +16,7 @@ from training_parts import GRID, TASK, module
 from training_parts import SPECS as MORE_SPECS
 
 from data_pipeline.sample import Sample
-from data_pipeline.statistics.efi import LEVELS
+from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES
 from models.corrector import build_model
 from models.parallel.mesh import Mesh
 from training.average import Average
@@ -88,7 +88,7 @@ def test_a_step_with_every_loss_does_not_wait_for_its_device(loss, spec, toy):
 
 @pytest.mark.parametrize("form", ["exact", "reference"])
 def test_the_climate_of_extremes_is_copied_once(form, toy):
-    loss = WeightedByIndex(torch.rand(1, 1, len(LEVELS), 1, *GRID.shape), (252,), TASK, form)
+    loss = WeightedByIndex(torch.rand(1, 1, len(CLIMATE_PROBABILITIES), 1, *GRID.shape), (252,), TASK, form)
     assert one_step(toy, SPECS["mlp"], loss)[3] == 2 * [("aten._to_copy.default", {"cpu", "meta"})]
     assert one_step(toy, SPECS["mlp"], loss)[3] == []
 

@@ -9,7 +9,7 @@ from data_pipeline.archive import Archive
 from data_pipeline.cluster import Threads
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
-from data_pipeline.statistics.training import Training
+from data_pipeline.statistics.training_forecasts import TrainingForecasts
 from data_pipeline.task import Task
 
 GRID = Grid.regular(19, 24)
@@ -75,7 +75,7 @@ def make(folder, spoilt_after=9999):
 
 @pytest.fixture(scope="session")
 def training(toy):
-    return Training(toy.archive, TASK, TRAINING_YEARS)
+    return TrainingForecasts(toy.archive, TASK, TRAINING_YEARS)
 
 
 @pytest.fixture(scope="session")

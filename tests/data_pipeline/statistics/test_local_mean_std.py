@@ -5,8 +5,8 @@ import pytest
 from scipy.ndimage import gaussian_filter1d
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.statistics.local import Local
-from data_pipeline.statistics.training import Training
+from data_pipeline.statistics.local_mean_std import LocalMeanStd
+from data_pipeline.statistics.training_forecasts import TrainingForecasts
 
 LEADS = (24, 48)
 
@@ -32,23 +32,23 @@ def by_loops(fields_of_years, window, sigma):
     return [gaussian_filter1d(each, sigma, axis=1, mode="wrap") for each in maps]
 
 
-@pytest.mark.parametrize("options", [{}, {"window": 3, "sigma": 1.5, "member": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"window_cells": 3, "sigma_cells": 1.5, "member": 2}], ids=str)
 def test_it_is_what_the_definition_says(toy, computed, in_training, options):
-    local = Local(**options)
+    local = LocalMeanStd(**options)
     found = computed(local)
     for c, name in ((0, "2t"), (2, "z")):
         for j in range(len(LEADS)):
             years = {}
             for i in (i for i, lead in in_training if lead == j):
                 years.setdefault(year_of_validity(toy, i, j), []).append(toy.ensemble[name][i, j, local.member - 1])
-            mean, std = by_loops([np.stack(fields) for fields in years.values()], local.window, local.sigma)
+            mean, std = by_loops([np.stack(fields) for fields in years.values()], local.window_cells, local.sigma_cells)
             assert np.allclose(found["mean"][j, c], mean, rtol=1e-5)
             assert np.allclose(found["std"][j, c], std, rtol=1e-4)
 
 
 def test_missing_values_count_nowhere(toy, computed):
     """A cell far inland has no sea in its window; the others know the sea alone."""
-    found = computed(Local(window=3, sigma=0.5))
+    found = computed(LocalMeanStd(window_cells=3, sigma_cells=0.5))
     unknown = np.zeros(toy.ensemble["sst"].shape[-2:], bool)
     unknown[5:11, 6:10] = True
     for name in ("mean", "std"):
@@ -60,24 +60,24 @@ def test_missing_values_count_nowhere(toy, computed):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"window": 4}, "local.window must be odd"),
-        ({"window": "7"}, "local.window must be a whole number"),
-        ({"sigma": 0}, "local.sigma must be a number greater than 0"),
+        ({"window_cells": 4}, "local.window_cells must be odd"),
+        ({"window_cells": "7"}, "local.window_cells must be a whole number"),
+        ({"sigma_cells": 0}, "local.sigma_cells must be a number greater than 0"),
         ({"member": -1}, "local.member must be a whole number"),
     ],
 )
 def test_wrong_options_are_named(options, sentence):
     with pytest.raises(InputError, match=sentence):
-        Local(**options)
+        LocalMeanStd(**options)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"member": 7}, "local.member=7 is not in the ensemble, which has the members 1, 2, 3"),
-        ({"window": 21}, "local.window=21 is larger than the grid of 19 x 24 points"),
+        ({"window_cells": 21}, "local.window_cells=21 is larger than the grid of 19 x 24 points"),
     ],
 )
-def test_options_that_do_not_fit_the_data_are_named(training: Training, options, sentence):
+def test_options_that_do_not_fit_the_data_are_named(training: TrainingForecasts, options, sentence):
     with pytest.raises(InputError, match=sentence):
-        Local(**options).axes(training)
+        LocalMeanStd(**options).axes(training)

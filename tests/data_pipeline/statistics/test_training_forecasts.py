@@ -6,15 +6,15 @@ import pytest
 from data_pipeline.archive import Archive
 from data_pipeline.cluster import Local
 from data_pipeline.common.errors import InputError
-from data_pipeline.statistics.climatology import Climatology
-from data_pipeline.statistics.efi_climate import EfiClimate
-from data_pipeline.statistics.local import Local as LocalStatistic
+from data_pipeline.statistics.daily_climatology import DailyClimatology
+from data_pipeline.statistics.efi import EfiClimate
+from data_pipeline.statistics.local_mean_std import LocalMeanStd
 from data_pipeline.statistics.normalization import Normalization
-from data_pipeline.statistics.training import Training
+from data_pipeline.statistics.training_forecasts import TrainingForecasts
 from data_pipeline.store import Store
 from data_pipeline.task import Task
 
-ALL = [Normalization(), LocalStatistic(), Climatology(), EfiClimate(memory=1)]
+ALL = [Normalization(), LocalMeanStd(), DailyClimatology(), EfiClimate(memory_bytes=1)]
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +24,16 @@ def netcdf(toy, training, tmp_path_factory):
     task = training.task
     toy.archive.forecasts(task.inputs, task.lead_times).to_netcdf(folder / "ensemble.nc")
     toy.archive.analyses(task.targets).to_netcdf(folder / "analysis.nc")
-    return Training(Archive([f"{folder}/ensemble.nc"], [f"{folder}/analysis.nc"], missing="mask"), task, training.years)
+    return TrainingForecasts(
+        Archive([f"{folder}/ensemble.nc"], [f"{folder}/analysis.nc"], missing="mask"), task, training.years
+    )
 
 
 @pytest.fixture(scope="module")
 def store(toy, training, tmp_path_factory):
     """The same archive as a derived store."""
     made = Store.write(toy.archive, training.task, tmp_path_factory.mktemp("store") / "store")
-    return Training(made, training.task, training.years)
+    return TrainingForecasts(made, training.task, training.years)
 
 
 @pytest.mark.parametrize("source", ["netcdf", "store"])
@@ -51,9 +53,9 @@ def test_netcdf_is_read_in_other_processes(netcdf, computed):
 
 def test_what_a_variable_lacks_is_said(toy):
     with pytest.raises(InputError, match="has no tp"):
-        _ = Training(toy.archive, Task("rain", ["tp"], ["tp"], (24,)), (2010, 2013)).keys
+        _ = TrainingForecasts(toy.archive, Task("rain", ["tp"], ["tp"], (24,)), (2010, 2013)).keys
 
 
 def test_years_without_forecasts_are_named(toy, training):
     with pytest.raises(InputError, match="no forecast is valid in 1990-1991 and has an analysis"):
-        _ = Training(toy.archive, training.task, (1990, 1991)).keys
+        _ = TrainingForecasts(toy.archive, training.task, (1990, 1991)).keys

@@ -1,4 +1,4 @@
-"""Training: the forecasts and analyses that statistics may be taken of, as Dask arrays."""
+"""The forecasts and analyses of the training years, from which statistics are computed, as Dask arrays."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from data_pipeline.protocols import ALL, DataSource
 from data_pipeline.split import valid_in, verified
 from data_pipeline.task import Channel, Task, Variable
 
-Key = tuple[int, int]
-"""Positions of a start and a lead time."""
+ForecastKey = tuple[int, int]
+"""Positions of a forecast's start and lead time."""
 
 
 @dataclass(frozen=True)
-class Training:
-    """The forecasts of `task` that are valid in the training `years`, first and last, and have an analysis."""
+class TrainingForecasts:
+    """The forecasts of `task` that are valid in `years` (first, last) and have an analysis."""
 
     source: DataSource
     task: Task
@@ -33,27 +33,29 @@ class Training:
 
     @cached_property
     def grid(self) -> Grid:
-        """Where all values lie."""
-        grid, other = grid_of(self._forecasts), grid_of(self._analyses)
-        if not grid.matches(other):
-            raise InputError(f"the ensemble has {grid}, the analysis {other}; bring both to one grid first")
+        """The grid of ensemble and analysis; raises if they differ."""
+        grid, analysis_grid = grid_of(self._forecasts), grid_of(self._analyses)
+        if not grid.matches(analysis_grid):
+            raise InputError(
+                f"the ensemble has {grid}, the analysis has {analysis_grid}; interpolate one to the grid of the other"
+            )
         return grid
 
     @cached_property
     def keys(self) -> list[tuple[int, int, int]]:
         """Positions (start, lead time, analysis) of all forecasts."""
-        found = verified(self.starts[self._complete], self.task.lead_times, self.times, self._years)
+        verified_keys = verified(self.starts[self._complete], self.task.lead_times, self.times, self._years)
         positions = np.flatnonzero(self._complete).tolist()
-        return [(positions[i], j, k) for i, j, k in found]
+        return [(positions[i], j, k) for i, j, k in verified_keys]
 
     @property
-    def left_out(self) -> int:
-        """How many forecasts are no keys because a channel of `Task.further` has no field for their start."""
+    def skipped(self) -> int:
+        """Number of forecasts without a key, because a channel of `Task.further` has no field for their start."""
         return valid_in(self.starts[~self._complete], self.task.lead_times, self._years)
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The members, by their numbers."""
+        """The numbers of the members."""
         return tuple(self._forecasts.number.values.tolist())
 
     @cached_property
@@ -67,44 +69,46 @@ class Training:
         return self._analyses.time.values.astype("datetime64[s]")
 
     def members(
-        self, variable: Variable, keys: Collection[Key], rows: slice = ALL, only: int | None = None
-    ) -> dict[Key, Delayed]:
-        """Return the members (M, h, W) at each of the positions (start, lead time), to be computed.
+        self, variable: Variable, keys: Collection[ForecastKey], rows: slice = ALL, member: int | None = None
+    ) -> dict[ForecastKey, Delayed]:
+        """Return the delayed members (M, h, W) of a variable at each key.
 
-        `rows` takes a band of latitudes, `only` the one member of that number, as (1, h, W).
+        `rows` selects a band of latitudes, `member` the one member with that number, as (1, h, W).
         """
         array = select(self._forecasts, variable).isel(latitude=rows)
-        if only is not None:
-            array = array.sel(number=[only])
-        return self._chunks(array, keys, ("init_time", "lead_time"), f"{variable} {only} {rows}")
+        if member is not None:
+            array = array.sel(number=[member])
+        return self._chunks(array, keys, ("init_time", "lead_time"), f"{variable} {member} {rows}")
 
-    def channel(self, channel: Channel, keys: Collection[Key], only: int | None = None) -> dict[Key, Delayed]:
-        """Return the members (M, H, W) of a channel at each of the positions (start, lead time), to be computed.
+    def channel(
+        self, channel: Channel, keys: Collection[ForecastKey], member: int | None = None
+    ) -> dict[ForecastKey, Delayed]:
+        """Return the delayed members (M, H, W) of a channel at each key.
 
-        `only` takes the one member of that number, as (1, H, W). A channel of the analysis has but one.
+        `member` selects the one member with that number, as (1, H, W). A channel of the analysis has one member.
         """
         variable, leads = channel.variable, self.task.lead_times
         if channel.origin == "lead":
-            return self.members(variable, keys, only=only)
-        opened = self._opened(channel)
-        at: dict[Key, tuple[int, ...]]
+            return self.members(variable, keys, member=member)
+        opened = self._dataset(channel)
+        at: dict[ForecastKey, tuple[int, ...]]
         axes: tuple[str, ...]
         if channel.origin == "analysis":
             array, axes = select(opened, variable).expand_dims(number=1, axis=1), ("time",)
             at = {(i, j): (int(self._position(opened.time, i)),) for i, j in keys}
         else:
             array, axes = select(opened, variable), ("init_time", "lead_time")
-            array = array.sel(number=[only] if only is not None else list(self.numbers))
+            array = array.sel(number=[member] if member is not None else list(self.numbers))
             lead_at = {lead: k for k, lead in enumerate(opened.lead_time.values.tolist())}
             at = {
                 (i, j): (int(self._position(opened.init_time, i)), lead_at[channel.lead_time(leads[j])])
                 for i, j in keys
             }
-        chunks = self._chunks(array, list(dict.fromkeys(at.values())), axes, f"{channel} {only}")
+        chunks = self._chunks(array, list(dict.fromkeys(at.values())), axes, f"{channel} {member}")
         return {key: chunks[position] for key, position in at.items()}
 
     def truth(self, variable: Variable, positions: Collection[int], rows: slice = ALL) -> dict[int, Delayed]:
-        """Return the analysis (h, W) at each of the positions, to be computed."""
+        """Return the delayed analysis (h, W) at each of the positions."""
         array = select(self._analyses, variable).isel(latitude=rows)
         chunks = self._chunks(array, [(k,) for k in positions], ("time",), f"truth {variable} {rows}")
         return {k: chunk for (k,), chunk in chunks.items()}
@@ -112,8 +116,8 @@ class Training:
     def _chunks(
         self, array: xr.DataArray, keys: Collection[tuple[int, ...]], axes: Sequence[str], what: str
     ) -> dict[Any, Delayed]:
-        """Return the parts of `array` at the positions along its first `axes`."""
-        # A name of its own spares Dask from hashing the positions of all messages.
+        """Return the delayed parts of `array` at the positions along its first `axes`."""
+        # With a token, Dask does not hash the positions of all messages.
         name = f"{self.source.fingerprint} {self.task.lead_times} {what}"
         chunks = array.chunk(dict.fromkeys(axes, 1), token=name).data.to_delayed()
         shape, flat = array.shape[len(axes) :], chunks.reshape(chunks.shape[: len(axes)])
@@ -126,20 +130,20 @@ class Training:
 
     @cached_property
     def _complete(self) -> np.ndarray:
-        """Which starts have fields of all channels of `Task.further`, (starts,)."""
+        """Whether each start has fields of all channels of `Task.further`, (starts,)."""
         complete = np.ones(len(self.starts), bool)
         for channel in self.task.further:
-            opened = self._opened(channel)
+            opened = self._dataset(channel)
             times = (opened.time if channel.origin == "analysis" else opened.init_time).values
             complete &= np.isin(self.starts, times.astype("datetime64[s]"))
         return complete
 
     def _position(self, times: xr.DataArray, start: int) -> np.intp:
-        """Return where a start, given by its position, is among the times of a channel."""
+        """Return the position of a start, given by its position in `starts`, among the times of a channel."""
         return np.searchsorted(times.values.astype("datetime64[s]"), self.starts[start])
 
-    def _opened(self, channel: Channel) -> xr.Dataset:
-        """Return the dataset in which a channel of `Task.further` is."""
+    def _dataset(self, channel: Channel) -> xr.Dataset:
+        """Return the dataset that holds a channel of `Task.further`."""
         if channel.origin == "analysis":
             return self._at_start
         return self._at_other_leads[channel.origin, channel.hours]
@@ -170,7 +174,11 @@ class Training:
         return self.source.analyses(self.task.targets)
 
 
-def bands(rows: int, bytes_per_row: float, memory: float, multiple: int = 1) -> list[slice]:
-    """Cut `rows` latitudes into bands that take about `memory` bytes each, of a `multiple` of rows."""
+def latitude_bands(rows: int, bytes_per_row: float, memory: float, multiple: int = 1) -> list[slice]:
+    """Cut `rows` latitudes into bands of about `memory` bytes each, whose height is a multiple of `multiple`.
+
+    >>> latitude_bands(5, bytes_per_row=10, memory=20)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
     height = max(int(memory / bytes_per_row) // multiple * multiple, multiple)
     return [slice(top, min(top + height, rows)) for top in range(0, rows, height)]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from data_pipeline.statistics.merging import FAN_IN, Spread, tree
+from data_pipeline.statistics.statistic import FAN_IN, PartialMoments, merge_tree
 
 NUMBERS = st.floats(-1e4, 1e4, width=32) | st.just(np.nan)
 VALUES = arrays(
@@ -18,30 +18,30 @@ VALUES = arrays(
 
 
 def spread(values):
-    return Spread.of(values, np.isfinite(values))
+    return PartialMoments.of(values, np.isfinite(values))
 
 
 @given(VALUES, st.lists(st.integers(0, 40), max_size=5))
 def test_parts_merge_to_the_whole(values, cuts):
     parts = [spread(part) for part in np.split(values, sorted(min(cut, len(values)) for cut in cuts))]
-    merged = Spread.merge(parts)
+    merged = PartialMoments.merge(parts)
     for cell in range(values.shape[1]):
         known = values[:, cell][np.isfinite(values[:, cell])].astype(np.float64)
         assert merged.number[cell] == len(known)
         if len(known):
-            assert np.isclose(merged.known_mean[cell], known.mean(), rtol=1e-12, atol=1e-9)
-            assert np.isclose(merged.deviation[cell], known.std(), rtol=1e-9, atol=1e-6)
+            assert np.isclose(merged.mean_or_nan[cell], known.mean(), rtol=1e-12, atol=1e-9)
+            assert np.isclose(merged.std[cell], known.std(), rtol=1e-9, atol=1e-6)
         else:
-            assert np.isnan(merged.known_mean[cell])
-            assert np.isnan(merged.deviation[cell])
+            assert np.isnan(merged.mean_or_nan[cell])
+            assert np.isnan(merged.std[cell])
 
 
 def test_a_small_spread_around_a_large_mean_keeps_its_digits():
     values = (54_000 + np.random.default_rng(0).normal(scale=0.1, size=(4000, 1))).astype(np.float32)
     naive = np.square(values).mean() - np.square(values.mean())  # even its sign may be wrong
-    merged = Spread.merge([spread(part) for part in np.split(values, 40)])
-    assert np.isclose(merged.deviation[0], values.astype(np.float64).std(), rtol=1e-12)
-    assert not np.isclose(naive, merged.deviation[0] ** 2, rtol=0.1)
+    merged = PartialMoments.merge([spread(part) for part in np.split(values, 40)])
+    assert np.isclose(merged.std[0], values.astype(np.float64).std(), rtol=1e-12)
+    assert not np.isclose(naive, merged.std[0] ** 2, rtol=0.1)
 
 
 def test_a_tree_merges_everything_once_and_few_at_a_time():
@@ -51,6 +51,6 @@ def test_a_tree_merges_everything_once_and_few_at_a_time():
         widths.append(len(parts))
         return [item for part in parts for item in part]
 
-    (found,) = dask.compute(tree([delayed([k]) for k in range(100)], join), scheduler="sync")
+    (found,) = dask.compute(merge_tree([delayed([k]) for k in range(100)], join), scheduler="sync")
     assert found == list(range(100))
     assert max(widths) == FAN_IN

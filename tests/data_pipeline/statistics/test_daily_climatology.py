@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.calendar import climatology_day, days_in_window
 from data_pipeline.common.errors import InputError
-from data_pipeline.statistics.climatology import Climatology
+from data_pipeline.statistics.daily_climatology import DailyClimatology
 
 
 def test_days_are_the_same_in_every_year():
@@ -27,7 +27,7 @@ def test_windows_go_round_the_turn_of_the_year():
 
 @pytest.mark.parametrize(("window", "memory"), [(31, 2_000_000_000), (7, 1)])
 def test_it_is_what_a_loop_over_days_gives(toy, computed, training, window, memory):
-    statistic = Climatology(window=window, memory=memory)
+    statistic = DailyClimatology(window_days=window, memory_bytes=memory)
     found = computed(statistic)
     (bands,) = {len(statistic._bands(training, found["day"], 2))}
     assert bands == (1 if memory > 1 else 2)  # 19 rows, at least 16 at a time
@@ -47,11 +47,11 @@ def test_it_is_what_a_loop_over_days_gives(toy, computed, training, window, memo
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"window": 30}, "climatology.window must be odd"),
-        ({"window": 366}, "climatology.window must be a whole number from 1 to 365"),
-        ({"memory": 0}, "climatology.memory must be a number greater than 0"),
+        ({"window_days": 30}, "climatology.window_days must be odd"),
+        ({"window_days": 366}, "climatology.window_days must be a whole number from 1 to 365"),
+        ({"memory_bytes": 0}, "climatology.memory_bytes must be a number greater than 0"),
     ],
 )
 def test_wrong_options_are_named(options, sentence):
     with pytest.raises(InputError, match=sentence):
-        Climatology(**options)
+        DailyClimatology(**options)

@@ -11,19 +11,19 @@ import pytest
 
 from data_pipeline.cluster import Local, Threads
 from data_pipeline.common.errors import DiskFullError, InputError
-from data_pipeline.statistics.climatology import Climatology
-from data_pipeline.statistics.efi_climate import EfiClimate
-from data_pipeline.statistics.file import is_written, load, refuse_leak, write
-from data_pipeline.statistics.local import Local as LocalStatistic
+from data_pipeline.statistics.daily_climatology import DailyClimatology
+from data_pipeline.statistics.efi import EfiClimate
+from data_pipeline.statistics.local_mean_std import LocalMeanStd
 from data_pipeline.statistics.normalization import Normalization
-from data_pipeline.statistics.training import Training, bands
+from data_pipeline.statistics.statistic_file import is_written, load_statistic, refuse_leak, write_statistic
+from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
 
-ALL = [Normalization(), LocalStatistic(), Climatology(), EfiClimate(memory=1)]
+ALL = [Normalization(), LocalMeanStd(), DailyClimatology(), EfiClimate(memory_bytes=1)]
 
 
 def written(statistic, training, path):
     with Threads(2).running():
-        write(path, statistic, training, statistic.compute(training, 2))
+        write_statistic(path, statistic, training, statistic.compute(training, 2))
     return path
 
 
@@ -34,7 +34,7 @@ def climate(training, tmp_path_factory):
 
 @pytest.mark.parametrize("statistic", ALL, ids=lambda each: each.name)
 def test_the_file_holds_what_was_computed(statistic, training, computed, tmp_path):
-    dataset = load(written(statistic, training, tmp_path / f"{statistic.name}.nc"), statistic.name)
+    dataset = load_statistic(written(statistic, training, tmp_path / f"{statistic.name}.nc"), statistic.name)
     for name, values in computed(statistic).items():
         if values is not None and name in dataset.data_vars:
             assert np.array_equal(dataset[name], np.float32(values), equal_nan=True)
@@ -48,7 +48,7 @@ def test_the_file_holds_what_was_computed(statistic, training, computed, tmp_pat
 def test_the_same_file_each_time_and_everywhere(statistic, training, tmp_path, processes):
     here = written(statistic, training, tmp_path / "here.nc").read_bytes()
     assert here == written(statistic, training, tmp_path / "again.nc").read_bytes()
-    write(tmp_path / "there.nc", statistic, training, statistic.compute(training, 2))
+    write_statistic(tmp_path / "there.nc", statistic, training, statistic.compute(training, 2))
     assert here == (tmp_path / "there.nc").read_bytes()
 
 
@@ -60,7 +60,7 @@ def processes():
 
 
 def test_the_file_says_what_it_was_made_from(training, toy, climate):
-    dataset = load(climate, "efi")
+    dataset = load_statistic(climate, "efi")
     made = json.loads(dataset.attrs["made_from"])
     assert made["data"] == toy.archive.fingerprint
     assert made["years"] == [2010, 2013]
@@ -71,33 +71,33 @@ def test_the_file_says_what_it_was_made_from(training, toy, climate):
 
 def test_a_file_is_known_by_what_it_was_made_from(training, climate):
     assert is_written(climate, EfiClimate(), training)
-    assert is_written(climate, EfiClimate(memory=10_000), training)
-    assert not is_written(climate, EfiClimate(window=7), training)
+    assert is_written(climate, EfiClimate(memory_bytes=10_000), training)
+    assert not is_written(climate, EfiClimate(window_starts=7), training)
     assert not is_written(climate, EfiClimate(), replace(training, years=(2010, 2012)))
     assert not is_written(climate, EfiClimate(), replace(training, source=replace(training.source, names={"a": "b"})))
     assert not is_written(climate.with_name("none.nc"), EfiClimate(), training)
 
 
 def test_a_part_can_be_read(climate):
-    whole = load(climate, "efi")
-    part = load(climate, "efi", day=4, lead_time=24)
+    whole = load_statistic(climate, "efi")
+    part = load_statistic(climate, "efi", day=4, lead_time=24)
     assert part.climate.dims == ("variable", "quantile", "latitude", "longitude")
     assert np.array_equal(part.climate, whole.climate.sel(day=4, lead_time=24))
 
 
 def test_a_part_that_is_not_there_is_named(climate):
-    with pytest.raises(InputError, match=r"efi\.nc has nothing at day=5; there is .*4, 8, 11"):
-        load(climate, "efi", day=5)
+    with pytest.raises(InputError, match=r"efi\.nc has no day=5; choose one of .*4, 8, 11"):
+        load_statistic(climate, "efi", day=5)
 
 
 def test_one_statistic_is_not_taken_for_another(climate):
     with pytest.raises(InputError, match=r"efi\.nc holds the statistic efi, not local"):
-        load(climate, "local")
+        load_statistic(climate, "local")
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"there is no .*local\.nc; make it with deepweather prepare"):
-        load(tmp_path / "local.nc", "local")
+    with pytest.raises(InputError, match=r"the file .*local\.nc does not exist; make it with deepweather prepare"):
+        load_statistic(tmp_path / "local.nc", "local")
 
 
 def test_damage_anywhere_in_the_values_is_found(climate, tmp_path):
@@ -107,15 +107,15 @@ def test_damage_anywhere_in_the_values_is_found(climate, tmp_path):
         needle = file["climate"][0, 0, 0, 5, 0].data.tobytes()
     content[content.index(needle) + 3] ^= 1
     (tmp_path / "efi.nc").write_bytes(content)
-    with pytest.raises(InputError, match=r"efi\.nc is damaged, its checksums do not fit; remove it"):
-        load(tmp_path / "efi.nc", "efi")
+    with pytest.raises(InputError, match=r"efi\.nc is damaged: its checksums do not match; remove it"):
+        load_statistic(tmp_path / "efi.nc", "efi")
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-100], lambda content: b"", lambda content: content[100:]])
 def test_half_a_file_is_refused(climate, tmp_path, damage):
     (tmp_path / "efi.nc").write_bytes(damage(climate.read_bytes()))
-    with pytest.raises(InputError, match=r"efi\.nc is no whole NetCDF file; remove it and prepare it again"):
-        load(tmp_path / "efi.nc", "efi")
+    with pytest.raises(InputError, match=r"efi\.nc is not a complete NetCDF file; remove it and prepare it again"):
+        load_statistic(tmp_path / "efi.nc", "efi")
 
 
 @pytest.mark.parametrize("change", ["made_from", "provenance"])
@@ -124,21 +124,21 @@ def test_a_file_whose_origin_was_edited_is_refused(climate, tmp_path, change):
     path.write_bytes(climate.read_bytes())
     with netCDF4.Dataset(path, "a") as file:
         file.setncattr(change, getattr(file, change).replace("2", "3") + " ")
-    with pytest.raises(InputError, match=r"efi\.nc does not say what it was made from"):
-        load(path, "efi")
+    with pytest.raises(InputError, match=r"efi\.nc has no valid attribute made_from"):
+        load_statistic(path, "efi")
 
 
 def test_statistics_that_know_the_test_years_are_refused(climate):
-    dataset = load(climate, "efi")
+    dataset = load_statistic(climate, "efi")
     refuse_leak(dataset, range(2014, 2016))
-    with pytest.raises(InputError, match=r"the statistic efi knows 2013, which is to be scored; .*data\.split\.train"):
+    with pytest.raises(InputError, match=r"efi was computed from 2013, a year to be scored; .*data\.split\.train"):
         refuse_leak(dataset, range(2013, 2016))
 
 
 @pytest.mark.parametrize("statistic", ALL, ids=lambda each: each.name)
 def test_other_years_have_no_effect(statistic, training, spoilt, computed):
     """All that is valid after the training years is doubled in the other archive."""
-    other = computed(statistic, Training(spoilt.archive, training.task, training.years))
+    other = computed(statistic, TrainingForecasts(spoilt.archive, training.task, training.years))
     for name, values in computed(statistic).items():
         assert np.array_equal(values, other[name], equal_nan=name not in ("variable",))
 
@@ -146,7 +146,7 @@ def test_other_years_have_no_effect(statistic, training, spoilt, computed):
 def test_bands_cover_all_rows_once_within_the_memory():
     for rows in (1, 5, 16, 33, 361):
         for memory in (1, 100, 3_000, 10**9):
-            found = bands(rows, 10, memory, 16)
+            found = latitude_bands(rows, 10, memory, 16)
             assert [row for band in found for row in range(band.start, band.stop)] == list(range(rows))
             assert all((band.stop - band.start) * 10 <= max(memory, 160) for band in found)
 

@@ -1,0 +1,187 @@
+"""The NetCDF file of a statistic: writing, reading with checksums, and the check that it has not seen the scored years.
+
+Each chunk has a checksum (Fletcher 32). The attribute `made_from` holds the archive's fingerprint, the task, the years
+and the options as JSON; `provenance` is the hash of `made_from`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import xarray as xr
+
+from data_pipeline.common.errors import DiskFullError, InputError
+from data_pipeline.common.files import atomic_path
+from data_pipeline.grid import Grid
+from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Piece, Statistic
+from data_pipeline.statistics.training_forecasts import TrainingForecasts
+
+_VERSION = 1
+"""Increased whenever the same options give other numbers."""
+_OPTION_NAMES = {"window_cells": "window", "sigma_cells": "sigma", "window_days": "window", "window_starts": "window"}
+"""Options in `made_from` keep the names of version 0.1, so that files of that version stay valid."""
+
+
+def origin(statistic: Statistic, training: TrainingForecasts) -> str:
+    """Return everything that the values depend on, as JSON: the attribute `made_from`."""
+    options = asdict(statistic)  # type: ignore[call-overload]
+    return json.dumps(
+        {
+            "statistic": statistic.name,
+            "version": _VERSION,
+            "data": training.source.fingerprint,
+            "task": training.task.to_json(),
+            "years": list(training.years),
+            "options": {_OPTION_NAMES.get(name, name): options[name] for name in options if name != "memory_bytes"},
+        }
+    )
+
+
+def is_written(path: str | Path, statistic: Statistic, training: TrainingForecasts) -> bool:
+    """Return whether the file `path` holds this statistic of these forecasts."""
+    try:
+        with _open(Path(path)) as dataset:
+            return bool(dataset.attrs["made_from"] == origin(statistic, training))
+    except InputError:
+        return False
+
+
+def write_statistic(
+    path: str | Path, statistic: Statistic, training: TrainingForecasts, pieces: Iterable[Piece]
+) -> None:
+    """Write `pieces` in their order. The file appears when it is complete; equal inputs give equal bytes."""
+    variables, coordinates = statistic.axes(training)
+    made_from, (first, last) = origin(statistic, training), training.years
+    attributes = {
+        "Conventions": "CF-1.8",
+        "title": f"{statistic.name} of {training.task.name}, {first} to {last}",
+        "made_from": made_from,
+        "provenance": _hash(made_from),
+    }
+    with atomic_path(path) as partial, ExitStack() as stack:
+        if shutil.disk_usage(partial.parent).free < _bytes(variables, coordinates, training.grid):
+            # Checked before hours of work; the disk may still fill up later.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        with _disk_errors(path):
+            file = netCDF4.Dataset(partial, "w")
+            stack.callback(_close, file, path)
+            file.setncatts(attributes)
+            _define(file, training.grid, variables, coordinates)
+        for _, values in pieces:
+            with _disk_errors(path):
+                for name, (index, value) in values.items():
+                    file[name][index] = value
+
+
+def load_statistic(path: str | Path, name: str, **selection: Any) -> xr.Dataset:
+    """Read the statistic `name` and verify its checksums; `selection` gives the values of coordinates to select."""
+    path = Path(path)
+    with _open(path) as dataset:
+        found = json.loads(dataset.attrs["made_from"])["statistic"]
+        if found != name:
+            raise InputError(f"{path} holds the statistic {found}, not {name}; give the path of {name}.nc")
+        try:
+            return _select(dataset, path, selection).load()
+        except (RuntimeError, OSError):
+            raise InputError(f"{path} is damaged: its checksums do not match; remove it and prepare it again") from None
+
+
+def refuse_leak(dataset: xr.Dataset, years: Collection[int]) -> None:
+    """Raise if the statistic was computed from any of the `years` to be scored."""
+    made_from = json.loads(dataset.attrs["made_from"])
+    first, last = made_from["years"]
+    if shared := sorted(set(years) & set(range(first, last + 1))):
+        raise InputError(
+            f"the statistic {made_from['statistic']} was computed from {shared[0]}, a year to be scored; "
+            f"prepare it from years before {min(years)} with data.split.train"
+        )
+
+
+def _select(dataset: xr.Dataset, path: Path, selection: Mapping[str, Any]) -> xr.Dataset:
+    """Return the dataset at the given values of coordinates; raise if a value is missing."""
+    for name, value in selection.items():
+        values = dataset[name].values.tolist()
+        if value not in values:
+            raise InputError(f"{path} has no {name}={value}; choose one of {', '.join(map(str, values))}")
+    return dataset.sel(selection)
+
+
+@contextmanager
+def _disk_errors(path: str | Path) -> Iterator[None]:
+    """Raise `DiskFullError` for the RuntimeError of HDF5, which does not name the cause."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise DiskFullError(
+            f"no space left on the device, or a disk error, while writing {path} ({error}); free some space or choose "
+            "another folder (the incomplete file was removed)"
+        ) from None
+
+
+def _close(file: netCDF4.Dataset, path: str | Path) -> None:
+    with _disk_errors(path):
+        file.close()
+
+
+def _bytes(variables: Mapping[str, tuple[str, ...]], coordinates: Mapping[str, Any], grid: Grid) -> int:
+    """Return the size of the uncompressed values of a file."""
+    sizes = {name: len(values) for name, values in coordinates.items()}
+    sizes |= zip(("latitude", "longitude"), grid.shape, strict=True)
+    return sum(4 * math.prod(sizes[name] for name in dimensions) for dimensions in variables.values())
+
+
+def _define(
+    file: netCDF4.Dataset, grid: Grid, variables: Mapping[str, tuple[str, ...]], coordinates: Mapping[str, Any]
+) -> None:
+    axes = {**coordinates, "latitude": grid.latitudes, "longitude": grid.longitudes}
+    units = {"latitude": "degrees_north", "longitude": "degrees_east", "lead_time": "hours"}
+    for name, values in axes.items():
+        file.createDimension(name, len(values))
+        array = np.asarray(values)
+        variable = file.createVariable(name, str if array.dtype == object else array.dtype, (name,))
+        variable[:] = array
+        if name in units:
+            variable.units = units[name]
+    for name, dimensions in variables.items():
+        sizes = {dimension: len(axes[dimension]) for dimension in dimensions}
+        variable = file.createVariable(
+            name, np.float32, dimensions, fletcher32=True, chunksizes=_chunk(sizes), fill_value=np.float32(np.nan)
+        )
+
+
+def _chunk(sizes: Mapping[str, int]) -> list[int]:
+    """Return the shape of a chunk: `ROWS_OF_A_CHUNK` latitudes, all longitudes and quantiles, one of all else."""
+    complete = {"longitude", "quantile"}
+    shape = {name: size if name in complete else 1 for name, size in sizes.items()}
+    if "latitude" in sizes:
+        shape["latitude"] = min(sizes["latitude"], ROWS_OF_A_CHUNK)
+    return list(shape.values())
+
+
+def _open(path: Path) -> xr.Dataset:
+    if not path.is_file():
+        raise InputError(f"the file {path} does not exist; make it with deepweather prepare 'statistics=[{path.stem}]'")
+    try:
+        dataset = xr.open_dataset(path, engine="netcdf4", cache=False)
+    except (OSError, ValueError, RuntimeError):
+        raise InputError(f"{path} is not a complete NetCDF file; remove it and prepare it again") from None
+    if dataset.attrs.get("provenance") != _hash(str(dataset.attrs.get("made_from", ""))):
+        dataset.close()
+        raise InputError(f"{path} has no valid attribute made_from; remove it and prepare it again")
+    return dataset
+
+
+def _hash(made_from: str) -> str:
+    return hashlib.sha256(made_from.encode()).hexdigest()[:16]
