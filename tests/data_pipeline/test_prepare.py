@@ -218,7 +218,10 @@ def test_no_files_are_named(prepare, tmp_path, make):
         (["statistics=efi"], ["statistics must be a list, such as [normalization,efi], got 'efi'"]),
         (["moments=true"], ["moments=true is about a store; name its folder with store=FOLDER"]),
         (["statistics=[efi]", "efi.window_starts=8"], ["efi.window_starts must be odd"]),
-        (["statistics=[efi]", "efi.widnow=9"], ["there is no option efi.widnow; did you mean efi.window_starts?"]),
+        (
+            ["statistics=[efi]", "efi.widnow_starts=9"],
+            ["there is no option efi.widnow_starts; did you mean efi.window_starts?"],
+        ),
         (["cluster.workers=0"], ["cluster.workers must be a whole number from 1 to 4096, got 0"]),
         (["cluster=slurm"], ["cluster=slurm submits jobs with sbatch, which is not there"]),
         (["task.inputs=[2t,sst]", "statistics=[efi]"], ["has no sst; it has"]),
