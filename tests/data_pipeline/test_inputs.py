@@ -126,7 +126,7 @@ def test_starts_that_lack_a_channel_are_left_out_and_counted(tmp_path):
         assert dataset.left_out == count
         assert dataset.omission == ("1 forecasts left out: their start lacks one of t@850+0h" if count else "")
         training = TrainingForecasts(made, task, (2016, 2016))
-        assert (len(training.keys), training.left_out) == (len(there), count)
+        assert (len(training.keys), training.skipped) == (len(there), count)
 
 
 def test_starts_without_their_analysis_are_left_out_and_counted(tmp_path):
@@ -137,7 +137,7 @@ def test_starts_without_their_analysis_are_left_out_and_counted(tmp_path):
     assert dataset.left_out == 2
     assert dataset.omission == "2 forecasts left out: their start lacks one of t@850 analysis"
     training = TrainingForecasts(made, task, (2016, 2016))
-    assert (len(training.keys), training.left_out) == (4, 2)
+    assert (len(training.keys), training.skipped) == (4, 2)
     assert "; 2 forecasts lack one of t@850 analysis" in str(Store.plan(made, task, [2016]))
 
 

@@ -218,7 +218,7 @@ def climate(tmp_path, monkeypatch, **changes):
         "latitude": list(GRID.latitudes), "longitude": list(GRID.longitudes),
     }  # fmt: skip
     dataset = xr.Dataset({"climate": (dims, values)}, coords, {"made_from": json.dumps(made_from)})
-    monkeypatch.setattr("training.extreme.load", lambda path, name: dataset)
+    monkeypatch.setattr("training.extreme.load_statistic", lambda path, name: dataset)
     return dataset
 
 
