@@ -71,7 +71,7 @@ def preadv(store: Store) -> Callable[[int], None]:
     files = [os.open(path, os.O_RDONLY) for path in fields.source.paths]
 
     def read(sample: int) -> None:
-        file, offset = fields.source.places[first[sample]].tolist()
+        file, offset = fields.source.locations[first[sample]].tolist()
         assert os.preadv(files[file], [out], offset) == BYTES
 
     return read

@@ -26,7 +26,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.sample import Sample
-from data_pipeline.store import source_for
+from data_pipeline.store import choose_source
 from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
 from evaluation.choice import check_best, choice
@@ -67,7 +67,7 @@ def main(cfg: DictConfig) -> None:
 def run(cfg: DictConfig, mesh: Mesh) -> None:
     """Open everything, score, write, print the table."""
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
-    source, years = partial(source_for, archive, cfg.data.store), split.years(cfg.split)
+    source, years = partial(choose_source, archive, cfg.data.store), split.years(cfg.split)
     paths, sizes = corrector_paths(cfg), ensemble_sizes(plain(cfg)["sizes"])
     wanted = reference_names(plain(cfg)["references"])
     check_best(cfg.best, paths)

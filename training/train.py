@@ -21,7 +21,7 @@ from data_pipeline.dataset import ForecastDataset, static_fields
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.protocols import DataSource
-from data_pipeline.store import source_for
+from data_pipeline.store import choose_source
 from data_pipeline.task import Task
 from models.corrector import Corrector, check_tiles, needs, reads_moments
 from models.networks.outline import check_memory, outline
@@ -61,7 +61,7 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
     spec = plain(cfg.model)
     task = needs(spec, build(cfg.task))
     run_dir = Path(cfg.run_dir)
-    sources = {name: source_for(archive, cfg.data.store, split.years(name)) for name in ("train", "val")}
+    sources = {name: choose_source(archive, cfg.data.store, split.years(name)) for name in ("train", "val")}
     # The first rank finds out what is there, and leaves it in the cache, before all others look.
     identity, fingerprint, grid = mesh.once(lambda: look(sources["train"], task, run_dir, identified(plain(cfg))))
     corrector_file = run_dir / "corrector.safetensors"

@@ -1,10 +1,11 @@
-"""Store: a part of an archive as NetCDF files in which every sample is one stretch of bytes.
+"""Derived store: the samples of a task as NetCDF files in which every sample is one contiguous block of bytes.
 
-`Store.plan` says what a store will take, `Store.write` makes it or goes on making it, `Store(folder)` opens it;
-`source_for` chooses between a store and the archive that it was made from.
+`Store.plan` describes a store, `Store.write` makes or completes it, `Store(folder)` opens it; `choose_source` returns a
+store or the archive from which it was made. `prepare`, `training`, `evaluation` and `benchmarks` may import this
+package; it imports the archive's `formats`, never models.
 """
 
-from data_pipeline.store.opened import Store, source_for
-from data_pipeline.store.plan import Plan
+from data_pipeline.store.store import Store, choose_source
+from data_pipeline.store.store_plan import StorePlan
 
-__all__ = ["Plan", "Store", "source_for"]
+__all__ = ["Store", "StorePlan", "choose_source"]

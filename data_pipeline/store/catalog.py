@@ -1,8 +1,8 @@
-"""A store's fields as a catalog, so that they are laid out and opened like those of any other format."""
+"""StoredFields: the fields of a store as a `Catalog`, so that they are opened like those of any other format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -13,20 +13,22 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.store.manifest import Manifest
-from data_pipeline.store.plan import FLOAT, Plan
-from data_pipeline.store.reading import PLACE, StoredValues
-from data_pipeline.store.shard import ENSEMBLE, TARGET
+from data_pipeline.store.reader import FIELD_LOCATION, StoreReader
+from data_pipeline.store.shard import ENSEMBLE_NAME, TARGET_NAME
+from data_pipeline.store.store_plan import VALUE_BYTES, StorePlan
 from data_pipeline.task import Variable
 
-ROW = np.dtype([("variable", "i4"), ("init", "i8"), ("step", "i4"), ("number", "i4"), *PLACE.descr])
-"""Where a field belongs, and where its values are."""
-Held = Mapping[Variable, Mapping[tuple[int, int], tuple[str, int, int]]]
-"""Of each variable by start (seconds) and step (minutes): the kind of values, and the numbers of sample and channel."""
-NOWHERE = ENSEMBLE, -1, 0
-"""A field that belongs to no sample."""
-SHAPES: dict[str, Callable[[Plan], tuple[int, ...]]] = {
-    ENSEMBLE: lambda plan: plan.ensemble_shape,
-    TARGET: lambda plan: plan.target_shape,
+STORE_ROW = np.dtype(
+    [("variable", "i4"), ("init", "i8"), ("step", "i4"), ("number", "i4"), *FIELD_LOCATION.descr]
+)  # fmt: skip
+"""Variable, initial time, step and member of a field, and the location of its values."""
+Slots = dict[Variable, dict[tuple[int, int], tuple[str, int, int]]]
+"""For each variable, by start (seconds) and step (minutes): the NetCDF variable, the sample and the channel."""
+NOT_STORED = ENSEMBLE_NAME, -1, 0
+"""The slot of a field that belongs to no sample."""
+SAMPLE_SHAPES: dict[str, Callable[[StorePlan], tuple[int, ...]]] = {
+    ENSEMBLE_NAME: lambda plan: plan.ensemble_shape,
+    TARGET_NAME: lambda plan: plan.target_shape,
 }
 
 
@@ -34,8 +36,7 @@ SHAPES: dict[str, Callable[[Plan], tuple[int, ...]]] = {
 class StoredFields:
     """The fields of the `wanted` variables in the files of a store, one row for each.
 
-    Forecasts at all starts and lead times of the store are listed; a field that belongs to none of its samples is at
-    byte -1.
+    The rows include all starts and lead times of the store; fields outside the store's samples get offset -1.
     """
 
     folder: Path
@@ -48,70 +49,70 @@ class StoredFields:
     def ensemble(
         cls, folder: Path, manifest: Manifest, variables: Sequence[Variable], lead_times: Sequence[int]
     ) -> StoredFields:
-        """Find the fields of the ensemble of `variables`, each of which must be there at all `lead_times`."""
+        """List the forecast fields of `variables`; raise if one is absent at some of `lead_times`."""
         plan = manifest.plan
-        held: dict[Variable, dict[tuple[int, int], tuple[str, int, int]]] = {}
+        slots: Slots = {}
         starts = sorted({start for start, _ in plan.samples})
-        # The analysis comes last, so that the numbers of the others are those among all channels.
+        # Channels of the analysis come last, so the indices of the others are indices among all channels.
         forecasts = [channel for channel in plan.channels if channel.origin != "analysis"]
         for c, channel in enumerate(forecasts):
-            of_variable = held.setdefault(channel.variable, {})
+            of_variable = slots.setdefault(channel.variable, {})
             for k, (start, lead) in enumerate(plan.samples):
-                of_variable.setdefault((start, 60 * channel.lead_time(lead)), (ENSEMBLE, k, c))
+                of_variable.setdefault((start, 60 * channel.lead_time(lead)), (ENSEMBLE_NAME, k, c))
         leads = {(channel.variable, 60 * channel.lead_time(lead)) for channel in forecasts for lead in plan.lead_times}
         for (variable, step), start in product(leads, starts):
-            held[variable].setdefault((start, step), NOWHERE)
-        there = {step for _, step in leads}
+            slots[variable].setdefault((start, step), NOT_STORED)
+        all_steps = {step for _, step in leads}
         for variable in variables:
             steps = {step for other, step in leads if other == variable}
-            if steps and (absent := [lead for lead in lead_times if 60 * lead in there and 60 * lead not in steps]):
+            if steps and (absent := [lead for lead in lead_times if 60 * lead in all_steps and 60 * lead not in steps]):
                 raise InputError(
                     f"the store {folder} has no {variable} at the lead time {absent[0]} h; "
                     "make a store for this task, or leave out data.store"
                 )
         numbers = range(plan.ensemble_shape[0]) if plan.moments else plan.numbers
-        return cls(folder, *_fields(folder, manifest, "the store", variables, held, numbers))
+        return cls(folder, *_fields(folder, manifest, "the store", variables, slots, numbers))
 
     @classmethod
     def truth(cls, folder: Path, manifest: Manifest, variables: Sequence[Variable]) -> StoredFields:
-        """Find the analyses of `variables`, each once although several forecasts may be valid at its time.
+        """List the analyses of `variables`, each once even if several forecasts are valid at its time.
 
-        Those at the starts of forecasts lie among the channels of the ensemble, the same in every member.
+        Analyses at the start of a forecast are channels of its ensemble, equal in every member.
         """
         plan = manifest.plan
-        held: dict[Variable, dict[tuple[int, int], tuple[str, int, int]]] = {}
+        slots: Slots = {}
         for c, target in enumerate(plan.targets):
-            of_target = held.setdefault(target, {})
+            of_target = slots.setdefault(target, {})
             for k, (start, lead) in enumerate(plan.samples):
-                of_target[start + 3600 * lead, 0] = TARGET, k, c
+                of_target[start + 3600 * lead, 0] = TARGET_NAME, k, c
         for c, channel in enumerate(plan.channels):
             if channel.origin == "analysis":
-                of_variable = held.setdefault(channel.variable, {})
+                of_variable = slots.setdefault(channel.variable, {})
                 for k, (start, _) in enumerate(plan.samples):
-                    of_variable.setdefault((start, 0), (ENSEMBLE, k, c))
-        wanted = [held[variable] for variable in variables if variable in held]
-        for slot in {slot for of_variable in wanted for slot in of_variable}:
+                    of_variable.setdefault((start, 0), (ENSEMBLE_NAME, k, c))
+        wanted = [slots[variable] for variable in variables if variable in slots]
+        for time in {time for of_variable in wanted for time in of_variable}:
             for of_variable in wanted:
-                of_variable.setdefault(slot, NOWHERE)
-        return cls(folder, *_fields(folder, manifest, "the truth in the store", variables, held, (0,)))
+                of_variable.setdefault(time, NOT_STORED)
+        return cls(folder, *_fields(folder, manifest, "the truth in the store", variables, slots, (0,)))
 
     def __str__(self) -> str:
         return f"the store {self.folder}"
 
     @cached_property
-    def source(self) -> StoredValues:
-        """The fields' values, counted as in `rows`."""
-        places = np.empty(len(self.rows), PLACE)
-        for name in PLACE.names or ():
-            places[name] = self.rows[name]
-        return StoredValues(self.grid, self.paths, places)
+    def source(self) -> StoreReader:
+        """The reader of the fields' values, by their index in `rows`."""
+        locations = np.empty(len(self.rows), FIELD_LOCATION)
+        for name in FIELD_LOCATION.names or ():
+            locations[name] = self.rows[name]
+        return StoreReader(self.grid, self.paths, locations)
 
     def where(self, condition: np.ndarray) -> StoredFields:
         """Return only the fields for which `condition` holds."""
         return replace(self, rows=self.rows[condition])
 
     def place(self, row: int) -> str:
-        """Return where a field stands, in words."""
+        """Return file and offset of a field, for messages."""
         return f"{self.paths[self.rows['file'][row]]} (byte {self.rows['offset'][row]})"
 
     def units(self, name: str) -> tuple[str, str]:
@@ -119,8 +120,8 @@ class StoredFields:
         return Variable(name).units, name
 
     def refuse_contradiction(self, first: int, second: int) -> None:
-        """No two fields of a store have one place."""
-        raise AssertionError(f"{self.place(first)} and {self.place(second)} have one place")
+        """Raise an error: a store never has two fields of the same variable, time and member."""
+        raise AssertionError(f"{self.place(first)} and {self.place(second)} are the same field")
 
 
 def _fields(
@@ -128,40 +129,40 @@ def _fields(
     manifest: Manifest,
     what: str,
     variables: Sequence[Variable],
-    held: Held,
+    slots: Slots,
     numbers: Collection[int],
 ) -> tuple[tuple[Path, ...], Grid, tuple[Variable, ...], np.ndarray]:
-    """List the fields of `variables` that are `held`, for each of the members."""
+    """Return paths, grid, variables and rows of the fields of `variables` in `slots`, for each member in `numbers`."""
     plan = manifest.plan
     wanted = tuple(dict.fromkeys(variables))
     if not wanted:
-        raise InputError(f"no variable of the store {folder} was named; name at least one, such as 2t or t@850")
-    if missing := [variable for variable in wanted if variable not in held]:
+        raise InputError(f"no variable of the store {folder} was requested; name at least one, such as 2t or t@850")
+    if missing := [variable for variable in wanted if variable not in slots]:
         raise InputError(
-            f"{what} {folder} has no {_join(missing)}; it has {_join(sorted(held))}; "
+            f"{what} {folder} has no {_join(missing)}; it has {_join(sorted(slots))}; "
             "make a store for this task, or leave out data.store"
         )
-    shards = {kind: np.array([manifest.files[name].offsets[kind] for name in plan.shards]) for kind in SHAPES}
-    field = FLOAT * int(np.prod(plan.grid.shape))
-    rows = np.empty((sum(len(held[variable]) for variable in wanted), len(numbers)), ROW)
+    shards = {kind: np.array([manifest.files[name].offsets[kind] for name in plan.shards]) for kind in SAMPLE_SHAPES}
+    field_bytes = VALUE_BYTES * int(np.prod(plan.grid.shape))
+    rows = np.empty((sum(len(slots[variable]) for variable in wanted), len(numbers)), STORE_ROW)
     rows["number"] = np.array(numbers)
     first = 0
     for v, variable in enumerate(wanted):
-        of_variable = rows[first : first + len(held[variable])]
+        of_variable = rows[first : first + len(slots[variable])]
         first += len(of_variable)
         of_variable["variable"] = v
-        for name, column in zip(("init", "step"), zip(*held[variable], strict=True), strict=True):
+        for name, column in zip(("init", "step"), zip(*slots[variable], strict=True), strict=True):
             of_variable[name] = np.array(column)[:, None]
-        kinds, samples, channels = (np.array(column) for column in zip(*held[variable].values(), strict=True))
+        kinds, samples, channels = (np.array(column) for column in zip(*slots[variable].values(), strict=True))
         file, within = np.divmod(samples, plan.shard_samples)
         of_variable["file"], of_variable["offset"] = file[:, None], -1
-        for kind, shape in SHAPES.items():
-            mine = (kinds == kind) & (samples >= 0)
+        for kind, shape in SAMPLE_SHAPES.items():
+            stored = (kinds == kind) & (samples >= 0)
             members, count = shape(plan)[:2]
-            # An analysis has one member: the first of all that are the same.
+            # An analysis has one member, the first of the equal members in the ensemble.
             member = np.arange(len(numbers))
-            place = ((within[mine, None] * members + member) * count + channels[mine, None]) * field
-            of_variable["offset"][mine] = shards[kind][file[mine], None] + place
+            position = (within[stored, None] * members + member) * count + channels[stored, None]
+            of_variable["offset"][stored] = shards[kind][file[stored], None] + position * field_bytes
     return tuple(folder / name for name in plan.shards), plan.grid, wanted, rows.ravel()
 
 

@@ -1,4 +1,4 @@
-"""Manifest: the plan of a store and the checksums of the files that are done, in one JSON file beside them."""
+"""Manifest: the plan of a store and the checksums of its finished files, in one JSON file beside them."""
 
 from __future__ import annotations
 
@@ -9,74 +9,72 @@ from pathlib import Path
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
-from data_pipeline.store.plan import Plan
+from data_pipeline.store.store_plan import StorePlan
 
-NAME = "manifest.json"
-FORMAT = 1
+MANIFEST_NAME = "manifest.json"
+MANIFEST_FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A file that is done: its size, its checksum, and at which bytes the values of each variable begin."""
+class FinishedFile:
+    """Size and checksum of a finished file, and the offset in bytes of each variable's values."""
 
     bytes: int
     sha256: str
     offsets: dict[str, int]
 
     @classmethod
-    def of(cls, path: Path, offsets: dict[str, int]) -> Finished:
-        """Describe the file at `path`."""
-        return cls(path.stat().st_size, checksum(path), offsets)
+    def from_path(cls, path: Path, offsets: dict[str, int]) -> FinishedFile:
+        """Read size and checksum of the file at `path`."""
+        return cls(path.stat().st_size, _checksum(path), offsets)
 
-    def describes(self, path: Path) -> bool:
-        """Whether the file at `path` is that file, byte for byte."""
-        return path.is_file() and path.stat().st_size == self.bytes and checksum(path) == self.sha256
+    def matches(self, path: Path) -> bool:
+        """Whether the file at `path` has this size and checksum."""
+        return path.is_file() and path.stat().st_size == self.bytes and _checksum(path) == self.sha256
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder will hold when the plan is carried out, and the files of it that are there."""
+    """The plan of a store, and its finished files by name."""
 
-    plan: Plan
-    files: dict[str, Finished] = field(default_factory=dict)
+    plan: StorePlan
+    files: dict[str, FinishedFile] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether all files of the plan are finished."""
         return set(self.files) == set(self.plan.files)
 
     def write(self, folder: Path) -> None:
         """Write the manifest of `folder`."""
         files = {name: asdict(self.files[name]) for name in self.plan.files if name in self.files}
-        with atomic_write(folder / NAME, "w") as file:
-            json.dump({"format": FORMAT, "plan": self.plan.to_json(), "files": files}, file, indent=1)
+        with atomic_write(folder / MANIFEST_NAME, "w") as file:
+            json.dump({"format": MANIFEST_FORMAT, "plan": self.plan.to_json(), "files": files}, file, indent=1)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
         """Read the manifest of `folder`; None if it has none."""
-        path = folder / NAME
+        path = folder / MANIFEST_NAME
         try:
             text = path.read_text("utf-8")
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise InputError(f"cannot read {path} ({error}); remove {folder} and make the store again") from None
+            raise InputError(f"cannot read {path} ({error}); make a new store in another folder") from None
         try:
             found = json.loads(text)
-            if found["format"] != FORMAT:
+            if found["format"] != MANIFEST_FORMAT:
                 raise InputError(
-                    f"{path} has format {found['format']}, this version reads {FORMAT}; "
-                    f"remove {folder} and make the store again"
+                    f"{path} has format {found['format']}, this version reads format {MANIFEST_FORMAT}; "
+                    "make a new store in another folder"
                 )
-            files = {name: Finished(**values) for name, values in found["files"].items()}
-            return cls(Plan.from_json(found["plan"]), files)
+            files = {name: FinishedFile(**values) for name, values in found["files"].items()}
+            return cls(StorePlan.from_json(found["plan"]), files)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise InputError(
-                f"{path} is not the manifest of a store; remove {folder} and make the store again"
-            ) from None
+            raise InputError(f"{path} is not the manifest of a store; make a new store in another folder") from None
 
 
-def checksum(path: Path) -> str:
+def _checksum(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

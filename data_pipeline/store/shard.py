@@ -1,7 +1,7 @@
-"""Shard: a NetCDF file of consecutive samples, each of them one stretch of bytes at a known place.
+"""Shard: a NetCDF file of consecutive samples, each of them one contiguous block of bytes at a known offset.
 
-Any netCDF tool reads it: CF conventions, no compression, no chunks. The library writes the description only; the
-values are written, and later read, at offsets in the file, which takes no lock and reports a full disk as such.
+Any NetCDF tool reads it: CF conventions, no compression, no chunks. The NetCDF library writes only the metadata. Values
+are written and read directly at offsets in the file: this needs no lock, and a full disk is reported as such.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ import h5py
 import netCDF4
 import numpy as np
 
-from data_pipeline.store.plan import Plan
+from data_pipeline.store.store_plan import StorePlan
 
-ENSEMBLE, TARGET = "ensemble", "target"
+ENSEMBLE_NAME, TARGET_NAME = "ensemble", "target"
+"""Names of the NetCDF variables."""
 DIMENSIONS = {
-    ENSEMBLE: ("sample", "number", "channel", "latitude", "longitude"),
-    TARGET: ("sample", "target_channel", "latitude", "longitude"),
+    ENSEMBLE_NAME: ("sample", "number", "channel", "latitude", "longitude"),
+    TARGET_NAME: ("sample", "target_channel", "latitude", "longitude"),
 }
 
 
-def describe(path: Path, plan: Plan, samples: range) -> dict[str, int]:
-    """Make the file for `samples`, all but their values; return where those of ensemble and target begin."""
-    with library_errors(path), netCDF4.Dataset(path, "w", format="NETCDF4") as file:
-        _describe(file, plan, samples)
+def create_shard(path: Path, plan: StorePlan, samples: range) -> dict[str, int]:
+    """Create the file of `samples` without their values; return the offsets of `ensemble` and `target`."""
+    with name_file_in_errors(path), netCDF4.Dataset(path, "w", format="NETCDF4") as file:
+        _write_metadata(file, plan, samples)
     with h5py.File(path) as file:
         return {name: file[name].id.get_offset() for name in DIMENSIONS}
 
 
 @contextmanager
-def library_errors(path: Path) -> Iterator[None]:
-    """Say which file it was: the NetCDF library's own errors name neither file nor reason."""
+def name_file_in_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the NetCDF library into an `OSError` with the file's path, which they lack."""
     try:
         yield
     except RuntimeError as error:
@@ -50,8 +51,8 @@ def write_at(descriptor: int, values: np.ndarray, offset: int) -> None:
         data, offset = data[count:], offset + count
 
 
-def _describe(file: netCDF4.Dataset, plan: Plan, samples: range) -> None:
-    file.set_fill_off()  # all values will be written
+def _write_metadata(file: netCDF4.Dataset, plan: StorePlan, samples: range) -> None:
+    file.set_fill_off()  # all values are written later
     file.Conventions = "CF-1.11"
     file.title = "Ensemble forecasts with the analyses that verify them, one contiguous block per forecast"
     file.source_fingerprint = plan.fingerprint
@@ -88,14 +89,14 @@ def _describe(file: netCDF4.Dataset, plan: Plan, samples: range) -> None:
     for name, dimensions in DIMENSIONS.items():
         nan = np.float32(np.nan)
         variable = file.createVariable(name, np.float32, dimensions, contiguous=True, fill_value=nan)
-        units = "channel_units" if name == ENSEMBLE else "target_units"
+        units = "channel_units" if name == ENSEMBLE_NAME else "target_units"
         variable.setncatts(
             {
-                "long_name": "forecast" if name == ENSEMBLE else "verifying analysis",
+                "long_name": "forecast" if name == ENSEMBLE_NAME else "verifying analysis",
                 "coordinates": f"init_time lead_time time {units}",
             }
         )
-        variable[(0,) * len(dimensions)] = nan  # the library gives a variable its place when it is first written
+        variable[(0,) * len(dimensions)] = nan  # the library allocates a variable at its first write
 
 
 def _texts(values: Iterable[object]) -> np.ndarray:

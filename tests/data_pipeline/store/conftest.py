@@ -1,4 +1,4 @@
-"""An archive with holes, and the store that is made of it."""
+"""An archive with missing values, and the store made from it."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def keys(variable):
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory):
-    """Random fields; sst is missing on land, one member of one forecast is missing altogether."""
+    """Random fields; sst is missing on land, one member of one forecast is missing entirely."""
     folder, rng = tmp_path_factory.mktemp("archive"), np.random.default_rng(0)
     land = rng.random(GRID.shape) > 0.5
     forecast = Encoder(GRID, **LOCAL, stream="enfh", type="pf", stepUnits="h")
@@ -59,19 +59,19 @@ def archive(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def task() -> Task:
-    """What is stored: three inputs, two targets, two lead times."""
+    """The task of the store: three inputs, two targets, two lead times."""
     return TASK
 
 
 @pytest.fixture(scope="session")
 def sample_bytes() -> int:
-    """What one sample takes on disk."""
+    """Bytes of one sample on disk."""
     return SAMPLE
 
 
 @pytest.fixture(scope="session")
 def make(archive) -> Callable[..., Store]:
-    """Make the store in a folder: nine samples in three files, or as the options say."""
+    """Make a store in a folder: nine samples in three files, unless options change this."""
 
     def write(folder, **options):
         return Store.write(
@@ -83,13 +83,13 @@ def make(archive) -> Callable[..., Store]:
 
 @pytest.fixture(scope="session")
 def store(make, tmp_path_factory) -> Store:
-    """The store, not to be changed."""
+    """The store; tests must not change it."""
     return make(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture
 def copy(store, tmp_path):
-    """The folder of a copy of the store, to be damaged."""
+    """The folder of a copy of the store, which tests may damage."""
     for path in store.folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     return tmp_path

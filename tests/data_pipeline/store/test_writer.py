@@ -1,4 +1,4 @@
-"""A store survives being killed, damaged and short of space."""
+"""Writing a store: kills, damage, full disks, and folders that are in use."""
 
 import errno
 import hashlib
@@ -17,8 +17,8 @@ import pytest
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import lock_folder
-from data_pipeline.store import Store, shard, writing
-from data_pipeline.store.plan import Job
+from data_pipeline.store import Store, shard, writer
+from data_pipeline.store.writer import WriteJob
 from data_pipeline.task import Task
 
 
@@ -26,13 +26,13 @@ def digests(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-def test_a_plan_says_what_will_be_there(archive, store, task, sample_bytes):
+def test_a_plan_describes_the_files_that_will_be_written(archive, store, task, sample_bytes):
     plan = Store.plan(archive, task, shard_bytes=4 * sample_bytes + 100)
     assert plan == store.contents
     assert str(plan) == "9 forecasts (4 members of 2t, t@850, sst; truth t@850, 2t) in 4 files, 0.00 GB"
     assert set(plan.files) == {path.name for path in store.folder.glob("*.nc")}
     size = sum((store.folder / name).stat().st_size for name in plan.files)
-    assert 0 < size - plan.bytes < len(plan.files) * writing.SLACK
+    assert 0 < size - plan.bytes < len(plan.files) * writer.METADATA_BYTES
 
 
 def test_progress_counts_samples(tmp_path, make):
@@ -45,14 +45,14 @@ def test_progress_counts_samples(tmp_path, make):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"years": [2016]}, "holds a store with other years and samples; choose another folder or remove it"),
+        ({"years": [2016]}, "holds a store with other years and samples; choose another folder"),
         ({"moments": True}, "holds a store with other moments"),
         ({"shard_bytes": 1}, "holds a store with other shard_bytes"),
         ({"task": Task("toy", ["2t"], ["2t"], [24, 48])}, "holds a store with other inputs and targets"),
         ({"task": Task("toy", ["2t"], ["2t"], [24])}, "holds a store with other inputs and targets and lead times"),
     ],
 )
-def test_a_folder_belongs_to_one_store(store, make, change, sentence):
+def test_a_folder_of_another_store_is_refused(store, make, change, sentence):
     before = digests(store.folder)
     with pytest.raises(InputError, match=f"{store.folder} {sentence}"):
         make(store.folder, **change)
@@ -66,12 +66,14 @@ def test_a_store_of_an_archive_that_has_changed_is_refused(archive, store, make,
         make(store.folder, archive=changed)
 
 
-def test_damage_is_found_and_mended(store, copy, make):
+def test_damaged_files_are_found_and_written_again(store, copy, make):
     Store(copy).verify()
     damaged = bytearray((copy / "samples-00001.nc").read_bytes())
     damaged[-40] ^= 1
     (copy / "samples-00001.nc").write_bytes(damaged)
-    with pytest.raises(InputError, match=r"samples-00001.nc is damaged, its checksum is wrong; make it again with"):
+    with pytest.raises(
+        InputError, match=r"samples-00001.nc is damaged: its checksum is wrong; run `deepweather prepare` again"
+    ):
         Store(copy).verify()
     before = {path.name: path.stat().st_mtime_ns for path in copy.glob("*.nc")}
     make(copy).verify()
@@ -81,18 +83,20 @@ def test_damage_is_found_and_mended(store, copy, make):
     }
 
 
-def test_what_is_not_whole_is_said_at_opening(copy, make):
+def test_incomplete_files_are_refused_at_opening(copy, make):
     with (copy / "samples-00000.nc").open("ab") as file:
         file.write(b"x")
-    with pytest.raises(InputError, match=r"samples-00000.nc has \d+ bytes instead of \d+; make it again"):
+    with pytest.raises(
+        InputError, match=r"samples-00000.nc has \d+ bytes instead of \d+; run `deepweather prepare` again"
+    ):
         Store(copy)
     (copy / "samples-00000.nc").unlink()
-    with pytest.raises(InputError, match=r"samples-00000.nc is missing; make it again with `deepweather prepare`"):
+    with pytest.raises(InputError, match=r"samples-00000.nc is missing; run `deepweather prepare` again"):
         Store(copy)
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["files"].popitem()
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match=f"the store {copy} lacks 1 of 4 files; make it again"):
+    with pytest.raises(InputError, match=f"the store {copy} lacks 1 of 4 files; run `deepweather prepare` again"):
         Store(copy)
     make(copy).verify()
 
@@ -100,9 +104,9 @@ def test_what_is_not_whole_is_said_at_opening(copy, make):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "is not the manifest of a store; remove .* and make the store again"),
+        ("{", "is not the manifest of a store; make a new store in another folder"),
         ('{"format": 1, "plan": {}, "files": {}}', "is not the manifest of a store"),
-        ('{"format": 0}', "has format 0, this version reads 1; remove .* and make the store again"),
+        ('{"format": 0}', "has format 0, this version reads format 1; make a new store in another folder"),
     ],
 )
 def test_another_manifest_is_refused(copy, text, sentence):
@@ -113,13 +117,13 @@ def test_another_manifest_is_refused(copy, text, sentence):
 
 def test_a_folder_without_a_store_is_named(copy, make):
     (copy / "manifest.json").unlink()
-    with pytest.raises(InputError, match=r"manifest.json is not there; name the folder of a store, or leave out"):
+    with pytest.raises(InputError, match=r"manifest.json does not exist; set data.store to the folder of a store"):
         Store(copy)
-    with pytest.raises(InputError, match=r"holds samples-00000.nc, which is of no store; choose another folder"):
+    with pytest.raises(InputError, match=r"has no store but holds samples-00000.nc; choose another folder"):
         make(copy)
 
 
-def test_two_runs_do_not_write_into_one_folder(tmp_path, make):
+def test_two_runs_cannot_write_to_one_folder(tmp_path, make):
     with (
         lock_folder(tmp_path),
         pytest.raises(InputError, match=f"another run is writing to {tmp_path}; wait until it ends"),
@@ -140,7 +144,7 @@ def test_an_interrupt_can_be_resumed(store, tmp_path, make):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 2 MiB, most of it taken."""
+    """A file system of 2 MiB, almost full."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, text=True)
@@ -151,7 +155,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_full_disk_is_foreseen(store, small_disk, make):
+def test_a_full_disk_is_detected_before_writing(store, small_disk, make):
     folder = small_disk / "store"
     with pytest.raises(InterruptedRunError, match=r"no space left .*samples-00000.nc.* run the same command again"):
         make(folder)
@@ -161,15 +165,15 @@ def test_a_full_disk_is_foreseen(store, small_disk, make):
     assert digests(folder) == digests(store.folder)
 
 
-def test_a_disk_that_fills_up_on_the_way_leaves_nothing_half_written(store, tmp_path, monkeypatch, make):
-    write_at, calls = writing.write_at, iter(range(100))
+def test_a_disk_that_fills_up_while_writing_leaves_no_partial_file(store, tmp_path, monkeypatch, make):
+    write_at, calls = writer.write_at, iter(range(100))
 
     def fill_up(descriptor, values, offset):
         if next(calls) == 11:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write_at(descriptor, values, offset)
 
-    monkeypatch.setattr(writing, "write_at", fill_up)
+    monkeypatch.setattr(writer, "write_at", fill_up)
     with pytest.raises(InterruptedRunError, match=r"no space left .*samples-00001.nc.* run the same command again"):
         make(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", "static.nc", "samples-00000.nc"}
@@ -177,51 +181,51 @@ def test_a_disk_that_fills_up_on_the_way_leaves_nothing_half_written(store, tmp_
     assert digests(tmp_path) == digests(store.folder)
 
 
-def test_errors_of_the_library_name_the_file(tmp_path, monkeypatch, make):
+def test_errors_of_the_netcdf_library_name_the_file(tmp_path, monkeypatch, make):
     def fail(*_):
         raise RuntimeError("NetCDF: HDF error")
 
-    monkeypatch.setattr(shard, "_describe", fail)
+    monkeypatch.setattr(shard, "_write_metadata", fail)
     with pytest.raises(InputError, match=r"cannot write .*samples-00000.nc \(NetCDF: HDF error\)"):
         make(tmp_path)
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path, make):
+def test_a_folder_that_cannot_be_created_is_named(tmp_path, make):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write .*file/store \(Not a directory\)"):
         make(tmp_path / "file" / "store")
 
 
-def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(archive, tmp_path, monkeypatch, task, sample_bytes):
-    job = Job.of(archive, task, None, False, 3 * sample_bytes)
-    context = get_context("forkserver")  # starts in milliseconds: the server has imported everything
+def test_killed_at_any_time_it_continues_to_the_same_bytes(archive, tmp_path, monkeypatch, task, sample_bytes):
+    job = WriteJob.from_task(archive, task, None, False, 3 * sample_bytes)
+    context = get_context("forkserver")  # starts in milliseconds, because the server has imported everything
     context.set_forkserver_preload(["data_pipeline.store", "distributed"])
-    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # or each process would import pytest
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # otherwise each process would import pytest
 
     def start(folder):
-        process = context.Process(target=writing.write, args=(job, folder, max))
+        process = context.Process(target=writer.write_store, args=(job, folder, max))
         process.start()
         while not folder.exists():
             assert process.exitcode is None
             time.sleep(0.001)
         return process
 
-    whole = tmp_path / "whole"
-    process = start(whole)
+    uninterrupted = tmp_path / "uninterrupted"
+    process = start(uninterrupted)
     began = time.monotonic()
     process.join()
     duration = time.monotonic() - began
-    expected = digests(whole)
+    expected = digests(uninterrupted)
     assert len(expected) == 5
-    moments, cut = random.Random(0), 0
+    generator, killed = random.Random(0), 0
     for k in range(20):
         folder = tmp_path / str(k)
         process = start(folder)
-        time.sleep(duration * (k + moments.random()) / 20)
+        time.sleep(duration * (k + generator.random()) / 20)
         process.kill()
         process.join()
-        cut += process.exitcode != 0
-        writing.write(job, folder, max)
+        killed += process.exitcode != 0
+        writer.write_store(job, folder, max)
         assert digests(folder) == expected
-    assert cut >= 10  # the others were done before they were killed
+    assert killed >= 10  # the others ended before the kill

@@ -1,4 +1,4 @@
-"""Any fields, any window, any precision, against plain indexing of the same bytes."""
+"""Reading any fields, window and precision agrees with plain indexing of the same values."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.grid import Grid
-from data_pipeline.store import reading
-from data_pipeline.store.reading import PLACE, StoredValues
+from data_pipeline.store import reader
+from data_pipeline.store.reader import FIELD_LOCATION, StoreReader
 
 H, W = 5, 7
 GRID = Grid.regular(H, 8)
@@ -18,16 +18,16 @@ HEADER = (13, 40)
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """Twelve fields in two files, one behind the other but for the fourth, which is nowhere; and their values."""
+    """Twelve fields in two files, adjacent but for field 4, which is not stored; and their values."""
     folder, values = tmp_path_factory.mktemp("values"), np.random.default_rng(0).normal(size=(12, H, W))
     values = values.astype(np.float32)
-    places = np.empty(12, PLACE)
+    locations = np.empty(12, FIELD_LOCATION)
     for file, part in enumerate((slice(0, 7), slice(7, 12))):
         (folder / str(file)).write_bytes(bytes(HEADER[file]) + values[part].tobytes())
-        places["file"][part] = file
-        places["offset"][part] = HEADER[file] + 4 * H * W * np.arange(part.stop - part.start)
-    places["offset"][4], values[4] = -1, np.nan
-    return StoredValues(GRID, (folder / "0", folder / "1"), places), values
+        locations["file"][part] = file
+        locations["offset"][part] = HEADER[file] + 4 * H * W * np.arange(part.stop - part.start)
+    locations["offset"][4], values[4] = -1, np.nan
+    return StoreReader(GRID, (folder / "0", folder / "1"), locations), values
 
 
 def windows(size):
@@ -43,28 +43,28 @@ WANTED = st.one_of(
 
 
 @given(WANTED, windows(H), windows(W), st.sampled_from([np.float32, np.float64]), st.sampled_from([64, 1 << 22]))
-def test_every_window_is_that_of_plain_indexing(stored, wanted, rows, columns, dtype, piece):
-    source, values = stored
-    everything = np.concatenate([values, np.full((1, H, W), np.nan, np.float32)])  # the last is that at -1
+def test_every_window_agrees_with_plain_indexing(stored, wanted, rows, columns, dtype, piece_bytes):
+    store_reader, values = stored
+    everything = np.concatenate([values, np.full((1, H, W), np.nan, np.float32)])  # index -1 is the last
     expected = everything[wanted][:, rows][..., columns].astype(dtype)
     out = np.full(expected.shape, np.inf, dtype)
-    # Pieces so small that a field takes several, and so large that all fit into one.
+    # One size of pieces divides each field, the other holds all fields.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "PIECE", piece)
-        source.read(np.array(wanted), out, (rows, columns))
+        patch.setattr(reader, "PIECE_BYTES", piece_bytes)
+        store_reader.read(np.array(wanted), out, (rows, columns))
     np.testing.assert_array_equal(out, expected)
 
 
-def test_members_and_channels_keep_their_places(stored):
-    source, values = stored
+def test_members_and_channels_keep_their_order(stored):
+    store_reader, values = stored
     wanted = np.array([[7, 8, 9], [2, -1, 0]])
     out = np.empty((2, 3, 2, W), np.float32)
-    source.read(wanted, out, (slice(3, 5), slice(None)))
+    store_reader.read(wanted, out, (slice(3, 5), slice(None)))
     expected = values[wanted][:, :, 3:5]
     expected[1, 1] = np.nan
     np.testing.assert_array_equal(out, expected)
 
 
-def test_an_array_of_another_shape_is_our_mistake(stored):
-    with pytest.raises(ValueError, match=r"the array to fill is \(2, 5, 7\), the fields asked for are \(3,\)"):
+def test_an_output_array_of_another_shape_is_refused(stored):
+    with pytest.raises(ValueError, match=r"the output array has shape \(2, 5, 7\), the array of fields \(3,\)"):
         stored[0].read(np.arange(3), np.empty((2, H, W), np.float32), (slice(None), slice(None)))

@@ -1,4 +1,4 @@
-"""Store: the samples of a folder that `Store.write` has made, offered as an archive offers them."""
+"""Store: a folder made by `Store.write`, read through the same methods as an archive."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from data_pipeline.formats.fields import CubeFields
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Chunks, DataSource, Fields
 from data_pipeline.store.catalog import StoredFields
-from data_pipeline.store.manifest import NAME, Manifest
-from data_pipeline.store.plan import STATIC, Job, Plan
-from data_pipeline.store.writing import write
+from data_pipeline.store.manifest import MANIFEST_NAME, Manifest
+from data_pipeline.store.store_plan import STATIC_FILE, StorePlan
+from data_pipeline.store.writer import WriteJob, write_store
 from data_pipeline.task import Channel, Task, Variable
 
-AGAIN = "make it again with `deepweather prepare`, which keeps what is whole"
+_HOW_TO_REPAIR = "run `deepweather prepare` again, which rewrites only missing and damaged files"
 
 
 class Store:
-    """A finished store in `folder`; opening looks at the files' sizes, `verify` reads every byte.
+    """A finished store in `folder`. Opening it checks the files' sizes, `verify` reads every byte.
 
-    It offers what `data_pipeline.archive.Archive` offers, so that `ForecastDataset(Store(folder), task, years)` gives
-    the very samples of `ForecastDataset(archive, task, years)`. There is no oracle in it.
+    It is a `DataSource` like `data_pipeline.archive.Archive`: `ForecastDataset(Store(folder), task, years)` has the
+    same samples as `ForecastDataset(archive, task, years)`. It has no oracle.
     """
 
     oracle = None
@@ -37,17 +37,17 @@ class Store:
         self.folder = Path(folder)
         found = Manifest.read(self.folder)
         if found is None:
-            raise InputError(f"{self.folder / NAME} is not there; name the folder of a store, or leave out data.store")
+            raise InputError(f"{self.folder / MANIFEST_NAME} does not exist; set data.store to the folder of a store")
         if not found.complete:
             left = len(found.plan.files) - len(found.files)
-            raise InputError(f"the store {self.folder} lacks {left} of {len(found.plan.files)} files; {AGAIN}")
+            raise InputError(f"the store {self.folder} lacks {left} of {len(found.plan.files)} files; {_HOW_TO_REPAIR}")
         self._manifest, self.contents = found, found.plan
         for name, file in found.files.items():
             path = self.folder / name
             if not path.is_file():
-                raise InputError(f"{path} is missing; {AGAIN}")
+                raise InputError(f"{path} is missing; {_HOW_TO_REPAIR}")
             if (size := path.stat().st_size) != file.bytes:
-                raise InputError(f"{path} has {size} bytes instead of {file.bytes}; {AGAIN}")
+                raise InputError(f"{path} has {size} bytes instead of {file.bytes}; {_HOW_TO_REPAIR}")
 
     def __str__(self) -> str:
         return f"the store {self.folder}"
@@ -60,9 +60,9 @@ class Store:
         *,
         moments: bool = False,
         shard_bytes: int = 10**9,
-    ) -> Plan:
-        """Return what `write` with the same arguments would write: `samples`, `files`, `bytes`; `str()` says it."""
-        return Job.of(archive, task, _listed(years), moments, shard_bytes).plan
+    ) -> StorePlan:
+        """Return the plan of the store that `write` would write: `samples`, `files`, `bytes`; `str()` is a summary."""
+        return WriteJob.from_task(archive, task, _as_tuple(years), moments, shard_bytes).plan
 
     @classmethod
     def write(
@@ -76,40 +76,39 @@ class Store:
         shard_bytes: int = 10**9,
         progress: Callable[[int, int], None] | None = None,
     ) -> Store:
-        """Write the forecasts of `task` that are valid in `years` (None: all) and verified; return the store.
+        """Write the verified forecasts of `task` that are valid in `years` (None: all); return the store.
 
-        With `moments` the ensemble is reduced to its mean and spread, M/2 times smaller. Files hold at most
-        `shard_bytes`, at least one sample. `progress(done, total)` is called with numbers of samples whenever a file is
-        done, and once at the start with what was there already.
+        With `moments` the ensemble is reduced to its mean and spread, M/2 times smaller. A file holds at most
+        `shard_bytes` or one sample. `progress(done, total)` gets numbers of samples: at the start those of existing
+        files, then after each file. Memory: one sample.
 
-        Killed at any moment, the same call goes on: files whose checksum is right are kept, what is half-written is
-        removed, and the result is the same byte for byte. A folder of another store is refused (`InputError`), also
-        one to which another process is writing. A full disk or Ctrl-C is an `InterruptedRunError` (exit code 3).
-        Memory: one sample.
+        After a kill the same call continues: it keeps files with a correct checksum and writes the others, and the
+        result is the same byte for byte. Raises `InputError` if the folder holds another store or if another process
+        is writing to it, and `InterruptedRunError` (exit code 3) after Ctrl-C or on a full disk.
         """
-        job = Job.of(archive, task, _listed(years), moments, shard_bytes)
-        write(job, Path(folder), progress or (lambda done, total: None))
+        job = WriteJob.from_task(archive, task, _as_tuple(years), moments, shard_bytes)
+        write_store(job, Path(folder), progress or (lambda done, total: None))
         return cls(folder)
 
     def verify(self) -> None:
-        """Read every file again; the first whose checksum is wrong is named."""
+        """Read every file again; raise an `InputError` with the first file whose checksum is wrong."""
         for name, file in self._manifest.files.items():
-            if not file.describes(self.folder / name):
-                raise InputError(f"{self.folder / name} is damaged, its checksum is wrong; {AGAIN}")
+            if not file.matches(self.folder / name):
+                raise InputError(f"{self.folder / name} is damaged: its checksum is wrong; {_HOW_TO_REPAIR}")
 
     @property
     def grid(self) -> Grid:
-        """Where the values lie."""
+        """The grid of all fields."""
         return self.contents.grid
 
     @property
     def moments(self) -> int | None:
-        """How many members the two pseudo-members stand for; None: all are there."""
+        """Number of members that the two pseudo-members represent; None if all members are stored."""
         return len(self.contents.numbers) if self.contents.moments else None
 
     @property
     def fingerprint(self) -> str:
-        """That of the archive from which the store was made."""
+        """The fingerprint of the archive from which the store was made."""
         return self.contents.fingerprint
 
     @cached_property
@@ -117,23 +116,23 @@ class Store:
         """All static fields of the archive, (latitude, longitude)."""
         if not self.contents.static:
             return xr.Dataset()
-        with xr.open_dataset(self.folder / STATIC, engine="netcdf4") as fields:
+        with xr.open_dataset(self.folder / STATIC_FILE, engine="netcdf4") as fields:
             return fields.load()
 
     def covers(self, years: Collection[int]) -> bool:
-        """Whether all forecasts of the archive that are valid in `years` are in the store."""
+        """Whether the store has all forecasts of the archive that are valid in `years`."""
         return self.contents.years is None or set(years) <= set(self.contents.years)
 
     def refuse(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
-        """Refuse to be asked for what only the archive has: other years of valid time, members instead of moments.
+        """Raise an `InputError` if the archive can provide more than the store: other years, or all members.
 
-        Forecasts were left out of the store because their start lacks a channel of it. A task that does without these
-        `further` channels has those forecasts too.
+        A store lacks forecasts whose start lacks a channel of its task, so a task with other `further` channels
+        (at other lead times or of the analysis) is refused too.
         """
         if not self.covers(years):
             absent = min(set(years) - set(self.contents.years or ()))
             raise InputError(
-                f"{self} was made without {absent}; make one with all years that you want, or leave out data.store"
+                f"{self} was made without {absent}; make a store with all years of this task, or leave out data.store"
             )
         if self.contents.left_out and set(further) != set(self.contents.further):
             raise InputError(
@@ -142,7 +141,7 @@ class Store:
             )
         if self.contents.moments and not moments:
             raise InputError(
-                f"{self} holds only mean and spread of the ensemble, its members are wanted; "
+                f"{self} holds only mean and spread of the ensemble, but its members are needed; "
                 "make a store without moments, or leave out data.store"
             )
 
@@ -156,11 +155,11 @@ class Store:
         return open_cube(Cube.analyses(self._truth(variables), "mask"), chunks)
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
-        """Open the ensemble to read samples from."""
+        """Open the ensemble fields from which samples are read."""
         return CubeFields.forecasts(self._ensemble(variables, lead_times), lead_times, "mask")
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
-        """Open the truth to read samples from."""
+        """Open the analysis fields from which samples are read."""
         return CubeFields.analyses(self._truth(variables), "mask")
 
     def _ensemble(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> StoredFields:
@@ -170,21 +169,22 @@ class Store:
         return StoredFields.truth(self.folder, self._manifest, variables)
 
 
-def source_for(archive: Archive, folder: str | Path | None, years: Collection[int]) -> DataSource:
-    """Return the store in `folder` if it has `years`, else the archive; None stands for no store.
+def choose_source(archive: Archive, folder: str | Path | None, years: Collection[int]) -> DataSource:
+    """Return the store in `folder` if it has all `years`, else the archive; without a folder, the archive.
 
-    The store must be made from the files that the archive names. Where these are gone, the store stands for them.
+    The store must have been made from the archive's current files. If these do not exist on this machine, the store is
+    used without this check.
     """
     if folder is None:
         return archive
     store = Store(folder)
     if archive.is_there and archive.fingerprint != store.fingerprint:
         raise InputError(
-            f"{store} was made from other files than data.archive names now, or these have changed since; "
+            f"{store} was made from other files than data.archive now names, or these files have changed; "
             "make the store again in another folder, or leave out data.store"
         )
     return store if store.covers(years) else archive
 
 
-def _listed(years: Iterable[int] | None) -> tuple[int, ...] | None:
+def _as_tuple(years: Iterable[int] | None) -> tuple[int, ...] | None:
     return None if years is None else tuple(years)

@@ -1,4 +1,4 @@
-"""A store gives what its archive gives, bit for bit, and is read by anybody's NetCDF."""
+"""A store has the same samples as its archive, bit for bit, and any NetCDF library reads it."""
 
 import os
 import pickle
@@ -13,7 +13,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formats.datasets import select
 from data_pipeline.moments import pseudo_members
-from data_pipeline.store import Store, source_for
+from data_pipeline.store import Store, choose_source
 from data_pipeline.task import Task
 
 
@@ -38,19 +38,19 @@ SUBSETS = [
 
 @pytest.mark.parametrize("subset", SUBSETS, ids=str)
 @pytest.mark.parametrize("years", [[2015], [2016], [2015, 2016]])
-def test_samples_are_those_of_the_archive(archive, store, years, subset, task):
+def test_samples_equal_those_of_the_archive(archive, store, years, subset, task):
     ours, theirs = (ForecastDataset(source, task, years, **subset) for source in (store, archive))
     assert_same(ours, theirs)
     assert ours.fingerprint == theirs.fingerprint
     assert (ours.grid, ours.members, ours.valid_years) == (theirs.grid, theirs.members, theirs.valid_years)
 
 
-def test_a_narrower_task_reads_its_part_only(archive, store):
+def test_a_task_with_fewer_variables_reads_only_its_own(archive, store):
     task = Task("narrow", ["sst", "2t"], ["2t"], [48])
     assert_same(ForecastDataset(store, task, [2016]), ForecastDataset(archive, task, [2016]))
 
 
-def test_a_store_of_moments_is_the_moments_of_the_archive(archive, tmp_path, task, make):
+def test_a_store_of_moments_equals_the_moments_of_the_archive(archive, tmp_path, task, make):
     store = make(tmp_path, moments=True)
     ours, theirs = (ForecastDataset(source, task, [2015, 2016], moments=True) for source in (store, archive))
     assert_same(ours, theirs)
@@ -62,14 +62,14 @@ def test_a_store_of_moments_is_the_moments_of_the_archive(archive, tmp_path, tas
         ForecastDataset(store, task, [2015])
     with pytest.raises(InputError, match="holds only mean and spread"):
         store.forecasts(task.inputs, task.lead_times)
-    with pytest.raises(InputError, match="its members are wanted"):
+    with pytest.raises(InputError, match="but its members are needed"):
         ForecastDataset(store, task, [2015], moments=True, members=2)
 
 
 @pytest.mark.parametrize("chunks", [None, "auto"])
-def test_it_opens_as_the_archive_does(archive, store, chunks, task):
+def test_datasets_equal_those_of_the_archive(archive, store, chunks, task):
     ours, theirs = (source.forecasts(task.inputs, task.lead_times, chunks) for source in (store, archive))
-    # The forecast of 4 January for 48 h ahead has no analysis and is nowhere in the store.
+    # The forecast of 4 January at 48 h has no analysis, so it is no sample of the store.
     verified = ~((theirs.init_time.dt.day == 4) & (theirs.lead_time == 48))
     assert np.isnan(ours["2t"].where(~verified)).all()
     xr.testing.assert_equal(ours, theirs.where(verified))
@@ -82,7 +82,7 @@ def test_it_opens_as_the_archive_does(archive, store, chunks, task):
     xr.testing.assert_equal(store.static.drop_attrs(), archive.static.drop_attrs())
 
 
-def test_fields_in_double_precision_hold_the_same_numbers(store, task):
+def test_double_precision_gives_the_same_values(store, task):
     fields = store.ensemble_fields(task.inputs, task.lead_times)
     single, double = (np.empty((4, 3, 2, 8), dtype) for dtype in (np.float32, np.float64))
     for out in (single, double):
@@ -117,18 +117,18 @@ def test_any_netcdf_library_reads_the_files(archive, store, task):
                 np.testing.assert_array_equal(found.ensemble[k, :, c], select(theirs, variable).sel(at))
 
 
-def test_a_part_of_the_years_is_all_that_it_has(archive, tmp_path, task, make):
+def test_years_outside_the_store_are_refused(archive, tmp_path, task, make):
     store = make(tmp_path, years=[2016])
     assert_same(ForecastDataset(store, task, [2016]), ForecastDataset(archive, task, [2016]))
     with pytest.raises(InputError, match=f"the store {tmp_path} was made without 2015; .* or leave out data.store"):
         ForecastDataset(store, task, [2015, 2016])
 
 
-def test_the_archive_gives_what_the_store_has_not(archive, tmp_path, make):
+def test_years_outside_the_store_are_read_from_the_archive(archive, tmp_path, make):
     store = make(tmp_path, years=[2016])
-    assert source_for(archive, None, [2016]) is archive
-    assert source_for(archive, tmp_path, [2015]) is archive
-    chosen = source_for(archive, tmp_path, [2016])
+    assert choose_source(archive, None, [2016]) is archive
+    assert choose_source(archive, tmp_path, [2015]) is archive
+    chosen = choose_source(archive, tmp_path, [2016])
     assert isinstance(chosen, Store)
     assert chosen.contents == store.contents
 
@@ -136,10 +136,12 @@ def test_the_archive_gives_what_the_store_has_not(archive, tmp_path, make):
 def test_a_store_of_other_files_is_refused(archive, store, tmp_path):
     (tmp_path / "ensemble").write_bytes(b"GRIB")
     other = Archive([f"{tmp_path}/ensemble"], archive.analysis)
-    with pytest.raises(InputError, match=f"the store {store.folder} was made from other files than data.archive names"):
-        source_for(other, store.folder, [2016])
+    with pytest.raises(
+        InputError, match=f"the store {store.folder} was made from other files than data.archive now names"
+    ):
+        choose_source(other, store.folder, [2016])
     gone = Archive([f"{tmp_path}/nothing*"], archive.analysis)
-    assert isinstance(source_for(gone, store.folder, [2016]), Store)
+    assert isinstance(choose_source(gone, store.folder, [2016]), Store)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_a_store_of_other_files_is_refused(archive, store, tmp_path):
         (Task("t", ["2t"], ["2t"], [24, 48], ["sdor"]), "wants the static field sdor, the data source has lsm"),
     ],
 )
-def test_what_is_not_in_the_store_is_named(store, task, sentence):
+def test_data_absent_from_the_store_is_named(store, task, sentence):
     with pytest.raises(InputError, match=sentence):
         ForecastDataset(store, task, [2016])
 
