@@ -38,8 +38,8 @@ class HeatExam:
     def __call__(self, corrector: Corrector, heat: Heat, samples: ForecastDataset) -> dict[str, Any]:
         """Return the marks of a corrector."""
         speed = np.array(heat.diffusivities)
-        strictness = torch.from_numpy((speed / speed.max())[heat.kind]).float()
-        hits, scaled = torch.zeros(2, *heat.kind.shape)
+        strictness = torch.from_numpy((speed / speed.max())[heat.region]).float()
+        hits, scaled = torch.zeros(2, *heat.region.shape)
         squares = 0.0
         with torch.no_grad():
             for batch in batches(samples, 100):
@@ -50,13 +50,13 @@ class HeatExam:
         share = 100 * hits.double().numpy() / len(samples)
         marks: dict[str, Any] = {
             "within": float(share.mean()),
-            "regions": [float(share[heat.kind == region].mean()) for region in range(len(speed))],
+            "regions": [float(share[heat.region == region].mean()) for region in range(len(speed))],
             "scaled": float(100 * scaled.double().mean() / len(samples)),
-            "squared_error": squares / (len(samples) * heat.kind.size),
+            "squared_error": squares / (len(samples) * heat.region.size),
             "parameters": sum(parameter.numel() for parameter in corrector.model.parameters()),
         }
         if isinstance(corrector.model, Mixture):
-            marks["gate"] = agreement(corrector.model.choice.numpy(), heat.kind)
+            marks["gate"] = agreement(corrector.model.choice.numpy(), heat.region)
         return marks
 
 

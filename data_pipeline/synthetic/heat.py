@@ -1,4 +1,7 @@
-"""Heat: runs of a plate as a data source; the raw forecast is that nothing will change."""
+"""The heat experiment: a plate whose regions conduct heat differently (Dryden & Hoefler 2022, arXiv:2211.13491).
+
+Runs are computed when they are read; nothing is written. The raw forecast is persistence: no change since the start.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,24 @@ from data_pipeline.formats.datasets import FieldArray
 from data_pipeline.formats.fields import CubeFields
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Chunks
-from data_pipeline.synthetic.heat.plate import regions, run
 from data_pipeline.task import Channel, Variable
 
-VERSION = 1
-"""Of the experiment; a change of its equations or its random numbers is another one."""
+_VERSION = 1
+"""Part of the fingerprint; increased whenever the equations or the random numbers change."""
 HEAT = Variable("heat")
-CELL = 0.01
-"""Degrees; the plate lies on the equator, so small that all of its cells are of one size."""
+CELL_DEGREES = 0.01
+"""Size of a cell. The plate lies on the equator and is so small that all cells have the same area."""
+NEIGHBOUR_WEIGHT = 1 / 5
+"""Fraction of the remaining probability that each neighbour in a region adds to that region."""
 
 
 @dataclass(frozen=True)
 class Heat:
-    """A run every year from `first_year` to `last_year`: it starts on 1 January, and a step takes an hour.
+    """One run of `steps` hours for each year from `first_year` to `last_year`, starting on 1 January.
 
-    The plate of `rows` x `columns` cells, which surroundings at 0 cool, has a region for each of the `diffusivities`,
-    the same in all years; `region` is the static field that tells where. A forecast has one member, the frame at its
-    start, whatever its lead time. The numbers of each run are named by `seed` and year: other years leave it as it is.
+    The plate has `rows` x `columns` cells and is surrounded by cells at 0. It has one region for each of the
+    `diffusivities`; the static field `region` holds the region of each cell, the same in all years. A forecast has one
+    member, which is the frame at its start for every lead time. Random numbers depend on `seed` and the year only.
     """
 
     rows: int = 64
@@ -58,95 +62,98 @@ class Heat:
         check_integer("data.archive.steps", self.steps, 1, 8000)
         check_integer("data.archive.seed", self.seed, 0)
         given = self.diffusivities
-        if isinstance(given, str) or not isinstance(given, Iterable) or not all(map(_conducts, given := tuple(given))):
+        is_list = isinstance(given, Iterable) and not isinstance(given, str)
+        if not is_list or not all(map(_is_diffusivity, given := tuple(given))):
             raise InputError(
-                f"data.archive.diffusivities must be numbers greater than 0 and at most 0.25, beyond which heat would "
-                f"grow out of nothing, got {given!r}"
+                f"data.archive.diffusivities must be numbers greater than 0 and at most 0.25, "
+                f"the limit of stable steps; got {given!r}"
             )
         object.__setattr__(self, "diffusivities", tuple(map(float, given)))
-        if len(given) < 2 or len(np.unique(self.kind)) < len(given):
+        if len(given) < 2 or len(np.unique(self.region)) < len(given):
             raise InputError(
-                f"data.archive.diffusivities must be two or more, and a plate of {self.rows} x {self.columns} cells "
-                f"have room for a region of each; got {list(given)}"
+                f"data.archive.diffusivities must be two or more numbers, each with a region on the plate of "
+                f"{self.rows} x {self.columns} cells; got {list(given)}"
             )
 
     @cached_property
-    def kind(self) -> np.ndarray:
-        """Which of the diffusivities each cell has, (H, W)."""
-        return regions((self.rows, self.columns), len(self.diffusivities), np.random.default_rng(self.seed))
+    def region(self) -> np.ndarray:
+        """The region of each cell (H, W), as an index into `diffusivities`."""
+        return draw_regions((self.rows, self.columns), len(self.diffusivities), np.random.default_rng(self.seed))
 
     @cached_property
     def grid(self) -> Grid:
-        """Where the cells lie."""
+        """Positions of the cells, degrees."""
         rows, columns = ((size - 1) / 2 - np.arange(size) for size in (self.rows, self.columns))
-        return Grid(tuple(CELL * rows), tuple(CELL * columns[::-1]))
+        return Grid(tuple(CELL_DEGREES * rows), tuple(CELL_DEGREES * columns[::-1]))
 
     @property
     def fingerprint(self) -> str:
-        """Changes with every option."""
-        return hashlib.sha256(f"{VERSION} {self}".encode()).hexdigest()[:16]
+        """Hash of the version and all options."""
+        return hashlib.sha256(f"{_VERSION} {self}".encode()).hexdigest()[:16]
 
     @cached_property
     def static(self) -> xr.Dataset:
-        """The field `region`: 0 where the first of the diffusivities is at home, 1 for the second, and so on."""
+        """The field `region`: 0 in cells with the first of the diffusivities, 1 with the second, and so on."""
         coordinates = {"latitude": np.array(self.grid.latitudes), "longitude": np.array(self.grid.longitudes)}
-        return xr.Dataset({"region": (tuple(coordinates), self.kind.astype(np.float32))}, coordinates)
+        return xr.Dataset({"region": (tuple(coordinates), self.region.astype(np.float32))}, coordinates)
 
     def refuse(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
-        """Refuse nothing: years in which nothing runs are found to be empty."""
+        """Accept all years; years without a run have no forecasts."""
 
     def plan(self) -> str:
-        """Say what there is to prepare."""
-        return f"heat: the runs of {self.first_year} to {self.last_year} are made when they are read, not before"
+        """Return a line that says that there is nothing to prepare."""
+        return f"heat: nothing to prepare; the runs of {self.first_year} to {self.last_year} are computed when read"
 
     def prepare(self) -> None:
-        """Nothing is written."""
+        """Do nothing: runs are computed when they are read."""
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
         """Open the ensemble as (init_time, lead_time, number, latitude, longitude)."""
         fields = self.ensemble_fields(variables, lead_times)
         axes = {"init_time": fields.init_times, "lead_time": np.array(fields.lead_times), "number": np.array([0])}
-        return self._opened(fields, axes, chunks)
+        return self._dataset(fields, axes, chunks)
 
     def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
         """Open the truth as (time, latitude, longitude)."""
         fields = self.analysis_fields(variables)
-        return self._opened(fields, {"time": fields.init_times}, chunks)
+        return self._dataset(fields, {"time": fields.init_times}, chunks)
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> CubeFields:
-        """Open the ensemble to read samples from."""
+        """Open the ensemble for reading samples."""
         leads = tuple(lead_times)
         cells = np.repeat(np.arange(len(self._times))[:, None], len(leads), axis=1)
         return self._fields(variables, leads, cells)
 
     def analysis_fields(self, variables: Sequence[Variable]) -> CubeFields:
-        """Open the truth to read samples from."""
+        """Open the truth for reading samples."""
         return self._fields(variables, (0,), np.arange(len(self._times))[:, None])
 
-    def run(self, year: int) -> np.ndarray:
-        """Return the frames of a year, (steps + 1, H, W); they are kept."""
-        if year not in self._runs:
-            generator = np.random.default_rng([self.seed, year])
-            self._runs[year] = run(self.kind, self.diffusivities, self.steps, generator)
-        return self._runs[year]
+    def frames(self, year: int) -> np.ndarray:
+        """Return the frames of a year, (steps + 1, H, W); computed once."""
+        if year not in self._frames:
+            random = np.random.default_rng([self.seed, year])
+            self._frames[year] = simulate_frames(self.region, self.diffusivities, self.steps, random)
+        return self._frames[year]
 
     @cached_property
-    def _runs(self) -> dict[int, np.ndarray]:
+    def _frames(self) -> dict[int, np.ndarray]:
         return {}
 
     @cached_property
     def _times(self) -> np.ndarray:
-        """The times of all frames, which are counted in this order."""
+        """Times of all frames, in the order of their numbers."""
         years = np.arange(self.first_year, self.last_year + 1) - 1970
         hours = np.arange(self.steps + 1).astype("timedelta64[h]")
         return (years.astype("datetime64[Y]").astype("datetime64[s]")[:, None] + hours).ravel()
 
     def _fields(self, variables: Sequence[Variable], leads: tuple[int, ...], cells: np.ndarray) -> CubeFields:
         if tuple(variables) != (HEAT,):
-            raise InputError(f"data=heat has nothing but {HEAT}, got {', '.join(map(str, variables))}; take task=heat")
-        return CubeFields(Frames(self), (HEAT,), self._times, leads, (0,), cells[..., None, None])
+            raise InputError(
+                f"data=heat has only the variable {HEAT}, not {', '.join(map(str, variables))}; use task=heat"
+            )
+        return CubeFields(FrameReader(self), (HEAT,), self._times, leads, (0,), cells[..., None, None])
 
-    def _opened(self, fields: CubeFields, axes: dict[str, np.ndarray], chunks: Chunks) -> xr.Dataset:
+    def _dataset(self, fields: CubeFields, axes: dict[str, np.ndarray], chunks: Chunks) -> xr.Dataset:
         cells = fields.cells.reshape([len(values) for values in axes.values()])
         array = indexing.LazilyIndexedArray(FieldArray(fields.source, cells))
         places = {"latitude": np.array(self.grid.latitudes), "longitude": np.array(self.grid.longitudes)}
@@ -158,22 +165,71 @@ class Heat:
 
 
 @dataclass(frozen=True)
-class Frames:
-    """The frames of all years, counted from 0 in the order of time."""
+class FrameReader:
+    """Reader of single frames, which are numbered from 0 in the order of time."""
 
     heat: Heat
 
     @property
     def grid(self) -> Grid:
-        """Where the cells of the plate lie."""
+        """Positions of the cells, degrees."""
         return self.heat.grid
 
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
         """Read the `window` of each frame in `wanted` (...) into `out` (..., h, w)."""
-        for place, number in np.ndenumerate(wanted):
+        for index, number in np.ndenumerate(wanted):
             year, frame = divmod(int(number), self.heat.steps + 1)
-            out[place] = self.heat.run(self.heat.first_year + year)[frame][window[0]][..., window[1]]
+            out[index] = self.heat.frames(self.heat.first_year + year)[frame][window[0]][..., window[1]]
 
 
-def _conducts(value: object) -> bool:
+def draw_regions(shape: tuple[int, int], count: int, random: np.random.Generator) -> np.ndarray:
+    """Return the region of each cell (H, W), drawn row by row in coherent patches.
+
+    Each of the K = `count` regions has probability 1/K at first. Each neighbour drawn before it (west, north-west,
+    north, north-east) adds (1 - 1/K)/5 to its own region and takes it in equal parts from the others.
+    """
+    rows, columns = shape
+    gain = NEIGHBOUR_WEIGHT * (1 - 1 / count)
+    padded = np.full((rows + 1, columns + 2), -1)  # with a border of cells without a region
+    for i in range(1, rows + 1):
+        for j in range(1, columns + 1):
+            neighbours = padded[[i, i - 1, i - 1, i - 1], [j - 1, j - 1, j, j + 1]]
+            votes = np.bincount(neighbours[neighbours >= 0], minlength=count)
+            chance = 1 / count + gain * votes - gain * (votes.sum() - votes) / (count - 1)
+            padded[i, j] = np.searchsorted(chance.cumsum(), random.random() * chance.sum(), side="right")
+    return padded[1:, 1:-1]
+
+
+def diffuse(field: np.ndarray, diffusivity: np.ndarray) -> np.ndarray:
+    """Return `field` (..., H, W) after one step, x + α (sum of the four neighbours - 4 x), with zeros beyond the edges.
+
+    α is the diffusivity of the cell, so heat is not conserved between regions. Up to α = 1/4 the maximum never grows.
+    """
+    neighbours = np.zeros_like(field)
+    neighbours[..., 1:, :] += field[..., :-1, :]
+    neighbours[..., :-1, :] += field[..., 1:, :]
+    neighbours[..., 1:] += field[..., :-1]
+    neighbours[..., :-1] += field[..., 1:]
+    return (1 - 4 * diffusivity) * field + diffusivity * neighbours
+
+
+def simulate_frames(
+    region: np.ndarray, diffusivities: Sequence[float], steps: int, random: np.random.Generator
+) -> np.ndarray:
+    """Return the frames (steps + 1, H, W), float32, of a plate whose cells belong to `region` (H, W).
+
+    The first frame is noise from 0 to 0.1 with hot points at 1: one to three, the same number in each region.
+    """
+    frames = np.empty((steps + 1, *region.shape), np.float32)
+    frames[0] = random.uniform(0, 0.1, region.shape)
+    points = random.integers(1, 4)
+    for number in range(len(diffusivities)):
+        frames[0].flat[random.choice(np.flatnonzero(region == number), points)] = 1
+    diffusivity = np.array(diffusivities, np.float32)[region]
+    for step in range(steps):
+        frames[step + 1] = diffuse(frames[step], diffusivity)
+    return frames
+
+
+def _is_diffusivity(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 0.25

@@ -25,21 +25,21 @@ def test_the_exam_of_those_who_say_that_nothing_changes():
     marks = HeatExam(0.03)(
         Corrector(TASK, HEAT.grid, {"_target_": "models.statistical.raw.Raw"}, data.static), HEAT, data
     )
-    hits, scaled, squares = np.zeros(HEAT.kind.shape), np.zeros(HEAT.kind.shape), 0.0
+    hits, scaled, squares = np.zeros(HEAT.region.shape), np.zeros(HEAT.region.shape), 0.0
     for year in (2003, 2004):
-        frames = HEAT.run(year).astype(float)
-        for step, (i, j) in ((step, place) for step in range(6) for place in np.ndindex(HEAT.kind.shape)):
+        frames = HEAT.frames(year).astype(float)
+        for step, (i, j) in ((step, place) for step in range(6) for place in np.ndindex(HEAT.region.shape)):
             error, truth = abs(frames[step, i, j] - frames[step + 1, i, j]), frames[step + 1, i, j]
-            strictness = HEAT.diffusivities[HEAT.kind[i, j]] / 0.25
+            strictness = HEAT.diffusivities[HEAT.region[i, j]] / 0.25
             hits[i, j] += error <= 1e-8 + 0.03 * truth
             scaled[i, j] += error <= 1e-8 + 0.03 * strictness * truth
             squares += error**2
-    points = 12 * HEAT.kind.size
+    points = 12 * HEAT.region.size
     assert 0 < marks["scaled"] < marks["within"] < 100
     assert marks["within"] == pytest.approx(100 * hits.sum() / points)
     assert marks["scaled"] == pytest.approx(100 * scaled.sum() / points)
     assert marks["squared_error"] == pytest.approx(squares / points, rel=1e-5)
-    assert marks["regions"] == pytest.approx([100 * hits[HEAT.kind == region].mean() / 12 for region in range(3)])
+    assert marks["regions"] == pytest.approx([100 * hits[HEAT.region == region].mean() / 12 for region in range(3)])
     assert marks["parameters"] == 0
     assert "gate" not in marks
 
@@ -66,7 +66,7 @@ def learnt(network, rate, damping=None, seed=0):
         for kernel, alpha in zip(model.network.experts.weight.data, heat.diffusivities, strict=True):
             kernel[0] = alpha * torch.tensor([[0.0, 1, 0], [1, 1 / alpha - 4, 1], [0, 1, 0]])
             kernel += 0.02 * torch.randn(kernel.shape)
-    frames = torch.from_numpy(np.stack([heat.run(year) for year in range(1900, 1930)]))[:, :, None]
+    frames = torch.from_numpy(np.stack([heat.frames(year) for year in range(1900, 1930)]))[:, :, None]
     x, y = frames[:, :-1].flatten(0, 1), frames[:, 1:].flatten(0, 1)
     slow = [weight for name, weight in model.named_parameters() if "gate" not in name]
     gates = [weight for name, weight in model.named_parameters() if "gate" in name]
@@ -79,7 +79,7 @@ def learnt(network, rate, damping=None, seed=0):
     model.eval()
     with torch.no_grad():
         within = 100 * float(((model.network(x) - y).abs() <= 0.01 * y.abs()).double().mean())
-    return within, agreement(model.choice.numpy(), heat.kind) if network == "Mixture" else None
+    return within, agreement(model.choice.numpy(), heat.region) if network == "Mixture" else None
 
 
 def test_taught_gates_and_damped_experts_find_the_regions_and_others_do_not():
@@ -125,7 +125,7 @@ def test_one_command_trains_and_examines(tmp_path, command):
 def test_there_is_nothing_to_prepare(tmp_path, command):
     ended = command(tmp_path, "prepare", "data=heat", "task=heat")
     assert ended.code == 0, ended.stderr
-    assert "are made when they are read, not before" in ended.stdout
+    assert "nothing to prepare" in ended.stdout
     assert not (tmp_path / "data").exists()
 
 

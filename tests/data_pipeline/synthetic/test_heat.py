@@ -1,4 +1,4 @@
-"""The heat experiment against loops over cells, and against what the paper and physics say of it."""
+"""The heat experiment against loops over cells, the numbers of the paper and conservation of heat."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,7 @@ import xarray as xr
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.synthetic.heat import Heat
-from data_pipeline.synthetic.heat.plate import diffuse, regions, run
+from data_pipeline.synthetic.heat import Heat, diffuse, draw_regions, simulate_frames
 from data_pipeline.task import Task, Variable
 
 TASK = Task("heat", ["heat"], ["heat"], [1], ["region"])
@@ -16,7 +15,7 @@ SMALL = {"rows": 9, "columns": 11, "first_year": 2000, "last_year": 2003, "steps
 
 
 def stencil(field, alpha):
-    """A step, cell by cell, in double precision."""
+    """Return the field after one step, computed cell by cell in double precision."""
     rows, columns = field.shape
     out = np.zeros((rows, columns))
     for i, j in np.ndindex(rows, columns):
@@ -27,14 +26,14 @@ def stencil(field, alpha):
     return out
 
 
-def test_a_step_is_the_sum_over_neighbours():
+def test_diffuse_equals_a_loop_over_cells():
     generator = np.random.default_rng(0)
     field, alpha = generator.random((5, 7)), generator.uniform(0.01, 0.25, (5, 7))
     np.testing.assert_allclose(diffuse(field, alpha), stencil(field, alpha), rtol=1e-14)
     np.testing.assert_allclose(diffuse(field[None].repeat(3, 0), alpha)[1], stencil(field, alpha), rtol=1e-14)
 
 
-def test_heat_is_neither_made_nor_lost_away_from_the_edges_of_one_region():
+def test_heat_is_conserved_in_a_plate_of_one_region():
     field = np.zeros((15, 15))
     field[7, 7] = 1
     alpha = np.full((15, 15), 0.2)
@@ -42,74 +41,74 @@ def test_heat_is_neither_made_nor_lost_away_from_the_edges_of_one_region():
         field = diffuse(field, alpha)
         rows, columns = np.indices(field.shape) - 7
         assert field.sum() == pytest.approx(1)
-        # A random walk: each of its steps adds 4 α to the mean square of the distance.
+        # A random walk: each step adds 4 α to the mean squared distance.
         assert (field * (rows**2 + columns**2)).sum() == pytest.approx(4 * 0.2 * step)
 
 
-def test_no_step_makes_a_new_extreme_and_the_surroundings_cool():
-    """What two cells exchange is lost by one and won by the other, each α of it: Σ x/α changes at the edges alone."""
+def test_the_maximum_never_grows_and_heat_leaves_only_at_the_edges():
+    """Two cells exchange equal amounts of x/α, so Σ x/α changes only at the edges."""
     heat = Heat(**SMALL)
-    frames, alpha = heat.run(2001), np.array(heat.diffusivities)[heat.kind]
+    frames, alpha = heat.frames(2001), np.array(heat.diffusivities)[heat.region]
     assert (np.diff(frames.max((1, 2))) <= 0).all()
     assert frames.min() >= 0
     edges = frames[:, [0, -1]].sum((1, 2)) + frames[:, :, [0, -1]].sum((1, 2))
     np.testing.assert_allclose(-np.diff((frames / alpha).sum((1, 2))), edges[:-1], rtol=1e-2)
 
 
-def test_the_map_of_regions_is_the_one_that_the_paper_shares():
-    """Of 64 x 64 cells 1449, 1212 and 1435; each draw depends on all draws before it."""
-    assert np.bincount(Heat().kind.ravel()).tolist() == [1449, 1212, 1435]
+def test_regions_have_the_numbers_of_cells_of_the_paper():
+    """Each draw depends on all draws before it, so equal numbers mean an equal map."""
+    assert np.bincount(Heat().region.ravel()).tolist() == [1449, 1212, 1435]
 
 
-def test_regions_are_patches():
-    """The chance of the kind of the western neighbour, counted, is that of the rule."""
-    kind = regions((300, 300), 3, np.random.default_rng(5))
+def test_regions_follow_the_probabilities_of_the_rule():
+    """The observed frequency of the western neighbour's region equals its probability."""
+    region = draw_regions((300, 300), 3, np.random.default_rng(5))
     counts = {}
     for i, j in np.ndindex(299, 298):
-        north_west, north, north_east, west = kind[i, j], kind[i, j + 1], kind[i, j + 2], kind[i + 1, j]
+        north_west, north, north_east, west = region[i, j], region[i, j + 1], region[i, j + 2], region[i + 1, j]
         votes = sum(int(each == west) for each in (north_west, north, north_east, west))
         hits, tries = counts.get(votes, (0, 0))
-        counts[votes] = hits + int(kind[i + 1, j + 1] == west), tries + 1
+        counts[votes] = hits + int(region[i + 1, j + 1] == west), tries + 1
     for votes, (hits, tries) in counts.items():
         chance = 1 / 3 + votes * 2 / 15 - (4 - votes) / 15
         assert hits / tries == pytest.approx(chance, abs=4 * (0.25 / tries) ** 0.5)
     assert sorted(counts) == [1, 2, 3, 4]
 
 
-def test_a_run_starts_with_noise_and_as_many_hot_points_in_every_region():
-    kind = regions((20, 20), 3, np.random.default_rng(1))
+def test_a_run_starts_with_noise_and_equally_many_hot_points_in_each_region():
+    region = draw_regions((20, 20), 3, np.random.default_rng(1))
     found = set()
     for seed in range(40):
-        first = run(kind, (0.0025, 0.025, 0.25), 1, np.random.default_rng(seed))[0]
+        first = simulate_frames(region, (0.0025, 0.025, 0.25), 1, np.random.default_rng(seed))[0]
         hot = first == 1
         assert 0 <= first[~hot].min() < 0.01 < 0.09 < first[~hot].max() <= 0.1
-        # Points are drawn with replacement: two may be one.
-        each = np.bincount(kind[hot], minlength=3)
+        # Points are drawn with replacement and may coincide.
+        each = np.bincount(region[hot], minlength=3)
         assert each.min() >= 1
         found.add(int(each.max()))
     assert found == {1, 2, 3}
 
 
-def test_samples_are_frames_and_the_frames_after_them():
+def test_a_sample_holds_a_frame_and_the_next_frame():
     heat = Heat(**SMALL)
     data = ForecastDataset(heat, TASK, [2001, 2002], rows=slice(2, 7), columns=slice(1, 4))
-    frames = {year: heat.run(year)[:, 2:7, 1:4] for year in (2001, 2002)}
+    frames = {year: heat.frames(year)[:, 2:7, 1:4] for year in (2001, 2002)}
     assert len(data) == 2 * 12
     for k, (year, step) in enumerate((year, step) for year in (2001, 2002) for step in range(12)):
         sample = data[k]
         np.testing.assert_array_equal(sample.ensemble[0, 0], frames[year][step])
         np.testing.assert_array_equal(sample.target[0], frames[year][step + 1])
-        np.testing.assert_array_equal(sample.static[-1], heat.kind[2:7, 1:4])
+        np.testing.assert_array_equal(sample.static[-1], heat.region[2:7, 1:4])
         assert sample.mask.all()
         start = np.datetime64(f"{year}-01-01T00:00:00") + np.timedelta64(step, "h")
         assert int(sample.init_time) == start.astype(np.int64)
 
 
-def test_a_longer_lead_time_is_so_many_steps():
+def test_a_lead_time_of_n_hours_is_n_steps():
     heat = Heat(**SMALL)
     data = ForecastDataset(heat, Task("heat", ["heat"], ["heat"], [3, 12]), [2000])
     assert len(data) == 10 + 1
-    truth = heat.run(2000)
+    truth = heat.frames(2000)
     by_lead = {(int(s.lead_time), k): s for k, s in enumerate(data)}
     assert sorted(lead for lead, _ in by_lead) == [3] * 10 + [12]
     for (lead, _), sample in by_lead.items():
@@ -118,24 +117,24 @@ def test_a_longer_lead_time_is_so_many_steps():
 
 
 @pytest.mark.parametrize("chunks", [None, "auto"])
-def test_as_datasets_it_is_the_same(chunks):
+def test_datasets_hold_the_same_frames(chunks):
     heat = Heat(**SMALL)
     forecasts, analyses = heat.forecasts(TASK.inputs, [1], chunks), heat.analyses(TASK.targets, chunks)
     assert forecasts.heat.dims == ("init_time", "lead_time", "number", "latitude", "longitude")
     assert (forecasts.heat.chunks is None) == (chunks is None)
     at = {"latitude": heat.grid.latitudes[3], "longitude": heat.grid.longitudes[5]}
     early = forecasts.heat.sel(init_time="2002-01-01T04", lead_time=1, number=0, **at)
-    assert float(early) == heat.run(2002)[4, 3, 5]
-    assert float(analyses.heat.sel(time="2003-01-01T12", **at)) == heat.run(2003)[12, 3, 5]
+    assert float(early) == heat.frames(2002)[4, 3, 5]
+    assert float(analyses.heat.sel(time="2003-01-01T12", **at)) == heat.frames(2003)[12, 3, 5]
     assert isinstance(heat.static, xr.Dataset)
 
 
-def test_other_years_and_the_order_of_asking_leave_a_run_as_it_is():
+def test_a_run_does_not_depend_on_other_years_or_the_order_of_reading():
     early, late = Heat(**SMALL), Heat(**SMALL | {"first_year": 1990, "last_year": 2050})
-    late.run(2040)
-    np.testing.assert_array_equal(early.run(2003), late.run(2003))
-    assert abs(early.run(2003) - early.run(2002)).max() > 0.5
-    assert abs(early.run(2003) - Heat(**SMALL | {"seed": 1}).run(2003)).max() > 0.5
+    late.frames(2040)
+    np.testing.assert_array_equal(early.frames(2003), late.frames(2003))
+    assert abs(early.frames(2003) - early.frames(2002)).max() > 0.5
+    assert abs(early.frames(2003) - Heat(**SMALL | {"seed": 1}).frames(2003)).max() > 0.5
 
 
 def test_every_option_changes_the_fingerprint():
@@ -143,7 +142,7 @@ def test_every_option_changes_the_fingerprint():
     assert len({Heat(**SMALL | change).fingerprint for change in [{}, *changes]}) == 1 + len(changes)
 
 
-def test_its_cells_are_of_one_size():
+def test_all_cells_have_the_same_area():
     weights = Heat().grid.weights
     assert abs(weights - 1).max() < 2e-5
     assert not Heat().grid.periodic
@@ -157,18 +156,21 @@ def test_its_cells_are_of_one_size():
         ({"steps": 0}, "data.archive.steps must be a whole number from 1 to 8000"),
         ({"diffusivities": [0.1, 0.3]}, "data.archive.diffusivities must be numbers greater than 0 and at most 0.25"),
         ({"diffusivities": 0.1}, "data.archive.diffusivities must be numbers greater than 0 and at most 0.25"),
-        ({"diffusivities": [0.1]}, "data.archive.diffusivities must be two or more"),
-        ({"rows": 3, "columns": 3, "diffusivities": [0.1] * 10}, "data.archive.diffusivities must be two or more"),
+        ({"diffusivities": [0.1]}, "data.archive.diffusivities must be two or more numbers"),
+        (
+            {"rows": 3, "columns": 3, "diffusivities": [0.1] * 10},
+            "data.archive.diffusivities must be two or more numbers",
+        ),
     ],
     ids=str,
 )
-def test_wrong_options_are_one_sentence(options, sentence):
+def test_wrong_options_are_refused(options, sentence):
     with pytest.raises(InputError, match=sentence.replace("[", r"\[")):
         Heat(**SMALL | options)
 
 
-def test_there_is_nothing_but_heat():
-    with pytest.raises(InputError, match="data=heat has nothing but heat, got 2t; take task=heat"):
+def test_other_variables_and_years_are_refused():
+    with pytest.raises(InputError, match="data=heat has only the variable heat, not 2t; use task=heat"):
         Heat(**SMALL).analysis_fields([Variable("2t")])
     with pytest.raises(InputError, match="no forecast is valid in 1990-1991"):
         ForecastDataset(Heat(**SMALL), TASK, [1990, 1991])

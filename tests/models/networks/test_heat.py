@@ -60,7 +60,7 @@ def stencils():
 @torch.no_grad()
 def teach(name, network):
     """Put the truth into a network."""
-    own = functional.one_hot(torch.from_numpy(HEAT.kind)).movedim(-1, 0).float()
+    own = functional.one_hot(torch.from_numpy(HEAT.region)).movedim(-1, 0).float()
     if name == "local_kernels":
         network.weight.copy_(torch.einsum("rhw,rij->ijhw", own, stencils()[:, 0]))
         return
@@ -76,7 +76,7 @@ def test_those_that_know_places_can_say_the_truth(name):
     teach(name, made.network)
     torch.testing.assert_close(made(sample).mean, sample.target, rtol=1e-5, atol=1e-7)
     if name == "smoe":
-        np.testing.assert_array_equal(made.choice, HEAT.kind)
+        np.testing.assert_array_equal(made.choice, HEAT.region)
 
 
 @pytest.mark.parametrize("name", ["cnn", "coord_conv"])
@@ -108,7 +108,7 @@ def step(domain, name):
     sample = sample._replace(ensemble=cut(sample.ensemble).double(), target=cut(sample.target).double())
     sample = sample._replace(static=cut(sample.static))
     out = made(sample).mean
-    score = (out - sample.target).square().sum() / (4 * HEAT.kind.size)
+    score = (out - sample.target).square().sum() / (4 * HEAT.region.size)
     (score + terms(made) / 4).backward()
     return out.detach(), [parameter.grad for parameter in made.parameters()]
 
