@@ -39,7 +39,7 @@ FITS: dict[str, tuple[dict, int]] = {
     "EMOS": ({"_target_": "models.statistical.emos.EMOS"}, 2),
     "shared EMOS": ({"_target_": "models.statistical.emos.EMOS", "shared": True}, 2),
     "partly shared": ({"_target_": "models.statistical.emos.EMOS", "shared": "partly"}, 2),
-    "EMOS start": (NETWORK | {"start": {}}, 2),
+    "EMOS start": (NETWORK | {"baseline": {}}, 2),
     "climatology": ({"_target_": "models.statistical.climatology.Climatology"}, 2),
     "boosted EMOS": ({"_target_": "models.statistical.boosting.BoostedEMOS", "steps": 2, "folds": 2}, 2),
 }

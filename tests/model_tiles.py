@@ -20,8 +20,8 @@ from models.protocol import claims
 SPECS = SHIPPED | {
     "emos of one set": SHIPPED["emos"] | {"shared": True},
     "emos of windows": SHIPPED["emos"] | {"seasonal": False, "window": 120},
-    "smoe of choices": SHIPPED["smoe_unet"] | {"mixture": {"experts": 2, "gate": "latent", "weighted": True}},
-    "mlp from emos": SHIPPED["mlp"] | {"start": {}},
+    "smoe of choices": SHIPPED["smoe_unet"] | {"mixture": {"experts": 2, "gate": "latent", "scale_by_gate": True}},
+    "mlp from emos": SHIPPED["mlp"] | {"baseline": {}},
     "boosted of one set": SHIPPED["boosted_emos"] | {"shared": True, "products": True},
 }
 TASK = Task("toy", ["sst", "2t", "10u"], ["2t"], [24, 48], ["lsm"])

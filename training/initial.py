@@ -31,7 +31,7 @@ def begun(corrector: Corrector, path: str | Path) -> Corrector:
     """Return `corrector` with all weights, normalisation and statistics of the corrector in the file.
 
     It must be of the same task, grid, model and data, or an `InputError` says what differs. Options of the model that
-    do not change its parameters, such as `learns` of Deep Weather, may differ.
+    do not change its parameters, such as `trained_networks` of Deep Weather, may differ.
     """
     first = Corrector.load(path)
     if not any(True for _ in corrector.model.parameters()):

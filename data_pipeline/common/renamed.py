@@ -30,7 +30,23 @@ stands for all of its options: `data.source` also covers `data.source.members`."
 CHOICES: dict[str, str] = {}
 """Old to new choice of a group of options, such as `loss=apart` to `loss=separate`."""
 
-MODEL_OPTIONS: dict[str, dict[str, str]] = {}
+EMOS_OPTIONS: dict[str, str] = {}
+NETWORK_OPTIONS = {"start": "baseline"} | {f"baseline.{old}": new for old, new in EMOS_OPTIONS.items()}
+TRUNK_OPTIONS = NETWORK_OPTIONS | {"embedding": "cell_embedding", "mixture.weighted": "scale_by_gate"}
+DEEP_WEATHER_OPTIONS = {"learns": "trained_networks", "roughness": "smoothness_penalty"}
+
+MODEL_OPTIONS: dict[str, dict[str, str]] = {
+    "models.networks.backbone.Backbone": NETWORK_OPTIONS,
+    "models.networks.deep_weather.DeepWeather": DEEP_WEATHER_OPTIONS,
+    "models.networks.heat.Mixture": {"weighted": "scale_by_gate"},
+    "models.networks.lenet.LeNet": NETWORK_OPTIONS,
+    "models.networks.mlp.MLP": NETWORK_OPTIONS | {"embedding": "cell_embedding"},
+    "models.networks.poet.PoET": {"attention": "attention_resolutions"},
+    "models.networks.transformer.Transformer": TRUNK_OPTIONS
+    | {"attention": "member_attention", "window": "attention_window"},
+    "models.networks.unet.UNet": TRUNK_OPTIONS,
+    "models.statistical.emos.EMOS": EMOS_OPTIONS,
+}
 """For the current class of a model or of a part of one: old to new option, on the command line and in corrector files.
 
 An option inside another one has a dotted old name, with the current name of the outer option, and a new last name:

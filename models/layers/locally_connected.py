@@ -14,21 +14,21 @@ class LocallyConnected(Termed):
     """A linear map of the channels, another one in each cell of the globe (Deep Weather, Grönquist et al. 2021).
 
     The weights are those of the whole globe on every rank, read where the own tile lies: a checkpoint knows nothing
-    of tiles. Training may add their `roughness`, so many times, to the loss: neighbours learn from each other.
+    of tiles. In training, `smoothness_penalty` times their `roughness` is a term of the loss.
     """
 
-    def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, roughness: float = 0.0) -> None:
+    def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, smoothness_penalty: float = 0.0) -> None:
         super().__init__()
-        self.out, self.roughness = Domain.of(grid), roughness
+        self.out, self.smoothness_penalty = Domain.of(grid), smoothness_penalty
         self.weight = nn.Parameter(torch.randn(outputs, inputs, *self.out.shape) / inputs**0.5)
         self.bias = nn.Parameter(torch.zeros(outputs, *self.out.shape))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H, W)."""
-        if self.training and self.roughness:
+        if self.training and self.smoothness_penalty:
             periodic = self.out.grid.periodic
             rough = (roughness(self.weight, periodic) + roughness(self.bias, periodic)) / 2
-            self.term = self.roughness * rough * (len(x) / self.out.ranks)
+            self.term = self.smoothness_penalty * rough * (len(x) / self.out.ranks)
         return torch.einsum("bihw,oihw->bohw", x, self.out.cut(self.weight)) + self.out.cut(self.bias)
 
 

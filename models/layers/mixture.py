@@ -1,7 +1,7 @@
-"""Spatial mixture of experts (Dryden & Hoefler 2022, arXiv:2211.13491): every place asks the convolutions that suit it.
+"""Spatial mixture of experts (Dryden & Hoefler 2022, arXiv:2211.13491): a gate chooses convolutions in every cell.
 
 layer = SpatialMixture(grid, inputs, outputs, experts)       # in place of Conv2d(grid, inputs, outputs)
-loss = score + terms(model) / forecasts                      # else nobody tells the gates how large errors are
+loss = score + terms(model) / forecasts                      # the gates learn through this term
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ RIGHT, BEARABLE = 1e-5, 1e-3
 
 @dataclass(frozen=True)
 class Routing:
-    """How a mixture learns whom to ask, from the error signal that comes back to its output.
+    """How a gate learns its choices from the gradient at the mixture's output, the error signal.
 
-    A choice is wrong where the error is above the `quantile` of all errors of the same forecast. Gates learn to
-    avoid it (`classify`), and the expert hears of it only `damping` times as loudly, for it may be made for another
-    place. Damping 1 is none.
+    A choice is wrong where the error is above the `quantile` of all errors of the same forecast. With `classify`, the
+    gate learns to avoid wrong choices. The gradient of a wrongly chosen expert is multiplied by `damping`, because the
+    expert may suit other cells; 1 leaves it as it is.
     """
 
     quantile: float = 0.3
@@ -56,29 +56,30 @@ class Routing:
 
 @dataclass(frozen=True)
 class Mixing:
-    """How the convolutions of a network become mixtures: `experts` for each output, chosen by a `gate`.
+    """Options that turn the convolutions of a network into mixtures: `experts` per output, chosen by a `gate`.
 
     The gate is `latent`, `sphere` (with spherical harmonics up to `degree`), or `computed` from the layer's input by a
-    convolution. `weighted` and `routing` are those of `SpatialMixture`. With `blend` nothing is chosen: `experts` whole
-    convolutions are blended (`SpatialBlend`).
+    convolution. `scale_by_gate` and `routing` are those of `SpatialMixture`. With `blend`, `experts` whole convolutions
+    are blended in place of a choice (`SpatialBlend`).
     """
 
     experts: int = 2
     gate: str = "latent"
     degree: int | None = None
     blend: bool = False
-    weighted: bool = False
+    scale_by_gate: bool = False
     routing: dict[str, Any] | Routing | None = None
 
     def __post_init__(self) -> None:
         check_integer("model.mixture.experts", self.experts, 1 if self.routing is None else 2)
         check_boolean("model.mixture.blend", self.blend)
-        if self.blend and (self.weighted or self.routing is not None):
+        if self.blend and (self.scale_by_gate or self.routing is not None):
             raise InputError(
-                "model.mixture.weighted and routing are for experts of which some are chosen; with blend leave them out"
+                "model.mixture.scale_by_gate and routing are for experts of which some are chosen; leave them out with "
+                "blend=true"
             )
         check_choice("model.mixture.gate", self.gate, ("latent", "sphere", "computed"))
-        check_boolean("model.mixture.weighted", self.weighted)
+        check_boolean("model.mixture.scale_by_gate", self.scale_by_gate)
         if (self.gate == "sphere") != (self.degree is not None):
             raise InputError(f"model.mixture.degree belongs to gate sphere, got {self.degree!r} with {self.gate}")
         if isinstance(self.routing, dict):
@@ -86,40 +87,49 @@ class Mixing:
 
     @classmethod
     def of(cls, options: dict[str, Any] | None) -> Callable[..., nn.Module]:
-        """Return what makes a layer of so many inputs and outputs: a convolution where there are no options."""
+        """Return a factory of layers, called with grid, inputs and outputs: `Conv2d` where there are no options."""
         return Conv2d if options is None else construct("model.mixture", cls, options)
 
     def __call__(
         self, grid: Grid | Domain, inputs: int, outputs: int, parity: Sequence[int] = ()
     ) -> SpatialMixture | SpatialBlend:
         """Return a mixture in place of a convolution."""
-        asked, experts = (1, self.experts) if self.blend else (outputs, self.experts * outputs)
+        chosen, experts = (1, self.experts) if self.blend else (outputs, self.experts * outputs)
         gate: nn.Module
         if self.gate == "latent":
-            gate = LatentGate(grid, asked, experts)
+            gate = LatentGate(grid, chosen, experts)
         elif self.degree is not None:
-            gate = SphereGate(grid, asked, experts, self.degree)
+            gate = SphereGate(grid, chosen, experts, self.degree)
         else:
             gate = Conv2d(grid, inputs, experts, parity=parity)
         if self.blend:
             return SpatialBlend(grid, inputs, outputs, experts, gate, parity)
         assert not isinstance(self.routing, dict)
         return SpatialMixture(
-            grid, inputs, outputs, experts, gate=gate, weighted=self.weighted, routing=self.routing, parity=parity
+            grid,
+            inputs,
+            outputs,
+            experts,
+            gate=gate,
+            scale_by_gate=self.scale_by_gate,
+            routing=self.routing,
+            parity=parity,
         )
 
 
 class SpatialMixture(Termed):
-    """Convolutions of one output each, the experts; channel j of a cell is what its j-th choice says.
+    """E convolutions of one output each, the experts. A gate chooses k in every cell; channel j is the j-th choice.
 
-    The choice is that of the `gate`, a module that returns (B or 1, E, H, W), by default a number for every expert and
-    cell. With `weighted`, what experts say is multiplied by the gate. How gates learn:
+    The `gate` is a module that returns (B or 1, E, H, W), by default one learnt number per expert and cell. In every
+    cell the k experts with the largest values are chosen, the largest first. With `scale_by_gate`, the output of an
+    expert is multiplied by its gate value. How the gate learns:
 
-    - With `routing`, by classifying the error signal at the output of this layer, wherever it is in a network: their
-      gradient is that of the cross-entropy with the labels 1 for a choice that was right, 0 for one that was wrong, and
-      (wrong choices in the cell) / (E - k) for all experts that were not asked. It goes into the gate alone, so it is
-      no part of the error signal of the layers below. All this is the gradient of the layer's term, which is zero.
-    - Else by the derivative of what they multiply, or, not weighted, as if they were added (straight through).
+    - With `routing`, by classification of the error signal at the output of this layer, at any depth of a network. Its
+      gradient is that of the cross-entropy with labels 1 for a right choice, 0 for a wrong choice, and
+      (wrong choices in the cell) / (E - k) for the experts that were not chosen. This gradient reaches the gate alone,
+      not the layers below. It is the gradient of the layer's loss term, whose value is zero.
+    - Without `routing`, by the derivative of the product with the experts' outputs, or, without `scale_by_gate`, as if
+      gate and output were added (straight-through estimator).
     """
 
     def __init__(
@@ -130,15 +140,15 @@ class SpatialMixture(Termed):
         experts: int,
         kernel: int = 3,
         gate: nn.Module | None = None,
-        weighted: bool = False,
+        scale_by_gate: bool = False,
         routing: Routing | None = Routing(),
         beyond_zero: bool = False,
         parity: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        # Where all experts are asked there is no other one to learn of.
+        # Routing needs at least one expert that is not chosen.
         check_integer("model.experts", experts, outputs + (routing is not None))
-        self.outputs, self.weighted, self.routing = outputs, weighted, routing
+        self.outputs, self.scale_by_gate, self.routing = outputs, scale_by_gate, routing
         self.out = Domain.of(grid)
         self.experts = Conv2d(grid, inputs, experts, kernel, beyond_zero=beyond_zero, parity=parity)
         self.experts.register_parameter("bias", None)
@@ -148,11 +158,11 @@ class SpatialMixture(Termed):
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H, W)."""
         rules = self.routing if self.training else None
-        wanted = self.gate(x.detach() if rules and rules.classify else x)
-        says = self.experts(x)
-        if wanted.ndim != 4 or wanted.shape[1:] != says.shape[1:]:
-            raise ValueError(f"a gate gives {tuple(wanted.shape)} for experts that give {tuple(says.shape)}")
-        y, term = _Chosen.apply(says, wanted, self.outputs, self.weighted, rules, self.out)
+        preference = self.gate(x.detach() if rules and rules.classify else x)
+        outputs = self.experts(x)
+        if preference.ndim != 4 or preference.shape[1:] != outputs.shape[1:]:
+            raise ValueError(f"the gate returned {tuple(preference.shape)} for experts of {tuple(outputs.shape)}")
+        y, term = _Choice.apply(outputs, preference, self.outputs, self.scale_by_gate, rules, self.out)
         self.term = term if rules else None
         return y
 
@@ -160,9 +170,8 @@ class SpatialMixture(Termed):
 class SpatialBlend(nn.Module):
     """Convolutions that are blended in each cell by the softmax of a `gate`: Σ_e softmax(g)_e (W_e * x + b_e).
 
-    Nothing is chosen, so that nothing jumps from one cell to the next, and every cell teaches all experts (Jacobs et
-    al. 1991, doi:10.1162/neco.1991.3.1.79): for the few forecasts from which post-processors learn. At first all have
-    almost the same say.
+    Without a choice the output does not jump between cells, and every cell trains all experts (Jacobs et al. 1991,
+    doi:10.1162/neco.1991.3.1.79), which helps where training forecasts are few. Initial weights are almost equal.
     """
 
     def __init__(
@@ -184,11 +193,11 @@ class SpatialBlend(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H, W)."""
-        say = self.gate(x).softmax(1)[:, :, None]
-        return (self.experts(x).unflatten(1, (self._count, -1)) * say).sum(1)
+        weight = self.gate(x).softmax(1)[:, :, None]
+        return (self.experts(x).unflatten(1, (self._count, -1)) * weight).sum(1)
 
 
-class _Chosen(torch.autograd.Function):
+class _Choice(torch.autograd.Function):
     """Experts (B, E, H, W) and gate (B or 1, E, H, W) to the chosen (B, k, H, W), and a zero, the layer's term.
 
     The gradient of the zero is the weight of a forecast in the loss, w. The error of a choice is |g| n / 2w for the
@@ -197,28 +206,28 @@ class _Chosen(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, experts: Tensor, gate: Tensor, count: int, weighted: bool, rules: Routing | None, domain: Domain
+        ctx: Any, experts: Tensor, gate: Tensor, count: int, scale_by_gate: bool, rules: Routing | None, domain: Domain
     ) -> tuple[Tensor, Tensor]:
         wanted, choice = gate.topk(count, 1)
         said = experts.gather(1, choice.expand(len(experts), -1, -1, -1))
-        ctx.kind, ctx.shape = (weighted, rules, domain), experts.shape
+        ctx.kind, ctx.shape = (scale_by_gate, rules, domain), experts.shape
         ctx.set_materialize_grads(False)
         # Two bytes for each choice, not eight.
-        ctx.save_for_backward(gate, choice.short(), *((said, wanted) if weighted else ()))
+        ctx.save_for_backward(gate, choice.short(), *((said, wanted) if scale_by_gate else ()))
         zero = experts.new_zeros((), dtype=torch.promote_types(experts.dtype, torch.float32))
-        return said * wanted.to(said) if weighted else said, zero
+        return said * wanted.to(said) if scale_by_gate else said, zero
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, error: Tensor | None, weight: Tensor | None) -> tuple[Tensor | None, ...]:
         gate, choice, *factors = ctx.saved_tensors
-        weighted, rules, domain = ctx.kind
+        scale_by_gate, rules, domain = ctx.kind
         if error is None:
             return (None,) * 6
         B, E, *_ = ctx.shape
         choice = choice.long()
         # What the gate would hear of a choice if nobody told it whether that was wrong.
-        to_choice = error * factors[0] if weighted else error
+        to_choice = error * factors[0] if scale_by_gate else error
         if rules:
             if weight is None:
                 raise RuntimeError("the loss lacks the routing of a mixture of experts; add terms(model) / forecasts")
@@ -227,7 +236,7 @@ class _Chosen(torch.autograd.Function):
             limit = quantile(size, rules.quantile, domain)[:, None, None, None]
             right = (size <= limit + RIGHT).to(gate)
             error = error * (size <= limit + BEARABLE).to(error).clamp(min=rules.damping)
-        heard = error * factors[1].to(error) if weighted else error
+        heard = error * factors[1].to(error) if scale_by_gate else error
         to_experts = heard.new_zeros(ctx.shape).scatter_(1, choice.expand(B, -1, -1, -1), heard)
         # A gate that knows nothing of the forecast makes one choice for all.
         together = B if len(gate) < B else 1

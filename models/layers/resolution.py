@@ -67,6 +67,38 @@ def _between(x: Tensor, first: int, size: int) -> Tensor:
     return torch.cat([pairs.flatten(-3, -2), x[..., -1:, :]], dim=-2)[..., first : first + size, :]
 
 
+class BilinearUpsample(nn.Module):
+    """Linear interpolation to `out`, the fine grid, from coarse cells at the centre of the 2 x 2 cells they pool.
+
+    `Upsample` instead keeps coarse cells on every second fine one. Away from the edges of the grid this layer is
+    PyTorch's `Upsample(scale_factor=2, mode="bilinear")`.
+    """
+
+    def __init__(self, out: Grid | Domain) -> None:
+        super().__init__()
+        self.out = Domain.of(out)
+        # Fine points 2j + 1 and 2j + 2 lie between coarse points j and j + 1.
+        rows, columns = (
+            tuple(((first - 1) // 2, last // 2 + 1) for first, last in pairwise(cuts))
+            for cuts in (self.out.row_cuts, self.out.column_cuts)
+        )
+        self.window = Window(self.out.coarsen(), rows, columns)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, ceil(H/2), ceil(W/2)) to (B, C, H, W)."""
+        rows, columns = self.out.tile
+        x = _quarters(self.window(x), rows)
+        return _quarters(x.transpose(-1, -2), columns).transpose(-1, -2)
+
+
+def _quarters(x: Tensor, part: slice) -> Tensor:
+    """Insert two rows between neighbouring rows, a quarter of the way from either; return rows `part`."""
+    north, south = x[..., :-1, :], x[..., 1:, :]
+    pairs = torch.stack([torch.lerp(north, south, 0.25), torch.lerp(north, south, 0.75)], dim=-2).flatten(-3, -2)
+    skip = (part.start + 1) % 2
+    return pairs[..., skip : skip + part.stop - part.start, :]
+
+
 class _Pool(nn.Module):
     """What `kernel` x `kernel` fine cells around each coarse one hold; an even kernel reaches further on."""
 

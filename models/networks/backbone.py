@@ -39,9 +39,9 @@ class Backbone(Network):
         grid_argument: str | None = None,
         tiles: bool = False,
         head: str = "normal",
-        start: dict[str, Any] | None = None,
+        baseline: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(task, grid, head, start)
+        super().__init__(task, grid, head, baseline)
         check_boolean("model.tiles", tiles)
         for option, name in (("inputs_argument", inputs_argument), ("grid_argument", grid_argument)):
             if not isinstance(name, str) and (name is not None or option == "inputs_argument"):

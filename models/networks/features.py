@@ -24,21 +24,21 @@ class Features(nn.Module):
 
     That is mean and log spread of each input, the static fields, the position among them, the season, the two maps of
     `ErrorClimate`, where each input that exists at sea alone has values, the lead time if the task has several, and
-    `embedding` numbers of every cell that are learnt along (Rasp & Lerch 2018, doi:10.1175/MWR-D-18-0187.1).
+    `cell_embedding` numbers of every cell that are learnt along (Rasp & Lerch 2018, doi:10.1175/MWR-D-18-0187.1).
     """
 
-    def __init__(self, task: Task, grid: Grid | Domain, embedding: int = 0) -> None:
+    def __init__(self, task: Task, grid: Grid | Domain, cell_embedding: int = 0) -> None:
         super().__init__()
-        check_integer("model.embedding", embedding, 0)
+        check_integer("model.cell_embedding", cell_embedding, 0)
         self.errors, self._domain, self._leads = ErrorClimate(task, grid), Domain.of(grid), task.lead_times
         # By name, not by what the training data lack: a network's shapes follow from its task alone.
         self._at_sea = [k for k, channel in enumerate(task.channels) if channel.variable.sea_only]
         # From zero, where every cell is like every other: the weights that read the embedding are random, so that it
         # has a gradient as soon as the last layer speaks, and a cell without truth keeps the middle of all.
-        self.embedding = nn.Parameter(torch.zeros(embedding, *grid.shape)) if embedding else None
+        self.embedding = nn.Parameter(torch.zeros(cell_embedding, *grid.shape)) if cell_embedding else None
         even = len(task.channels) + len(task.static_names) + 2
         errors = (*(target.parity for target in task.targets), *[1] * len(task.targets))
-        rest = len(self._at_sea) + (len(task.lead_times) > 1) + embedding
+        rest = len(self._at_sea) + (len(task.lead_times) > 1) + cell_embedding
         self.parity = (*task.parity, *[1] * even, *errors, *[1] * rest)
         """Of each map (`Window`): mean and bias of a wind change sign across a pole, its spread does not."""
         self.count = len(self.parity)

@@ -25,10 +25,10 @@ HEADS = (*FAMILIES, "censored_shifted_gamma", "bernstein")
 """The kinds of heads by the name that configurations use."""
 
 
-def head_for(kind: str, task: Task, grid: Grid | Domain, start: dict[str, Any] | None = None) -> Head:
+def head_for(kind: str, task: Task, grid: Grid | Domain, baseline: dict[str, Any] | None = None) -> Head:
     """Return the head of the name `kind`, one of `HEADS`, on the start that `start_for` makes of the options."""
     check_choice("model.head", kind, HEADS)
-    begin = start_for(start, task, grid)
+    begin = start_for(baseline, task, grid)
     if kind == "bernstein":
         return BernsteinHead(task, start=begin)
     if kind == "censored_shifted_gamma":

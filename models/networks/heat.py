@@ -52,12 +52,14 @@ class Mixture(Step):
         task: Task,
         grid: Grid | Domain,
         experts: int = 3,
-        weighted: bool = False,
+        scale_by_gate: bool = False,
         routing: Mapping[str, Any] | None = None,
     ) -> None:
-        check_boolean("model.weighted", weighted)
+        check_boolean("model.scale_by_gate", scale_by_gate)
         rules = None if routing is None else construct("model.routing", Routing, routing)
-        super().__init__(task, SpatialMixture(grid, 1, 1, experts, weighted=weighted, routing=rules, beyond_zero=True))
+        super().__init__(
+            task, SpatialMixture(grid, 1, 1, experts, scale_by_gate=scale_by_gate, routing=rules, beyond_zero=True)
+        )
 
     @property
     def choice(self) -> Tensor:

@@ -32,9 +32,9 @@ class LeNet(Network):
         hidden: int = 64,
         dropout: float = 0.0,
         head: str = "normal",
-        start: dict[str, Any] | None = None,
+        baseline: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(task, grid, head, start)
+        super().__init__(task, grid, head, baseline)
         check_integer("model.width", width, 1)
         check_integer("model.hidden", hidden, 1)
         check_between("model.dropout", dropout, 0, 1)

@@ -16,7 +16,7 @@ from models.parallel.domain import Domain
 
 
 class MLP(Network):
-    """`depth` hidden layers of `width` units, which know of the place the static fields and `embedding` learnt numbers.
+    """`depth` hidden layers of `width` units, which see the static fields and `cell_embedding` learnt numbers.
 
     With these it is the distributional regression network of Rasp & Lerch, and with the `head` bernstein the Bernstein
     quantile network of Bremnes 2020 (doi:10.1175/MWR-D-19-0227.1).
@@ -29,11 +29,11 @@ class MLP(Network):
         width: int = 128,
         depth: int = 1,
         dropout: float = 0.0,
-        embedding: int = 0,
+        cell_embedding: int = 0,
         head: str = "normal",
-        start: dict[str, Any] | None = None,
+        baseline: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(task, grid, head, start, embedding)
+        super().__init__(task, grid, head, baseline, cell_embedding)
         check_integer("model.width", width, 1)
         check_integer("model.depth", depth, 1)
         check_between("model.dropout", dropout, 0, 1)

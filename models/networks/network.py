@@ -17,15 +17,15 @@ from models.parallel.domain import Domain
 
 
 class Network(nn.Module):
-    """`Features` in, `maps` of the subclass between, a `Head` out; `head` and `start` are those of `head_for`."""
+    """`Features` in, `maps` of the subclass between, a `Head` out; `head` and `baseline` are those of `head_for`."""
 
     moments_only = any_grid = tiles = True
 
     def __init__(
-        self, task: Task, grid: Grid | Domain, head: str, start: dict[str, Any] | None, embedding: int = 0
+        self, task: Task, grid: Grid | Domain, head: str, baseline: dict[str, Any] | None, cell_embedding: int = 0
     ) -> None:
         super().__init__()
-        self.features, self.head = Features(task, grid, embedding), head_for(head, task, grid, start)
+        self.features, self.head = Features(task, grid, cell_embedding), head_for(head, task, grid, baseline)
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
         """Tell the head in which units (x - location)/scale samples will come."""

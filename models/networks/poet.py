@@ -1,4 +1,4 @@
-"""PoET: corrects each member by a U-Net in which the members of a forecast attend to one another.
+"""PoET: a U-Net that corrects each member, with attention among the members of a forecast.
 
 Post-processing ensembles with transformers, Ben Bouallègue et al. 2024, doi:10.1175/AIES-D-23-0027.1, arXiv:2303.17195;
 the attention is that of Finn 2021, arXiv:2106.13924.
@@ -26,35 +26,36 @@ from models.networks.head import silent
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum
 
-WIDTHS = (8, 16, 32, 64)
+_WIDTHS = (8, 16, 32, 64)
 """Channels at each resolution, the finest first."""
 NORMS = ("field", "channel")
-SMALLEST = 3
-"""Rows and columns of the patches that keys and queries are made of, so also the fewest that a resolution may have."""
+PATCH_SIZE = 3
+"""Rows and columns of the patches that keys and queries are computed from: the coarsest grid needs as many."""
 
 
 class PoET(nn.Module):
-    """The network of the paper's ENS-10 experiments: corrected members from raw ones, as many as there are.
+    """The network of the paper's ENS-10 experiments, from any number of raw members to as many corrected ones.
 
-    A U-Net runs on each member: at every resolution two convolutions 5 x 5 with ReLU, max-pooling between them; back
-    up one convolution 3 x 3 and one transposed convolution 2 x 2, each with ReLU, beside the encoder's maps of the
-    finer resolution. At the `attention` coarsest resolutions `EnsembleAttention` stands between encoder and decoder.
-    It reads the fields of the members only: no static fields, date or lead time, as in these experiments.
+    A U-Net runs on each member. The encoder has two convolutions 5 x 5 with ReLU at every resolution and max-pooling
+    between resolutions. The decoder has one convolution 3 x 3 and one transposed convolution 2 x 2, each with ReLU, and
+    joins the encoder's maps of the finer resolution. At the `attention_resolutions` coarsest resolutions,
+    `EnsembleAttention` follows the encoder. As in these experiments, the network reads the fields of the members only:
+    no static fields, date or lead time.
 
-    The published sizes are the defaults, `widths` 8, 16, 32, 64 and attention at 3 resolutions: 3.92 million parameters
-    on the grid of ENS-10, of which 3.63 million belong to `norm: field`, layer normalisation with numbers for every
-    cell. The large network of the paper has widths 16, 32, 64, 128 and attention at 4 resolutions, 16.7 million.
-    `norm: channel`, which the paper does not have, normalises the channels of each cell and needs none of these.
+    The defaults are the published sizes, `widths` 8, 16, 32, 64 and attention at 3 resolutions: 3.92 million parameters
+    on the grid of ENS-10. Of these, 3.63 million belong to `norm: field`, layer normalisation with parameters for every
+    cell. `norm: channel`, which the paper does not have, normalises the channels of each cell without such parameters.
+    The large network of the paper has widths 16, 32, 64, 128 and attention at 4 resolutions, 16.7 million parameters.
 
-    What differs from the paper:
+    Differences from the paper:
 
-    - The globe goes round and on across the poles; the original has zeros beyond the poles.
-    - Rows and columns that are odd in number are pooled with what follows them on the globe, 361 rows to 181, 91, 46.
-      The original leaves out the last one, 361 rows to 180, 90, 45, and adds a row of constants when it comes back.
-    - Inputs are departures from the mean of the training years in each cell. The original takes one mean and one
-      scale for the globe.
-    - The network's output is added to the member, and its last layer starts at zero, the raw ensemble, as in all
-      networks here. The original's output is the member.
+    - The globe is continued around in longitude and across the poles. The original has zeros beyond the poles.
+    - The last of an odd number of rows or columns is pooled with the next cells on the globe: 361 rows to 181, 91, 46.
+      The original leaves it out, 361 rows to 180, 90, 45, and adds a row of constants on the way back.
+    - Inputs are departures from the mean of the training years in each cell. The original has one mean and one scale
+      for the globe.
+    - The network's output is added to the member. Its last layer starts at zero, so that the first forecast is the raw
+      ensemble, as in all networks here. The original's output is the member.
     """
 
     tiles = True
@@ -63,9 +64,9 @@ class PoET(nn.Module):
         self,
         task: Task,
         grid: Grid | Domain,
-        widths: Sequence[int] = WIDTHS,
+        widths: Sequence[int] = _WIDTHS,
         heads: int = 8,
-        attention: int = 3,
+        attention_resolutions: int = 3,
         norm: str = "field",
     ) -> None:
         super().__init__()
@@ -74,18 +75,18 @@ class PoET(nn.Module):
         for width in widths:
             check_integer("model.widths", width, 1)
         check_integer("model.heads", heads, 1)
-        check_integer("model.attention", attention, 0, len(widths))
+        check_integer("model.attention_resolutions", attention_resolutions, 0, len(widths))
         check_choice("model.norm", norm, NORMS)
         grids = [Domain.of(grid)]
         for _ in widths[1:]:
             grids.append(grids[-1].coarsen())
-        if min(grids[-1].shape) < SMALLEST:
+        if min(grids[-1].shape) < PATCH_SIZE:
             rows, columns = grids[-1].shape
             raise InputError(
-                f"model poet needs {SMALLEST} rows and columns at the coarsest of its {len(widths)} resolutions, and "
-                f"{grids[0].grid} leave {rows} x {columns} there; take fewer model.widths"
+                f"model poet needs {PATCH_SIZE} rows and columns at the coarsest of its {len(widths)} resolutions, and "
+                f"{grids[0].grid} has {rows} x {columns} there; take fewer model.widths"
             )
-        self._targets, self._deepest = list(task.target_channels), len(widths) - attention
+        self._targets, self._deepest = list(task.target_channels), len(widths) - attention_resolutions
         self.down = nn.ModuleList(MaxPool2d(g) for g in grids[:-1])
         self.encoder = nn.ModuleList(
             nn.Sequential(
@@ -100,7 +101,7 @@ class PoET(nn.Module):
             EnsembleAttention(g, width, heads, norm)
             for g, width in list(zip(grids, widths, strict=True))[self._deepest :]
         )
-        # All resolutions but the coarsest take what comes up beside what the encoder has there.
+        # All resolutions but the coarsest join upsampled maps to the encoder's.
         inputs = [*(2 * width for width in widths[:-1]), widths[-1]]
         self.decoder = nn.ModuleList(
             nn.Sequential(
@@ -126,30 +127,30 @@ class PoET(nn.Module):
         for level in reversed(range(len(self.decoder))):
             x = torch.cat([self.decoder[level](x), levels[level]], dim=1)
         output = self.last(self.finest(x)).unflatten(0, (-1, M))
-        # Scores are never taken in half precision.
+        # Scores are computed in single precision at least.
         output = output.to(torch.promote_types(output.dtype, torch.float32))
         return Ensemble((sample.ensemble[:, :, self._targets] + output).movedim(1, 0))
 
 
 class EnsembleAttention(nn.Module):
-    """Attention among the members of a forecast, whose weights are one M x M matrix per head for the whole field.
+    """Attention among the members of a forecast, with one M x M matrix of weights per head for the whole field.
 
-    With keys K and queries Q of every `SMALLEST` x `SMALLEST` patch of the normalised maps, one channel per head, and
+    With keys K and queries Q of every patch of `PATCH_SIZE`² cells of the normalised maps, one channel per head, and
     values V of every cell,
 
         w_ij = softmax over i of <K_i, Q_j> / sqrt(patches),    V_j + sum_i w_ij (V_i - mean of V),
 
-    where <K_i, Q_j> is the sum over all patches of the globe: ranks add up M x M numbers per head and forecast. The
-    result goes through a linear layer, which starts at zero, and is added to the maps, with ReLU. Another order of the
-    members gives the same in that order.
+    where <K_i, Q_j> is the sum over all patches of the globe: ranks add up M x M numbers per head and forecast. A
+    linear layer, which starts at zero, follows; its output is added to the maps, with ReLU. Members in another order
+    give the same results in that order.
     """
 
     def __init__(self, grid: Grid | Domain, channels: int, heads: int, norm: str) -> None:
         super().__init__()
         self.out = Domain.of(grid)
         self.norm = FieldNorm(grid, channels) if norm == "field" else ChannelNorm(channels)
-        self.patches = Patches(grid, SMALLEST)
-        self.key, self.query = (nn.Linear(channels * SMALLEST**2, heads, bias=False) for _ in range(2))
+        self.patches = Patches(grid, PATCH_SIZE)
+        self.key, self.query = (nn.Linear(channels * PATCH_SIZE**2, heads, bias=False) for _ in range(2))
         self.value, self.last = nn.Conv2d(channels, heads, 1, bias=False), silent(heads, channels)
 
     def forward(self, x: Tensor, M: int) -> Tensor:
@@ -157,14 +158,14 @@ class EnsembleAttention(nn.Module):
         normal = self.norm(x)
         values = self.value(normal).unflatten(0, (-1, M))
         weights = self.weights(normal, M).to(values)
-        heard = torch.einsum("bcij,bichw->bjchw", weights, values - values.mean(1, keepdim=True))
-        return torch.relu(x + self.last((values + heard).flatten(0, 1)))
+        mixed = torch.einsum("bcij,bichw->bjchw", weights, values - values.mean(1, keepdim=True))
+        return torch.relu(x + self.last((values + mixed).flatten(0, 1)))
 
     def weights(self, normal: Tensor, M: int) -> Tensor:
-        """Return how much member j takes from member i, (B, heads, i, j), from the normalised maps (B M, C, H, W)."""
+        """Return the weight of member i for member j, (B, heads, i, j), from normalised (B M, C, H, W)."""
         patches = self.patches(normal).unflatten(0, (-1, M))
         keys, queries = torch.relu(self.key(patches)), torch.relu(self.query(patches))
-        # The softmax does not depend on what all keys share; without it, rounding is relative to the differences.
+        # The softmax does not depend on the mean of the keys. Without the mean, rounding errors are smaller.
         products = torch.einsum("bipc,bjpc->bcij", keys - keys.mean(1, keepdim=True), queries)
         products = allsum(products.to(torch.promote_types(products.dtype, torch.float32)), self.out)
         return torch.softmax(products / self.patches.count**0.5, dim=2)

@@ -27,7 +27,7 @@ FOLDS = 4
 def start_for(options: dict[str, Any] | None, task: Task, grid: Grid | Domain) -> Start:
     """Return the raw ensemble as a start, or, where there are options of `EMOS`, what it makes of the ensemble."""
     if options is not None and not isinstance(options, Mapping):
-        raise InputError(f"model.start must be null or options of emos such as {{shared: partly}}, got {options!r}")
+        raise InputError(f"model.baseline must be null or options of emos such as {{shared: partly}}, got {options!r}")
     return Start(task) if options is None else FittedStart(task, grid, options)
 
 

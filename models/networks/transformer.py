@@ -1,8 +1,8 @@
-"""Transformer over members: the members attend to one another in every cell, and convolutions connect the cells.
+"""Transformer over members: members attend to one another in every cell, and convolutions connect the cells.
 
-The Transformer of ENS-10 (Ashkboos et al. 2022, arXiv:2206.14786) is of this kind; its sizes are not known, these are
-ours. Finn (2021, arXiv:2106.13924) and PoET (models/networks/poet.py) use one attention matrix for the whole field. All
-members go through the same layers; attention depends on neither their order nor their number.
+The Transformer of ENS-10 (Ashkboos et al. 2022, arXiv:2206.14786) is of this kind. Its sizes are not published; these
+are ours. Finn (2021, arXiv:2106.13924) and PoET (models/networks/poet.py) use one attention matrix for the whole field.
+All members go through the same layers. Attention depends on neither the order nor the number of members.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from models.statistical.predictors import SMALLEST_SPREAD, spread
 
 
 class Transformer(nn.Module):
-    """A U-Net for what members share, and a narrower one for every member, in which they attend to one another.
+    """A U-Net on features that members share, then a narrower U-Net on every member with attention among the members.
 
-    With `head: members` as many members come out, x + s o for the answer o to the member x in units s, the spread.
-    Any other head makes its distribution of what members share and of mean and mean square of their last features.
+    `head: members` returns as many members as came in: x + s o for the network's output o at member x, in units of
+    the spread s. Any other head gets the shared maps and the mean and mean square of the members' last maps.
 
-    Without `attention` no member knows of the others, nor does the network know mean or spread; s is the size of past
-    errors. Members that are independent draws, given all that was known at the start of the forecast, are so again
-    after `head: members` has corrected them one by one: the expected fair CRPS (Ferro 2014, doi:10.1002/qj.2270) and
-    the ratio of spread to error depend on their number no more than those of the raw ensemble do, whatever the number
-    in training was. All that knows the others gives this up. It is to be trained by the fair score: the plain one
-    rewards members that lie too close together.
+    `member_attention: false` corrects each member without the others: the network sees neither them nor their mean and
+    spread, and s is the size of past errors. If the raw members are independent draws, given the state at the initial
+    time, the members that `head: members` returns are independent too. Their expected fair CRPS (Ferro 2014,
+    doi:10.1002/qj.2270) and ratio of spread to error then depend on the number of members no more than those of the
+    raw ensemble, whatever the number in training was. Train such a network with the fair score: the plain CRPS rewards
+    members that are too close together.
 
-    Members have `width` channels at the finest resolution, which is halved `depth` times, and what they share twice as
-    many. With `window`, cells attend as well, at the coarsest resolution, in windows of so many rows and columns. Heads
-    of all attention have `width` channels each. `embedding`, for what they share, and `mixture` are those of `UNet`.
+    Members have `width` channels at the finest resolution, the shared maps twice as many. The resolution is halved
+    `depth` times. With `attention_window` > 0, cells attend as well: at the coarsest resolution, in windows of so many
+    rows and columns. Attention heads have `width` channels. `cell_embedding` (on the shared maps) and `mixture` are
+    those of `UNet`.
     """
 
     any_grid = tiles = True
@@ -51,31 +52,35 @@ class Transformer(nn.Module):
         task: Task,
         grid: Grid | Domain,
         head: str = "normal",
-        start: dict[str, Any] | None = None,
-        attention: bool = True,
+        baseline: dict[str, Any] | None = None,
+        member_attention: bool = True,
         width: int = 8,
         depth: int = 2,
-        window: int = 0,
-        embedding: int = 0,
+        attention_window: int = 0,
+        cell_embedding: int = 0,
         dropout: float = 0.1,
         mixture: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         check_choice("model.head", head, ("members", *HEADS))
-        check_boolean("model.attention", attention)
-        if head == "members" and start is not None:
-            raise InputError("model.head=members corrects members from where they are; leave model.start=null")
-        self._targets, self._attention = list(task.target_channels), attention
+        check_boolean("model.member_attention", member_attention)
+        if head == "members" and baseline is not None:
+            raise InputError("model.head=members corrects members from where they are; leave model.baseline=null")
+        self._targets, self._attention = list(task.target_channels), member_attention
         self.features = Features(task, grid)
         inputs, seen = len(task.channels), self.features.parity
         # All but mean and log spread of the inputs, which come first.
-        seen = seen if attention else seen[2 * inputs :]
+        seen = seen if member_attention else seen[2 * inputs :]
         options: dict[str, Any] = {"depth": depth, "dropout": dropout, "mixture": mixture}
         self.shared = Trunk(grid, len(seen), 2 * width, **options, parity=seen)
-        self.place = Place(grid, 2 * width, embedding) if embedding else nn.Identity()
-        options |= {"attention": attention, "window": window, "parity": (*task.parity, *[1] * 2 * width)}
+        self.place = Place(grid, 2 * width, cell_embedding) if cell_embedding else nn.Identity()
+        options |= {
+            "member_attention": member_attention,
+            "attention_window": attention_window,
+            "parity": (*task.parity, *[1] * 2 * width),
+        }
         self.members = Trunk(grid, inputs + 2 * width, width, **options)
-        self.head = None if head == "members" else head_for(head, task, grid, start)
+        self.head = None if head == "members" else head_for(head, task, grid, baseline)
         self.last = silent(4 * width, self.head.count) if self.head else silent(width, len(task.targets))
 
     @property

@@ -51,12 +51,14 @@ class Block(nn.Module):
 
 
 class Trunk(nn.Module):
-    """A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) without its ends: context at all scales, detail by the skips.
+    """A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) without its last layer.
 
-    `depth` halvings of the resolution, `width` channels at the finest, twice as many at each coarser level. With
-    `mixture`, the options of `Mixing`, the convolutions at the finest resolution are mixtures of experts. Rows of a
-    batch may be members of forecasts, which with `attention` attend to one another in all the encoder; with `window`,
-    cells attend at the coarsest resolution, in windows of so many rows and columns. `parity` is that of the inputs.
+    The resolution is halved `depth` times, with `width` channels at the finest level and twice as many at each coarser
+    one. With `mixture`, the options of `Mixing`, the convolutions at the finest level are mixtures of experts.
+
+    Rows of a batch may be members of forecasts. With `member_attention`, the members of a forecast attend to one
+    another at every level of the encoder. With `attention_window` > 0, cells attend to one another at the coarsest
+    level, in windows of so many rows and columns. `parity` is that of the inputs (`Window`).
     """
 
     def __init__(
@@ -67,14 +69,14 @@ class Trunk(nn.Module):
         depth: int,
         dropout: float,
         mixture: dict[str, Any] | None,
-        attention: bool = False,
-        window: int = 0,
+        member_attention: bool = False,
+        attention_window: int = 0,
         parity: Sequence[int] = (),
     ) -> None:
         super().__init__()
         check_integer("model.width", width, 1)
         check_integer("model.depth", depth, 0)
-        check_integer("model.window", window, 0)
+        check_integer("model.attention_window", attention_window, 0)
         check_between("model.dropout", dropout, 0, 1)
         grids = [Domain.of(grid)]
         for _ in range(depth):
@@ -87,9 +89,13 @@ class Trunk(nn.Module):
             Block(g, before, w, dropout if level else 0, convolutions[level], () if level else parity)
             for level, (g, before, w) in enumerate(zip(grids, [inputs, *widths], widths, strict=False))
         )
-        self.attention = nn.ModuleList(MemberAttention(w, w // width) for w in widths if attention)
+        self.attention = nn.ModuleList(MemberAttention(w, w // width) for w in widths if member_attention)
         self.windows = nn.Sequential(
-            *(Windows(grids[-1], widths[-1], 2**depth, window, shift) for shift in (False, True) if window)
+            *(
+                Windows(grids[-1], widths[-1], 2**depth, attention_window, shift)
+                for shift in (False, True)
+                if attention_window
+            )
         )
         self.decoder = nn.ModuleList(
             Block(g, fine + coarse, fine, dropout, convolution)
@@ -115,14 +121,14 @@ class Place(nn.Module):
     surrounds it the convolutions have told.
     """
 
-    def __init__(self, grid: Grid | Domain, channels: int, embedding: int) -> None:
+    def __init__(self, grid: Grid | Domain, channels: int, cell_embedding: int) -> None:
         super().__init__()
-        check_integer("model.embedding", embedding, 1)
+        check_integer("model.cell_embedding", cell_embedding, 1)
         self._domain = Domain.of(grid)
         # From zero, where every cell is like every other; the weights that read them are random, so they will learn.
-        self.embedding = nn.Parameter(torch.zeros(embedding, *grid.shape))
+        self.embedding = nn.Parameter(torch.zeros(cell_embedding, *grid.shape))
         self.mix = nn.Sequential(
-            nn.Conv2d(channels + embedding, 2 * channels, 1), nn.GELU(), nn.Conv2d(2 * channels, channels, 1)
+            nn.Conv2d(channels + cell_embedding, 2 * channels, 1), nn.GELU(), nn.Conv2d(2 * channels, channels, 1)
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ from models.parallel.domain import Domain
 class UNet(Network):
     """`depth` halvings of the resolution, `width` channels at the finest, twice as many at each coarser level.
 
-    With `embedding`, so many learnt numbers of each cell have a say in the end (`Place`). With `mixture`, the options
-    of `Mixing`, the convolutions at the finest resolution are mixtures of experts.
+    `cell_embedding` learnt numbers of every cell correct the last maps (`Place`), 0 for none. With `mixture`, the
+    options of `Mixing`, the convolutions at the finest resolution are mixtures of experts.
     """
 
     def __init__(
@@ -28,14 +28,14 @@ class UNet(Network):
         width: int = 16,
         depth: int = 2,
         dropout: float = 0.1,
-        embedding: int = 0,
+        cell_embedding: int = 0,
         head: str = "normal",
-        start: dict[str, Any] | None = None,
+        baseline: dict[str, Any] | None = None,
         mixture: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(task, grid, head, start)
+        super().__init__(task, grid, head, baseline)
         self.trunk = Trunk(grid, self.features.count, width, depth, dropout, mixture, parity=self.features.parity)
-        self.place = Place(grid, width, embedding) if embedding else nn.Identity()
+        self.place = Place(grid, width, cell_embedding) if cell_embedding else nn.Identity()
         self.last = silent(width, self.head.count)
 
     def maps(self, features: Tensor) -> Tensor:

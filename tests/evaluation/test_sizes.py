@@ -265,7 +265,7 @@ def test_who_claims():
         ("climatology", {}),
         ("transformer_independent", {}),
         ("transformer_independent", {"mixture": {"gate": "computed"}}),
-        ("transformer_independent", {"embedding": 2, "window": 2}),
+        ("transformer_independent", {"cell_embedding": 2, "attention_window": 2}),
     ],
     ids=str,
 )

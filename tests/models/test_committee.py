@@ -71,7 +71,7 @@ def on_tile(rank, path, sample):
 
 
 def test_on_tiles_it_says_what_it_says_of_the_whole(file_of, toy, tmp_path):
-    spec = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1, "embedding": 2}
+    spec = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1, "cell_embedding": 2}
     combined([file_of(f"{seed}", seed, spec) for seed in range(2)]).save(tmp_path / "both")
     sample = next(batches(toy(TASK, GRID, 4), 4))
     with torch.no_grad():

@@ -74,7 +74,10 @@ def test_a_file_of_other_shapes_is_refused_by_name(toy, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("mixture", "sentence"),
     [
-        ({"expert": 3}, "model.mixture has no option 'expert'; it has experts, gate, degree, blend, weighted, routing"),
+        (
+            {"expert": 3},
+            "model.mixture has no option 'expert'; it has experts, gate, degree, blend, scale_by_gate, routing",
+        ),
         ({"gate": "garden"}, "model.mixture.gate must be one of latent, sphere, computed, got 'garden'"),
         ({"gate": "sphere"}, "model.mixture.degree belongs to gate sphere, got None with sphere"),
         ({"degree": 3}, "model.mixture.degree belongs to gate sphere, got 3 with latent"),

@@ -68,7 +68,7 @@ def test_a_mixture_of_experts_chooses_and_is_routed(choice, toy):
             assert isinstance(layer.gate, LatentGate)
             assert layer.routing.classify
             assert layer.routing.damping == 0
-            assert not layer.weighted
+            assert not layer.scale_by_gate
     assert RIGHT == 1e-5
     (model.train()(sample).crps(sample.target).mean() + terms(model) / 2).backward()
     gates = [layer.gate.weight.grad for layer in model.modules() if isinstance(layer, SpatialMixture)]

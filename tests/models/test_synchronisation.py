@@ -17,11 +17,11 @@ from models.parallel.domain import Domain
 TASK = Task("toy", ["sst", "2t", "10u"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(13, 20)
 MORE = {
-    "chosen": SPECS["unet"] | {"mixture": {"gate": "latent", "weighted": True}},
+    "chosen": SPECS["unet"] | {"mixture": {"gate": "latent", "scale_by_gate": True}},
     "routed": SPECS["unet"] | {"mixture": {"gate": "computed", "routing": {}}},
-    "rough": SPECS["deep_weather"] | {"roughness": 0.5},
-    "windows": SPECS["transformer"] | {"window": 3, "embedding": 2},
-    "mlp from emos": SPECS["mlp"] | {"start": {"seasonal": False, "window": 60}},
+    "rough": SPECS["deep_weather"] | {"smoothness_penalty": 0.5},
+    "windows": SPECS["transformer"] | {"attention_window": 3, "cell_embedding": 2},
+    "mlp from emos": SPECS["mlp"] | {"baseline": {"seasonal": False, "window": 60}},
     "gamma": SPECS["mlp"] | {"head": "censored_shifted_gamma"},
 }
 ALL = SPECS | MORE

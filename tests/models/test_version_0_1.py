@@ -20,7 +20,7 @@ GRID = Grid((67.5, 22.5, -22.5, -67.5), tuple(range(0, 360, 45)))
 TASK = Task(name="t2m", inputs=["2t", "msl"], targets=["2t"], lead_times=[48], static=["lsm"])
 
 
-@pytest.mark.parametrize("name", ["mlp", "unet", "boosted"])
+@pytest.mark.parametrize("name", ["boosted", "deep_weather", "mlp", "poet", "transformer", "unet"])
 def test_an_old_file_forecasts_what_it_forecast_then(name, toy):
     """The file holds twelve quantiles that version 0.1 computed."""
     corrector = Corrector.load(FILES / f"{name}.safetensors")

@@ -28,10 +28,10 @@ GRID = Grid.regular(9, 12)
 SMALL = {"width": 4, "depth": 1, "dropout": 0.2, "hidden": 8}
 MORE = {
     "routed": SPECS["unet"] | {"mixture": {"gate": "latent", "routing": {}}},
-    "chosen": SPECS["unet"] | {"mixture": {"gate": "computed", "weighted": True}},
-    "rough": SPECS["deep_weather"] | {"roughness": 0.5},
-    "windows": SPECS["transformer"] | {"window": 2, "embedding": 2},
-    "mlp from emos": SPECS["mlp"] | {"start": {}},
+    "chosen": SPECS["unet"] | {"mixture": {"gate": "computed", "scale_by_gate": True}},
+    "rough": SPECS["deep_weather"] | {"smoothness_penalty": 0.5},
+    "windows": SPECS["transformer"] | {"attention_window": 2, "cell_embedding": 2},
+    "mlp from emos": SPECS["mlp"] | {"baseline": {}},
 }
 ALL = {name: spec | {key: SMALL[key] for key in SMALL if key in spec} for name, spec in (SPECS | MORE).items()}
 

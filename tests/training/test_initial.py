@@ -18,7 +18,7 @@ TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
 TRAIN = (
     "train", *OPTIONS, "path=.", "model=deep_weather", "model.bias_depth=0", "model.bias_width=2", "trainer.epochs=1",
 )  # fmt: skip
-BIAS, SIGMA = ("model.learns=bias", "loss=squared_error"), ("model.learns=uncertainty", "loss=crps")
+BIAS, SIGMA = ("model.trained_networks=bias", "loss=squared_error"), ("model.trained_networks=uncertainty", "loss=crps")
 FIRST = "runs/first/corrector.safetensors"
 
 

@@ -70,7 +70,7 @@ def test_a_fit_is_shared_by_all_ranks(shape, rows, name, toy):
 def cross_fitted_on(rank, shape, toy):
     """Tables that serve training alone: those of the error maps and of the start."""
     mesh = arranged(*shape) if shape else Mesh.alone()
-    spec = SPECS["mlp"] | {"start": {"seasonal": False}}
+    spec = SPECS["mlp"] | {"baseline": {"seasonal": False}}
 
     def corrector_on(domain):
         return Corrector(TASK, domain, spec, toy(TASK, GRID, 1).static).double()

@@ -26,9 +26,9 @@ from training.loss import CRPS, Apart, EnergyScore, SquaredError, ThresholdWeigh
 
 META = torch.device("meta")
 EMBEDDED = {
-    f"{name}, embedded": spec | {"embedding": 2}
+    f"{name}, embedded": spec | {"cell_embedding": 2}
     for name, spec in SPECS.items()
-    if "embedding" in inspect.signature(type(build_model(spec, TASK, GRID))).parameters
+    if "cell_embedding" in inspect.signature(type(build_model(spec, TASK, GRID))).parameters
 }
 TRAINED = {
     name: spec

@@ -76,6 +76,6 @@ def test_at_first_all_have_almost_the_same_say():
 
 
 def test_a_blend_has_nothing_to_choose_or_to_route():
-    for option in ({"weighted": True}, {"routing": {}}):
-        with pytest.raises(InputError, match="for experts of which some are chosen; with blend leave them out"):
+    for option in ({"scale_by_gate": True}, {"routing": {}}):
+        with pytest.raises(InputError, match="for experts of which some are chosen; leave them out with blend=true"):
             Mixing(E, "latent", blend=True, **option)

@@ -22,7 +22,7 @@ def unlike(field, periodic):
 @pytest.mark.parametrize("grid", [Grid.regular(5, 6), AREA], ids=["globe", "area"])
 def test_unlike_neighbours_add_to_the_loss_of_every_forecast(grid):
     torch.manual_seed(0)
-    layer = LocallyConnected(grid, 2, 3, roughness=0.7).double()
+    layer = LocallyConnected(grid, 2, 3, smoothness_penalty=0.7).double()
     torch.nn.init.normal_(layer.bias)
     layer(torch.zeros(4, 2, *grid.shape, dtype=torch.float64))
     weight, bias = ([unlike(m.tolist(), grid.periodic) for m in p.flatten(0, -3)] for p in (layer.weight, layer.bias))
@@ -32,7 +32,7 @@ def test_unlike_neighbours_add_to_the_loss_of_every_forecast(grid):
 
 def test_training_makes_weights_smooth_and_leaves_them_so():
     torch.manual_seed(0)
-    layer = LocallyConnected(Grid.regular(5, 6), 2, 3, roughness=1.0)
+    layer = LocallyConnected(Grid.regular(5, 6), 2, 3, smoothness_penalty=1.0)
     optimizer, x = torch.optim.SGD(layer.parameters(), 1.0), torch.randn(2, 2, 5, 6)
     before = layer.weight.detach().std((-2, -1))
     for _ in range(400):

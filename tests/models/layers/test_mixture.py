@@ -36,9 +36,9 @@ def ranked(wanted):
     return sorted(range(E), key=lambda e: -wanted[e])[:K]
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_each_cell_hears_the_experts_it_wants_most(weighted):
-    mixture, x = layer(weighted=weighted), field()
+@pytest.mark.parametrize("scale_by_gate", [False, True])
+def test_each_cell_hears_the_experts_it_wants_most(scale_by_gate):
+    mixture, x = layer(scale_by_gate=scale_by_gate), field()
     wide, kernels = pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight
     y = mixture(x).detach()
     assert y.shape == (B, K, *GRID.shape)
@@ -46,7 +46,7 @@ def test_each_cell_hears_the_experts_it_wants_most(weighted):
         wanted = mixture.gate.weight[:, i, j].tolist()
         for rank, expert in enumerate(ranked(wanted)):
             says = float((kernels[expert].detach() * wide[b, :, i : i + 3, j : j + 3]).sum())
-            assert float(y[b, rank, i, j]) == pytest.approx(says * (wanted[expert] if weighted else 1), abs=1e-12)
+            assert float(y[b, rank, i, j]) == pytest.approx(says * (wanted[expert] if scale_by_gate else 1), abs=1e-12)
 
 
 def test_a_gate_may_be_computed_from_the_input():
@@ -60,7 +60,7 @@ def test_a_gate_may_be_computed_from_the_input():
 @pytest.mark.parametrize("computed", [False, True])
 def test_what_gates_multiply_has_ordinary_derivatives(computed):
     gate = nn.Sequential(nn.Conv2d(INPUTS, 4, 1), nn.Tanh(), nn.Conv2d(4, E, 1)) if computed else None
-    mixture = layer(grid=Grid.regular(3, 4), gate=gate, weighted=True, routing=None)
+    mixture = layer(grid=Grid.regular(3, 4), gate=gate, scale_by_gate=True, routing=None)
     names = [name for name, _ in mixture.named_parameters()]
 
     def function(x, *parameters):
@@ -99,7 +99,7 @@ def by_hand(mixture, x, error):
         signal = np.zeros((K, *GRID.shape))
         for i, j in np.ndindex(*GRID.shape):
             for rank, expert in enumerate(ranked(wanted[:, i, j].tolist())):
-                signal[rank, i, j] = abs(error[b, rank, i, j] * (says[b, expert, i, j] if mixture.weighted else 1))
+                signal[rank, i, j] = abs(error[b, rank, i, j] * (says[b, expert, i, j] if mixture.scale_by_gate else 1))
         limit = np.quantile(signal, rules.quantile)
         for i, j in np.ndindex(*GRID.shape):
             choices = ranked(wanted[:, i, j].tolist())
@@ -110,15 +110,15 @@ def by_hand(mixture, x, error):
                 to_gate[expert, i, j] += (torch.sigmoid(wanted[expert, i, j]) - label) / (B * E * 40)
             for rank, expert in enumerate(choices):
                 factor = rules.damping if signal[rank, i, j] > limit + 1e-3 else 1
-                factor *= float(wanted[expert, i, j]) if mixture.weighted else 1
+                factor *= float(wanted[expert, i, j]) if mixture.scale_by_gate else 1
                 to_experts[b, expert, i, j] = g[b, rank, i, j] * factor
     return torch.from_numpy(to_experts), to_gate
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("scale_by_gate", [False, True])
 @pytest.mark.parametrize("rules", [Routing(), Routing(0.7, 0.25), Routing(0.5, 1.0)], ids=str)
-def test_routing_follows_the_rules_of_the_paper(weighted, rules):
-    mixture, x, target = layer(weighted=weighted, routing=rules), field().requires_grad_(), field(3, K)
+def test_routing_follows_the_rules_of_the_paper(scale_by_gate, rules):
+    mixture, x, target = layer(scale_by_gate=scale_by_gate, routing=rules), field().requires_grad_(), field(3, K)
     y = mixture(x)
     loss = (y - target).square().mean() + terms(mixture) / B
     loss.backward()
@@ -225,7 +225,7 @@ def test_it_can_be_copied_between_steps():
 
 
 def test_half_precision_travels_through():
-    mixture = layer(weighted=True).float()
+    mixture = layer(scale_by_gate=True).float()
     with torch.autocast("cpu", torch.bfloat16):
         y = mixture(field().float())
         loss = y.float().square().mean() + terms(mixture) / B
@@ -281,5 +281,5 @@ def test_what_makes_no_mixture_is_refused(build, message):
 
 
 def test_a_gate_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"a gate gives \(3, 4, 5, 8\) for experts that give \(3, 5, 5, 8\)"):
+    with pytest.raises(ValueError, match=r"the gate returned \(3, 4, 5, 8\) for experts of \(3, 5, 5, 8\)"):
         layer(gate=nn.Conv2d(INPUTS, E - 1, 1))(field())

@@ -14,8 +14,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.layers.term import terms
-from models.networks.deep_weather import BiasNet, DeepWeather, ResNet2d, ResNet2dSimple, Rise, Wide
-from models.networks.ens10 import Layer
+from models.networks.deep_weather import BiasNet, DeepWeather, ParallelKernels, ResNet2d, ResNet2dSimple, UpConvolution
+from models.networks.ens10 import ConvNormReLU
 from models.statistical.predictors import SMALLEST_SPREAD
 from training.loss import CRPS, Apart, SquaredError
 
@@ -138,8 +138,10 @@ def count(*parts):
 
 def convolutions(module):
     """Weight and bias of every convolution; ours have the bias before a normalisation beside them."""
-    beside = {layer.convolution: layer.bias for layer in module.modules() if isinstance(layer, Layer | Rise)}
-    for block in (block for block in module.modules() if isinstance(block, Wide)):
+    beside = {
+        layer.convolution: layer.bias for layer in module.modules() if isinstance(layer, ConvNormReLU | UpConvolution)
+    }
+    for block in (block for block in module.modules() if isinstance(block, ParallelKernels)):
         beside |= dict(zip(block.wide, block.bias.chunk(len(block.wide)), strict=True))
     kinds = nn.Conv2d, nn.Conv3d
     return [(layer.weight, beside.get(layer, layer.bias)) for layer in module.modules() if isinstance(layer, kinds)]
@@ -303,21 +305,21 @@ def test_winds_of_every_lead_time_and_of_the_analysis_change_sign_across_a_pole(
 def test_stages_train_one_network_each_and_hold_the_other(toy):
     torch.manual_seed(0)
     sample = normal_sample_of(toy, WIDER, 4)
-    for learns in ("bias", "uncertainty"):
-        model = DeepWeather(WIDER, GRID, learns=learns)
+    for trained in ("bias", "uncertainty"):
+        model = DeepWeather(WIDER, GRID, trained_networks=trained)
         nn.init.normal_(model.local.weight)
         before = {name: value.clone() for name, value in model.state_dict().items()}
         optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
-        loss = (SquaredError() if learns == "bias" else CRPS())(model(sample), sample, None).mean()
+        loss = (SquaredError() if trained == "bias" else CRPS())(model(sample), sample, None).mean()
         loss.backward()
         optimizer.step()
         assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
         changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
         of_sigma = {name.startswith("uncertainty_net") for name in changed}
-        assert of_sigma == {learns == "uncertainty"}, "also the statistics of batch normalisation"
+        assert of_sigma == {trained == "uncertainty"}, "also the statistics of batch normalisation"
         model.eval()
         s = torch.sqrt(sample.ensemble[:, :, [1, 2]].var(1) + SMALLEST_SPREAD**2)
-        assert torch.allclose(model(sample).sigma, s) == (learns == "bias")
+        assert torch.allclose(model(sample).sigma, s) == (trained == "bias")
 
 
 @pytest.mark.parametrize("members", [1, 2, 7])
@@ -386,7 +388,7 @@ def test_a_corrector_of_the_model_as_it_was_is_refused(tmp_path):
 
 def test_unlike_neighbours_are_a_term_of_the_loss(toy):
     torch.manual_seed(0)
-    model, sample = DeepWeather(TOY, GRID, roughness=2.0), normal_sample(toy, 3)
+    model, sample = DeepWeather(TOY, GRID, smoothness_penalty=2.0), normal_sample(toy, 3)
     model(sample)
     assert float(terms(model).detach()) == 0, "weights start at zero everywhere"
     nn.init.normal_(model.local.weight)
@@ -400,11 +402,14 @@ def test_unlike_neighbours_are_a_term_of_the_loss(toy):
     [
         ({"bias_depth": 4}, "model.bias_depth=4 needs 17 rows and columns, and got 13 x 16 points"),
         ({"bias_depth": -1}, "model.bias_depth must be a whole number of at least 0"),
-        ({"roughness": -1}, "model.roughness must be a number of at least 0 and less than 100, got -1"),
+        (
+            {"smoothness_penalty": -1},
+            "model.smoothness_penalty must be a number of at least 0 and less than 100, got -1",
+        ),
         ({"bias_width": 0}, "model.bias_width must be a whole number of at least 1"),
         ({"uncertainty_width": 6}, "model.uncertainty_width must be a multiple of 4, got 6"),
         ({"uncertainty": "unet3d"}, "model.uncertainty must be one of resnet2d_simple, resnet2d, got 'unet3d'"),
-        ({"learns": "mean"}, "model.learns must be one of both, bias, uncertainty, got 'mean'"),
+        ({"trained_networks": "mean"}, "model.trained_networks must be one of both, bias, uncertainty, got 'mean'"),
         ({"uncertainty_width": 0}, "model.uncertainty_width must be a whole number of at least 4"),
     ],
 )

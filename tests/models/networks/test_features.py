@@ -55,7 +55,7 @@ def test_the_lead_time_is_one_number_from_first_to_last(toy):
 def test_every_cell_learns_its_own_embedding(toy):
     """Read by random weights, it has a gradient from the start, and only where there is something to learn."""
     torch.manual_seed(0)
-    features, sample = Features(TASK, GRID, embedding=2), next(batches(toy(TASK, GRID, 4), 4))
+    features, sample = Features(TASK, GRID, cell_embedding=2), next(batches(toy(TASK, GRID, 4), 4))
     assert features.embedding.shape == (2, *GRID.shape)
     weight, mask = torch.randn(features.count), torch.rand(GRID.shape) > 0.5
     said = torch.einsum("bfhw,f->bhw", features(sample), weight)
@@ -66,9 +66,9 @@ def test_every_cell_learns_its_own_embedding(toy):
 
 
 def test_a_tile_reads_its_own_part_of_the_embedding(toy):
-    whole, domain = Features(TASK, GRID, embedding=3), Domain.split(GRID, 2, 2, rank=3)
+    whole, domain = Features(TASK, GRID, cell_embedding=3), Domain.split(GRID, 2, 2, rank=3)
     whole.embedding.data.normal_()
-    tile = Features(TASK, domain, embedding=3)
+    tile = Features(TASK, domain, cell_embedding=3)
     tile.load_state_dict(whole.state_dict())
     sample = next(batches(toy(TASK, GRID, 4), 4))
     own = sample._replace(**{name: domain.cut(getattr(sample, name)) for name in ("ensemble", "mask", "static")})
@@ -91,5 +91,5 @@ def test_the_mask_of_a_field_at_sea_is_a_channel(toy):
 
 @pytest.mark.parametrize("embedding", [-1, 1.5, True])
 def test_the_embedding_is_a_whole_number(embedding):
-    with pytest.raises(InputError, match=r"model\.embedding must be a whole number of at least 0"):
+    with pytest.raises(InputError, match=r"model\.cell_embedding must be a whole number of at least 0"):
         Features(TASK, GRID, embedding)

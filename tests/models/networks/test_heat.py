@@ -20,7 +20,7 @@ TASK = Task("heat", ["heat"], ["heat"], [1], ["region"])
 HEAT = Heat(rows=12, columns=13, first_year=2000, last_year=2003, steps=5)
 SPECS = {
     "smoe": {"_target_": "models.networks.heat.Mixture", "routing": {"quantile": 0.3}},
-    "derivative": {"_target_": "models.networks.heat.Mixture", "weighted": True},
+    "derivative": {"_target_": "models.networks.heat.Mixture", "scale_by_gate": True},
     "cnn": {"_target_": "models.networks.heat.CNN"},
     "coord_conv": {"_target_": "models.networks.heat.CNN", "coordinates": True},
     "local_kernels": {"_target_": "models.networks.heat.LocalKernels"},

@@ -23,7 +23,7 @@ def test_counts_its_parameters():
     features = 2 * 3 + 3 + 2 + 2 + 1  # the last says where there is sea
     plain = MLP(TASK, GRID, width=128)
     assert sum(p.numel() for p in plain.parameters()) == (features * 128 + 128) + (128 * 2 + 2)
-    located = MLP(TASK, GRID, width=128, depth=2, embedding=4)
+    located = MLP(TASK, GRID, width=128, depth=2, cell_embedding=4)
     expected = 4 * 40 + ((features + 4) * 128 + 128) + (128 * 128 + 128) + (128 * 2 + 2)
     assert sum(p.numel() for p in located.parameters()) == expected
     assert (
@@ -58,7 +58,7 @@ def test_the_embedding_tells_cells_apart_that_nothing_else_does(toy):
     """Without it the best forecast has the spread of the cells, N(0, 1), of score 1/√π; with it there is no error."""
     torch.manual_seed(0)
     sample = noise_at_places(toy)
-    without, located = (fitted(MLP(TASK, GRID, width=16, embedding=n), sample, 150)[1] for n in (0, 2))
+    without, located = (fitted(MLP(TASK, GRID, width=16, cell_embedding=n), sample, 150)[1] for n in (0, 2))
     assert without > 0.3
     assert located < 0.1
 
@@ -107,7 +107,7 @@ def test_a_corrector_of_before_heads_and_embeddings_still_loads(toy):
 
 
 @pytest.mark.parametrize(
-    "option", [{"width": 0}, {"depth": 0}, {"dropout": 1.0}, {"embedding": -1}, {"head": "gauss"}], ids=str
+    "option", [{"width": 0}, {"depth": 0}, {"dropout": 1.0}, {"cell_embedding": -1}, {"head": "gauss"}], ids=str
 )
 def test_options_must_make_sense(option):
     with pytest.raises(InputError, match=rf"model\.{next(iter(option))} must be "):

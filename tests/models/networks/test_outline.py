@@ -64,7 +64,7 @@ def test_a_file_that_asks_for_more_than_it_holds_is_refused_before_memory_is_tak
             r"model.network.3.weight is 2 x 5 x 1 x 1 in the file and 5 x 5 x 1",
         ),
         (
-            ('"width": 5', '"width": 5, "embedding": 1'),
+            ('"width": 5', '"width": 5, "cell_embedding": 1'),
             r"model.features.embedding is missing in the file and 1 x 7 x 8 in",
         ),
     ],

@@ -16,7 +16,7 @@ T850 = Task("t850", [f"{name}@850" for name in ("z", "t", "q", "w", "d", "u", "v
 TOY = Task("toy", ["sst", "2t", "msl"], ["2t"], [48], ["lsm"])
 AREA = Grid(tuple(60 - 0.5 * k for k in range(24)), tuple(0.5 * k for k in range(40)))
 """Not round the globe: beyond its edges the last row or column is repeated, as PyTorch pads. All halves are even."""
-SMALL = {"widths": [4, 6, 5], "heads": 3, "attention": 2}
+SMALL = {"widths": [4, 6, 5], "heads": 3, "attention_resolutions": 2}
 
 
 def drawn(model):
@@ -36,7 +36,7 @@ def batch(toy, grid, members=4, count=2):
 
 @pytest.mark.parametrize(
     ("options", "total", "normalisation"),
-    [({}, 3.92, 3.63), ({"widths": [16, 32, 64, 128], "attention": 4}, 16.7, 15.6)],
+    [({}, 3.92, 3.63), ({"widths": [16, 32, 64, 128], "attention_resolutions": 4}, 16.7, 15.6)],
     ids=["published", "large"],
 )
 def test_has_the_published_parameters(options, total, normalisation):
@@ -53,7 +53,7 @@ def test_has_the_published_parameters(options, total, normalisation):
     assert float(f"{norms:.3g}") == normalisation
     if not options:
         assert round(count - norms, 3) == 0.295
-    widths = options.get("widths", [8, 16, 32, 64])[-options.get("attention", 3) :]
+    widths = options.get("widths", [8, 16, 32, 64])[-options.get("attention_resolutions", 3) :]
     row = sum(2 * width * 720 // 2 ** (3 - k) for k, width in enumerate(reversed(widths)))
     assert sum(p.numel() for p in taller.parameters()) - round(count * 1e6) == row, "one more row at each of these"
     assert sum(p.numel() for p in other.parameters()) == round((count - norms) * 1e6) + 2 * sum(widths)
@@ -145,7 +145,7 @@ def test_another_order_of_members_is_another_order_of_the_same(norm, toy):
 @pytest.mark.parametrize("attention", [0, 2])
 def test_members_know_of_one_another_by_attention_only(attention, toy):
     grid = Grid.regular(13, 16)
-    model, sample = drawn(PoET(TOY, grid, **SMALL | {"attention": attention})), batch(toy, grid)
+    model, sample = drawn(PoET(TOY, grid, **SMALL | {"attention_resolutions": attention})), batch(toy, grid)
     others = torch.cat([sample.ensemble[:, :1], torch.randn_like(sample.ensemble)], dim=1)
     with torch.no_grad():
         found, expected = (model(sample._replace(ensemble=e)).members[0] for e in (others, sample.ensemble))
@@ -195,9 +195,9 @@ def test_learns_in_a_few_steps(toy):
         ({"widths": 8}, "model.widths must be a list of channels"),
         ({"widths": [8, 0]}, "model.widths must be a whole number of at least 1, got 0"),
         ({"heads": 0}, "model.heads must be a whole number of at least 1, got 0"),
-        ({"attention": 5}, "model.attention must be a whole number from 0 to 4, got 5"),
+        ({"attention_resolutions": 5}, "model.attention_resolutions must be a whole number from 0 to 4, got 5"),
         ({"norm": "none"}, "model.norm must be one of field, channel, got 'none'"),
-        ({}, "needs 3 rows and columns at the coarsest of its 4 resolutions, and 13 x 16 points, .* leave 2 x 2 there"),
+        ({}, "needs 3 rows and columns at the coarsest of its 4 resolutions, and 13 x 16 points, .* has 2 x 2 there"),
     ],
     ids=str,
 )

@@ -15,7 +15,7 @@ from models.statistical.predictors import SMALLEST_SPREAD
 
 GRID = Grid.regular(8, 12)
 TASK = Task("toy", ["sst", "2t", "tp"], ["2t", "tp"], [24, 48], ["lsm"])
-BEGINNERS = [name for name, spec in SPECS.items() if "start" in spec and spec["head"] != "members"]
+BEGINNERS = [name for name, spec in SPECS.items() if "baseline" in spec and spec["head"] != "members"]
 
 
 def fitted(spec, toy):
@@ -38,7 +38,7 @@ def batch_of(toy):
 def test_an_untrained_network_is_emos(name, options, toy):
     """Both are fitted to the same samples, EMOS as a corrector of its own."""
     emos, sample = fitted(SPECS["emos"] | options, toy), batch_of(toy)
-    network = fitted(SPECS[name] | {"start": options}, toy)
+    network = fitted(SPECS[name] | {"baseline": options}, toy)
     with torch.no_grad():
         normal, found = network.normalizer(sample), network(sample)
         expected = emos.model(normal)
@@ -52,7 +52,7 @@ def test_an_untrained_network_is_emos(name, options, toy):
 @pytest.mark.parametrize("kind", HEADS)
 def test_every_head_starts_from_it(kind, toy):
     """Rain has a bound of its own kind; at 280 K there is none in sight."""
-    corrector, sample = fitted(SPECS["mlp"] | {"head": kind, "start": {}}, toy), batch_of(toy)
+    corrector, sample = fitted(SPECS["mlp"] | {"head": kind, "baseline": {}}, toy), batch_of(toy)
     with torch.no_grad():
         m, s = corrector.model.head.start(corrector.normalizer(sample))
         found = corrector.model(corrector.normalizer(sample))
@@ -64,7 +64,7 @@ def test_a_bounded_family_starts_bounded(toy):
     """EMOS and the network put the bound at the same place, 0 mm, and agree on what lies below."""
     task, options = Task("rain", ["tp"], ["tp"], [24]), {"family": "censored_logistic", "lower": 0.0, "seasonal": False}
     data = toy(task, GRID, 40)
-    spec = SPECS["mlp"] | {"head": "censored_logistic", "start": options}
+    spec = SPECS["mlp"] | {"head": "censored_logistic", "baseline": options}
     corrector = Corrector(task, GRID, spec, data.static)
     corrector.fit(data)
     emos = Corrector(task, GRID, SPECS["emos"] | options, data.static)
@@ -79,7 +79,7 @@ def test_a_bounded_family_starts_bounded(toy):
 
 
 def test_it_survives_the_file(toy, tmp_path):
-    corrector, sample = fitted(SPECS["unet"] | {"start": {}}, toy).float(), next(batches(toy(TASK, GRID, 4), 4))
+    corrector, sample = fitted(SPECS["unet"] | {"baseline": {}}, toy).float(), next(batches(toy(TASK, GRID, 4), 4))
     corrector.save(tmp_path / "c.safetensors")
     with torch.no_grad():
         expected, found = corrector(sample), Corrector.load(tmp_path / "c.safetensors")(sample)
@@ -88,8 +88,8 @@ def test_it_survives_the_file(toy, tmp_path):
 
 def test_a_start_that_cannot_be(toy):
     with pytest.raises(InputError, match="EMOS has no option 'sharde'; it has family, seasonal"):
-        fitted(SPECS["mlp"] | {"start": {"sharde": True}}, toy)
-    with pytest.raises(InputError, match=r"model\.start must be null or options of emos"):
-        fitted(SPECS["mlp"] | {"start": "emos"}, toy)
-    with pytest.raises(InputError, match=r"model\.head=members .* model\.start=null"):
-        fitted(SPECS["transformer_independent"] | {"start": {}}, toy)
+        fitted(SPECS["mlp"] | {"baseline": {"sharde": True}}, toy)
+    with pytest.raises(InputError, match=r"model\.baseline must be null or options of emos"):
+        fitted(SPECS["mlp"] | {"baseline": "emos"}, toy)
+    with pytest.raises(InputError, match=r"model\.head=members .* model\.baseline=null"):
+        fitted(SPECS["transformer_independent"] | {"baseline": {}}, toy)

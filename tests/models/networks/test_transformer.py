@@ -19,10 +19,16 @@ TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [48], ["lsm"])
 GRID = Grid.regular(13, 16)
 VARIANTS = [
     {},
-    {"attention": False},
+    {"member_attention": False},
     {"head": "members"},
-    {"head": "members", "attention": False},
-    {"head": "members", "window": 2, "depth": 1, "dropout": 0.0, "mixture": {"gate": "computed", "weighted": True}},
+    {"head": "members", "member_attention": False},
+    {
+        "head": "members",
+        "attention_window": 2,
+        "depth": 1,
+        "dropout": 0.0,
+        "mixture": {"gate": "computed", "scale_by_gate": True},
+    },
 ]
 
 
@@ -97,7 +103,7 @@ def test_another_order_of_members_is_another_order_of_the_same(options, toy):
 
 @pytest.mark.parametrize("attention", [True, False])
 def test_without_attention_no_member_knows_of_the_others(attention, toy):
-    model, sample = awake({"head": "members", "attention": attention}), batch(toy)
+    model, sample = awake({"head": "members", "member_attention": attention}), batch(toy)
     others = torch.cat([sample.ensemble[:, :1], torch.randn(2, 7, *sample.ensemble.shape[2:])], dim=1)
     with torch.no_grad():
         found, expected = (model(sample._replace(ensemble=e)).members[0] for e in (others, sample.ensemble))
@@ -115,14 +121,14 @@ def test_one_member_is_enough(options, toy):
 @pytest.mark.parametrize("attention", [True, False])
 def test_corrected_members_start_as_the_raw_ones(attention, toy):
     sample = batch(toy)
-    model = Transformer(TASK, GRID, head="members", attention=attention, window=2).double()
+    model = Transformer(TASK, GRID, head="members", member_attention=attention, attention_window=2).double()
     with torch.no_grad():
         torch.testing.assert_close(model(sample).members, sample.ensemble[:, :, [1]].movedim(1, 0), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("grid", [Grid.regular(33, 64), Grid.regular(37, 72), Grid.regular(32, 64)], ids=str)
 def test_any_grid(toy, grid):
-    model = awake({"head": "members", "width": 4, "window": 5}, grid)
+    model = awake({"head": "members", "width": 4, "attention_window": 5}, grid)
     with torch.no_grad():
         assert numbers(model(batch(toy, grid, 3, 1))).shape == (2, 1, 1, *grid.shape)
 
@@ -181,7 +187,7 @@ def scores(found, truth):
 def test_members_corrected_one_by_one_can_be_as_many_as_you_like():
     """Trained with 10 members, scored with 5, 10, 20 and 50."""
     model = Transformer(
-        Task("toy", ["2t"], ["2t"], [48]), Grid.regular(5, 8), head="members", attention=False, width=4, depth=0
+        Task("toy", ["2t"], ["2t"], [48]), Grid.regular(5, 8), head="members", member_attention=False, width=4, depth=0
     )
     train, test = forecasts(64, 10, seed=1), forecasts(200, 50, seed=2)
     model.fit([train])
@@ -223,9 +229,9 @@ def test_counts_its_parameters():
     assert count() == body + attention + (4 * 4 + 1) * 2
     assert count(head="members") == body + attention + (4 + 1)
     alone = trunk(3 + 8, 4) + trunk(seen - 2 * 3, 8)
-    assert count(head="members", attention=False) == alone + (4 + 1)
-    assert count(window=2) == count() + 2 * attending(16)
-    assert count(embedding=3) == count() + 3 * GRID.shape[0] * GRID.shape[1] + (8 + 3 + 1) * 16 + (16 + 1) * 8
+    assert count(head="members", member_attention=False) == alone + (4 + 1)
+    assert count(attention_window=2) == count() + 2 * attending(16)
+    assert count(cell_embedding=3) == count() + 3 * GRID.shape[0] * GRID.shape[1] + (8 + 3 + 1) * 16 + (16 + 1) * 8
 
 
 @pytest.mark.parametrize(
@@ -233,10 +239,10 @@ def test_counts_its_parameters():
     [
         {"width": 0},
         {"depth": -1},
-        {"window": True},
+        {"attention_window": True},
         {"dropout": 1.0},
-        {"attention": 0},
-        {"embedding": -1},
+        {"member_attention": 0},
+        {"cell_embedding": -1},
         {"head": "mean"},
     ],
     ids=str,

@@ -24,7 +24,7 @@ FITTED = {
     "emos of windows": SPECS["emos"] | {"seasonal": False, "window": 182},
     "boosted": SPECS["boosted_emos"] | {"steps": 3},
     "mlp": SPECS["mlp"],
-    "mlp from emos": SPECS["mlp"] | {"start": {}},
+    "mlp from emos": SPECS["mlp"] | {"baseline": {}},
 }
 
 

@@ -15,7 +15,7 @@ from models.statistical.crossfit import STRETCHES, fold_index, year_folds
 from models.statistical.emos import EMOS
 
 TASK, GRID = Task("toy", ["2t", "msl"], ["2t"], [24, 48]), Grid.regular(5, 8)
-MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "start": {"seasonal": False}}
+MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "baseline": {"seasonal": False}}
 
 
 def valid_year(sample):
