@@ -63,7 +63,7 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
     def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
         def task(cfg: DictConfig) -> None:
             # Here and not outside: Hydra would print a line of its own about the error on its way.
-            with _sentences():
+            with _sentences(name):
                 _rename_model_options(cfg)
                 function(cfg)
 
@@ -71,11 +71,11 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
 
         def command() -> None:
             sys.argv[1:] = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in sys.argv[1:]]
-            sys.argv[1:] = current_arguments(sys.argv[1:], lambda: _model_class(name, sys.argv[1:]))
+            sys.argv[1:] = current_arguments(sys.argv[1:], lambda: _model_class(name, sys.argv[1:]), name)
             # Hydra's own report of a wrong option has many lines and exits with 1.
             os.environ["HYDRA_FULL_ERROR"] = "1"
             signal.signal(signal.SIGTERM, signal.default_int_handler)
-            with _sentences():
+            with _sentences(name):
                 main()
 
         return command
@@ -102,13 +102,13 @@ def _model_class(name: str, arguments: list[str]) -> str | None:
 
 
 @contextmanager
-def _sentences() -> Iterator[None]:
+def _sentences(verb: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         leave(InterruptedRunError("interrupted; run the same command again to go on"))
     except Exception as error:
-        found = explain(error)
+        found = explain(error, verb)
         if found is None or os.environ.get("DEEPWEATHER_DEBUG") == "1":
             raise
         leave(found)
@@ -120,7 +120,7 @@ def leave(error: InputError) -> NoReturn:
     sys.exit(error.exit_code)
 
 
-def explain(error: BaseException) -> InputError | None:
+def explain(error: BaseException, verb: str = "") -> InputError | None:
     """Return the sentence for the user if `error`, or what caused it, is the user's to mend."""
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
@@ -130,7 +130,7 @@ def explain(error: BaseException) -> InputError | None:
             return link
     for link in chain:
         if isinstance(link, OmegaConfBaseException) and link.key is not None:
-            return InputError(_configuration_sentence(link))
+            return InputError(_configuration_sentence(link, verb))
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return InputError(f"there is no {group} {name}; choose one of {', '.join(error.options)}")
@@ -145,13 +145,13 @@ def explain(error: BaseException) -> InputError | None:
     return None
 
 
-def _configuration_sentence(error: OmegaConfBaseException) -> str:
+def _configuration_sentence(error: OmegaConfBaseException, verb: str) -> str:
     key, parent = error.full_key or str(error.key), error.parent_node
     if isinstance(error, MissingMandatoryValue):
         return f"option {key} has no value; give it as {key}=..."
     if isinstance(parent, DictConfig) and error.key not in parent:
         model = OmegaConf.select(parent._get_root(), "model._target_")
-        if (renamed := current_option(key, model)) != key:
+        if (renamed := current_option(key, model, verb)) != key:
             return f"option {key} is now called {renamed}; rename it in your YAML file"
         known = [str(name) for name in parent]
         if "data" in known:

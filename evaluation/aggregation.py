@@ -19,20 +19,20 @@ from torch import Tensor
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from evaluation.statistics import STATISTICS, calibration_bin, cell_statistics, is_ensemble
+from evaluation.cell_scores import CELL_SCORES, calibration_bin, cell_scores, is_ensemble
 from models.distribution import Distribution
 from models.parallel.domain import Domain
 
-CRPS, ERROR = STATISTICS.index("crps"), STATISTICS.index("error")
+CRPS, ERROR = CELL_SCORES.index("crps"), CELL_SCORES.index("error")
 TROPICS = 20.0
 """Latitude in degrees where the tropics end; the regions of the WMO's forecast verification."""
 
 
 @dataclass(frozen=True)
-class Mean:
+class WeightedMean:
     """A weighted average not yet divided: sums of values and of weights, which broadcast against each other.
 
-    >>> (Mean(np.array(6.0), np.array(2.0)) + Mean(np.array(1.0), np.array(2.0))).value.item()
+    >>> (WeightedMean(np.array(6.0), np.array(2.0)) + WeightedMean(np.array(1.0), np.array(2.0))).value.item()
     1.75
     """
 
@@ -40,21 +40,21 @@ class Mean:
     weight: np.ndarray
 
     @classmethod
-    def zeros(cls, *shape: int, bins: int | None = None) -> Mean:
+    def zeros(cls, *shape: int, bins: int | None = None) -> WeightedMean:
         """Return the empty average; with `bins`, of a histogram whose bins share their weight."""
         if bins is None:
             return cls(np.zeros(shape), np.zeros(shape))
         return cls(np.zeros((*shape, bins)), np.zeros((*shape, 1)))
 
-    def __add__(self, other: Mean) -> Mean:
-        return Mean(self.total + other.total, self.weight + other.weight)
+    def __add__(self, other: WeightedMean) -> WeightedMean:
+        return WeightedMean(self.total + other.total, self.weight + other.weight)
 
-    def __getitem__(self, index: Any) -> Mean:
-        return Mean(self.total[index], self.weight[index])
+    def __getitem__(self, index: Any) -> WeightedMean:
+        return WeightedMean(self.total[index], self.weight[index])
 
-    def sum(self, axis: int | tuple[int, ...]) -> Mean:
+    def sum(self, axis: int | tuple[int, ...]) -> WeightedMean:
         """Merge the averages along `axis` into one."""
-        return Mean(self.total.sum(axis), self.weight.sum(axis))
+        return WeightedMean(self.total.sum(axis), self.weight.sum(axis))
 
     @property
     def value(self) -> np.ndarray:
@@ -106,9 +106,9 @@ class Tally:
         self.name, self.bins, self.optional = name, bins, optional
         self.members, self.missing = False, 0
         self.weights = np.stack(list(regions.values()))
-        self.per_forecast = {s: Mean.zeros(forecasts, targets, len(regions)) for s in STATISTICS}
-        self.histogram = Mean.zeros(forecasts, targets, len(regions), bins=bins)
-        self.per_cell = {s: Mean.zeros(leads, targets, *self.weights.shape[1:]) for s in STATISTICS if maps}
+        self.per_forecast = {s: WeightedMean.zeros(forecasts, targets, len(regions)) for s in CELL_SCORES}
+        self.histogram = WeightedMean.zeros(forecasts, targets, len(regions), bins=bins)
+        self.per_cell = {s: WeightedMean.zeros(leads, targets, *self.weights.shape[1:]) for s in CELL_SCORES if maps}
 
     def add(
         self,
@@ -126,7 +126,7 @@ class Tally:
         it in one transfer. For `drawn` see `statistics.expected_squared_error`.
         """
         self.members = is_ensemble(forecast)
-        values = torch.stack([value.double() for value in cell_statistics(forecast, truth, drawn).values()])
+        values = torch.stack([value.double() for value in cell_scores(forecast, truth, drawn).values()])
         valid = ~truth.isnan()
         known = values[CRPS].isfinite() & values[ERROR].isfinite()
         index = calibration_bin(forecast, truth, uniform, self.bins)
@@ -144,7 +144,7 @@ class Tally:
             parts.append(counted.index_select(1, mine).sum(1))
         missing, sums, bins, *maps = _moved(parts)
         self._check(int(missing[0]))
-        for k, statistic in enumerate(STATISTICS):
+        for k, statistic in enumerate(CELL_SCORES):
             mean = self.per_forecast[statistic]
             mean.total[rows] += sums[k]
             mean.weight[rows] += sums[-1]
@@ -174,12 +174,12 @@ class Tally:
     def of_tiles(cls, tiles: Sequence[Tally], domain: Domain) -> Tally:
         """Return the tally of the whole grid from those of all tiles of `domain`, which saw the same forecasts."""
 
-        def joined(maps: Sequence[Mean]) -> Mean:
-            return Mean(domain.join([mean.total for mean in maps]), domain.join([mean.weight for mean in maps]))
+        def joined(maps: Sequence[WeightedMean]) -> WeightedMean:
+            return WeightedMean(domain.join([mean.total for mean in maps]), domain.join([mean.weight for mean in maps]))
 
         whole = copy.copy(tiles[0])
         whole.weights = domain.join([tile.weights for tile in tiles])
-        whole.per_forecast = {s: reduce(add, [tile.per_forecast[s] for tile in tiles]) for s in STATISTICS}
+        whole.per_forecast = {s: reduce(add, [tile.per_forecast[s] for tile in tiles]) for s in CELL_SCORES}
         whole.histogram = reduce(add, [tile.histogram for tile in tiles])
         whole.per_cell = {s: joined([tile.per_cell[s] for tile in tiles]) for s in whole.per_cell}
         whole.members, whole.missing = any(tile.members for tile in tiles), sum(tile.missing for tile in tiles)

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from evaluation.figure_style import FAINT, INK, RC, WIDTH, model_colours
 from evaluation.scoreboard import headline_keys
-from evaluation.style import FAINT, INK, RC, WIDTH, model_colours
 
 REGION_ORDER = ("global", "north", "tropics", "south", "land", "sea")
 

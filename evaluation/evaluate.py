@@ -29,21 +29,21 @@ from data_pipeline.sample import Sample
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
-from evaluation.choice import check_best, choice
-from evaluation.guard import (
+from evaluation.corrector_checks import (
     check_comparison,
     check_corrector,
     check_emos,
+    check_enough_members,
     check_name,
-    check_sizes,
-    training_size,
+    training_members,
 )
-from evaluation.pictures import Example, Fields
-from evaluation.references import left_out, reference_names, references, tile_of, unequal, unfitted, valid_times
+from evaluation.figures import ExampleForecast, MapData
+from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
+from evaluation.references import check_references, left_out, references, tile_of, unequal, unfitted, valid_times
 from evaluation.report import write_report
 from evaluation.scoreboard import Scoreboard
-from evaluation.scoring import Forecasts, Model, Options, moved, score_models
-from evaluation.sizes import Claim, claims_of, ensemble_sizes, judged
+from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models, to_device
+from evaluation.shown_corrector import check_shown, choice
 from evaluation.tables import plain_table
 from models.corrector import Corrector
 from models.coupling import LEVELS
@@ -53,7 +53,7 @@ from models.parallel.exchange import assemble
 from models.parallel.mesh import Mesh, joined
 from models.protocol import claims
 
-FORMAT = 2
+SCORES_FORMAT = 2
 """Version of `scores.json`; results of another version are made anew."""
 
 
@@ -68,17 +68,17 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     """Open everything, score, write, print the table."""
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
     source, years = partial(choose_source, archive, cfg.data.store), split.years(cfg.split)
-    paths, sizes = corrector_paths(cfg), ensemble_sizes(plain(cfg)["sizes"])
-    wanted = reference_names(plain(cfg)["references"])
-    check_best(cfg.best, paths)
-    check_choice("levels", cfg.levels, LEVELS)
+    paths, sizes = corrector_paths(cfg), check_member_counts(plain(cfg)["member_counts"])
+    wanted = check_references(plain(cfg)["references"])
+    check_shown(cfg.shown_corrector, paths)
+    check_choice("quantile_levels", cfg.quantile_levels, LEVELS)
     check_integer("batch_size", cfg.batch_size, 1)
     check_integer("seed", cfg.seed, 0)
     device = device_of(cfg.device, mesh.ranks)
     correctors = {name: Corrector.load(path) for name, path in paths.items()}
     for name, path in paths.items():
         check_emos(name, correctors[name], path)
-    trained = {name: training_size(correctors[name], path, sizes) for name, path in paths.items()} if sizes else {}
+    trained = {name: training_members(correctors[name], path, sizes) for name, path in paths.items()} if sizes else {}
     inputs = mesh.once(lambda: describe(cfg, source(years).fingerprint, paths, sizes))
     folders = target_folders(Path(cfg.run_dir), task)
     if done := mesh.once(lambda: finished(folders, inputs)):
@@ -91,23 +91,23 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     for name, path in paths.items():
         check_corrector(correctors[name], path, task, grid, years)
     domain = mesh.domain(grid)
-    forecasts = tile_of(domain, source(years), task, years, cfg.members)
-    check_sizes(sizes, forecasts.members)
+    forecasts = tile_of(domain, source(years), task, years, cfg.max_members)
+    check_enough_members(sizes, forecasts.members)
     mesh.say(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
     if forecasts.omission:
         mesh.say(forecasts.omission)
     every = int((~np.isnat(valid_times(source(years), task, years))).sum())
     correctors = {name: corrector.on(domain) for name, corrector in correctors.items()}
     training = split.years("train")
-    compared, climatology = references(wanted, source, task, years, training, cfg.members, domain, mesh)
+    compared, climatology = references(wanted, source, task, years, training, cfg.max_members, domain, mesh)
     notes = [*left_out(climatology), *climatology.notes, *unequal(climatology, correctors)]
     notes += [note for name, corrector in correctors.items() for note in unfitted(name, corrector)]
     compared |= correctors
     check_comparison(compared, notes)
     models = {name: corrector.to(device).bind(task) for name, corrector in compared.items()}
     land, oracle = land_share(archive, forecasts), open_oracle(archive, task, years, domain)
-    options = Options(
-        cfg.batch_size, cfg.seed, sizes, written=set(correctors), levels=cfg.levels, optional=["climatology"],
+    options = ScoringOptions(
+        cfg.batch_size, cfg.seed, sizes, written=set(correctors), levels=cfg.quantile_levels, optional=["climatology"],
         device=device,
     )  # fmt: skip
     board = score_models(models, forecasts, region_weights(grid, land), oracle, options, mesh)
@@ -117,12 +117,12 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         check_comparison(compared, notes)
     independent = {name for name, corrector in compared.items() if claims(corrector.model).any_size}
     about = {
-        "format": FORMAT, "split": cfg.split, "years": [min(years), max(years)], "members": forecasts.members,
-        "levels": cfg.levels, "unverified": every - len(forecasts), "inputs": inputs,
+        "format": SCORES_FORMAT, "split": cfg.split, "years": [min(years), max(years)], "members": forecasts.members,
+        "levels": cfg.quantile_levels, "unverified": every - len(forecasts), "inputs": inputs,
     }  # fmt: skip
     results = Results(
-        replace(board, independent=independent), about, notes, cfg.best, correctors,
-        claims_of(compared, trained, sizes), models, forecasts, land, mesh, device,
+        replace(board, independent=independent), about, notes, cfg.shown_corrector, correctors,
+        member_count_claims(compared, trained, sizes), models, forecasts, land, mesh, device,
     )  # fmt: skip
     mesh.say("\n\n".join([results.publish(target, folder) for target, folder in enumerate(folders)]))
 
@@ -141,7 +141,7 @@ def describe(
     cfg: DictConfig, fingerprint: str, paths: Mapping[str, Path], sizes: Collection[int] = ()
 ) -> dict[str, Any]:
     """Return what the scores depend on: options, data, and the contents of the corrector files."""
-    beside = ("run_dir", "correctors", "mesh", "sizes", "device")
+    beside = ("run_dir", "correctors", "mesh", "member_counts", "device")
     options = {name: value for name, value in plain(cfg).items() if name not in beside}
     return ({"sizes": list(sizes)} if sizes else {}) | {
         "options": hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16],
@@ -166,7 +166,7 @@ def finished(folders: Collection[Path], inputs: Mapping[str, Any]) -> list[dict[
             scores = json.loads((folder / "scores.json").read_text("utf-8"))
         except (OSError, ValueError):
             return None
-        same = scores.get("format") == FORMAT and scores.get("inputs") == inputs
+        same = scores.get("format") == SCORES_FORMAT and scores.get("inputs") == inputs
         if not same or not (folder / "report.html").exists():
             return None
         found.append(scores)
@@ -198,8 +198,8 @@ class Results:
     notes: Sequence[str]
     best: str | None
     correctors: Mapping[str, Corrector]
-    claims: Mapping[str, Claim]
-    models: Mapping[str, Model]
+    claims: Mapping[str, MemberCountClaim]
+    models: Mapping[str, Forecaster]
     forecasts: Forecasts
     land: np.ndarray | None
     mesh: Mesh
@@ -223,17 +223,17 @@ class Results:
         scores["warnings"] = [*self.notes, *scores["warnings"]]
         scores["best"] = choice(self.best, self.correctors, scores)
         best = scores["best"]["model"]
-        return judged(scores, self.claims), best, typical_forecast(self.board, target, best, lead)
+        return with_gates(scores, self.claims), best, typical_forecast(self.board, target, best, lead)
 
-    def _fields(self, target: int, lead: int, example: Example) -> Fields:
+    def _fields(self, target: int, lead: int, example: ExampleForecast) -> MapData:
         place = self.board.task.lead_times.index(lead)
         crps, fair, bias = (
             {name: tally.per_cell[statistic][place, target].value for name, tally in self.board.tallies.items()}
             for statistic in ("crps", "crps_fair", "error")
         )
-        return Fields(self.board.grid, lead, crps, fair, bias, example, self.land)
+        return MapData(self.board.grid, lead, crps, fair, bias, example, self.land)
 
-    def _write(self, folder: Path, scores: Mapping[str, Any], fields: Fields) -> None:
+    def _write(self, folder: Path, scores: Mapping[str, Any], fields: MapData) -> None:
         write_report(folder, scores, fields)
         # The scores come last: where they are, the report is whole.
         with atomic_write(folder / "scores.json", "w") as file:
@@ -242,13 +242,13 @@ class Results:
 
 @torch.no_grad()
 def example_of(
-    sample: Sample, target: int, raw: Model, model: Model, domain: Domain, device: torch.device | str = "cpu"
-) -> Example:
+    sample: Sample, target: int, raw: Forecaster, model: Forecaster, domain: Domain, device: torch.device | str = "cpu"
+) -> ExampleForecast:
     """Return one forecast before and after its correction, on the whole grid of which `sample` is a tile."""
-    batch = moved(Sample(*(tensor[None] for tensor in sample)), device)
+    batch = to_device(Sample(*(tensor[None] for tensor in sample)), device)
     before, after = raw(batch), model(batch)
     tiles = torch.stack([field[0, target] for field in (batch.target, before.mean, after.mean, after.std)])
-    return Example(int(sample.init_time), int(sample.lead_time), *assemble(tiles.cpu(), domain).numpy())
+    return ExampleForecast(int(sample.init_time), int(sample.lead_time), *assemble(tiles.cpu(), domain).numpy())
 
 
 def typical_forecast(board: Scoreboard, target: int, best: str, lead: int) -> int:

@@ -9,7 +9,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from data_pipeline.grid import Grid
-from evaluation.style import FAINT, INK, RC, WIDTH
+from evaluation.figure_style import FAINT, INK, RC, WIDTH
 
 SEQUENTIAL, DIVERGING, BETTER = "YlGnBu", "RdBu_r", "BrBG"
 """Amounts; differences, red for too much; improvements, blue-green for better: all safe for every eye."""

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from evaluation.aggregation import Mean
+from evaluation.aggregation import WeightedMean
 
 
-def scores(means: Mapping[str, Mean]) -> dict[str, np.ndarray]:
+def scores(means: Mapping[str, WeightedMean]) -> dict[str, np.ndarray]:
     """Return the scores of one model that need no other.
 
     `spread_skill` is the root of expected over actual squared error of the mean (see

@@ -21,7 +21,7 @@ NAMES = ("raw", "climatology")
 
 
 @dataclass(frozen=True)
-class Fitted:
+class ClimatologyFit:
     """The years that climatology is fitted on, and what its fit left out; or `why` it is no reference."""
 
     years: tuple[int, ...] = ()
@@ -29,7 +29,7 @@ class Fitted:
     notes: tuple[str, ...] = ()
 
 
-def reference_names(option: object) -> tuple[str, ...]:
+def check_references(option: object) -> tuple[str, ...]:
     """Return the option `references` with `raw`, which is always scored."""
     if not isinstance(option, list) or any(name not in NAMES for name in option):
         raise InputError(f"references must be a list of {' and '.join(NAMES)}, such as [raw], got {option!r}")
@@ -62,11 +62,11 @@ def references(
     members: int | None,
     domain: Domain,
     mesh: Mesh,
-) -> tuple[dict[str, Corrector], Fitted]:
+) -> tuple[dict[str, Corrector], ClimatologyFit]:
     """Return the `wanted` references by name, of which climatology is fitted on the `training` years if it can be."""
     found = {"raw": made("raw", source(years), task, years, members, domain, mesh).on(domain)}
     if "climatology" not in wanted:
-        return found, Fitted()
+        return found, ClimatologyFit()
     fitted = cases(source(training), task, years, training)
     if fitted.why:
         return found, fitted
@@ -74,25 +74,27 @@ def references(
     try:
         corrector = made("climatology", source(training), task, training, members, domain, mesh)
     except TooFewCasesError as error:
-        return found, Fitted(why=str(error))
+        return found, ClimatologyFit(why=str(error))
     found["climatology"] = corrector.on(domain)
     return found, replace(fitted, notes=tuple(f"climatology: {note}" for note in corrector.notes))
 
 
-def cases(source: DataSource, task: Task, years: Collection[int], training: Collection[int]) -> Fitted:
+def cases(source: DataSource, task: Task, years: Collection[int], training: Collection[int]) -> ClimatologyFit:
     """Return what there is to fit climatology on, or why it cannot be a reference for the scored `years`."""
     span = f"{min(training)}-{max(training)}"
     if shared := set(years) & set(training):
-        return Fitted(why=f"{len(shared)} of the {len(set(years))} scored years are among its training years {span}")
+        return ClimatologyFit(
+            why=f"{len(shared)} of the {len(set(years))} scored years are among its training years {span}"
+        )
     valid = valid_times(source, task, training)
     if not len(valid):
-        return Fitted(why=f"no forecast is valid in the training years {span}")
+        return ClimatologyFit(why=f"no forecast is valid in the training years {span}")
     known = np.isin(valid, source.analysis_fields(task.targets).init_times.astype(valid.dtype))
     if not known.any(0).all():
         lead = task.lead_times[int(known.any(0).argmin())]
-        return Fitted(why=f"no forecast of {lead} h that is valid in the training years {span} has an analysis")
+        return ClimatologyFit(why=f"no forecast of {lead} h that is valid in the training years {span} has an analysis")
     found = np.unique(valid[known].astype("datetime64[Y]").astype(int) + 1970)
-    return Fitted(tuple(found.tolist()))
+    return ClimatologyFit(tuple(found.tolist()))
 
 
 def valid_times(source: DataSource, task: Task, years: Collection[int]) -> np.ndarray:
@@ -103,7 +105,7 @@ def valid_times(source: DataSource, task: Task, years: Collection[int]) -> np.nd
     return valid[~np.isnat(valid).all(1)]
 
 
-def left_out(fitted: Fitted, missing: int = 0) -> list[str]:
+def left_out(fitted: ClimatologyFit, missing: int = 0) -> list[str]:
     """Return the warning about a climatology that is no reference, or gives no number at `missing` points."""
     why = fitted.why
     if missing:
@@ -111,7 +113,7 @@ def left_out(fitted: Fitted, missing: int = 0) -> list[str]:
     return [f"climatology is left out: {why}"] if why else []
 
 
-def unequal(fitted: Fitted, correctors: Mapping[str, Corrector]) -> list[str]:
+def unequal(fitted: ClimatologyFit, correctors: Mapping[str, Corrector]) -> list[str]:
     """Return a warning for all correctors that were trained on other years than climatology."""
     others: dict[tuple[int, ...], list[str]] = {}
     for name, corrector in correctors.items():

@@ -13,10 +13,10 @@ from string import Template
 from typing import Any
 
 from data_pipeline.common.files import atomic_write
-from evaluation.choice import OPTION, VALIDATION
-from evaluation.pictures import Fields, draw_pictures
+from evaluation.figure_style import inline_svg, save_png
+from evaluation.figures import MapData, draw_figures
 from evaluation.scoreboard import headline_keys
-from evaluation.style import inline_svg, save_png
+from evaluation.shown_corrector import OPTION, VALIDATION
 from evaluation.tables import (
     amount,
     end,
@@ -43,9 +43,9 @@ ALT = {
 """Every picture the page has a place for, in words."""
 
 
-def write_report(folder: Path, scores: Mapping[str, Any], fields: Fields) -> None:
+def write_report(folder: Path, scores: Mapping[str, Any], fields: MapData) -> None:
     """Write `report.html`, and every picture in it as `figures/NAME.png`, into `folder`."""
-    pictures = draw_pictures(scores, fields)
+    pictures = draw_figures(scores, fields)
     for name, figure in pictures.items():
         save_png(figure, folder / "figures" / f"{name}.png")
     images = {name: inline_svg(figure, name, ALT[name]) for name, figure in pictures.items()}
@@ -53,7 +53,7 @@ def write_report(folder: Path, scores: Mapping[str, Any], fields: Fields) -> Non
         file.write(page(scores, fields, images).encode())
 
 
-def page(scores: Mapping[str, Any], fields: Fields, images: Mapping[str, str]) -> str:
+def page(scores: Mapping[str, Any], fields: MapData, images: Mapping[str, str]) -> str:
     """Return the page as HTML; the section of a picture that is not in `images` is hidden."""
     resources = files("evaluation")
     facts = [
@@ -87,7 +87,9 @@ def size_section(scores: Mapping[str, Any]) -> str:
     """Return the section on the number of members; nothing where all members alone were scored."""
     if "gate" not in scores["models"]["raw"]:
         return ""
-    return Template(files("evaluation").joinpath("sizes.html").read_text("utf-8")).substitute(table=size_table(scores))
+    return Template(files("evaluation").joinpath("member_counts.html").read_text("utf-8")).substitute(
+        table=size_table(scores)
+    )
 
 
 def members_section(scores: Mapping[str, Any]) -> str:
@@ -131,7 +133,7 @@ def _choice(scores: Mapping[str, Any]) -> str:
         return f" Of {len(others)} correctors it had the lowest CRPS on the validation years."
     return (
         f" Of {len(others)} correctors it has the lowest CRPS on these years. Years that choose a model flatter it: "
-        "name the one that validation years chose as <code>best=NAME</code>."
+        "name the one that validation years chose as <code>shown_corrector=NAME</code>."
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation import metrics
-from evaluation.aggregation import Mean, Tally
+from evaluation.aggregation import Tally, WeightedMean
 from evaluation.significance import BlockBootstrap
 
 SEASONS = {"DJF": (12, 1, 2), "MAM": (3, 4, 5), "JJA": (6, 7, 8), "SON": (9, 10, 11)}
@@ -23,7 +23,7 @@ ORACLE = "oracle"
 
 
 @dataclass(frozen=True)
-class Quantity:
+class Comparison:
     """A score that compares `models`: a function of their mean CRPS, the fair one if `fair`."""
 
     score: Callable[..., np.ndarray]
@@ -45,7 +45,7 @@ class Scoreboard:
 
     `init_times` (seconds since 1970) and `lead_times` (hours) say for each place along the forecast axis of
     the tallies which forecast it is. `tallies` holds `raw`, `climatology` if it could be fitted, and the
-    correctors in the order of the report; the `oracle` may lack some of the forecasts. `by_size` holds, by
+    correctors in the order of the report; the `oracle` may lack some of the forecasts. `by_member_count` holds, by
     increasing number of members, the tallies of the same models on the first so many; `written` the tallies of the
     members that `correct` writes. `lost` are the models that were left out because they give no number, with the
     number of points. The members of a model are draws whose fair CRPS is valid only where each is made without the
@@ -60,7 +60,7 @@ class Scoreboard:
     tallies: Mapping[str, Tally]
     oracle: Tally | None = None
     seed: int = 0
-    by_size: Mapping[int, Mapping[str, Tally]] = field(default_factory=dict)
+    by_member_count: Mapping[int, Mapping[str, Tally]] = field(default_factory=dict)
     written: Mapping[str, Tally] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
     independent: Collection[str] = ("raw",)
@@ -83,7 +83,7 @@ class Scoreboard:
             for label, group in members.items():
                 for name, model in models.items():
                     model["by"].setdefault(kind, {})[label] = self._entry(name, target, group)
-        for size, tallies in self.by_size.items():
+        for size, tallies in self.by_member_count.items():
             some = replace(self, tallies=tallies)
             for name, model in models.items():
                 entry = some._entry(name, target, everything) | {"fewer": self._fewer(size, name, target, everything)}
@@ -158,7 +158,7 @@ class Scoreboard:
         own = self._alone(tally, target, group)
         entry: dict[str, Any] = {key: own[key] for key in ("crps", "rmse", "bias", "spread", "spread_skill")}
         crps = tally.per_forecast["crps"][group.rows, target, group.region]
-        others: dict[str, tuple[Callable[..., np.ndarray], list[Mean]]] = {
+        others: dict[str, tuple[Callable[..., np.ndarray], list[WeightedMean]]] = {
             "crps": (np.asarray, []),
             "crps_minus_distribution": (np.subtract, [self._crps(name, target, group)]),
             "skill_vs_raw": (metrics.skill, [self._crps("raw", target, group)]),
@@ -184,7 +184,7 @@ class Scoreboard:
         """Difference in fair CRPS of a model with `size` members to itself with fewer, with its interval."""
         fair = {
             count: tallies[name].per_forecast["crps_fair"][group.rows, target, group.region]
-            for count, tallies in self.by_size.items()
+            for count, tallies in self.by_member_count.items()
         }
         found: dict[str, dict[str, Any]] = {}
         for fewer in (count for count in fair if count < size):
@@ -193,7 +193,7 @@ class Scoreboard:
         return found
 
     def _compared(
-        self, score: Callable[..., np.ndarray], means: Sequence[Mean], group: Group
+        self, score: Callable[..., np.ndarray], means: Sequence[WeightedMean], group: Group
     ) -> tuple[float | None, list[float] | None]:
         """Return a function of some averages over the forecasts that all of them counted, and its interval."""
         starts, position = np.unique(self.init_times[group.rows], return_inverse=True)
@@ -204,15 +204,15 @@ class Scoreboard:
         interval = BlockBootstrap(starts, self.seed).interval(score, *per_start)
         return _number(score(*(mean[counted].sum(0).value for mean in means))), list(interval) if interval else None
 
-    def _quantities(self, name: str) -> dict[str, Quantity]:
+    def _quantities(self, name: str) -> dict[str, Comparison]:
         """What is compared, of no models where one of them is missing or has no fair CRPS that is valid."""
-        quantities = {"crps": Quantity(np.asarray, (name,))}
+        quantities = {"crps": Comparison(np.asarray, (name,))}
         for ending, fair in (("", False), ("_fair", True)):
             for reference in REFERENCES:
-                quantities[f"skill_vs_{reference}{ending}"] = Quantity(metrics.skill, (name, reference), fair)
-            quantities[f"captured{ending}"] = Quantity(metrics.captured, (name, "raw", ORACLE), fair)
+                quantities[f"skill_vs_{reference}{ending}"] = Comparison(metrics.skill, (name, reference), fair)
+            quantities[f"captured{ending}"] = Comparison(metrics.captured, (name, "raw", ORACLE), fair)
         for reference in REFERENCES:
-            quantities[f"crps_minus_{reference}"] = Quantity(np.subtract, (name, reference))
+            quantities[f"crps_minus_{reference}"] = Comparison(np.subtract, (name, reference))
         known = {*self.tallies, *([ORACLE] if self.oracle else [])}
         fair_ones = {model for model in known if self.fair_is_valid(model)}
         return {
@@ -221,7 +221,7 @@ class Scoreboard:
             for key, quantity in quantities.items()
         }  # fmt: skip
 
-    def _crps(self, name: str, target: int, group: Group, fair: bool = False) -> Mean:
+    def _crps(self, name: str, target: int, group: Group, fair: bool = False) -> WeightedMean:
         # The fair CRPS of the oracle always: truth and oracle are draws of one law, of which the oracle has few.
         statistic = "crps_fair" if fair or name == ORACLE else "crps"
         return self._tally(name).per_forecast[statistic][group.rows, target, group.region]
@@ -268,10 +268,10 @@ def headline_keys(model: Mapping[str, Any]) -> tuple[str, str, str]:
     return f"skill_vs_raw{ending}", f"captured{ending}", f"skill_vs_emos{ending}"
 
 
-def _merge(mean: Mean, position: np.ndarray, starts: int, counted: np.ndarray) -> Mean:
+def _merge(mean: WeightedMean, position: np.ndarray, starts: int, counted: np.ndarray) -> WeightedMean:
     """Sum the forecasts of one start; those that some model of the comparison lacks count for none."""
     total, weight = np.where(counted, mean.total, 0.0), np.where(counted, mean.weight, 0.0)
-    return Mean(np.bincount(position, total, starts), np.bincount(position, weight, starts))
+    return WeightedMean(np.bincount(position, total, starts), np.bincount(position, weight, starts))
 
 
 def _number(value: np.ndarray) -> float | None:

@@ -19,15 +19,15 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, verifiable
 from data_pipeline.task import Task
 from evaluation.aggregation import Tally
+from evaluation.cell_scores import is_ensemble, tie_breaker
 from evaluation.scoreboard import ORACLE, Scoreboard
-from evaluation.statistics import is_ensemble, tie_breaker
 from models.coupling import member_values
 from models.distribution import Distribution
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 from models.statistical.raw import Raw
 
-Model = Callable[[Sample], Distribution]
+Forecaster = Callable[[Sample], Distribution]
 """Takes a batch, returns a distribution over (B, T, H, W) in physical units."""
 
 
@@ -48,17 +48,17 @@ class Forecasts(Protocol):
 
 
 @dataclass(frozen=True)
-class Options:
+class ScoringOptions:
     """How the models are scored, beside what they are scored on.
 
-    `sizes` are numbers of first members that are scored too. `written` are the models whose members, as `correct`
-    writes them with these `levels`, are scored beside their distributions. A model that is `optional` is left out, and
-    not refused, where it gives no number. Models are already on `device`, to which batches are moved.
+    `member_counts` are numbers of first members that are scored too. `written` are the models whose members, as
+    `correct` writes them with these quantile `levels`, are scored beside their distributions. An `optional` model that
+    gives no number is left out, not refused. Models are already on `device`, to which batches are moved.
     """
 
     batch_size: int = 8
     seed: int = 0
-    sizes: Collection[int] = ()
+    member_counts: Collection[int] = ()
     written: Collection[str] = ()
     levels: str = "hazen"
     optional: Collection[str] = ()
@@ -67,11 +67,11 @@ class Options:
 
 @torch.no_grad()
 def score_models(
-    models: Mapping[str, Model],
+    models: Mapping[str, Forecaster],
     forecasts: Forecasts,
     regions: Mapping[str, np.ndarray],
     oracle: Forecasts | None = None,
-    options: Options | None = None,
+    options: ScoringOptions | None = None,
     mesh: Mesh | None = None,
 ) -> Scoreboard:
     """Return the scoreboard of all `models`, and of the `oracle`'s ensemble where it covers a forecast.
@@ -83,7 +83,7 @@ def score_models(
     Ranks of the data axis take different forecasts. The first rank gets the scoreboard of all; that of another rank
     holds only what this rank has seen.
     """
-    mesh, options = mesh or Mesh.alone(), options or Options()
+    mesh, options = mesh or Mesh.alone(), options or ScoringOptions()
     task, count, domain = forecasts.task, len(forecasts), mesh.domain(forecasts.grid)
     leads = {lead: number for number, lead in enumerate(task.lead_times)}
     shape = (count, len(leads), len(task.targets), {name: field[domain.tile] for name, field in regions.items()})
@@ -93,7 +93,7 @@ def score_models(
             name: Tally(name, *shape, bins=size + 1, maps=size == everyone, optional=name in options.optional)
             for name in models
         }
-        for size in sorted({*options.sizes, everyone})
+        for size in sorted({*options.member_counts, everyone})
     }
     written = {name: Tally(name, *shape, bins=everyone + 1, maps=False) for name in models if name in options.written}
     times = torch.zeros(2, count, dtype=torch.int64)
@@ -102,7 +102,7 @@ def score_models(
         times[:, rows] = torch.stack([batch.init_time, batch.lead_time])
         uniform = _uniform(batch, options.seed, domain).to(options.device)
         places = np.array([leads[int(lead)] for lead in batch.lead_time])
-        batch = moved(batch, options.device)
+        batch = to_device(batch, options.device)
         truth = verifiable(batch, task.target_channels)
         for size, counted in tallies.items():
             some = batch._replace(ensemble=batch.ensemble[:, :size])
@@ -132,13 +132,13 @@ def score_models(
     merged = {size: {n: tally for n, tally in counted.items() if n not in lost} for size, counted in merged.items()}
     return Scoreboard(
         task, forecasts.grid, regions, init_times, lead_times, merged[everyone], ceiling, options.seed,
-        by_size={size: merged[size] for size in sorted(options.sizes)},
+        by_member_count={size: merged[size] for size in sorted(options.member_counts)},
         written={name: _merged(tally, mesh, domain) for name, tally in written.items()},
         lost=lost,
     )  # fmt: skip
 
 
-def moved(batch: Sample, device: torch.device | str) -> Sample:
+def to_device(batch: Sample, device: torch.device | str) -> Sample:
     """Return a batch on `device`."""
     return Sample(*(tensor.to(device, non_blocking=True) for tensor in batch))
 
@@ -164,7 +164,7 @@ def _add_oracle(
     task: Task,
     rows_of: Mapping[tuple[int, int], int],
     leads: Mapping[int, int],
-    options: Options,
+    options: ScoringOptions,
     domain: Domain,
 ) -> None:
     """Count the forecasts of a batch of the oracle that are among those that are scored."""
@@ -176,7 +176,7 @@ def _add_oracle(
     rows = np.array([rows_of[keys[k]] for k in shared])
     places = np.array([leads[int(lead)] for lead in batch.lead_time])
     uniform = _uniform(batch, options.seed, domain).to(options.device)
-    batch = moved(batch, options.device)
+    batch = to_device(batch, options.device)
     tally.add(rows, places, Raw(task, domain)(batch), verifiable(batch, task.target_channels), uniform)
 
 

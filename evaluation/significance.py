@@ -16,7 +16,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from evaluation.aggregation import Mean
+from evaluation.aggregation import WeightedMean
 
 NEIGHBOURS = 10 * 86_400
 """Seconds up to which two starts are neighbours: weather has forgotten itself after some ten days."""
@@ -38,7 +38,7 @@ class BlockBootstrap:
     seed: int = 0
     replicates: int = 2000
 
-    def interval(self, score: Callable[..., np.ndarray], *means: Mean) -> tuple[float, float] | None:
+    def interval(self, score: Callable[..., np.ndarray], *means: WeightedMean) -> tuple[float, float] | None:
         """Return the 95 % interval of `score(value, ...)` of averages with one entry per start.
 
         Starts at which nothing was counted are left out. The length of the blocks follows from how much the
@@ -59,7 +59,7 @@ class BlockBootstrap:
         count, draws = draw_blocks(tuple(times.tolist()), length, self.replicates, self.seed)
         if count < FEWEST_BLOCKS:
             return None
-        values = score(*(Mean(draws @ mean.total, draws @ mean.weight).value for mean in means))
+        values = score(*(WeightedMean(draws @ mean.total, draws @ mean.weight).value for mean in means))
         tail = expanded_tail(0.025, count)
         low, high = np.quantile(values, [tail, 1 - tail])
         return (float(low), float(high)) if np.isfinite([low, high]).all() else None
@@ -78,10 +78,10 @@ def draw_blocks(times: tuple[float, ...], length: int, replicates: int, seed: in
     return count, drawn.astype(float) @ blocks
 
 
-def jackknife(score: Callable[..., np.ndarray], *means: Mean) -> np.ndarray:
+def jackknife(score: Callable[..., np.ndarray], *means: WeightedMean) -> np.ndarray:
     """Return the contribution of every start: (n - 1)(score of all - score without that start)."""
     whole = score(*(mean.sum(0).value for mean in means))
-    without = [Mean(mean.total.sum() - mean.total, mean.weight.sum() - mean.weight).value for mean in means]
+    without = [WeightedMean(mean.total.sum() - mean.total, mean.weight.sum() - mean.weight).value for mean in means]
     return (len(without[0]) - 1) * (whole - score(*without))
 
 

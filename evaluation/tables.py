@@ -215,11 +215,11 @@ def size_table(scores: Mapping[str, Any]) -> str:
 
 def _size_cells(model: Mapping[str, Any], scores: Mapping[str, Any]) -> Iterator[str]:
     """Yield the base, both scores with every number of members and their change from the base, claim and verdict."""
-    by_size, gate = model["by"]["members"], model["gate"]
+    by_member_count, gate = model["by"]["members"], model["gate"]
     yield (base := str(gate["base"]))
     for key, show in (("crps_fair", lambda value: amount(value, scores)), ("spread_skill", ratio)):
-        reference = by_size[base][key]
-        for size, entry in by_size.items():
+        reference = by_member_count[base][key]
+        for size, entry in by_member_count.items():
             changes = size != base and reference and entry[key] is not None
             change = percent(entry[key] / reference - 1, sign=True) if changes else ""
             yield show(entry[key]) + (f" <span class='ci'>{change}</span>" if change else "")

@@ -17,7 +17,7 @@ from data_pipeline.synthetic.heat import Heat
 from data_pipeline.task import Task
 from models.corrector import build_model, needs
 from models.statistical.emos import EMOS
-from training.schedule import Schedule
+from training.trainer_options import TrainerOptions
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
@@ -86,12 +86,12 @@ def test_every_model_is_built(model):
 
 @pytest.mark.parametrize("trainer", choices("trainer"))
 def test_every_trainer_is_built(trainer):
-    assert isinstance(build(composed("train", f"trainer={trainer}").trainer), Schedule)
+    assert isinstance(build(composed("train", f"trainer={trainer}").trainer), TrainerOptions)
 
 
 @pytest.mark.parametrize("loss", choices("loss"))
 def test_every_loss_is_built_and_its_defaults_are_those_of_its_class(loss):
-    needed = {"threshold": {"above": 300.0}, "eecrps": {"climate": "efi.nc"}}.get(loss, {})
+    needed = {"threshold": {"threshold": 300.0}, "eecrps": {"climate": "efi.nc"}}.get(loss, {})
     made = build(composed("train", f"loss={loss}", *(f"loss.{name}={value}" for name, value in needed.items())).loss)
     assert made == type(made)(**needed)
     assert callable(made) or callable(made.on)
@@ -103,7 +103,7 @@ def test_every_experiment_is_built(experiment):
     task = build(cfg.task)
     net = build_model(plain(cfg.model), needs(plain(cfg.model), task), Grid.regular(33, 64))
     assert next(net.parameters(), None) is not None or isinstance(net, EMOS)
-    assert isinstance(build(cfg.trainer), Schedule)
+    assert isinstance(build(cfg.trainer), TrainerOptions)
     assert isinstance(build(cfg.data.split), Split)
     assert callable(build(cfg.loss))
     assert callable(build(cfg.data.archive).refuse)
@@ -123,7 +123,7 @@ def test_no_two_experiments_share_a_run_folder():
 def test_the_shipped_defaults_are_those_of_the_constructors():
     """A default that is written twice must not differ."""
     cfg = composed("train")
-    assert build(cfg.trainer) == Schedule()
+    assert build(cfg.trainer) == TrainerOptions()
     assert build(cfg.data.cache) == Budget()
 
 

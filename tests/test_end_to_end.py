@@ -171,7 +171,7 @@ def test_the_corrected_file_opens_in_cfgrib_with_the_same_coordinates(project, c
 def test_one_model_corrects_several_targets_and_lead_times(project, succeed):
     """Joint, by one network: all three gain, and a file that holds all fields is corrected at both lead times."""
     joint = [*SPLIT, "task=joint", "task.lead_times=[24,48]"]
-    options = ["model=mlp", "model.width=16", "trainer.epochs=4", "trainer.ema=0.9", "trainer.learning_rate=1e-2"]
+    options = ["model=mlp", "model.width=16", "trainer.epochs=4", "trainer.ema_decay=0.9", "trainer.learning_rate=1e-2"]
     succeed(project, "train", *joint, *options, "run_dir=runs/joint")
     succeed(project, "evaluate", *joint, "correctors={mlp: runs/joint/corrector.safetensors}", "run_dir=runs/joint")
     for target in ("z500", "t850", "2t"):
@@ -192,7 +192,7 @@ def test_one_model_corrects_several_targets_and_lead_times(project, succeed):
 
 def test_a_model_may_learn_from_the_first_members(project, succeed, refuse):
     """EMOS is what it would be if the archive had no more of them."""
-    succeed(project, "train", *SPLIT, "model=emos", "members=3", "run_dir=runs/few")
+    succeed(project, "train", *SPLIT, "model=emos", "max_members=3", "run_dir=runs/few")
     found = Corrector.load(project / "runs/few/corrector.safetensors")
     assert found.provenance["members"] == 3
     data = [str(project / f"data/twin/{name}.*") for name in ("output", "analysis")]
@@ -203,7 +203,7 @@ def test_a_model_may_learn_from_the_first_members(project, succeed, refuse):
     torch.testing.assert_close(found.model.coefficients, expected.model.coefficients, rtol=0, atol=5e-3)
     expected.fit(every)
     assert (found.model.coefficients - expected.model.coefficients).std() > 0.02
-    line = refuse(project, "train", *SPLIT, "model=emos", "members=9", "run_dir=runs/many")
+    line = refuse(project, "train", *SPLIT, "model=emos", "max_members=9", "run_dir=runs/many")
     assert line == "error: members must be a number from 1 to 5 or different positions from 0 to 4, got 9"
 
 

@@ -9,8 +9,8 @@ from torch.utils.data import Dataset
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector, needs
-from training.module import CorrectionModule
-from training.schedule import Schedule
+from training.correction_module import CorrectionModule
+from training.trainer_options import TrainerOptions
 
 NET = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1, "dropout": 0.2}
 SPECS = SHIPPED | {"deep": NET | {"depth": 3}, "routed": NET | {"mixture": {"routing": {}}}}
@@ -65,5 +65,5 @@ def module(toy, mesh, dtype, spec=NET, count=17, val=10, **options):
     torch.manual_seed(3)
     for parameter in corrector.model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    schedule = Schedule(batch_size=8, learning_rate=1e-2, accelerator="cpu", **options)
+    schedule = TrainerOptions(batch_size=8, learning_rate=1e-2, accelerator="cpu", **options)
     return CorrectionModule(corrector, schedule, mesh=mesh, batches=-(-count // 8)).to(dtype), train, val

@@ -80,7 +80,7 @@ class Checkpoints(Checkpoint):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
     ) -> None:
         """Save if it is time; the last step of an epoch leaves that to the epoch's end."""
-        if batch_idx + 1 == trainer.num_training_batches or not stepped(trainer, batch_idx):
+        if batch_idx + 1 == trainer.num_training_batches or not took_optimizer_step(trainer, batch_idx):
             return
         due, stop = self._agreed(trainer.global_step)
         if due or stop:
@@ -156,7 +156,7 @@ class Checkpoints(Checkpoint):
         self.start, self.lowest, self.latest = (state_dict[name] for name in ("start", "lowest", "latest"))
 
 
-def stepped(trainer: pl.Trainer, batch_idx: int) -> bool:
+def took_optimizer_step(trainer: pl.Trainer, batch_idx: int) -> bool:
     """Return whether the optimizer has taken a step with this batch, or only summed its gradients."""
     batches = batch_idx + 1
     return batches % trainer.accumulate_grad_batches == 0 or batches == trainer.num_training_batches

@@ -1,10 +1,13 @@
-"""ForecastDataModule: the forecasts of an archive as a Lightning data module, for any `pytorch_lightning.Trainer`."""
+"""Training data: `open_training_data` for the verb `train`, `ForecastDataModule` for any Lightning `Trainer`."""
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
@@ -14,18 +17,65 @@ from torch.utils.data import DataLoader
 from data_pipeline.common.checks import check_integer
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
+from data_pipeline.prefetch.budget import Budget
+from data_pipeline.prefetch.loader import Prefetcher
+from data_pipeline.prefetch.order import SampleOrder
+from data_pipeline.prefetch.peers import SocketPeers
+from data_pipeline.prefetch.tiers import Samples, Tiers, run_key
 from data_pipeline.protocols import DataSource
 from data_pipeline.sample import Sample
 from data_pipeline.split import Split
 from data_pipeline.task import Task
+from models.parallel.mesh import Mesh
+from training.trainer_options import TrainerOptions
+
+
+class TrainingData(NamedTuple):
+    """Training and validation samples, by index and as this rank's share of batches that are read ahead."""
+
+    train: Tiers
+    val: Tiers
+    train_batches: Prefetcher
+    val_batches: Prefetcher
+
+
+@contextmanager
+def open_training_data(
+    train: Samples, val: Samples, budget: Budget, options: TrainerOptions, mesh: Mesh
+) -> Iterator[TrainingData]:
+    """Open both data sets behind the caches of `budget`. Threads and folders are released at the end of the block."""
+    size, rank = options.batch_size, mesh.data_rank
+    shuffled = SampleOrder(len(train), size, options.epochs, options.seed, mesh.data)
+    in_turn = SampleOrder(len(val), size, ranks=mesh.data, shuffle=False)
+    train_budget, val_budget = budget.divide([len(samples) * samples.nbytes for samples in (train, val)])
+    names = [f"{name}-{mesh.spatial_rank}" if mesh.tiles > 1 else name for name in ("train", "val")]
+    cached = train_budget.memory_bytes or train_budget.disk_bytes
+    peers = _peers(mesh, run_key(train, shuffled)) if cached else None
+    with (
+        Tiers(train, train_budget, shuffled, rank=rank, peers=peers, name=names[0]) as train_tiers,
+        # Each rank reads the same validation samples in every epoch: peers have nothing to offer.
+        Tiers(val, val_budget, in_turn, rank=rank, name=names[1]) as val_tiers,
+        Prefetcher(train_tiers, shuffled, rank) as train_batches,
+        Prefetcher(val_tiers, in_turn, rank) as val_batches,
+    ):
+        yield TrainingData(train_tiers, val_tiers, train_batches, val_batches)
+
+
+def _peers(mesh: Mesh, key: str) -> SocketPeers | None:
+    """Return the ranks with the same tile of other samples, whose caches can be read."""
+    if mesh.data == 1 or mesh.store is None:
+        return None
+    # On a single machine the host name may not resolve.
+    host = "127.0.0.1" if mesh.local_ranks == mesh.ranks else socket.gethostname()
+    return SocketPeers.from_store(mesh.data_rank, mesh.data, mesh.store, key, host)
 
 
 class ForecastDataModule(pl.LightningDataModule):
-    """Loads the training, validation and test years of a `split` by PyTorch's own `DataLoader`.
+    """The forecasts of an archive in batches of PyTorch's `DataLoader`, by the years of a `split`.
 
-    Training samples are shuffled. `members` takes the first so many members of each forecast; with `moments` the model
-    sees mean and spread of the ensemble instead, which is less to move. `workers` processes read ahead. `deepweather
-    train` reads by `data_pipeline.prefetch` instead, which caches samples and goes on in the midst of an epoch.
+    Training samples are shuffled. `members` limits each forecast to its first members. With `moments` a sample holds
+    the ensemble's mean and spread instead of the members, which is less data to move. `workers` processes read ahead.
+    The verb `train` reads through `data_pipeline.prefetch` instead, which caches samples and resumes inside an epoch.
     """
 
     def __init__(
@@ -72,7 +122,7 @@ class ForecastDataModule(pl.LightningDataModule):
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What a corrector that is trained on these data must know: `evaluate` refuses the years that it names."""
+        """The provenance of a corrector trained on these data: `evaluate` refuses to score it on these years."""
         return {
             "train_years": list(self.split.train), "val_years": list(self.split.val), "members": self.train.members,
             "data": self.archive.fingerprint, "deepweather": version("deepweather"),
@@ -91,8 +141,8 @@ class ForecastDataModule(pl.LightningDataModule):
         return self._loader(self.test)
 
     def _dataset(self, years: str) -> ForecastDataset:
-        chosen = self.split.years(years)
-        return ForecastDataset(self.archive, self.task, chosen, members=self.members, moments=self.moments)
+        span = self.split.years(years)
+        return ForecastDataset(self.archive, self.task, span, members=self.members, moments=self.moments)
 
     def _loader(self, dataset: ForecastDataset, shuffle: bool = False) -> DataLoader[Sample]:
         return DataLoader(

@@ -85,19 +85,19 @@ class GaussianCRPS(Loss):
 
 @dataclass(frozen=True)
 class ThresholdWeightedCRPS(Loss):
-    """CRPS that looks only at values above `above`, in physical units: for extremes. `fair` as for the CRPS.
+    """CRPS that looks only at values above `threshold`, in physical units: for extremes. `fair` as for the CRPS.
 
     `weight` is that of this score, and 1 - `weight` that of the CRPS of all values; alone it would leave open what is
     forecast below the threshold.
     """
 
-    above: float
+    threshold: float
     weight: float = 0.5
     fair: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("loss.above", self.above)
+        check_number("loss.threshold", self.threshold)
         check_fraction("loss.weight", self.weight)
         check_fraction("loss.fair", self.fair)
 
@@ -106,8 +106,10 @@ class ThresholdWeightedCRPS(Loss):
         location, scale = normalizer.target_scaling
         truth = sample.target
         if len(location) > 1:
-            raise InputError(f"loss.above is one threshold, the task has {len(location)} targets; train one at a time")
-        threshold = ((self.above - location) / scale).to(truth)
+            raise InputError(
+                f"loss.threshold is one threshold, the task has {len(location)} targets; train one at a time"
+            )
+        threshold = ((self.threshold - location) / scale).to(truth)
         try:
             extreme = threshold_weighted_crps(forecast, truth, threshold.expand_as(truth), self.fair)  # type: ignore[arg-type]
         except TypeError as error:
@@ -145,7 +147,7 @@ class SquaredError(Loss):
 
 
 @dataclass(frozen=True)
-class Apart(Loss):
+class SeparateMeanAndSpread(Loss):
     """(mean - truth)², plus the CRPS of what is left around this mean, of which the mean hears nothing.
 
     So Deep Weather learns (Grönquist et al. 2021, doi:10.1098/rsta.2020.0092): the mean as if there were no doubt,
@@ -157,8 +159,8 @@ class Apart(Loss):
         # Only where `mu` is the mean can one be held while the other parameters learn.
         if not isinstance(forecast, Normal | Logistic):
             raise InputError(
-                "loss apart is for distributions whose mean is a parameter of its own, normal and logistic, and this "
-                f"model's is {_words(forecast)}; take loss=crps"
+                "loss separate needs a distribution whose mean is a parameter, normal or logistic; this model's "
+                f"distribution is {_words(forecast)}; set loss=crps"
             )
         left = replace(forecast, mu=forecast.mu.detach())
         return (forecast.mean - sample.target).square() + left.crps(sample.target)

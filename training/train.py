@@ -27,21 +27,20 @@ from models.corrector import Corrector, check_tiles, needs, reads_moments
 from models.networks.outline import check_memory, outline
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, joined, mesh_shape
-from training.data import cached
-from training.descent import descend, score
-from training.extreme import EECRPS, WeightedByIndex
-from training.fit import fitted
-from training.initial import begun, identified
+from training.correction_module import CorrectionModule
+from training.datamodule import open_training_data
+from training.eecrps import EECRPS, WeightedByIndex
+from training.initial_state import fit_corrector, hash_initial_weights, load_initial_weights
 from training.loss import CRPS, Loss
-from training.module import CorrectionModule
-from training.resume import claim, resumable
-from training.schedule import Schedule
+from training.network_training import score, train_network
+from training.run_folder import claim, resumable
+from training.trainer_options import TrainerOptions
 
 
 @verb("train")
 def main(cfg: DictConfig) -> None:
     """Make the run folder safe to go on in, and train on all ranks of the mesh."""
-    schedule: Schedule = build(cfg.trainer)
+    schedule: TrainerOptions = build(cfg.trainer)
     _, bands, sectors = mesh_shape(schedule.mesh, "trainer.mesh")
     check_tiles(plain(cfg.model), bands, sectors)
     with (
@@ -49,11 +48,11 @@ def main(cfg: DictConfig) -> None:
         joined(schedule.mesh, "trainer.mesh", schedule.timeout_minutes) as mesh,
     ):
         run(cfg, schedule, mesh)
-        if cfg.exam is not None:
+        if cfg.test_check is not None:
             mesh.say(mesh.once(lambda: examine(cfg)))
 
 
-def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
+def run(cfg: DictConfig, schedule: TrainerOptions, mesh: Mesh) -> None:
     """Open the data, claim the run folder, fit, save."""
     archive, split, loss = build(cfg.data.archive), build(cfg.data.split), build(cfg.loss)
     if not isinstance(loss, Loss):
@@ -63,7 +62,9 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
     run_dir = Path(cfg.run_dir)
     sources = {name: choose_source(archive, cfg.data.store, split.years(name)) for name in ("train", "val")}
     # The first rank finds out what is there, and leaves it in the cache, before all others look.
-    identity, fingerprint, grid = mesh.once(lambda: look(sources["train"], task, run_dir, identified(plain(cfg))))
+    identity, fingerprint, grid = mesh.once(
+        lambda: look(sources["train"], task, run_dir, hash_initial_weights(plain(cfg)))
+    )
     corrector_file = run_dir / "corrector.safetensors"
     if mesh.once(corrector_file.exists):
         Corrector.load(corrector_file)
@@ -82,7 +83,7 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
         moments = reads_moments(spec) and not loss.reads_members
         chosen = split.years(years)
         return ForecastDataset(
-            sources[years], task, chosen, members=cfg.members, rows=rows, columns=columns, moments=moments
+            sources[years], task, chosen, members=cfg.max_members, rows=rows, columns=columns, moments=moments
         )
 
     domain = mesh.domain(grid)
@@ -105,17 +106,17 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
         if samples.omission:
             mesh.say(f"{name}: {samples.omission}")
     budget: Budget = build(cfg.data.cache)
-    with cached(train, val, budget, schedule, mesh) as data:
+    with open_training_data(train, val, budget, schedule, mesh) as data:
         on_tile = partial(samples_on, years="train")
         if cfg.initial_weights is None:
-            corrector = fitted(domain, corrector_on, on_tile, data.train, budget, schedule.batch_size, mesh)
+            corrector = fit_corrector(domain, corrector_on, on_tile, data.train, budget, schedule.batch_size, mesh)
         else:
-            corrector = begun(corrector_on(domain), cfg.initial_weights)
+            corrector = load_initial_weights(corrector_on(domain), cfg.initial_weights)
             mesh.say(f"beginning with the weights of {cfg.initial_weights}")
         module = CorrectionModule(corrector, schedule, loss, mesh, len(data.train_batches))
         device = torch.device("cpu")
         if any(parameter.requires_grad for parameter in corrector.model.parameters()):
-            device = descend(module, data, run_dir)
+            device = train_network(module, data, run_dir)
         elif loss != CRPS():
             raise InputError(f"model {spec['_target_']} is fitted at once, by a score of its own; leave out loss")
         corrector.eval()
@@ -127,13 +128,13 @@ def run(cfg: DictConfig, schedule: Schedule, mesh: Mesh) -> None:
 
 
 def examine(cfg: DictConfig) -> str:
-    """Let the finished corrector take an experiment's exam in the test years; return its marks, kept in `exam.json`."""
-    file = Path(cfg.run_dir) / "exam.json"
+    """Run the experiment's check on the test years; return its results, which are kept in `test_check.json`."""
+    file = Path(cfg.run_dir) / "test_check.json"
     if not file.exists():
         corrector = Corrector.load(file.with_name("corrector.safetensors"))
         archive, years = build(cfg.data.archive), build(cfg.data.split).years("test")
-        marks = build(cfg.exam)(
-            corrector, archive, ForecastDataset(archive, corrector.task, years, members=cfg.members)
+        marks = build(cfg.test_check)(
+            corrector, archive, ForecastDataset(archive, corrector.task, years, members=cfg.max_members)
         )
         with atomic_write(file, "w") as stream:
             json.dump(marks, stream, indent=2)

@@ -25,7 +25,7 @@ def side_by_side(count: int, function: Callable[..., Result], *arguments: object
     With `group` they are the ranks of a gloo group.
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "training.module"])
+    context.set_forkserver_preload(["torch.distributed", "training.correction_module"])
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(count, mp_context=context) as processes:
         calls = [processes.submit(_begin, rank, count, folder, group, function, arguments) for rank in range(count)]
         return [call.result() for call in calls]

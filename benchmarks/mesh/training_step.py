@@ -21,8 +21,8 @@ from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, arranged
-from training.module import CorrectionModule
-from training.schedule import Schedule
+from training.correction_module import CorrectionModule
+from training.trainer_options import TrainerOptions
 
 GRID = Grid.regular(361, 720)
 TASK = Task("t2m", ["sst", "tcw", "tcwv", "cp", "msl", "tcc", "10u", "10v", "2t", "tp", "skt"], ["2t"], [48])
@@ -37,7 +37,7 @@ class Step(nn.Module):
         domain = mesh.domain(grid)
         self.batch = sample(domain)
         corrector = Corrector(TASK, domain, {"_target_": "models.networks.unet.UNet"}, torch.zeros(3, *grid.shape))
-        self.module = CorrectionModule(corrector, Schedule(), mesh=mesh)
+        self.module = CorrectionModule(corrector, TrainerOptions(), mesh=mesh)
 
     @property
     def model(self) -> nn.Module:

@@ -23,11 +23,25 @@ OPTIONS: dict[str, str] = {
     "climatology.memory": "climatology.memory_bytes",
     "efi.window": "efi.window_starts",
     "efi.memory": "efi.memory_bytes",
+    "trainer.enough": "trainer.early_stop_below",
+    "trainer.ema": "trainer.ema_decay",
+    "trainer.accumulate": "trainer.accumulate_grad_batches",
+    "trainer.recompute": "trainer.activation_checkpointing",
+    "trainer.benchmark": "trainer.cudnn_benchmark",
+    "loss.above": "loss.threshold",
+    "train members": "max_members",
+    "train exam": "test_check",
+    "evaluate members": "max_members",
+    "evaluate sizes": "member_counts",
+    "evaluate best": "shown_corrector",
+    "evaluate levels": "quantile_levels",
 }
-"""Old to new option of the command line, such as `trainer.enough` to `trainer.early_stop_below`. The name of a group
-stands for all of its options: `data.source` also covers `data.source.members`."""
+"""Old option to new option of the command line. Options under an old name, such as `data.source.members`, move with it.
 
-CHOICES: dict[str, str] = {}
+An option outside any group has its verb in front, because verbs share such names: `train members`.
+"""
+
+CHOICES: dict[str, str] = {"loss=apart": "loss=separate"}
 """Old to new choice of a group of options, such as `loss=apart` to `loss=separate`."""
 
 EMOS_OPTIONS: dict[str, str] = {}
@@ -65,8 +79,8 @@ MODULES = (
 """Old to new module of the classes that a `_target_` may name."""
 
 
-def current_argument(argument: str, model: str | None = None) -> tuple[str, str | None]:
-    """Return a command-line argument with its current name, and the warning if the name was old.
+def current_argument(argument: str, model: str | None = None, verb: str = "") -> tuple[str, str | None]:
+    """Return a command-line argument of `verb` with its current name, and the warning if the name was old.
 
     `model` is the class of the model in use; without it, options of the model are returned as they are.
 
@@ -78,7 +92,7 @@ def current_argument(argument: str, model: str | None = None) -> tuple[str, str 
     >>> del MODEL_OPTIONS["models.Model"]
     """
     prefix, name, rest = re.fullmatch(r"(~|\+{0,2})([^=]*)(.*)", argument, re.DOTALL).groups()  # type: ignore[union-attr]
-    new = current_option(name, model)
+    new = current_option(name, model, verb)
     if new == name and (choice := CHOICES.get(name + rest)):
         return prefix + choice, f"{name}{rest} is now written {choice}; the old name will be removed"
     if new == name:
@@ -86,16 +100,19 @@ def current_argument(argument: str, model: str | None = None) -> tuple[str, str 
     return prefix + new + rest, _warning(name, new)
 
 
-def current_option(name: str, model: str | None = None) -> str:
-    """Return the current name of an option, the name itself where it is current or unknown.
+def current_option(name: str, model: str | None = None, verb: str = "") -> str:
+    """Return the current name of an option of `verb`, the name itself where it is current or unknown.
 
+    >>> current_option("members", verb="train"), current_option("members", verb="prepare")
+    ('max_members', 'members')
     >>> current_option("data.source.members")
     'data.generator.members'
     """
-    for old, new in OPTIONS.items():
-        if name == old or name.startswith(f"{old}."):
-            return new + name[len(old) :]
     group, *parts = name.split(".")
+    for count in range(len(parts) + 1, 0, -1):
+        outer = ".".join([group, *parts][:count])
+        if new := OPTIONS.get(f"{verb} {outer}", OPTIONS.get(outer)):
+            return new + name[len(outer) :]
     if group != "model" or model is None:
         return name
     table, path = MODEL_OPTIONS.get(_current_class(model), {}), ""
@@ -104,8 +121,10 @@ def current_option(name: str, model: str | None = None) -> str:
     return ".".join(filter(None, [group, path]))
 
 
-def current_arguments(arguments: list[str], model: Callable[[], str | None] = lambda: None) -> list[str]:
-    """Return command-line arguments with current names; print a warning for each old name.
+def current_arguments(
+    arguments: list[str], model: Callable[[], str | None] = lambda: None, verb: str = ""
+) -> list[str]:
+    """Return command-line arguments of `verb` with current names; print a warning for each old name.
 
     `model` returns the class of the model in use. It is called once, and only if an argument has a name that is an old
     option of some model, because different models use one old name for different things.
@@ -113,7 +132,7 @@ def current_arguments(arguments: list[str], model: Callable[[], str | None] = la
     ambiguous = any(current_argument(argument, old)[1] for argument in arguments for old in MODEL_OPTIONS)
     used, current = model() if ambiguous else None, []
     for argument in arguments:
-        renamed, warning = current_argument(argument, used)
+        renamed, warning = current_argument(argument, used, verb)
         if warning:
             _print(warning)
         current.append(renamed)

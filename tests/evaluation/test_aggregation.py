@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from evaluation.aggregation import Mean, Tally, region_weights
-from evaluation.statistics import STATISTICS, calibration_bin, cell_statistics
+from evaluation.aggregation import Tally, WeightedMean, region_weights
+from evaluation.cell_scores import CELL_SCORES, calibration_bin, cell_scores
 from models.distribution import Ensemble, Normal
 
 GRID = Grid.regular(5, 4)
@@ -21,7 +21,7 @@ GRID = Grid.regular(5, 4)
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(0, 10)), min_size=2, max_size=20), st.integers(1, 19))
 def test_parts_add_up_to_the_whole(pairs, cut):
     values, weights = np.array(pairs).T
-    mean = Mean(values * weights, weights)
+    mean = WeightedMean(values * weights, weights)
     cut = min(cut, len(pairs) - 1)
     merged = mean[:cut].sum(0) + mean[cut:].sum(0)
     if weights.sum() > 0:
@@ -75,12 +75,12 @@ def test_a_tally_is_what_loops_over_cells_give():
     regions = region_weights(GRID)
     tally = Tally("raw", 6, 2, 2, regions, bins=4)
     tally.add(np.arange(6), leads, ensemble, truth, uniform)
-    cells = {name: value.numpy() for name, value in cell_statistics(ensemble, truth).items()}
+    cells = {name: value.numpy() for name, value in cell_scores(ensemble, truth).items()}
     ranks = calibration_bin(ensemble, truth, uniform, 4).numpy()
     for n, t, (r, weights) in [(n, t, r) for n in range(6) for t in range(2) for r in enumerate(regions.values())]:
         known = [(h, w) for h in range(5) for w in range(4) if not math.isnan(truth[n, t, h, w])]
         total = sum(weights[place] for place in known)
-        for name in STATISTICS:
+        for name in CELL_SCORES:
             value = tally.per_forecast[name][n, t, r].value
             if total == 0:
                 assert np.isnan(value)
@@ -110,7 +110,7 @@ def test_batches_and_processes_add_up(sizes):
         merged = merged + alone
     for tally in (one_after_other, merged):
         np.testing.assert_allclose(tally.histogram.total, whole.histogram.total)
-        for name in STATISTICS:
+        for name in CELL_SCORES:
             np.testing.assert_allclose(tally.per_forecast[name].total, whole.per_forecast[name].total, atol=1e-12)
             np.testing.assert_allclose(tally.per_cell[name].value, whole.per_cell[name].value, atol=1e-12)
 

@@ -85,9 +85,9 @@ def test_the_whole_path(archive, emos, deepweather, tmp_path, capsys):
 
 def test_the_first_members_alone(archive, emos, deepweather, tmp_path, capsys, monkeypatch):
     """As if there were no more in the files."""
-    monkeypatch.setattr(report, "draw_pictures", lambda *_: {})
+    monkeypatch.setattr(report, "draw_figures", lambda *_: {})
     correctors = f"correctors={{emos: {emos}}}"
-    deepweather(tmp_path / "few", correctors, "members=3")
+    deepweather(tmp_path / "few", correctors, "max_members=3")
     assert "20 forecasts of 3 members" in capsys.readouterr().out
     archive.raw = archive.raw[:, :, :3]
     deepweather(tmp_path / "all", correctors)
@@ -98,20 +98,20 @@ def test_the_first_members_alone(archive, emos, deepweather, tmp_path, capsys, m
 
 def test_by_number_of_members(archive, emos, deepweather, tmp_path, capsys, monkeypatch):
     """All members alone, then some of them too, then all alone again: what is added changes nothing of the rest."""
-    monkeypatch.setattr(report, "draw_pictures", lambda *_: {})
+    monkeypatch.setattr(report, "draw_figures", lambda *_: {})
     correctors, plain = f"correctors={{emos: {emos}}}", tmp_path / "plain"
     deepweather(plain, correctors)
     run_dir = tmp_path / "run"
-    deepweather(run_dir, correctors, "sizes=[5,3,4]")
+    deepweather(run_dir, correctors, "member_counts=[5,3,4]")
     out = capsys.readouterr().out
     for name, verdict in {"raw": "yes     yes", "climatology": "yes     yes", "emos": "no      "}.items():
         assert re.search(rf"^{name} .* {verdict}", out, re.MULTILINE)
     alone, scores = (json.loads((folder / "scores.json").read_text()) for folder in (plain, run_dir))
     for name, model in scores["models"].items():
-        by_size, found = model["by"].pop("members"), model.pop("gate")
-        assert list(by_size) == ["3", "4", "5"]
+        by_member_count, found = model["by"].pop("members"), model.pop("gate")
+        assert list(by_member_count) == ["3", "4", "5"]
         assert found["base"] == 5
-        assert {key: value for key, value in by_size["5"].items() if key != "fewer"}.items() <= model.items()
+        assert {key: value for key, value in by_member_count["5"].items() if key != "fewer"}.items() <= model.items()
         assert alone["models"][name] == model
     assert scores["inputs"].pop("sizes") == [3, 4, 5]
     assert scores == alone
@@ -119,7 +119,7 @@ def test_by_number_of_members(archive, emos, deepweather, tmp_path, capsys, monk
     assert "<h2>With fewer or more members</h2>" in page
     assert page.startswith(before[: before.index("<h2>One forecast</h2>") - 30])
 
-    deepweather(run_dir, correctors, "sizes=[3,4,5]")
+    deepweather(run_dir, correctors, "member_counts=[3,4,5]")
     again = capsys.readouterr().out
     assert "nothing was done" in again
     assert "by number of members" in again
@@ -128,7 +128,7 @@ def test_by_number_of_members(archive, emos, deepweather, tmp_path, capsys, monk
 
 
 def test_without_training_years_there_is_no_climatology(archive, emos, deepweather, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(report, "draw_pictures", lambda *_: {})
+    monkeypatch.setattr(report, "draw_figures", lambda *_: {})
     deepweather(tmp_path / "a", f"correctors={{emos: {emos}}}", "data.split.train=[1990,1991]")
     out = capsys.readouterr().out
     assert (warning := "climatology is left out: no forecast is valid in the training years 1990-1991") in out
@@ -146,7 +146,7 @@ def test_without_training_years_there_is_no_climatology(archive, emos, deepweath
 
 @pytest.fixture
 def no_pictures(monkeypatch):
-    monkeypatch.setattr(report, "draw_pictures", lambda *_: {})
+    monkeypatch.setattr(report, "draw_figures", lambda *_: {})
 
 
 def scored(run_dir):
@@ -250,7 +250,7 @@ class SeenError(Exception):
 
 
 def test_the_device_is_that_of_models_and_batches(archive, emos, deepweather, tmp_path, monkeypatch):
-    """The device `meta` computes nothing, but shows what is moved to it."""
+    """The device `meta` computes nothing, but shows what is to_device to it."""
     asked, models = [], []
 
     def device_of(option, ranks):
@@ -334,13 +334,16 @@ def test_folders_are_named_by_target():
         ("correctors={raw: a}", "correctors.raw: raw is always scored under that name"),
         ("correctors={emos: nowhere}", "there is no corrector nowhere"),
         ("split=tets", "there is no split 'tets'"),
-        ("sizes=5", "sizes must be two or more different numbers of members, each at least 2"),
+        ("member_counts=5", "member_counts must be two or more different numbers of members, each at least 2"),
         ("references=[emos]", "references must be a list of raw and climatology, such as [raw], got ['emos']"),
         ("references=raw", "references must be a list of raw and climatology, such as [raw], got 'raw'"),
-        ("best=unet", "best must be the name of a corrector of this command (there are none), or null"),
-        ("levels=median", "levels must be one of hazen, weibull, got 'median'"),
+        (
+            "shown_corrector=unet",
+            "shown_corrector must be the name of a corrector of this command (there are none), or null",
+        ),
+        ("quantile_levels=median", "quantile_levels must be one of hazen, weibull, got 'median'"),
         ("device=tpu", "device must be one of auto, cpu, gpu, got 'tpu'"),
-        ("sizes=[2,50]", "sizes has 50, the forecasts have 5 members"),
+        ("member_counts=[2,50]", "member_counts has 50, the forecasts have 5 members"),
     ],
 )
 def test_wrong_options_are_one_sentence(archive, deepweather, tmp_path, capsys, override, sentence):

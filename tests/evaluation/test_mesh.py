@@ -21,7 +21,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
 from evaluation.evaluate import example_of, run
-from evaluation.scoring import Options, score_models
+from evaluation.scoring import ScoringOptions, score_models
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.parallel.mesh import Mesh, arranged
@@ -77,7 +77,7 @@ def scored(mesh, data, oracle, land):
     emos = Corrector(TASK, domain, {"_target_": "models.statistical.emos.EMOS"}, data.static).double().eval()
     models = {"raw": Raw(TASK, domain), "normal": normal, "emos": emos}
     part = Part(data, domain)
-    options = Options(batch_size=2, seed=3, sizes=(2, 3, 5), written=("normal", "emos"))
+    options = ScoringOptions(batch_size=2, seed=3, member_counts=(2, 3, 5), written=("normal", "emos"))
     board = score_models(models, part, region_weights(GRID, land), oracle and Part(oracle, domain), options, mesh)
     with torch.no_grad():
         return board, example_of(part[1], 1, models["raw"], models["emos"], domain)
@@ -86,7 +86,9 @@ def scored(mesh, data, oracle, land):
 def numbers(board):
     """Everything in a scoreboard, by name."""
     found = {"init_times": board.init_times, "lead_times": board.lead_times}
-    some = {f"{name} {size}": tally for size, tallies in board.by_size.items() for name, tally in tallies.items()}
+    some = {
+        f"{name} {size}": tally for size, tallies in board.by_member_count.items() for name, tally in tallies.items()
+    }
     some |= {f"{name} as written": tally for name, tally in board.written.items()}
     for name, tally in {**board.tallies, **some, **({"oracle": board.oracle} if board.oracle else {})}.items():
         means = {"histogram": tally.histogram}
@@ -175,7 +177,7 @@ def project(tmp_path_factory, command):
     folder = tmp_path_factory.mktemp("project")
     write_archive(folder)
     options = [*OPTIONS, f"data.path={folder}"]
-    scoring = ["evaluate", "correctors={emos: emos/corrector.safetensors}", "sizes=[2,4]"]
+    scoring = ["evaluate", "correctors={emos: emos/corrector.safetensors}", "member_counts=[2,4]"]
     for verb in (["train", "model=emos"], scoring):
         ended = command(folder, *verb, *options, f"run_dir={'emos' if verb[0] == 'train' else 'one'}")
         assert ended.code == 0, ended.stderr
@@ -189,7 +191,7 @@ def evaluated(rank, data, bands, sectors, folder, run_dir):
             "evaluate",
             [
                 *OPTIONS, f"data.path={folder}", f"run_dir={run_dir}",
-                f"correctors={{emos: {folder}/emos/corrector.safetensors}}", "sizes=[2,4]",
+                f"correctors={{emos: {folder}/emos/corrector.safetensors}}", "member_counts=[2,4]",
             ],
         )  # fmt: skip
     run(cfg, arranged(data, bands, sectors))
@@ -211,7 +213,7 @@ def test_every_rank_reads_its_tile_and_the_files_are_the_same(mesh, project, tmp
 
 
 def test_the_command_starts_its_ranks_and_its_scores_are_known_to_all_meshes(project, command):
-    options = [*OPTIONS, f"data.path={project}", "run_dir=two", "sizes=[2,4]"]
+    options = [*OPTIONS, f"data.path={project}", "run_dir=two", "member_counts=[2,4]"]
     options.append("correctors={emos: emos/corrector.safetensors}")
     ended = subprocess.run(
         [sys.executable, ROOT / "scripts/deepweather.py", "evaluate", "mesh=[1,2]", *options],

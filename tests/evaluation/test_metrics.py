@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from evaluation import metrics
-from evaluation.aggregation import Mean
+from evaluation.aggregation import WeightedMean
 
 
 def mean_of(values):
-    return Mean(np.asarray(values, float).sum(), np.array(float(len(values))))
+    return WeightedMean(np.asarray(values, float).sum(), np.array(float(len(values))))
 
 
 def test_roots_are_taken_after_averaging():

@@ -21,9 +21,9 @@ from conf import build
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.task import Task
 from evaluation import evaluate
-from evaluation.pictures import draw_pictures
+from evaluation.figure_style import model_colours
+from evaluation.figures import draw_figures
 from evaluation.report import headline
-from evaluation.style import model_colours
 from evaluation.tables import html_table, members_table, plain_table
 from models.corrector import Corrector
 
@@ -142,7 +142,7 @@ def scores(seen):
 
 @pytest.fixture(scope="module")
 def pictures(seen):
-    return draw_pictures(*seen[1:])
+    return draw_figures(*seen[1:])
 
 
 def mapped(ax):

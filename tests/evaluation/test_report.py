@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from data_pipeline.grid import Grid
 from evaluation.charts import skill_chart
-from evaluation.choice import lowest_crps
+from evaluation.figure_style import INK, inline_svg, model_colours
+from evaluation.figures import ExampleForecast, MapData, draw_figures
 from evaluation.maps import draw_field, map_figure, scale
-from evaluation.pictures import Example, Fields, draw_pictures
 from evaluation.report import ALT, headline, page, write_report
-from evaluation.style import INK, inline_svg, model_colours
+from evaluation.shown_corrector import lowest_crps
 from evaluation.tables import amount, html_table, percent, plain_table, subject
 
 GRID = Grid.regular(9, 12)
@@ -74,8 +74,8 @@ def made_fields():
     rng = np.random.default_rng(0)
     maps = {name: rng.random(GRID.shape) for name in ("raw", "climatology", "emos", "unet")}
     start = int(np.datetime64("2016-02-27T00", "s").astype(int))
-    example = Example(start, 48, *(280 + rng.random((4, *GRID.shape))))
-    return Fields(GRID, 48, maps, maps, maps, example, rng.random(GRID.shape))
+    example = ExampleForecast(start, 48, *(280 + rng.random((4, *GRID.shape))))
+    return MapData(GRID, 48, maps, maps, maps, example, rng.random(GRID.shape))
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_without_climatology_all_pictures_but_no_column(scores, fields):
         for one in (model, *(e for group in model["by"].values() for e in group.values())):
             for key in ("skill_vs_climatology", "skill_vs_climatology_fair"):
                 one[key] = one["ci95"][key] = None
-    assert set(draw_pictures(scores, fields)) == set(ALT)
+    assert set(draw_figures(scores, fields)) == set(ALT)
     assert "vs climatology" not in html_table(scores)
     assert "vs EMOS, fair</th>" in html_table(scores)
 
@@ -274,7 +274,7 @@ def test_the_headline_says_what_the_table_says(scores):
         "unet lowers the fair CRPS of the raw ensemble by 30.0 % [29.0, 31.0 %] and that of EMOS by 12.5 % "
         "[11.5, 13.5 %]. That is 60.0 % of the gain of the oracle, which knows the state around which the members were "
         "drawn and the equations of nature. Of 2 correctors it has the lowest CRPS on these years. Years that choose a "
-        "model flatter it: name the one that validation years chose as best=NAME."
+        "model flatter it: name the one that validation years chose as shown_corrector=NAME."
     )
     for name, crps, skill in (("unet", 0.5, -0.25), ("emos", 0.6, -0.5)):
         scores["models"][name] |= entry(crps, skill_vs_raw=skill, skill_vs_emos=1 / 6, captured=-0.5)
@@ -316,7 +316,7 @@ def test_members_that_interact_are_compared_by_plain_scores(scores, fields):
     (row,) = [line.split() for line in plain_table(scores).splitlines() if line.startswith("unet")]
     assert row[1:7] == ["0.330", "0.100†", "+17.5", "%†", "[16.5,", "18.5]"]
     assert row[-6:-2] == ["35.0", "%†", "35.0", "%"]
-    pictures = draw_pictures(scores, fields)
+    pictures = draw_figures(scores, fields)
     assert pictures["improvement"].axes[1].get_xlabel() == "unet: CRPS below raw (%)"
     assert [text.get_text() for text in pictures["gain"].axes[0].texts] == ["40 %", "35 %"]
 

@@ -11,7 +11,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import verifiable
 from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
-from evaluation.scoring import Options, Progress, score_models
+from evaluation.scoring import Progress, ScoringOptions, score_models
 from models.distribution import Normal
 from models.statistical.raw import Raw
 
@@ -27,7 +27,7 @@ def centred(batch):
 
 
 def run(data, oracle=None, **options):
-    return score_models({"raw": Raw(TASK, GRID), "net": centred}, data, REGIONS, oracle, Options(**options))
+    return score_models({"raw": Raw(TASK, GRID), "net": centred}, data, REGIONS, oracle, ScoringOptions(**options))
 
 
 def test_the_batch_size_does_not_matter(toy):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evaluation.aggregation import Mean
+from evaluation.aggregation import WeightedMean
 from evaluation.significance import (
     BlockBootstrap,
     block_length,
@@ -27,7 +27,7 @@ def pairs(count):
 
 
 def of(values):
-    return Mean(np.asarray(values, float), np.ones(len(values)))
+    return WeightedMean(np.asarray(values, float), np.ones(len(values)))
 
 
 def autoregressive(rng, count, correlation):
@@ -96,7 +96,7 @@ def test_starts_without_weight_do_not_count():
     weight = np.ones(40)
     weight[30:] = 0
     values[30:] = 1e9
-    found = BlockBootstrap(times).interval(np.asarray, Mean(values * weight, weight))
+    found = BlockBootstrap(times).interval(np.asarray, WeightedMean(values * weight, weight))
     assert found == BlockBootstrap(times[:30]).interval(np.asarray, of(values[:30]))
 
 

@@ -7,7 +7,7 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from evaluation.statistics import calibration_bin
+from evaluation.cell_scores import calibration_bin
 from models import protocol
 from models.corrector import Corrector, build_model
 from models.normalizer import Normalizer

@@ -32,18 +32,26 @@ def test_an_old_file_forecasts_what_it_forecast_then(name, toy):
 
 
 def test_an_old_option_works_with_a_warning(command, tmp_path, monkeypatch):
-    monkeypatch.setitem(renamed.OPTIONS, "trainer.enough", "trainer.patience")
-    ended = command(tmp_path, "train", "trainer.enough=7", "--cfg", "job")
+    ended = command(tmp_path, "train", "trainer.enough=7", "members=3", "--cfg", "job")
     assert ended.code == 0
-    assert "patience: 7" in ended.stdout
+    assert "early_stop_below: 7" in ended.stdout
+    assert "max_members: 3" in ended.stdout
     assert ended.stderr == (
-        "warning: option trainer.enough is now called trainer.patience; the old name will be removed\n"
+        "warning: option trainer.enough is now called trainer.early_stop_below; the old name will be removed\n"
+        "warning: option members is now called max_members; the old name will be removed\n"
     )
+
+
+def test_an_option_outside_any_group_is_renamed_only_for_its_verb():
+    assert renamed.current_argument("levels=weibull", verb="evaluate")[0] == "quantile_levels=weibull"
+    assert renamed.current_argument("levels=weibull", verb="prepare")[0] == "levels=weibull"
+    assert renamed.current_argument("~exam.tolerance", verb="train")[0] == "~test_check.tolerance"
+    assert renamed.current_argument("examination=1", verb="train")[0] == "examination=1"
 
 
 def test_an_old_option_in_a_file_is_an_error_that_says_the_new_name(command, tmp_path, monkeypatch):
     monkeypatch.setitem(renamed.OPTIONS, "trainer.patients", "trainer.patience")
-    monkeypatch.setattr("conf.current_arguments", lambda arguments, model: arguments)
+    monkeypatch.setattr("conf.current_arguments", lambda arguments, model, verb: arguments)
     ended = command(tmp_path, "train", "trainer.patients=7")
     assert ended.code == 2
     assert ended.stderr == (

@@ -17,9 +17,9 @@ from models.corrector import build_model, needs
 from models.layers.dropout import drawn_for
 from models.layers.term import terms
 from models.parallel.mesh import Mesh
-from training.data import cached
-from training.descent import compile_
-from training.schedule import Schedule
+from training.datamodule import open_training_data
+from training.network_training import compile_
+from training.trainer_options import TrainerOptions
 
 NET = {"_target_": "models.networks.lenet.LeNet", "width": 2, "hidden": 4, "dropout": 0.2}
 CPU = torch.device("cpu")
@@ -43,7 +43,7 @@ def one_step(toy, compiled):
     if compiled:
         compile_(net.corrector.model, CPU, Mesh.alone(), sharded=False)
         assert net.corrector.model._compiled_call_impl is not None
-    with cached(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+    with open_training_data(train, val, Budget(), net.schedule, Mesh.alone()) as data:
         torch.manual_seed(1)
         loss = net.training_step(next(iter(data.train_batches)), 0)["loss"]
     loss.backward()
@@ -112,5 +112,5 @@ def test_where_order_matters_it_is_refused(mesh, sharded):
 
 
 def test_what_a_compiler_decides_itself_is_not_asked_for_as_well():
-    with pytest.raises(InputError, match=r"trainer\.compile decides by itself what is computed twice"):
-        Schedule(compile=True, recompute=True)
+    with pytest.raises(InputError, match=r"trainer\.compile and trainer\.activation_checkpointing exclude each other"):
+        TrainerOptions(compile=True, activation_checkpointing=True)

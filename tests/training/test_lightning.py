@@ -22,12 +22,12 @@ from data_pipeline.prefetch.budget import Budget
 from models.corrector import Corrector
 from models.parallel.mesh import Mesh
 from training import checkpoints
-from training.average import Average
 from training.checkpoints import Checkpoints
-from training.data import cached
-from training.descent import descend, score, set_matmul_precision, trainer_for
-from training.module import CorrectionModule
-from training.schedule import OWNED, Schedule
+from training.correction_module import CorrectionModule
+from training.datamodule import open_training_data
+from training.network_training import make_trainer, score, set_matmul_precision, train_network
+from training.trainer_options import OWNED, TrainerOptions
+from training.weight_average import Average
 
 FREE = {
     "min_epochs", "min_steps", "max_time", "limit_train_batches", "log_every_n_steps", "enable_progress_bar",
@@ -91,8 +91,8 @@ class Counting(pl.Callback):
 
 def trained(toy, folder, **options):
     net, train, val = module(toy, Mesh.alone(), torch.float32, MLP, **options)
-    with cached(train, val, Budget(), net.schedule, Mesh.alone()) as data:
-        descend(net, data, folder)
+    with open_training_data(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+        train_network(net, data, folder)
         return net, score(net, data.val_batches)
 
 
@@ -125,9 +125,9 @@ def test_what_lightning_refuses_is_one_sentence(tmp_path):
             "lightning=.* cannot be had here: .*`gradient_clip_algorithm`",
         ),
     ):
-        schedule = Schedule(accelerator="cpu", **options)
+        schedule = TrainerOptions(accelerator="cpu", **options)
         with pytest.raises(InputError, match=sentence):
-            trainer_for(schedule, Mesh.alone(), Checkpoints(tmp_path, 1.0, Mesh.alone()), tmp_path)
+            make_trainer(schedule, Mesh.alone(), Checkpoints(tmp_path, 1.0, Mesh.alone()), tmp_path)
 
 
 def test_a_metric_that_is_not_there_is_named(toy, tmp_path):
@@ -138,11 +138,12 @@ def test_a_metric_that_is_not_there_is_named(toy, tmp_path):
 
 def test_accumulated_batches_make_one_step(toy, tmp_path):
     """Two batches of 8 for a step, and the third alone, whose gradient counts half."""
-    net, train, val = module(toy, Mesh.alone(), torch.float64, MLP | {"dropout": 0.0}, epochs=1, accumulate=2,
+    net, train, val = module(toy, Mesh.alone(), torch.float64, MLP | {"dropout": 0.0}, epochs=1,
+                             accumulate_grad_batches=2,
                              optimizer={"_target_": "torch.optim.SGD"}, weight_decay=0.0, gradient_clip=None,
                              scheduler={"_target_": "torch.optim.lr_scheduler.ConstantLR", "factor": 1.0})  # fmt: skip
     expected = module(toy, Mesh.alone(), torch.float64, MLP | {"dropout": 0.0})[0].train()
-    with cached(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+    with open_training_data(train, val, Budget(), net.schedule, Mesh.alone()) as data:
         batches = list(data.train_batches)
     parameters = list(expected.corrector.model.parameters())
     for together_ in (batches[:2], batches[2:]):
@@ -150,8 +151,8 @@ def test_accumulated_batches_make_one_step(toy, tmp_path):
         gradients = torch.autograd.grad(sum(losses), parameters)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.data -= 1e-2 * gradient
-    with cached(train, val, Budget(), net.schedule, Mesh.alone()) as data:
-        descend(net, data, tmp_path)
+    with open_training_data(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+        train_network(net, data, tmp_path)
     assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
     state = torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     for name, parameter in expected.named_parameters():
@@ -172,7 +173,7 @@ def test_matrices_and_convolutions_have_one_precision(precision, convolutions, m
 @pytest.mark.parametrize("benchmark", [True, False])
 def test_the_trainer_is_told_whether_to_try_algorithms(benchmark, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not benchmark)
-    trainer_for(Schedule(benchmark=benchmark, accelerator="cpu"), Mesh.alone(),
+    make_trainer(TrainerOptions(cudnn_benchmark=benchmark, accelerator="cpu"), Mesh.alone(),
                 Checkpoints(tmp_path, 1.0, Mesh.alone()), tmp_path)  # fmt: skip
     assert torch.backends.cudnn.benchmark == benchmark
 
@@ -189,7 +190,7 @@ def test_the_last_validation_runs_where_it_is_asked_to(toy):
             seen.append(x.device.type)
             return torch.tensor([3.0, 2.0])
 
-    with cached(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+    with open_training_data(train, val, Budget(), net.schedule, Mesh.alone()) as data:
         net.mesh = Noting()
         assert score(net.eval(), data.val_batches, "meta") == 1.5
     assert seen == ["meta"]
@@ -204,7 +205,7 @@ def test_the_module_runs_under_a_stock_trainer(toy, tmp_path):
     torch.manual_seed(0)
     corrector = Corrector(TASK, GRID, MLP, train.static)
     corrector.fit(train)
-    net = CorrectionModule(corrector, Schedule(learning_rate=2e-2))
+    net = CorrectionModule(corrector, TrainerOptions(learning_rate=2e-2))
     trainer = pl.Trainer(
         max_epochs=5, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu",
         enable_model_summary=False, default_root_dir=tmp_path,
@@ -234,7 +235,7 @@ def test_lightnings_average_is_the_same_on_one_process(toy, tmp_path):
     spec = {"_target_": "pytorch_lightning.callbacks.EMAWeightAveraging", "decay": 0.1}
     scores = [
         trained(toy, tmp_path / name, epochs=3, **options)[1]
-        for name, options in (("ours", {"ema": 0.1}), ("theirs", {"callbacks": [spec]}))
+        for name, options in (("ours", {"ema_decay": 0.1}), ("theirs", {"callbacks": [spec]}))
     ]
     # (1 + t)/(10 + t) is at least 0.1: both keep a tenth in every step. Lightning copies the weights of the first.
     assert scores[0] == pytest.approx(scores[1], rel=0.02)
@@ -270,7 +271,7 @@ def sharded_averages(rank):
 
 
 def test_lightnings_average_does_not_know_sharded_weights():
-    """Should it learn that, `training.average` can go."""
+    """Should it learn that, `training.weight_average` can go."""
     assert all("DTensor" in answer for answer in together(2, sharded_averages))
 
 

@@ -19,13 +19,13 @@ from data_pipeline.task import Task
 from models.distribution import Ensemble, Logistic, Normal
 from models.normalizer import Normalizer
 from models.parallel.domain import Domain
-from training.extreme import EECRPS, start_day
-from training.extreme import efi as index_of
+from training.eecrps import EECRPS, start_day
+from training.eecrps import efi as index_of
 from training.loss import (
     CRPS,
-    Apart,
     EnergyScore,
     GaussianCRPS,
+    SeparateMeanAndSpread,
     SquaredError,
     ThresholdWeightedCRPS,
     weighted_sum,
@@ -156,7 +156,7 @@ def test_apart_the_mean_learns_from_its_error_and_the_rest_from_what_it_leaves(k
     def crps(mu, sigma):
         return getattr(scoringrules, f"crps_{law}")(*(x.detach().numpy() for x in (batch.target, mu, sigma)))
 
-    found = Apart()(kind(mu, sigma), batch, made)
+    found = SeparateMeanAndSpread()(kind(mu, sigma), batch, made)
     expected = (mu - batch.target).detach().numpy() ** 2 + crps(mu, sigma)
     np.testing.assert_allclose(found.detach(), expected, rtol=1e-9)
     to_mu, to_sigma = torch.autograd.grad(found.sum(), (mu, sigma))
@@ -172,7 +172,7 @@ def test_apart_the_mean_learns_from_its_error_and_the_rest_from_what_it_leaves(k
         (lambda: EnergyScore(-1), "loss.fair must be a number from 0 to 1, got -1"),
         (lambda: CRPS(weighting="cos"), "loss.weighting must be one of area, none, got 'cos'"),
         (lambda: EECRPS("efi.nc", weighting=1), "loss.weighting must be one of area, none, got 1"),
-        (lambda: ThresholdWeightedCRPS("hot"), "loss.above must be a number, got 'hot'"),
+        (lambda: ThresholdWeightedCRPS("hot"), "loss.threshold must be a number, got 'hot'"),
         (lambda: ThresholdWeightedCRPS(1.0, weight=2), "loss.weight must be a number from 0 to 1, got 2"),
         (lambda: EECRPS("efi.nc", form="near"), "loss.form must be one of reference, exact, got 'near'"),
     ],
@@ -191,8 +191,8 @@ class Strange:
     ("loss", "forecast", "task", "sentence"),
     [
         (EnergyScore(), Normal(torch.zeros(1), torch.ones(1)), TWO, "energy judges .* gives a normal distribution"),
-        (Apart(), Ensemble(torch.zeros(3, 1)), ONE, "apart is for .* normal and logistic, and .* is ensemble"),
-        (ThresholdWeightedCRPS(280.0), None, TWO, "loss.above is one threshold, the task has 2 targets"),
+        (SeparateMeanAndSpread(), Ensemble(torch.zeros(3, 1)), ONE, "separate needs .* normal or .* is ensemble"),
+        (ThresholdWeightedCRPS(280.0), None, TWO, "loss.threshold is one threshold, the task has 2 targets"),
         (ThresholdWeightedCRPS(280.0), Strange(), ONE, "no closed form .* of a Strange; take loss=crps, or a model"),
     ],
 )  # fmt: skip
@@ -218,7 +218,7 @@ def climate(tmp_path, monkeypatch, **changes):
         "latitude": list(GRID.latitudes), "longitude": list(GRID.longitudes),
     }  # fmt: skip
     dataset = xr.Dataset({"climate": (dims, values)}, coords, {"made_from": json.dumps(made_from)})
-    monkeypatch.setattr("training.extreme.load_statistic", lambda path, name: dataset)
+    monkeypatch.setattr("training.eecrps.load_statistic", lambda path, name: dataset)
     return dataset
 
 

@@ -18,13 +18,13 @@ from models.corrector import Corrector, needs
 from models.networks.deep_weather import DeepWeather
 from models.parallel.mesh import Mesh, arranged
 from training import checkpoints
-from training.data import cached
-from training.descent import descend, score
-from training.fit import fitted
-from training.module import CorrectionModule
-from training.schedule import Schedule
-from training.strategy import shard
-from training.strategy import whole as put_together
+from training.correction_module import CorrectionModule
+from training.datamodule import open_training_data
+from training.initial_state import fit_corrector
+from training.mesh_strategy import shard
+from training.mesh_strategy import whole as put_together
+from training.network_training import score, train_network
+from training.trainer_options import TrainerOptions
 
 MESHES = [(1, 2, 1), (1, 3, 1), (1, 4, 1), (1, 1, 2), (1, 2, 2), (2, 1, 1), (3, 1, 1), (2, 2, 1), (2, 1, 2)]
 OF_ALL_MODELS = [(1, 2, 2), (3, 1, 1), (2, 2, 1), (2, 1, 2)]
@@ -51,7 +51,7 @@ def fitted_on(rank, shape, toy, name):
 
     domain = mesh.domain(GRID)
     own = Tile(toy, domain, 24, torch.float64, task=task)
-    corrector = fitted(domain, corrector_on, samples_on, own, Budget(), 8, mesh)
+    corrector = fit_corrector(domain, corrector_on, samples_on, own, Budget(), 8, mesh)
     assert corrector.domain == domain
     return {key: value.numpy() for key, value in corrector.state_dict().items()}, tiles
 
@@ -79,7 +79,7 @@ def cross_fitted_on(rank, shape, toy):
         return Tile(toy, domain, 120, torch.float64, task=TASK)
 
     domain = mesh.domain(GRID)
-    corrector = fitted(domain, corrector_on, samples_on, samples_on(domain), Budget(), 8, mesh)
+    corrector = fit_corrector(domain, corrector_on, samples_on, samples_on(domain), Budget(), 8, mesh)
     tables = corrector.model.features.errors.without, corrector.model.head.start.without
     return [table.table.numpy() for table in tables], domain.tile, dict(corrector.provenance)
 
@@ -110,7 +110,7 @@ def one_step(mesh, toy, name):
     """Loss and gradients of the first batch as DDP takes them: the mean over all ranks."""
     net, train, val = module(toy, mesh, torch.float64, SPECS[name])
     net.train()
-    with cached(train, val, Budget(), net.schedule, mesh) as data:
+    with open_training_data(train, val, Budget(), net.schedule, mesh) as data:
         torch.manual_seed(1)
         loss = net.training_step(next(iter(data.train_batches)), 0)["loss"]
     found = [mesh.sum(loss) / mesh.ranks]
@@ -149,8 +149,8 @@ def trained(mesh, toy, folder, dtype=torch.float64, budget=None, slow=0.0, **opt
     """Train as the verb does; return the table of epochs, the weights, the score, and how many samples were read."""
     net, train, val = module(toy, mesh, dtype, epochs=options.pop("epochs", 8), **options)
     train.slow, train.reads = slow, 0
-    with cached(train, val, budget or Budget(), net.schedule, mesh) as data:
-        descend(net, data, folder)
+    with open_training_data(train, val, budget or Budget(), net.schedule, mesh) as data:
+        train_network(net, data, folder)
         final = score(net.eval(), data.val_batches)
     rows = [[float(x) for x in line.split(",")] for line in (folder / "metrics.csv").read_text().splitlines()[1:]]
     return rows, {name: tensor.numpy() for name, tensor in net.state_dict().items()}, final, train.reads
@@ -201,12 +201,16 @@ def test_sharding_weights_changes_nothing(shape, toy, tmp_path, alone):
 
 @pytest.mark.parametrize(
     ("shape", "options"),
-    [((2, 2, 1), {"recompute": True}), ((1, 1, 2), {}), ((2, 1, 1), {"sharded": True, "recompute": True})],
+    [
+        ((2, 2, 1), {"activation_checkpointing": True}),
+        ((1, 1, 2), {}),
+        ((2, 1, 1), {"sharded": True, "activation_checkpointing": True}),
+    ],
     ids=["in blocks", "in sectors", "in parts and blocks"],
 )
 def test_averages_are_those_of_one_process(shape, options, toy, tmp_path):
-    expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", epochs=3, ema=0.8)
-    assert_same(on_mesh(shape, toy, tmp_path / "mesh", epochs=3, ema=0.8, **options), expected, 1e-10)
+    expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", epochs=3, ema_decay=0.8)
+    assert_same(on_mesh(shape, toy, tmp_path / "mesh", epochs=3, ema_decay=0.8, **options), expected, 1e-10)
 
 
 @pytest.mark.parametrize("shape", [(3, 1, 1), (1, 2, 2), (2, 2, 1)], ids=lambda shape: "x".join(map(str, shape)))
@@ -257,7 +261,7 @@ def test_a_run_goes_on_on_another_mesh(first, parts, then, parts_then, toy, tmp_
 
 
 def test_averages_go_on_on_another_mesh(toy, tmp_path):
-    options = {"ema": 0.8, "epochs": 4}
+    options = {"ema_decay": 0.8, "epochs": 4}
     expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", **options)
     together(2, broken_off, (2, 1, 1), toy, tmp_path / "parts", options | {"sharded": True}, 8)
     assert_same(on_mesh((1, 2, 1), toy, tmp_path / "parts", **options), expected, 1e-10)
@@ -304,7 +308,7 @@ def test_compression_to_bf16_needs_gpus(toy, tmp_path):
 
 def test_compression_of_what_is_in_parts_is_refused():
     with pytest.raises(InputError, match=r"trainer\.compression is of gradients that are whole"):
-        Schedule(sharded=True, compression="bf16")
+        TrainerOptions(sharded=True, compression="bf16")
 
 
 # Caches of others.

@@ -18,7 +18,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import build_model, needs
 from training.optimizer import decay_groups, make_optimizer, make_scheduler
-from training.schedule import Schedule
+from training.trainer_options import TrainerOptions
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
 GRID = Grid.regular(33, 64)
@@ -57,7 +57,7 @@ def wave(start, end, part):
 def test_the_default_is_one_cycle_over_all_steps(steps):
     """Up from 1/25 for 30 % of all steps, down to 1/250,000, in half waves of a cosine; momentum the other way."""
     peak, last = 0.3 * steps - 1, steps - 1
-    for step, (rate, momentum) in enumerate(paces(Schedule(learning_rate=0.02), steps)):
+    for step, (rate, momentum) in enumerate(paces(TrainerOptions(learning_rate=0.02), steps)):
         if step < peak:
             expected = wave(1 / 25, 1, step / peak), wave(0.95, 0.85, step / peak)
         else:
@@ -67,7 +67,7 @@ def test_the_default_is_one_cycle_over_all_steps(steps):
 
 
 def test_documented_schedulers_do_what_their_comments_say():
-    warm, plateau, constant = (Schedule(**block["trainer"]) for block in BLOCKS)
+    warm, plateau, constant = (TrainerOptions(**block["trainer"]) for block in BLOCKS)
     rates = [rate / 2e-3 for rate, _ in paces(warm, 100)]
     assert rates[:6] == pytest.approx([0.01, 0.208, 0.406, 0.604, 0.802, 1.0])
     assert rates[5:] == pytest.approx([(1 + math.cos(math.pi * step / 95)) / 2 for step in range(95)], abs=1e-12)
@@ -80,7 +80,7 @@ def test_documented_schedulers_do_what_their_comments_say():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_documented_commands_are_accepted(command):
     words = [re.sub("^path=", "data.path=", word) for word in shlex.split(command, comments=True)[2:]]
-    assert isinstance(schedule_of(*words), Schedule)
+    assert isinstance(schedule_of(*words), TrainerOptions)
 
 
 def test_documented_commands_are_here():
@@ -94,9 +94,11 @@ def test_documented_commands_are_here():
 
 def test_steps_are_those_of_the_interval():
     spec = {"_target_": f"{TORCH}.LinearLR", "start_factor": 1.0, "end_factor": 0.0, "total_iters": {"_steps_": 0.5}}
-    by_step = [rate for rate, _ in paces(Schedule(learning_rate=1.0, scheduler=spec), 40)]
+    by_step = [rate for rate, _ in paces(TrainerOptions(learning_rate=1.0, scheduler=spec), 40)]
     assert by_step == pytest.approx([max(0.0, 1 - step / 20) for step in range(40)])
-    by_epoch = [rate for rate, _ in paces(Schedule(learning_rate=1.0, scheduler=spec | {"interval": "epoch"}), 40, 8)]
+    by_epoch = [
+        rate for rate, _ in paces(TrainerOptions(learning_rate=1.0, scheduler=spec | {"interval": "epoch"}), 40, 8)
+    ]
     assert by_epoch == pytest.approx([max(0.0, 1 - step // 5 / 4) for step in range(40)])
 
 
@@ -189,14 +191,14 @@ def test_parameters_that_are_shared_or_frozen_are_given_once_or_not():
         ({"lightning": {"detect_anomalies": True}}, r"has no flag 'detect_anomalies'; did you mean detect_anomaly\?"),
         ({"lightning": {"devices": 2}}, r"must not set devices: set trainer\.mesh"),
         ({"lightning": {"max_epochs": 2}}, r"must not set max_epochs: set trainer\.epochs"),
-        ({"lightning": {"deterministic": True}}, r"exclude each other; set trainer\.benchmark=false"),
+        ({"lightning": {"deterministic": True}}, r"exclude each other; set trainer\.cudnn_benchmark=false"),
         ({"matmul_precision": "low"}, r"trainer\.matmul_precision must be one of highest, high, medium"),
     ],
     ids=lambda of: "",
 )  # fmt: skip
 def test_a_wrong_spec_is_one_sentence_before_anything_is_read(options, sentence):
     with pytest.raises(InputError, match=sentence):
-        Schedule(**options)
+        TrainerOptions(**options)
 
 
 @pytest.mark.parametrize(
@@ -208,4 +210,4 @@ def test_a_wrong_spec_is_one_sentence_before_anything_is_read(options, sentence)
 )  # fmt: skip
 def test_what_only_a_library_can_refuse_is_a_sentence_too(spec, sentence):
     with pytest.raises(InputError, match=rf"trainer\.scheduler: .*{sentence}"):
-        paces(Schedule(scheduler=spec), 10)
+        paces(TrainerOptions(scheduler=spec), 10)

@@ -19,10 +19,10 @@ from data_pipeline.sample import Sample
 from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES
 from models.corrector import build_model
 from models.parallel.mesh import Mesh
-from training.average import Average
-from training.extreme import WeightedByIndex
+from training.eecrps import WeightedByIndex
 from training.history import History
-from training.loss import CRPS, Apart, EnergyScore, SquaredError, ThresholdWeightedCRPS
+from training.loss import CRPS, EnergyScore, SeparateMeanAndSpread, SquaredError, ThresholdWeightedCRPS
+from training.weight_average import Average
 
 META = torch.device("meta")
 EMBEDDED = {
@@ -76,7 +76,7 @@ def test_a_step_of_every_model_does_not_wait_for_its_device(name, toy):
 @pytest.mark.parametrize(
     ("loss", "spec"),
     [
-        (SquaredError(), "mlp"), (Apart(), "mlp"), (EnergyScore(), "transformer"),
+        (SquaredError(), "mlp"), (SeparateMeanAndSpread(), "mlp"), (EnergyScore(), "transformer"),
         (CRPS(fair=0.95), "transformer"), (ThresholdWeightedCRPS(280.0), "mlp"),
     ],
     ids=lambda of: of if isinstance(of, str) else type(of).__name__,

@@ -17,13 +17,13 @@ from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.normalizer import Normalizer
-from training.average import validated
 from training.checkpoints import Checkpoints
-from training.data import cached
-from training.descent import descend, score
+from training.correction_module import CorrectionModule
+from training.datamodule import open_training_data
 from training.loss import CRPS, weighted_sum
-from training.module import CorrectionModule
-from training.schedule import Schedule
+from training.network_training import score, train_network
+from training.trainer_options import TrainerOptions
+from training.weight_average import validated
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
 GRID = Grid.regular(9, 12)
@@ -48,18 +48,18 @@ def module(toy, epochs=6, spec=MLP, **options):
     data = toy(TASK, GRID, 32)
     corrector = Corrector(TASK, GRID, spec, data.static)
     corrector.fit(data)
-    schedule = Schedule(epochs=epochs, batch_size=8, learning_rate=2e-2, accelerator="cpu", **options)
+    schedule = TrainerOptions(epochs=epochs, batch_size=8, learning_rate=2e-2, accelerator="cpu", **options)
     return CorrectionModule(corrector, schedule, batches=len(data) // schedule.batch_size), data
 
 
 def run(net, train, val, folder, budget=None):
     """Train `net` as the verb does."""
-    with cached(train, val, budget or Budget(), net.schedule, net.mesh) as data:
-        descend(net, data, folder)
+    with open_training_data(train, val, budget or Budget(), net.schedule, net.mesh) as data:
+        train_network(net, data, folder)
 
 
 def score_of(net, dataset):
-    with cached(dataset, dataset, Budget(), net.schedule, net.mesh) as data:
+    with open_training_data(dataset, dataset, Budget(), net.schedule, net.mesh) as data:
         return score(net, data.val_batches)
 
 
@@ -140,9 +140,10 @@ def test_a_run_that_dies_and_goes_on_is_the_same_run(whole, toy, tmp_path, monke
 @pytest.mark.parametrize(
     "options",
     [
-        {"ema": 0.8}, {"ema": 0.8, "spec": BATCH_NORM, "epochs": 2, "recompute": True}, {"scheduler": COSINE},
-        {"scheduler": CONSTANT, "gradient_clip": None}, {"scheduler": PLATEAU, "ema": 0.5}, {"precision": "bf16-mixed"},
-        {"accumulate": 3, "ema": 0.5}, {"optimizer": {"_target_": "torch.optim.SGD", "momentum": 0.9}},
+        {"ema_decay": 0.8}, {"ema_decay": 0.8, "spec": BATCH_NORM, "epochs": 2, "activation_checkpointing": True},
+        {"scheduler": COSINE}, {"scheduler": CONSTANT, "gradient_clip": None}, {"scheduler": PLATEAU, "ema_decay": 0.5},
+        {"precision": "bf16-mixed"}, {"accumulate_grad_batches": 3, "ema_decay": 0.5},
+        {"optimizer": {"_target_": "torch.optim.SGD", "momentum": 0.9}},
         {"callbacks": [EMA]}, {"scheduler": {"_target_": f"{TORCH}.StepLR", "step_size": 2, "interval": "epoch"}},
     ],
     ids=str,
@@ -152,7 +153,7 @@ def test_with_every_option_it_is_the_same_run(toy, tmp_path, monkeypatch, option
     monkeypatch.setattr(Checkpoints, "on_validation_end", lambda *arguments: None)
     val, (ours, train) = toy(TASK, GRID, 8, seed=5), module(toy, **options)
     run(ours, train, val, tmp_path / "whole")
-    step = -(-4 // ours.schedule.accumulate) * ours.schedule.epochs - 6
+    step = -(-4 // ours.schedule.accumulate_grad_batches) * ours.schedule.epochs - 6
     for minutes in (1e-9, 10.0):
         with monkeypatch.context() as patch:
             patch.setattr(CorrectionModule, "training_step", kill_at(step, pull))
@@ -307,7 +308,7 @@ def test_what_is_validated_and_kept_is_the_average_of_all_weights(toy, tmp_path,
 
     monkeypatch.setattr(CorrectionModule, "on_train_batch_start", on_train_batch_start)
     monkeypatch.setattr(CorrectionModule, "on_validation_epoch_end", on_validation_epoch_end)
-    net, train = module(toy, epochs=2, spec=BATCH_NORM, ema=0.3)
+    net, train = module(toy, epochs=2, spec=BATCH_NORM, ema_decay=0.3)
     run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
     # Of validations: one before all steps, one after the fourth; that after the eighth is the last.
     kept = [min(0.3, (1 + t) / (10 + t)) for t in range(4)]
@@ -461,14 +462,14 @@ def test_cells_are_weighted_as_the_loss_says(toy, weighting):
         ("accelerator", "tpu"),
         ("checkpoint_minutes", 0),
         ("gradient_clip", 0),
-        ("ema", 1.0),
+        ("ema_decay", 1.0),
         ("compile", 1),
-        ("recompute", "yes"),
+        ("activation_checkpointing", "yes"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_value(option, value):
     with pytest.raises(InputError, match=rf"trainer.{option} must be .*, got {value!r}"):
-        Schedule(**{option: value})
+        TrainerOptions(**{option: value})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -17,7 +17,7 @@ from models.layers.term import terms
 from models.networks.deep_weather import BiasNet, DeepWeather, ParallelKernels, ResNet2d, ResNet2dSimple, UpConvolution
 from models.networks.ens10 import ConvNormReLU
 from models.statistical.predictors import SMALLEST_SPREAD
-from training.loss import CRPS, Apart, SquaredError
+from training.loss import CRPS, SeparateMeanAndSpread, SquaredError
 
 FIELDS = [f"{name}@500" for name in ("z", "t", "q", "w", "d", "u", "v")]
 EARLIER = [f"{name}+{lead}h" for lead in (0, 24) for name in FIELDS]
@@ -365,10 +365,10 @@ def test_apart_each_network_learns_from_the_score_it_was_made_for(toy):
         loss(model(sample), sample, None).mean().backward()
         return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
-    apart, error, crps = (gradients(loss) for loss in (Apart(), SquaredError(), CRPS()))
-    of_sigma = {name for name in apart if name.startswith("uncertainty_net")}
-    assert apart.keys() == crps.keys() > of_sigma
-    for name, gradient in apart.items():
+    separate, error, crps = (gradients(loss) for loss in (SeparateMeanAndSpread(), SquaredError(), CRPS()))
+    of_sigma = {name for name in separate if name.startswith("uncertainty_net")}
+    assert separate.keys() == crps.keys() > of_sigma
+    for name, gradient in separate.items():
         torch.testing.assert_close(gradient, (crps if name in of_sigma else error)[name], rtol=1e-4, atol=1e-7)
 
 

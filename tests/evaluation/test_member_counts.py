@@ -13,8 +13,14 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
-from evaluation.scoring import Options, score_models
-from evaluation.sizes import Claim, claims_of, ensemble_sizes, gate, judged
+from evaluation.member_counts import (
+    MemberCountClaim,
+    check_member_counts,
+    member_count_claims,
+    member_count_gate,
+    with_gates,
+)
+from evaluation.scoring import ScoringOptions, score_models
 from models.corrector import Corrector, needs
 from models.distribution import Ensemble, Normal
 from models.statistical.raw import Raw
@@ -79,12 +85,12 @@ def draws():
 
 @pytest.fixture(scope="module")
 def board(draws):
-    return score_models(MODELS, draws, REGIONS, options=Options(sizes=SIZES))
+    return score_models(MODELS, draws, REGIONS, options=ScoringOptions(member_counts=SIZES))
 
 
 @pytest.fixture(scope="module")
 def scores(board):
-    return judged(board.scores(0), dict.fromkeys(MODELS, Claim(10, True)))
+    return with_gates(board.scores(0), dict.fromkeys(MODELS, MemberCountClaim(10, True)))
 
 
 def test_draws_of_the_truth_score_alike_whatever_their_number(scores):
@@ -163,16 +169,18 @@ def test_differences_are_paired(board, scores):
 
 
 def test_all_members_are_scored_once_and_maps_are_theirs_alone(board):
-    assert board.by_size[50]["raw"] is board.tallies["raw"]
+    assert board.by_member_count[50]["raw"] is board.tallies["raw"]
     assert board.tallies["raw"].per_cell
-    assert not board.by_size[20]["raw"].per_cell
+    assert not board.by_member_count[20]["raw"].per_cell
 
 
 def test_all_sizes_are_scored_in_the_same_cells():
     data = Draws(20, 4)
     data.mask[1, 0, 2, 3] = False
     data.ensemble[1, 15, 0, 2, 3] = math.nan
-    found = score_models({"raw": Raw(TASK, GRID)}, data, REGIONS, options=Options(sizes=[10, 5])).by_size
+    found = score_models(
+        {"raw": Raw(TASK, GRID)}, data, REGIONS, options=ScoringOptions(member_counts=[10, 5])
+    ).by_member_count
     assert list(found) == [5, 10]
     weights = [found[size]["raw"].per_forecast["crps_fair"].weight for size in (5, 10)]
     assert (weights[0] == weights[1]).all()
@@ -181,7 +189,7 @@ def test_all_sizes_are_scored_in_the_same_cells():
 
 def test_without_sizes_nothing_changes(draws):
     plain = score_models({"raw": raw}, draws, REGIONS).scores(0)
-    assert judged(plain, {}) == plain
+    assert with_gates(plain, {}) == plain
     assert "members" not in plain["models"]["raw"]["by"]
 
 
@@ -212,13 +220,18 @@ def entries(ratios, crps=(0.0, 0.0, 0.0), ends=((-1, 1), (-1, 1), (-1, 1))):
     ],
 )  # fmt: skip
 def test_the_gate(made, holds, faults):
-    assert gate(made, Claim(10, False)) == {"claimed": False, "base": 10, "holds": holds, "faults": faults}
+    assert member_count_gate(made, MemberCountClaim(10, False)) == {
+        "claimed": False,
+        "base": 10,
+        "holds": holds,
+        "faults": faults,
+    }
 
 
 def test_a_failure_of_those_who_claim_nothing_is_no_warning():
     scores = {"models": {"net": {"by": {"members": entries((2, 1, 1))}}}, "warnings": ["else"]}
-    assert judged(scores, {"net": Claim(10, False)})["warnings"] == ["else"]
-    assert len(judged(scores, {"net": Claim(10, True)})["warnings"]) == 2
+    assert with_gates(scores, {"net": MemberCountClaim(10, False)})["warnings"] == ["else"]
+    assert len(with_gates(scores, {"net": MemberCountClaim(10, True)})["warnings"]) == 2
     assert scores["warnings"] == ["else"]
 
 
@@ -226,14 +239,14 @@ def test_a_failure_of_those_who_claim_nothing_is_no_warning():
     "option", [5, "5", [5], [], [5, 5], [1, 5], [0, 2], [5, True], [2.0, 3], ["5", 10], {"a": 1}, [[5, 10]]]
 )
 def test_sizes_must_make_sense(option):
-    with pytest.raises(InputError, match=r"^sizes must be two or more .* or null .* got") as caught:
-        ensemble_sizes(option)
+    with pytest.raises(InputError, match=r"^member_counts must be two or more .* or null .* got") as caught:
+        check_member_counts(option)
     assert str(caught.value).endswith(repr(option))
 
 
 def test_sizes_come_in_any_order():
-    assert ensemble_sizes([20, 5, 10]) == (5, 10, 20)
-    assert ensemble_sizes(None) == ()
+    assert check_member_counts([20, 5, 10]) == (5, 10, 20)
+    assert check_member_counts(None) == ()
 
 
 def of(name, task=None, **options):
@@ -244,15 +257,15 @@ def of(name, task=None, **options):
 
 def test_references_are_held_to_the_numbers_of_those_who_were_trained():
     models = {"raw": of("raw"), "climatology": of("climatology"), "a": of("emos"), "b": of("mlp")}
-    found = claims_of(models, trained := {"a": 20, "b": 10}, (5, 10, 20))
+    found = member_count_claims(models, trained := {"a": 20, "b": 10}, (5, 10, 20))
     assert {name: claim.base for name, claim in found.items()} == {"raw": 10, "climatology": 10} | trained
     assert [name for name, claim in found.items() if claim.made] == ["raw", "climatology"]
-    assert claims_of({"raw": models["raw"]}, {}, (5, 10)) == {"raw": Claim(5, True)}
-    assert claims_of(models, trained, ()) == {}
+    assert member_count_claims({"raw": models["raw"]}, {}, (5, 10)) == {"raw": MemberCountClaim(5, True)}
+    assert member_count_claims(models, trained, ()) == {}
 
 
 def test_who_claims():
-    claimed = {name for name in SPECS if claims_of({name: of(name)}, {}, (5, 10))[name].made}
+    claimed = {name for name in SPECS if member_count_claims({name: of(name)}, {}, (5, 10))[name].made}
     assert claimed == {"raw", "climatology", "transformer_independent"}
     changed = {"head": "normal"}, {"attention": True}
     assert not any(of("transformer_independent", **change).model.any_size for change in changed)

@@ -91,27 +91,27 @@ def check_comparison(names: Collection[str], notes: Sequence[str]) -> None:
         )
 
 
-def check_sizes(sizes: Collection[int], members: int) -> None:
+def check_enough_members(member_counts: Collection[int], members: int) -> None:
     """Refuse to score more members than there are."""
-    if sizes and max(sizes) > members:
+    if member_counts and max(member_counts) > members:
         raise InputError(
-            f"sizes has {max(sizes)}, the forecasts have {members} members; leave out what is more than that, "
-            "or name an archive of more members"
+            f"member_counts has {max(member_counts)}, the forecasts have {members} members; leave out larger numbers, "
+            "or use an archive with more members"
         )
 
 
-def training_size(corrector: Corrector, path: Path, sizes: Collection[int]) -> int:
-    """Return with how many members a corrector was trained; refuse one that `sizes` have nothing to compare with."""
+def training_members(corrector: Corrector, path: Path, member_counts: Collection[int]) -> int:
+    """Return the number of members that a corrector was trained with; refuse one that is not in `member_counts`."""
     members: int | None = corrector.provenance.get("members")
     if members is None:
         raise InputError(
-            f"{path} does not say with how many members it was trained, which sizes are compared with; "
-            "train it again, or leave out sizes"
+            f"{path} does not say with how many members it was trained, which member_counts needs; "
+            "train it again, or leave out member_counts"
         )
-    if members not in sizes:
+    if members not in member_counts:
         raise InputError(
-            f"{path} was trained with {members} members, which is not among the sizes {_join(sizes)}; "
-            f"add {members} to sizes, or leave out sizes"
+            f"{path} was trained with {members} members, which is not among member_counts {_join(member_counts)}; "
+            f"add {members} to member_counts, or leave out member_counts"
         )
     return members
 

@@ -21,12 +21,13 @@ from models.layers.dropout import drawn_again
 from models.layers.term import terms
 
 
-def compute_twice(model: nn.Module) -> None:
+def checkpoint_activations(model: nn.Module) -> None:
     """Let every block of `model` be computed again in the backward pass, to the same numbers."""
     found = list(blocks(model))
     if not found:
         raise InputError(
-            f"trainer.recompute=true finds no blocks in model {type(model).__name__} to compute twice; set it to false"
+            f"trainer.activation_checkpointing=true needs a model with blocks, and {type(model).__name__} has none; "
+            "set it to false"
         )
     for block in found:
         block.forward = partial(_kept_by_inputs, block, block.forward)

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from data_pipeline.sample import Sample
-from training.checkpoints import stepped
-from training.strategy import at_rest, part_of, whole
+from training.checkpoints import took_optimizer_step
+from training.mesh_strategy import local_part, reshard, whole
 
 
 class Average(pl.Callback):
@@ -29,7 +29,7 @@ class Average(pl.Callback):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin with the weights as they are, or go on with what a checkpoint held."""
         self._means = {
-            name: part_of(self._means.get(name, weight), weight).detach().to(weight.device, copy=True)
+            name: local_part(self._means.get(name, weight), weight).detach().to(weight.device, copy=True)
             for name, weight in _weights(pl_module).items()
         }
 
@@ -38,7 +38,7 @@ class Average(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
     ) -> None:
         """Take in the weights of the step, if the batch has ended one."""
-        if not stepped(trainer, batch_idx):
+        if not took_optimizer_step(trainer, batch_idx):
             return
         before = trainer.global_step - 1
         kept = min(self._decay, (1 + before) / (10 + before))
@@ -78,7 +78,7 @@ def validated(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _weights(module: pl.LightningModule) -> dict[str, Tensor]:
     """Return what is averaged, by its name in the state of the module."""
-    at_rest(module)
+    reshard(module)
     found: dict[str, Tensor] = dict(module.named_parameters())
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm):

@@ -21,14 +21,14 @@ TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
-class Claim:
+class MemberCountClaim:
     """With how many members a model is to be compared, and whether it claims to pass the gate."""
 
     base: int
     made: bool
 
 
-def ensemble_sizes(option: object) -> tuple[int, ...]:
+def check_member_counts(option: object) -> tuple[int, ...]:
     """Return the option `sizes` in increasing order; null is none.
 
     One member has no spread, and one size nothing to be compared with.
@@ -39,15 +39,15 @@ def ensemble_sizes(option: object) -> tuple[int, ...]:
     sizes = sorted({size for size in given if type(size) is int and size >= 2})
     if len(sizes) < max(2, len(given)):
         raise InputError(
-            f"sizes must be two or more different numbers of members, each at least 2, such as [5,10,20], or null to "
-            f"score only all of them; got {option!r}"
+            "member_counts must be two or more different numbers of members, each at least 2, such as [5,10,20], or "
+            f"null to score only all of them; got {option!r}"
         )
     return tuple(sizes)
 
 
-def claims_of(
+def member_count_claims(
     correctors: Mapping[str, Corrector], trained: Mapping[str, int], sizes: Sequence[int]
-) -> dict[str, Claim]:
+) -> dict[str, MemberCountClaim]:
     """Return what each of the `correctors` claims, some of which were `trained` with a known number of members.
 
     The references, which were trained with none, are held to the smallest of these numbers.
@@ -56,20 +56,20 @@ def claims_of(
         return {}
     common = min(trained.values(), default=min(sizes))
     return {
-        name: Claim(trained.get(name, common), claims(corrector.model).any_size)
+        name: MemberCountClaim(trained.get(name, common), claims(corrector.model).any_size)
         for name, corrector in correctors.items()
     }
 
 
-def gate(by_size: Mapping[str, Any], claim: Claim) -> dict[str, Any]:
-    """Return how a model with the scores `by_size` does at the gate.
+def member_count_gate(by_member_count: Mapping[str, Any], claim: MemberCountClaim) -> dict[str, Any]:
+    """Return how a model with the scores `by_member_count` does at the gate.
 
     `faults` says in words what keeps it from passing, the worst of each kind. `holds` is None where there is no fault,
     but a score or an interval is missing.
     """
-    base = by_size[str(claim.base)]["spread_skill"]
-    ratios = {size: entry["spread_skill"] for size, entry in by_size.items()}
-    pairs = [(size, fewer, pair) for size, entry in by_size.items() for fewer, pair in entry["fewer"].items()]
+    base = by_member_count[str(claim.base)]["spread_skill"]
+    ratios = {size: entry["spread_skill"] for size, entry in by_member_count.items()}
+    pairs = [(size, fewer, pair) for size, entry in by_member_count.items() for fewer, pair in entry["fewer"].items()]
     known = base and None not in ratios.values() and all(pair["ci95"] for _, _, pair in pairs)
     faults = []
     if worse := [found for found in pairs if found[2]["ci95"] and found[2]["ci95"][0] > 0]:
@@ -83,11 +83,11 @@ def gate(by_size: Mapping[str, Any], claim: Claim) -> dict[str, Any]:
     return {"claimed": claim.made, "base": claim.base, "holds": holds, "faults": faults}
 
 
-def judged(scores: dict[str, Any], claims: Mapping[str, Claim]) -> dict[str, Any]:
-    """Return the scores with every model's gate, and a warning for every claim that does not hold."""
+def with_gates(scores: dict[str, Any], claims: Mapping[str, MemberCountClaim]) -> dict[str, Any]:
+    """Return the scores with every model's member_count_gate, and a warning for every claim that does not hold."""
     models, warnings = dict(scores["models"]), list(scores["warnings"])
     for name, claim in claims.items():
-        models[name] = models[name] | {"gate": (found := gate(models[name]["by"]["members"], claim))}
+        models[name] = models[name] | {"gate": (found := member_count_gate(models[name]["by"]["members"], claim))}
         if claim.made and found["faults"]:
             faults = " and ".join(found["faults"])
             warnings.append(f"{name} claims that its scores do not depend on the number of members, but {faults}")

@@ -12,7 +12,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from training.initial import begun, identified
+from training.initial_state import hash_initial_weights, load_initial_weights
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
 TRAIN = (
@@ -79,11 +79,11 @@ def test_a_run_belongs_to_the_weights_that_it_began_with(stages, tmp_path, comma
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["members=2"], "was trained with another number of members; train it again with the same options"),
+        (["max_members=2"], "was trained with another number of members; train it again with the same options"),
         (["data.split.val=[2003,2003]", "data.split.test=[2002,2002]"], "with another validation years"),
         (["task.inputs=[2t]"], "was trained with another task"),
         (["model.uncertainty=resnet2d"], "holds another model"),
-        (["model=emos", "loss=crps"], "EMOS has no weights to begin with; leave out initial_weights"),
+        (["model=emos", "loss=crps"], "EMOS has no weights to load; leave out initial_weights"),
     ],
 )
 def test_weights_of_another_kind_or_other_data_are_refused(stages, options, sentence, command):
@@ -96,9 +96,9 @@ def test_weights_of_another_kind_or_other_data_are_refused(stages, options, sent
 
 
 def test_a_file_that_is_not_there_is_named():
-    with pytest.raises(InputError, match=r"there is no corrector none.safetensors, with whose weights to begin"):
-        identified({"initial_weights": "none.safetensors"})
-    assert identified({"initial_weights": None, "members": 5}) == {"members": 5}
+    with pytest.raises(InputError, match=r"there is no corrector none.safetensors; train it first"):
+        hash_initial_weights({"initial_weights": "none.safetensors"})
+    assert hash_initial_weights({"initial_weights": None, "members": 5}) == {"members": 5}
 
 
 def test_another_grid_is_refused(tmp_path):
@@ -106,4 +106,4 @@ def test_another_grid_is_refused(tmp_path):
     Corrector(TASK, GRID, spec, static).save(tmp_path / "a")
     other = Grid.regular(11, 14)
     with pytest.raises(InputError, match="was trained with another grid"):
-        begun(Corrector(TASK, other, spec, torch.rand(3, *other.shape)), tmp_path / "a")
+        load_initial_weights(Corrector(TASK, other, spec, torch.rand(3, *other.shape)), tmp_path / "a")

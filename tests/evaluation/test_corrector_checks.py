@@ -9,7 +9,13 @@ import torch
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.guard import check_comparison, check_corrector, check_name, check_sizes, training_size
+from evaluation.corrector_checks import (
+    check_comparison,
+    check_corrector,
+    check_enough_members,
+    check_name,
+    training_members,
+)
 from models.corrector import Corrector
 from models.device import device_of
 
@@ -62,14 +68,15 @@ def test_names_that_read_well_are_taken(name):
 
 
 def test_sizes_have_something_to_be_compared_with():
-    assert training_size(corrector(members=10), PATH, (5, 10)) == 10
+    assert training_members(corrector(members=10), PATH, (5, 10)) == 10
     with pytest.raises(InputError) as caught:
-        training_size(corrector(members=10), PATH, (5, 20))
+        training_members(corrector(members=10), PATH, (5, 20))
     assert str(caught.value) == (
-        f"{PATH} was trained with 10 members, which is not among the sizes 5, 20; add 10 to sizes, or leave out sizes"
+        f"{PATH} was trained with 10 members, which is not among member_counts 5, 20; "
+        "add 10 to member_counts, or leave out member_counts"
     )
     with pytest.raises(InputError, match=f"^{PATH} does not say with how many members .*; train it again, or leave"):
-        training_size(corrector(), PATH, (5, 20))
+        training_members(corrector(), PATH, (5, 20))
 
 
 def test_the_raw_ensemble_alone_is_no_comparison():
@@ -80,10 +87,10 @@ def test_the_raw_ensemble_alone_is_no_comparison():
 
 
 def test_more_members_than_there_are_cannot_be_scored():
-    check_sizes((), 3)
-    check_sizes((5, 10), 10)
-    with pytest.raises(InputError, match=r"^sizes has 50, the forecasts have 10 members; leave out what is more"):
-        check_sizes((5, 50), 10)
+    check_enough_members((), 3)
+    check_enough_members((5, 10), 10)
+    with pytest.raises(InputError, match=r"^member_counts has 50, the forecasts have 10 members; leave out larger"):
+        check_enough_members((5, 50), 10)
 
 
 @pytest.mark.parametrize(

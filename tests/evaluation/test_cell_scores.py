@@ -9,10 +9,10 @@ import torch
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.statistics import (
-    STATISTICS,
+from evaluation.cell_scores import (
+    CELL_SCORES,
     calibration_bin,
-    cell_statistics,
+    cell_scores,
     expected_squared_error,
     histogram_bins,
     is_ensemble,
@@ -32,8 +32,8 @@ def uniform(*shape, seed=1):
 
 def test_ensemble_statistics_are_their_definitions():
     members, truth = draws(4, 2, 1, 2, 3), draws(2, 1, 2, 3, seed=9)
-    found = cell_statistics(Ensemble(members), truth)
-    assert tuple(found) == STATISTICS
+    found = cell_scores(Ensemble(members), truth)
+    assert tuple(found) == CELL_SCORES
     for where in np.ndindex(*truth.shape):
         x, y = [float(member[where]) for member in members], float(truth[where])
         M, mean = len(x), sum(x) / len(x)
@@ -53,7 +53,7 @@ def test_ensemble_statistics_are_their_definitions():
 @pytest.mark.parametrize("distribution", [Ensemble(draws(3, 5)), Normal(draws(5), torch.ones(5).double())])
 def test_no_truth_gives_no_number(distribution):
     truth = torch.tensor([0.0, math.nan, 1.0, math.nan, 2.0], dtype=torch.float64)
-    for value in cell_statistics(distribution, truth).values():
+    for value in cell_scores(distribution, truth).values():
         assert value.isnan().tolist() == truth.isnan().tolist()
 
 
@@ -125,8 +125,8 @@ def test_untrained_cells_are_scored_as_what_they_have():
     assert is_ensemble(Patched(where, Ensemble(members + 1), raw))
     assert not is_ensemble(Patched(where, law, raw))
     patched = Patched(where, law, raw)
-    for name, value in cell_statistics(patched, truth).items():
-        parts = cell_statistics(law, truth)[name], cell_statistics(raw, truth)[name]
+    for name, value in cell_scores(patched, truth).items():
+        parts = cell_scores(law, truth)[name], cell_scores(raw, truth)[name]
         assert value.tolist() == torch.where(where, *parts).tolist()
     bins = [calibration_bin(law_, truth, uniform(6), 5) for law_ in (law, raw, patched)]
     assert bins[2].tolist() == torch.where(where, *bins[:2]).tolist()

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.heat_table import heat_table
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.synthetic.heat import Heat
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model
 from models.layers.term import terms
-from training.heat import HeatExam, agreement, table
+from training.heat_check import HeatCheck, agreement
 
 TASK = Task("heat", ["heat"], ["heat"], [1])
 HEAT = Heat(rows=8, columns=9, first_year=2000, last_year=2009, steps=6)
@@ -22,7 +23,7 @@ HEAT = Heat(rows=8, columns=9, first_year=2000, last_year=2009, steps=6)
 def test_the_exam_of_those_who_say_that_nothing_changes():
     """Point by point; also where that is nearly right, because nothing conducts."""
     data = ForecastDataset(HEAT, TASK, [2003, 2004])
-    marks = HeatExam(0.03)(
+    marks = HeatCheck(0.03)(
         Corrector(TASK, HEAT.grid, {"_target_": "models.statistical.raw.Raw"}, data.static), HEAT, data
     )
     hits, scaled, squares = np.zeros(HEAT.region.shape), np.zeros(HEAT.region.shape), 0.0
@@ -107,17 +108,17 @@ def test_one_command_trains_and_examines(tmp_path, command):
     assert "is already trained" in ended.stdout
     ended = command(tmp_path, "train", *LITTLE, "model=heat/known_regions", "data.static=[region]")
     assert ended.code == 0, ended.stderr
-    files = sorted((tmp_path / "runs" / "heat").glob("*/exam.json"))
+    files = sorted((tmp_path / "runs" / "heat").glob("*/test_check.json"))
     assert [file.parent.name for file in files] == ["known_regions-42", "smoe-42"]
     for file, count in zip(files, (27, 27 + 3 * 72), strict=True):
         marks = json.loads(file.read_text())
         assert marks["parameters"] == count
         corrector = Corrector.load(file.with_name("corrector.safetensors"))
         heat = Heat(rows=8, columns=9, steps=6)
-        again = HeatExam()(corrector, heat, ForecastDataset(heat, corrector.task, [2020, 2021]))
+        again = HeatCheck()(corrector, heat, ForecastDataset(heat, corrector.task, [2020, 2021]))
         assert again == marks
         assert ended.stdout.splitlines()[-1].startswith("exam: ")
-    rows = table(tmp_path / "runs" / "heat").splitlines()
+    rows = heat_table(tmp_path / "runs" / "heat").splitlines()
     assert [row.split("|")[1].strip() for row in rows] == ["run", "---", "known_regions-42", "smoe-42"]
     assert rows[3].split("|")[2].strip() == "243"
 
@@ -130,5 +131,5 @@ def test_there_is_nothing_to_prepare(tmp_path, command):
 
 
 def test_a_tolerance_is_a_number_above_nothing():
-    with pytest.raises(InputError, match=r"exam\.tolerance must be a number greater than 0, got 0"):
-        HeatExam(0)
+    with pytest.raises(InputError, match=r"test_check\.tolerance must be a number greater than 0, got 0"):
+        HeatCheck(0)

@@ -15,13 +15,13 @@ TRAINING = ("train_years", "val_years", "data", "members")
 """Provenance that two correctors must share for their validation scores to be comparable."""
 
 
-def check_best(best: object, names: Collection[str]) -> None:
+def check_shown(best: object, names: Collection[str]) -> None:
     """Refuse to show in the report what is not among the correctors."""
     if best is not None and best not in names:
         known = ", ".join(names) or "there are none"
         raise InputError(
-            f"best must be the name of a corrector of this command ({known}), or null, so that validation scores "
-            f"choose; got {best!r}"
+            f"shown_corrector must be the name of a corrector of this command ({known}), or null to choose by "
+            f"validation scores; got {best!r}"
         )
 
 

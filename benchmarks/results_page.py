@@ -1,6 +1,6 @@
 """Results: the tables of docs/results.md, and docs/results.json, from the runs that `make results` leaves.
 
-python -m evaluation.results runs/results runs/heat docs/results
+python -m benchmarks.results_page runs/results runs/heat docs/results
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def main(runs: Path, heat: Path, results: Path) -> None:
     if (runs / "sizes" / "scores.json").exists():
         text, figures["sizes"] = by_size(runs / "sizes")
         texts.append(text)
-    if exams := sorted(heat.glob("smoe-*/exam.json")):
+    if exams := sorted(heat.glob("smoe-*/test_check.json")):
         figures["smoe_heat"] = {"within_1pct": [json.loads(file.read_text())["within"] for file in exams]}
     if (published := runs / "published.xml").exists():
         crps = properties(published, "dillingen.")

@@ -23,17 +23,17 @@ from torch import nn
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.sample import Sample
 from models.parallel.mesh import Mesh
-from training.average import Average, validated
+from training.activation_checkpointing import checkpoint_activations
 from training.checkpoints import Checkpoints
-from training.data import Data
+from training.correction_module import CorrectionModule
+from training.datamodule import TrainingData
 from training.history import History
 from training.loss import CRPS
-from training.module import CorrectionModule
-from training.recompute import compute_twice
-from training.resume import CURVES
-from training.schedule import Schedule
-from training.strategy import trainer_options
-from training.targets import make
+from training.mesh_strategy import mesh_trainer_flags
+from training.run_folder import CURVES
+from training.specs import make
+from training.trainer_options import TrainerOptions
+from training.weight_average import Average, validated
 
 WARNINGS = (
     "does not have many workers",
@@ -47,7 +47,7 @@ WARNINGS = (
 """Of Lightning and PyTorch, on what is meant to be as it is."""
 
 
-def descend(module: CorrectionModule, data: Data, run_dir: Path) -> torch.device:
+def train_network(module: CorrectionModule, data: TrainingData, run_dir: Path) -> torch.device:
     """Train by gradient descent and leave the best weights in `module`; goes on from the last checkpoint.
 
     The module is left on the device of the training, which is returned.
@@ -59,15 +59,15 @@ def descend(module: CorrectionModule, data: Data, run_dir: Path) -> torch.device
         warnings.filterwarnings("ignore", message=f".*{expected}")
     set_matmul_precision(schedule.matmul_precision)
     checkpoints = Checkpoints(run_dir / "checkpoints", schedule.checkpoint_minutes, mesh)
-    trainer = trainer_for(schedule, mesh, checkpoints, run_dir)
+    trainer = make_trainer(schedule, mesh, checkpoints, run_dir)
     device = trainer.strategy.root_device
     resumed = mesh.once(checkpoints.last.exists)
     if resumed:
         mesh.say(f"going on from {checkpoints.last}")
     # What is trained may be in parts; what is kept is whole.
     trained = copy.deepcopy(module)
-    if schedule.recompute:
-        compute_twice(trained.corrector.model)
+    if schedule.activation_checkpointing:
+        checkpoint_activations(trained.corrector.model)
     if schedule.compile:
         compile_(trained.corrector.model, device, mesh, schedule.sharded)
     for batches in (data.train_batches, data.val_batches):
@@ -99,12 +99,12 @@ def descend(module: CorrectionModule, data: Data, run_dir: Path) -> torch.device
     module.to(device)
     if mesh.once(checkpoints.best.exists):
         module.load_state_dict(validated(torch.load(checkpoints.best, weights_only=True, map_location=device)))
-    if warning := judge(checkpoints.start, checkpoints.lowest, checkpoints.latest):
+    if warning := check_validation_losses(checkpoints.start, checkpoints.lowest, checkpoints.latest):
         mesh.say(f"warning: {warning}")
     return device
 
 
-def judge(start: float, lowest: float, latest: float) -> str:
+def check_validation_losses(start: float, lowest: float, latest: float) -> str:
     """Return a sentence about a training that went badly, or nothing; refuse one that diverged at once.
 
     The arguments are the validation losses of the start, of the best weights (the start among them) and of the last
@@ -124,10 +124,10 @@ def judge(start: float, lowest: float, latest: float) -> str:
     )
 
 
-def trainer_for(schedule: Schedule, mesh: Mesh, checkpoints: Checkpoints, run_dir: Path) -> pl.Trainer:
+def make_trainer(schedule: TrainerOptions, mesh: Mesh, checkpoints: Checkpoints, run_dir: Path) -> pl.Trainer:
     """Return Lightning's Trainer with the project's callbacks and what the schedule names besides."""
-    stopping = EarlyStopping("val_loss", patience=schedule.patience, stopping_threshold=schedule.enough)
-    averages = [Average(schedule.ema)] if schedule.ema else []
+    stopping = EarlyStopping("val_loss", patience=schedule.patience, stopping_threshold=schedule.early_stop_below)
+    averages = [Average(schedule.ema_decay)] if schedule.ema_decay else []
     callbacks = [
         make(f"trainer.callbacks[{index}]", spec, pl.Callback) for index, spec in enumerate(schedule.callbacks)
     ]
@@ -135,9 +135,9 @@ def trainer_for(schedule: Schedule, mesh: Mesh, checkpoints: Checkpoints, run_di
     silent = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
     try:
         trainer = pl.Trainer(
-            max_epochs=schedule.epochs, accelerator=schedule.accelerator, **trainer_options(mesh, schedule),
+            max_epochs=schedule.epochs, accelerator=schedule.accelerator, **mesh_trainer_flags(mesh, schedule),
             precision=schedule.precision, gradient_clip_val=schedule.gradient_clip,
-            accumulate_grad_batches=schedule.accumulate, benchmark=schedule.benchmark,
+            accumulate_grad_batches=schedule.accumulate_grad_batches, benchmark=schedule.cudnn_benchmark,
             callbacks=[checkpoints, stopping, *averages, *callbacks, History(run_dir / "metrics.csv")],
             logger=_loggers(schedule, run_dir), profiler=_profiler(schedule, run_dir),
             default_root_dir=run_dir, num_sanity_val_steps=-1, **(silent | flags),
@@ -146,11 +146,11 @@ def trainer_for(schedule: Schedule, mesh: Mesh, checkpoints: Checkpoints, run_di
         asked = f"trainer.accelerator={schedule.accelerator} with precision={schedule.precision}"
         asked += f" and lightning={dict(schedule.lightning)}" if schedule.lightning else ""
         raise InputError(f"{asked} cannot be had here: {error}") from None
-    no_questions_about_signals(trainer)
+    disable_sigterm_broadcast(trainer)
     return trainer
 
 
-def no_questions_about_signals(trainer: pl.Trainer) -> None:
+def disable_sigterm_broadcast(trainer: pl.Trainer) -> None:
     """Keep Lightning from asking all ranks before every step whether one has got SIGTERM.
 
     It would wait for the GPU each time; `Checkpoints` asks in memory of the CPU. The name is private: a test holds it
@@ -168,7 +168,7 @@ def set_matmul_precision(precision: str) -> None:
     torch.backends.cudnn.allow_tf32 = precision != "highest"
 
 
-def _loggers(schedule: Schedule, run_dir: Path) -> list[Logger]:
+def _loggers(schedule: TrainerOptions, run_dir: Path) -> list[Logger]:
     if schedule.loggers is None:
         return [TensorBoardLogger(run_dir, name=CURVES, version="")]
     return [
@@ -177,7 +177,7 @@ def _loggers(schedule: Schedule, run_dir: Path) -> list[Logger]:
     ]
 
 
-def _profiler(schedule: Schedule, run_dir: Path) -> Profiler | str | None:
+def _profiler(schedule: TrainerOptions, run_dir: Path) -> Profiler | str | None:
     if not isinstance(schedule.profiler, Mapping):
         return schedule.profiler
     profiler: Profiler = make("trainer.profiler", schedule.profiler, Profiler, given={"dirpath": str(run_dir)})

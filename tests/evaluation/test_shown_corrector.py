@@ -6,7 +6,7 @@ import torch
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.choice import check_best, choice
+from evaluation.shown_corrector import check_shown, choice
 from models.corrector import Corrector
 
 SCORES = {"models": {
@@ -56,7 +56,9 @@ def test_without_correctors_it_is_climatology():
 
 
 def test_what_is_not_there_cannot_be_shown():
-    check_best(None, ())
-    check_best("a", ["a", "b"])
-    with pytest.raises(InputError, match=r"^best must be the name of a corrector of this command \(a, b\), .* got 'c'"):
-        check_best("c", ["a", "b"])
+    check_shown(None, ())
+    check_shown("a", ["a", "b"])
+    with pytest.raises(
+        InputError, match=r"^shown_corrector must be the name of a corrector of this command \(a, b\), .* got 'c'"
+    ):
+        check_shown("c", ["a", "b"])

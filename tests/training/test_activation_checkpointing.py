@@ -12,8 +12,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from models.corrector import build_model
 from models.parallel.mesh import Mesh, arranged
-from training.data import cached
-from training.recompute import blocks, compute_twice
+from training.activation_checkpointing import blocks, checkpoint_activations
+from training.datamodule import open_training_data
 
 BLOCKS = [name for name in SPECS if any(True for _ in blocks(build_model(SPECS[name], TASK, Grid.regular(33, 64))))]
 
@@ -23,7 +23,7 @@ def one_step(mesh, toy, name, twice):
     net, train, val = module(toy, mesh, torch.float64, SPECS[name])
     net.train()
     if twice:
-        compute_twice(net.corrector.model)
+        checkpoint_activations(net.corrector.model)
     kept = {}
 
     def keep(tensor):
@@ -31,7 +31,7 @@ def one_step(mesh, toy, name, twice):
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with cached(train, val, Budget(), net.schedule, mesh) as data:
+    with open_training_data(train, val, Budget(), net.schedule, mesh) as data:
         torch.manual_seed(1)
         own = {tensor.untyped_storage().data_ptr() for tensor in net.state_dict().values()}
         with saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -76,5 +76,7 @@ def test_blocks_within_blocks_are_part_of_them():
 
 def test_a_model_without_blocks_is_named(toy):
     net, *_ = module(toy, Mesh.alone(), torch.float32, SPECS["mlp"])
-    with pytest.raises(InputError, match=r"trainer\.recompute=true finds no blocks in model MLP"):
-        compute_twice(net.corrector.model)
+    with pytest.raises(
+        InputError, match=r"trainer\.activation_checkpointing=true needs a model with blocks, and MLP has none"
+    ):
+        checkpoint_activations(net.corrector.model)

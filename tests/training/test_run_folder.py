@@ -3,7 +3,7 @@
 import pytest
 
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
-from training.resume import claim, resumable
+from training.run_folder import claim, resumable
 
 OPTIONS = {
     "data": {"name": "twin", "cache": {"memory": 4, "folder": None}},
@@ -40,14 +40,24 @@ def test_options_without_effect_on_the_result_go_on(tmp_path, options):
 )
 def test_another_run_is_refused_by_what_differs(tmp_path, options, fingerprint, named):
     claim(tmp_path, OPTIONS, "data 1")
-    with pytest.raises(InputError, match=f"holds a run with other .*{named}.*; choose another run_dir or remove"):
+    with pytest.raises(InputError, match=f"holds a run with other .*{named}.*; choose another run_dir"):
         claim(tmp_path, options, fingerprint)
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "config.yaml").write_text("- a list\n")
-    with pytest.raises(InputError, match="holds a run with other options"):
+    with pytest.raises(InputError, match="was not written by deepweather train; choose another run_dir"):
         claim(tmp_path, OPTIONS, "data 1")
+
+
+def test_a_run_of_an_older_version_is_refused(tmp_path):
+    """Version 0.1 had other names for options and for the state of callbacks in checkpoints."""
+    (tmp_path / "config.yaml").write_text(
+        "trainer: {epochs: 3, enough: null}\nfingerprint: data 1\nrun: 0123456789abcdef\n"
+    )
+    with pytest.raises(InputError, match=r"run of another version .* finish it with that version, or choose another"):
+        claim(tmp_path, OPTIONS, "data 1")
+    assert "enough" in (tmp_path / "config.yaml").read_text(), "a refused folder stays as it is"
 
 
 def fail(folder, error, made=()):

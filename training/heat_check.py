@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +20,7 @@ ALMOST_NOTHING = 1e-8
 
 
 @dataclass(frozen=True)
-class HeatExam:
+class HeatCheck:
     """Percentage of points where |forecast - truth| ≤ 10⁻⁸ + `tolerance` |truth|, of all and of each region.
 
     `scaled` is the same with a tolerance that is smaller by α / max α where less moves. `gate` is the percentage of
@@ -33,7 +30,7 @@ class HeatExam:
     tolerance: float = 0.01
 
     def __post_init__(self) -> None:
-        check_positive("exam.tolerance", self.tolerance)
+        check_positive("test_check.tolerance", self.tolerance)
 
     def __call__(self, corrector: Corrector, heat: Heat, samples: ForecastDataset) -> dict[str, Any]:
         """Return the marks of a corrector."""
@@ -71,25 +68,3 @@ def agreement(choice: np.ndarray, kind: np.ndarray) -> float:
     np.add.at(together, (choice, kind), 1)
     most = max(together[list(pairing), range(size)].sum() for pairing in permutations(range(size)))
     return float(100 * most / kind.size)
-
-
-def table(folder: Path) -> str:
-    """Return the marks of all runs in a folder as a table in Markdown."""
-    lines = [
-        "| run | parameters | epochs, best | within 1 % | scaled | by region | squared error | gate |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for file in sorted(folder.glob("*/exam.json")):
-        marks = json.loads(file.read_text())
-        losses = np.loadtxt(file.with_name("metrics.csv"), delimiter=",", skiprows=1, ndmin=2)[:, 3]
-        regions = " / ".join(f"{share:.2f}" for share in marks["regions"])
-        gate = f"{marks['gate']:.2f} %" if "gate" in marks else ""
-        lines.append(
-            f"| {file.parent.name} | {marks['parameters']:,} | {len(losses)}, {np.nanargmin(losses) + 1} "
-            f"| {marks['within']:.3f} % | {marks['scaled']:.3f} % | {regions} | {marks['squared_error']:.1e} | {gate} |"
-        )
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(table(Path(sys.argv[1])))

@@ -19,7 +19,7 @@ from models.layers.term import Termed, terms
 from models.parallel.mesh import Mesh
 from training.loss import CRPS, Loss, weighted_sum
 from training.optimizer import decay_groups, make_optimizer, make_scheduler
-from training.schedule import Schedule
+from training.trainer_options import TrainerOptions
 
 
 class CorrectionModule(pl.LightningModule):
@@ -39,13 +39,13 @@ class CorrectionModule(pl.LightningModule):
     def __init__(
         self,
         corrector: Corrector,
-        schedule: Schedule | None = None,
+        schedule: TrainerOptions | None = None,
         loss: Loss | None = None,
         mesh: Mesh | None = None,
         batches: int | None = None,
     ) -> None:
         super().__init__()
-        self.corrector, self.schedule, self.mesh = corrector, schedule or Schedule(), mesh or Mesh.alone()
+        self.corrector, self.schedule, self.mesh = corrector, schedule or TrainerOptions(), mesh or Mesh.alone()
         self.loss, self._batches = loss or CRPS(), batches
         self._termed = any(isinstance(layer, Termed) for layer in corrector.model.modules())
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
@@ -57,7 +57,7 @@ class CorrectionModule(pl.LightningModule):
         with drawn_for(batch):
             value, weight = self.weighted(self.loss, batch)
         sums = self.mesh.sum(torch.stack([value.detach().double(), weight.double()]))
-        total = value / at_least_tiny(sums[1])
+        total = value / clamp_to_tiny(sums[1])
         if self._termed:
             total = total + terms(self.corrector.model) * self._share(len(batch.target), weight)
         return {"loss": (total * self.mesh.ranks).to(value), "sums": sums}
@@ -72,7 +72,7 @@ class CorrectionModule(pl.LightningModule):
         known[mesh.data_rank, 0], known[mesh.data_rank, 1] = weight, forecasts / mesh.tiles
         known = mesh.sum(known)
         takes_part = known[:, 0] > 0
-        return takes_part[mesh.data_rank] / at_least_tiny((known[:, 1] * takes_part).sum())
+        return takes_part[mesh.data_rank] / clamp_to_tiny((known[:, 1] * takes_part).sum())
 
     def on_validation_epoch_start(self) -> None:
         """Forget the sums of the validation before."""
@@ -87,7 +87,7 @@ class CorrectionModule(pl.LightningModule):
         value, weight = self.mesh.sum(torch.stack(self._validated).sum(0))
         # The ranks of a mesh have the same sums. Those of another strategy do not.
         foreign = self.mesh.ranks < self.trainer.world_size
-        self.log("val_loss", value / at_least_tiny(weight), sync_dist=foreign)
+        self.log("val_loss", value / clamp_to_tiny(weight), sync_dist=foreign)
 
     def weighted(self, loss: Loss, batch: Sample) -> tuple[Tensor, Tensor]:
         """Return what the own tile of a batch adds to the weighted sum of a loss, and to the sum of the weights."""
@@ -151,6 +151,6 @@ class CorrectionModule(pl.LightningModule):
                 config.scheduler.step(float(self.trainer.callback_metrics[name]))
 
 
-def at_least_tiny(weight: Tensor) -> Tensor:
+def clamp_to_tiny(weight: Tensor) -> Tensor:
     """Return a sum of weights by which one can divide: where no truth is known at all, the mean is 0."""
     return weight.clamp(min=torch.finfo(torch.float32).tiny)

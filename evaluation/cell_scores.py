@@ -13,10 +13,10 @@ from torch import Tensor
 from data_pipeline.common.errors import InputError
 from models.distribution import Distribution, Ensemble, Patched
 
-STATISTICS = ("crps", "crps_fair", "error", "squared_error", "expected_squared_error")
+CELL_SCORES = ("crps", "crps_fair", "error", "squared_error", "expected_squared_error")
 
 
-def cell_statistics(distribution: Distribution, truth: Tensor, drawn: bool = True) -> dict[str, Tensor]:
+def cell_scores(distribution: Distribution, truth: Tensor, drawn: bool = True) -> dict[str, Tensor]:
     """Return each of `STATISTICS` for every element of `truth`, in its shape; for `drawn` see
     `expected_squared_error`.
     """

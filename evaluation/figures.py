@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 
 from data_pipeline.grid import Grid
 from evaluation.charts import gain_chart, histogram_chart, skill_chart, spread_chart
+from evaluation.figure_style import RC, WIDTH
 from evaluation.maps import BETTER, DIVERGING, SEQUENTIAL, add_colour_bar, draw_field, map_figure, scale
-from evaluation.style import RC, WIDTH
 
 
 @dataclass(frozen=True)
-class Example:
+class ExampleForecast:
     """One forecast of the split, every field (H, W) in physical units."""
 
     init_time: int
@@ -37,7 +37,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Fields:
+class MapData:
     """What maps are drawn from, at the longest lead time: averages (H, W) of each model and one example.
 
     `crps_fair` is the fair CRPS. `land` is the share of land, None where it is not known.
@@ -48,11 +48,11 @@ class Fields:
     crps: Mapping[str, np.ndarray]
     crps_fair: Mapping[str, np.ndarray]
     bias: Mapping[str, np.ndarray]
-    example: Example
+    example: ExampleForecast
     land: np.ndarray | None = None
 
 
-def improvement(scores: Mapping[str, Any], fields: Fields, name: str) -> tuple[np.ndarray, str]:
+def improvement(scores: Mapping[str, Any], fields: MapData, name: str) -> tuple[np.ndarray, str]:
     """Return how far the CRPS of a model lies below that of the raw ensemble, in per cent of it, and the label."""
     fair = scores["models"][name]["crps_fair_valid"]
     crps = fields.crps_fair if fair else fields.crps
@@ -62,7 +62,7 @@ def improvement(scores: Mapping[str, Any], fields: Fields, name: str) -> tuple[n
     return share, f"{name}: {'fair ' if fair else ''}CRPS below raw (%)"
 
 
-def draw_pictures(scores: Mapping[str, Any], fields: Fields) -> dict[str, Figure]:
+def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Figure]:
     """Return every picture of the report by the name of its file."""
     best, units = scores["best"]["model"], scores["units"]
 
@@ -85,7 +85,7 @@ def draw_pictures(scores: Mapping[str, Any], fields: Fields) -> dict[str, Figure
     return pictures
 
 
-def _example_figure(fields: Fields, best: str, units: str) -> Figure:
+def _example_figure(fields: MapData, best: str, units: str) -> Figure:
     """Analysis, both means, their errors and the corrected spread of one forecast."""
     example = fields.example
     values = {"analysis": example.truth, "raw mean": example.raw_mean, f"{best} mean": example.mean}

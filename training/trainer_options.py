@@ -1,4 +1,4 @@
-"""Schedule: how long, how fast and on what a network is trained."""
+"""TrainerOptions: how long, how fast and on what a network is trained."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytorch_lightning.profilers import Profiler
 from data_pipeline.common.checks import check_between, check_boolean, check_choice, check_integer, check_positive
 from data_pipeline.common.errors import InputError
 from training.optimizer import ADAMW, check_optimizer, check_scheduler
-from training.targets import find
+from training.specs import find
 
 Precision = Literal["32-true", "bf16-mixed"]
 Compression = Literal["none", "fp16", "bf16"]
@@ -32,9 +32,9 @@ OWNED = {
     "callbacks": "set trainer.callbacks",
     "profiler": "set trainer.profiler",
     "max_epochs": "set trainer.epochs",
-    "accumulate_grad_batches": "set trainer.accumulate",
+    "accumulate_grad_batches": "set trainer.accumulate_grad_batches",
     "gradient_clip_val": "set trainer.gradient_clip",
-    "benchmark": "set trainer.benchmark",
+    "benchmark": "set trainer.cudnn_benchmark",
     "default_root_dir": "set run_dir",
     "max_steps": "the learning rate is planned for whole epochs; set trainer.epochs",
     "fast_dev_run": "it saves no checkpoints, from which the corrector is made; set trainer.epochs=1",
@@ -55,7 +55,7 @@ OWNED = {
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TrainerOptions:
     """Options of gradient training, which docs/training.md explains one by one.
 
     `optimizer`, `scheduler`, `callbacks`, `loggers` and `profiler` are specs, `{_target_: package.Class, ...}`, and
@@ -67,22 +67,22 @@ class Schedule:
 
     epochs: int = 15
     batch_size: int = 8
-    accumulate: int = 1
+    accumulate_grad_batches: int = 1
     learning_rate: float = 2e-3
     weight_decay: float = 1e-2
     optimizer: Spec | None = None
     scheduler: Spec | None = None
     gradient_clip: float | None = 1.0
-    ema: float = 0.0
+    ema_decay: float = 0.0
     patience: int = 10
-    enough: float | None = None
+    early_stop_below: float | None = None
     seed: int = 0
     accelerator: str = "auto"
     precision: Precision = "32-true"
     matmul_precision: Matmul = "highest"
-    benchmark: bool = True
+    cudnn_benchmark: bool = True
     compile: bool = False
-    recompute: bool = False
+    activation_checkpointing: bool = False
     checkpoint_minutes: float = 10.0
     callbacks: Sequence[Spec] = field(default_factory=list)
     loggers: Sequence[Spec] | None = None
@@ -94,30 +94,32 @@ class Schedule:
     timeout_minutes: float = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "patience"):
+        for name in ("epochs", "batch_size", "accumulate_grad_batches", "patience"):
             check_integer(f"trainer.{name}", getattr(self, name), 1)
         check_integer("trainer.seed", self.seed, 0)
         check_positive("trainer.learning_rate", self.learning_rate)
-        for name in ("gradient_clip", "enough"):
+        for name in ("gradient_clip", "early_stop_below"):
             if getattr(self, name) is not None:
                 check_positive(f"trainer.{name}", getattr(self, name))
         check_positive("trainer.checkpoint_minutes", self.checkpoint_minutes)
         check_positive("trainer.timeout_minutes", self.timeout_minutes)
         check_between("trainer.weight_decay", self.weight_decay, 0, 1)
-        check_between("trainer.ema", self.ema, 0, 1)
+        check_between("trainer.ema_decay", self.ema_decay, 0, 1)
         check_choice("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
         check_choice("trainer.precision", self.precision, get_args(Precision))
         check_choice("trainer.matmul_precision", self.matmul_precision, get_args(Matmul))
         check_choice("trainer.compression", self.compression, get_args(Compression))
-        for name in ("benchmark", "compile", "recompute", "sharded"):
+        for name in ("cudnn_benchmark", "compile", "activation_checkpointing", "sharded"):
             check_boolean(f"trainer.{name}", getattr(self, name))
-        if self.compile and self.recompute:
+        if self.compile and self.activation_checkpointing:
             raise InputError(
-                "trainer.compile decides by itself what is computed twice; choose it or trainer.recompute=true"
+                "trainer.compile and trainer.activation_checkpointing exclude each other, because the compiler chooses "
+                "what is recomputed; set one of them to false"
             )
         if self.sharded and self.compression != "none":
             raise InputError(
-                "trainer.compression is of gradients that are whole on every rank; choose it or trainer.sharded=true"
+                "trainer.compression and trainer.sharded exclude each other, because sharded gradients are not "
+                "compressed; set compression=none or sharded=false"
             )
         self._check_specs()
 
@@ -150,9 +152,10 @@ class Schedule:
             for index, inner in enumerate(value if isinstance(value, list | tuple) else [value]):
                 if isinstance(inner, Mapping) and "_target_" in inner:
                     find(f"trainer.lightning.{flag}[{index}]", inner, object)
-        if flags.get("deterministic") and self.benchmark:
+        if flags.get("deterministic") and self.cudnn_benchmark:
             raise InputError(
-                "trainer.lightning.deterministic and trainer.benchmark exclude each other; set trainer.benchmark=false"
+                "trainer.lightning.deterministic and trainer.cudnn_benchmark exclude each other; "
+                "set trainer.cudnn_benchmark=false"
             )
 
 

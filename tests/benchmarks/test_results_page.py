@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from evaluation.results import BEGIN, END, hull, main
+from benchmarks.results_page import BEGIN, END, hull, main
 
 RAW, ORACLE = 0.4, 0.2
 CRPS = {
@@ -71,7 +71,7 @@ def test_page_and_figures(runs):
     )
     for seed, within in (("1", 99.9), ("2", 100.0)):
         (runs / f"heat/smoe-{seed}").mkdir(parents=True)
-        (runs / f"heat/smoe-{seed}/exam.json").write_text(json.dumps({"within": within}))
+        (runs / f"heat/smoe-{seed}/test_check.json").write_text(json.dumps({"within": within}))
     main(runs / "runs", runs / "heat", runs / "results")
     figures = json.loads((runs / "results.json").read_text())
     assert figures["smoe_heat"] == {"within_1pct": [99.9, 100.0]}

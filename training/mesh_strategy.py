@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map
 from data_pipeline.common.errors import InputError
 from models.parallel.group import named
 from models.parallel.mesh import Mesh
-from training.schedule import Schedule
+from training.trainer_options import TrainerOptions
 
 HOOKS: dict[str, Callable] = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 """How gradients are made smaller on their way, by `trainer.compression`."""
@@ -37,7 +37,7 @@ class MeshStrategy(DDPStrategy):
     What a checkpoint holds is whole, whatever the mesh and the sharding: a run goes on from it on any other mesh.
     """
 
-    def __init__(self, mesh: Mesh, schedule: Schedule) -> None:
+    def __init__(self, mesh: Mesh, schedule: TrainerOptions) -> None:
         super().__init__(
             cluster_environment=Ranks(mesh),
             # Ranks begin with the same weights; what they keep besides is the same, or that of their own tile.
@@ -78,7 +78,7 @@ class MeshStrategy(DDPStrategy):
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             parts = {
-                number: {name: part_of(value, parameters[number]) for name, value in entry.items()}
+                number: {name: local_part(value, parameters[number]) for name, value in entry.items()}
                 for number, entry in state["state"].items()
             }
             optimizer.load_state_dict({**state, "state": parts})
@@ -134,7 +134,7 @@ class Ranks(ClusterEnvironment):
         return self._mesh.rank // self._mesh.local_ranks
 
 
-def trainer_options(mesh: Mesh, schedule: Schedule) -> dict[str, Any]:
+def mesh_trainer_flags(mesh: Mesh, schedule: TrainerOptions) -> dict[str, Any]:
     """Return what Lightning's Trainer must know of a mesh."""
     if mesh.ranks == 1:
         return {"devices": 1}
@@ -159,7 +159,7 @@ def shard(model: nn.Module, device: str, ranks: int) -> None:
     fully_shard(model, mesh=everyone)
 
 
-def at_rest(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
     """Let go of weights that have been put together: those of `model` are now what each rank keeps."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -171,7 +171,7 @@ def whole(state: Any) -> Any:
     return tree_map(lambda value: value.full_tensor().cpu() if isinstance(value, DTensor) else value, state)
 
 
-def part_of(value: Any, parameter: Tensor) -> Any:
+def local_part(value: Any, parameter: Tensor) -> Any:
     """Return the part of a whole tensor that belongs to a parameter's part; anything else as it is."""
     if isinstance(parameter, DTensor) and isinstance(value, Tensor) and value.shape == parameter.shape:
         return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements)

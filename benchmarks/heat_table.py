@@ -1,0 +1,34 @@
+"""Print the test checks of all runs of `scripts/heat` as the Markdown table of docs/heat.md.
+
+python -m benchmarks.heat_table runs/heat
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+
+def heat_table(folder: Path) -> str:
+    """Return the marks of all runs in a folder as a table in Markdown."""
+    lines = [
+        "| run | parameters | epochs, best | within 1 % | scaled | by region | squared error | gate |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for file in sorted(folder.glob("*/test_check.json")):
+        marks = json.loads(file.read_text())
+        losses = np.loadtxt(file.with_name("metrics.csv"), delimiter=",", skiprows=1, ndmin=2)[:, 3]
+        regions = " / ".join(f"{share:.2f}" for share in marks["regions"])
+        gate = f"{marks['gate']:.2f} %" if "gate" in marks else ""
+        lines.append(
+            f"| {file.parent.name} | {marks['parameters']:,} | {len(losses)}, {np.nanargmin(losses) + 1} "
+            f"| {marks['within']:.3f} % | {marks['scaled']:.3f} % | {regions} | {marks['squared_error']:.1e} | {gate} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(heat_table(Path(sys.argv[1])))

@@ -1,0 +1,115 @@
+"""The state of a corrector before the first training step.
+
+`fit_corrector` fits all parameters that need no gradient steps. `load_initial_weights` takes the weights of an earlier
+run, such as the first of two stages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.prefetch.budget import Budget
+from data_pipeline.prefetch.tiers import Samples, Tiers
+from models.corrector import Corrector
+from models.parallel.domain import Domain
+from models.parallel.group import named
+from models.parallel.mesh import Mesh
+from models.statistical.crossfit import CrossFitted
+
+SAME = {
+    "train_years": "training years", "val_years": "validation years", "members": "number of members", "data": "files",
+}  # fmt: skip
+"""Keys of the provenance that both runs must share, in words. Weights trained on other years could be validated on
+years that they were trained on, and their normalisation would be of other data."""
+
+
+def fit_corrector(
+    domain: Domain,
+    corrector_on: Callable[[Domain], Corrector],
+    samples_on: Callable[[Domain], Samples],
+    own: Tiers,
+    budget: Budget,
+    batch_size: int,
+    mesh: Mesh,
+) -> Corrector:
+    """Return a corrector for this rank's tile, with its normalisation and its closed-form parameters fitted.
+
+    Ranks with the same tile share its rows for the fit, so that all data are read only once. If the model cannot be
+    built on tiles that small, each rank reads its `own` samples.
+    """
+    corrector = corrector_on(domain)
+    shared = None
+    if mesh.data > 1:
+        with suppress(InputError):
+            shared = corrector_on(mesh.shared(domain.grid))
+    if shared is None:
+        corrector.fit(own, batch_size)
+    else:
+        without_cache = replace(budget, memory_bytes=0, disk_bytes=0, disk_folder=None)
+        with Tiers(samples_on(shared.domain), without_cache) as samples:
+            shared.fit(samples, batch_size)
+        copy_fit(corrector, shared)
+    if mesh.everyone:
+        for tensor in corrector.state_dict().values():
+            dist.broadcast(tensor, 0, named(mesh.everyone))  # the same to the last bit
+    for note in corrector.notes:
+        mesh.say(note)
+    return corrector
+
+
+def copy_fit(corrector: Corrector, other: Corrector) -> None:
+    """Copy everything that `other`, the same corrector on other tiles, has fitted; all ranks call this together."""
+    corrector.load_state_dict(other.state_dict())
+    corrector.provenance, corrector.notes = other.provenance, other.notes
+    for own, theirs in zip(corrector.modules(), other.modules(), strict=True):
+        if isinstance(own, CrossFitted) and isinstance(theirs, CrossFitted):
+            own.take(theirs)
+
+
+def hash_initial_weights(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a run, with a hash of the file `initial_weights` beside its path.
+
+    The options identify a run, and the same path may later hold other weights.
+    """
+    path, others = options["initial_weights"], {k: v for k, v in options.items() if k != "initial_weights"}
+    if path is None:
+        return others
+    if not Path(path).is_file():
+        raise InputError(f"initial_weights: there is no corrector {path}; train it first")
+    return others | {"initial_weights": f"{path} {hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]}"}
+
+
+def load_initial_weights(corrector: Corrector, path: str | Path) -> Corrector:
+    """Return `corrector` with all weights, normalisation and statistics of the corrector in the file.
+
+    Both must have the same task, grid, model and data; an `InputError` says what differs. Options of the model that do
+    not change its parameters, such as `trained_networks` of Deep Weather, may differ.
+    """
+    first = Corrector.load(path)
+    if not any(True for _ in corrector.model.parameters()):
+        raise InputError(f"{type(corrector.model).__name__} has no weights to load; leave out initial_weights")
+    ours, theirs = (dict(each.task.to_json(), name="") for each in (corrector, first))
+    different = [] if ours == theirs else ["task"]
+    different += [] if corrector.grid == first.grid else ["grid"]
+    different += [name for key, name in SAME.items() if first.provenance.get(key) != corrector.provenance.get(key)]
+    if different:
+        raise InputError(
+            f"initial_weights: {path} was trained with another {' and another '.join(different)}; train it again with "
+            "the same options of data, task and max_members"
+        )
+    try:
+        corrector.load_state_dict(first.state_dict())
+    except RuntimeError:
+        raise InputError(
+            f"initial_weights: {path} holds another model, {first.spec}; give model the same options"
+        ) from None
+    corrector.provenance["initial_weights"] = first.provenance.get("run")
+    return corrector

@@ -1,0 +1,96 @@
+"""The run folder: it belongs to one run, and the same command resumes that run from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
+from data_pipeline.common.files import atomic_write, disk_error
+
+WITHOUT_EFFECT = {
+    "data": ("cache",),
+    "trainer": ("activation_checkpointing", "checkpoint_minutes", "mesh", "sharded", "timeout_minutes"),
+}
+"""Options that change the speed of a run and the work lost when it is killed, but not its result."""
+
+RUN_FORMAT = 2
+"""Version of option names and checkpoints in a run folder. Runs of another version are refused, not resumed."""
+
+MARKER, CURVES = "config.yaml", "tensorboard"
+"""The files that a run writes before its first training step, the marker first."""
+
+
+def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
+    """Claim `run_dir` for a run and return the run's identity; refuse a folder of another run.
+
+    The identity is a hash of the data's fingerprint and of the options that the result depends on.
+    """
+    described = {name: value for name, value in options.items() if name != "run_dir"}
+    described |= {"fingerprint": fingerprint, "format": RUN_FORMAT}
+    decisive = {name: _without(value, WITHOUT_EFFECT.get(name, ())) for name, value in described.items()}
+    identity = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+    marker = run_dir / MARKER
+    if not marker.exists():
+        with atomic_write(marker, "w") as file:
+            file.write(OmegaConf.to_yaml(OmegaConf.create(described | {"run": identity})))
+        return identity
+    held = OmegaConf.to_container(OmegaConf.load(marker))
+    if not isinstance(held, dict):
+        raise InputError(f"{marker} was not written by deepweather train; choose another run_dir")
+    if held.get("format") != RUN_FORMAT:
+        raise InputError(
+            f"{run_dir} holds a run of another version of deepweather, which this version cannot resume; finish it "
+            "with that version, or choose another run_dir (a finished corrector.safetensors of that run can be used)"
+        )
+    if held.get("run") != identity:
+        other = [
+            name
+            for name, value in decisive.items()
+            if name in held and _without(held[name], WITHOUT_EFFECT.get(name, ())) != value
+        ]
+        raise InputError(f"{run_dir} holds a run with other {' and '.join(other) or 'options'}; choose another run_dir")
+    return identity
+
+
+def _without(value: Any, names: Collection[str]) -> Any:
+    """Return a group of options without the options `names`."""
+    return {k: v for k, v in value.items() if k not in names} if isinstance(value, Mapping) else value
+
+
+@contextmanager
+def resumable(run_dir: Path) -> Iterator[None]:
+    """Turn a full disk inside the block into an `InterruptedRunError`, which says that the run can be resumed.
+
+    A run that is refused before its first training step releases the folder.
+    """
+    before = _names(run_dir)
+    try:
+        try:
+            yield
+        except OSError as error:
+            # From libraries that write files themselves: checkpoints, TensorBoard's events.
+            raise disk_error(error, run_dir) or error from None
+    except DiskFullError as error:
+        raise InterruptedRunError(f"{error}; then run the same command again to resume") from None
+    except InterruptedRunError:
+        raise
+    except InputError:
+        created = _names(run_dir) - before
+        if MARKER in created and created <= {MARKER, CURVES}:
+            # All ranks on this file system run this.
+            (run_dir / MARKER).unlink(missing_ok=True)
+            if CURVES in created:
+                shutil.rmtree(run_dir / CURVES, ignore_errors=True)
+        raise
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
