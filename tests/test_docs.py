@@ -1,0 +1,53 @@
+"""The docs are true: folders of architecture.md, links of all pages, and names in the glossary exist."""
+
+import re
+import subprocess
+
+import pytest
+from conftest import ROOT
+
+PACKAGES = ("conf", "data_pipeline", "models", "training", "evaluation")
+TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+PAGES = [name for name in TRACKED if name.endswith(".md")]
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_architecture_names_every_package_folder_once():
+    folders = {name.rpartition("/")[0] for name in TRACKED if name.endswith(".py") and name.startswith(PACKAGES)}
+    named = re.findall(r"^\| `([a-z_/]+)/` \|", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    assert sorted(name for name in named if name.startswith(PACKAGES)) == sorted(folders)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_file_names_exist(page):
+    """Links to files of the project, and names of Python files in code marks."""
+    text = (ROOT / page).read_text()
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+    assert not [link for link in links if not ((ROOT / page).parent / link).exists()]
+    if page != "CHANGELOG.md":
+        named = re.findall(
+            r"`((?:data_pipeline|models|training|evaluation|conf|tests|benchmarks|scripts)/[\w/]+\.\w+)`", text
+        )
+        assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_python_names_of_the_glossary_exist():
+    text = (ROOT / "docs/glossary.md").read_text()
+    classes = set(re.findall(r"`([A-Z]\w+)`", text))
+    source = "\n".join(
+        (ROOT / name).read_text() for name in TRACKED if name.endswith(".py") and name.startswith(PACKAGES)
+    )
+    assert not [name for name in classes if not re.search(rf"^class {name}\b", source, re.MULTILINE)]
+    options = set(re.findall(r"`[a-z]+\.([a-z_]+)`", text))
+    configured = "\n".join((ROOT / name).read_text() for name in TRACKED if name.endswith(".yaml"))
+    assert not [name for name in options if not re.search(rf"\b{name}:", configured)]
+
+
+def test_the_glossary_explains_each_term_once():
+    text = (ROOT / "docs/glossary.md").read_text()
+    terms = [term.strip() for row in re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE) for term in row.split(",")]
+    terms = [term for term in terms if term not in ("term", "---")]
+    assert len(set(terms)) == len(terms)

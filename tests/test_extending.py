@@ -1,0 +1,63 @@
+"""The pages in docs/extending can be followed: their files and commands, in a copy of the project, give what they promise."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+class Project:
+    """A copy of the tracked files, in which a page is followed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for name in tracked.rstrip("\0").split("\0"):
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, folder / name)
+        paths = os.pathsep.join(str(folder / name) for name in ("", "scripts"))
+        programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self.environment = os.environ | {"PYTHONPATH": paths, "PATH": programs, "PYTHONSAFEPATH": "1"}
+
+    def follow(self, page: str) -> list[str]:
+        """Write each file, apply each diff and run each command of a page, in order; return what commands printed."""
+        printed = []
+        for language, name, text in BLOCK.findall((ROOT / "docs/extending" / page).read_text()):
+            if language == "sh":
+                printed += [self.run(line) for line in text.replace("\\\n", " ").splitlines() if line]
+            elif language == "diff":
+                printed.append(self.run(f"patch -p1 {name}", text))
+            elif name:
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.folder / name).write_text(text)
+        return printed
+
+    def run(self, command: str, text: str | None = None) -> str:
+        """Run one command line of the page; it must succeed."""
+        ended = subprocess.run(
+            command, shell=True, cwd=self.folder, env=self.environment, input=text, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
+        return ended.stdout + ended.stderr
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)
+
+
+def test_a_model_is_added(project):
+    contract, *_ = project.follow("model.md")
+    assert int(re.search(r"(\d+) passed", contract)[1]) >= 10
+    models = json.loads((project.folder / "runs/scores/scores.json").read_text())["models"]
+    assert set(models) == {"raw", "bias_map"}
+    assert models["bias_map"]["crps"] < models["raw"]["crps"], "three epochs remove part of the bias"
