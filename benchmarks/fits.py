@@ -41,7 +41,7 @@ FITS: dict[str, tuple[dict, int]] = {
     "partly shared": ({"_target_": "models.statistical.emos.EMOS", "shared": "partly"}, 2),
     "EMOS start": (NETWORK | {"baseline": {}}, 2),
     "climatology": ({"_target_": "models.statistical.climatology.Climatology"}, 2),
-    "boosted EMOS": ({"_target_": "models.statistical.boosting.BoostedEMOS", "steps": 2, "folds": 2}, 2),
+    "boosted EMOS": ({"_target_": "models.statistical.boosted_emos.BoostedEMOS", "max_steps": 2, "folds": 2}, 2),
 }
 """Model and number of members of each fit."""
 

@@ -37,7 +37,7 @@ from models.networks.outline import check_tensors, outline
 from models.normalizer import Normalizer
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
-from models.statistical.cases import Passes, Report, check_leads
+from models.statistical.cases import FitReport, Passes, check_lead_times
 
 FORMAT = 1
 BATCH = 2**27
@@ -73,7 +73,7 @@ class Corrector(nn.Module):
         A network corrects no cell of which the training samples had no value: there it is the raw ensemble.
         """
         if sample.lead_time.device.type == "cpu" and not torch.compiler.is_compiling():
-            check_leads(sample.lead_time, self.task)
+            check_lead_times(sample.lead_time, self.task)
         found: Distribution = self.normalizer.physical(self.model(self.normalizer(sample)))
         if self.normalizer.complete or not self._learns:
             return found
@@ -114,10 +114,10 @@ class Corrector(nn.Module):
 
         if isinstance(self.model, protocol.Fitted):
             protocol.fit(self.model, Passes(begin, self.domain.own_shape[0], *times(dataset)))
-        reports = [r for m in self.modules() if isinstance(r := getattr(m, "report", None), Report)]
+        reports = [r for m in self.modules() if isinstance(r := getattr(m, "report", None), FitReport)]
         self.notes = list(dict.fromkeys(note for report in reports for note in report.notes))
-        if regressions := sum(report.of for report in reports):
-            cells = sum(report.cells for report in reports)
+        if regressions := sum(report.regressions for report in reports):
+            cells = sum(report.unfitted for report in reports)
             self.provenance["unfitted"] = {"cells": cells, "of": regressions}
             if cells:
                 self.notes.append(

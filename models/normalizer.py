@@ -17,7 +17,7 @@ from data_pipeline.task import Task
 from models.distribution import Bounded, CensoredShiftedGamma, Distribution
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble
-from models.statistical.cases import Report
+from models.statistical.cases import FitReport
 
 
 class Normalizer(nn.Module):
@@ -55,7 +55,7 @@ class Normalizer(nn.Module):
         self.register_buffer("always", torch.zeros(C, *grid.shape))
         weights = np.broadcast_to(self._domain.grid.weights[:, None], grid.shape).astype(np.float32)
         self.register_buffer("_area", torch.from_numpy(weights.copy()), persistent=False)
-        self.report = Report()
+        self.report = FitReport()
 
     def fit(self, batches: Callable[[], Iterator[Sample]]) -> None:
         """Take the statistics of all samples of `batches()`, in two passes: means, then departures from them.
@@ -76,7 +76,7 @@ class Normalizer(nn.Module):
         self.location.copy_(filled(assemble(total / count.clamp(min=1), domain), known, self._area.double()))
         self.known.copy_(known[self._targets])
         self.complete = bool(self.known.all())
-        self.report = Report(self._empty(known))
+        self.report = FitReport(self._empty(known))
         self.always.copy_(assemble((count == samples).double(), domain))
         location = domain.cut(self.location)
         squares, area = torch.zeros(len(total), dtype=torch.float64), torch.zeros(len(total), dtype=torch.float64)

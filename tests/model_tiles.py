@@ -19,7 +19,7 @@ from models.protocol import claims
 
 SPECS = SHIPPED | {
     "emos of one set": SHIPPED["emos"] | {"shared": True},
-    "emos of windows": SHIPPED["emos"] | {"seasonal": False, "window": 120},
+    "emos of windows": SHIPPED["emos"] | {"seasonal": False, "window_days": 120},
     "smoe of choices": SHIPPED["smoe_unet"] | {"mixture": {"experts": 2, "gate": "latent", "scale_by_gate": True}},
     "mlp from emos": SHIPPED["mlp"] | {"baseline": {}},
     "boosted of one set": SHIPPED["boosted_emos"] | {"shared": True, "products": True},

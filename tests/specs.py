@@ -13,7 +13,7 @@ def specs_of(conf):
 
 HERE = Path(__file__).parent
 SPECS = specs_of(HERE.parent / "conf")
-SPECS["boosted_emos"] |= {"steps": 10, "folds": 2}  # more of them only take longer
+SPECS["boosted_emos"] |= {"max_steps": 10, "folds": 2}  # more of them only take longer
 SPECS["poet"] |= {"widths": [4, 8, 12], "heads": 3}  # the published sizes are for larger grids, and take longer
 
 EXTERNAL = specs_of(HERE / "external" / "weathernets" / "conf")

@@ -71,7 +71,7 @@ def copy_fit(corrector: Corrector, other: Corrector) -> None:
     corrector.provenance, corrector.notes = other.provenance, other.notes
     for own, theirs in zip(corrector.modules(), other.modules(), strict=True):
         if isinstance(own, CrossFitted) and isinstance(theirs, CrossFitted):
-            own.take(theirs)
+            own.copy_from(theirs)
 
 
 def hash_initial_weights(options: Mapping[str, Any]) -> dict[str, Any]:

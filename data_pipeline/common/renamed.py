@@ -44,7 +44,7 @@ An option outside any group has its verb in front, because verbs share such name
 CHOICES: dict[str, str] = {"loss=apart": "loss=separate"}
 """Old to new choice of a group of options, such as `loss=apart` to `loss=separate`."""
 
-EMOS_OPTIONS: dict[str, str] = {}
+EMOS_OPTIONS = {"window": "window_days"}
 NETWORK_OPTIONS = {"start": "baseline"} | {f"baseline.{old}": new for old, new in EMOS_OPTIONS.items()}
 TRUNK_OPTIONS = NETWORK_OPTIONS | {"embedding": "cell_embedding", "mixture.weighted": "scale_by_gate"}
 DEEP_WEATHER_OPTIONS = {"learns": "trained_networks", "roughness": "smoothness_penalty"}
@@ -59,6 +59,7 @@ MODEL_OPTIONS: dict[str, dict[str, str]] = {
     "models.networks.transformer.Transformer": TRUNK_OPTIONS
     | {"attention": "member_attention", "window": "attention_window"},
     "models.networks.unet.UNet": TRUNK_OPTIONS,
+    "models.statistical.boosted_emos.BoostedEMOS": {"rate": "learning_rate", "steps": "max_steps"},
     "models.statistical.emos.EMOS": EMOS_OPTIONS,
 }
 """For the current class of a model or of a part of one: old to new option, on the command line and in corrector files.
@@ -67,11 +68,12 @@ An option inside another one has a dotted old name, with the current name of the
 `{"start": "baseline", "baseline.window": "window_days"}` renames `start: {window: 9}` to `baseline: {window_days: 9}`.
 """
 
-STATISTICAL = ("emos", "boosting", "regression", "climatology", "raw")
+STATISTICAL = ("emos", "climatology", "raw")
 NETWORKS = ("backbone", "lenet", "mlp", "unet", "transformer", "poet", "deep_weather", "ens10", "heat")
 LAYERS = {"spatial.normalization": "layers.norms", "spatial.local": "layers.locally_connected"}
 MODULES = (
     {f"models.{name}": f"models.statistical.{name}" for name in STATISTICAL}
+    | {"models.boosting": "models.statistical.boosted_emos"}
     | {f"models.{name}": f"models.networks.{name}" for name in NETWORKS}
     | {f"models.{old}": f"models.{new}" for old, new in LAYERS.items()}
     | {"models.spatial": "models.layers"}

@@ -14,8 +14,8 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
-from models.statistical.cases import Passes, Report, covers_year, lead_index, not_seasonal
-from models.statistical.crossfit import CrossFitted, fold_index, one_year, year_folds
+from models.statistical.cases import FitReport, Passes, covers_year, lead_index, season_note
+from models.statistical.crossfit import CrossFitted, fold_index, single_year_note, year_folds
 from models.statistical.predictors import SMALLEST_SPREAD, annual_harmonics, spread
 
 
@@ -84,7 +84,7 @@ class ErrorClimate(nn.Module):
         self.register_buffer("bias", torch.zeros(L, 3, T, *grid.shape))
         self.register_buffer("residual", torch.zeros(L, T, *grid.shape))
         self.without = CrossFitted(self._domain)
-        self.report = Report()
+        self.report = FitReport()
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample]) -> None:
@@ -94,10 +94,12 @@ class ErrorClimate(nn.Module):
         cover the year the bias is a constant: `report` says so.
         """
         passes = Passes.of(batches)
-        passes.check_leads(self._task)
+        passes.check_lead_times(self._task)
         ends = year_folds(passes)
         seasonal = [covers_year(passes.days(lead)) for lead in self._task.lead_times]
-        self.report = Report([note for note in (one_year(passes), not_seasonal(self._task, seasonal)) if note])
+        self.report = FitReport(
+            [note for note in (single_year_note(passes), season_note(self._task, seasonal)) if note]
+        )
         F, L, T, (h, w) = len(ends) + 1, len(seasonal), len(self._targets), self._domain.own_shape
         maps = self.bias.new_empty(F + 1, L, 4, T, h, w)
         for rows in passes.blocks(F * L * T * w * SUMS * 8):

@@ -15,8 +15,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.parallel.domain import Domain
-from models.statistical.cases import Passes, Report, lead_index
-from models.statistical.crossfit import CrossFitted, one_year, year_folds
+from models.statistical.cases import FitReport, Passes, lead_index
+from models.statistical.crossfit import CrossFitted, single_year_note, year_folds
 from models.statistical.emos import EMOS
 from models.statistical.predictors import SMALLEST_SPREAD, spread
 
@@ -66,7 +66,7 @@ class FittedStart(Start):
         super().__init__(task)
         self.emos = construct("EMOS", partial(EMOS, task, grid), dict(options))
         self.without = CrossFitted(Domain.of(grid), per_cell=self.emos.shared is not True)
-        self.report = Report()
+        self.report = FitReport()
         self._task = task
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
@@ -80,7 +80,7 @@ class FittedStart(Start):
         table = self.emos.fit(passes, ends)
         assert table is not None
         self.without.set(table.flatten(0, 1), ends)
-        self.report = Report([note for note in [one_year(passes)] if note])
+        self.report = FitReport([note for note in [single_year_note(passes)] if note])
 
     def _moments(self, sample: Sample) -> tuple[Tensor, Tensor]:
         if self.training and self.without.fitted:

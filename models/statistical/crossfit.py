@@ -1,8 +1,8 @@
-"""Cross-fitting: in training, a network sees maps that were fitted without the year of the sample at hand.
+"""Cross-fitting: in training, a sample gets the numbers that were fitted without the samples of its own year.
 
-A map that was fitted to a case fits it better than a new case. A network that learns from such cases trusts the map too
-much (Chernozhukov et al. 2018, doi:10.1111/ectj.12097, section 1). So each sample of the training years gets the fit
-to all training samples outside its own fold; evaluation, and the corrector file, have the fit to all of them.
+A fit is closer to its own cases than to new ones. A network that learns from its own cases trusts the fit too much
+(Chernozhukov et al. 2018, doi:10.1111/ectj.12097, section 1). So each sample of the training years gets the fit to all
+training samples outside its own fold. Evaluation and the corrector file use the fit to all training samples.
 """
 
 from __future__ import annotations
@@ -16,33 +16,35 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import Passes
 
-STRETCHES = 8
-"""Folds of a single training year: 46 days each, short enough to interpolate an annual cycle."""
+SINGLE_YEAR_FOLDS = 8
+"""Number of folds of a single training year: 46 days each, short enough to interpolate an annual cycle."""
 
 
-def year_folds(passes: Passes, most: int | None = None) -> Tensor:
+def year_folds(passes: Passes, max_folds: int | None = None) -> Tensor:
     """Return the times (F - 1,) at which F folds of the training samples end, int64 seconds since 1970.
 
-    A fold is a calendar year of valid time, or, with `most`, several successive years so that there are so many folds
-    at most. A single year is cut into `STRETCHES` of equal length.
+    A fold is a calendar year of valid time, or several successive years, so that there are `max_folds` at most. A
+    single year is cut into `SINGLE_YEAR_FOLDS` of equal length.
     """
     valid = (passes.init_time + 3600 * passes.lead_time).numpy()
     years = np.unique(valid.astype("M8[s]").astype("M8[Y]"))
     if len(years) > 1:
-        count = min(len(years), most or len(years))
+        count = min(len(years), max_folds or len(years))
         first = years[[round(k * len(years) / count) for k in range(1, count)]]
         return torch.from_numpy(first.astype("M8[s]").astype(np.int64))
-    return torch.linspace(int(valid.min()), int(valid.max()) + 1, STRETCHES + 1, dtype=torch.float64)[1:-1].long()
+    return torch.linspace(int(valid.min()), int(valid.max()) + 1, SINGLE_YEAR_FOLDS + 1, dtype=torch.float64)[
+        1:-1
+    ].long()
 
 
-def one_year(passes: Passes) -> str | None:
-    """Return a sentence for the user if all samples are valid in one calendar year, so that none can be left out."""
+def single_year_note(passes: Passes) -> str | None:
+    """Return a note for the user if all samples are valid in one calendar year, so that no year can be held out."""
     valid = (passes.init_time + 3600 * passes.lead_time).numpy().astype("M8[s]").astype("M8[Y]")
     if len(years := np.unique(valid)) > 1:
         return None
     return (
-        f"all training samples are valid in {years[0]}, so that no year can be left out: in training, what is fitted "
-        f"beforehand leaves out one of {STRETCHES} stretches of that year instead"
+        f"all training samples are valid in {years[0]}, so that no year can be held out: fits for training hold out "
+        f"one of {SINGLE_YEAR_FOLDS} parts of that year instead"
     )
 
 
@@ -52,10 +54,10 @@ def fold_index(valid: Tensor, ends: Tensor) -> Tensor:
 
 
 class CrossFitted(nn.Module):
-    """One `table` (F, ...) for each fold of the training samples, fitted to all others; empty at first.
+    """Holds a `table` (F, ...) of numbers for each fold of the training samples, fitted to all other folds.
 
-    It holds the own tile, or, unless `per_cell`, numbers that all cells share. It serves training alone: it is no part
-    of the state that a file or a checkpoint holds, and a run that goes on fits it again.
+    The table is empty until `set`. It holds the own tile, or, unless `per_cell`, numbers that all cells share. It is
+    used in training only: corrector files and checkpoints do not contain it, and a resumed run fits it again.
     """
 
     table: Tensor
@@ -69,11 +71,11 @@ class CrossFitted(nn.Module):
         self.register_buffer("ends", torch.empty(0, dtype=torch.int64), persistent=False)
 
     def set(self, table: Tensor, ends: Tensor) -> None:
-        """Keep the tables of all folds."""
+        """Set the table of all folds, and the `ends` of the folds."""
         self.table, self.ends, self.fitted = table, ends, True
 
-    def take(self, other: CrossFitted) -> None:
-        """Take the tables that were fitted on other tiles of the same globe; all ranks do so together."""
+    def copy_from(self, other: CrossFitted) -> None:
+        """Copy the table that was fitted on other tiles of the same globe; all ranks must call this together."""
         if other.fitted:
             table = other.table
             if self._per_cell:

@@ -1,7 +1,6 @@
 """Newton's method for thousands of small problems at once, one per grid cell.
 
-Each problem has a few parameters of its own, its own damping and its own end: those that have arrived cost
-nothing more.
+Each problem has a few parameters, its own damping and its own end: a converged problem takes no more time.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from torch import Tensor
 
 
 class Expansion(NamedTuple):
-    """Objectives of K problems around the parameters of each, to second order."""
+    """Second-order Taylor expansions of K objectives."""
 
     value: Tensor
     """(K,)"""
@@ -34,81 +33,87 @@ class Expansion(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """Where the problems ended."""
+    """Result of `minimise` for K problems."""
 
     parameters: Tensor
     """(K, P)"""
     value: Tensor
     """(K,)"""
     converged: Tensor
-    """(K,) True at a minimum; elsewhere the parameters are the best that were met."""
+    """(K,) True at a minimum; otherwise the parameters are the best ones found."""
 
 
 class _Step(NamedTuple):
-    """What the expansion of k problems advises."""
+    """Damped Newton steps of k problems."""
 
-    step: Tensor
-    """(k, P)"""
-    promised: Tensor
-    """(k,) decrease that the step brings if the expansion is exact."""
+    move: Tensor
+    """(k, P) change of the parameters."""
+    expected: Tensor
+    """(k,) decrease of the objective by this step, if the expansion is exact."""
     possible: Tensor
-    """(k,) decrease that is left in all."""
+    """(k,) decrease of the objective from here to its minimum, if the expansion is exact."""
     convex: Tensor
     """(k,) False near a saddle or a maximum."""
 
 
 def minimise(
-    expand: Callable[[Tensor, Tensor], Expansion], start: Tensor, tolerance: float = 1e-12, steps: int = 100
+    expand: Callable[[Tensor, Tensor], Expansion], initial: Tensor, tolerance: float = 1e-12, steps: int = 100
 ) -> Minimum:
-    """Minimise K objectives of P parameters each, from `start` (K, P).
+    """Minimise K objectives of P parameters each, from `initial` (K, P).
 
-    `expand(parameters, problems)` returns the expansion of the problems of those indices (k,) at parameters
-    (k, P). The steps are Newton's with the damping of Levenberg and Marquardt; one that does not lower the
-    objective is not taken. A problem ends where no further step can lower it by `tolerance` of its value.
+    `expand(parameters, problems)` returns the expansions of the problems with indices (k,) at parameters (k, P). Newton
+    steps have the damping of Levenberg and Marquardt; a step that would raise the objective is not taken. A problem has
+    converged if no step can lower its objective by `tolerance` of its value.
+
+    >>> def square(x, problems):
+    ...     return Expansion((x[:, 0] - 3) ** 2 + 1, 2 * (x - 3), torch.full((len(x), 1, 1), 2.0, dtype=x.dtype))
+    >>> minimise(square, torch.zeros(1, 1, dtype=torch.float64)).parameters.round(decimals=4)
+    tensor([[3.]], dtype=torch.float64)
     """
-    parameters = start.clone()
-    state = expand(parameters, torch.arange(len(start), device=start.device))
+    parameters = initial.clone()
+    state = expand(parameters, torch.arange(len(initial), device=initial.device))
     damping = torch.full_like(state.value, 1e-3)
     converged, active = torch.zeros_like(state.finite), state.finite
     for _ in range(steps):
         problems = active.nonzero()[:, 0]
         here = state.at(problems)
-        advice = _advise(here, damping[problems])
-        arrived = advice.convex & (advice.possible <= tolerance * here.value.abs())
-        # Where damping has grown without end, rounding errors allow no lower value: this is arrival as well.
+        step = _damped_step(here, damping[problems])
+        arrived = step.convex & (step.possible <= tolerance * here.value.abs())
+        # Where damping has grown so far, rounding errors prevent any lower value: this is convergence, too.
         arrived |= damping[problems] > 1e12
         converged[problems[arrived]], active[problems[arrived]] = True, False
         if arrived.all():
             break
-        problems, here, advice = problems[~arrived], here.at(~arrived), _Step(*(a[~arrived] for a in advice))
-        trial = parameters[problems] + advice.step
+        problems, here, step = problems[~arrived], here.at(~arrived), _Step(*(a[~arrived] for a in step))
+        trial = parameters[problems] + step.move
         there = expand(trial, problems)
         better = there.finite & (there.value <= here.value)
         parameters[problems[better]] = trial[better]
         for old, new in zip(state, there, strict=True):
             old[problems[better]] = new[better]
-        kept = torch.where(better, (here.value - there.value) / advice.promised, -torch.inf)
-        # Trust what kept its promise; mistrust what brought next to nothing.
-        factor = torch.where(kept > 0.5, 0.1, torch.where(kept > 0.1, 1.0, 10.0))
+        ratio = torch.where(better, (here.value - there.value) / step.expected, -torch.inf)
+        # Less damping where the decrease was about as expected, more damping where there was hardly any.
+        factor = torch.where(ratio > 0.5, 0.1, torch.where(ratio > 0.1, 1.0, 10.0))
         damping[problems] = (damping[problems] * factor).clamp(min=1e-10)
     return Minimum(parameters, state.value, converged)
 
 
-def _advise(state: Expansion, damping: Tensor) -> _Step:
+def _damped_step(state: Expansion, damping: Tensor) -> _Step:
     """Return the damped Newton step for the Hessian scaled to a unit diagonal.
 
-    Eigenvalues count by their absolute value, so that a saddle repels (Dauphin et al. 2014, arXiv:1406.2572).
+    The absolute values of the eigenvalues count, so that steps lead away from a saddle (Dauphin et al. 2014,
+    arXiv:1406.2572).
     """
     diagonal = state.hessian.diagonal(dim1=1, dim2=2).abs().sqrt()
-    # A parameter without influence has neither slope nor curvature; any scale will do.
+    # A parameter without influence has neither slope nor curvature; its scale does not matter.
     unit = torch.where(diagonal > 0, diagonal, 1)
     eigenvalues, axes = torch.linalg.eigh(state.hessian / (unit[:, :, None] * unit[:, None, :]))
     slope = (axes.mT @ (state.gradient / unit)[:, :, None])[:, :, 0]
     curvature = eigenvalues.abs()
     damped = curvature + damping[:, None]
     return _Step(
-        step=-(axes @ (slope / damped)[:, :, None])[:, :, 0] / unit,
-        promised=(slope.square() / damped * (1 - curvature / (2 * damped))).sum(1),
+        move=-(axes @ (slope / damped)[:, :, None])[:, :, 0] / unit,
+        expected=(slope.square() / damped * (1 - curvature / (2 * damped))).sum(1),
         possible=(slope.square() / curvature.clamp(min=1e-10)).sum(1) / 2,
         convex=(eigenvalues > -1e-6).all(1),
     )

@@ -1,4 +1,4 @@
-"""The raw ensemble as a model: what every correction has to beat."""
+"""The raw ensemble as a model, the reference of every correction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.parallel.domain import Domain
 
 
 class Raw(nn.Module):
-    """The members of the targets as they came; however many there are, each stays as it is: `any_size`."""
+    """Returns the members of the targets unchanged."""
 
     targets_only = any_size = any_grid = tiles = True
 

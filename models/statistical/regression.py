@@ -1,7 +1,7 @@
-"""Distributional regression: a location that is linear in some predictors and a scale that follows others.
+"""Distributional regression: location and scale of a distribution as functions of predictors.
 
-The common core of EMOS and climatology. The cells of a grid are fitted all at once, each with coefficients of
-its own, by the smallest CRPS or the largest likelihood.
+The common core of EMOS, boosted EMOS and climatology. All cells of a grid are fitted at once, each with coefficients of
+its own, by minimum CRPS or maximum likelihood.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from models.statistical.newton import Expansion, minimise
 logger = logging.getLogger(__name__)
 
 SCALES, SCORES = ("quadratic", "log"), ("crps", "likelihood")
-BLOCK = 2**17
-"""Cells times cases that are worked on at once: arrays of 1 MB in float64, some forty at a time."""
-EXACT = 1e-7
-"""Errors that are smaller than this part of the values themselves are rounding errors of float32."""
+CASES_AT_ONCE = 2**17
+"""Cells times cases that are processed at once: arrays of 1 MB in float64, about forty of them."""
+NEGLIGIBLE_ERROR = 1e-7
+"""Errors smaller than this fraction of the values are rounding errors of float32."""
 
 
 def cell_blocks(cells: int, cases: int) -> list[slice]:
-    """Cut the cells of a grid into pieces of about `BLOCK` cases."""
-    size = max(1, BLOCK // max(1, cases))
+    """Return slices of the cells of a grid with about `CASES_AT_ONCE` cases each."""
+    size = max(1, CASES_AT_ONCE // max(1, cases))
     return [slice(first, first + size) for first in range(0, cells, size)]
 
 
 @dataclass(frozen=True)
 class Regression:
-    """How the parameters of a `family` follow their predictors, and the `score` that chooses coefficients.
+    """How location and scale of a `family` depend on their predictors, and the `score` that coefficients minimise.
 
-    Location μ = Σ β_k x_k. Scale: "quadratic" σ² = Σ γ_k² z_k², which is never negative (Gneiting et al.
-    2005, doi:10.1175/MWR2904.1), or "log" log σ = Σ γ_k z_k (Messner et al. 2014,
-    doi:10.1175/MWR-D-13-00355.1). The first predictor of either is the constant.
+    Location: μ = Σ β_k x_k. Scale: `quadratic`, σ² = Σ γ_k² z_k², which is never negative (Gneiting et al. 2005,
+    doi:10.1175/MWR2904.1), or `log`, log σ = Σ γ_k z_k (Messner et al. 2014, doi:10.1175/MWR-D-13-00355.1). The first
+    predictor of both is the constant.
     """
 
     family: str = "normal"
@@ -54,15 +54,19 @@ class Regression:
 
     @property
     def bounded(self) -> bool:
-        """Whether the family needs the value below which nothing lies: it is censored or truncated there."""
+        """Whether the family is censored or truncated at a lower bound."""
         return issubclass(FAMILIES[self.family], Bounded)
 
     def check_lower(self, lower: object) -> None:
-        """Refuse a bounded family without `lower`, and any other with it."""
+        """Raise `InputError` for a bounded family without `lower`, and for an unbounded one with it."""
         if self.bounded and lower is None:
-            raise InputError(f"family={self.family} needs lower, the value that nothing falls below; try lower=0")
+            raise InputError(
+                f"family={self.family} needs lower, the lower bound of the target; set for example lower=0"
+            )
         if not self.bounded and lower is not None:
-            raise InputError(f"family={self.family} has no lower; leave it out or choose censored_{self.family}")
+            raise InputError(
+                f"family={self.family} has no lower; remove lower, or choose family=censored_{self.family}"
+            )
 
     def predict(
         self,
@@ -71,7 +75,7 @@ class Regression:
         scale: Sequence[Tensor],
         lower: Tensor | None = None,
     ) -> LocationScale:
-        """Return the distribution (*S) for coefficients (P, *S), β then γ, and predictors."""
+        """Return the distribution (*S) for coefficients (P, *S), first β then γ, and predictors (*S)."""
         beta, gamma = coefficients[: len(location)], coefficients[len(location) :]
         mu, second = _sum(beta, location), _sum(self._factors(gamma), self._terms(scale))
         return self.distribution(mu, second, lower)
@@ -84,12 +88,12 @@ class Regression:
         weight: Tensor,
         lower: Tensor | None = None,
     ) -> Tensor:
-        """Return coefficients (P, K), float64, of K cells from N cases of predictors and truth, (K, N) each.
+        """Return coefficients (P, K), float64, of K cells, from N cases of predictors and truth, (K, N) each.
 
-        Predictors, and the values `lower` of a bounded family, may be (1, N) or (K, 1); a truth below counts as on it.
-        Cases of zero `weight` (K, N) do not count, but have to be finite. Coefficients are NaN for a cell
-        of fewer than two cases per coefficient, and where the truth follows so exactly that there is no
-        spread to learn. All cells are worked on at once: give those of one of the `cell_blocks`.
+        Predictors and the lower bound may also be (1, N) or (K, 1); a truth below the bound is raised to it. Cases of
+        zero `weight` (K, N) do not count, but must be finite. Coefficients are NaN for a cell with fewer than two cases
+        per coefficient, and for a cell whose predictors give the truth exactly. All cells are processed at once: pass
+        one of the `cell_blocks`.
         """
         count = len(location) + len(scale)
         coefficients = torch.full((count, len(truth)), torch.nan, dtype=torch.float64, device=truth.device)
@@ -97,29 +101,29 @@ class Regression:
         if len(cells) == 0:
             return coefficients
 
-        def chosen(values: Tensor) -> Tensor:
+        def select(values: Tensor) -> Tensor:
             return values.expand_as(truth)[cells]
 
-        # Gradients are a tool of this method, whatever its caller has switched off for its own sake.
+        # This method needs gradients, even if its caller has switched them off.
         with torch.inference_mode(False), torch.enable_grad():
             cases = _Cases(
-                [chosen(x) for x in location],
-                [chosen(z) for z in self._terms(scale)],
-                chosen(truth),
-                chosen(weight),
-                None if lower is None else chosen(lower),
+                [select(x) for x in location],
+                [select(z) for z in self._terms(scale)],
+                select(truth),
+                select(weight),
+                None if lower is None else select(lower),
                 centre_scale=self.scale == "log",
             )
-            start, exact = self._start(cases)
+            start, exact = self._least_squares(cases)
             minimum = minimise(lambda theta, rows: self._expand(cases, theta, rows), start)
         if lost := int((~minimum.converged & ~exact).sum()):
-            logger.info("%d of %d cells have not settled and keep the best coefficients met", lost, len(cells))
-        found = cases.uncentred(minimum.parameters)
+            logger.info("%d of %d cells have not converged and keep the best coefficients found", lost, len(cells))
+        found = cases.undo_centring(minimum.parameters)
         coefficients[:, cells] = torch.where(exact[:, None], torch.nan, found).T
         return coefficients
 
     def distribution(self, mu: Tensor, second: Tensor, lower: Tensor | None = None) -> LocationScale:
-        """Return the distribution for μ and `second`, which is log σ or σ²."""
+        """Return the distribution for μ and `second`, which is log σ or σ² (see `scale`)."""
         sigma = second.exp() if self.scale == "log" else second.sqrt()
         family = FAMILIES[self.family]
         if issubclass(family, Bounded) and lower is not None:
@@ -127,19 +131,22 @@ class Regression:
         return family(mu, sigma)
 
     def loss(self, distribution: LocationScale, truth: Tensor) -> Tensor:
-        """Return the score that chooses coefficients, case by case."""
+        """Return the score of each case, which coefficients minimise on average."""
         return distribution.crps(truth) if self.score == "crps" else -distribution.log_prob(truth)
 
     def _factors(self, gamma: Tensor) -> Tensor:
-        """Return the factors of the scale's terms."""
+        """Return the factors of the scale's terms, γ or γ²."""
         return gamma if self.scale == "log" else gamma.square()
 
     def _terms(self, scale: Sequence[Tensor]) -> list[Tensor]:
-        """Return what adds up, times the factors, to log σ or σ²."""
+        """Return the terms z or z² whose sum, times the factors, is log σ or σ²."""
         return list(scale) if self.scale == "log" else [z.square() for z in scale]
 
-    def _start(self, cases: _Cases) -> tuple[Tensor, Tensor]:
-        """Return least squares (K, P), errors shared by all terms of the scale, and where there are none."""
+    def _least_squares(self, cases: _Cases) -> tuple[Tensor, Tensor]:
+        """Return initial coefficients (K, P), and whether (K,) the fit of a cell is exact.
+
+        β is the least-squares solution. The variance of its errors is divided equally among the terms of the scale.
+        """
         K, p, q = len(cases.truth), len(cases.location), len(cases.scale)
         shapes = (K, p, p), (K, p), (K, q), (K,), (K,)
         xx, xy, zz, yy, errors = (cases.weight.new_zeros(shape) for shape in shapes)
@@ -149,7 +156,7 @@ class Regression:
             xy += _times(wx, b.y)
             zz += _times(b.z, b.weight)
             yy += (b.weight * b.y.square()).sum(1)
-        # The pseudo-inverse leaves a predictor that never varies without coefficient.
+        # The pseudo-inverse gives a predictor that never varies the coefficient 0.
         beta = _times(torch.linalg.pinv(xx, hermitian=True), xy)
         for b in cases.blocks():
             errors += (b.weight * (b.y - _times(b.x.mT, beta)).square()).sum(1)
@@ -158,13 +165,13 @@ class Regression:
             gamma = torch.cat([variance.log() / 2, zz.new_zeros(K, q - 1)], dim=1)
         else:
             gamma = torch.where(zz > 0, variance / (q * zz), 0).sqrt()
-        return torch.cat([beta, gamma], dim=1), errors <= EXACT**2 * yy
+        return torch.cat([beta, gamma], dim=1), errors <= NEGLIGIBLE_ERROR**2 * yy
 
     def _expand(self, cases: _Cases, theta: Tensor, rows: Tensor) -> Expansion:
         """Return the mean score of the cells `rows` to second order in their coefficients `theta`.
 
-        The score of a case depends on two numbers only, μ and log σ or σ². Its derivatives by these come from
-        automatic differentiation, those by the coefficients from the chain rule, as matrix products.
+        The score of a case depends on two numbers only, μ and log σ (or σ²). Automatic differentiation gives its
+        derivatives by these two, the chain rule gives the derivatives by the coefficients as matrix products.
         """
         p = len(cases.location)
         beta, gamma = theta[:, :p], theta[:, p:]
@@ -195,7 +202,7 @@ class Regression:
 
 
 class _Block(NamedTuple):
-    """Some cases of k cells in float64: predictors (k, p, n) and (k, q, n), the rest (k, n)."""
+    """n cases of k cells in float64: predictors (k, p, n) and (k, q, n), all others (k, n)."""
 
     x: Tensor
     z: Tensor
@@ -205,7 +212,7 @@ class _Block(NamedTuple):
 
 
 class _Cases:
-    """All cases of some cells, (K, N); predictors are centred, so that none looks like the constant."""
+    """All cases of some cells, (K, N); predictors are centred, so that none is nearly the constant."""
 
     def __init__(
         self,
@@ -222,10 +229,10 @@ class _Cases:
         self._z_mean = self._means(scale) if centre_scale else self._means(scale[:1]).expand(-1, len(scale))
 
     def blocks(self, rows: Tensor | None = None) -> Iterator[_Block]:
-        """Yield the cases of the cells `rows` (of all) piece by piece, however many there are."""
+        """Yield the cases of the cells `rows` (default: all cells) in blocks of at most `CASES_AT_ONCE` per cell."""
         rows = torch.arange(len(self.truth), device=self.truth.device) if rows is None else rows
-        for first in range(0, self.truth.shape[1], BLOCK):
-            piece = slice(first, first + BLOCK)
+        for first in range(0, self.truth.shape[1], CASES_AT_ONCE):
+            piece = slice(first, first + CASES_AT_ONCE)
             truth = self.truth[rows, piece].double()
             lower = None if self.lower is None else self.lower[rows, piece].double()
             yield _Block(
@@ -236,15 +243,15 @@ class _Cases:
                 lower,
             )
 
-    def uncentred(self, theta: Tensor) -> Tensor:
-        """Return coefficients (K, P) of the centred predictors as those of the predictors that were given."""
+    def undo_centring(self, theta: Tensor) -> Tensor:
+        """Return the coefficients (K, P) for the original predictors from those for the centred ones."""
         p, theta = len(self.location), theta.clone()
         theta[:, 0] -= (theta[:, :p] * self._x_mean).sum(1)
         theta[:, p] -= (theta[:, p:] * self._z_mean).sum(1)
         return theta
 
     def _means(self, predictors: list[Tensor]) -> Tensor:
-        """Return the mean (K, p) of each predictor, and zero for the constant, which stays what it is."""
+        """Return the mean (K, p) of each predictor, and zero for the constant, which is not centred."""
         constant = torch.zeros_like(self.weight[:, 0])
         return torch.stack([constant] + [(self.weight * x).sum(1) for x in predictors[1:]], dim=1)
 

@@ -112,7 +112,7 @@ def dry_and_wet(spec):
 RAIN, GLOBE = Task("rain", ["tp"], ["tp"], [48]), Grid.regular(19, 36)
 BOUNDED = {
     "emos": {"_target_": "models.statistical.emos.EMOS", "family": "censored_normal", "lower": 0, "seasonal": False},
-    "boosted": {"_target_": "models.statistical.boosting.BoostedEMOS", "family": "censored_logistic", "lower": 0},
+    "boosted": {"_target_": "models.statistical.boosted_emos.BoostedEMOS", "family": "censored_logistic", "lower": 0},
     "truncated": {"_target_": "models.networks.mlp.MLP", "head": "truncated_normal"},
     "gamma": {"_target_": "models.networks.mlp.MLP", "head": "censored_shifted_gamma"},
     "committee": {

@@ -21,7 +21,7 @@ MORE = {
     "routed": SPECS["unet"] | {"mixture": {"gate": "computed", "routing": {}}},
     "rough": SPECS["deep_weather"] | {"smoothness_penalty": 0.5},
     "windows": SPECS["transformer"] | {"attention_window": 3, "cell_embedding": 2},
-    "mlp from emos": SPECS["mlp"] | {"baseline": {"seasonal": False, "window": 60}},
+    "mlp from emos": SPECS["mlp"] | {"baseline": {"seasonal": False, "window_days": 60}},
     "gamma": SPECS["mlp"] | {"head": "censored_shifted_gamma"},
 }
 ALL = SPECS | MORE

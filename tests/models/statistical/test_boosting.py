@@ -8,18 +8,18 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Ensemble, Normal
-from models.statistical import boosting as boosting_module
 from models.statistical import regression as regression_module
+from models.statistical.boosted_emos import BoostedEMOS
 from models.statistical.boosting import (
-    BoostedEMOS,
     Boosting,
+    CaseBlock,
     best_step,
     fit_boosted,
     predict_boosted,
     products,
     total_score,
 )
-from models.statistical.emos import fit_emos, predict_emos
+from models.statistical.emos_regression import EMOSCases, predict_emos
 from models.statistical.predictors import annual_harmonics
 from models.statistical.regression import Regression
 
@@ -51,7 +51,7 @@ def test_it_finds_the_predictors_that_matter_and_nearly_the_law():
     torch.testing.assert_close(mu[:5].mean(1), expected.double(), rtol=0, atol=0.05)
     torch.testing.assert_close(log_sigma[:5].mean(1), torch.tensor([0.2, 0, 1, 0, 0.4]).double(), rtol=0, atol=0.2)
     assert (mu[5:].abs() < 0.25).all()
-    emos = fit_emos(LOG, x[0], x[1].exp(), y)
+    emos = EMOSCases(x[0], x[1].exp(), y).fit_cells(LOG)
     plain = float(predict_emos(LOG, emos[:, None], fresh[0], fresh[1].exp()).crps(truth).mean())
     best = float(law.crps(truth).mean())
     assert best < score(LOG, found, fresh, truth) < best + 0.15 * (plain - best)
@@ -59,10 +59,10 @@ def test_it_finds_the_predictors_that_matter_and_nearly_the_law():
 
 def test_many_small_steps_end_at_the_regression_on_all_predictors():
     x, y, _ = cases(idle=2)
-    boosting = Boosting(LOG, rate=0.5, steps=300)
+    boosting = Boosting(LOG, learning_rate=0.5, max_steps=300)
     monster = LOG.fit([one := torch.ones(1, 1).double(), *(v.T for v in x)], [one, *(v.T for v in x)], y.T, y.T * 0 + 1)
-    block = boosting_module._Block.of([v.T for v in x], y.T, y.T * 0 + 1, torch.zeros(3, 400), None)
-    torch.testing.assert_close(block.fitted(boosting, (0, 1), 300), monster, rtol=0, atol=2e-4)
+    block = CaseBlock.of([v.T for v in x], y.T, y.T * 0 + 1, torch.zeros(3, 400), None)
+    torch.testing.assert_close(block.fit(boosting, (0, 1), 300), monster, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -71,21 +71,21 @@ def test_every_step_lowers_the_score_of_every_family(family, loss):
     form, (x, y, _) = Regression(family, "log", loss), cases()
     lower = torch.full((3,), -1.0) if form.bounded else None
     y = y.clamp(min=-1) if form.bounded else y
-    boosting, bound = Boosting(form, steps=30), None if lower is None else lower[:, None].expand(3, 400)
-    block = boosting_module._Block.of([v.T for v in x], y.T, y.T * 0 + 1, torch.zeros(3, 400), bound)
-    curve = torch.stack([value.mean(2)[:, 0] for _, value in block._walk(boosting, (0, 1), block.weight, 30)])
+    boosting, bound = Boosting(form, max_steps=30), None if lower is None else lower[:, None].expand(3, 400)
+    block = CaseBlock.of([v.T for v in x], y.T, y.T * 0 + 1, torch.zeros(3, 400), bound)
+    curve = torch.stack([value.mean(2)[:, 0] for _, value in block.iterate(boosting, (0, 1), block.weight, 30)])
     assert (curve.diff(dim=0) < 0).all()
     # What is returned is what the walk had: in units of the predictors as given.
-    found = predict_boosted(form, block.fitted(boosting, (0, 1), 30)[:, None], x, lower)
+    found = predict_boosted(form, block.fit(boosting, (0, 1), 30)[:, None], x, lower)
     torch.testing.assert_close(form.loss(found, y).mean(0), curve[-1])
 
 
 def test_the_first_step_is_the_largest_promise_by_finite_differences():
     """Along every predictor by itself: slope and curvature of the score by differences, a `rate` of the way."""
     x, y, _ = cases(count=60, cells=1)
-    boosting, P = Boosting(LOG, rate=0.4), len(x)
-    block = boosting_module._Block.of([v.T for v in x], y.T, y.T * 0 + 1, torch.zeros(1, 60), None)
-    before, after = (block.fitted(boosting, (0, 1), steps)[:, 0] for steps in (0, 1))
+    boosting, P = Boosting(LOG, learning_rate=0.4), len(x)
+    block = CaseBlock.of([v.T for v in x], y.T, y.T * 0 + 1, torch.zeros(1, 60), None)
+    before, after = (block.fit(boosting, (0, 1), steps)[:, 0] for steps in (0, 1))
     unit = torch.cat([torch.ones(1), torch.stack([v.std(unbiased=False) for v in x])]).double().repeat(2)
 
     def crps(theta):
@@ -133,16 +133,16 @@ def test_the_number_of_steps_is_that_of_the_smallest_sum():
 def test_folds_are_stretches_of_time_that_the_others_predict():
     """The held-out score is that of coefficients fitted to the other stretches, by hand."""
     x, y, _ = cases(count=90, cells=2, idle=0)
-    boosting, fold = Boosting(LOG, steps=4, folds=3), torch.arange(90) // 30
-    block = boosting_module._Block.of([v.T for v in x], y.T, y.T * 0 + 1, fold.expand(2, 90), None)
+    boosting, fold = Boosting(LOG, max_steps=4, folds=3), torch.arange(90) // 30
+    block = CaseBlock.of([v.T for v in x], y.T, y.T * 0 + 1, fold.expand(2, 90), None)
     expected = torch.zeros(2, dtype=torch.float64)
     for k in range(3):
         # Standardised alike, for the steps depend on the units a little.
         weight = (fold != k).double().expand(2, 90)[:, None]
-        *_, (theta, values) = block._walk(boosting, (0, 1), weight, 4)
+        *_, (theta, values) = block.iterate(boosting, (0, 1), weight, 4)
         expected += values[:, 0, fold == k].sum(1) / 90
         assert theta.shape == (2, 1, 2, 5)
-    torch.testing.assert_close(block.held_out(boosting, (0, 1))[:, 4], expected)
+    torch.testing.assert_close(block.held_out_scores(boosting, (0, 1))[:, 4], expected)
 
 
 def test_missing_cases_are_as_if_they_had_never_been():
@@ -150,32 +150,34 @@ def test_missing_cases_are_as_if_they_had_never_been():
     holed, hidden = y.clone(), [v.clone() for v in x]
     holed[10:20, 1] = torch.nan
     hidden[2][10:20, 1], hidden[3][10:20, 1] = torch.inf, torch.nan
-    boosting = Boosting(LOG, steps=8)
+    boosting = Boosting(LOG, max_steps=8)
     found, other = fit_boosted(boosting, x, holed), fit_boosted(boosting, hidden, y)
     torch.testing.assert_close(found, other, rtol=0, atol=1e-12)
     torch.testing.assert_close(found[:, [0, 2]], fit_boosted(boosting, x, y)[:, [0, 2]], rtol=0, atol=1e-12)
     rest = torch.cat([torch.arange(10), torch.arange(20, 90)])
-    block = boosting_module._Block.of([v[rest, 1:2].T for v in x], y[rest, 1:2].T, torch.ones(1, 80), rest[None], None)
+    block = CaseBlock.of([v[rest, 1:2].T for v in x], y[rest, 1:2].T, torch.ones(1, 80), rest[None], None)
     steps = int((found[[3, 4], 1] != 0).any()) * 8
-    whole = boosting_module._Block.of([v[:, 1:2].T for v in x], holed[:, 1:2].T, torch.ones(1, 90), rest[None], None)
-    torch.testing.assert_close(block.fitted(boosting, (0, 1), steps), whole.fitted(boosting, (0, 1), steps))
+    whole = CaseBlock.of([v[:, 1:2].T for v in x], holed[:, 1:2].T, torch.ones(1, 90), rest[None], None)
+    torch.testing.assert_close(block.fit(boosting, (0, 1), steps), whole.fit(boosting, (0, 1), steps))
 
 
 def test_cells_without_truth_are_nan_and_constants_have_no_coefficient(monkeypatch):
     x, y, _ = cases(count=60, idle=1)
     y[:, 1] = torch.nan
     x[4] = torch.full_like(y, 273.15)
-    found = fit_boosted(Boosting(LOG, steps=10), x, y)
+    found = fit_boosted(Boosting(LOG, max_steps=10), x, y)
     assert found[:, 1].isnan().all()
     assert found[:, [0, 2]].isfinite().all()
     assert (found[[5, 11]][:, [0, 2]] == 0).all()
-    monkeypatch.setattr(regression_module, "BLOCK", 60)  # cell by cell
-    torch.testing.assert_close(fit_boosted(Boosting(LOG, steps=10), x, y), found, equal_nan=True, rtol=0, atol=1e-12)
+    monkeypatch.setattr(regression_module, "CASES_AT_ONCE", 60)  # cell by cell
+    torch.testing.assert_close(
+        fit_boosted(Boosting(LOG, max_steps=10), x, y), found, equal_nan=True, rtol=0, atol=1e-12
+    )
 
 
 def test_shared_coefficients_are_those_of_the_pooled_cells():
     x, y, _ = cases(count=120, idle=2)
-    boosting = Boosting(LOG, steps=20)
+    boosting = Boosting(LOG, max_steps=20)
     shared = fit_boosted(boosting, x, y, shared=True)
     pooled = fit_boosted(boosting, [v.reshape(-1, 1) for v in x], y.reshape(-1, 1))
     torch.testing.assert_close(shared, pooled, rtol=0, atol=1e-9)
@@ -240,7 +242,7 @@ def test_a_shared_model_knows_the_static_fields():
 def test_a_bound_follows_the_units():
     sample = batch(seed=5)
     sample = sample._replace(target=sample.target.clamp(min=0))
-    ours, theirs = (BoostedEMOS(TASK, GRID, "censored_normal", steps=10, lower=0.0) for _ in range(2))
+    ours, theirs = (BoostedEMOS(TASK, GRID, "censored_normal", max_steps=10, lower=0.0) for _ in range(2))
     ours.fit([sample])
     location, scale = torch.linspace(-1, 1, 12).view(1, *GRID.shape), torch.tensor(2.0)
     theirs.normalise(location, scale)
@@ -256,13 +258,13 @@ def test_mistakes_are_said_in_one_sentence():
         ({"family": "gauss"}, "family=gauss is unknown"),
         ({"family": "truncated_normal"}, "needs lower"),
         ({"lower": 0.0}, "has no lower"),
-        ({"rate": 2.0}, "rate must be a number of at least 0.001 and less than 1"),
-        ({"steps": 0}, "steps must be a whole number of at least 1"),
+        ({"learning_rate": 2.0}, "learning_rate must be a number of at least 0.001 and less than 1"),
+        ({"max_steps": 0}, "max_steps must be a whole number of at least 1"),
         ({"folds": 1}, "folds must be a whole number of at least 2"),
         ({"products": "yes"}, "products must be true or false"),
         ({"shared": 1}, "shared must be true or false"),
     ):
         with pytest.raises(InputError, match=message):
             BoostedEMOS(TASK, GRID, **options)
-    with pytest.raises(InputError, match="boosting takes scale=log, got quadratic"):
+    with pytest.raises(InputError, match="boosting needs scale=log, got quadratic"):
         Boosting(Regression())

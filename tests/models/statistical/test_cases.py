@@ -15,14 +15,14 @@ from data_pipeline.task import Task
 from models import corrector as corrector_module
 from models.corrector import Corrector, build_model, in_batches, needs
 from models.statistical import cases
-from models.statistical.cases import TooFewCasesError, covers_year, largest_gap, lead_index
+from models.statistical.cases import TooFewCasesError, covers_year, lead_index, longest_gap
 
 TASK, GRID = Task("toy", ["2t", "msl"], ["2t", "msl"], [24, 48]), Grid.regular(3, 4)
 FITTED = {
     "climatology": SPECS["climatology"],
     "emos": SPECS["emos"],
-    "emos of windows": SPECS["emos"] | {"seasonal": False, "window": 182},
-    "boosted": SPECS["boosted_emos"] | {"steps": 3},
+    "emos of windows": SPECS["emos"] | {"seasonal": False, "window_days": 182},
+    "boosted": SPECS["boosted_emos"] | {"max_steps": 3},
     "mlp": SPECS["mlp"],
     "mlp from emos": SPECS["mlp"] | {"baseline": {}},
 }
@@ -49,7 +49,7 @@ def test_blocks_of_rows_give_the_same_numbers(name, toy, monkeypatch):
         rows_read.append(rows)
         return in_batches(dataset, rows, size)
 
-    monkeypatch.setattr(cases, "MEMORY", 1)
+    monkeypatch.setattr(cases, "CASES_BYTES", 1)
     monkeypatch.setattr(corrector_module, "in_batches", begin)
     found = corrector_of(spec, data)
     assert {(rows.start, rows.stop) for rows in rows_read} == {(None, None), (0, 1), (1, 2), (2, 3)}
@@ -67,9 +67,9 @@ def test_blocks_of_rows_give_the_same_numbers(name, toy, monkeypatch):
 
 def test_a_block_fits_into_memory(toy, monkeypatch):
     passes = cases.Passes.of(batches(toy(TASK, Grid.regular(5, 8), 4), 2))
-    assert [b.stop - b.start for b in passes.blocks(cases.MEMORY // 2)] == [2, 2, 1]
+    assert [b.stop - b.start for b in passes.blocks(cases.CASES_BYTES // 2)] == [2, 2, 1]
     assert passes.blocks(0) == [slice(0, 5)]
-    assert len(passes.blocks(10 * cases.MEMORY)) == 5
+    assert len(passes.blocks(10 * cases.CASES_BYTES)) == 5
 
 
 def test_largest_gap_is_that_of_a_loop():
@@ -78,7 +78,7 @@ def test_largest_gap_is_that_of_a_loop():
         days = torch.randint(1, 366, (int(torch.randint(1, 12, (), generator=generator)),), generator=generator)
         present = sorted(set(days.tolist()))
         gaps = [b - a for a, b in pairwise(present)] + [present[0] + 365.25 - present[-1]]
-        assert largest_gap(days) == max(gaps)
+        assert longest_gap(days) == max(gaps)
     assert covers_year(torch.arange(1, 366, 90))
     assert not covers_year(torch.arange(1, 366, 90), harmonics=2)
     assert not covers_year(torch.arange(1, 32))

@@ -11,7 +11,7 @@ from models.corrector import Corrector
 from models.networks.features import ErrorClimate
 from models.networks.start import FittedStart
 from models.statistical.cases import Passes
-from models.statistical.crossfit import STRETCHES, fold_index, year_folds
+from models.statistical.crossfit import SINGLE_YEAR_FOLDS, fold_index, year_folds
 from models.statistical.emos import EMOS
 
 TASK, GRID = Task("toy", ["2t", "msl"], ["2t"], [24, 48]), Grid.regular(5, 8)
@@ -100,7 +100,7 @@ def test_a_single_year_is_left_out_in_stretches_and_that_is_said(toy):
     corrector = Corrector(task, GRID, MLP, data.static)
     corrector.fit(data)
     errors = corrector.model.features.errors
-    assert len(errors.without.table) == STRETCHES
+    assert len(errors.without.table) == SINGLE_YEAR_FOLDS
     assert sum("all training samples are valid in 2001" in note for note in corrector.notes) == 1
     corrector.fit(toy(task, GRID, 300))
     assert not any("all training samples are valid" in note for note in corrector.notes)

@@ -16,14 +16,11 @@ from data_pipeline.task import Task, Variable
 from models.corrector import Corrector
 from models.distribution import Ensemble
 from models.statistical import regression as regression_module
-from models.statistical.emos import (
-    EMOS,
-    between,
+from models.statistical.emos import EMOS
+from models.statistical.emos_regression import (
+    EMOSCases,
+    choose_between,
     coefficient_names,
-    fit_common,
-    fit_emos,
-    fit_own,
-    fit_partly_shared,
     predict_emos,
     raw_coefficients,
 )
@@ -101,7 +98,7 @@ def test_coefficients_are_those_that_scipy_finds(family, scale, score):
     truth = 0.4 + 0.9 * mean + 1.3 * std * noise
     truth = truth.abs() if family == "truncated_normal" else truth.clamp(min=0 if bounded else -torch.inf)
     form = Regression(family, scale, score)
-    found = fit_emos(form, mean, std, truth, lower=lower)
+    found = EMOSCases(mean, std, truth, lower=lower).fit_cells(form)
 
     for k in range(3):
         m, s, y = (v[:, k].numpy() for v in (mean, std, truth))
@@ -259,14 +256,14 @@ def test_shared_coefficients_are_those_of_the_pooled_cells():
     truth = 1 + mean + std * noise
     terms = list(day_harmonics(torch.arange(1, 91)).T[:, :, None])
     form = Regression()
-    shared = fit_emos(form, mean, std, truth, terms, shared=True)
+    shared = EMOSCases(mean, std, truth, terms).fit_shared(form)
     repeated = [term.expand(90, 5).reshape(-1, 1) for term in terms]
-    pooled = fit_emos(form, *(v.reshape(-1, 1) for v in (mean, std, truth)), repeated)
+    pooled = EMOSCases(*(v.reshape(-1, 1) for v in (mean, std, truth)), repeated).fit_cells(form)
     torch.testing.assert_close(shared, pooled, rtol=0, atol=1e-6)
     # A cell of weight two counts as two cells.
-    double = fit_emos(form, mean, std, truth, shared=True, weight=torch.tensor([2.0, 1, 1, 0, 1]))
+    double = EMOSCases(mean, std, truth, weight=torch.tensor([2.0, 1, 1, 0, 1])).fit_shared(form)
     index = [0, 0, 1, 2, 4]
-    twice = fit_emos(form, mean[:, index], std[:, index], truth[:, index], shared=True)
+    twice = EMOSCases(mean[:, index], std[:, index], truth[:, index]).fit_shared(form)
     torch.testing.assert_close(double, twice, rtol=0, atol=1e-6)
 
 
@@ -289,7 +286,7 @@ def test_shared_model_counts_cells_by_their_area():
     area = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).flatten()
     assert area.max() > 2 * area.min()
     cases = [field.flatten(1).double() for field in (mean, std, batch.target[:, 0])]
-    expected = fit_emos(Regression(), *cases, shared=True, weight=area)
+    expected = EMOSCases(*cases, weight=area).fit_shared(Regression())
     torch.testing.assert_close(model.coefficients[0, :, 0, 0].double(), expected, rtol=0, atol=1e-5)
 
 
@@ -307,14 +304,13 @@ def test_cells_depart_from_what_they_share_as_far_as_it_pays(scale):
     form = Regression(scale=scale)
     for by, cases, kept in ((0, 12, True), (5, 100, False)):
         (m, _), (s, _), (y, _) = cells_that_differ(by, cases, seed=20)
-        expected = fit_emos(form, m, s, y, shared=kept).expand(-1, 40)
-        torch.testing.assert_close(fit_partly_shared(form, m, s, y), expected, rtol=0, atol=1e-12)
+        data = EMOSCases(m, s, y)
+        expected = data.fit_shared(form).expand(-1, 40) if kept else data.fit_cells(form)
+        torch.testing.assert_close(data.fit_partly_shared(form), expected, rtol=0, atol=1e-12)
     # Where cells differ a little and cases are few, the middle is better than either end, in cases not seen before.
     m, s, y = cells_that_differ(0.4, 16, seed=21)
-    fits = (
-        fit_partly_shared(form, m[0], s[0], y[0]),
-        *(fit_emos(form, m[0], s[0], y[0], shared=v) for v in (True, False)),
-    )
+    data = EMOSCases(m[0], s[0], y[0])
+    fits = data.fit_partly_shared(form), data.fit_shared(form), data.fit_cells(form)
     partly, *ends = (float(predict_emos(form, c[:, None], m[1], s[1]).crps(y[1]).mean()) for c in fits)
     assert partly < min(ends)
 
@@ -322,9 +318,9 @@ def test_cells_depart_from_what_they_share_as_far_as_it_pays(scale):
 def test_a_cell_of_few_cases_has_the_coefficients_of_all():
     (m, _), (s, _), (y, _) = cells_that_differ(5, 100, seed=22)
     y[5:, 7] = torch.nan
-    found = fit_partly_shared(Regression(), m, s, y)
-    assert fit_emos(Regression(), m, s, y)[:, 7].isnan().all()
-    torch.testing.assert_close(found[:, 7:8], fit_emos(Regression(), m, s, y, shared=True))
+    found = EMOSCases(m, s, y).fit_partly_shared(Regression())
+    assert EMOSCases(m, s, y).fit_cells(Regression())[:, 7].isnan().all()
+    torch.testing.assert_close(found[:, 7:8], EMOSCases(m, s, y).fit_shared(Regression()))
 
 
 def test_partly_shared_model_fits_each_target_and_lead():
@@ -338,7 +334,7 @@ def test_partly_shared_model_fits_each_target_and_lead():
     lead, ensemble = batch.lead_time == 48, batch.ensemble[:, :, task.target_channels[1]]
     cases = [v[lead].flatten(1).double() for v in (ensemble.mean(1), ensemble.std(1), batch.target[:, 1])]
     area = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).flatten()
-    expected = fit_partly_shared(Regression(), *cases, weight=area)
+    expected = EMOSCases(*cases, weight=area).fit_partly_shared(Regression())
     torch.testing.assert_close(model.coefficients[1, :, 1].flatten(1).double(), expected, rtol=0, atol=1e-5)
     with pytest.raises(InputError, match=r"model\.shared must be true, false or partly, got 'part'"):
         EMOS(task, GRID, shared="part")
@@ -349,7 +345,7 @@ def test_partly_shared_coefficients_do_not_depend_on_the_rows_read_at_once(monke
     batch = forecasts(120, task, seed=23)
     whole, rows = (EMOS(task, GRID, seasonal=False, shared="partly") for _ in range(2))
     whole.fit([batch])
-    monkeypatch.setattr("models.statistical.cases.MEMORY", 1)
+    monkeypatch.setattr("models.statistical.cases.CASES_BYTES", 1)
     rows.fit([batch])
     torch.testing.assert_close(rows.coefficients, whole.coefficients, rtol=0, atol=1e-5)
 
@@ -370,10 +366,11 @@ def test_shared_coefficients_are_fitted_to_some_cells_where_there_are_many(share
     area = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).flatten()
     some = [v[:, ::step] for v in cases]
     if shared is True:
-        expected = fit_emos(Regression(), *some, shared=True, weight=area[::step])
+        expected = EMOSCases(*some, weight=area[::step]).fit_shared(Regression())
     else:
-        common = fit_common(Regression(), *some, weight=area[::step])
-        expected = between(common[-1], *fit_own(Regression(), common, *cases, weight=area))
+        shared_folds = EMOSCases(*some, weight=area[::step]).fit_shared_folds(Regression())
+        own, scores = EMOSCases(*cases, weight=area).fit_and_score_cells(Regression(), shared_folds)
+        expected = choose_between(shared_folds[-1], own, scores)
     torch.testing.assert_close(model.coefficients[0, :, 0].flatten(1).double(), expected, rtol=0, atol=1e-5)
 
 
@@ -382,16 +379,16 @@ def test_batches_and_blocks_do_not_matter(monkeypatch):
     batch = forecasts(120, task, seed=12)
     whole, pieces = EMOS(task, GRID), EMOS(task, GRID)
     whole.fit([batch])
-    monkeypatch.setattr(regression_module, "BLOCK", 150)
+    monkeypatch.setattr(regression_module, "CASES_AT_ONCE", 150)
     with torch.inference_mode():
         pieces.fit(Sample(*(tensor[i : i + 7] for tensor in batch)) for i in range(0, 120, 7))
     torch.testing.assert_close(pieces.coefficients, whole.coefficients, rtol=0, atol=1e-5)
     # Many cases of one cell come in pieces as well.
     mean, std, truth = batch.ensemble.mean(1)[:, 1], batch.ensemble.std(1)[:, 1], batch.target[:, 0]
     cases = [v.flatten(1).double() for v in (mean, std, truth)]
-    small = fit_emos(Regression(), *cases, shared=True)
+    small = EMOSCases(*cases).fit_shared(Regression())
     monkeypatch.undo()
-    torch.testing.assert_close(small, fit_emos(Regression(), *cases, shared=True), rtol=0, atol=1e-6)
+    torch.testing.assert_close(small, EMOSCases(*cases).fit_shared(Regression()), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("shared", [False, True])

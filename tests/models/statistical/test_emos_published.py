@@ -1,7 +1,6 @@
 """EMOS on real forecasts: coefficients and scores that others have published or that their files contain."""
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from data_pipeline.task import Task
 from models.coupling import written_members
 from models.distribution import Ensemble, Normal
 from models.statistical.boosting import Boosting, fit_boosted, predict_boosted, products
-from models.statistical.emos import fit_emos, fit_partly_shared, predict_emos
+from models.statistical.emos_regression import EMOSCases, predict_emos
 from models.statistical.regression import Regression
 
 pyreadr = pytest.importorskip("pyreadr")
@@ -41,7 +40,7 @@ class Rain:
         self.test = self.all & (dates >= np.datetime64("2005-01-01"))
 
     def fit(self, form: Regression, days: np.ndarray) -> torch.Tensor:
-        return fit_emos(form, self.mean[days], self.std[days], self.truth[days], lower=ZERO)
+        return EMOSCases(self.mean[days], self.std[days], self.truth[days], lower=ZERO).fit_cells(form)
 
     def predict(self, form: Regression, coefficients: torch.Tensor, days: np.ndarray):
         return predict_emos(form, coefficients[:, None], self.mean[days], self.std[days], lower=ZERO)
@@ -115,7 +114,7 @@ def test_british_temperature(britain, where, crps, theirs):
     cells = britain.land if where == "land" else slice(None)
     members, truth = britain.members[:, :, cells], britain.truth[:, cells]
     form, mean, std = Regression(), members.mean(0), members.std(0)
-    coefficients = fit_emos(form, mean, std, truth, shared=True)
+    coefficients = EMOSCases(mean, std, truth).fit_shared(form)
     score = predict_emos(form, coefficients[:, None], mean, std).crps(truth).mean()
     published = britain.coefficients(theirs)
     theirs_score = predict_emos(form, published[:, None, None], mean, std).crps(truth).mean()
@@ -198,7 +197,7 @@ def test_dillingen_temperature(dillingen, scale, seasonal, bar):
     mean, std, truth = (dillingen.read(name) for name in ("temp_mean", "temp_sd", "obs"))
     terms = dillingen.season if seasonal else []
     assert ((~test).sum(), test.sum()) == (1455, 366)
-    coefficients = fit_emos(form, mean[~test], std[~test], truth[~test], [term[~test] for term in terms])
+    coefficients = EMOSCases(mean[~test], std[~test], truth[~test], [term[~test] for term in terms]).fit_cells(form)
     forecast = predict_emos(form, coefficients[:, None], mean[test], std[test], [term[test] for term in terms])
     assert round(float(forecast.crps(truth[test]).mean()), 3) <= bar
 
@@ -230,7 +229,7 @@ def test_hannover_temperature(samples, lead, raw, bar):
     assert test.sum() == 366
     assert float(Normal(mean[test], std[test]).crps(truth[test]).mean()) == pytest.approx(raw, abs=6e-4)
     form = Regression(scale="log")
-    coefficients = fit_emos(form, mean[~test], std[~test], truth[~test])
+    coefficients = EMOSCases(mean[~test], std[~test], truth[~test]).fit_cells(form)
     forecast = predict_emos(form, coefficients[:, None], mean[test], std[test])
     assert float(forecast.crps(truth[test]).mean()) == pytest.approx(bar, abs=6e-4)
 
@@ -249,8 +248,8 @@ def monsoon_score(
         case = data.without(year)
         train, x, s, y = case.train, case.members.mean(0), case.members.std(0), case.truth
         if boosting is None:
-            fit = fit_partly_shared if partly else partial(fit_emos, shared=True)
-            found = fit(form, x[train], s[train], y[train], weight=case.std)
+            cases = EMOSCases(x[train], s[train], y[train], weight=case.std)
+            found = cases.fit_partly_shared(form) if partly else cases.fit_shared(form)
             forecast = predict_emos(form, found, x[year], s[year])
         else:
             where = [v.log().expand_as(x) for v in (case.mean, case.std, case.model_std)]
@@ -267,7 +266,7 @@ def test_rain_of_the_south_asian_monsoon_does_no_harm(monsoon, request, record_p
     climatology = np.mean([monsoon.climatology(year) for year in YEARS])
     raw = float(Ensemble(monsoon.members).crps(monsoon.truth).mean())
     assert (raw, climatology) == (pytest.approx(257.18, abs=0.01), pytest.approx(63.97, abs=0.01))
-    boosting = Boosting(Regression(scale="log"), rate=0.5, steps=5, folds=3)
+    boosting = Boosting(Regression(scale="log"), learning_rate=0.5, max_steps=5, folds=3)
     shared, boosted = monsoon_score(monsoon, None), monsoon_score(monsoon, boosting)
     assert shared < climatology
     assert boosted < climatology

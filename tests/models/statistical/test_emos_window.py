@@ -8,7 +8,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.statistical.emos import EMOS, fit_emos, fit_trailing, predict_emos, raw_coefficients
+from models.statistical.emos import EMOS
+from models.statistical.emos_regression import EMOSCases, predict_emos, raw_coefficients
 from models.statistical.regression import Regression
 
 GRID = Grid.regular(3, 4)
@@ -38,7 +39,7 @@ def score(model, batch):
 def test_a_window_follows_what_a_harmonic_of_the_bias_cannot():
     train, test = forecasts(range(2000, 2008)), forecasts(range(2008, 2010), seed=1)
     whole, seasonal, window = (
-        EMOS(TASK, GRID, **o) for o in ({"seasonal": False}, {}, {"seasonal": False, "window": 30})
+        EMOS(TASK, GRID, **o) for o in ({"seasonal": False}, {}, {"seasonal": False, "window_days": 30})
     )
     for model in (whole, seasonal, window):
         model.fit([train])
@@ -47,7 +48,7 @@ def test_a_window_follows_what_a_harmonic_of_the_bias_cannot():
 
 def test_at_the_centre_of_a_window_are_the_coefficients_of_its_cases():
     train = forecasts(range(2001, 2004), step=1)
-    model = EMOS(TASK, GRID, seasonal=False, window=30)
+    model = EMOS(TASK, GRID, seasonal=False, window_days=30)
     model.fit([train])
     assert model.windows == 24
     assert model.coefficients.shape == (48, 4, 1, 3, 4)
@@ -58,14 +59,14 @@ def test_at_the_centre_of_a_window_are_the_coefficients_of_its_cases():
         # Window 0 is that of New Year, from 2 December on; window 12 that of the 183rd day.
         for k, near in ((0, (day <= 30) | (day >= 335.25)), (12, (day >= 152.625) & (day <= 212.625))):
             chosen = near & (train.lead_time == 24 * lead)
-            expected = fit_emos(Regression(), mean[chosen], std[chosen], train.target[chosen, 0].flatten(1))
+            expected = EMOSCases(mean[chosen], std[chosen], train.target[chosen, 0].flatten(1)).fit_cells(Regression())
             torch.testing.assert_close(
                 model.coefficients[24 * lead + k].flatten(1).double(), expected, rtol=0, atol=1e-4
             )
 
 
 def test_between_centres_coefficients_change_evenly():
-    model = EMOS(TASK, GRID, seasonal=False, window=30)
+    model = EMOS(TASK, GRID, seasonal=False, window_days=30)
     a = torch.arange(24.0)
     model.coefficients[24:, 0] = a[:, None, None, None]
     init = torch.tensor(np.array([f"2003-{d}" for d in ("01-01", "01-16", "12-24", "12-31")], "M8[s]").astype(np.int64))
@@ -78,7 +79,7 @@ def test_between_centres_coefficients_change_evenly():
 
 def test_a_window_without_cases_takes_the_coefficients_of_the_whole_year():
     train = forecasts(range(2000, 2006), step=2, days=range(150, 240))
-    year, window = EMOS(TASK, GRID, seasonal=False), EMOS(TASK, GRID, seasonal=False, window=20)
+    year, window = EMOS(TASK, GRID, seasonal=False), EMOS(TASK, GRID, seasonal=False, window_days=20)
     year.fit([train])
     window.fit([train])
     torch.testing.assert_close(window.coefficients[0], year.coefficients[0])
@@ -92,7 +93,7 @@ def test_a_window_without_cases_takes_the_coefficients_of_the_whole_year():
 
 def test_a_model_of_windows_can_be_shared_and_stored():
     train = forecasts(range(2000, 2004))
-    model, copy = (EMOS(TASK, GRID, seasonal=False, window=45, shared=True, scale="log") for _ in range(2))
+    model, copy = (EMOS(TASK, GRID, seasonal=False, window_days=45, shared=True, scale="log") for _ in range(2))
     model.fit([train])
     copy.load_state_dict(model.state_dict(), strict=True)
     assert copy.coefficients.shape == (32, 5, 1, 1, 1)
@@ -101,16 +102,18 @@ def test_a_model_of_windows_can_be_shared_and_stored():
 
 
 def test_mistakes_are_said_in_one_sentence():
-    with pytest.raises(InputError, match=r"model\.window=30 follows the year as .*; set seasonal=false"):
-        EMOS(TASK, GRID, window=30)
+    with pytest.raises(
+        InputError, match=r"model\.window_days=30 and model\.seasonal=true .*; set model\.seasonal=false"
+    ):
+        EMOS(TASK, GRID, window_days=30)
     for window in (0, 183, 1.5):
-        with pytest.raises(InputError, match="window must be a whole number from 1 to 182"):
-            EMOS(TASK, GRID, seasonal=False, window=window)
+        with pytest.raises(InputError, match="window_days must be a whole number from 1 to 182"):
+            EMOS(TASK, GRID, seasonal=False, window_days=window)
     case = torch.ones(5, 1)
     with pytest.raises(InputError, match="length must be a whole number of at least 1"):
-        fit_trailing(Regression(), case, case, case, 0)
+        EMOSCases(case, case, case).fit_trailing(Regression(), 0)
     with pytest.raises(InputError, match="delay must be a whole number of at least 1"):
-        fit_trailing(Regression(), case, case, case, 3, delay=0)
+        EMOSCases(case, case, case).fit_trailing(Regression(), 3, delay=0)
 
 
 @pytest.mark.parametrize("family", ["normal", "censored_logistic"])
@@ -122,15 +125,15 @@ def test_the_latest_cases_are_those_before(family):
     truth[33, 1] = torch.nan
     form = Regression(family)
     lower = torch.tensor([-0.5, -1.0]).double() if form.bounded else None
-    found = fit_trailing(form, mean, std, truth, 30, delay=2, lower=lower)
+    found = EMOSCases(mean, std, truth, lower=lower).fit_trailing(form, 30, delay=2)
     assert found.shape == (4, 70, 2)
     assert found[:, :31].isnan().all()
     assert found[:, 31:].isfinite().all()
     for day in (31, 50, 69):
         past = slice(day - 31, day - 1)
-        expected = fit_emos(form, mean[past], std[past], truth[past], lower=lower)
+        expected = EMOSCases(mean[past], std[past], truth[past], lower=lower).fit_cells(form)
         torch.testing.assert_close(found[:, day], expected, rtol=0, atol=1e-9)
-    assert fit_trailing(form, mean[:30], std[:30], truth[:30], 30, lower=lower).isnan().all()
+    assert EMOSCases(mean[:30], std[:30], truth[:30], lower=lower).fit_trailing(form, 30).isnan().all()
 
 
 def test_the_latest_cases_follow_a_model_that_changes():
@@ -138,9 +141,9 @@ def test_the_latest_cases_follow_a_model_that_changes():
     mean, noise = torch.randn(2, 600, 1, generator=g, dtype=torch.float64)
     truth = mean + noise + 3 * (torch.arange(600) >= 300)[:, None]
     one, form = torch.ones_like(mean), Regression()
-    trailing = fit_trailing(form, mean, one, truth, 40)
+    trailing = EMOSCases(mean, one, truth).fit_trailing(form, 40)
     late = slice(350, 600)
-    fixed = fit_emos(form, mean[:300], one[:300], truth[:300])[:, None]
+    fixed = EMOSCases(mean[:300], one[:300], truth[:300]).fit_cells(form)[:, None]
     followed = predict_emos(form, trailing[:, late], mean[late], one[late]).crps(truth[late]).mean()
     assert followed < 0.4 * predict_emos(form, fixed, mean[late], one[late]).crps(truth[late]).mean()
     assert followed < 0.62  # a normal error of one: 1/√π = 0.564

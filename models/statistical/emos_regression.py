@@ -1,0 +1,215 @@
+"""EMOS on arrays: fit coefficients to training cases, for each cell, for all cells, or in between; predict with them.
+
+Ensemble mean and spread are the predictors of a regression (Gneiting et al. 2005, doi:10.1175/MWR2904.1):
+μ = a + b mean [+ c cos φ + d sin φ] with the phase φ of the year; σ² = γ² + δ² std², or log σ = γ + δ log std.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from data_pipeline.common.checks import check_integer
+from models.distribution import FAMILIES, LocationScale
+from models.statistical.regression import Regression, cell_blocks
+
+OWN_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Candidates for partly shared coefficients: how far they lie from the shared ones towards those of the cell."""
+HELD_OUT_FOLDS = 4
+"""Number of successive stretches of time, each held out once, that choose among `OWN_FRACTIONS`."""
+
+
+def coefficient_names(regression: Regression, seasonal: bool) -> tuple[str, ...]:
+    """Return the names of the rows of a coefficient tensor.
+
+    With `scale=log`, the last row `least` is the smallest std of the training cases; smaller ones are raised to it.
+
+    >>> coefficient_names(Regression(), seasonal=True)
+    ('a', 'b', 'c', 'd', 'gamma', 'delta')
+    """
+    season_terms, least = ("c", "d") if seasonal else (), ("least",) if regression.scale == "log" else ()
+    return ("a", "b", *season_terms, "gamma", "delta", *least)
+
+
+def raw_coefficients(regression: Regression, seasonal: bool) -> Tensor:
+    """Return the coefficients (P,) whose forecast has the ensemble's own mean and standard deviation."""
+    unit = FAMILIES[regression.family].standard.std
+    spread = (
+        {"gamma": -math.log(unit), "delta": 1.0} if regression.scale == "log" else {"gamma": 0.0, "delta": 1 / unit}
+    )
+    values = {"b": 1.0} | spread
+    return torch.tensor([values.get(name, 0.0) for name in coefficient_names(regression, seasonal)])
+
+
+def predict_emos(
+    regression: Regression,
+    coefficients: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    season: Sequence[Tensor] = (),
+    lower: Tensor | None = None,
+) -> LocationScale:
+    """Return the distribution (*S) for coefficients (P, *S), ensemble mean, std and the harmonics of the year.
+
+    >>> form, mean, std = Regression(), torch.tensor([10.0]), torch.tensor([2.0])
+    >>> predict_emos(form, raw_coefficients(form, seasonal=False)[:, None], mean, std).std
+    tensor([2.])
+    """
+    if regression.scale == "log":
+        coefficients, least = coefficients[:-1], coefficients[-1]
+        std = torch.maximum(std, least).log()
+    return regression.predict(coefficients, [torch.ones_like(mean), mean, *season], [torch.ones_like(std), std], lower)
+
+
+@dataclass(frozen=True)
+class EMOSCases:
+    """N training cases in K cells, to which coefficients are fitted.
+
+    A case with a NaN is left out. Coefficients are NaN for a cell with too few cases, or without forecast errors. All
+    coefficients are float64.
+
+    >>> mean = torch.arange(40.0)[:, None]
+    >>> truth = mean + torch.tensor([1.0, -1.0]).repeat(20)[:, None]
+    >>> EMOSCases(mean, torch.ones(40, 1), truth).fit_cells(Regression()).shape
+    torch.Size([4, 1])
+    """
+
+    mean: Tensor
+    """(N, K) ensemble mean."""
+    std: Tensor
+    """(N, K) standard deviation of the ensemble."""
+    truth: Tensor
+    """(N, K)"""
+    season: Sequence[Tensor] = ()
+    """Cosine and sine of the year's phase, (N, 1) each, or nothing."""
+    lower: Tensor | None = None
+    """(K,) lower bound of a bounded family."""
+    weight: Tensor | None = None
+    """(K,) weight of each cell in coefficients that cells share, and in the choice of partly shared ones."""
+
+    def fit_cells(self, regression: Regression) -> Tensor:
+        """Return the coefficients (P, K) of each cell."""
+        return self._fit(regression, shared=False)
+
+    def fit_shared(self, regression: Regression) -> Tensor:
+        """Return the coefficients (P, 1) of one regression on the cases of all cells."""
+        return self._fit(regression, shared=True)
+
+    def fit_partly_shared(self, regression: Regression) -> Tensor:
+        """Return coefficients (P, K) between the shared ones and those of each cell, for few cases.
+
+        θ_k = θ + w (θ_k' - θ) with one of `OWN_FRACTIONS` as w, the same in all cells. The chosen w has the best score
+        on held-out stretches of time; the N cases must be in order of time. A cell with too few cases for coefficients
+        of its own gets the shared ones.
+        """
+        shared = self.fit_shared_folds(regression)
+        own, scores = self.fit_and_score_cells(regression, shared)
+        return choose_between(shared[-1], own, scores)
+
+    def fit_shared_folds(self, regression: Regression) -> Tensor:
+        """Return shared coefficients (`HELD_OUT_FOLDS` + 1, P, 1): without each stretch of time, and of all cases."""
+        return torch.stack([self.select(kept).fit_shared(regression) for kept, _ in self._folds()])
+
+    def fit_and_score_cells(self, regression: Regression, shared_folds: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the coefficients (P, K) of each cell, and the summed scores of held-out cases (`OWN_FRACTIONS`,).
+
+        `shared_folds` are from `fit_shared_folds`; they replace the coefficients of cells with too few cases. Scores
+        of disjoint sets of cells add up to the score of their union.
+        """
+        K = self.truth.shape[1]
+        area = torch.ones(K) if self.weight is None else self.weight
+        scores = self.truth.new_zeros(len(OWN_FRACTIONS), dtype=torch.float64)
+        own = shared_folds[-1].expand(-1, K)
+        for shared, (kept, out) in zip(shared_folds, self._folds(), strict=True):
+            own = self.select(kept).fit_cells(regression)
+            own = torch.where(own.isnan(), shared, own)
+            if not out.any():
+                continue
+            held_out = self.select(out)
+            for cells in cell_blocks(K, len(held_out.truth)):
+                mean, std, truth = (values[:, cells] for values in (held_out.mean, held_out.std, held_out.truth))
+                lower = None if self.lower is None else self.lower[cells]
+                truth = truth if lower is None else truth.maximum(lower)
+                for i, fraction in enumerate(OWN_FRACTIONS):
+                    coefficients = shared.lerp(own[:, cells], fraction)[:, None]
+                    forecast = predict_emos(regression, coefficients, mean, std, held_out.season, lower)
+                    scores[i] += (regression.loss(forecast, truth) * area[cells]).nansum()
+        return own, scores
+
+    def fit_trailing(self, regression: Regression, length: int, *, delay: int = 1) -> Tensor:
+        """Return coefficients (P, N, K) for each of N successive cases, fitted to `length` cases before it.
+
+        The last of these cases is `delay` before the case at hand, because later truths are not yet known. This is the
+        training of Gneiting et al. 2005, which follows changes of the forecast model. Coefficients of the first cases,
+        which have too few before them, are NaN. There are no harmonics of the year.
+        """
+        check_integer("length", length, 1)
+        check_integer("delay", delay, 1)
+        first = length + delay - 1
+        count = len(self.truth) - first
+        names = coefficient_names(regression, seasonal=False)
+        found = torch.full((len(names), *self.truth.shape), torch.nan, dtype=torch.float64)
+        if count > 0:
+            # Each window is a cell of one large fit.
+            mean, std, truth = (
+                values.expand_as(self.truth).unfold(0, length, 1)[:count].flatten(0, 1).T
+                for values in (self.mean, self.std, self.truth)
+            )
+            lower = None if self.lower is None else self.lower.repeat(count)
+            windows = EMOSCases(mean, std, truth, lower=lower)
+            found[:, first:] = windows.fit_cells(regression).unflatten(1, (count, -1))
+        return found
+
+    def select(self, cases: Tensor) -> EMOSCases:
+        """Return the cases where `cases` (N,) is True."""
+        mean, std, truth = (values.expand_as(self.truth)[cases] for values in (self.mean, self.std, self.truth))
+        return EMOSCases(mean, std, truth, [term[cases] for term in self.season], self.lower, self.weight)
+
+    def _folds(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield which cases (N,) are kept and which are held out: for each stretch of time, then for all cases."""
+        N, device = len(self.truth), self.truth.device
+        fold = torch.arange(N, device=device) * HELD_OUT_FOLDS // max(N, 1)
+        for k in range(HELD_OUT_FOLDS + 1):
+            yield fold != k, fold == k
+
+    def _fit(self, regression: Regression, shared: bool) -> Tensor:
+        regression.check_lower(self.lower)
+
+        def arrange(values: Tensor) -> Tensor:
+            """Return one column for each cell, or a single one for all."""
+            values = values.to(self.truth.device).expand_as(self.truth)
+            return values.reshape(-1, 1) if shared else values
+
+        mean, std, truth = arrange(self.mean), arrange(self.std), arrange(self.truth)
+        weight = arrange(self.weight if shared and self.weight is not None else torch.ones(()))
+        season, lower = [arrange(term) for term in self.season], None if self.lower is None else arrange(self.lower)
+        fits = []
+        for cells in cell_blocks(*reversed(truth.shape)):
+            m, s, y, w, *terms = (values[:, cells].T for values in (mean, std, truth, weight, *season))
+            valid = m.isfinite() & s.isfinite() & y.isfinite()
+            m, s, y, w = (torch.where(valid, values, 0) for values in (m, s, y, w))
+            smallest = []
+            if regression.scale == "log":
+                least = torch.where(s > 0, s, torch.inf).amin(1, keepdim=True)
+                smallest = [torch.where(least.isfinite(), least, 1)]
+                s = torch.maximum(s, smallest[0]).log()
+            one = torch.ones_like(m[:1])
+            found = regression.fit([one, m, *terms], [one, s], y, w, None if lower is None else lower[:, cells].T)
+            if regression.scale == "quadratic":
+                found[-2:].abs_()  # only their squares count
+            known = ~found[:1].isnan()
+            fits.append(torch.cat([found, *(torch.where(known, s.T, torch.nan).to(found) for s in smallest)]))
+        return torch.cat(fits, dim=1)
+
+
+def choose_between(shared: Tensor, own: Tensor, scores: Tensor) -> Tensor:
+    """Return the coefficients between `shared` (P, 1) and `own` (P, K) with the lowest of `scores` (`OWN_FRACTIONS`,).
+
+    >>> choose_between(torch.zeros(1, 1), torch.ones(1, 2), torch.tensor([5.0, 3, 4, 5, 6]))
+    tensor([[0.2500, 0.2500]])
+    """
+    return shared.lerp(own, OWN_FRACTIONS[int(scores.argmin())])
