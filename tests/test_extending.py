@@ -1,4 +1,4 @@
-"""The pages in docs/extending can be followed: their files and commands, in a copy of the project, give what they promise."""
+"""The pages in docs/extending are correct: a test follows each page in a copy of the project."""
 
 import json
 import os
@@ -50,9 +50,17 @@ class Project:
         return ended.stdout + ended.stderr
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The folder of the twin's files, which only the first page makes."""
+    return tmp_path_factory.mktemp("data")
+
+
 @pytest.fixture
-def project(tmp_path):
-    return Project(tmp_path)
+def project(tmp_path, data):
+    project = Project(tmp_path)
+    (tmp_path / "data").symlink_to(data)
+    return project
 
 
 def test_a_model_is_added(project):
@@ -61,3 +69,9 @@ def test_a_model_is_added(project):
     models = json.loads((project.folder / "runs/scores/scores.json").read_text())["models"]
     assert set(models) == {"raw", "bias_map"}
     assert models["bias_map"]["crps"] < models["raw"]["crps"], "three epochs remove part of the bias"
+
+
+def test_a_score_is_added(project):
+    project.follow("score.md")
+    raw = json.loads((project.folder / "runs/scores/scores.json").read_text())["models"]["raw"]
+    assert 0 < raw["mae"] < raw["rmse"], "the median's absolute error is below the root of the mean's squared error"
