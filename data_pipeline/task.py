@@ -8,26 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from data_pipeline.common.errors import InputError
-
-UNITS = {
-    "z": "m² s⁻²", "t": "K", "u": "m s⁻¹", "v": "m s⁻¹", "q": "kg kg⁻¹", "w": "Pa s⁻¹", "d": "s⁻¹",
-    "sst": "K", "tcw": "kg m⁻²", "tcwv": "kg m⁻²", "cp": "m", "msl": "Pa", "tcc": "1", "10u": "m s⁻¹",
-    "10v": "m s⁻¹", "2t": "K", "tp": "m", "skt": "K", "10si": "m s⁻¹", "10fg": "m s⁻¹", "i10fg": "m s⁻¹",
-    "100si": "m s⁻¹", "2d": "K", "mx2t": "K", "mn2t": "K", "lsp": "m", "ssrd": "J m⁻²", "swh": "m",
-}  # fmt: skip
-NEVER_NEGATIVE = (
-    "q", "tcw", "tcwv", "cp", "tp", "lsp", "ssrd", "swh", "10si", "10fg", "i10fg", "100si",
-    "t", "2t", "skt", "sst", "2d", "mx2t", "mn2t",
-)  # fmt: skip
-BOUNDS: dict[str, tuple[float, float | None]] = dict.fromkeys(NEVER_NEGATIVE, (0.0, None)) | {"tcc": (0.0, 1.0)}
-SEA_ONLY = ("sst", "swh")
-"""Fields that exist at sea alone: archives have missing values, or a constant, on land."""
-
-VECTOR_COMPONENTS = (
-    "u", "v", "10u", "10v", "100u", "100v", "200u", "200v", "u10n", "v10n", "ewss", "nsss", "iews", "inss",
-    "lgws", "mgws", "ust", "vst", "viwve", "viwvn", "ocu", "ocv",
-)  # fmt: skip
-"""Eastward and northward components of winds, stresses, fluxes and currents."""
+from data_pipeline.parameters import PARAMETERS, UNBOUNDED, VECTOR_COMPONENTS
 
 POSITION = ("sin_latitude", "cos_latitude_cos_longitude", "cos_latitude_sin_longitude")
 """Static fields that every grid provides by itself: the point on the unit sphere."""
@@ -60,18 +41,23 @@ class Variable:
 
     @property
     def units(self) -> str:
-        """Units as stored in GRIB, or an empty string where this project does not know the variable."""
-        return UNITS.get(self.name, "")
+        """Units as stored in GRIB; an empty string if the variable is not in `parameters.PARAMETERS`."""
+        return PARAMETERS[self.name].printed_units if self.name in PARAMETERS else ""
+
+    @property
+    def title(self) -> str:
+        """Name in tables for readers, such as `temperature`; the shortName if the variable is not in the table."""
+        return (self.name in PARAMETERS and PARAMETERS[self.name].title) or self.name
 
     @property
     def sea_only(self) -> bool:
-        """Whether the field exists at sea alone, so that its missing values tell land from sea."""
-        return self.name in SEA_ONLY
+        """Whether the field is missing on land, so that its mask is a land-sea mask."""
+        return self.name in PARAMETERS and PARAMETERS[self.name].sea_only
 
     @property
     def bounds(self) -> tuple[float | None, float | None]:
-        """Physical lower and upper bound, None where there is none."""
-        return BOUNDS.get(self.name, (None, None))
+        """Physical minimum and maximum; None where there is none."""
+        return PARAMETERS[self.name].bounds if self.name in PARAMETERS else UNBOUNDED
 
     @property
     def parity(self) -> int:

@@ -1,7 +1,8 @@
-"""NetCDF: CF files of ensembles, analyses and static fields, one or many, under any of the usual names.
+"""NetCDF: CF files of ensembles, analyses and static fields, one or many, with any of the usual names.
 
-The functions are those of `data_pipeline.formats.grib` and return the same datasets and fields. `names` maps variables
-with unusual names to shortNames. `is_netcdf` recognises NetCDF files.
+`file` opens a file, `header` finds the roles of its coordinates, `times`, `coordinates` and `variables` interpret them,
+`block` describes one variable, `catalog` many files, and `reader` reads values. Imported by `data_pipeline.formats`,
+`archive` and `inventory`.
 """
 
 from data_pipeline.formats.netcdf.contents import inventory, unusable

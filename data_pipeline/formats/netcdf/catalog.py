@@ -1,4 +1,4 @@
-"""The fields of the wanted variables in many NetCDF files."""
+"""Catalog of the fields of the wanted variables in many NetCDF files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import Paths, expand_paths
 from data_pipeline.formats.catalog import SINGLE, listed
-from data_pipeline.formats.netcdf.block import Block, Refused
+from data_pipeline.formats.netcdf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.netcdf.header import Header
-from data_pipeline.formats.netcdf.names import Names
-from data_pipeline.formats.netcdf.reader import BlockReader, Part
+from data_pipeline.formats.netcdf.reader import BlockLayout, BlockReader
+from data_pipeline.formats.netcdf.variables import NameMap
 from data_pipeline.task import Variable
 
-ROW = np.dtype(
+_ROW = np.dtype(
     [
         ("variable", "i4"),
         ("file", "i4"),
@@ -30,27 +30,27 @@ ROW = np.dtype(
         ("field", "i8"),
     ]
 )
-"""One field: what it is, where it belongs, and which field of which block it is."""
+"""One field: variable, file, time, member, and its position in a block."""
 
 
-def blocks_of(path: Path, names: Names) -> list[Block | Refused]:
-    """Return the variables of a file that lie on the globe, those that cannot be read with the reason."""
+def read_blocks(path: Path, names: NameMap) -> list[FieldBlock | RefusedVariable]:
+    """Return the variables of a file that have latitudes and longitudes; for unreadable ones, the reason."""
     header = Header.of(path)
-    found = [block for entry in header.entries if (block := Block.of(header, entry, names))]
+    found = [block for data in header.variables if (block := FieldBlock.of(header, data, names))]
     if not found:
-        has = ", ".join(entry.name for entry in header.entries) or "no variable but coordinates"
-        raise InputError(f"{path} has no variable on latitudes and longitudes; it has {has}")
-    _refuse_two_of_a_name([block for block in found if isinstance(block, Block)])
+        has = ", ".join(data.name for data in header.variables) or "coordinates only"
+        raise InputError(f"{path} has no variable on latitudes and longitudes; it has {has}; check the path")
+    _refuse_duplicates([block for block in found if isinstance(block, FieldBlock)])
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class BlockCatalog:
-    """Fields of the `wanted` variables, one row for each, in the order of the files: a `Catalog`."""
+    """The fields of the `wanted` variables, one row each, in the order of the files; implements `Catalog`."""
 
     paths: tuple[Path, ...]
     wanted: tuple[Variable, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[FieldBlock, ...]
     rows: np.ndarray
 
     @classmethod
@@ -62,15 +62,15 @@ class BlockCatalog:
         surface: bool = False,
         timeless: bool = False,
     ) -> BlockCatalog:
-        """Find the fields of `variables`; with None, of all (only at the `surface`). `timeless` passes dates over."""
+        """Find the fields of `variables` (None: all, or all at the `surface`); `timeless` ignores their dates."""
         files = tuple(expand_paths(paths))
-        blocks: list[Block] = []
-        refused: list[Refused] = []
+        blocks: list[FieldBlock] = []
+        refused: list[RefusedVariable] = []
         file_of: list[int] = []
-        said = Names(names)
+        name_map = NameMap(names)
         for file, path in enumerate(files):
-            for block in blocks_of(path, said):
-                if isinstance(block, Refused):
+            for block in read_blocks(path, name_map):
+                if isinstance(block, RefusedVariable):
                     refused.append(block)
                 else:
                     blocks.append(block)
@@ -88,28 +88,29 @@ class BlockCatalog:
         return replace(self, rows=self.rows[condition])
 
     def place(self, row: int) -> str:
-        """Return where a field stands, in words: its position along each dimension."""
+        """Return file, variable and the position along each dimension of a field, for messages."""
         block = self.blocks[self.rows["block"][row]]
-        size = dict(zip(block.entry.dimensions, block.entry.shape, strict=True))
+        size = dict(zip(block.data.dimensions, block.data.shape, strict=True))
         position = (
             np.unravel_index(self.rows["field"][row], [size[name] for name in block.outer]) if block.outer else ()
         )
         at = ", ".join(f"{name} {k}" for name, k in zip(block.outer, position, strict=True))
-        return f"{block.header.file.path} ({block.entry.name}{f' at {at}' if at else ''})"
+        return f"{block.header.file.path} ({block.data.name}{f' at {at}' if at else ''})"
 
     def units(self, name: str) -> tuple[str, str]:
-        """Return units and long name of the variables called `name`; their files must agree on the units."""
-        words = {}
+        """Return units and long name of the variables called `name`; different units raise an `InputError`."""
+        found = {}
         for block in self.blocks:
             if block.short_name == name:
-                words[block.words[0]] = block.words[1]
-        if len(words) > 1:
-            raise InputError(f"{self} has {name} in {' and in '.join(sorted(words))}; name files that agree")
-        (found,) = words.items()
-        return found
+                units, long_name = block.units_and_long_name
+                found[units] = long_name
+        if len(found) > 1:
+            raise InputError(f"{self} has {name} in {' and in '.join(sorted(found))}; select files with the same units")
+        (pair,) = found.items()
+        return pair
 
     def refuse_contradiction(self, first: int, second: int) -> None:
-        """Refuse two fields for one place, unless their values are the same."""
+        """Raise an `InputError` if two fields of the same variable, time and member have different values."""
         grid, window = self.source.grid, (slice(None), slice(None))
         one, other = np.empty((2, 1, *grid.shape), SINGLE)
         for row, out in ((first, one), (second, other)):
@@ -123,47 +124,47 @@ class BlockCatalog:
             )
 
     def refuse_unknown_starts(self) -> None:
-        """Refuse fields that have a valid time but no start."""
+        """Raise an `InputError` if fields have a valid time but no start."""
         for block in self.blocks:
-            if not block.clock.forecasts:
+            if not block.time.has_leads:
                 raise InputError(
-                    f"{block} says when its fields are valid but not when the forecasts started; add a coordinate "
+                    f"{block} has valid times but no start of the forecasts; add a coordinate "
                     "forecast_reference_time or forecast_period, for instance with ncap2 of NCO"
                 )
 
     @cached_property
     def source(self) -> BlockReader:
-        """These fields as something to read from; all must lie on one regular grid."""
+        """The reader of these fields; an `InputError` if they are on different grids."""
         first = self.blocks[0]
         for block in self.blocks:
             if not block.horizontal.grid.matches(first.horizontal.grid):
                 raise InputError(
                     f"{first} is on {first.horizontal.grid}, {block} on {block.horizontal.grid}; "
-                    "name variables and files on one grid"
+                    "select variables and files on one grid"
                 )
-        parts = tuple(_part(block) for block in self.blocks)
-        return BlockReader(first.horizontal.grid, parts, self.rows["block"].copy(), self.rows["field"].copy())
+        layouts = tuple(_layout(block) for block in self.blocks)
+        return BlockReader(first.horizontal.grid, layouts, self.rows["block"].copy(), self.rows["field"].copy())
 
 
-def _part(block: Block) -> Part:
-    entry = block.entry
-    size = dict(zip(entry.dimensions, entry.shape, strict=True))
+def _layout(block: FieldBlock) -> BlockLayout:
+    data = block.data
+    size = dict(zip(data.dimensions, data.shape, strict=True))
     shape = tuple(size[name] for name in block.outer)
-    return Part(
+    return BlockLayout(
         block.header.file,
-        entry.name,
-        entry.dimensions,
+        data.name,
+        data.dimensions,
         block.outer,
         shape,
         *block.across,
         block.horizontal,
-        block.scale,
+        block.conversion,
     )
 
 
-def _rows(block: Block, file: int, number: int, wanted: Sequence[Variable], timeless: bool) -> np.ndarray:
+def _rows(block: FieldBlock, file: int, number: int, wanted: Sequence[Variable], timeless: bool) -> np.ndarray:
     """Return one row for each wanted field of a block."""
-    rows = np.zeros(len(block.levels), ROW)
+    rows = np.zeros(len(block.levels), _ROW)
     rows["variable"] = -1
     for k, variable in enumerate(wanted):
         if variable.name == block.short_name:
@@ -175,34 +176,34 @@ def _rows(block: Block, file: int, number: int, wanted: Sequence[Variable], time
     return rows[rows["variable"] >= 0]
 
 
-def _refuse_two_of_a_name(blocks: Sequence[Block]) -> None:
-    """Refuse a file in which two variables may be the same one."""
-    found: dict[Variable | None, Block] = {}
+def _refuse_duplicates(blocks: Sequence[FieldBlock]) -> None:
+    """Raise an `InputError` if two variables of a file could be the same variable."""
+    found: dict[Variable | None, FieldBlock] = {}
     for block in blocks:
         for variable in block.variables:
             other = found.setdefault(variable, block)
             if variable and other is not block:
-                one, two = other.entry.name, block.entry.name
+                one, two = other.data.name, block.data.name
                 raise InputError(
-                    f"{block.header.file.path}: {one} and {two} may both be {variable}; give one of them another "
-                    f"name, for instance with data.archive.names={{{two}: other}}"
+                    f"{block.header.file.path}: {one} and {two} could both be {variable}; rename one of them, "
+                    f"for instance with data.archive.variable_names={{{two}: other}}"
                 )
 
 
 def _wanted(
     files: str,
-    blocks: Sequence[Block],
-    refused: Sequence[Refused],
+    blocks: Sequence[FieldBlock],
+    refused: Sequence[RefusedVariable],
     variables: Iterable[Variable] | None,
     surface: bool,
 ) -> tuple[Variable, ...]:
-    """Return the variables wanted, each once; those that are named must be there."""
+    """Return the wanted variables, each once; an `InputError` if one of them is missing."""
     there = {variable for block in blocks for variable in block.variables if variable}
     if variables is None:
         return _everything(files, blocks, refused, there, surface)
     wanted = tuple(dict.fromkeys(variables))
     if not wanted:
-        raise InputError(f"no variable of {files} was named; name at least one, such as 2t or t@850")
+        raise InputError(f"no variable of {files} was selected; select at least one, such as 2t or t@850")
     if missing := [variable for variable in wanted if variable not in there]:
         names = {variable.name for variable in missing}
         for other in refused:
@@ -215,23 +216,23 @@ def _wanted(
 
 
 def _everything(
-    files: str, blocks: Sequence[Block], refused: Sequence[Refused], there: set[Variable], surface: bool
+    files: str, blocks: Sequence[FieldBlock], refused: Sequence[RefusedVariable], there: set[Variable], surface: bool
 ) -> tuple[Variable, ...]:
-    """Return all variables; those aloft on every pressure level that any of them has."""
+    """Return all variables; those with levels on every pressure level that any of them has."""
     if refused and not (surface and any(not variable.level for variable in there)):
         raise InputError(refused[0].reason)
     wanted = {variable for variable in there if not variable.level}
     if not surface:
-        if nameless := [block for block in blocks if None in block.variables]:
+        if unnamed := [block for block in blocks if None in block.variables]:
             raise InputError(
-                f"{files} has {nameless[0].short_name} on levels that are no whole number of hPa; "
-                "name the variables that you want"
+                f"{files} has {unnamed[0].short_name} on levels that are not whole numbers of hPa; "
+                "select the variables by name"
             )
         aloft = {variable.name for variable in there if variable.level}
         levels = {variable.level for variable in there if variable.level}
         wanted |= {Variable(name, level) for name, level in product(aloft, levels)}
     if not wanted:
         raise InputError(
-            f"{files} has no fields at the surface but {', '.join(map(str, sorted(there)))}; name other files"
+            f"{files} has no fields at the surface, only {', '.join(map(str, sorted(there)))}; select other files"
         )
     return tuple(sorted(wanted))

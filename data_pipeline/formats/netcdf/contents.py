@@ -1,4 +1,4 @@
-"""What is in NetCDF files, in words: to see before a long run that an archive is what it should be."""
+"""Summary of the contents of NetCDF files, to check an archive before a long run."""
 
 from __future__ import annotations
 
@@ -10,66 +10,66 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import Paths, expand_paths
 from data_pipeline.common.messages import format_size, format_values
-from data_pipeline.formats.netcdf.block import Block, Refused
-from data_pipeline.formats.netcdf.catalog import blocks_of
-from data_pipeline.formats.netcdf.names import Names
+from data_pipeline.formats.netcdf.block import FieldBlock, RefusedVariable
+from data_pipeline.formats.netcdf.catalog import read_blocks
+from data_pipeline.formats.netcdf.variables import NameMap
 from data_pipeline.task import Variable
 
 
 def inventory(paths: Paths, *, names: Mapping[str, str] | None = None) -> str:
-    """Describe the files: what is there, what is missing in between or twice, what cannot be read and why."""
+    """Return a description of the files: contents, missing and repeated fields, and what cannot be read and why."""
     files = expand_paths(paths)
-    blocks: list[Block] = []
+    blocks: list[FieldBlock] = []
     faults: list[str] = []
     for path in files:
-        found, wrong = _sorted(path, Names(names))
-        blocks += found
-        faults += wrong
+        readable, reasons = _readable(path, NameMap(names))
+        blocks += readable
+        faults += reasons
     lines = {"files": f"{len(files):,}, {format_size(sum(path.stat().st_size for path in files))}"}
     lines |= _describe(blocks) if blocks else {}
     return "\n".join([f"{name:<12} {text}" for name, text in [*lines.items(), *(("not read", f) for f in faults)]])
 
 
 def unusable(paths: Paths, *, names: Mapping[str, str] | None = None) -> dict[Path, str]:
-    """Return the files of which nothing can be read, with the reason."""
-    found = {path: _sorted(path, Names(names)) for path in expand_paths(paths)}
+    """Return the files without any readable variable, with the reason."""
+    found = {path: _readable(path, NameMap(names)) for path in expand_paths(paths)}
     return {path: faults[0] for path, (blocks, faults) in found.items() if faults and not blocks}
 
 
-def _sorted(path: Path, names: Names) -> tuple[list[Block], list[str]]:
-    """Return what can be read of a file, and why the rest cannot."""
-    blocks: list[Block] = []
+def _readable(path: Path, names: NameMap) -> tuple[list[FieldBlock], list[str]]:
+    """Return the readable variables of a file, and the reasons why others cannot be read."""
+    blocks: list[FieldBlock] = []
     faults: list[str] = []
     try:
-        found = blocks_of(path, names)
+        found = read_blocks(path, names)
     except InputError as error:
         return [], [str(error)]
     for block in found:
-        if isinstance(block, Refused):
+        if isinstance(block, RefusedVariable):
             faults.append(block.reason)
-        elif reason := _unreadable(block):
+        elif reason := _fault(block):
             faults.append(reason)
         else:
             blocks.append(block)
     return blocks, faults
 
 
-def _unreadable(block: Block) -> str | None:
-    """Return why the units or the times of a variable cannot be read; fields that never change need no time."""
+def _fault(block: FieldBlock) -> str | None:
+    """Return why units or times of a variable cannot be read, or None; static fields need no time."""
     try:
-        if block.clock.coordinates:
+        if block.time.coordinates:
             _ = block.times
-        _ = block.scale
+        _ = block.conversion
     except InputError as error:
         return str(error)
     return None
 
 
-def _describe(blocks: Sequence[Block]) -> dict[str, str]:
+def _describe(blocks: Sequence[FieldBlock]) -> dict[str, str]:
     fields = sum(len(block.levels) for block in blocks)
     values = sum(len(block.levels) * int(np.prod(block.horizontal.grid.shape)) for block in blocks)
     variables = [variable for block in blocks for variable in block.variables if variable]
-    dated = [block for block in blocks if block.clock.coordinates]
+    dated = [block for block in blocks if block.time.coordinates]
     lines = {
         "fields": f"{fields:,}, {format_size(4 * values)} when decoded",
         "variables": _variables(variables),
@@ -84,19 +84,19 @@ def _describe(blocks: Sequence[Block]) -> dict[str, str]:
             "lead times": f"{format_values(leads[leads >= 0] / 60)} h",
             "members": format_values(np.unique(np.concatenate([block.numbers for block in dated]))),
         }
-    different, expected = _places(dated)
-    held = sum(len(block.levels) for block in dated)
+    filled, expected = _count_combinations(dated)
+    stored = sum(len(block.levels) for block in dated)
     return lines | {
         "grid": "; ".join(dict.fromkeys(str(block.horizontal.grid) for block in blocks)),
-        "missing": f"{expected - different:,} of {expected:,}" if expected > different else "none",
-        "repeated": f"{held - different:,}" if held > different else "none",
+        "missing": f"{expected - filled:,} of {expected:,}" if expected > filled else "none",
+        "repeated": f"{stored - filled:,}" if stored > filled else "none",
     }
 
 
-def _places(blocks: Iterable[Block]) -> tuple[int, int]:
-    """Count the places in the cubes of all variables that are filled, and those that should be.
+def _count_combinations(blocks: Iterable[FieldBlock]) -> tuple[int, int]:
+    """Count the combinations of start, lead time and member that variables have, and those that they should have.
 
-    Every start, lead time and member that a variable has should be there in every combination.
+    A variable should have every combination of the starts, lead times and members that it has at all.
     """
     places: dict[tuple[str, int], list[np.ndarray]] = {}
     for block in blocks:
@@ -112,7 +112,7 @@ def _places(blocks: Iterable[Block]) -> tuple[int, int]:
 
 
 def _variables(variables: Iterable[Variable]) -> str:
-    """Return the names of all variables, those on the same pressure levels together."""
+    """Return the names of all variables, grouped by their pressure levels."""
     levels: dict[str, set[int]] = {}
     for variable in variables:
         levels.setdefault(variable.name, set()).add(variable.level)
@@ -125,7 +125,7 @@ def _variables(variables: Iterable[Variable]) -> str:
     )
 
 
-def _called(blocks: Iterable[Block]) -> str:
-    """Return what the files call variables by names of their own."""
-    pairs = {block.short_name: block.entry.name for block in blocks if block.entry.name != block.short_name}
+def _called(blocks: Iterable[FieldBlock]) -> str:
+    """Return the names that the files give to variables, where these are not the shortNames."""
+    pairs = {block.short_name: block.data.name for block in blocks if block.data.name != block.short_name}
     return ", ".join(f"{name} is {own}" for name, own in pairs.items()) or "by their shortNames"

@@ -1,45 +1,50 @@
-"""One NetCDF file: told from others by its first bytes, opened under one lock, its damage said in one sentence."""
+"""One NetCDF file: how to recognise it, open it under the library's lock, and detect that it is cut off."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import netCDF4
 from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.netcdf.classic import least_size
 
-CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
-HDF5 = b"\x89HDF\r\n\x1a\n"
+_CLASSIC_MAGIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_TYPE_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}
+"""Bytes of a value, by the number of its type in a classic file."""
+_STREAMING = {4: 2**32 - 1, 8: 2**64 - 1}
+"""The number of records that stands for "as many as the file holds", by the size of a count."""
 
 
 def is_netcdf(path: str | Path) -> bool:
-    """Whether a file begins as NetCDF files do, classic or NetCDF-4."""
+    """Whether a file starts like a NetCDF file, classic or NetCDF-4."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(8)
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror})") from None
-    return head == HDF5 or head[:4] in CLASSIC
+    return head == _HDF5_MAGIC or head[:4] in _CLASSIC_MAGIC
 
 
 @dataclass(frozen=True)
-class File:
-    """A file as it was when it was first looked at; sent to another process, it is opened there anew."""
+class NetCDFFile:
+    """Path, size and modification time of a file; open handles are never kept, so it can be sent to other processes."""
 
     path: Path
     size: int
     modified: int
 
     @classmethod
-    def at(cls, path: Path) -> File:
-        """Look at a file; one that is no NetCDF or is cut off is an error."""
+    def at(cls, path: Path) -> NetCDFFile:
+        """Return the file at `path`; raise an `InputError` if it is not NetCDF or is cut off."""
         if not is_netcdf(path):
-            raise InputError(f"{path} is no NetCDF file; is it the right one?")
+            raise InputError(f"{path} is not a NetCDF file; check the path")
         status = path.stat()
         file = cls(path, status.st_size, status.st_mtime_ns)
         with file.opened() as dataset:
@@ -50,20 +55,20 @@ class File:
 
     def _refuse_if_cut_off(self) -> None:
         try:
-            promised = least_size(self.path)
+            expected = expected_size(self.path)
         except EOFError:
             raise InputError(f"{self.path} is cut off within its header; fetch the file again") from None
-        if promised > self.size:
+        if expected > self.size:
             raise InputError(
-                f"{self.path} is cut off: it has {self.size:,} bytes of {promised:,}; fetch the file again"
+                f"{self.path} is cut off: it has {self.size:,} bytes of {expected:,}; fetch the file again"
             )
 
     @contextmanager
     def opened(self) -> Iterator[netCDF4.Dataset]:
-        """Lend the file, open, to one thread at a time: the NetCDF and HDF5 libraries are not safe with more.
+        """Open the file for one thread at a time: the NetCDF and HDF5 libraries are not thread-safe.
 
-        The lock is xarray's, so that files which the user has opened with xarray are safe as well. The file is closed
-        at once: HDF5 keeps what it knows of an open file, and crashes when that file is written anew meanwhile.
+        The lock is xarray's, so files that the user opened with xarray are safe as well. The file is closed at the end
+        of the block: HDF5 caches the state of an open file, and crashes if the file is rewritten meanwhile.
         """
         with NETCDF4_PYTHON_LOCK:
             try:
@@ -76,3 +81,76 @@ class File:
                 raise InputError(f"cannot read {self.path} ({reason}); fetch the file again if it is damaged") from None
             with dataset:
                 yield dataset
+
+
+def expected_size(path: Path) -> int:
+    """Return the size in bytes of a complete classic file (CDF-1, 2 or 5), from its header.
+
+    The NetCDF library reads zeros where a classic file has been cut off, and reports no error. Raises an EOFError if
+    the header itself is cut off. Format: NetCDF Users' Guide, appendix B. Padding at the end does not count.
+    """
+    with path.open("rb") as file:
+        version = file.read(4)[3]
+        header = _ClassicHeader(file, wide_offset=version != 1, wide_count=version == 5)
+        records = header.count()
+        dimensions = header.dimensions()
+        header.skip_attributes()
+        return header.end(dimensions, 0 if records == _STREAMING[header.count_size] else records)
+
+
+class _ClassicHeader:
+    """Reads the header of a classic file in sequence."""
+
+    def __init__(self, file: BinaryIO, wide_offset: bool, wide_count: bool) -> None:
+        self.file = file
+        self.offset_size = 8 if wide_offset else 4
+        self.count_size = 8 if wide_count else 4
+
+    def _number(self, size: int) -> int:
+        if len(octets := self.file.read(size)) < size:
+            raise EOFError
+        return int.from_bytes(octets, "big")
+
+    def count(self) -> int:
+        return self._number(self.count_size)
+
+    def _skip(self, size: int) -> None:
+        self.file.seek(size + -size % 4, 1)
+
+    def _items(self) -> range:
+        self._number(4)  # the tag of the list, 0 if the list is empty
+        return range(self.count())
+
+    def dimensions(self) -> list[int]:
+        """Return the lengths of the dimensions; the record dimension has length 0."""
+        lengths = []
+        for _ in self._items():
+            self._skip(self.count())
+            lengths.append(self.count())
+        return lengths
+
+    def skip_attributes(self) -> None:
+        for _ in self._items():
+            self._skip(self.count())
+            kind = self._number(4)
+            self._skip(self.count() * _TYPE_SIZES[kind])
+
+    def end(self, dimensions: list[int], records: int) -> int:
+        """Return the offset just after the last value of any variable."""
+        fixed, recorded = [0], []
+        for _ in self._items():
+            self._skip(self.count())
+            shape = [dimensions[self.count()] for _ in range(self.count())]
+            self.skip_attributes()
+            size = _TYPE_SIZES[self._number(4)]
+            self.count()  # vsize, which is not reliable for large variables
+            begin = self._number(self.offset_size)
+            if shape and shape[0] == 0:
+                recorded.append((begin, math.prod(shape[1:]) * size))
+            else:
+                fixed.append(begin + math.prod(shape) * size)
+        padded = (
+            sum(size + -size % 4 for _, size in recorded) if len(recorded) > 1 else sum(size for _, size in recorded)
+        )
+        ends = [begin + (records - 1) * padded + size for begin, size in recorded] if records else []
+        return max(fixed + ends)

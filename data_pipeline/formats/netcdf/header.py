@@ -1,23 +1,74 @@
-"""Header: what one NetCDF file says of itself before any field is read."""
+"""Header of a NetCDF file: its data variables, its coordinates, and the role of each coordinate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import netCDF4
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.netcdf.file import File
-from data_pipeline.formats.netcdf.roles import Role, role_of
+from data_pipeline.formats.netcdf.file import NetCDFFile
+
+Role = Literal["start", "time", "valid", "lead", "number", "level", "height", "latitude", "longitude", "projected"]
+"""What a coordinate stands for. `time` is the start or the valid time of a forecast: see `times.TimeCoordinates`."""
+
+_ROLE_OF_STANDARD_NAME: dict[str, Role] = {
+    "forecast_reference_time": "start", "time": "time", "forecast_period": "lead", "realization": "number",
+    "air_pressure": "level", "height": "height", "latitude": "latitude", "longitude": "longitude",
+    "grid_latitude": "projected", "grid_longitude": "projected", "projection_x_coordinate": "projected",
+    "projection_y_coordinate": "projected", "projection_x_angular_coordinate": "projected",
+    "projection_y_angular_coordinate": "projected",
+}  # fmt: skip
+_IGNORED_STANDARD_NAMES = ("depth", "altitude", "model_level_number", "atmosphere_hybrid_sigma_pressure_coordinate")
+"""Vertical axes that are not read, even if their name is one of the usual names of pressure levels."""
+
+_NORTH_UNITS = ("degrees_north", "degree_north", "degree_N", "degrees_N", "degreeN", "degreesN")
+_EAST_UNITS = ("degrees_east", "degree_east", "degree_E", "degrees_E", "degreeE", "degreesE")
+_PRESSURE_UNITS = (
+    "hPa",
+    "Pa",
+    "mb",
+    "mbar",
+    "millibar",
+    "millibars",
+    "hectopascal",
+    "hectopascals",
+    "pascal",
+    "pascals",
+)
+
+_USUAL_NAMES: dict[Role, tuple[str, ...]] = {
+    "start": (
+        "forecast_reference_time", "init_time", "initial_time", "initialization_time", "reference_time", "reftime",
+        "forecast_time0", "base_time", "basetime", "init", "start_time", "S",
+    ),
+    "time": ("time", "t", "T"),
+    "valid": ("valid_time", "validtime", "valid"),
+    "lead": (
+        "step", "lead_time", "leadtime", "lead", "forecast_period", "forecast_step", "forecast_hour", "fcst_hour",
+        "prediction_timedelta", "L",
+    ),
+    "number": (
+        "number", "realization", "realisation", "member", "members", "ensemble", "ensemble_member", "ens", "M",
+    ),
+    "level": ("level", "lev", "plev", "isobaricInhPa", "isobaricInPa", "pressure", "pressure_level", "p", "levels"),
+    "height": ("height", "heightAboveGround", "surface", "meanSea"),
+    "latitude": ("latitude", "lat", "latitudes", "lats", "nlat", "Y", "y"),
+    "longitude": ("longitude", "lon", "longitudes", "lons", "long", "nlon", "X", "x"),
+}  # fmt: skip
+"""Usual names of coordinates. Names of one letter are case-sensitive, longer names are not."""
+
+_ROLE_OF_NAME = {name: role for role, names in _USUAL_NAMES.items() for name in names}
+_ROLE_OF_LOWER_NAME = {name.lower(): role for name, role in _ROLE_OF_NAME.items() if len(name) > 1}
 
 
 @dataclass(frozen=True, eq=False)
 class Coordinate:
-    """Values that count something along dimensions, or once (no dimension); None where only the dimension is there."""
+    """A coordinate of any number of dimensions; `values` is None for a dimension without a coordinate variable."""
 
     name: str
     role: Role
@@ -27,8 +78,8 @@ class Coordinate:
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
-    """A variable that is no coordinate."""
+class DataVariable:
+    """A variable that is not a coordinate."""
 
     name: str
     dimensions: tuple[str, ...]
@@ -36,12 +87,12 @@ class Entry:
     attributes: Mapping[str, Any]
 
     @property
-    def listed(self) -> tuple[str, ...]:
-        """The coordinates that the variable itself names."""
+    def coordinate_names(self) -> tuple[str, ...]:
+        """The names in the variable's attribute `coordinates`."""
         return tuple(str(self.attributes.get("coordinates", "")).split())
 
-    def spread(self, coordinate: Coordinate, values: np.ndarray, outer: tuple[str, ...]) -> np.ndarray:
-        """Return `values` of a coordinate for every field of this variable, flat, along its `outer` dimensions."""
+    def broadcast(self, coordinate: Coordinate, values: np.ndarray, outer: tuple[str, ...]) -> np.ndarray:
+        """Return `values` of a coordinate for each field of this variable along its `outer` dimensions, (n,)."""
         size = dict(zip(self.dimensions, self.shape, strict=True))
         order = [coordinate.dimensions.index(name) for name in outer if name in coordinate.dimensions]
         shape = [size[name] if name in coordinate.dimensions else 1 for name in outer]
@@ -50,59 +101,59 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Header:
-    """Coordinates and variables of one file; numbers only, bounds and grid mappings left out."""
+    """Coordinates and numeric variables of one file, without bounds and grid mappings."""
 
-    file: File
+    file: NetCDFFile
     coordinates: tuple[Coordinate, ...]
-    entries: tuple[Entry, ...]
+    variables: tuple[DataVariable, ...]
     mappings: Mapping[str, str]
 
     @classmethod
     def of(cls, path: Path) -> Header:
         """Read the header of a file."""
-        file = File.at(path)
+        file = NetCDFFile.at(path)
         with file.opened() as dataset:
             try:
                 header = _read(file, dataset)
                 groups = tuple(dataset.groups)
             except (OSError, RuntimeError) as error:
                 raise InputError(f"{path} is damaged: its header cannot be read ({error}); fetch it again") from None
-        if groups and not header.entries:
+        if groups and not header.variables:
             raise InputError(
                 f"{path} keeps its variables in groups ({', '.join(groups)}), which are not read; "
-                f"take one out first, for instance with ncks -G : -g {groups[0]}"
+                f"extract one first, for instance with ncks -G : -g {groups[0]}"
             )
         return header
 
-    def place(self, entry: Entry) -> str:
-        """Return where a variable stands, in words."""
-        return f"{self.file.path} ({entry.name})"
+    def place(self, data: DataVariable) -> str:
+        """Return `PATH (VARIABLE)`, for messages."""
+        return f"{self.file.path} ({data.name})"
 
-    def only(self, entry: Entry, role: Role) -> Coordinate | None:
-        """Return the one coordinate of a variable that has a role, None where there is none; several are an error."""
-        found = self.along(entry, role)
+    def coordinate(self, data: DataVariable, role: Role) -> Coordinate | None:
+        """Return the coordinate of a variable that has a role, or None; several raise an `InputError`."""
+        found = self.coordinates_of(data, role)
         if len(found) > 1:
             raise InputError(
-                f"{self.place(entry)}: {' and '.join(c.name for c in found)} may each tell its {role}; list one in "
-                f"its attribute coordinates, or take the others out, for instance with ncks -C -x -v {found[1].name}"
+                f"{self.place(data)}: {' and '.join(c.name for c in found)} could each be its {role}; list one in "
+                f"its attribute coordinates, or remove the others, for instance with ncks -C -x -v {found[1].name}"
             )
         return found[0] if found else None
 
-    def along(self, entry: Entry, role: Role) -> list[Coordinate]:
+    def coordinates_of(self, data: DataVariable, role: Role) -> list[Coordinate]:
         """Return the coordinates of a variable that have a role.
 
-        Where there are several, those that are dimensions win, then those that the variable itself lists.
+        Of several, dimension coordinates take precedence, then coordinates in the variable's attribute `coordinates`.
         """
-        found = [c for c in self.coordinates if c.role == role and set(c.dimensions) <= set(entry.dimensions)]
+        found = [c for c in self.coordinates if c.role == role and set(c.dimensions) <= set(data.dimensions)]
         if any(c.values is not None for c in found):
             found = [c for c in found if c.values is not None]
-        for certain in (lambda c: c.dimensions == (c.name,), lambda c: c.name in entry.listed):
-            if len(found) > 1 and (chosen := [c for c in found if certain(c)]):
+        for preferred in (lambda c: c.dimensions == (c.name,), lambda c: c.name in data.coordinate_names):
+            if len(found) > 1 and (chosen := [c for c in found if preferred(c)]):
                 found = chosen
         return found
 
 
-def _read(file: File, dataset: netCDF4.Dataset) -> Header:
+def _read(file: NetCDFFile, dataset: netCDF4.Dataset) -> Header:
     attributes = {name: variable.__dict__ for name, variable in dataset.variables.items()}
     helpers = {
         str(own[key])
@@ -119,21 +170,24 @@ def _read(file: File, dataset: netCDF4.Dataset) -> Header:
     for name in dataset.dimensions:
         if (name,) not in of_dimensions and name not in dataset.variables and (role := role_of(name, {})):
             coordinates.append(Coordinate(name, role, (name,), None, {}))
-    entries = [
-        Entry(name, variable.dimensions, variable.shape, attributes[name])
+    variables = [
+        DataVariable(name, variable.dimensions, variable.shape, attributes[name])
         for name, variable in dataset.variables.items()
         if name not in known | helpers
         and name not in dataset.dimensions
         and getattr(variable.dtype, "kind", "O") in "fiu"
     ]
     mappings = {name: str(own["grid_mapping_name"]) for name, own in attributes.items() if "grid_mapping_name" in own}
-    return Header(file, tuple(coordinates), tuple(entries), mappings)
+    return Header(file, tuple(coordinates), tuple(variables), mappings)
 
 
 def _coordinate_role(
     name: str, variable: netCDF4.Variable, attributes: Mapping[str, Any], dataset: netCDF4.Dataset
 ) -> Role | None:
-    """Return the role of a variable that is a coordinate: named like its dimension, or small and clearly one."""
+    """Return the role of a variable, or None if it is not a coordinate.
+
+    A coordinate is named like its dimension, or has at most two dimensions and attributes that give its role.
+    """
     role = role_of(name, attributes)
     if variable.dimensions == (name,) or role is None:
         return role
@@ -148,3 +202,32 @@ def _coordinate_role(
 def _values(variable: netCDF4.Variable) -> np.ndarray:
     values = variable[...]
     return np.ma.filled(values.astype(np.float64), np.nan) if np.ma.is_masked(values) else np.asarray(values)
+
+
+def role_of(name: str, attributes: Mapping[str, object]) -> Role | None:
+    """Return the role of a coordinate by its standard_name, else units or axis, else name; None if unknown."""
+    standard_name = str(attributes.get("standard_name", ""))
+    named = _ROLE_OF_NAME.get(name) or _ROLE_OF_LOWER_NAME.get(name.lower())
+    if standard_name == "time" and named == "start":
+        return "start"  # files give any kind of time this standard_name; a name such as init_time is more specific
+    if standard_name in _ROLE_OF_STANDARD_NAME:
+        return _ROLE_OF_STANDARD_NAME[standard_name]
+    if standard_name in _IGNORED_STANDARD_NAMES:
+        return None
+    units = str(attributes.get("units", ""))
+    if units in _NORTH_UNITS:
+        return "latitude"
+    if units in _EAST_UNITS:
+        return "longitude"
+    axis = str(attributes.get("axis", ""))
+    if units in _PRESSURE_UNITS:
+        return "level" if named == "level" or axis == "Z" or "positive" in attributes else None
+    if named == "level" and units:
+        return None
+    if " since " in units:
+        return named if named in ("start", "time", "valid") else "time" if axis == "T" else None
+    if named in ("latitude", "longitude") and units and units not in ("degrees", "degree"):
+        return "projected"
+    if axis == "E":
+        return "number"
+    return named

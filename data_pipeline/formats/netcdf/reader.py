@@ -1,6 +1,6 @@
-"""Source: fields of many blocks, read from their files as few rectangles as possible.
+"""Reading of values: few rectangular reads per file, straight into the caller's arrays.
 
-It holds paths and positions; files that are open belong to this process and do not travel.
+Readers hold paths and positions, never open files, so they can be sent to other processes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import DOUBLE, Index, Window
-from data_pipeline.formats.netcdf.file import File
-from data_pipeline.formats.netcdf.horizontal import Horizontal
-from data_pipeline.formats.netcdf.units import Scale
+from data_pipeline.formats.netcdf.coordinates import Horizontal
+from data_pipeline.formats.netcdf.file import NetCDFFile
+from data_pipeline.formats.netcdf.variables import Conversion
 from data_pipeline.grid import Grid
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """What reading needs to know of a block; `shape` is that of its outer dimensions."""
+class BlockLayout:
+    """Where the fields of a block are in the file; `shape` is the shape of its outer dimensions."""
 
-    file: File
+    file: NetCDFFile
     name: str
     dimensions: tuple[str, ...]
     outer: tuple[str, ...]
@@ -31,12 +31,12 @@ class Part:
     rows: str
     columns: str
     horizontal: Horizontal
-    scale: Scale
+    conversion: Conversion
 
     def read(self, dataset: netCDF4.Dataset, fields: np.ndarray, outs: Sequence[np.ndarray], window: Window) -> None:
-        """Fill `outs` (n times (h, w)) with the `window` of the fields with the numbers `fields` (n) of an open file.
+        """Fill `outs` (n arrays (h, w)) with the `window` of the fields at positions `fields` (n) of an open file.
 
-        Fields that make a rectangle of the outer dimensions are read at once, others one by one.
+        Fields that form a rectangle of the outer dimensions are read in one call, others one by one.
         """
         axes = (
             [np.unique(axis, return_inverse=True) for axis in np.unravel_index(fields, self.shape)]
@@ -57,7 +57,7 @@ class Part:
     def _rectangle(
         self, dataset: netCDF4.Dataset, outer: Sequence[np.ndarray], rows: Index
     ) -> tuple[Index, np.ndarray]:
-        """Read all combinations of positions along the outer dimensions; return where the rows are, and values."""
+        """Read all combinations of positions along the outer dimensions; return the row positions and the values."""
         H = self.horizontal.grid.shape[0]
         wanted = np.arange(H)[:: -1 if self.horizontal.south_first else 1][rows]
         first, last = (int(wanted.min()), int(wanted.max())) if wanted.size else (0, -1)
@@ -70,37 +70,37 @@ class Part:
                 f"{self.file.path} is damaged: the values of {self.name} cannot be read ({error}); fetch it again"
             ) from None
         values = _plain(stored)
-        if self.scale != Scale():
-            values = values.astype(DOUBLE) * self.scale.factor + self.scale.offset
+        if self.conversion != Conversion():
+            values = values.astype(DOUBLE) * self.conversion.factor + self.conversion.offset
         order = [self.dimensions.index(name) for name in (*self.outer, self.rows, self.columns)]
         return _compact(wanted - first), values.transpose(order)
 
 
 @dataclass(frozen=True, eq=False)
 class BlockReader:
-    """Fields of several parts, all on one grid; `part` and `index` say which field of which part each is."""
+    """Reads fields of several blocks on one grid; `block` and `field` give the position of each field."""
 
     grid: Grid
-    parts: tuple[Part, ...]
-    part: np.ndarray
-    index: np.ndarray
+    blocks: tuple[BlockLayout, ...]
+    block: np.ndarray
+    field: np.ndarray
 
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
-        """Read the `window` of each field in `wanted` (...) into `out` (..., h, w); NaN where it is negative."""
+        """Read the `window` of each field in `wanted` (...) into `out` (..., h, w); NaN where `wanted` is negative."""
         if out.shape[: wanted.ndim] != wanted.shape:
             raise ValueError(f"the array to fill is {out.shape}, the fields asked for are {wanted.shape}")
         out[wanted < 0] = np.nan
         there = np.flatnonzero(wanted >= 0)
         fields = wanted.ravel()[there]
-        parts = self.part[fields]
-        numbers = np.unique(parts).tolist()
-        for file in dict.fromkeys(self.parts[k].file for k in numbers):
+        blocks = self.block[fields]
+        numbers = np.unique(blocks).tolist()
+        for file in dict.fromkeys(self.blocks[k].file for k in numbers):
             with file.opened() as dataset:
-                for k in [k for k in numbers if self.parts[k].file == file]:
-                    mine = np.flatnonzero(parts == k)
+                for k in [k for k in numbers if self.blocks[k].file == file]:
+                    mine = np.flatnonzero(blocks == k)
                     places = zip(*np.unravel_index(there[mine], wanted.shape), strict=True)
-                    self.parts[k].read(
-                        dataset, self.index[fields[mine]], [out[(*place, ...)] for place in places], window
+                    self.blocks[k].read(
+                        dataset, self.field[fields[mine]], [out[(*place, ...)] for place in places], window
                     )
 
 
@@ -109,7 +109,7 @@ def _variable(dataset: netCDF4.Dataset, name: str) -> netCDF4.Variable:
 
 
 def _compact(values: np.ndarray) -> Index:
-    """Return positions as a slice where they follow each other: neither NetCDF nor numpy then goes piece by piece."""
+    """Return consecutive positions as a slice: NetCDF and numpy then copy them in one piece."""
     if values.ndim == 0:
         return int(values)
     if len(values) and (np.diff(values) == 1).all():
@@ -120,7 +120,7 @@ def _compact(values: np.ndarray) -> Index:
 
 
 def _runs(columns: np.ndarray) -> list[tuple[tuple, tuple]]:
-    """Return columns as few pairs of positions in the result and in the file; most grids are turned once, or not."""
+    """Return pairs of positions in the result and in the file; most grids need one pair, or two if rotated."""
     if columns.ndim == 0:
         return [((...,), (..., int(columns)))]
     starts = [0, *(np.flatnonzero(np.diff(columns) != 1) + 1).tolist()]
@@ -131,6 +131,6 @@ def _runs(columns: np.ndarray) -> list[tuple[tuple, tuple]]:
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
-    """Return floating-point values with NaN where they are missing."""
+    """Return floating-point values, NaN where missing."""
     floating = values if values.dtype.kind == "f" else values.astype(DOUBLE)
     return np.ma.filled(floating, np.nan)

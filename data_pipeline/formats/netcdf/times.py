@@ -1,72 +1,160 @@
-"""Times: starts, lead times and times of validity as whole numbers."""
+"""Starts, lead times and valid times of the fields of a variable, from its time coordinates.
+
+Start (S), valid time (V) and lead time (L) may each be a dimension, a coordinate along a dimension, or a scalar of the
+whole file. Any two of them give the third. A coordinate called `time` is S if there is a dimension of lead times or a
+coordinate `valid_time`, and V if there is a coordinate for S. With the CF standard_name `time` it is V unless the lead
+time is a dimension of its own.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import netCDF4
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.netcdf.header import Coordinate, DataVariable, Header, Role
 
-CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
-MINUTES = {
+_CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
+_MINUTES_OF = {
     "nanosecond": 1 / 6e10, "microsecond": 1 / 6e7, "millisecond": 1 / 6e4, "second": 1 / 60, "sec": 1 / 60,
     "s": 1 / 60,
     "minute": 1.0, "min": 1.0, "hour": 60.0, "hr": 60.0, "h": 60.0, "day": 1440.0, "d": 1440.0, "week": 10080.0,
 }  # fmt: skip
+"""Minutes in a unit of time."""
+
+_Decode = Callable[[np.ndarray, Mapping[str, Any], str], np.ndarray]
 
 
-def seconds(values: np.ndarray, attributes: Mapping[str, object], place: str) -> np.ndarray:
-    """Return points in time as seconds since 1970, int64; `place` names the coordinate in errors."""
+@dataclass(frozen=True)
+class TimeCoordinates:
+    """The coordinates of start, valid time and lead time of a variable; each may be None."""
+
+    place: str
+    start: Coordinate | None
+    valid: Coordinate | None
+    lead: Coordinate | None
+
+    @classmethod
+    def of(cls, header: Header, data: DataVariable) -> TimeCoordinates:
+        """Find the time coordinates of a variable."""
+        start, time, valid, lead = (_with_values(header, data, role) for role in ("start", "time", "valid", "lead"))
+        place = header.place(data)
+        if time and start:
+            time, valid = None, valid or time
+        elif time and valid:
+            time, start = None, time
+        elif time and lead:
+            if set(lead.dimensions) - set(time.dimensions):
+                time, start = None, time
+            elif time.attributes.get("standard_name") == "time":
+                time, valid = None, time
+            elif lead.values is not None and not np.any(lead.values):
+                time, start = None, time
+            else:
+                raise InputError(
+                    f"{place}: {time.name} may be the start or the valid time of forecasts; give it the standard_name "
+                    "forecast_reference_time or time, for instance with "
+                    f"ncatted -a standard_name,{time.name},o,c,forecast_reference_time"
+                )
+        return cls(place, start, valid or time, lead)
+
+    @property
+    def coordinates(self) -> list[Coordinate]:
+        """The coordinates that are not None."""
+        return [coordinate for coordinate in (self.start, self.valid, self.lead) if coordinate]
+
+    @property
+    def has_leads(self) -> bool:
+        """Whether start and lead time are both known; otherwise the fields are analyses."""
+        return len(self.coordinates) > 1
+
+    def decode(self, data: DataVariable, outer: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Return starts (seconds since 1970) and lead times (minutes, -1 if not whole) of all fields.
+
+        With only one kind of time the fields are analyses: lead time 0, start = valid time.
+        """
+        start = self._decode(self.start, decode_times, data, outer)
+        lead = self._decode(self.lead, decode_lead_times, data, outer)
+        if start is not None and lead is not None:
+            return start, lead
+        valid = self._decode(self.valid, decode_times, data, outer)
+        if start is not None and valid is not None:
+            span = valid - start
+            return start, np.where(span % 60 == 0, span // 60, -1)
+        times = start if start is not None else valid
+        if times is None:
+            raise InputError(f"{self.place} has no time; add it, for instance with cdo setdate,YYYY-MM-DD")
+        return (times, 0 * times) if lead is None else (times - 60 * lead, lead)
+
+    def _decode(
+        self, coordinate: Coordinate | None, decode: _Decode, data: DataVariable, outer: tuple[str, ...]
+    ) -> np.ndarray | None:
+        if coordinate is None or coordinate.values is None:
+            return None
+        place = f"{self.place}: {coordinate.name}"
+        return data.broadcast(coordinate, decode(coordinate.values, coordinate.attributes, place), outer)
+
+
+def _with_values(header: Header, data: DataVariable, role: Role) -> Coordinate | None:
+    """Return the coordinate that has a role; None also for a dimension without values."""
+    coordinate = header.coordinate(data, role)
+    return coordinate if coordinate and coordinate.values is not None else None
+
+
+def decode_times(values: np.ndarray, attributes: Mapping[str, object], place: str) -> np.ndarray:
+    """Return dates as seconds since 1970-01-01, int64; `place` is the coordinate's name in error messages."""
     units = str(attributes.get("units", ""))
     calendar = str(attributes.get("calendar", "standard")).lower()
     unit, since, _ = units.partition(" since ")
     if not since:
         raise InputError(
-            f"{place} counts time in {units or 'no units'!r}, not in days, hours, minutes or seconds since a date; "
-            "write it so, for instance with cdo -r copy"
+            f"{place} has the units {units or 'no units'!r}, not days, hours, minutes or seconds since a date; "
+            "convert it, for instance with cdo -r copy"
         )
-    if _minutes(unit) is None:
+    if _minutes_in(unit) is None:
         raise InputError(
-            f"{place} counts time in {units!r}, and a {unit.strip().rstrip('s')} has no fixed length; write it in days "
-            "or hours since a date, for instance with cdo settaxis"
+            f"{place} has the units {units!r}, and a {unit.strip().rstrip('s')} has no fixed length; convert it to "
+            "days or hours since a date, for instance with cdo settaxis"
         )
-    if calendar not in CALENDARS:
+    if calendar not in _CALENDARS:
         raise InputError(
-            f"{place} has the calendar {calendar!r}, whose dates are not those of real weather; write it in the "
-            "standard calendar, for instance with cdo setcalendar,standard"
+            f"{place} has the calendar {calendar!r}, whose dates do not match real weather; convert it to "
+            "the standard calendar, for instance with cdo setcalendar,standard"
         )
     if not np.isfinite(values.astype(float)).all():
-        raise InputError(f"{place} has missing values; every field needs its time")
+        raise InputError(f"{place} has missing values; every field needs a time")
     try:
         dates = netCDF4.num2date(
             values, units, calendar, only_use_cftime_datetimes=False, only_use_python_datetimes=True
         )
         times = np.array(dates, "datetime64[us]")
     except (ValueError, OverflowError, TypeError) as error:
-        raise InputError(f"{place} counts time in {units!r}, which cannot be decoded ({error}); mend it") from None
+        raise InputError(f"{place} has the units {units!r}, which cannot be decoded ({error}); correct them") from None
     return np.round(times.astype(np.int64) / 1e6).astype(np.int64)
 
 
-def minutes(values: np.ndarray, attributes: Mapping[str, object], place: str) -> np.ndarray:
-    """Return spans of time as minutes, int64; without units they are hours; `place` names the coordinate in errors."""
+def decode_lead_times(values: np.ndarray, attributes: Mapping[str, object], place: str) -> np.ndarray:
+    """Return durations in minutes, int64; without units they are hours. `place` is the name in error messages."""
     units = str(attributes.get("units", "hours"))
-    factor = _minutes(units)
+    factor = _minutes_in(units)
     if factor is None:
         raise InputError(
-            f"{place} counts lead times in {units!r}; write them in days, hours, minutes or seconds, for instance "
+            f"{place} has the units {units!r}; convert lead times to days, hours, minutes or seconds, for instance "
             f"with ncap2 and ncatted of NCO"
         )
     if not np.isfinite(values.astype(float)).all():
-        raise InputError(f"{place} has missing values; every field needs its lead time")
+        raise InputError(f"{place} has missing values; every field needs a lead time")
     spans = values.astype(np.float64) * factor
-    whole = np.round(spans)
-    if (abs(spans - whole) > 5e-3).any():
-        raise InputError(f"{place} has lead times that are no whole number of minutes; choose others")
-    return whole.astype(np.int64)
+    rounded = np.round(spans)
+    if (abs(spans - rounded) > 5e-3).any():
+        raise InputError(f"{place} has lead times that are not whole minutes; select others")
+    return rounded.astype(np.int64)
 
 
-def _minutes(unit: str) -> float | None:
-    return MINUTES.get(re.sub(r"(?<=..)s$", "", unit.strip().lower()))
+def _minutes_in(unit: str) -> float | None:
+    return _MINUTES_OF.get(re.sub(r"(?<=..)s$", "", unit.strip().lower()))

@@ -2,10 +2,11 @@
 
 import eccodes
 import pytest
+from data_pipeline.formats.netcdf.names import ALOFT
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.netcdf.names import ALOFT, PARAMETERS, SPELLED, Names
-from data_pipeline.formats.netcdf.units import Scale, canonical, scale
+from data_pipeline.formats.netcdf.variables import _OF_SPELLING, Conversion, NameMap, find_conversion, normalize_units
+from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import UNITS
 
 
@@ -19,13 +20,13 @@ def test_units_and_long_names_are_those_of_eccodes(name):
     standard_name = eccodes.codes_get_string(handle, "cfName")
     eccodes.codes_release(handle)
     assert PARAMETERS[name][:2] == found
-    assert SPELLED[spelling] == name  # cfgrib's name for it
-    assert Names().short_name(spelling, {"standard_name": standard_name}, None) == name
+    assert _OF_SPELLING[spelling] == name  # cfgrib's name for it
+    assert NameMap().short_name(spelling, {"standard_name": standard_name}, None) == name
 
 
 @pytest.mark.parametrize("name", UNITS)
 def test_every_variable_of_the_tasks_is_known_in_the_same_units(name):
-    assert canonical(PARAMETERS[name].units) == canonical(UNITS[name])
+    assert normalize_units(PARAMETERS[name].units) == normalize_units(UNITS[name])
 
 
 @pytest.mark.parametrize(
@@ -43,34 +44,34 @@ def test_every_variable_of_the_tasks_is_known_in_the_same_units(name):
     ],
 )  # fmt: skip
 def test_usual_names(name, attributes, height, short_name):
-    assert Names().short_name(name, attributes, height) == short_name
+    assert NameMap().short_name(name, attributes, height) == short_name
 
 
 def test_what_the_user_says_wins():
-    assert Names({"t2m": "skt"}).short_name("t2m", {"GRIB_shortName": "2t"}, 2.0) == "skt"
-    assert str(Names({"T850": "t@850"}).said("T850")) == "t@850"
+    assert NameMap({"t2m": "skt"}).short_name("t2m", {"GRIB_shortName": "2t"}, 2.0) == "skt"
+    assert str(NameMap({"T850": "t@850"}).said("T850")) == "t@850"
     with pytest.raises(InputError, match="cannot read the variable 't@high'; write a shortName"):
-        Names({"T850": "t@high"})
+        NameMap({"T850": "t@high"})
 
 
 @pytest.mark.parametrize(
     ("units", "wanted", "expected"),
     [
-        ("K", "K", Scale()), ("degC", "K", Scale(offset=273.15)), ("Celsius", "K", Scale(offset=273.15)),
-        ("hPa", "Pa", Scale(100.0)), ("millibars", "Pa", Scale(100.0)), ("m/s", "m s**-1", Scale()),
-        ("m s^-1", "m s**-1", Scale()), ("m.s-1", "m s**-1", Scale()), ("meters per second", "m s**-1", None),
-        ("m2/s2", "m**2 s**-2", Scale()), ("s-2 m2", "m² s⁻²", Scale()), ("m", "m**2 s**-2", None),
-        ("kg/kg", "kg kg**-1", Scale()), ("g/kg", "kg kg**-1", Scale(1e-3)), ("1", "kg kg**-1", Scale()),
-        ("%", "(0 - 1)", Scale(0.01)), ("(0 - 1)", "%", Scale(100.0)), ("mm", "m", Scale(1e-3)), ("kg m-2", "m", None),
+        ("K", "K", Conversion()), ("degC", "K", Conversion(offset=273.15)), ("Celsius", "K", Conversion(offset=273.15)),
+        ("hPa", "Pa", Conversion(100.0)), ("millibars", "Pa", Conversion(100.0)), ("m/s", "m s**-1", Conversion()),
+        ("m s^-1", "m s**-1", Conversion()), ("m.s-1", "m s**-1", Conversion()), ("meters per second", "m s**-1", None),
+        ("m2/s2", "m**2 s**-2", Conversion()), ("s-2 m2", "m² s⁻²", Conversion()), ("m", "m**2 s**-2", None),
+        ("kg/kg", "kg kg**-1", Conversion()), ("g/kg", "kg kg**-1", Conversion(1e-3)), ("1", "kg kg**-1", Conversion()),
+        ("%", "(0 - 1)", Conversion(0.01)), ("(0 - 1)", "%", Conversion(100.0)), ("mm", "m", Conversion(1e-3)), ("kg m-2", "m", None),
         ("degF", "K", None), ("", "K", None), ("K", "Pa", None),
-        ("1/s", "s**-1", Scale()), ("Pa/s", "Pa s**-1", Scale()),
+        ("1/s", "s**-1", Conversion()), ("Pa/s", "Pa s**-1", Conversion()),
     ],
 )  # fmt: skip
 def test_only_certain_conversions_are_made(units, wanted, expected):
-    assert scale(units, wanted) == expected
+    assert find_conversion(units, wanted) == expected
 
 
 def test_height_is_geopotential_only_by_its_standard_name():
-    assert scale("m", "m**2 s**-2", "geopotential_height") == Scale(9.80665)
-    assert scale("gpm", "m**2 s**-2", "geopotential_height") == Scale(9.80665)
-    assert scale("m", "m**2 s**-2", "height") is None
+    assert find_conversion("m", "m**2 s**-2", "geopotential_height") == Conversion(9.80665)
+    assert find_conversion("gpm", "m**2 s**-2", "geopotential_height") == Conversion(9.80665)
+    assert find_conversion("m", "m**2 s**-2", "height") is None

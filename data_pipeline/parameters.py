@@ -1,0 +1,185 @@
+"""The table of known GRIB parameters: units, names in files and on pages, physical bounds.
+
+`data_pipeline.task.Variable` and `data_pipeline.formats.netcdf` read this table. A variable that is not in the table
+can be used too: it keeps the units and the name of its file.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+Bounds = tuple[float | None, float | None]
+
+UNBOUNDED: Bounds = (None, None)
+NON_NEGATIVE: Bounds = (0.0, None)
+FRACTION: Bounds = (0.0, 1.0)
+
+
+class Parameter(NamedTuple):
+    """One GRIB parameter; `units` and `long_name` are those of ecCodes.
+
+    `spellings` are other names in NetCDF files, `standard_names` those of the CF conventions, each separated by spaces.
+    `title` is the name in tables for readers. `has_levels`: the parameter may lie on pressure levels; all others lie at
+    the surface. `bounds` are the physical minimum and maximum. `sea_only`: the field is missing, or constant, on land.
+    """
+
+    units: str
+    long_name: str
+    spellings: str = ""
+    standard_names: str = ""
+    title: str = ""
+    has_levels: bool = False
+    bounds: Bounds = UNBOUNDED
+    sea_only: bool = False
+
+    @property
+    def printed_units(self) -> str:
+        """Units as they are printed.
+
+        >>> PARAMETERS["z"].printed_units, PARAMETERS["tcc"].printed_units
+        ('m² s⁻²', '1')
+        """
+        powers = re.sub(r"\*\*(-?\d)", lambda power: power[1].translate(_SUPERSCRIPTS), self.units)
+        return powers.replace("(0 - 1)", "1")
+
+
+_SUPERSCRIPTS = str.maketrans("-12", "⁻¹²")
+
+PARAMETERS = {
+    "z": Parameter(
+        "m**2 s**-2", "Geopotential", spellings="Z geopotential", standard_names="geopotential geopotential_height",
+        title="geopotential", has_levels=True,
+    ),
+    "t": Parameter(
+        "K", "Temperature", spellings="T temperature", standard_names="air_temperature", title="temperature",
+        has_levels=True, bounds=NON_NEGATIVE,
+    ),
+    "u": Parameter(
+        "m s**-1", "U component of wind", spellings="U u_component_of_wind", standard_names="eastward_wind",
+        title="eastward wind", has_levels=True,
+    ),
+    "v": Parameter(
+        "m s**-1", "V component of wind", spellings="V v_component_of_wind", standard_names="northward_wind",
+        title="northward wind", has_levels=True,
+    ),
+    "q": Parameter(
+        "kg kg**-1", "Specific humidity", spellings="Q specific_humidity", standard_names="specific_humidity",
+        title="specific humidity", has_levels=True, bounds=NON_NEGATIVE,
+    ),
+    "w": Parameter(
+        "Pa s**-1", "Vertical velocity", spellings="W vertical_velocity",
+        standard_names="lagrangian_tendency_of_air_pressure", title="vertical velocity", has_levels=True,
+    ),
+    "d": Parameter(
+        "s**-1", "Divergence", spellings="D", standard_names="divergence_of_wind", title="divergence",
+        has_levels=True,
+    ),
+    "vo": Parameter(
+        "s**-1", "Vorticity (relative)", spellings="VO", standard_names="atmosphere_relative_vorticity",
+        has_levels=True,
+    ),
+    "r": Parameter(
+        "%", "Relative humidity", spellings="R relative_humidity", standard_names="relative_humidity",
+        has_levels=True,
+    ),
+    "gh": Parameter("gpm", "Geopotential height", spellings="GH", has_levels=True),
+    "clwc": Parameter("kg kg**-1", "Specific cloud liquid water content", spellings="CLWC", has_levels=True),
+    "ciwc": Parameter("kg kg**-1", "Specific cloud ice water content", spellings="CIWC", has_levels=True),
+    "sst": Parameter(
+        "K", "Sea surface temperature", spellings="SST SSTK sea_surface_temperature",
+        standard_names="sea_surface_temperature", title="sea-surface temperature", bounds=NON_NEGATIVE,
+        sea_only=True,
+    ),
+    "tcw": Parameter(
+        "kg m**-2", "Total column water", spellings="TCW total_column_water", title="total column water",
+        bounds=NON_NEGATIVE,
+    ),
+    "tcwv": Parameter(
+        "kg m**-2", "Total column vertically-integrated water vapour", spellings="TCWV total_column_water_vapour",
+        standard_names="atmosphere_mass_content_of_water_vapor", title="total column water vapour",
+        bounds=NON_NEGATIVE,
+    ),
+    "cp": Parameter(
+        "m", "Convective precipitation", spellings="CP convective_precipitation",
+        standard_names="lwe_thickness_of_convective_precipitation_amount", title="convective precipitation",
+        bounds=NON_NEGATIVE,
+    ),
+    "tp": Parameter(
+        "m", "Total precipitation", spellings="TP total_precipitation",
+        standard_names="lwe_thickness_of_precipitation_amount", title="total precipitation", bounds=NON_NEGATIVE,
+    ),
+    "msl": Parameter(
+        "Pa", "Mean sea level pressure", spellings="MSL mean_sea_level_pressure",
+        standard_names="air_pressure_at_mean_sea_level air_pressure_at_sea_level", title="mean sea-level pressure",
+    ),
+    "sp": Parameter("Pa", "Surface pressure", spellings="SP surface_pressure", standard_names="surface_air_pressure"),
+    "tcc": Parameter(
+        "(0 - 1)", "Total cloud cover", spellings="TCC total_cloud_cover", standard_names="cloud_area_fraction",
+        title="total cloud cover", bounds=FRACTION,
+    ),
+    "10u": Parameter(
+        "m s**-1", "10 metre U wind component", spellings="u10 U10 U10M 10U 10m_u_component_of_wind",
+        title="10 m eastward wind",
+    ),
+    "10v": Parameter(
+        "m s**-1", "10 metre V wind component", spellings="v10 V10 V10M 10V 10m_v_component_of_wind",
+        title="10 m northward wind",
+    ),
+    "2t": Parameter(
+        "K", "2 metre temperature", spellings="t2m T2M 2T 2m_temperature", title="2 m temperature",
+        bounds=NON_NEGATIVE,
+    ),
+    "2d": Parameter(
+        "K", "2 metre dewpoint temperature", spellings="d2m D2M 2D 2m_dewpoint_temperature", bounds=NON_NEGATIVE,
+    ),
+    "skt": Parameter(
+        "K", "Skin temperature", spellings="SKT skin_temperature", standard_names="surface_temperature",
+        title="skin temperature", bounds=NON_NEGATIVE,
+    ),
+    "10si": Parameter("m s**-1", "10 metre wind speed", spellings="si10 SI10 10m_wind_speed", bounds=NON_NEGATIVE),
+    "100si": Parameter("m s**-1", "100 metre wind speed", spellings="si100 SI100 100m_wind_speed", bounds=NON_NEGATIVE),
+    "10fg": Parameter(
+        "m s**-1", "Maximum 10 metre wind gust since previous post-processing", spellings="fg10 FG10",
+        bounds=NON_NEGATIVE,
+    ),
+    "i10fg": Parameter(
+        "m s**-1", "Instantaneous 10 metre wind gust", spellings="I10FG instantaneous_10m_wind_gust",
+        bounds=NON_NEGATIVE,
+    ),
+    "mx2t": Parameter(
+        "K", "Maximum temperature at 2 metres since previous post-processing", spellings="MX2T",
+        bounds=NON_NEGATIVE,
+    ),
+    "mn2t": Parameter(
+        "K", "Minimum temperature at 2 metres since previous post-processing", spellings="MN2T",
+        bounds=NON_NEGATIVE,
+    ),
+    "lsp": Parameter(
+        "m", "Large-scale precipitation", spellings="LSP large_scale_precipitation",
+        standard_names="lwe_thickness_of_stratiform_precipitation_amount", bounds=NON_NEGATIVE,
+    ),
+    "ssrd": Parameter(
+        "J m**-2", "Surface short-wave (solar) radiation downwards",
+        spellings="SSRD surface_solar_radiation_downwards", bounds=NON_NEGATIVE,
+    ),
+    "swh": Parameter(
+        "m", "Significant height of combined wind waves and swell", spellings="SWH",
+        standard_names="sea_surface_wave_significant_height", bounds=NON_NEGATIVE, sea_only=True,
+    ),
+    "lsm": Parameter(
+        "(0 - 1)", "Land-sea mask", spellings="LSM land_sea_mask",
+        standard_names="land_binary_mask land_area_fraction",
+    ),
+    "ci": Parameter(
+        "(0 - 1)", "Sea ice area fraction", spellings="CI siconc sea_ice_cover",
+        standard_names="sea_ice_area_fraction",
+    ),
+}  # fmt: skip
+"""By GRIB shortName."""
+
+VECTOR_COMPONENTS = (
+    "u", "v", "10u", "10v", "100u", "100v", "200u", "200v", "u10n", "v10n", "ewss", "nsss", "iews", "inss",
+    "lgws", "mgws", "ust", "vst", "viwve", "viwvn", "ocu", "ocv",
+)  # fmt: skip
+"""Eastward and northward components of winds, stresses, fluxes and currents: they change sign across a pole."""
