@@ -1,6 +1,6 @@
-"""Archive: past forecasts, the analyses that verify them, and fields that never change.
+"""Archive: files of past forecasts, of the analyses that verify them, and of static fields.
 
-An archive is opened cheaply and reads lazily; `data_pipeline.dataset` turns it into samples.
+Opening an archive reads no values. `data_pipeline.dataset` turns an archive into samples.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PARTS = ("ensemble", "analysis", "static_fields", "oracle_ensemble")
 
 @dataclass(frozen=True)
 class Archive:
-    """Files of one data source; each part is a list of paths or globs, in GRIB or in NetCDF.
+    """Files of one data source; each part is a list of paths or patterns of GRIB or NetCDF files.
 
-    `static_fields` may hold a land-sea mask (`lsm`) and orography (`z`); `oracle_ensemble` exists for twin experiments
-    only: the best ensemble that can be made from what a forecaster knows. `missing` says what a hole in the ensemble
-    is: an `error`, or values to `mask`. `names` says what variables of NetCDF files are in GRIB's words, such as
-    {"T850": "t@850"}, where the files do not.
+    `static_fields` may contain a land-sea mask (`lsm`) and orography (`z`). `oracle_ensemble`, in twin experiments,
+    is the best ensemble that the forecast's information allows. `missing`: whether missing ensemble fields are an
+    `error` or values to `mask`. `variable_names` maps variables of NetCDF files with unusual names to GRIB names, for
+    example {"T850": "t@850"}.
     """
 
     ensemble: Sequence[str]
@@ -40,18 +40,20 @@ class Archive:
     static_fields: Sequence[str] = ()
     oracle_ensemble: Sequence[str] = ()
     missing: Literal["error", "mask"] = "error"
-    names: Mapping[str, str] | None = None
+    variable_names: Mapping[str, str] | None = None
 
     moments: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if self.missing not in ("error", "mask"):
             raise InputError(f"data.archive.missing must be error or mask, got {self.missing!r}")
-        if self.names is not None and not isinstance(self.names, Mapping):
-            raise InputError(f"data.archive.names must be {{VARIABLE: shortName, ...}}, got {self.names!r}")
+        if self.variable_names is not None and not isinstance(self.variable_names, Mapping):
+            raise InputError(
+                f"data.archive.variable_names must be {{VARIABLE: shortName, ...}}, got {self.variable_names!r}"
+            )
 
-    def refuse(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
-        """Refuse nothing: an archive has all that there is."""
+    def check_available(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
+        """Do nothing: an archive can read everything in its files."""
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
         """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude)."""
@@ -60,7 +62,7 @@ class Archive:
         )
 
     def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
-        """Open the truth as (time, [level,] latitude, longitude)."""
+        """Open the analyses as (time, [level,] latitude, longitude)."""
         return files.open_analysis(self.analysis, variables, names=self._names, chunks=chunks)
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
@@ -68,36 +70,36 @@ class Archive:
         return files.ensemble_fields(self.ensemble, variables, lead_times, names=self._names, missing=self.missing)
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
-        """Open the truth to read samples from."""
+        """Open the analyses to read samples from."""
         return files.analysis_fields(self.analysis, variables, names=self._names)
 
     @cached_property
     def static(self) -> xr.Dataset:
-        """All static fields, (latitude, longitude); empty where the source has none."""
+        """All static fields, (latitude, longitude); empty if there are none."""
         if not self.static_fields:
             return xr.Dataset()
         return files.open_static(self.static_fields, names=self._names)
 
     @cached_property
     def oracle(self) -> Archive | None:
-        """The archive whose ensemble is the oracle's, or None."""
+        """The same archive with the oracle ensemble as its ensemble, or None."""
         return replace(self, ensemble=self.oracle_ensemble, oracle_ensemble=()) if self.oracle_ensemble else None
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes whenever a file of the archive is added, removed or rewritten."""
+        """A hash that changes when a file of the archive is added, removed or rewritten."""
         digest = hashlib.sha256()
         for part in PARTS:
             for path in expand_paths(getattr(self, part)) if getattr(self, part) else ():
                 status = path.stat()
                 digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
-        if self.names:
-            digest.update(repr(sorted(self.names.items())).encode())
+        if self.variable_names:
+            digest.update(repr(sorted(self.variable_names.items())).encode())
         return digest.hexdigest()[:16]
 
     @property
-    def is_there(self) -> bool:
-        """Whether every part has files, as it may not on the machine that trains from a store."""
+    def exists(self) -> bool:
+        """Whether every part has files; a machine that trains from a store may have none."""
         try:
             return bool(self.fingerprint)
         except InputError:
@@ -105,24 +107,24 @@ class Archive:
 
     @property
     def _names(self) -> Mapping[str, str] | None:
-        """The names of variables in NetCDF files; an error where no part has such files."""
-        return self.names if self._formats else None
+        """`variable_names`; an `InputError` if no part has NetCDF files."""
+        return self.variable_names if self._formats else None
 
     @cached_property
     def _formats(self) -> dict[str, str]:
-        """The format of each part, by the first bytes of its first file."""
+        """The format of each part, from the first bytes of its first file."""
         first = {part: expand_paths(getattr(self, part))[0] for part in PARTS if getattr(self, part)}
         formats = {part: "netcdf" if netcdf.is_netcdf(path) else "grib" for part, path in first.items()}
-        if self.names and "netcdf" not in formats.values():
+        if self.variable_names and "netcdf" not in formats.values():
             raise InputError(
-                f"data.archive.names is for NetCDF files, but {first['ensemble']} and all others are GRIB, "
-                "which names its variables itself; leave out data.archive.names"
+                f"data.archive.variable_names is for NetCDF files, but {first['ensemble']} and all others are GRIB; "
+                "leave out data.archive.variable_names"
             )
         return formats
 
     def reader(self, part: str) -> tuple[ModuleType, dict[str, Any]]:
-        """Return the package that reads a part, and the options that only it takes."""
-        return (netcdf, {"names": self.names}) if self._formats[part] == "netcdf" else (grib, {})
+        """Return the package of a part's format, and the options that only this format takes."""
+        return (netcdf, {"names": self.variable_names}) if self._formats[part] == "netcdf" else (grib, {})
 
 
 def grid_of(dataset: xr.Dataset) -> Grid:

@@ -53,7 +53,7 @@ class ForecastDataset(Dataset[Sample]):
         moments: bool = False,
     ) -> None:
         years = set(years)
-        source.refuse(years, moments and members is None, task.further)
+        source.check_available(years, moments and members is None, task.further)
         self.task = task
         self._ensemble = input_fields(source, task)
         self._truth = source.analysis_fields(task.targets)

@@ -73,7 +73,7 @@ class DataSource(Protocol):
     def static(self) -> xr.Dataset:
         """All static fields, (latitude, longitude); empty where there are none."""
 
-    def refuse(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
+    def check_available(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
         """Refuse to be asked for what only the archive has: other years of valid time, members instead of moments.
 
         `moments` says that mean and spread of all members will do; `further` are the task's channels at other lead

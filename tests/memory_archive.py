@@ -44,7 +44,7 @@ class MemoryArchive:
         self.oracle_years, self.members = oracle_years, members
         self.unverified = []
 
-    def refuse(self, years, moments, further):
+    def check_available(self, years, moments, further):
         pass
 
     def ensemble_fields(self, variables, lead_times):

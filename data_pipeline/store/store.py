@@ -123,7 +123,7 @@ class Store:
         """Whether the store has all forecasts of the archive that are valid in `years`."""
         return self.contents.years is None or set(years) <= set(self.contents.years)
 
-    def refuse(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
+    def check_available(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
         """Raise an `InputError` if the archive can provide more than the store: other years, or all members.
 
         A store lacks forecasts whose start lacks a channel of its task, so a task with other `further` channels
@@ -147,7 +147,7 @@ class Store:
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
         """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude)."""
-        self.refuse((), moments=False, further=self.contents.further)
+        self.check_available((), moments=False, further=self.contents.further)
         return open_cube(Cube.forecasts(self._ensemble(variables, lead_times), lead_times, "mask"), chunks)
 
     def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
@@ -178,7 +178,7 @@ def choose_source(archive: Archive, folder: str | Path | None, years: Collection
     if folder is None:
         return archive
     store = Store(folder)
-    if archive.is_there and archive.fingerprint != store.fingerprint:
+    if archive.exists and archive.fingerprint != store.fingerprint:
         raise InputError(
             f"{store} was made from other files than data.archive now names, or these files have changed; "
             "make the store again in another folder, or leave out data.store"

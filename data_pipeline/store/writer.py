@@ -44,7 +44,7 @@ class WriteJob:
     ) -> WriteJob:
         """Find the forecasts of `task` that are valid in `years` (None: all) and have a verifying analysis."""
         check_integer("shard_bytes", shard_bytes, 1)
-        archive.refuse(years or (), moments, task.further)
+        archive.check_available(years or (), moments, task.further)
         ensemble = input_fields(archive, task)
         truth = archive.analysis_fields(task.targets)
         if not ensemble.grid.matches(truth.grid):

@@ -52,7 +52,7 @@ class Heat:
 
     moments: ClassVar[None] = None
     oracle: ClassVar[None] = None
-    is_there: ClassVar[bool] = True
+    exists: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_integer("data.archive.rows", self.rows, 3, 1000)
@@ -97,7 +97,7 @@ class Heat:
         coordinates = {"latitude": np.array(self.grid.latitudes), "longitude": np.array(self.grid.longitudes)}
         return xr.Dataset({"region": (tuple(coordinates), self.region.astype(np.float32))}, coordinates)
 
-    def refuse(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
+    def check_available(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
         """Accept all years; years without a run have no forecasts."""
 
     def plan(self) -> str:

@@ -64,22 +64,22 @@ NAMES = {"MY_TEMPERATURE": "2t"}
 @pytest.mark.parametrize("static", ["grib", "nc"])
 @pytest.mark.parametrize(("analysis", "names"), [("grib", None), ("nc", NAMES)])
 def test_each_part_has_its_own_format(folder, analysis, static, names):
-    (sample,) = ForecastDataset(archive(folder, analysis, static, names=names), TASK, [2016])
+    (sample,) = ForecastDataset(archive(folder, analysis, static, variable_names=names), TASK, [2016])
     np.testing.assert_allclose(sample.ensemble[:, 0], [FIELD + 1, FIELD + 2], rtol=1e-6)
     np.testing.assert_allclose(sample.target[0], FIELD, rtol=1e-6)
     np.testing.assert_allclose(sample.static[3], FIELD, rtol=1e-6)
 
 
 def test_an_archive_travels_to_other_processes(folder):
-    mixed = archive(folder, "nc", names=NAMES)
+    mixed = archive(folder, "nc", variable_names=NAMES)
     assert mixed.forecasts(TASK.inputs, TASK.lead_times).equals(
         pickle.loads(pickle.dumps(mixed)).forecasts(TASK.inputs, TASK.lead_times)
     )
 
 
 def test_the_oracle_is_the_same_archive_with_another_ensemble(folder):
-    mixed = archive(folder, "nc", names=NAMES, missing="mask", oracle_ensemble=[f"{folder}/ensemble.grib"])
-    assert mixed.oracle == archive(folder, "nc", names=NAMES, missing="mask")
+    mixed = archive(folder, "nc", variable_names=NAMES, missing="mask", oracle_ensemble=[f"{folder}/ensemble.grib"])
+    assert mixed.oracle == archive(folder, "nc", variable_names=NAMES, missing="mask")
     assert mixed.oracle.oracle is None
 
 
@@ -91,15 +91,17 @@ def test_chunks_are_dasks(folder):
 
 
 def test_names_for_grib_are_refused(folder):
-    with pytest.raises(InputError, match=r"data.archive.names is for NetCDF files, but .*ensemble.grib and all others"):
-        archive(folder, names=NAMES).forecasts(TASK.inputs, TASK.lead_times)
+    with pytest.raises(
+        InputError, match=r"data.archive.variable_names is for NetCDF files, but .*ensemble.grib and all others"
+    ):
+        archive(folder, variable_names=NAMES).forecasts(TASK.inputs, TASK.lead_times)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"missing": "fill"}, "data.archive.missing must be error or mask, got 'fill'"),
-        ({"names": ["2t"]}, r"data.archive.names must be {VARIABLE: shortName, ...}, got \['2t'\]"),
+        ({"variable_names": ["2t"]}, r"data.archive.variable_names must be {VARIABLE: shortName, ...}, got \['2t'\]"),
     ],
 )
 def test_wrong_options_are_named(folder, options, sentence):
@@ -114,11 +116,11 @@ def test_the_fingerprint_follows_the_files(folder, tmp_path):
     (tmp_path / "a").write_bytes((folder / "ensemble.grib").read_bytes())
     first = fingerprint()
     assert fingerprint() == first
-    assert fingerprint(names=NAMES) != first
+    assert fingerprint(variable_names=NAMES) != first
     (tmp_path / "b").write_bytes(b"GRIB")
     assert fingerprint() != first
 
 
 def test_it_is_known_whether_the_files_are_there(folder, tmp_path):
-    assert archive(folder).is_there
-    assert not Archive([f"{folder}/ensemble.grib"], [f"{tmp_path}/*"]).is_there
+    assert archive(folder).exists
+    assert not Archive([f"{folder}/ensemble.grib"], [f"{tmp_path}/*"]).exists

@@ -108,7 +108,7 @@ def write_netcdf(folder: Path, without: tuple = ()) -> Archive:
         write(file, "LSM", (), part.static.lsm.values, "1")
     names = {"var_2t": "2t", "var_t": "t", "var_z": "z"}
     return Archive(
-        [str(folder / "ensemble*")], [str(folder / "analysis*")], [str(folder / "static")], names=names
+        [str(folder / "ensemble*")], [str(folder / "analysis*")], [str(folder / "static")], variable_names=names
     )  # fmt: skip
 
 
@@ -321,7 +321,7 @@ def test_a_hole_is_said_in_the_same_words(gaps):
 
 def test_a_hole_may_be_masked(gaps):
     for archive in gaps.values():
-        masked = Archive(archive.ensemble, archive.analysis, missing="mask", names=archive.names)
+        masked = Archive(archive.ensemble, archive.analysis, missing="mask", variable_names=archive.variable_names)
         fields = masked.ensemble_fields(VARIABLES, LEADS)
         out = np.empty((3, 4, *GRID.shape), np.float32)
         fields.read(1, 2, out)

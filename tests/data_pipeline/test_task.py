@@ -1,12 +1,9 @@
-import re
-
-import eccodes
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.task import BOUNDS, UNITS, VECTOR_COMPONENTS, Task, Variable
+from data_pipeline.task import Task, Variable
 
 T850 = {"name": "t850", "inputs": ["z@850", "t@850"], "targets": ["t@850"], "lead_times": [24, 48]}
 
@@ -14,31 +11,6 @@ T850 = {"name": "t850", "inputs": ["z@850", "t@850"], "targets": ["t@850"], "lea
 @given(st.builds(Variable, st.sampled_from(["2t", "t", "10u", "msl"]), st.integers(0, 1100)))
 def test_a_variable_reads_what_it_writes(variable):
     assert Variable.parse(str(variable)) == variable
-
-
-@pytest.mark.parametrize("name", UNITS)
-def test_units_are_those_of_eccodes(name):
-    message = eccodes.codes_grib_new_from_samples("GRIB1")
-    eccodes.codes_set(message, "shortName", name)
-    said = eccodes.codes_get(message, "units").replace("(0 - 1)", "1").replace("**", "")
-    eccodes.codes_release(message)
-    assert UNITS[name].translate(str.maketrans("⁻²¹", "-21")) == said
-
-
-@pytest.mark.parametrize("name", [*UNITS, *VECTOR_COMPONENTS])
-def test_what_changes_sign_across_a_pole_is_said_by_eccodes(name):
-    message = eccodes.codes_grib_new_from_samples("GRIB1")
-    eccodes.codes_set(message, "shortName", name)
-    said = eccodes.codes_get(message, "name")
-    eccodes.codes_release(message)
-    points = re.search(r"\b[UV][ -]component|\b[UV] wind component|eastward|northward", said, re.IGNORECASE)
-    assert Variable(name).parity == (-1 if points else 1), said
-
-
-def test_what_has_bounds_has_units():
-    assert set(BOUNDS) <= set(UNITS)
-    assert Variable("10fg").bounds == (0, None)
-    assert Variable("10u").bounds == (None, None)
 
 
 def test_a_task_survives_json():

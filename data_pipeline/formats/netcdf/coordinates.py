@@ -90,7 +90,7 @@ def levels_of(
     if given and given.level and (found.size > 1 or found.item() != given.level):
         raise InputError(
             f"{header.place(data)} has its levels along {coordinate.name}; write "
-            f"data.archive.names={{{data.name}: {given.name}}}"
+            f"data.archive.variable_names={{{data.name}: {given.name}}}"
         )
     return data.broadcast(coordinate, found, outer)
 

@@ -74,7 +74,9 @@ def test_a_file_is_known_by_what_it_was_made_from(training, climate):
     assert is_written(climate, EfiClimate(memory_bytes=10_000), training)
     assert not is_written(climate, EfiClimate(window_starts=7), training)
     assert not is_written(climate, EfiClimate(), replace(training, years=(2010, 2012)))
-    assert not is_written(climate, EfiClimate(), replace(training, source=replace(training.source, names={"a": "b"})))
+    assert not is_written(
+        climate, EfiClimate(), replace(training, source=replace(training.source, variable_names={"a": "b"}))
+    )
     assert not is_written(climate.with_name("none.nc"), EfiClimate(), training)
 
 

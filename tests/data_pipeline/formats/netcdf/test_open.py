@@ -173,7 +173,7 @@ def test_the_users_names_win(file):
     with pytest.raises(
         InputError,
         match=r"MY_T2 and t2m may both be 2t; give one of them another name, "
-        r"for instance with data.archive.names={t2m: other}",
+        r"for instance with data.archive.variable_names={t2m: other}",
     ):
         open_analysis(path, names={"MY_T2": "2t"})
 

@@ -287,5 +287,5 @@ def test_levels_of_half_a_hectopascal_must_not_be_asked_for(file):
     np.testing.assert_array_equal(open_analysis(path, variables("t@850")).t[:, 0], ramp(2, 2, 4, 6)[:, 0])
     with pytest.raises(InputError, match="has t on levels that are no whole number of hPa; name the variables"):
         open_analysis(path)
-    with pytest.raises(InputError, match=r"\(t\) has its levels along plev; write data.archive.names={t: t}"):
+    with pytest.raises(InputError, match=r"\(t\) has its levels along plev; write data.archive.variable_names={t: t}"):
         open_analysis(path, names={"t": "t@850"})

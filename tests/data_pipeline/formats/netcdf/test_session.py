@@ -34,7 +34,7 @@ def test_prepare_and_train(tmp_path, command):
     write(tmp_path / "era5.nc", flipped, "T2M", np.roll(np.array(truth), 4, axis=-1)[:, ::-1] + 273.15, "K")
     data = (
         "data=netcdf", "data.archive.ensemble=[ens_*.nc]", "data.archive.analysis=[era5.nc]",
-        "data.archive.names={T2: 2t}", "data.split.train=[2000,2000]", "data.split.val=[2001,2001]",
+        "data.archive.variable_names={T2: 2t}", "data.split.train=[2000,2000]", "data.split.val=[2001,2001]",
         "data.split.test=[2002,2002]",
     )  # fmt: skip
     prepared = command(tmp_path, "prepare", *data)

@@ -1,0 +1,55 @@
+"""The table of parameters against ecCodes."""
+
+import re
+
+import eccodes
+import pytest
+
+from data_pipeline.parameters import FRACTION, NON_NEGATIVE, PARAMETERS, UNBOUNDED, VECTOR_COMPONENTS
+from data_pipeline.task import Variable
+
+
+def described_by_eccodes(name):
+    message = eccodes.codes_grib_new_from_samples("GRIB1")
+    has_levels = name in PARAMETERS and PARAMETERS[name].has_levels
+    eccodes.codes_set(message, "typeOfLevel", "isobaricInhPa" if has_levels else "surface")
+    eccodes.codes_set(message, "shortName", name)
+    found = eccodes.codes_get(message, "units"), eccodes.codes_get(message, "name")
+    eccodes.codes_release(message)
+    return found
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_units_and_long_names_are_those_of_eccodes(name):
+    assert PARAMETERS[name][:2] == described_by_eccodes(name)
+
+
+def test_printed_units_have_superscripts():
+    units = {name: Variable(name).units for name in ("z", "q", "w", "d", "tcw", "tcc", "r", "xyz")}
+    assert units == {
+        "z": "m² s⁻²", "q": "kg kg⁻¹", "w": "Pa s⁻¹", "d": "s⁻¹", "tcw": "kg m⁻²", "tcc": "1", "r": "%", "xyz": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*PARAMETERS, *VECTOR_COMPONENTS])
+def test_vector_components_are_those_that_eccodes_names_so(name):
+    _, long_name = described_by_eccodes(name)
+    component = re.search(r"\b[UV][ -]component|\b[UV] wind component|eastward|northward", long_name, re.IGNORECASE)
+    assert Variable(name).parity == (-1 if component else 1), long_name
+
+
+def test_bounds_and_land_masks():
+    non_negative = {name for name, known in PARAMETERS.items() if known.bounds == NON_NEGATIVE}
+    assert non_negative == {
+        "q", "tcw", "tcwv", "cp", "tp", "lsp", "ssrd", "swh", "10si", "10fg", "i10fg", "100si",
+        "t", "2t", "skt", "sst", "2d", "mx2t", "mn2t",
+    }  # fmt: skip
+    assert {name for name, known in PARAMETERS.items() if known.bounds == FRACTION} == {"tcc"}
+    assert Variable("10u").bounds == Variable("xyz").bounds == UNBOUNDED
+    assert {name for name, known in PARAMETERS.items() if known.sea_only} == {"sst", "swh"}
+    assert not Variable("xyz").sea_only
+
+
+def test_titles_are_for_readers():
+    assert Variable("t", 850).title == "temperature"
+    assert Variable("vo").title == "vo"
