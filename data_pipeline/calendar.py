@@ -1,6 +1,6 @@
-"""Calendar of climatologies: 365 days in every year, with 29 February counted as day 59 (28 February).
+"""Calendar of times: the year, and the day of a climatology, which has 365 days in every year.
 
-Not the day of the year: `models.statistical.season.day_of_year` counts from 1 to 366.
+The day of a climatology is not the day of the year: `models.statistical.season.day_of_year` counts from 1 to 366.
 """
 
 from __future__ import annotations
@@ -34,3 +34,8 @@ def days_in_window(days: Sequence[int], day: int, width: int) -> list[int]:
     """
     distance = np.abs(np.asarray(days) - day)
     return np.flatnonzero(np.minimum(distance, DAYS - distance) <= width // 2).tolist()
+
+
+def year_of(time: np.datetime64) -> int:
+    """Return the calendar year of a time."""
+    return int(time.astype("datetime64[Y]").astype(int)) + 1970

@@ -68,7 +68,7 @@ class Threads:
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalProcesses:
     """`workers` processes of this machine with `threads` each, none of which may take more than `memory`."""
 
     workers: int = 2

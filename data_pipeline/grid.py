@@ -1,4 +1,4 @@
-"""Grid: the latitudes and longitudes that a field lives on; decides whether two fields may meet."""
+"""Grid: latitudes and longitudes of a field, cell areas, and the comparison of two grids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 
 TOLERANCE = 2e-3
-"""Degrees by which coordinates of one grid may differ between files: GRIB1 rounds to 1e-3."""
+"""Greatest difference (degrees) between coordinates of the same grid in two files: GRIB1 rounds to 1e-3."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Grid:
 
     @property
     def periodic(self) -> bool:
-        """Whether the last column is followed by the first."""
+        """Whether the grid goes round the globe: its first column follows its last."""
         if len(self.longitudes) < 2:
             return False
         step = self.longitudes[1] - self.longitudes[0]
@@ -63,7 +63,7 @@ class Grid:
     def weights(self) -> np.ndarray:
         """Area of a cell of each row relative to the mean cell, (H,); the mean over rows is one.
 
-        A cell reaches half-way to its neighbours, at most to the pole: a pole row is a small cap, not nothing.
+        A cell extends half-way to its neighbours, at most to the pole, so a row at the pole has a small, positive area.
         """
         lat = np.array(self.latitudes)
         if len(lat) == 1:
@@ -75,10 +75,10 @@ class Grid:
         return area / area.mean()
 
     def across_pole(self, end: int) -> int | None:
-        """Return how the rows continue beyond the northern (`end=0`) or southern (`end=-1`) edge.
+        """Return how rows continue across the pole beyond the northern (`end=0`) or southern (`end=-1`) edge.
 
-        0: the edge row's mirror is itself (the pole lies half a row beyond), 1: its mirror is its neighbour (the
-        edge row is the pole), None: the grid does not reach the pole or does not go round it.
+        0: the next row is the edge row itself, rotated by 180° (the pole is half a row beyond). 1: the next row is the
+        neighbour of the edge row (the edge row is the pole). None: the grid does not reach the pole or is not periodic.
         """
         if not self.periodic or len(self.latitudes) < 2:
             return None
@@ -90,11 +90,11 @@ class Grid:
         return 0 if beyond < 0.75 * step else None
 
     def coarsen(self) -> Grid:
-        """Return the grid of every second row and column, the first of each included."""
+        """Return the grid of every second row and column, starting with the first."""
         return Grid(self.latitudes[::2], self.longitudes[::2])
 
     def matches(self, other: Grid) -> bool:
-        """Whether both grids are the same but for rounding in files and whole turns: 200°E is 160°W."""
+        """Whether two grids are equal up to `TOLERANCE` and multiples of 360°: 200°E is 160°W."""
         if self.shape != other.shape:
             return False
         north = np.subtract(self.latitudes, other.latitudes)

@@ -1,7 +1,7 @@
-"""Moments: two pseudo-members in place of an ensemble, for models that look at its mean and spread only.
+"""Moments: two pseudo-members that replace an ensemble of M members, for models that use only its mean and spread.
 
-With mean m and unbiased standard deviation s they are m - s/√2 and m + s/√2, whose own mean and unbiased standard
-deviation are exactly m and s. A model need not know the difference, and a sample is M/2 times smaller.
+For mean m and unbiased standard deviation s, the pseudo-members are m - s/√2 and m + s/√2. Their mean and unbiased
+standard deviation are exactly m and s, so such a model gives the same forecast, and a sample is M/2 times smaller.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import numpy as np
 
 
 def pseudo_members(ensemble: np.ndarray) -> np.ndarray:
-    """Return (2, C, h, W) for members (M, C, h, W), in their precision; NaN where a member is missing.
+    """Return pseudo-members (2, C, h, W) of members (M, C, h, W), in their precision; NaN where a member is missing.
 
-    The moments are taken in double precision. A single member has no spread: both are that member.
+    The moments are computed in double precision. A single member has no spread: both pseudo-members are equal to it.
 
     >>> pseudo_members(np.array([1.0, 2.0, 6.0]).reshape(3, 1, 1, 1)).mean()
     np.float64(3.0)
@@ -20,7 +20,7 @@ def pseudo_members(ensemble: np.ndarray) -> np.ndarray:
     count = len(ensemble)
     out = np.empty((2, *ensemble.shape[1:]), ensemble.dtype)
     for channel in range(ensemble.shape[1]):
-        # Member by member, so that all that is at work is a few fields; missing values pass through.
+        # One member at a time, to bound memory to a few fields; NaN propagates.
         mean = np.zeros(ensemble.shape[2:])
         for member in ensemble[:, channel]:
             mean += member

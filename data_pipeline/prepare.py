@@ -33,7 +33,7 @@ from data_pipeline.task import Task
 def main(cfg: DictConfig) -> None:
     """Print the plan, then carry it out."""
     archive, cluster, run_dir = build(cfg.data.archive), build(cfg.cluster), Path(cfg.run_dir)
-    statistics = [build(cfg[name]) for name in wanted(cfg.statistics)]
+    statistics = [build(cfg[name]) for name in selected_statistics(cfg.statistics)]
     store = cfg.data.store
     if cfg.moments and store is None:
         raise InputError("moments=true is about a store; name its folder with store=FOLDER, or leave it out")
@@ -53,12 +53,12 @@ def main(cfg: DictConfig) -> None:
         if not generator:
             inventory.look_through(workers)
         if statistics:
-            take(statistics, TrainingForecasts(archive, task, split.train), run_dir, cluster.at_once)
+            compute_statistics(statistics, TrainingForecasts(archive, task, split.train), run_dir, cluster.at_once)
     if store:
-        keep(archive, task, split, Path(store), cfg.moments)
+        write_store(archive, task, split, Path(store), cfg.moments)
 
 
-def wanted(names: object) -> list[str]:
+def selected_statistics(names: object) -> list[str]:
     """Return the names of the statistics that were asked for."""
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise InputError(f"statistics must be a list, such as [normalization,efi], got {names!r}")
@@ -67,7 +67,9 @@ def wanted(names: object) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def take(statistics: Sequence[Statistic], training: TrainingForecasts, folder: Path, at_once: int) -> None:
+def compute_statistics(
+    statistics: Sequence[Statistic], training: TrainingForecasts, folder: Path, at_once: int
+) -> None:
     """Compute the statistics whose files are not there yet."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,18 +84,18 @@ def take(statistics: Sequence[Statistic], training: TrainingForecasts, folder: P
         remove_partial_files(folder)
         left = [each for each in statistics if not is_written(folder / f"{each.name}.nc", each, training)]
         if left:
-            print(reading(left, training, at_once), flush=True)
+            print(estimate_reading(left, training, at_once), flush=True)
         for statistic in statistics:
             path = folder / f"{statistic.name}.nc"
             if statistic in left:
                 try:
-                    write_statistic(path, statistic, training, reported(statistic, training, at_once))
+                    write_statistic(path, statistic, training, with_progress(statistic, training, at_once))
                 except DiskFullError as error:
                     raise InterruptedRunError(f"{error}; then run the same command again to go on") from None
             print(f"{statistic.name}: in {path}, {format_size(path.stat().st_size)}", flush=True)
 
 
-def reading(statistics: Sequence[Statistic], training: TrainingForecasts, at_once: int) -> str:
+def estimate_reading(statistics: Sequence[Statistic], training: TrainingForecasts, at_once: int) -> str:
     """Say how long the reading for some statistics takes, from that of one forecast."""
     fields = training.source.ensemble_fields(training.task.inputs, training.task.lead_times)
     sample = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape), np.float32)
@@ -108,7 +110,7 @@ def reading(statistics: Sequence[Statistic], training: TrainingForecasts, at_onc
     )
 
 
-def reported(statistic: Statistic, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
+def with_progress(statistic: Statistic, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
     """Compute a statistic, saying how far it is."""
     progress = Progress(f"{statistic.name}: piece", statistic.steps(training, at_once))
     for piece in statistic.compute(training, at_once):
@@ -116,7 +118,7 @@ def reported(statistic: Statistic, training: TrainingForecasts, at_once: int) ->
         progress.step(piece[0])
 
 
-def keep(archive: Archive, task: Task, split: Split, folder: Path, moments: bool) -> None:
+def write_store(archive: Archive, task: Task, split: Split, folder: Path, moments: bool) -> None:
     """Write the store of what training reads: its forecasts of the training and validation years."""
     years = [*split.years("train"), *split.years("val")]
     print(f"\nstore: {Store.plan(archive, task, years, moments=moments)}, in {folder}", flush=True)

@@ -1,6 +1,6 @@
-"""Protocols: what every data source offers, whatever the format of its files.
+"""Protocols of data sources, which all packages use: archives, derived stores and generated data implement them.
 
-`DataSource` is an archive as it came or a store derived from one; `Fields` are its fields, for samples.
+`DataSource` opens forecasts, analyses and static fields. `Fields` reads the fields of samples.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ ALL = slice(None)
 
 
 class Fields(Protocol):
-    """Fields of some variables by start, lead time and member, read straight into an array of the caller's.
+    """Fields of some variables by start, lead time and member, read into an array of the caller.
 
-    Opening reads no values. Analyses are forecasts of lead time 0 with one member, whose start is the time for
-    which they are valid. Reading is safe from several threads at once, and an object can be sent to other processes.
+    Opening reads no values. Analyses are forecasts with lead time 0 and one member; their start is their valid time.
+    Implementations are thread-safe and can be pickled.
     """
 
     @property
     def grid(self) -> Grid:
-        """Where the values lie; north first, west to east."""
+        """The grid of the values; north first, west to east."""
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """The channels C, in the order that was asked for."""
+        """The variable of each channel C, in the requested order."""
 
     @property
     def init_times(self) -> np.ndarray:
@@ -42,52 +42,56 @@ class Fields(Protocol):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The members M, by their numbers."""
+        """The numbers of the members M."""
 
     def read(
         self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
     ) -> None:
         """Fill `out` (M, C, h, W), float32 or float64, with the forecast at positions `init` and `lead`.
 
-        `rows` (step 1) chooses latitudes, `members` positions among `numbers`; no more is read than is asked for where
-        the format allows it. What is missing is NaN.
+        `rows` (step 1) selects latitudes, `members` positions in `numbers`. Only the selection is read if the format
+        allows it. Missing values are NaN.
         """
 
 
 Chunks = Literal["auto"] | None
-"""`auto`: dask arrays, one chunk per start and lead time; None: read when indexed."""
+"""`auto`: dask arrays with one chunk per start and lead time. None: values are read when they are indexed."""
 
 
-class DataSource(Protocol):
-    """Forecasts, the analyses that verify them, fields that never change; opened cheaply, read lazily."""
+class FieldSource(Protocol):
+    """Opens the fields of samples: the part of `DataSource` that `inputs.input_fields` needs."""
+
+    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
+        """Open the ensemble to read samples from."""
+
+    def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
+        """Open the analyses to read samples from."""
+
+
+class DataSource(FieldSource, Protocol):
+    """Forecasts, the analyses that verify them, and static fields; opening reads no values."""
 
     @property
     def moments(self) -> int | None:
-        """How many members the two pseudo-members of `data_pipeline.moments` stand for; None: all are there."""
+        """Number of members that the two pseudo-members (`data_pipeline.moments`) replace; None if all are stored."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever the files of the archive change."""
+        """A hash that changes when the files change."""
 
     @property
     def static(self) -> xr.Dataset:
-        """All static fields, (latitude, longitude); empty where there are none."""
+        """All static fields, (latitude, longitude); empty if there are none."""
 
     def check_available(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
-        """Refuse to be asked for what only the archive has: other years of valid time, members instead of moments.
+        """Raise an `InputError` unless the source has these years of valid time, channels and members.
 
-        `moments` says that mean and spread of all members will do; `further` are the task's channels at other lead
-        times and of the analysis.
+        `moments`: mean and spread of the members suffice. `further`: the task's channels at other lead times and of the
+        analysis.
         """
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
         """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude)."""
 
     def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
-        """Open the truth as (time, [level,] latitude, longitude)."""
-
-    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
-        """Open the ensemble to read samples from."""
-
-    def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
-        """Open the truth to read samples from."""
+        """Open the analyses as (time, [level,] latitude, longitude)."""

@@ -1,4 +1,4 @@
-"""Split: which forecasts are for training, validation and test, by whole years of valid time."""
+"""Split of the forecasts into training, validation and test, by full years of valid time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data_pipeline.calendar import year_of
 from data_pipeline.common.errors import InputError
 
 SPLITS = ("train", "val", "test")
@@ -14,7 +15,7 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class Split:
-    """First and last year of training, validation and test; a forecast belongs where it is valid."""
+    """First and last year of training, validation and test; the valid time of a forecast decides."""
 
     train: tuple[int, int]
     val: tuple[int, int]
@@ -32,19 +33,19 @@ class Split:
             seen |= set(self.years(name))
 
     def years(self, name: str) -> range:
-        """Return all years of the split `name`."""
+        """Return all years of the split `name`: train, val or test."""
         if name not in SPLITS:
             raise InputError(f"there is no split {name!r}; choose one of {', '.join(SPLITS)}")
         first, last = getattr(self, name)
         return range(first, last + 1)
 
 
-def verified(
+def verified_forecasts(
     init_times: np.ndarray, lead_times: Sequence[int], analysis_times: np.ndarray, years: Collection[int]
 ) -> list[tuple[int, int, int]]:
-    """Return the positions (start, lead time, analysis) of all forecasts that are valid in `years` and verified.
+    """Return the positions (start, lead time, analysis) of all forecasts valid in `years` that have an analysis.
 
-    A year in which no forecast has an analysis is as good as an empty split, so that to find none is an error.
+    Raises an `InputError` if there are none.
     """
     starts = init_times.astype("datetime64[s]")
     position = {time: k for k, time in enumerate(analysis_times.astype("datetime64[s]"))}
@@ -67,12 +68,7 @@ def verified(
     return keys
 
 
-def valid_in(init_times: np.ndarray, lead_times: Sequence[int], years: Collection[int]) -> int:
-    """Return how many forecasts of these starts are valid in `years`, verified or not."""
+def count_valid(init_times: np.ndarray, lead_times: Sequence[int], years: Collection[int]) -> int:
+    """Return the number of forecasts of these starts that are valid in `years`, with or without an analysis."""
     starts = init_times.astype("datetime64[s]")
     return sum(year_of(start + np.timedelta64(lead, "h")) in years for start in starts for lead in lead_times)
-
-
-def year_of(time: np.datetime64) -> int:
-    """Return the calendar year of a time."""
-    return int(time.astype("datetime64[Y]").astype(int)) + 1970

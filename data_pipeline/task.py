@@ -1,4 +1,4 @@
-"""Task: what is predicted from what. Names are GRIB shortNames and come from nowhere else."""
+"""Task: the predicted variables (targets), the inputs and the lead times. Variables have GRIB shortNames."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.parameters import PARAMETERS, UNBOUNDED, VECTOR_COMPONENTS
 
 POSITION = ("sin_latitude", "cos_latitude_cos_longitude", "cos_latitude_sin_longitude")
-"""Static fields that every grid provides by itself: the point on the unit sphere."""
+"""Static fields that are computed from the grid: the position on the unit sphere."""
 
 
 @dataclass(frozen=True, order=True)
 class Variable:
-    """One field of a forecast: a GRIB shortName and, aloft, its pressure level in hPa."""
+    """One variable: a GRIB shortName and a pressure level in hPa, 0 at the surface."""
 
     name: str
     level: int = 0
@@ -25,11 +25,11 @@ class Variable:
         if not re.fullmatch(r"[A-Za-z0-9_]+", self.name):
             raise InputError(f"{self.name!r} is not a GRIB shortName")
         if not 0 <= self.level <= 1100:
-            raise InputError(f"{self.name}@{self.level}: a pressure level lies between 1 and 1100 hPa")
+            raise InputError(f"{self.name}@{self.level}: a pressure level must be between 1 and 1100 hPa")
 
     @classmethod
     def parse(cls, text: str) -> Variable:
-        """Read `2t` (surface) or `t@850` (850 hPa).
+        """Parse `2t` (surface) or `t@850` (850 hPa).
 
         >>> Variable.parse("t@850")
         Variable(name='t', level=850)
@@ -61,10 +61,10 @@ class Variable:
 
     @property
     def parity(self) -> int:
-        """-1 if the values change sign from one side of a pole to the other, else 1.
+        """-1 if the values change sign across a pole, else 1.
 
-        East and north turn round at a pole: a wind that blows straight across it comes from the north on one side and
-        from the south on the other.
+        The directions of east and north reverse at a pole: a wind straight across it blows from the north on one side
+        and from the south on the other.
         """
         return -1 if self.name in VECTOR_COMPONENTS else 1
 
@@ -77,9 +77,9 @@ Origin = Literal["lead", "start", "before", "analysis"]
 
 @dataclass(frozen=True)
 class Channel:
-    """One channel of a sample: a variable of the forecast at some lead time, or of the analysis at its start.
+    """One channel of a sample: a variable of the forecast at a lead time, or of the analysis at its start.
 
-    `origin` says from where `hours` count:
+    `origin` defines `hours`:
 
     - `lead`: the forecast at the sample's lead time, `t@850`;
     - `start`: the same forecast at the lead time `hours`, `t@850+24h`;
@@ -93,7 +93,7 @@ class Channel:
 
     @classmethod
     def other_lead(cls, text: str) -> Channel:
-        """Read `t@850+24h` (lead time 24 h) or `t@850-24h` (24 h before the sample's lead time).
+        """Parse `t@850+24h` (lead time 24 h) or `t@850-24h` (24 h before the sample's lead time).
 
         >>> Channel.other_lead("t@850+0h")
         Channel(variable=Variable(name='t', level=850), origin='start', hours=0)
@@ -107,7 +107,7 @@ class Channel:
         return cls(Variable.parse(found[1]), "start" if found[2] == "+" else "before", int(found[3]))
 
     def lead_time(self, lead_time: int) -> int:
-        """Return at which lead time the forecast is read for a sample of `lead_time` (hours)."""
+        """Return the lead time of the field for a sample with `lead_time` (hours)."""
         return {"lead": lead_time, "start": self.hours, "before": lead_time - self.hours}[self.origin]
 
     def __str__(self) -> str:
@@ -119,10 +119,9 @@ class Channel:
 class Task:
     """Correct the `targets` at `lead_times` (hours) from the ensemble of the `inputs`.
 
-    Every target is one of the inputs: the raw ensemble is where each correction starts. `static` names further
-    fields that do not change with time (`lsm`, `z` of the surface) besides the position, which is always there.
-    `other_leads` are further fields of the same forecast, at other lead times than the target's, as `Channel` reads
-    them; `analysis` are variables of the analysis at the start of the forecast.
+    Every target must be an input, because models correct the raw ensemble. `static` are static fields (`lsm`, `z` of
+    the surface) in addition to the position, which is always included. `other_leads` are fields of the same forecast at
+    other lead times, in the format of `Channel.other_lead`. `analysis` are variables of the analysis at the start.
     """
 
     name: str
@@ -145,7 +144,7 @@ class Task:
                 )
         if missing := [v for v in self.targets if v not in self.inputs]:
             raise InputError(
-                f"task {self.name}: add the target {_join(missing)} to the inputs, the correction starts from it"
+                f"task {self.name}: add the target {_join(missing)} to the inputs; models correct its ensemble"
             )
         leads = tuple(_listed("lead_times", self.lead_times))
         if not leads or any(type(lead) is not int or lead < 0 for lead in leads) or list(leads) != sorted(set(leads)):
@@ -166,13 +165,13 @@ class Task:
         for channel in others:
             if channel.lead_time(leads[0]) < 0:
                 raise InputError(
-                    f"task {self.name}: {channel} lies before the start of a forecast of {leads[0]} h; "
-                    "leave it out, or that lead time"
+                    f"task {self.name}: {channel} is before the start of a forecast of {leads[0]} h; "
+                    "remove it, or that lead time"
                 )
 
     @property
     def channels(self) -> tuple[Channel, ...]:
-        """All channels in the order of `Sample.ensemble`: the inputs, then `other_leads`, then the analysis."""
+        """All channels in the order of `Sample.ensemble`: `inputs`, `other_leads`, `analysis`."""
         return tuple(map(Channel, self.inputs)) + self.further
 
     @property
@@ -182,7 +181,7 @@ class Task:
 
     @property
     def target_channels(self) -> tuple[int, ...]:
-        """Index of each target among the inputs, and so among the channels."""
+        """Index of each target among the inputs, which is also its index among the channels."""
         return tuple(self.inputs.index(target) for target in self.targets)
 
     @property
@@ -196,16 +195,16 @@ class Task:
         return POSITION + self.static
 
     def only_targets(self) -> Task:
-        """Return the same task from the targets' own ensemble alone."""
+        """Return the same task with only the targets as inputs."""
         return replace(self, inputs=self.targets, static=(), other_leads=(), analysis=())
 
     def to_json(self) -> dict:
-        """Return plain values from which `Task(**values)` makes this task again."""
+        """Return plain values; `Task(**values)` is an equal task."""
         values = {
             "name": self.name, "inputs": [str(v) for v in self.inputs], "targets": [str(v) for v in self.targets],
             "lead_times": list(self.lead_times), "static": list(self.static),
         }  # fmt: skip
-        # A task without them reads as it did before there were any, also in files that are compared by their text.
+        # Tasks without these fields keep the text of earlier versions, because files are compared by it.
         further = {"other_leads": self.other_leads, "analysis": self.analysis}
         return values | {name: [str(v) for v in found] for name, found in further.items() if found}
 

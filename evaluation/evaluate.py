@@ -94,8 +94,8 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     forecasts = tile_of(domain, source(years), task, years, cfg.max_members)
     check_enough_members(sizes, forecasts.members)
     mesh.say(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
-    if forecasts.omission:
-        mesh.say(forecasts.omission)
+    if forecasts.skipped_message:
+        mesh.say(forecasts.skipped_message)
     every = int((~np.isnat(valid_times(source(years), task, years))).sum())
     correctors = {name: corrector.on(domain) for name, corrector in correctors.items()}
     training = split.years("train")

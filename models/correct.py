@@ -20,13 +20,13 @@ from torch import Tensor
 from conf import plain, verb
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
-from data_pipeline.dataset import read_sample, read_tile
 from data_pipeline.formats.grib import Lattice, Message, rewrite
 from data_pipeline.formats.netcdf import is_netcdf
 from data_pipeline.formats.open import ensemble_fields
-from data_pipeline.inputs import input_fields, left_out
+from data_pipeline.inputs import input_fields, skipped_starts
 from data_pipeline.protocols import Fields
 from data_pipeline.sample import Sample
+from data_pipeline.sample_reader import read_sample, read_tile
 from data_pipeline.task import Variable
 from models.corrector import Corrector
 from models.coupling import check_options
@@ -166,7 +166,7 @@ def open_forecasts(corrector: Corrector, source: Path, analysis: Path | None = N
     inputs = input_fields(Files(source, analysis), task)
     if not corrector.grid.matches(inputs.grid):
         raise InputError(f"{source} has {inputs.grid}, the corrector was made for {corrector.grid}; it needs that grid")
-    if len(starts := left_out(inputs)):
+    if len(starts := skipped_starts(inputs)):
         files = " or ".join(map(str, filter(None, (source, analysis))))
         raise InputError(
             f"{files} lacks one of {', '.join(map(str, task.further))} for the forecast of {starts[0]}, one of "

@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from data_pipeline.bands import band, times
 from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
@@ -27,7 +26,7 @@ from data_pipeline.common.renamed import current_spec
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, forecast_times, latitude_band
 from data_pipeline.task import Task
 from models import protocol
 from models.construct import model_class
@@ -113,7 +112,7 @@ class Corrector(nn.Module):
             return (self.normalizer(batch, rows) for batch in in_batches(dataset, rows, batch_size))
 
         if isinstance(self.model, protocol.Fitted):
-            protocol.fit(self.model, Passes(begin, self.domain.own_shape[0], *times(dataset)))
+            protocol.fit(self.model, Passes(begin, self.domain.own_shape[0], *forecast_times(dataset)))
         reports = [r for m in self.modules() if isinstance(r := getattr(m, "report", None), FitReport)]
         self.notes = list(dict.fromkeys(note for report in reports for note in report.notes))
         if regressions := sum(report.regressions for report in reports):
@@ -174,7 +173,7 @@ class Corrector(nn.Module):
 
 def in_batches(dataset: Dataset[Sample], rows: slice, size: int) -> Iterator[Sample]:
     """Yield some `rows` of all samples once, in batches of `size` samples and about `BATCH` bytes at most."""
-    part = band(dataset, rows)
+    part = latitude_band(dataset, rows)
     if len(part) and size > 1:  # type: ignore[arg-type]
         bytes_of_sample = getattr(part, "sample_bytes", getattr(part, "nbytes", 1))
         size = max(1, min(size, BATCH // max(bytes_of_sample, 1)))

@@ -18,9 +18,9 @@ import xarray as xr
 from hypothesis import HealthCheck, settings
 from torch.utils.data import Dataset
 
-from data_pipeline.dataset import static_fields
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
+from data_pipeline.sample_reader import static_fields
 from data_pipeline.task import Task
 
 ROOT = Path(__file__).parents[1]

@@ -17,10 +17,11 @@ from omegaconf import DictConfig
 from conf import build, plain, verb
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
-from data_pipeline.dataset import ForecastDataset, static_fields
+from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.protocols import DataSource
+from data_pipeline.sample_reader import static_fields
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
 from models.corrector import Corrector, check_tiles, needs, reads_moments
@@ -103,8 +104,8 @@ def run(cfg: DictConfig, schedule: TrainerOptions, mesh: Mesh) -> None:
         + (f", batches shared by {mesh.data}" if mesh.data > 1 else "")
     )
     for name, samples in (("training", train), ("validation", val)):
-        if samples.omission:
-            mesh.say(f"{name}: {samples.omission}")
+        if samples.skipped_message:
+            mesh.say(f"{name}: {samples.skipped_message}")
     budget: Budget = build(cfg.data.cache)
     with open_training_data(train, val, budget, schedule, mesh) as data:
         on_tile = partial(samples_on, years="train")

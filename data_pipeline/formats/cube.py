@@ -118,7 +118,7 @@ def _at_lead_times(catalog: Catalog, lead_times: Sequence[int] | None) -> Catalo
         return catalog
     leads = np.unique(np.array(lead_times, np.int64))
     if not leads.size:
-        raise InputError(f"no lead time of {catalog} was named; name at least one, in hours")
+        raise InputError(f"no lead time of {catalog} was requested; name at least one, in hours")
     there = np.unique(minutes)
     if absent := [lead for lead in leads.tolist() if lead * 60 not in there]:
         hours = ", ".join(f"{step / 60:g}" for step in there if step >= 0)

@@ -18,12 +18,11 @@ from typing import Literal, Protocol, TypeVar, cast
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from data_pipeline.bands import band, rows_of, times
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.disk import SAMPLE_OVERHEAD, DiskTier, decode_sample, encode_sample
 from data_pipeline.prefetch.order import SampleOrder, compute_placements
 from data_pipeline.prefetch.peers import Peers
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, forecast_times, latitude_band, select_rows
 
 _Read = TypeVar("_Read")
 Storage = Literal["disk", "peer", "archive"]
@@ -99,7 +98,7 @@ class _Rows(Dataset[Sample]):
 
     def __init__(self, tiers: Tiers, rows: slice) -> None:
         dataset = tiers._dataset
-        self._tiers, self._rows, self._band = tiers, rows, band(cast(Dataset[Sample], dataset), rows)
+        self._tiers, self._rows, self._band = tiers, rows, latitude_band(cast(Dataset[Sample], dataset), rows)
         self.static = dataset.static[:, rows].contiguous()
         self.fingerprint = f"{dataset.fingerprint} rows {rows.start}-{rows.stop}"
         self.nbytes = dataset.nbytes * self.static.shape[1] // dataset.static.shape[1] + SAMPLE_OVERHEAD
@@ -110,7 +109,7 @@ class _Rows(Dataset[Sample]):
 
     def __getitem__(self, index: int) -> Sample:
         cached = self._tiers._memory.get(index)
-        sample = self._band[index] if cached is None else rows_of(cached, self._rows)
+        sample = self._band[index] if cached is None else select_rows(cached, self._rows)
         return sample._replace(static=self.static)
 
 
@@ -164,7 +163,7 @@ class Tiers(Dataset[Sample]):
 
     def times(self) -> tuple[Tensor, Tensor]:
         """Return initial time and lead time of all samples, both (N,)."""
-        return times(cast(Dataset[Sample], self._dataset))
+        return forecast_times(cast(Dataset[Sample], self._dataset))
 
     def band(self, rows: slice) -> Tiers:
         """Return some `rows` of the same samples; they are not cached, and the staging buffer is small."""

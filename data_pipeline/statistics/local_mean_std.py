@@ -15,9 +15,9 @@ import numpy as np
 from dask.delayed import delayed
 from numpy.lib.stride_tricks import sliding_window_view
 
+from data_pipeline.calendar import year_of
 from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
-from data_pipeline.split import year_of
 from data_pipeline.statistics.statistic import Axes, PartialMoments, Piece, merge_tree, variable_names
 from data_pipeline.statistics.training_forecasts import TrainingForecasts
 

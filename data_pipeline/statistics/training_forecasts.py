@@ -16,7 +16,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.datasets import select
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL, DataSource
-from data_pipeline.split import valid_in, verified
+from data_pipeline.split import count_valid, verified_forecasts
 from data_pipeline.task import Channel, Task, Variable
 
 ForecastKey = tuple[int, int]
@@ -44,14 +44,14 @@ class TrainingForecasts:
     @cached_property
     def keys(self) -> list[tuple[int, int, int]]:
         """Positions (start, lead time, analysis) of all forecasts."""
-        verified_keys = verified(self.starts[self._complete], self.task.lead_times, self.times, self._years)
+        verified_keys = verified_forecasts(self.starts[self._complete], self.task.lead_times, self.times, self._years)
         positions = np.flatnonzero(self._complete).tolist()
         return [(positions[i], j, k) for i, j, k in verified_keys]
 
     @property
     def skipped(self) -> int:
         """Number of forecasts without a key, because a channel of `Task.further` has no field for their start."""
-        return valid_in(self.starts[~self._complete], self.task.lead_times, self._years)
+        return count_valid(self.starts[~self._complete], self.task.lead_times, self._years)
 
     @property
     def numbers(self) -> tuple[int, ...]:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from data_pipeline.calendar import year_of
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_path, disk_error, lock_folder, remove_partial_files
-from data_pipeline.inputs import input_fields, left_out
+from data_pipeline.inputs import input_fields, skipped_starts
 from data_pipeline.moments import pseudo_members
 from data_pipeline.protocols import DataSource, Fields
-from data_pipeline.split import valid_in, verified, year_of
+from data_pipeline.split import count_valid, verified_forecasts
 from data_pipeline.store.manifest import FinishedFile, Manifest
 from data_pipeline.store.shard import ENSEMBLE_NAME, TARGET_NAME, create_shard, name_file_in_errors, write_at
 from data_pipeline.store.store_plan import STATIC_FILE, StorePlan
@@ -52,14 +53,14 @@ class WriteJob:
                 f"the ensemble has {ensemble.grid}, the analysis {truth.grid}; bring both to one grid first"
             )
         wanted = set(_valid_years(ensemble)) if years is None else set(years)
-        keys = verified(ensemble.init_times, task.lead_times, truth.init_times, wanted)
+        keys = verified_forecasts(ensemble.init_times, task.lead_times, truth.init_times, wanted)
         seconds = ensemble.init_times.astype("datetime64[s]").astype(np.int64)
         plan = StorePlan(
             archive.fingerprint, task.inputs, task.targets, task.lead_times,
             tuple(map(str, archive.static)), ensemble.grid, ensemble.numbers, moments,
             None if years is None else tuple(sorted(wanted)), 1,
             tuple((int(seconds[i]), task.lead_times[j]) for i, j, _ in keys),
-            task.other_leads, task.analysis, valid_in(left_out(ensemble), task.lead_times, wanted),
+            task.other_leads, task.analysis, count_valid(skipped_starts(ensemble), task.lead_times, wanted),
         )  # fmt: skip
         shard_samples = max(1, shard_bytes // plan.sample_bytes)
         return cls(replace(plan, shard_samples=shard_samples), archive, ensemble, truth, keys)

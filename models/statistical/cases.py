@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from data_pipeline.bands import rows_of
 from data_pipeline.common.errors import InputError
 from data_pipeline.protocols import ALL
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, select_rows
 from data_pipeline.task import Task
 from models.statistical.predictors import YEAR, day_of_year
 
@@ -81,7 +80,7 @@ class Passes(Iterable[Sample]):
             return batches
         kept = list(batches)
         times = (torch.cat([getattr(batch, name) for batch in kept]) for name in ("init_time", "lead_time"))
-        return cls(lambda rows: (rows_of(batch, rows) for batch in kept), kept[0].target.shape[-2], *times)
+        return cls(lambda rows: (select_rows(batch, rows) for batch in kept), kept[0].target.shape[-2], *times)
 
     def __iter__(self) -> Iterator[Sample]:
         return self.begin(ALL)

@@ -7,14 +7,14 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from data_pipeline.cluster import Local, Slurm, Threads, processors
+from data_pipeline.cluster import LocalProcesses, Slurm, Threads, processors
 from data_pipeline.common.errors import InputError
 
 
 @pytest.fixture(scope="module")
 def local():
     """One cluster of processes for all tests: it takes seconds to start."""
-    with Local(workers=2, threads=1, memory="2GB").running() as workers:
+    with LocalProcesses(workers=2, threads=1, memory="2GB").running() as workers:
         yield workers
 
 
@@ -67,7 +67,7 @@ def test_what_is_wrong_with_an_item_is_said_as_it_was(local):
 
 def test_a_worker_that_is_killed_is_said():
     with pytest.raises(InputError, match=r"a worker of the cluster was killed .* give cluster\.memory more"):  # noqa: SIM117
-        with Local(workers=1).running() as workers:
+        with LocalProcesses(workers=1).running() as workers:
             list(workers.map(os._exit, [1]))
 
 
@@ -80,7 +80,7 @@ def test_a_failure_does_not_wait_for_the_rest():
 
 def test_without_a_number_there_is_a_thread_per_processor():
     assert Threads().at_once == processors() == len(os.sched_getaffinity(0))
-    assert Local(workers=3, threads=2).at_once == 6
+    assert LocalProcesses(workers=3, threads=2).at_once == 6
     assert Slurm(jobs=3, cores=4).at_once == 12
 
 
@@ -108,9 +108,9 @@ def test_without_sbatch_there_is_a_way_out(monkeypatch):
     ("cluster", "options", "sentence"),
     [
         (Threads, {"workers": 0}, "cluster.workers must be a whole number from 1 to 4096, got 0"),
-        (Local, {"workers": "two"}, "cluster.workers must be a whole number"),
-        (Local, {"threads": 0}, "cluster.threads must be a whole number"),
-        (Local, {"memory": "much"}, "cluster.memory must be a size such as 4GB, got 'much'"),
+        (LocalProcesses, {"workers": "two"}, "cluster.workers must be a whole number"),
+        (LocalProcesses, {"threads": 0}, "cluster.threads must be a whole number"),
+        (LocalProcesses, {"memory": "much"}, "cluster.memory must be a size such as 4GB, got 'much'"),
         (Slurm, {"memory": -1}, "cluster.memory must be a size such as 4GB, got -1"),
         (Slurm, {"cores": 0}, "cluster.cores must be a whole number"),
         (Slurm, {"walltime": "2h"}, "cluster.walltime must be hours:minutes:seconds, such as 02:00:00, got '2h'"),

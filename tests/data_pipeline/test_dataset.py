@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from data_pipeline.archive import Archive
-from data_pipeline.bands import times
 from data_pipeline.common.errors import InputError
-from data_pipeline.dataset import ForecastDataset, batches, complete
+from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
+from data_pipeline.sample import forecast_times
+from data_pipeline.sample_reader import complete_cells
 from data_pipeline.split import Split
 from data_pipeline.task import Task
 
@@ -195,7 +196,7 @@ FLOATS = st.one_of(st.floats(width=32), st.sampled_from([np.nan, np.inf, -np.inf
 
 @given(arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3)), elements=FLOATS))
 def test_complete_is_where_all_members_are_finite(members):
-    np.testing.assert_array_equal(complete(members), np.isfinite(members).all(0))
+    np.testing.assert_array_equal(complete_cells(members), np.isfinite(members).all(0))
 
 
 @pytest.mark.parametrize(
@@ -241,6 +242,6 @@ def test_the_times_of_all_samples_are_known_without_reading(archive, monkeypatch
     dataset = ForecastDataset(archive, TASK, [2015, 2016])
     samples = list(dataset)
     monkeypatch.setattr(type(dataset._ensemble), "read", None)
-    starts, leads = times(dataset)
+    starts, leads = forecast_times(dataset)
     assert starts.tolist() == [int(sample.init_time) for sample in samples]
     assert leads.tolist() == [int(sample.lead_time) for sample in samples]

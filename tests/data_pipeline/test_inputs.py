@@ -123,8 +123,8 @@ def test_starts_that_lack_a_channel_are_left_out_and_counted(tmp_path):
     ):
         dataset = ForecastDataset(made, task, [2016])
         assert keys(dataset) == [(start, 48) for start in there]
-        assert dataset.left_out == count
-        assert dataset.omission == ("1 forecasts left out: their start lacks one of t@850+0h" if count else "")
+        assert dataset.skipped == count
+        assert dataset.skipped_message == ("1 forecasts skipped: their start lacks one of t@850+0h" if count else "")
         training = TrainingForecasts(made, task, (2016, 2016))
         assert (len(training.keys), training.skipped) == (len(there), count)
 
@@ -134,8 +134,8 @@ def test_starts_without_their_analysis_are_left_out_and_counted(tmp_path):
     task = Task("analysis", ["t@850"], ["t@850"], [24, 48], [], [], ["t@850"])
     dataset = ForecastDataset(made, task, [2016])
     assert keys(dataset) == list(product((20151231, 20160108), (24, 48)))
-    assert dataset.left_out == 2
-    assert dataset.omission == "2 forecasts left out: their start lacks one of t@850 analysis"
+    assert dataset.skipped == 2
+    assert dataset.skipped_message == "2 forecasts skipped: their start lacks one of t@850 analysis"
     training = TrainingForecasts(made, task, (2016, 2016))
     assert (len(training.keys), training.skipped) == (4, 2)
     assert "; 2 forecasts lack one of t@850 analysis" in str(Store.plan(made, task, [2016]))

@@ -299,8 +299,8 @@ def test_formats_agree_to_the_last_bit(tmp_path):
         (lambda s: s.forecasts(VARIABLES, (24, 72)), r"has no lead time 72 h; it has 0, 24, 48 h$"),
         (lambda s: s.ensemble_fields(VARIABLES, (72,)), r"has no lead time 72 h; it has 0, 24, 48 h$"),
         (lambda s: s.analyses([Variable("msl")]), r"has no msl; it has 2t, t@500, t@850, z@500(;|$)"),
-        (lambda s: s.forecasts([], LEADS), r"no variable of .* was named; name at least one, such as 2t or t@850$"),
-        (lambda s: s.forecasts(VARIABLES, []), r"no lead time of .* was named; name at least one, in hours$"),
+        (lambda s: s.forecasts([], LEADS), r"no variable of .* was requested; name at least one, such as 2t or t@850$"),
+        (lambda s: s.forecasts(VARIABLES, []), r"no lead time of .* was requested; name at least one, in hours$"),
     ],
 )
 def test_what_is_not_there_is_said_in_the_same_words(source, ask, sentence):

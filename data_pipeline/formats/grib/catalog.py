@@ -140,7 +140,7 @@ def _there(
         return _everything(files, kinds, surface)
     wanted = tuple(dict.fromkeys(variables))
     if not wanted:
-        raise InputError(f"no variable of {files} was named; name at least one, such as 2t or t@850")
+        raise InputError(f"no variable of {files} was requested; name at least one, such as 2t or t@850")
     there = {kind.variable for kind in kinds}
     if missing := [variable for variable in wanted if variable not in there]:
         raise InputError(f"{files} has no {', '.join(map(str, missing))}; it has {_names(kinds)}")

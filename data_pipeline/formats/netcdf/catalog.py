@@ -203,7 +203,7 @@ def _wanted(
         return _everything(files, blocks, refused, there, surface)
     wanted = tuple(dict.fromkeys(variables))
     if not wanted:
-        raise InputError(f"no variable of {files} was selected; select at least one, such as 2t or t@850")
+        raise InputError(f"no variable of {files} was requested; name at least one, such as 2t or t@850")
     if missing := [variable for variable in wanted if variable not in there]:
         names = {variable.name for variable in missing}
         for other in refused:

@@ -9,7 +9,7 @@ import netCDF4
 import numpy as np
 import pytest
 
-from data_pipeline.cluster import Local, Threads
+from data_pipeline.cluster import LocalProcesses, Threads
 from data_pipeline.common.errors import DiskFullError, InputError
 from data_pipeline.statistics.daily_climatology import DailyClimatology
 from data_pipeline.statistics.efi import EfiClimate
@@ -55,7 +55,7 @@ def test_the_same_file_each_time_and_everywhere(statistic, training, tmp_path, p
 @pytest.fixture(scope="module")
 def processes():
     """A cluster of processes, where Dask computes unless it is told otherwise."""
-    with Local(workers=1, threads=2, memory="2GB").running():
+    with LocalProcesses(workers=1, threads=2, memory="2GB").running():
         yield
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.archive import Archive
-from data_pipeline.cluster import Local
+from data_pipeline.cluster import LocalProcesses
 from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.daily_climatology import DailyClimatology
 from data_pipeline.statistics.efi import EfiClimate
@@ -46,7 +46,7 @@ def test_statistics_are_the_same_from_every_source(statistic, source, training, 
 
 def test_netcdf_is_read_in_other_processes(netcdf, computed):
     here = computed(Normalization(), netcdf)["location"]
-    with Local(workers=1, threads=2, memory="2GB").running():
+    with LocalProcesses(workers=1, threads=2, memory="2GB").running():
         pieces = list(Normalization().compute(netcdf, 2))
     assert np.array_equal(np.stack([values["location"][1] for _, values in pieces]), here, equal_nan=True)
 

@@ -326,9 +326,9 @@ def test_what_is_not_there_is_named_with_what_is(writer, tmp_path):
         open_ensemble(path, variables("2t", "t@850", "10u"))
     with pytest.raises(InputError, match=r"file has no lead time 36 h; it has 0, 24, 48 h"):
         open_ensemble(path, lead_times=[24, 36])
-    with pytest.raises(InputError, match=r"no variable of .*file was named"):
+    with pytest.raises(InputError, match=r"no variable of .*file was requested"):
         open_ensemble(path, [])
-    with pytest.raises(InputError, match=r"no lead time of .*file was named"):
+    with pytest.raises(InputError, match=r"no lead time of .*file was requested"):
         open_ensemble(path, lead_times=[])
     with pytest.raises(InputError, match="missing must be error or mask, got 'ignore'"):
         open_ensemble(path, missing="ignore")

@@ -23,7 +23,7 @@ def test_the_inventory(plain, tmp_path):
     assert told["missing"] == "3 of 45"
     assert told["repeated"] == "6"
     assert [line for line in lines if "not read" in line] == [
-        f"not read     {two} (t2m) is in 'J', GRIB has 2t in K; convert it or mend its units, for instance with "
+        f"not read     {two} (t2m) is in 'J', GRIB has 2t in K; convert it or correct its units, for instance with "
         'ncatted -a units,t2m,o,c,"K"',
         f"not read     {tmp_path / 'four.nc'} is no NetCDF file; is it the right one?",
     ]

@@ -172,7 +172,7 @@ def test_the_users_names_win(file):
     np.testing.assert_array_equal(dataset["2t"], ramp(2, 4, 6) + 1)
     with pytest.raises(
         InputError,
-        match=r"MY_T2 and t2m may both be 2t; give one of them another name, "
+        match=r"MY_T2 and t2m could both be 2t; rename one of them, "
         r"for instance with data.archive.variable_names={t2m: other}",
     ):
         open_analysis(path, names={"MY_T2": "2t"})

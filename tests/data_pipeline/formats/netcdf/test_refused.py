@@ -14,22 +14,22 @@ from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_an
     ("coordinates", "dimensions", "own", "sentence"),
     [
         ({"time": VALID}, ("time",), {"units": "J"}, r"file.nc \(t2m\) is in 'J', GRIB has 2t in K; convert it or"),
-        ({"time": VALID}, ("time",), {}, r"\(t2m\) has no units, GRIB has 2t in K; say which they are"),
+        ({"time": VALID}, ("time",), {}, r"\(t2m\) has no units, GRIB has 2t in K; add them"),
         (
             {"time": VALID}, ("time",), {**K, "standard_name": "eastward_wind"},
-            "t2m may be 2t by its name or u by its standard_name eastward_wind; say which, for inst",
+            "t2m may be 2t by its name or u by its standard_name eastward_wind; choose one, for inst",
         ),
-        ({"time": VALID}, ("time", "depth"), K, r"its dimension depth \(3 values\) is neither time, member, pressure"),
+        ({"time": VALID}, ("time", "depth"), K, r"its dimension depth \(3 values\) is not recognised as time, member"),
         (
             {"time": VALID, "level": (("level",), [850, 500, 300], {"units": "hPa"})}, ("time", "level"), K,
-            r"2t lies at the surface but has 3 levels along level; choose one, for instance with ncks -d level,0",
+            r"2t lies at the surface but has 3 levels along level; select one, for instance with ncks -d level,0",
         ),
-        ({"time": VALID, "lev": (("lev",), [1, 2, 3], {})}, ("time", "lev"), K, "lev counts model levels, which are"),
-        ({}, (), K, r"\(t2m\) says nothing of the time; add it, for instance with cdo setdate"),
-        ({}, ("time",), K, r"its dimension time \(2 values\) is neither time, .* or nothing says which"),
+        ({"time": VALID, "lev": (("lev",), [1, 2, 3], {})}, ("time", "lev"), K, "lev has model levels, which are"),
+        ({}, (), K, r"\(t2m\) has no time; add it, for instance with cdo setdate"),
+        ({}, ("time",), K, r"its dimension time \(2 values\) is not recognised as .*, or add its coordinate"),
         (
             {"time": (("time",), [1.0, 2], {"units": "days since 2000-01-01", "calendar": "noleap"})}, ("time",), K,
-            "time has the calendar 'noleap', whose dates are not those of real weather",
+            "time has the calendar 'noleap', whose dates do not match real weather",
         ),
         (
             {"time": (("time",), [1.0, 2], {"units": "years since 2000-01-01"})}, ("time",), K,
@@ -37,7 +37,7 @@ from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_an
         ),
         (
             {"time": (("time",), [2.0e7, 2.1e7], {"units": "day as %Y%m%d.%f", "standard_name": "time"})}, ("time",), K,
-            r"time counts time in 'day as %Y%m%d.%f', not in days, hours, .* cdo -r copy",
+            r"time has the units 'day as %Y%m%d.%f', not days, hours, .* cdo -r copy",
         ),
         (
             {"time": (("time",), [1.0, 2], {"units": "days since the flood"})}, ("time",), K,
@@ -45,11 +45,11 @@ from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_an
         ),
         (
             {"time": (("time",), [1.0, np.nan], {"units": "days since 2000-01-01"})}, ("time",), K,
-            "time has missing values; every field needs its time",
+            "time has missing values; every field needs a time",
         ),
         (
             {"time": (("time",), np.array([1, -9]), {"units": "days since 2000-01-01", "missing_value": -9})},
-            ("time",), K, "time has missing values; every field needs its time",
+            ("time",), K, "time has missing values; every field needs a time",
         ),
         (
             {"time": VALID, "clock": (("time",), [1.0, 2], {"units": "days since 2000-01-01", "standard_name": "time"}),
@@ -59,7 +59,7 @@ from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_an
         (
             {"a": ((), 1.0, {"units": "days since 2000-01-01", "standard_name": "time"}),
              "b": ((), 2.0, {"units": "days since 2000-01-01", "standard_name": "time"})}, (), K,
-            r"\(t2m\): a and b may each tell its time; list one in its attribute coordinates, .* ncks -C -x -v b",
+            r"\(t2m\): a and b could each be its time; list one in its attribute coordinates, .* ncks -C -x -v b",
         ),
     ],
 )  # fmt: skip
@@ -82,8 +82,8 @@ def test_what_cannot_be_understood_is_said_in_one_sentence(file, coordinates, di
 @pytest.mark.parametrize(
     ("lead", "sentence"),
     [
-        ({"units": "months"}, "step counts lead times in 'months'; write them in days, hours, minutes or seconds"),
-        ({"units": "seconds"}, "step has lead times that are no whole number of minutes"),
+        ({"units": "months"}, "step has the units 'months'; convert lead times to days, hours, minutes or seconds"),
+        ({"units": "seconds"}, "step has lead times that are not whole minutes"),
     ],
 )
 def test_lead_times_that_cannot_be_understood(file, lead, sentence):
@@ -100,7 +100,7 @@ def test_a_time_that_may_be_either_is_asked_for(file):
     fields = {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6), K)}
     lead = ((), 24.0, {"units": "hours"})
     path = file({"time": (("time",), [0.0, 24.0], clock), "step": lead}, fields)
-    with pytest.raises(InputError, match="time may tell when forecasts start or when they are valid"):
+    with pytest.raises(InputError, match="time may be the start or the valid time of forecasts"):
         open_ensemble(path)
     for name, first in (("forecast_reference_time", "2000-01-01"), ("time", "1999-12-31")):
         told = {"time": (("time",), [0.0, 24.0], {**clock, "standard_name": name}), "step": lead}
@@ -110,7 +110,7 @@ def test_a_time_that_may_be_either_is_asked_for(file):
 
 def test_analyses_are_no_forecasts(file):
     path = file({"time": VALID}, {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6), K)})
-    with pytest.raises(InputError, match="says when its fields are valid but not when the forecasts started; add"):
+    with pytest.raises(InputError, match="has valid times but no start of the forecasts; add"):
         open_ensemble(path)
     assert analysis_fields(path, variables("2t")).numbers == (0,)
 
@@ -150,10 +150,10 @@ def test_grids_that_are_not_regular_are_refused_by_name(plain, tmp_path, coordin
 @pytest.mark.parametrize(
     ("lat", "sentence"),
     [
-        ([10.0, 30.0, 20.0, 0.0], "its latitudes neither rise nor fall throughout"),
+        ([10.0, 30.0, 20.0, 0.0], "its latitudes neither increase nor decrease monotonically"),
         ([10.0, 20.0, np.nan, 30.0], "its latitudes or longitudes have missing values"),
         ([100.0, 80.0, 60.0, 40.0], r"latitudes must lie within \[-90, 90\]"),
-        (None, "its dimension lat has no coordinate; write its degrees"),
+        (None, "its dimension lat has no coordinate variable; add it"),
     ],
 )
 def test_coordinates_that_are_no_grid(plain, tmp_path, lat, sentence):
@@ -206,7 +206,7 @@ def test_units_that_disagree_are_refused(file):
         )
         for k, units in enumerate(("kg", "g"))
     ]
-    with pytest.raises(InputError, match="has smoke in g and in kg; name files that agree"):
+    with pytest.raises(InputError, match="has smoke in g and in kg; select files with the same units"):
         open_analysis(paths)
     assert open_analysis(paths[0]).smoke.attrs == {"units": "kg", "long_name": "smoke"}
 
@@ -250,7 +250,7 @@ def test_files_that_are_no_netcdf(plain, tmp_path):
     (tmp_path / "empty").write_text("")
     for name in ("text", "empty"):
         assert not is_netcdf(tmp_path / name)
-        with pytest.raises(InputError, match=rf"{name} is no NetCDF file; is it the right one\?"):
+        with pytest.raises(InputError, match=rf"{name} is not a NetCDF file; check the path"):
             open_analysis([first, tmp_path / name])
     with pytest.raises(InputError, match=r"cannot read .*none \(No such file"):
         is_netcdf(tmp_path / "none")
@@ -260,7 +260,7 @@ def test_groups_are_not_read(tmp_path):
     with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
         file.createGroup("forecast")
     with pytest.raises(
-        InputError, match=r"keeps its variables in groups \(forecast\), which are not read; take one out"
+        InputError, match=r"keeps its variables in groups \(forecast\), which are not read; extract one"
     ):
         open_analysis(tmp_path / "a.nc")
 
@@ -277,7 +277,7 @@ def test_wrong_options(plain, tmp_path):
 
 def test_fields_aloft_are_not_static(plain, tmp_path):
     path = plain.cfgrib(tmp_path / "a.nc", {"t": K}, levels=(850, 500))
-    with pytest.raises(InputError, match=r"a.nc has no fields at the surface but t@500, t@850; name other files"):
+    with pytest.raises(InputError, match=r"a.nc has no fields at the surface, only t@500, t@850; select other files"):
         open_static(path)
 
 
@@ -285,7 +285,7 @@ def test_levels_of_half_a_hectopascal_must_not_be_asked_for(file):
     plev = (("plev",), [85000.0, 50.0], {"units": "Pa"})
     path = file({"time": VALID, "plev": plev}, {"t": (("time", "plev", "lat", "lon"), ramp(2, 2, 4, 6), K)})
     np.testing.assert_array_equal(open_analysis(path, variables("t@850")).t[:, 0], ramp(2, 2, 4, 6)[:, 0])
-    with pytest.raises(InputError, match="has t on levels that are no whole number of hPa; name the variables"):
+    with pytest.raises(InputError, match="has t on levels that are not whole numbers of hPa; select the variables"):
         open_analysis(path)
     with pytest.raises(InputError, match=r"\(t\) has its levels along plev; write data.archive.variable_names={t: t}"):
         open_analysis(path, names={"t": "t@850"})

@@ -11,10 +11,12 @@ from data_pipeline.formats.open import open_analysis, open_ensemble, open_static
 from data_pipeline.task import Variable
 
 LAEA = "the grid is lambert_azimuthal_equal_area; only regular latitude-longitude and Gaussian grids are read"
-MONTHS = "counts time in 'months since 1960-01-01', and a month has no fixed length"
+MONTHS = "has the units 'months since 1960-01-01', and a month has no fixed length"
 NO_PLACE = "has no variable on latitudes and longitudes; it has emos_coefficient_alpha, "
-NO_START = "says when its fields are valid but not when the forecasts started"
-UNITS = r"is in '1', GRIB has sst in K; convert it or mend its units, for instance with ncatted -a units,sst,o,c,\"K\""
+NO_START = "has valid times but no start of the forecasts"
+UNITS = (
+    r"is in '1', GRIB has sst in K; convert it or correct its units, for instance with ncatted -a units,sst,o,c,\"K\""
+)
 TWICE = "at time 0.* and .*at time 1.* both hold"
 IMPROVER = "nc_improver_emos_temperature"
 

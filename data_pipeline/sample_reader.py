@@ -1,0 +1,133 @@
+"""Reading of one sample: fields of a data source become tensors, in memory that is reused."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from data_pipeline.archive import grid_of
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.moments import pseudo_members
+from data_pipeline.protocols import ALL, Fields
+from data_pipeline.sample import Sample
+from data_pipeline.task import POSITION, Task
+
+
+def read_sample(
+    ensemble: Fields,
+    task: Task,
+    static: Tensor,
+    init: int,
+    lead: int,
+    rows: slice = ALL,
+    columns: slice = ALL,
+    members: Sequence[int] | None = None,
+    moments: bool = False,
+    buffers: Buffers | None = None,
+) -> Sample:
+    """Read one forecast at the positions `init` and `lead` of `ensemble`; its target is NaN.
+
+    `static` are the static fields of the tile. With `moments`, two pseudo-members replace the `members`. `buffers`, if
+    given, provide the memory.
+    """
+    count, inputs = len(ensemble.numbers if members is None else members), len(ensemble.variables)
+    values = (buffers or Buffers()).empty((count, inputs, *static.shape[1:]))
+    read_tile(ensemble, init, lead, values, rows, columns, members)
+    if moments:
+        values = pseudo_members(values)
+    return Sample(
+        ensemble=torch.from_numpy(values),
+        mask=torch.from_numpy(complete_cells(values)),
+        static=static,
+        target=torch.full((len(task.targets), *static.shape[1:]), torch.nan),
+        init_time=torch.tensor(int(ensemble.init_times[init].astype("datetime64[s]").astype(np.int64))),
+        lead_time=torch.tensor(int(ensemble.lead_times[lead])),
+    )
+
+
+def read_tile(
+    fields: Fields,
+    init: int,
+    lead: int,
+    out: np.ndarray,
+    rows: slice = ALL,
+    columns: slice = ALL,
+    members: Sequence[int] | None = None,
+) -> None:
+    """Fill `out` (M, V, h, w) with rows and columns of a field; files are read by full rows."""
+    if out.shape[-1] == (width := fields.grid.shape[1]):
+        fields.read(init, lead, out, rows, members)
+        return
+    full_rows = np.empty((*out.shape[:-1], width), out.dtype)
+    fields.read(init, lead, full_rows, rows, members)
+    out[...] = full_rows[..., columns]
+
+
+def complete_cells(members: np.ndarray) -> np.ndarray:
+    """Return where all members (M, ...) have a value."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Most samples have no missing value. A sum detects this at memory speed, because NaN propagates.
+        if np.isfinite(members.sum()):
+            return np.ones(members.shape[1:], bool)
+    return np.logical_and.reduce([np.isfinite(member) for member in members])
+
+
+def static_fields(grid: Grid, task: Task, available: xr.Dataset) -> Tensor:
+    """Return the static channels of a task, (S, H, W): position on the unit sphere, then fields of the archive."""
+    lat = np.radians(np.array(grid.latitudes))[:, None]
+    lon = np.radians(np.array(grid.longitudes))[None, :]
+    known = dict(
+        zip(POSITION, (np.sin(lat) + 0 * lon, np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon)), strict=True)
+    )
+    for name in task.static:
+        if name not in available:
+            raise InputError(
+                f"task {task.name} needs the static field {name}, the data source has "
+                f"{', '.join(map(str, available)) or 'none'}; "
+                "add its file to data.archive.static_fields or remove it from task.static"
+            )
+        if not grid.matches(other := grid_of(available)):
+            raise InputError(f"the static field {name} has {other}, the ensemble {grid}; bring both to one grid first")
+        known[name] = available[name].values
+    return torch.from_numpy(np.stack([known[name] for name in task.static_names]).astype(np.float32))
+
+
+class _Memory(np.ndarray):
+    """Memory of a buffer; a type of its own, because NumPy lets a view refer to the first array of the view's type."""
+
+
+class Buffers:
+    """Float32 arrays whose memory is reused when neither the array nor a view of it is referenced any more.
+
+    The operating system clears fresh memory page by page, which takes about as long as reading a field. At most
+    `max_free` unused buffers are kept. Thread-safe.
+    """
+
+    def __init__(self, max_free: int = 2) -> None:
+        self._max_free = max_free
+        self._free: deque[_Memory] = deque(maxlen=max_free)
+
+    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return an uninitialised array of `shape`."""
+        size = int(np.prod(shape))
+        try:
+            memory = self._free.pop()
+        except IndexError:
+            memory = None
+        if memory is None or memory.size != size:
+            memory = _Memory(size, np.float32)
+        # All views of the returned array refer to `base`: when it is collected, the memory is no longer in use.
+        base = memory.view(np.ndarray)
+        weakref.finalize(base, self._free.append, memory).atexit = False
+        return base.reshape(shape)
+
+    def __reduce__(self) -> tuple[type[Buffers], tuple[int]]:
+        """Pickle the limit, not the memory."""
+        return Buffers, (self._max_free,)
