@@ -138,5 +138,5 @@ def _no_common_start(task: Task, group: ChannelGroup, starts: np.ndarray) -> str
     times = group.fields.init_times
     return (
         f"task {task.name}: no forecast has the {kind} {names} at its start: forecasts start between {starts.min()} "
-        f"and {starts.max()}, and these fields are for {times.min()} to {times.max()}; add files, or remove these inputs"
+        f"and {starts.max()}, these fields are for {times.min()} to {times.max()}; add files, or remove these inputs"
     )
