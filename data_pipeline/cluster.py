@@ -1,10 +1,10 @@
-"""Clusters: where the long passes of `prepare` run. The same graph gives the same numbers on each of them.
+"""Clusters: where `prepare` computes statistics. Results do not depend on the cluster.
 
     with Threads().running() as workers:
         list(workers.map(index, files))     # any function on any items
         dask.compute(graph)                 # any Dask graph
 
-`workers` is an Executor as in `concurrent.futures`, so that what runs on it needs to know no cluster.
+`workers` is an Executor as in `concurrent.futures`, so code that uses it does not depend on the kind of cluster.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 
 class Cluster(Protocol):
-    """Somewhere to compute."""
+    """A place to run Dask graphs and functions."""
 
     @property
     def at_once(self) -> int:
-        """How many pieces of work are under way at the same time."""
+        """Number of tasks that run at the same time."""
 
     def running(self) -> AbstractContextManager[Executor]:
-        """Start; inside the block Dask computes there, and what the block is given takes any other work."""
+        """Start the workers; inside the block Dask uses them, and the yielded Executor runs other work."""
 
 
 @dataclass(frozen=True)
 class Threads:
-    """Threads of this process, `workers` of them, by default one per processor that it may use."""
+    """Threads of this process; the default number of `workers` is one per available processor."""
 
     workers: int | None = None
 
@@ -52,7 +52,7 @@ class Threads:
 
     @property
     def at_once(self) -> int:
-        """How many threads there are."""
+        """Number of threads."""
         return self.workers or processors()
 
     @contextmanager
@@ -62,14 +62,14 @@ class Threads:
             try:
                 yield pool
             except BaseException:
-                # What has not begun never shall: Ctrl-C must not wait for all that is queued.
+                # Cancel queued work, so that Ctrl-C does not wait for it.
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
 
 @dataclass(frozen=True)
 class LocalProcesses:
-    """`workers` processes of this machine with `threads` each, none of which may take more than `memory`."""
+    """`workers` processes on this machine with `threads` each; `memory` is the limit of each process."""
 
     workers: int = 2
     threads: int = 1
@@ -82,12 +82,12 @@ class LocalProcesses:
 
     @property
     def at_once(self) -> int:
-        """How many threads there are in all processes."""
+        """Number of threads in all processes."""
         return self.workers * self.threads
 
     @contextmanager
     def running(self) -> Iterator[Executor]:
-        """Start the processes; none outlives this one."""
+        """Start the processes; they end with this process."""
         from distributed import LocalCluster
 
         with (
@@ -105,14 +105,14 @@ class LocalProcesses:
 
 @dataclass(frozen=True)
 class Slurm:
-    """`jobs` jobs of a Slurm queue with `cores` and `memory` each, that end after `walltime` (hours:minutes:seconds).
+    """Slurm jobs with `cores` and `memory` each; they end after `walltime` (hours:minutes:seconds).
 
-    `directives` are further options of sbatch, such as `--constraint=x`; `prologue` are shell commands before the
-    worker starts, such as `module load x`; what jobs print goes to files in the folder `logs`. Workers must see the
-    same files under the same paths as this process.
+    `directives` are further options of sbatch, such as `--constraint=x`. `prologue` are shell commands that run before
+    the worker, such as `module load x`. `logs` is the folder of the jobs' output. Workers must see the same files under
+    the same paths as this process.
     """
 
-    queue: str | None = None
+    partition: str | None = None
     account: str | None = None
     cores: int = 8
     memory: str | int = "32GB"
@@ -135,20 +135,20 @@ class Slurm:
 
     @property
     def at_once(self) -> int:
-        """How many threads there are in all jobs."""
+        """Number of threads in all jobs."""
         return self.jobs * self.cores
 
     def job_script(self) -> str:
-        """Return the script of one job, as it would be submitted."""
+        """Return the job script."""
         with self._cluster() as cluster:
             return str(cluster.job_script())
 
     @contextmanager
     def running(self) -> Iterator[Executor]:
-        """Submit the jobs and wait for the first of them."""
+        """Submit the jobs and wait until the first one starts."""
         if shutil.which("sbatch") is None:
             raise InputError(
-                "cluster=slurm submits jobs with sbatch, which is not there; run on a machine of the cluster, "
+                "cluster=slurm needs the command sbatch, which was not found; run on a machine of the cluster, "
                 "or choose cluster=threads or cluster=local"
             )
         with self._cluster() as cluster:
@@ -161,7 +161,7 @@ class Slurm:
         from dask_jobqueue import SLURMCluster
 
         return SLURMCluster(
-            queue=self.queue,
+            queue=self.partition,
             account=self.account,
             cores=self.cores,
             processes=1,
@@ -176,7 +176,7 @@ class Slurm:
 
 @contextmanager
 def _client(cluster: DistributedCluster) -> Iterator[Executor]:
-    """Make `cluster` what Dask computes on."""
+    """Let Dask compute on `cluster`; yield an Executor."""
     from distributed import Client
     from distributed.scheduler import KilledWorker
 
@@ -186,17 +186,17 @@ def _client(cluster: DistributedCluster) -> Iterator[Executor]:
             yield client.get_executor(retries=0)
         except KilledWorker:
             raise InputError(
-                "a worker of the cluster was killed several times, perhaps for want of memory: give cluster.memory more"
+                "a worker of the cluster was killed several times, perhaps for lack of memory; increase cluster.memory"
             ) from None
 
 
 def processors() -> int:
-    """How many processors this process may use, where the system says so."""
+    """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _memory(value: str | int) -> int:
-    """Return a size in bytes, given as such or with a unit."""
+    """Return a size in bytes from a number of bytes or a text such as 4GB."""
     try:
         count = parse_bytes(value) if isinstance(value, str) else value
     except ValueError:

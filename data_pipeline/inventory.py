@@ -1,4 +1,4 @@
-"""Inventory: what the user's own files hold, found out before anything is trained on them."""
+"""Inventory: a check of all files of an archive, and a summary of their contents, before training."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ PARTS = {"ensemble": "ensemble", "analysis": "analysis", "static_fields": "stati
 
 @dataclass(frozen=True)
 class Inventory:
-    """Looks through every file of an archive once; the index it leaves in the cache makes later runs start at once."""
+    """Scans every file of an archive once; the index in the cache makes later runs start at once."""
 
     archive: Archive
 
     def plan(self, at_once: int) -> str:
-        """Say which files will be looked through, and for how long with `at_once` of them at a time.
+        """Return a list of the files and the estimated duration of the scan with `at_once` files at a time.
 
-        How long a file takes is found out from one of middling size that is not in the cache.
+        The estimate comes from indexing one file of median size that is not in the cache.
         """
-        left = sorted((path for path in self._to_index if not is_cached(path)), key=lambda path: path.stat().st_size)
-        probe = left[len(left) // 2 :][:1]
-        began = time.monotonic()
+        remaining = sorted(
+            (path for path in self._to_index if not is_cached(path)), key=lambda path: path.stat().st_size
+        )
+        probe = remaining[len(remaining) // 2 :][:1]
+        start_time = time.monotonic()
         if probe and not index(probe) and not is_cached(probe[0]):
             raise InputError(
-                f"the index cannot be kept in {cache_folder()}; make room or set DEEPWEATHER_CACHE "
+                f"the index cannot be written to {cache_folder()}; free some space, or set DEEPWEATHER_CACHE "
                 "to a folder that you may write to"
             )
-        took = time.monotonic() - began
+        elapsed = time.monotonic() - start_time
         lines = []
         for part, files in self._files.items():
             total = _bytes(files)
@@ -47,27 +49,29 @@ class Inventory:
             if self._is_grib(part):
                 lines[-1] += f", about {_messages(files, total):,.0f} messages"
         if self._to_index:
-            known = len(self._to_index) - len(left)
+            known = len(self._to_index) - len(remaining)
             lines.append(f"index: {known} of {len(self._to_index)} GRIB files are known, in {cache_folder()}")
         if probe and (measured := _bytes(probe)):
-            others = [path for path in left if path not in probe]
-            seconds = took * _bytes(others) / measured / min(at_once, max(len(others), 1))
+            others = [path for path in remaining if path not in probe]
+            seconds = elapsed * _bytes(others) / measured / min(at_once, max(len(others), 1))
             lines.append(
                 f"index: about {format_duration(seconds)} for {len(others)} files, {at_once} at a time, because "
-                f"{probe[0].name} ({format_size(measured)}) took {took:.1f} s"
+                f"{probe[0].name} ({format_size(measured)}) took {elapsed:.1f} s"
             )
         return "\n".join(lines)
 
-    def look_through(self, workers: Executor) -> None:
-        """Index the files, print what they hold, and then refuse files that cannot be read, if there are any."""
+    def scan(self, workers: Executor) -> None:
+        """Index the files, print a summary of each part, and raise an `InputError` if a file cannot be read."""
         remove_abandoned_files(cache_folder())
-        left = [path for path in self._to_index if not is_cached(path)]
+        remaining = [path for path in self._to_index if not is_cached(path)]
         damaged: dict[Path, str] = {}
-        if left:
-            known = len(self._to_index) - len(left)
+        if remaining:
+            known = len(self._to_index) - len(remaining)
             progress = Progress("index: file", len(self._to_index), known)
             damaged = index(
-                left, workers.map, lambda done, _: progress.reach(known + done, f" ({left[done - 1].name})")
+                remaining,
+                workers.map,
+                lambda done, _: progress.reach(known + done, f" ({remaining[done - 1].name})"),
             )
         for part in self._files:
             package, options = self.archive.reader(part)
@@ -77,7 +81,7 @@ class Inventory:
         if damaged:
             first = next(iter(damaged.values()))
             others = f" (and {len(damaged) - 1} more files cannot be read)" if len(damaged) > 1 else ""
-            raise InputError(f"{first}{others}; mend it or leave it out, then run the same command again")
+            raise InputError(f"{first}{others}; repair or remove it, then run the same command again")
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
@@ -97,7 +101,7 @@ def _bytes(files: list[Path]) -> int:
 
 
 def _messages(files: list[Path], total: int) -> float:
-    """Estimate how many messages there are from those of the first file that is whole."""
+    """Estimate the number of messages from the first readable file."""
     for path in files:
         try:
             return len(table_of(path).records) * total / path.stat().st_size

@@ -1,6 +1,6 @@
-"""The verb `prepare`: make the twin experiment or look through your own files, then take from them what was asked for.
+"""The verb `prepare`: generate data or check the user's files, then compute statistics and write a derived store.
 
-What is done is not done again, so that the same command goes on after any interruption.
+Finished parts are not repeated, so the same command continues after an interruption.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from data_pipeline.task import Task
 
 @verb("prepare")
 def main(cfg: DictConfig) -> None:
-    """Print the plan, then carry it out."""
+    """Print the plan, then execute it."""
     archive, cluster, run_dir = build(cfg.data.archive), build(cfg.cluster), Path(cfg.run_dir)
     statistics = [build(cfg[name]) for name in selected_statistics(cfg.statistics)]
     store = cfg.data.store
     if cfg.moments and store is None:
-        raise InputError("moments=true is about a store; name its folder with store=FOLDER, or leave it out")
-    # To look through files one need not know yet how their years are split.
+        raise InputError("moments=true applies to a store; set its folder with store=FOLDER, or leave out moments")
+    # Checking files does not need the split of their years, which may be unset.
     split: Any = build(cfg.data.split) if statistics or store else None
     task, inventory = build(cfg.task), Inventory(archive)
     generator = build(cfg.data.generator) if "generator" in cfg.data else None
@@ -51,7 +51,7 @@ def main(cfg: DictConfig) -> None:
         generator.prepare()
     with cluster.running() as workers:
         if not generator:
-            inventory.look_through(workers)
+            inventory.scan(workers)
         if statistics:
             compute_statistics(statistics, TrainingForecasts(archive, task, split.train), run_dir, cluster.at_once)
     if store:
@@ -59,7 +59,7 @@ def main(cfg: DictConfig) -> None:
 
 
 def selected_statistics(names: object) -> list[str]:
-    """Return the names of the statistics that were asked for."""
+    """Return the names of the requested statistics, each once."""
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise InputError(f"statistics must be a list, such as [normalization,efi], got {names!r}")
     for name in names:
@@ -70,48 +70,49 @@ def selected_statistics(names: object) -> list[str]:
 def compute_statistics(
     statistics: Sequence[Statistic], training: TrainingForecasts, folder: Path, at_once: int
 ) -> None:
-    """Compute the statistics whose files are not there yet."""
+    """Compute the statistics that have no file yet."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {folder} ({error.strerror}); choose another run_dir") from None
+        raise InputError(f"cannot create the folder {folder} ({error.strerror}); choose another run_dir") from None
     first, last = training.years
     print(f"\nstatistics: {len(training.keys)} forecasts valid in {first} to {last}", flush=True)
     if training.skipped:
-        lacking = ", ".join(map(str, training.task.further))
-        print(f"statistics: {training.skipped} forecasts left out: their start lacks one of {lacking}", flush=True)
+        missing = ", ".join(map(str, training.task.further))
+        print(f"statistics: {training.skipped} forecasts skipped: their start lacks one of {missing}", flush=True)
     with lock_folder(folder):
         remove_partial_files(folder)
-        left = [each for each in statistics if not is_written(folder / f"{each.name}.nc", each, training)]
-        if left:
-            print(estimate_reading(left, training, at_once), flush=True)
+        remaining = [each for each in statistics if not is_written(folder / f"{each.name}.nc", each, training)]
+        if remaining:
+            print(estimate_reading(remaining, training, at_once), flush=True)
         for statistic in statistics:
             path = folder / f"{statistic.name}.nc"
-            if statistic in left:
+            if statistic in remaining:
                 try:
                     write_statistic(path, statistic, training, with_progress(statistic, training, at_once))
                 except DiskFullError as error:
-                    raise InterruptedRunError(f"{error}; then run the same command again to go on") from None
+                    raise InterruptedRunError(f"{error}; then run the same command again to continue") from None
             print(f"{statistic.name}: in {path}, {format_size(path.stat().st_size)}", flush=True)
 
 
 def estimate_reading(statistics: Sequence[Statistic], training: TrainingForecasts, at_once: int) -> str:
-    """Say how long the reading for some statistics takes, from that of one forecast."""
+    """Return a message with the estimated reading time of some statistics, from the time of one forecast."""
     fields = training.source.ensemble_fields(training.task.inputs, training.task.lead_times)
     sample = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape), np.float32)
     init, lead, _ = training.keys[0]
-    began = time.monotonic()
+    start_time = time.monotonic()
     fields.read(init, lead, sample)
-    took = (time.monotonic() - began) / (sample.shape[0] * sample.shape[1])
+    per_field = (time.monotonic() - start_time) / (sample.shape[0] * sample.shape[1])
     count = sum(statistic.reads(training) for statistic in statistics)
     return (
         f"statistics: {count:,} fields to read, {format_size(count * sample[0, 0].nbytes)} when decoded, at least "
-        f"{format_duration(count * took / at_once)} with {at_once} at a time, because one took {1000 * took:.2g} ms"
+        f"{format_duration(count * per_field / at_once)} with {at_once} at a time, "
+        f"because one took {1000 * per_field:.2g} ms"
     )
 
 
 def with_progress(statistic: Statistic, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
-    """Compute a statistic, saying how far it is."""
+    """Compute a statistic and print the progress."""
     progress = Progress(f"{statistic.name}: piece", statistic.steps(training, at_once))
     for piece in statistic.compute(training, at_once):
         yield piece
@@ -119,7 +120,7 @@ def with_progress(statistic: Statistic, training: TrainingForecasts, at_once: in
 
 
 def write_store(archive: Archive, task: Task, split: Split, folder: Path, moments: bool) -> None:
-    """Write the store of what training reads: its forecasts of the training and validation years."""
+    """Write a store with the forecasts of the training and validation years."""
     years = [*split.years("train"), *split.years("val")]
     print(f"\nstore: {Store.plan(archive, task, years, moments=moments)}, in {folder}", flush=True)
     progress: list[Progress] = []

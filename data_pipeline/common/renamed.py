@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 OPTIONS: dict[str, str] = {
+    "cluster.queue": "cluster.partition",
     "data.archive.names": "data.archive.variable_names",
     "data.cache.disk": "data.cache.disk_bytes",
     "data.cache.folder": "data.cache.disk_folder",

@@ -86,7 +86,7 @@ def test_without_a_number_there_is_a_thread_per_processor():
 
 def test_slurm_is_asked_for_what_was_configured(tmp_path):
     script = Slurm(
-        queue="gpu", account="meteo", cores=4, memory="7GiB", walltime="00:30:00",
+        partition="gpu", account="meteo", cores=4, memory="7GiB", walltime="00:30:00",
         directives=["--constraint=mc"], prologue=["module load eccodes"], logs=f"{tmp_path}/logs",
     ).job_script()  # fmt: skip
     lines = script.splitlines()

@@ -105,7 +105,7 @@ def test_years_without_forecasts_say_what_there_is(archive):
 
 
 def test_an_unknown_static_field_is_named(archive):
-    with pytest.raises(InputError, match="wants the static field sdor, the data source has lsm"):
+    with pytest.raises(InputError, match="needs the static field sdor, the data source has lsm"):
         ForecastDataset(archive, Task("toy", ["2t"], ["2t"], LEADS, ["sdor"]), [2016])
 
 
@@ -148,7 +148,7 @@ def test_a_band_of_rows_is_cut_out_of_everything(archive, rows):
 
 @pytest.mark.parametrize("rows", [slice(2, 2), slice(0, 4, 2), slice(4, 1, -1)])
 def test_what_is_not_a_band_is_our_mistake(archive, rows):
-    with pytest.raises(ValueError, match="rows and columns must be some that follow"):
+    with pytest.raises(ValueError, match="rows and columns must be consecutive"):
         ForecastDataset(archive, TASK, [2016], rows=rows)
 
 

@@ -257,7 +257,7 @@ def test_tasks_with_them_survive_json_and_others_read_as_before():
         ({"other_leads": ["t@850"]}, r"cannot read 't@850' in other_leads; write t@850\+24h"),
         ({"other_leads": ["t@850-0h"]}, "cannot read 't@850-0h' in other_leads"),
         ({"other_leads": ["t@850+0h", "t@850+0h"]}, "other_leads must be different variables"),
-        ({"other_leads": ["t@850-48h"]}, "t@850-48h lies before the start of a forecast of 24 h; leave it out"),
+        ({"other_leads": ["t@850-48h"]}, "t@850-48h is before the start of a forecast of 24 h; remove it"),
         ({"other_leads": "t@850+0h"}, "other_leads must be a list"),
         ({"analysis": ["t@850", "t@850"]}, "analysis must be different variables"),
         ({"analysis": ["t@high"]}, "cannot read the variable 't@high'"),

@@ -194,7 +194,7 @@ def refused(ended, *words):
 
 def test_a_truncated_file_is_named_and_the_rest_is_described(damaged, prepare):
     ended = prepare(f"path={damaged}")
-    refused(ended, "output.sfc.20180108", "mend it or leave it out, then run the same command again")
+    refused(ended, "output.sfc.20180108", "repair or remove it, then run the same command again")
     assert "messages     420" in ended.stdout  # the other five files
     assert "analysis\n" in ended.stdout
 
@@ -216,7 +216,7 @@ def test_no_files_are_named(prepare, tmp_path, make):
     [
         (["statistics=[eif]"], ["statistics must be one of normalization, local, climatology, efi, got 'eif'"]),
         (["statistics=efi"], ["statistics must be a list, such as [normalization,efi], got 'efi'"]),
-        (["moments=true"], ["moments=true is about a store; name its folder with store=FOLDER"]),
+        (["moments=true"], ["moments=true applies to a store; set its folder with store=FOLDER"]),
         (["statistics=[efi]", "efi.window_starts=8"], ["efi.window_starts must be odd"]),
         (
             ["statistics=[efi]", "efi.widnow_starts=9"],
@@ -226,7 +226,7 @@ def test_no_files_are_named(prepare, tmp_path, make):
         (["cluster=slurm"], ["cluster=slurm submits jobs with sbatch, which is not there"]),
         (["task.inputs=[2t,sst]", "statistics=[efi]"], ["has no sst; it has"]),
         (["statistics=[efi]", "data.split.train=[1990,1991]"], ["no forecast is valid in 1990-1991"]),
-        (["run_dir=/dev/null/x", "statistics=[efi]"], ["cannot make the folder /dev/null/x", "another run_dir"]),
+        (["run_dir=/dev/null/x", "statistics=[efi]"], ["cannot create the folder /dev/null/x", "another run_dir"]),
     ],
     ids=lambda value: " ".join(value),
 )
@@ -239,7 +239,7 @@ def test_wrong_options_are_one_sentence(ens10, prepare, options, words):
 def test_a_cache_that_cannot_be_written_is_named(ens10, prepare, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "file"))
-    refused(prepare(f"path={ens10}"), "the index cannot be kept in", "file/grib", "set DEEPWEATHER_CACHE")
+    refused(prepare(f"path={ens10}"), "the index cannot be written to", "file/grib", "set DEEPWEATHER_CACHE")
 
 
 def test_a_full_disk_can_be_resumed(ens10, prepare, small_disk, tmp_path):

@@ -156,7 +156,7 @@ def test_a_store_of_other_files_is_refused(archive, store, tmp_path):
             "the truth in the store .* has no sst; it has 2t, t@850; make a",
         ),
         (Task("t", ["2t"], ["2t"], [72]), "has no lead time 72 h; it has 24, 48 h"),
-        (Task("t", ["2t"], ["2t"], [24, 48], ["sdor"]), "wants the static field sdor, the data source has lsm"),
+        (Task("t", ["2t"], ["2t"], [24, 48], ["sdor"]), "needs the static field sdor, the data source has lsm"),
     ],
 )
 def test_data_absent_from_the_store_is_named(store, task, sentence):
