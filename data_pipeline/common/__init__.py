@@ -1,4 +1,4 @@
-"""Small tools that every package uses: errors, files, option checks, messages, renamed options.
+"""Tools that every package uses: errors, files, option checks, messages, installed packages, renamed options.
 
 Imports nothing else of this project.
 """

@@ -1,22 +1,22 @@
-"""The two ways a run may end that are not our bug, and the exit codes they carry.
+"""Errors that are not bugs, and their exit codes.
 
-A message is one sentence that names the thing (file, field, option) and the way out.
+A message says what is wrong, where (file, field, option), and what to do.
 """
 
 from __future__ import annotations
 
 
 class InputError(Exception):
-    """The user's files, options or disk do not allow the run: exit code 2."""
+    """Wrong files or options, or a disk error: exit code 2."""
 
     exit_code = 2
 
 
 class DiskFullError(InputError):
-    """There is no space left for a file: exit code 2, or 3 from a run that can go on when there is."""
+    """No space left for a file: exit code 2, or 3 if the same command can continue later."""
 
 
 class InterruptedRunError(InputError):
-    """The run stopped half-way and the same command will go on from there: exit code 3."""
+    """The run stopped early, and the same command continues it: exit code 3."""
 
     exit_code = 3

@@ -1,7 +1,7 @@
-"""Installed packages that bring models of their own: those with an entry point in the group `deepweather.models`.
+"""Installed packages with models: packages with an entry point in the group `deepweather.models`.
 
 The entry point names a module, for example `weathernets`. A `_target_` may name classes of this module and of its
-submodules, and the YAML files in its folder `conf` join those of this project. Nothing is imported here.
+submodules. The YAML files in its folder `conf` are added to those of this project. Nothing is imported here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ GROUP = "deepweather.models"
 
 
 def registered_modules() -> list[str]:
-    """Return the names of the modules that installed packages register, in alphabetical order."""
+    """Return the names of the modules that installed packages register, sorted."""
     return sorted({point.module for point in entry_points(group=GROUP)})
 
 
 def conf_folders(own: Path) -> dict[str, Path]:
     """Return the folder `conf` of each registered module that has one; `own` is the folder of this project.
 
-    Two YAML files of one name are refused: one of them would be hidden by the other.
+    Raises an `InputError` if two folders have the same YAML file, because one would hide the other.
     """
     found: dict[str, Path] = {}
     owners = dict.fromkeys(_files(own), "deepweather")
@@ -35,17 +35,17 @@ def conf_folders(own: Path) -> dict[str, Path]:
         for file in _files(found[module]):
             if file in owners:
                 raise InputError(
-                    f"the installed package {module} has a configuration file {file}, and so has {owners[file]}; "
-                    "rename the one of the package"
+                    f"the installed package {module} and {owners[file]} both have a configuration file {file}; "
+                    "rename the file of the package"
                 )
             owners[file] = module
     return found
 
 
 def _folder(module: str) -> Path | None:
-    """Return the folder of a module, or None where it is a single file or is not there."""
+    """Return the folder of a module; None if the module is a single file or is not found."""
     first, *rest = module.split(".")
-    spec = importlib.util.find_spec(first)  # of a dotted name, this would import the first part
+    spec = importlib.util.find_spec(first)  # find_spec of a dotted name would import its first part
     if spec is None or not spec.submodule_search_locations:
         return None
     return Path(spec.submodule_search_locations[0], *rest)

@@ -165,5 +165,7 @@ def test_a_package_must_not_repeat_a_configuration_file(tmp_path, monkeypatch):
     assert found["orchards"] == tmp_path / "orchards" / "conf"
     assert "gone" not in found
     (tmp_path / "orchards" / "conf" / "model" / "unet.yaml").write_text("")
-    with pytest.raises(InputError, match=r"package orchards has a configuration file model/unet.yaml"):
+    with pytest.raises(
+        InputError, match=r"package orchards and deepweather both have a configuration file model/unet.yaml"
+    ):
         packages.conf_folders(own)

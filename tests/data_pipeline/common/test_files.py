@@ -15,7 +15,7 @@ from data_pipeline.common.files import (
 )
 
 
-def test_a_file_appears_when_it_is_whole(tmp_path):
+def test_a_file_appears_only_when_it_is_complete(tmp_path):
     with atomic_write(tmp_path / "deep" / "file", "w") as file:
         file.write("whole")
         assert not (tmp_path / "deep" / "file").exists()
@@ -23,7 +23,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["file"]
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failed_write_keeps_the_old_file_and_no_partial_file(tmp_path):
     def fail_half_way():
         with atomic_write(tmp_path / "file", "w") as file:
             file.write("half")
@@ -36,30 +36,30 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_full_disk_is_said_with_the_files_name(tmp_path):
+def test_a_full_disk_is_reported_with_the_file_name(tmp_path):
     with pytest.raises(InputError, match=r"no space left .*result\.json"), atomic_path(tmp_path / "result.json"):
         raise OSError(errno.ENOSPC, "full")
 
 
 @pytest.mark.parametrize("place", ["file/in/the/way", "/proc/result"])
-def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
+def test_a_path_that_cannot_be_written_is_reported(tmp_path, place):
     (tmp_path / "file").write_text("")
     path = tmp_path / place
     with pytest.raises(InputError, match=rf"cannot write {path} .*choose a path"), atomic_write(path):
         pass
 
 
-def test_a_file_that_cannot_be_read_meanwhile_is_not_blamed_on_the_one_that_is_written(tmp_path):
+def test_a_missing_input_is_not_reported_as_a_write_error(tmp_path):
     with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "copy"):
         (tmp_path / "original").read_bytes()
 
 
-def test_other_faults_of_the_system_are_not_explained_away(tmp_path):
+def test_other_disk_errors_are_not_translated(tmp_path):
     with pytest.raises(OSError, match="hardware"), atomic_path(tmp_path / "file"):
         raise OSError(errno.EIO, "hardware")
 
 
-def test_only_what_processes_that_are_gone_left_is_swept(tmp_path):
+def test_only_partial_files_of_ended_processes_are_removed(tmp_path):
     gone = subprocess.Popen(["true"])
     gone.wait()
     name = f".table.{socket.gethostname()}"
@@ -73,7 +73,7 @@ def test_only_what_processes_that_are_gone_left_is_swept(tmp_path):
     assert (tmp_path / "table").read_text() == "whole"
 
 
-def test_a_folder_is_held_by_one_run(tmp_path):
+def test_a_folder_is_locked_by_one_run(tmp_path):
     sentence = f"another run is writing to {tmp_path}; wait until it ends"
     with lock_folder(tmp_path), pytest.raises(InputError, match=sentence), lock_folder(tmp_path):
         pass
@@ -81,7 +81,7 @@ def test_a_folder_is_held_by_one_run(tmp_path):
         pass
 
 
-def test_what_a_killed_run_left_is_swept_away(tmp_path):
+def test_partial_files_of_a_killed_run_are_removed(tmp_path):
     for name in (".a.nc.123.partial", "a.nc", ".hidden"):
         (tmp_path / name).write_text("")
     remove_partial_files(tmp_path)

@@ -1,4 +1,4 @@
-"""NetCDF files made for a test with netCDF4 alone: the other road to every value."""
+"""NetCDF files for tests, written and read with netCDF4 only: independent of the code under test."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ CFGRIB = {
     "isobaricInhPa": {"standard_name": "air_pressure", "units": "hPa"},
     **PLACES,
 }
-"""The coordinates of a file as cfgrib and xarray write it."""
+"""The coordinates of a file as written by cfgrib and xarray."""
 
 
 class Plain:
@@ -67,9 +67,9 @@ class Plain:
         levels: Sequence[int] = (),
         **changed: Mapping[str, object],
     ) -> Path:
-        """Write forecasts as cfgrib and xarray would; `changed` replaces attributes of coordinates.
+        """Write forecasts in the layout of cfgrib and xarray; `changed` replaces attributes of coordinates.
 
-        A value is the hash of where it belongs, so that no two fields are alike.
+        Values depend on their coordinates, so that all fields differ.
         """
         axes = {"number": numbers, "time": starts, "step": steps, "isobaricInhPa": levels}
         axes = {name: np.array(values) for name, values in axes.items() if len(values)}
@@ -85,7 +85,7 @@ class Plain:
 
     @staticmethod
     def values(name: str, axes: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return values that tell variable, time, member, level and place apart."""
+        """Return values that differ for every variable, time, member, level and grid cell."""
         total = np.zeros([len(values) for values in axes.values()]) + 250 + sum(name.encode()) % 7
         for k, values in enumerate(axes.values()):
             shape = [-1 if j == k else 1 for j in range(len(axes))]
@@ -95,13 +95,13 @@ class Plain:
 
 @pytest.fixture(scope="session")
 def plain() -> Plain:
-    """Writes files for a test."""
+    """The writer and reader of NetCDF files."""
     return Plain()
 
 
 @pytest.fixture
 def file(plain, tmp_path):
-    """A function that writes a file from parts: coordinates beside a grid, and variables."""
+    """A function that writes a file from coordinates and variables on a fixed grid."""
 
     def write(coordinates, fields, name="file.nc", **options):
         grid = {

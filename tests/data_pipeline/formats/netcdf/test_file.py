@@ -1,4 +1,4 @@
-"""How long a classic file must be, seen by where its last value stands."""
+"""The expected size of a classic file against the position of its last value."""
 
 import netCDF4
 import numpy as np
@@ -19,30 +19,29 @@ KINDS = ("i1", "i2", "i4", "f4", "f8")
     st.dictionaries(st.text("abc", min_size=1, max_size=5), st.text(max_size=9), max_size=3),
 )
 def test_the_last_value_ends_the_file(tmp_path_factory, file_format, records, variables, attributes):
-    """No value holds a zero byte, so that what is not zero at the end of the file is a value or its padding."""
+    """No value has a zero byte, so the last non-zero byte of the file belongs to a value or its padding."""
     path = tmp_path_factory.mktemp("classic") / "file.nc"
     with netCDF4.Dataset(path, "w", format=file_format) as file:
         file.setncatts({name: text or "-" for name, text in attributes.items()})
         file.createDimension("record", None)
         file.createDimension("x", 3)
         file.createDimension("y", 2)
-        for k, (kind, moving, dimensions) in enumerate(variables):
-            shape = (("record",) if moving else ()) + ("x", "y")[:dimensions]
+        for k, (kind, recorded, dimensions) in enumerate(variables):
+            shape = (("record",) if recorded else ()) + ("x", "y")[:dimensions]
             variable = file.createVariable(f"v{k}", kind, shape)
             value = np.frombuffer(b"\x7e" * np.dtype(kind).itemsize, kind)[0]
             sizes = [records if name == "record" else len(file.dimensions[name]) for name in shape]
             variable[...] = np.full(sizes, value)
-    whole = path.read_bytes()
-    held = any(not moving or (moving and records) for _, moving, _ in variables)
-    if held:
-        assert (
-            0 <= len(whole.rstrip(b"\0")) - expected_size(path) < 4
-        )  # what fills up the last four bytes may be no zero
+    content = path.read_bytes()
+    has_values = any(not recorded or (recorded and records) for _, recorded, _ in variables)
+    if has_values:
+        # Padding to four bytes need not be zero.
+        assert 0 <= len(content.rstrip(b"\0")) - expected_size(path) < 4
     else:
-        assert expected_size(path) <= len(whole)
+        assert expected_size(path) <= len(content)
 
 
-def test_a_header_that_promises_more_than_the_file_has(tmp_path):
+def test_expected_size_of_a_file_that_is_cut_off(tmp_path):
     path = tmp_path / "file.nc"
     with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
         file.createDimension("x", 1000)

@@ -1,4 +1,4 @@
-"""What ensembles, analyses and static fields look like, published ones first."""
+"""Layouts of ensembles, analyses and static fields, starting with published data sets."""
 
 import netCDF4
 import numpy as np
@@ -11,7 +11,7 @@ from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ense
 
 
 def test_ens5mini(plain, tmp_path):
-    """The official subset of ENS-10: one file a month, dimensions number, time, step, isobaricInhPa, as cfgrib says."""
+    """The official subset of ENS-10: one file a month, with the dimensions of cfgrib."""
     names = {"z": {"units": "m**2 s**-2", "GRIB_shortName": "z"}, "t": {"units": "K", "GRIB_shortName": "t"}}
     months = [
         plain.cfgrib(tmp_path / f"ens5mini.{month:02}.nc", names, starts, (0, 24), range(1, 6), (850, 500))
@@ -28,7 +28,7 @@ def test_ens5mini(plain, tmp_path):
     np.testing.assert_allclose(shown, expected, atol=1e-4)
 
 
-def test_the_truth_of_ens10_as_cdo_writes_it(file, tmp_path):
+def test_analyses_of_ens10_as_cdo_writes_them(file, tmp_path):
     """ERA5_z500.nc with `Z` on one level in Pa and ERA5_sfc_t2m.nc with `T2M`."""
     level = (("plev",), [50000.0], {"units": "Pa", "standard_name": "air_pressure", "axis": "Z", "positive": "down"})
     time = (
@@ -46,7 +46,7 @@ def test_the_truth_of_ens10_as_cdo_writes_it(file, tmp_path):
 
 
 def test_wind_and_temperature_by_standard_name_and_height(file):
-    """Two heights in one file: each variable lists its own."""
+    """Two heights in one file: each variable names its own in `coordinates`."""
     heights = {
         "height": ((), 2.0, {"units": "m", "standard_name": "height"}),
         "height_0": ((), 10.0, {"units": "m", "standard_name": "height"}),
@@ -82,7 +82,7 @@ def test_geopotential_height_becomes_geopotential(file):
 
 
 def test_the_start_may_be_added_with_xarray(file, tmp_path):
-    """What docs/data/netcdf.md advises: the new coordinate keeps the attributes of `time`, its standard_name too."""
+    """The solution in docs/data/netcdf.md: the new coordinate keeps the attributes of `time`, its standard_name too."""
     time = (("time",), [24.0, 48.0, 72.0], {"units": "hours since 2000-01-01", "standard_name": "time"})
     path = file({"time": time}, {"t2m": (("time", "lat", "lon"), ramp(3, 4, 6), K)})
     with xr.open_dataset(path) as d:
@@ -93,7 +93,7 @@ def test_the_start_may_be_added_with_xarray(file, tmp_path):
 
 
 def test_a_run_of_times_from_one_start(file):
-    """Valid times along the file, one start for all of it: lead times are the differences."""
+    """Valid times along a dimension and one start for the file: lead times are the differences."""
     time = (("time",), [24.0, 48.0, 72.0], {"units": "hours since 2000-01-01", "standard_name": "time"})
     path = file({"time": time, "forecast_reference_time": START}, {"t2m": (("time", "lat", "lon"), ramp(3, 4, 6), K)})
     dataset = open_ensemble(path)
@@ -101,7 +101,7 @@ def test_a_run_of_times_from_one_start(file):
     np.testing.assert_array_equal(dataset["2t"][0, :, 0], ramp(3, 4, 6))
 
 
-def test_starts_and_lead_times_beside_one_dimension(file):
+def test_starts_and_lead_times_along_one_dimension(file):
     """Every field along `time` has its own start and lead time."""
     own = {"units": "hours", "standard_name": "forecast_period"}
     path = file(
@@ -133,7 +133,7 @@ def test_one_file_per_member(file):
         np.testing.assert_array_equal(dataset["2t"][0, :, k], ramp(2, 4, 6) + number)
 
 
-def test_members_without_numbers_count_from_1_and_named_ones_by_their_ends(file):
+def test_members_are_numbered_from_1_or_by_the_digits_of_their_names(file):
     outer = {"forecast_reference_time": START, "step": (("step",), [24], {"units": "hours"})}
     fields = {"t2m": (("step", "member", "lat", "lon"), ramp(1, 3, 4, 6), K)}
     assert open_ensemble(file(outer, fields)).number.values.tolist() == [1, 2, 3]
@@ -145,13 +145,13 @@ def test_members_without_numbers_count_from_1_and_named_ones_by_their_ends(file)
         open_ensemble(file({**outer, "member": (("member",), np.array(["a", "b", "c"]), {})}, fields, "letters.nc"))
 
 
-def test_a_dataset_that_was_written_is_read_back(plain, tmp_path):
+def test_a_written_dataset_is_read_back(plain, tmp_path):
     dataset = open_ensemble(plain.cfgrib(tmp_path / "a.nc", levels=(), numbers=(0, 4)))
     dataset.to_netcdf(tmp_path / "b.nc")
     xr.testing.assert_identical(open_ensemble(tmp_path / "b.nc").load(), dataset.load())
 
 
-def test_what_is_missing_is_nan(file):
+def test_missing_values_are_nan(file):
     packed = np.arange(48, dtype=np.int16).reshape(2, 4, 6)
     own = {**K, "scale_factor": 0.5, "add_offset": 200.0, "_FillValue": np.int16(5), "missing_value": np.int16(9)}
     values = open_analysis(file({"time": VALID}, {"t2m": (("time", "lat", "lon"), packed, own)}))["2t"].values
@@ -159,7 +159,7 @@ def test_what_is_missing_is_nan(file):
     np.testing.assert_array_equal(values[1], 200 + packed[1] / 2)
 
 
-def test_the_users_names_win(file):
+def test_names_of_the_user_take_precedence(file):
     fields = {
         "T850": (("time", "lat", "lon"), ramp(2, 4, 6), K),
         "MY_T2": (("time", "lat", "lon"), ramp(2, 4, 6) + 1, K),
@@ -178,8 +178,8 @@ def test_the_users_names_win(file):
         open_analysis(path, names={"MY_T2": "2t"})
 
 
-def test_only_what_is_asked_for_is_read(plain, tmp_path, monkeypatch):
-    """One start, one member and two rows: the values read from the file are no more than these."""
+def test_only_the_selection_is_read(plain, tmp_path, monkeypatch):
+    """One start, one member and two rows: no other values are read from the file."""
     fields = ensemble_fields(plain.cfgrib(tmp_path / "a.nc"), variables("2t"), (0, 24, 48))
     sizes = []
     original = netCDF4.Dataset.__getitem__
@@ -202,7 +202,7 @@ def test_only_what_is_asked_for_is_read(plain, tmp_path, monkeypatch):
 
 
 def test_any_part_of_a_lazy_array(plain, tmp_path):
-    """Single values, every second one, backwards, in any order: as numpy does it on all of them."""
+    """Any index gives the same values as numpy on the loaded array."""
     dataset = open_ensemble(plain.cfgrib(tmp_path / "a.nc"), chunks=None)["2t"]
     whole = dataset.copy().values
     for key in (

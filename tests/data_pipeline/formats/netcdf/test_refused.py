@@ -1,4 +1,4 @@
-"""What is refused, and in which words."""
+"""Files and options that are refused, and the messages."""
 
 import netCDF4
 import numpy as np
@@ -63,12 +63,12 @@ from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_an
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_understood_is_said_in_one_sentence(file, coordinates, dimensions, own, sentence):
+def test_unsupported_variables_are_refused_in_one_sentence(file, coordinates, dimensions, own, sentence):
     size = {"time": 2, "depth": 3, "level": 3, "lev": 3}
     name = "t" if "lev" in coordinates else "t2m"
     shape = [size[dimension] for dimension in dimensions]
     path = file(coordinates, {name: ((*dimensions, "lat", "lon"), ramp(*shape, 4, 6), own)})
-    if sentence is None:  # a dimension's own coordinate is believed, whatever else stands beside it
+    if sentence is None:  # the dimension coordinate takes precedence
         assert open_analysis(path).time.values.astype("datetime64[D]").astype(str).tolist() == [
             "2000-01-02",
             "2000-01-03",
@@ -86,7 +86,7 @@ def test_what_cannot_be_understood_is_said_in_one_sentence(file, coordinates, di
         ({"units": "seconds"}, "step has lead times that are not whole minutes"),
     ],
 )
-def test_lead_times_that_cannot_be_understood(file, lead, sentence):
+def test_unsupported_lead_times(file, lead, sentence):
     path = file(
         {"forecast_reference_time": START, "step": (("step",), [1.0, 2.0], lead)},
         {"t2m": (("step", "lat", "lon"), ramp(2, 4, 6), K)},
@@ -95,20 +95,20 @@ def test_lead_times_that_cannot_be_understood(file, lead, sentence):
         open_ensemble(path)
 
 
-def test_a_time_that_may_be_either_is_asked_for(file):
-    clock = {"units": "hours since 2000-01-01"}
+def test_an_ambiguous_time_is_refused(file):
+    units = {"units": "hours since 2000-01-01"}
     fields = {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6), K)}
     lead = ((), 24.0, {"units": "hours"})
-    path = file({"time": (("time",), [0.0, 24.0], clock), "step": lead}, fields)
+    path = file({"time": (("time",), [0.0, 24.0], units), "step": lead}, fields)
     with pytest.raises(InputError, match="time may be the start or the valid time of forecasts"):
         open_ensemble(path)
     for name, first in (("forecast_reference_time", "2000-01-01"), ("time", "1999-12-31")):
-        told = {"time": (("time",), [0.0, 24.0], {**clock, "standard_name": name}), "step": lead}
+        told = {"time": (("time",), [0.0, 24.0], {**units, "standard_name": name}), "step": lead}
         start = open_ensemble(file(told, fields, f"{name}.nc")).init_time.values[0]
         assert str(start)[:10] == first
 
 
-def test_analyses_are_no_forecasts(file):
+def test_analyses_are_not_opened_as_forecasts(file):
     path = file({"time": VALID}, {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6), K)})
     with pytest.raises(InputError, match="has valid times but no start of the forecasts; add"):
         open_ensemble(path)
@@ -156,7 +156,7 @@ def test_grids_that_are_not_regular_are_refused_by_name(plain, tmp_path, coordin
         (None, "its dimension lat has no coordinate variable; add it"),
     ],
 )
-def test_coordinates_that_are_no_grid(plain, tmp_path, lat, sentence):
+def test_coordinates_that_are_not_a_grid(plain, tmp_path, lat, sentence):
     coordinates = {"lon": (("lon",), plain.lon, {"units": "degrees_east"})}
     if lat is not None:
         coordinates["lat"] = (("lat",), lat, {"units": "degrees_north"})
@@ -165,7 +165,7 @@ def test_coordinates_that_are_no_grid(plain, tmp_path, lat, sentence):
         open_static(path)
 
 
-def test_two_grids_are_not_one(plain, file, tmp_path):
+def test_different_grids_are_refused(plain, file, tmp_path):
     one = file({}, {"lsm": (("lat", "lon"), ramp(4, 6), {})})
     coordinates = {
         "lat": (("lat",), plain.lat[:3], {"units": "degrees_north"}),
@@ -176,7 +176,7 @@ def test_two_grids_are_not_one(plain, file, tmp_path):
         open_static([one, two])
 
 
-def test_the_same_field_twice(file, tmp_path):
+def test_a_repeated_field_needs_equal_values(file, tmp_path):
     fields = {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6), K)}
     one = file({"time": VALID}, fields)
     same = file({"time": VALID}, fields, "same.nc")
@@ -186,20 +186,20 @@ def test_the_same_field_twice(file, tmp_path):
         open_analysis([one, other])
 
 
-def test_a_cube_that_would_be_mostly_empty_takes_no_memory(file):
-    clock = {"units": "hours since 2000-01-01"}
+def test_a_sparse_cube_is_refused_before_memory_is_allocated(file):
+    units = {"units": "hours since 2000-01-01"}
     paths = []
     for k in range(5):
-        start = ((), 7.0 * k, {**clock, "standard_name": "forecast_reference_time"})
-        valid = ((), 10.0 * k, {**clock, "standard_name": "time"})
+        start = ((), 7.0 * k, {**units, "standard_name": "forecast_reference_time"})
+        valid = ((), 10.0 * k, {**units, "standard_name": "time"})
         fields = {"t2m": (("lat", "lon"), ramp(4, 6), K)}
         paths.append(file({"time": valid, "forecast_reference_time": start}, fields, f"{k}.nc"))
     with pytest.raises(InputError, match=r"has only 5 of the 25 fields that belong together .*: 80% are missing"):
         open_ensemble(paths)
 
 
-def test_units_that_disagree_are_refused(file):
-    """Of a variable that nobody knows, the units are those of the files, if they agree."""
+def test_different_units_are_refused(file):
+    """A variable that is not in the table has the units of the files, which must agree."""
     paths = [
         file(
             {"time": ((), 24.0 * k, VALID[2])}, {"smoke": (("lat", "lon"), ramp(4, 6), {"units": units})}, f"{units}.nc"
@@ -212,7 +212,7 @@ def test_units_that_disagree_are_refused(file):
 
 
 @pytest.mark.parametrize("file_format", ["NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA", "NETCDF4"])
-def test_a_file_that_was_cut_off_is_refused(file, file_format):
+def test_a_file_that_is_cut_off_is_refused(file, file_format):
     """The NetCDF library reads zeros where a classic file has been cut off."""
     path = file({"time": VALID}, {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6), K)}, file_format=file_format)
     assert open_analysis(path).sizes["time"] == 2
@@ -224,7 +224,7 @@ def test_a_file_that_was_cut_off_is_refused(file, file_format):
             open_analysis(path)
 
 
-def test_a_file_that_changes_after_it_was_opened_is_not_read(plain, tmp_path):
+def test_a_file_that_changed_after_opening_is_not_read(plain, tmp_path):
     fields = ensemble_fields(plain.cfgrib(tmp_path / "a.nc"), variables("2t"), (0,))
     out = np.empty((3, 1, 4, 6))
     fields.read(0, 0, out)
@@ -233,7 +233,7 @@ def test_a_file_that_changes_after_it_was_opened_is_not_read(plain, tmp_path):
         fields.read(0, 0, out)
 
 
-def test_damaged_values_are_said(plain, tmp_path, monkeypatch):
+def test_damaged_values_are_reported(plain, tmp_path, monkeypatch):
     dataset = open_ensemble(plain.cfgrib(tmp_path / "a.nc"), chunks=None)
 
     def broken(*_):
@@ -244,7 +244,7 @@ def test_damaged_values_are_said(plain, tmp_path, monkeypatch):
         dataset.load()
 
 
-def test_files_that_are_no_netcdf(plain, tmp_path):
+def test_files_that_are_not_netcdf(plain, tmp_path):
     first = plain.cfgrib(tmp_path / "a.nc")
     (tmp_path / "text").write_text("not a forecast")
     (tmp_path / "empty").write_text("")
@@ -275,13 +275,13 @@ def test_wrong_options(plain, tmp_path):
         open_ensemble(path, names={"t2m": "2 t"})
 
 
-def test_fields_aloft_are_not_static(plain, tmp_path):
+def test_fields_on_levels_are_not_static(plain, tmp_path):
     path = plain.cfgrib(tmp_path / "a.nc", {"t": K}, levels=(850, 500))
     with pytest.raises(InputError, match=r"a.nc has no fields at the surface, only t@500, t@850; select other files"):
         open_static(path)
 
 
-def test_levels_of_half_a_hectopascal_must_not_be_asked_for(file):
+def test_levels_of_half_a_hectopascal_cannot_be_selected(file):
     plev = (("plev",), [85000.0, 50.0], {"units": "Pa"})
     path = file({"time": VALID, "plev": plev}, {"t": (("time", "plev", "lat", "lon"), ramp(2, 2, 4, 6), K)})
     np.testing.assert_array_equal(open_analysis(path, variables("t@850")).t[:, 0], ramp(2, 2, 4, 6)[:, 0])

@@ -16,21 +16,25 @@ def write(path, axes, name, values, units):
 
 
 def test_prepare_and_train(tmp_path, command):
-    """One file a year in °C, truth in K on the same points in another order; the ensemble is 1.5 K too warm."""
+    """One file per year in °C, analyses in K on the same grid in another order; the ensemble is 1.5 K too warm."""
     random = np.random.default_rng(0)
     lat, lon = np.linspace(60, -60, 5), np.arange(8) * 45.0
-    clock = {"units": "hours since 2000-01-01"}
+    units_of_time = {"units": "hours since 2000-01-01"}
     places = {"lat": (lat, {"units": "degrees_north"}), "lon": (lon, {"units": "degrees_east"})}
     valid, truth = [], []
     for year in range(3):
         start = year * 8784 + np.arange(20) * 360
         field = 15 + 5 * random.standard_normal((20, 1, 1, 5, 8))
         members = field + 1.5 + random.standard_normal((20, 1, 4, 5, 8))
-        outer = {"init_time": (start, clock), "lead": ([24], {"units": "hours"}), "member": (range(4), {})}
+        outer = {"init_time": (start, units_of_time), "lead": ([24], {"units": "hours"}), "member": (range(4), {})}
         write(tmp_path / f"ens_{year}.nc", {**outer, **places}, "T2", members, "degC")
         valid += (start + 24).tolist()
         truth += list(field[:, 0, 0] + 0.5 * random.standard_normal((20, 5, 8)))
-    flipped = {"time": (valid, clock), "lat": (lat[::-1], places["lat"][1]), "lon": (lon - 180, places["lon"][1])}
+    flipped = {
+        "time": (valid, units_of_time),
+        "lat": (lat[::-1], places["lat"][1]),
+        "lon": (lon - 180, places["lon"][1]),
+    }
     write(tmp_path / "era5.nc", flipped, "T2M", np.roll(np.array(truth), 4, axis=-1)[:, ::-1] + 273.15, "K")
     data = (
         "data=netcdf", "data.archive.ensemble=[ens_*.nc]", "data.archive.analysis=[era5.nc]",
@@ -48,7 +52,7 @@ def test_prepare_and_train(tmp_path, command):
 
 
 def test_prepare_ends_with_an_error_where_a_file_cannot_be_read(tmp_path, command):
-    """The others are described first; the file that was cut off is named."""
+    """Readable files are described first; then the error names the file that is cut off."""
     axes = {
         "time": ([0, 24], {"units": "hours since 2000-01-01"}),
         "lat": ([10.0, 0.0], {"units": "degrees_north"}), "lon": ([0.0, 10.0], {"units": "degrees_east"}),
