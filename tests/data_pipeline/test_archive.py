@@ -1,4 +1,4 @@
-"""An archive finds out what its files are, and mixes formats."""
+"""Archives: formats of their parts, options and fingerprint."""
 
 import pickle
 
@@ -20,7 +20,7 @@ FIELD = np.arange(40.0).reshape(5, 8) + 250
 
 
 def write_netcdf(path, name, **times):
-    """A field, whose variable may have any name, once for each of the `times`."""
+    """Write a field with any variable name, once for each of the `times`."""
     with netCDF4.Dataset(path, "w") as file:
         for axis, values, units in (
             ("latitude", GRID.latitudes, "degrees_north"),
@@ -37,7 +37,7 @@ def write_netcdf(path, name, **times):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A GRIB ensemble of one start, and everything else in GRIB as well as in NetCDF."""
+    """A GRIB ensemble of one start; analyses and static fields in GRIB and in NetCDF."""
     folder = tmp_path_factory.mktemp("archive")
     forecast = Encoder(GRID, **LOCAL, stream="enfh", type="pf", stepUnits="h", shortName="2t", bitsPerValue=24)
     analysis = Encoder(GRID, **LOCAL, stream="oper", type="an", bitsPerValue=24)
@@ -70,7 +70,7 @@ def test_each_part_has_its_own_format(folder, analysis, static, names):
     np.testing.assert_allclose(sample.static[3], FIELD, rtol=1e-6)
 
 
-def test_an_archive_travels_to_other_processes(folder):
+def test_an_archive_can_be_pickled(folder):
     mixed = archive(folder, "nc", variable_names=NAMES)
     assert mixed.forecasts(TASK.inputs, TASK.lead_times).equals(
         pickle.loads(pickle.dumps(mixed)).forecasts(TASK.inputs, TASK.lead_times)
@@ -83,7 +83,7 @@ def test_the_oracle_is_the_same_archive_with_another_ensemble(folder):
     assert mixed.oracle.oracle is None
 
 
-def test_chunks_are_dasks(folder):
+def test_chunks_give_dask_arrays(folder):
     source = archive(folder)
     assert source.forecasts(TASK.inputs, TASK.lead_times).chunks == {}
     assert source.forecasts(TASK.inputs, TASK.lead_times, "auto").chunks["init_time"] == (1,)
@@ -104,12 +104,12 @@ def test_names_for_grib_are_refused(folder):
         ({"variable_names": ["2t"]}, r"data.archive.variable_names must be {VARIABLE: shortName, ...}, got \['2t'\]"),
     ],
 )
-def test_wrong_options_are_named(folder, options, sentence):
+def test_wrong_options_are_refused(folder, options, sentence):
     with pytest.raises(InputError, match=sentence):
         archive(folder, **options)
 
 
-def test_the_fingerprint_follows_the_files(folder, tmp_path):
+def test_the_fingerprint_changes_with_the_files(folder, tmp_path):
     def fingerprint(**options):
         return Archive([f"{tmp_path}/*"], [f"{folder}/analysis.nc"], **options).fingerprint
 
@@ -121,6 +121,6 @@ def test_the_fingerprint_follows_the_files(folder, tmp_path):
     assert fingerprint() != first
 
 
-def test_it_is_known_whether_the_files_are_there(folder, tmp_path):
+def test_exists(folder, tmp_path):
     assert archive(folder).exists
     assert not Archive([f"{folder}/ensemble.grib"], [f"{tmp_path}/*"]).exists

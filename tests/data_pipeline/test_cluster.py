@@ -1,4 +1,4 @@
-"""The same graph on threads, on processes, and the jobs that Slurm would be given."""
+"""Clusters: the same results on threads and processes, and the job scripts for Slurm."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ from data_pipeline.common.errors import InputError
 
 @pytest.fixture(scope="module")
 def local():
-    """One cluster of processes for all tests: it takes seconds to start."""
+    """One cluster of processes for all tests, because its start takes seconds."""
     with LocalProcesses(workers=2, threads=1, memory="2GB").running() as workers:
         yield workers
 
@@ -31,7 +31,7 @@ def refuse(item):
     raise InputError(f"{item} is damaged")
 
 
-def test_the_same_graph_has_the_same_numbers_everywhere(local):
+def test_a_graph_has_the_same_result_on_every_cluster(local):
     there = graph().compute()  # the client of `local` is Dask's default
     with Threads(2).running():
         here = graph().compute()
@@ -41,7 +41,7 @@ def test_the_same_graph_has_the_same_numbers_everywhere(local):
     assert np.array_equal(here, alone)
 
 
-def test_work_runs_where_it_was_sent(local):
+def test_functions_run_in_the_workers(local):
     assert os.getpid() not in {process for process, _ in local.map(process_and_thread, range(8))}
     with Threads(2).running() as workers:
         found = set(workers.map(process_and_thread, range(8)))
@@ -60,31 +60,31 @@ def test_results_come_in_the_order_of_the_items(local):
     assert list(local.map(str, range(20))) == [str(k) for k in range(20)]
 
 
-def test_what_is_wrong_with_an_item_is_said_as_it_was(local):
+def test_an_exception_of_a_worker_is_raised_unchanged(local):
     with pytest.raises(InputError, match=r"^7 is damaged$"):
         list(local.map(refuse, [7]))
 
 
-def test_a_worker_that_is_killed_is_said():
-    with pytest.raises(InputError, match=r"a worker of the cluster was killed .* give cluster\.memory more"):  # noqa: SIM117
+def test_a_killed_worker_is_reported():
+    with pytest.raises(InputError, match=r"a worker of the cluster was killed .* increase cluster\.memory"):  # noqa: SIM117
         with LocalProcesses(workers=1).running() as workers:
             list(workers.map(os._exit, [1]))
 
 
-def test_a_failure_does_not_wait_for_the_rest():
+def test_an_exception_cancels_queued_work():
     done = []
     with pytest.raises(InputError), Threads(1).running() as workers:
         list(workers.map(lambda item: refuse(item) if item == 0 else done.append(item), range(1000)))
     assert len(done) < 1000
 
 
-def test_without_a_number_there_is_a_thread_per_processor():
+def test_the_default_is_one_thread_per_processor():
     assert Threads().at_once == processors() == len(os.sched_getaffinity(0))
     assert LocalProcesses(workers=3, threads=2).at_once == 6
     assert Slurm(jobs=3, cores=4).at_once == 12
 
 
-def test_slurm_is_asked_for_what_was_configured(tmp_path):
+def test_the_job_script_has_the_options(tmp_path):
     script = Slurm(
         partition="gpu", account="meteo", cores=4, memory="7GiB", walltime="00:30:00",
         directives=["--constraint=mc"], prologue=["module load eccodes"], logs=f"{tmp_path}/logs",
@@ -98,7 +98,7 @@ def test_slurm_is_asked_for_what_was_configured(tmp_path):
     assert "--nthreads 4" in lines[-1]
 
 
-def test_without_sbatch_there_is_a_way_out(monkeypatch):
+def test_slurm_needs_sbatch(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InputError, match=r"cluster=slurm submits jobs with sbatch.* choose cluster=threads"):
         Slurm().running().__enter__()
@@ -119,6 +119,6 @@ def test_without_sbatch_there_is_a_way_out(monkeypatch):
         (Slurm, {"directives": "--exclusive"}, "cluster.directives must be a list, got '--exclusive'"),
     ],
 )
-def test_wrong_options_are_named(cluster, options, sentence):
+def test_wrong_options_are_refused(cluster, options, sentence):
     with pytest.raises(InputError, match=sentence):
         cluster(**options)

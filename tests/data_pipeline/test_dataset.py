@@ -1,4 +1,4 @@
-"""Archive to samples, on GRIB files whose every value says where it belongs."""
+"""Samples of GRIB files in which every value encodes its start, lead time and member."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ LAND[1:3, 2:5] = 1
 
 
 def value(start, lead, number):
-    """One field value per message: 280, then day of month, lead and member as digits."""
+    """Return the value of a message: 280 plus day of month, lead time and member as digits."""
     return 280 + start % 100 + lead / 100 + number / 1000
 
 
@@ -53,7 +53,7 @@ def folder(tmp_path_factory):
                 ensemble.append(forecast.encode(np.where(LAND > 0, np.nan, field), shortName="sst", **keys))
     write(folder / "ensemble", *ensemble)
     analysis = Encoder(GRID, **local, stream="oper", type="an", shortName="2t", bitsPerValue=24)
-    # 29, 30 December, 1, 2, 5 January: the start of 4 January has no truth at 48 h.
+    # 29, 30 December, 1, 2, 5 January: the start of 4 January has no analysis at 48 h.
     dates = (20151229, 20151230, 20160101, 20160102, 20160105)
     write(folder / "analysis", *(analysis.encode(np.full(GRID.shape, d % 10000 + 0.5), dataDate=d) for d in dates))
     write(folder / "static", Encoder(GRID, **local, shortName="lsm").encode(LAND, dataDate=20180101))
@@ -66,18 +66,18 @@ def archive(folder):
 
 
 def cases(dataset):
-    """Day of the start and lead time of every sample."""
+    """Return day of the start and lead time of every sample."""
     return [
         (int(np.datetime64(int(sample.init_time), "s").astype(object).day), int(sample.lead_time)) for sample in dataset
     ]
 
 
-def test_a_forecast_belongs_to_the_year_in_which_it_is_valid(archive):
+def test_the_valid_time_decides_the_year(archive):
     assert cases(ForecastDataset(archive, TASK, [2015])) == [(28, 24), (28, 48)]
     assert cases(ForecastDataset(archive, TASK, [2016])) == [(31, 24), (31, 48), (4, 24)]
 
 
-def test_every_number_is_where_it_belongs(archive):
+def test_values_of_a_sample(archive):
     sample = ForecastDataset(archive, TASK, [2016])[1]
     assert sample.ensemble.shape == (3, 2, *GRID.shape)
     for number in (1, 2, 3):
@@ -99,17 +99,17 @@ def test_batches_have_all_samples_in_order(archive):
     assert torch.equal(next(batches(dataset, 3)).lead_time, torch.tensor([24, 48, 24]))
 
 
-def test_years_without_forecasts_say_what_there_is(archive):
+def test_years_without_forecasts_are_refused(archive):
     with pytest.raises(InputError, match=r"valid in 1999-2000 .* starts between 2015-12-28.* and 2016-01-04"):
         ForecastDataset(archive, TASK, [1999, 2000])
 
 
-def test_an_unknown_static_field_is_named(archive):
+def test_an_unknown_static_field_is_refused(archive):
     with pytest.raises(InputError, match="needs the static field sdor, the data source has lsm"):
         ForecastDataset(archive, Task("toy", ["2t"], ["2t"], LEADS, ["sdor"]), [2016])
 
 
-def test_another_grid_of_the_truth_is_refused(archive, folder, tmp_path):
+def test_another_grid_of_the_analyses_is_refused(archive, folder, tmp_path):
     other = Encoder(Grid.regular(7, 8), centre="ecmf", typeOfLevel="surface", shortName="2t", type="an")
     write(tmp_path / "analysis", other.encode(np.zeros((7, 8)), dataDate=20160101))
     mixed = Archive([f"{folder}/ensemble"], [f"{tmp_path}/analysis"])
@@ -122,7 +122,7 @@ def equal(one, other):
 
 
 @pytest.mark.parametrize(("members", "positions"), [(2, [0, 1]), ([2, 0], [2, 0]), ((1,), [1])])
-def test_members_are_chosen_by_number_or_position(archive, members, positions):
+def test_members_are_selected_by_number_or_position(archive, members, positions):
     whole, part = ForecastDataset(archive, TASK, [2016]), ForecastDataset(archive, TASK, [2016], members=members)
     assert part.members == len(positions)
     for k in range(3):
@@ -130,13 +130,13 @@ def test_members_are_chosen_by_number_or_position(archive, members, positions):
 
 
 @pytest.mark.parametrize("members", [0, 4, [], [0, 0], [3], [-1], 2.0, True, "2"])
-def test_members_that_are_not_there_are_refused(archive, members):
+def test_unknown_members_are_refused(archive, members):
     with pytest.raises(InputError, match=r"members must be a number from 1 to 3 or different positions from 0 to 2"):
         ForecastDataset(archive, TASK, [2016], members=members)
 
 
 @pytest.mark.parametrize("rows", [slice(1, 3), slice(None, 1), slice(-2, None)])
-def test_a_band_of_rows_is_cut_out_of_everything(archive, rows):
+def test_rows_are_selected_in_all_fields(archive, rows):
     whole, band = ForecastDataset(archive, TASK, [2016]), ForecastDataset(archive, TASK, [2016], rows=rows)
     assert band.grid == whole.grid == GRID
     assert range(5)[band.rows] == range(5)[rows]
@@ -147,13 +147,13 @@ def test_a_band_of_rows_is_cut_out_of_everything(archive, rows):
 
 
 @pytest.mark.parametrize("rows", [slice(2, 2), slice(0, 4, 2), slice(4, 1, -1)])
-def test_what_is_not_a_band_is_our_mistake(archive, rows):
+def test_rows_must_be_consecutive(archive, rows):
     with pytest.raises(ValueError, match="rows and columns must be consecutive"):
         ForecastDataset(archive, TASK, [2016], rows=rows)
 
 
 @pytest.mark.parametrize("subset", [{}, {"members": 1}, {"members": [2, 0], "rows": slice(1, 4)}], ids=str)
-def test_moments_stand_for_the_ensemble(archive, subset):
+def test_moments_replace_the_ensemble(archive, subset):
     members = ForecastDataset(archive, TASK, [2016], **subset)
     moments = ForecastDataset(archive, TASK, [2016], **subset, moments=True)
     assert moments.members == members.members
@@ -166,13 +166,13 @@ def test_moments_stand_for_the_ensemble(archive, subset):
         assert equal(ours._replace(ensemble=theirs.ensemble), theirs)
 
 
-def test_a_sample_has_the_size_that_is_announced(archive):
+def test_nbytes(archive):
     for subset in ({}, {"members": 2}, {"rows": slice(0, 2)}, {"moments": True}, {"moments": True, "members": 1}):
         dataset = ForecastDataset(archive, TASK, [2016], **subset)
         assert dataset.nbytes == sum(tensor.nbytes for tensor in dataset[0]) - dataset.static.nbytes
 
 
-def test_the_fingerprint_tells_samples_apart(archive):
+def test_the_fingerprint_depends_on_the_selection(archive):
     def fingerprint(task=TASK, years=(2016,), **subset):
         return ForecastDataset(archive, task, years, **subset).fingerprint
 
@@ -182,7 +182,7 @@ def test_the_fingerprint_tells_samples_apart(archive):
     assert fingerprint() == fingerprint(members=3) == fingerprint(rows=slice(0, 5)) == fingerprint(members=[0, 1, 2])
 
 
-def test_threads_and_other_processes_read_the_same(archive):
+def test_threads_and_processes_read_the_same_samples(archive):
     dataset = ForecastDataset(archive, TASK, [2015, 2016])
     expected = list(dataset)
     with ThreadPoolExecutor(4) as pool:
@@ -195,7 +195,7 @@ FLOATS = st.one_of(st.floats(width=32), st.sampled_from([np.nan, np.inf, -np.inf
 
 
 @given(arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3)), elements=FLOATS))
-def test_complete_is_where_all_members_are_finite(members):
+def test_complete_cells_have_all_members(members):
     np.testing.assert_array_equal(complete_cells(members), np.isfinite(members).all(0))
 
 
@@ -207,17 +207,17 @@ def test_complete_is_where_all_members_are_finite(members):
         ({"train": ("1998", 2012)}, r"data.split.train must be \[first year, last year\]"),
     ],
 )
-def test_splits_check_themselves(change, sentence):
+def test_wrong_splits_are_refused(change, sentence):
     with pytest.raises(InputError, match=sentence):
         Split(**({"train": (1998, 2012), "val": (2013, 2014), "test": (2015, 2016)} | change))
 
 
-def test_an_unknown_split_is_named():
+def test_an_unknown_split_is_refused():
     with pytest.raises(InputError, match="there is no split 'dev'; choose one of train, val, test"):
         Split((1998, 2012), (2013, 2014), (2015, 2016)).years("dev")
 
 
-def test_some_rows_of_all_samples_are_read_alone(archive, monkeypatch):
+def test_a_band_reads_only_its_rows(archive, monkeypatch):
     whole = ForecastDataset(archive, TASK, [2016], rows=slice(1, 5), columns=slice(2, 8))
     part, read = whole.band(slice(1, 3)), []
     fields, plain = type(part._ensemble), type(part._ensemble).read
@@ -238,7 +238,7 @@ def test_some_rows_of_all_samples_are_read_alone(archive, monkeypatch):
     assert part.nbytes < whole.nbytes
 
 
-def test_the_times_of_all_samples_are_known_without_reading(archive, monkeypatch):
+def test_times_are_known_without_reading(archive, monkeypatch):
     dataset = ForecastDataset(archive, TASK, [2015, 2016])
     samples = list(dataset)
     monkeypatch.setattr(type(dataset._ensemble), "read", None)

@@ -22,13 +22,13 @@ def test_weights_integrate_a_polynomial_of_the_sphere():
     assert (grid.weights * mu**2).mean() == pytest.approx(1 / 3, rel=1e-4)
 
 
-def test_a_global_grid_goes_round_and_reaches_the_poles():
+def test_a_global_grid_is_periodic_and_reaches_the_poles():
     grid = Grid.regular(33, 64)
     assert grid.periodic
     assert (grid.across_pole(0), grid.across_pole(-1)) == (1, 1)
 
 
-def test_half_shifted_rows_mirror_themselves_at_the_pole():
+def test_edge_rows_half_a_row_from_the_pole_mirror_themselves():
     grid = Grid(tuple(np.arange(87.5, -90, -5)), tuple(np.arange(0, 360, 5.0)))
     assert (grid.across_pole(0), grid.across_pole(-1)) == (0, 0)
 
@@ -55,7 +55,7 @@ def test_grids_match_within_the_rounding_of_grib1():
     assert not exact.matches(Grid.regular(33, 72))
 
 
-def test_whole_turns_make_no_other_grid():
+def test_grids_match_up_to_multiples_of_360_degrees():
     west = Grid((20, 10), (-160, -150, -140))
     assert west.matches(Grid((20, 10), (200, 210, 220)))
     assert not west.matches(Grid((20, 10), (20, 30, 40)))
@@ -74,6 +74,6 @@ def test_whole_turns_make_no_other_grid():
         ((20, float("nan")), (0, 10), "within"),
     ],
 )
-def test_nonsense_is_rejected_with_its_values(latitudes, longitudes, sentence):
+def test_wrong_coordinates_are_refused(latitudes, longitudes, sentence):
     with pytest.raises(InputError, match=sentence):
         Grid(latitudes, longitudes)

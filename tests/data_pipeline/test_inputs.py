@@ -1,4 +1,4 @@
-"""Channels at other lead times and of the analysis, on files whose every value says where it belongs."""
+"""Channels at other lead times and of the analysis, from files in which every value encodes its position."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -34,16 +34,16 @@ PLAIN = Task("toy", ["t@850", "q@850"], ["t@850"], [24, 48])
 LOCAL = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26, "bitsPerValue": 24}
 PLACE = {"typeOfLevel": "isobaricInhPa", "level": 850}
 ROW = np.arange(5)[:, None] / 8 * np.ones(8)
-"""Makes the rows of a field differ."""
+"""Added to the rows of a field, so that they differ."""
 
 
 def value(name, start, lead, number):
-    """The base of the variable, then day of month, lead time in days and member as digits."""
+    """Return the base of the variable plus day of month, lead time in days and member as digits."""
     return NAMES[name] + start % 100 + lead / 240 + number / 100
 
 
 def write(folder, without=(), analyses=(0, 24, 48), unknown=()):
-    """An archive without some forecasts (start, lead) and without the analyses of `unknown` days."""
+    """Write an archive without some forecasts (start, lead) and without the analyses of `unknown` days."""
     forecast = Encoder(GRID, **LOCAL, **PLACE, stream="enfh", type="pf", stepUnits="h")
     analysis = Encoder(GRID, **LOCAL, **PLACE, stream="oper", type="an")
     with (folder / "ensemble").open("wb") as file:
@@ -66,7 +66,7 @@ def archive(tmp_path_factory):
 
 
 def expected(start, lead, numbers=NUMBERS):
-    """The first row of every channel, (M, C), by hand."""
+    """Return the first row of every channel, (M, C)."""
     return [
         [
             value("t", start, lead, n), value("q", start, lead, n), value("q", start, lead - 24, n),
@@ -77,11 +77,11 @@ def expected(start, lead, numbers=NUMBERS):
 
 
 def keys(dataset):
-    """Start as a date and lead time of each sample."""
+    """Return start (a date) and lead time of each sample."""
     return [(int(f"{datetime.fromtimestamp(int(s.init_time), UTC):%Y%m%d}"), int(s.lead_time)) for s in dataset]
 
 
-def test_every_channel_comes_from_where_its_name_says(archive):
+def test_values_of_every_channel(archive):
     dataset = ForecastDataset(archive, TASK, [2015, 2016])
     assert [str(channel) for channel in TASK.channels] == [
         "t@850", "q@850", "q@850-24h", "t@850-24h", "t@850+0h", "t@850 analysis",
@@ -99,7 +99,7 @@ def test_every_channel_comes_from_where_its_name_says(archive):
 @pytest.mark.parametrize(
     "subset", [{"members": [2, 0]}, {"rows": slice(1, 4), "columns": slice(2, 5)}, {"moments": True}], ids=str
 )
-def test_parts_of_samples_are_parts_of_all_channels(archive, subset):
+def test_members_and_tiles_are_selected_in_all_channels(archive, subset):
     whole, part = (ForecastDataset(archive, TASK, [2015, 2016], **options) for options in ({}, subset))
     for ours, theirs in zip(part, whole, strict=True):
         values = theirs.ensemble[:, :, subset.get("rows", slice(None)), subset.get("columns", slice(None))]
@@ -114,7 +114,7 @@ def test_parts_of_samples_are_parts_of_all_channels(archive, subset):
     assert len({part.fingerprint, whole.fingerprint, ForecastDataset(archive, PLAIN, [2015, 2016]).fingerprint}) == 3
 
 
-def test_starts_that_lack_a_channel_are_left_out_and_counted(tmp_path):
+def test_starts_without_a_channel_are_skipped_and_counted(tmp_path):
     """The forecast of 4 January lacks the lead time 0."""
     made = write(tmp_path, without={(20160104, 0)})
     for task, there, count in (
@@ -129,7 +129,7 @@ def test_starts_that_lack_a_channel_are_left_out_and_counted(tmp_path):
         assert (len(training.keys), training.skipped) == (len(there), count)
 
 
-def test_starts_without_their_analysis_are_left_out_and_counted(tmp_path):
+def test_starts_without_their_analysis_are_skipped_and_counted(tmp_path):
     made = write(tmp_path, unknown={20160104})
     task = Task("analysis", ["t@850"], ["t@850"], [24, 48], [], [], ["t@850"])
     dataset = ForecastDataset(made, task, [2016])
@@ -151,7 +151,7 @@ def test_starts_without_any_analysis_are_refused(tmp_path):
         ForecastDataset(made, task, [2015, 2016])
 
 
-def test_a_hole_in_another_lead_time_is_an_error_or_masked(tmp_path):
+def test_a_missing_field_at_another_lead_time_is_an_error_or_masked(tmp_path):
     made = write(tmp_path, without={(20160104, 0)})
     task = Task("toy", ["t@850"], ["t@850"], [24, 48], [], ["t@850-24h"])
     with pytest.raises(InputError, match=r"lacks t@850 at init_time 2016-01-04T12:00, lead_time 0, number 1"):
@@ -163,7 +163,7 @@ def test_a_hole_in_another_lead_time_is_an_error_or_masked(tmp_path):
     assert set(map(tuple, known.values())) == {(True, True)}
 
 
-def test_a_member_that_another_lead_time_lacks_is_named(tmp_path, archive):
+def test_a_member_without_another_lead_time_is_refused(tmp_path, archive):
     made = write(tmp_path, without=set(product(STARTS, [0])))
     forecast = Encoder(GRID, **LOCAL, **PLACE, stream="enfh", type="pf", stepUnits="h", shortName="t")
     with (tmp_path / "ensemble").open("ab") as file:
@@ -192,7 +192,7 @@ def test_a_store_has_the_channels_of_the_archive(archive, tmp_path, moments):
         store.analysis_fields(PLAIN.inputs)
 
 
-def test_a_store_does_not_stand_for_fields_that_it_lacks(archive, tmp_path):
+def test_a_store_is_refused_for_channels_that_it_lacks(archive, tmp_path):
     task = Task("toy", ["t@850", "q@850"], ["t@850"], [48], [], ["t@850+0h"])
     store = Store.write(archive, task, tmp_path / "store")
     with pytest.raises(InputError, match="has no q@850 at the lead time 0 h; make a store for this task"):
@@ -207,7 +207,7 @@ def test_a_store_does_not_stand_for_fields_that_it_lacks(archive, tmp_path):
         ForecastDataset(holes, Task("toy", ["t@850"], ["t@850"], [48]), [2016])
 
 
-def test_statistics_know_every_channel(archive):
+def test_statistics_have_every_channel(archive):
     training = TrainingForecasts(archive, TASK, (2016, 2016))
     samples = list(ForecastDataset(archive, TASK, [2016]))
     fields = torch.stack([sample.ensemble for sample in samples]).double()
@@ -219,7 +219,7 @@ def test_statistics_know_every_channel(archive):
     for c, values in enumerate(found.values()):
         torch.testing.assert_close(torch.from_numpy(values["location"][1]), location[c], rtol=1e-6, atol=0)
         assert float(values["scale"][1]) == pytest.approx(float(squares[c].sqrt()), rel=1e-4)
-    # A window of one cell and no smoothing to speak of: mean and standard deviation of the second member over dates.
+    # A window of one cell and almost no smoothing: mean and standard deviation of the second member over dates.
     local = dict(values for _, values in enumerate(LocalMeanStd(1, 0.1, 2).compute(training, 1)))
     for lead in TASK.lead_times:
         of_lead = torch.stack([s.ensemble[1] for s in samples if int(s.lead_time) == lead]).double()
@@ -230,7 +230,7 @@ def test_statistics_know_every_channel(archive):
             torch.testing.assert_close(torch.from_numpy(values["std"][1]), std, rtol=1e-4, atol=1e-4)
 
 
-def test_a_batch_is_narrowed_to_any_of_its_channels(archive):
+def test_a_batch_is_reduced_to_any_of_its_channels(archive):
     sample = ForecastDataset(archive, TASK, [2016])[0]
     batch = type(sample)(*(tensor[None] for tensor in sample))
     to = Task("part", ["t@850"], ["t@850"], [48], [], ["t@850+0h"], ["t@850"])
@@ -239,13 +239,13 @@ def test_a_batch_is_narrowed_to_any_of_its_channels(archive):
     assert torch.equal(found.mask, batch.mask[:, [0, 4, 5]])
 
 
-def test_winds_have_the_parity_of_winds_in_every_channel():
+def test_winds_have_parity_minus_one_in_every_channel():
     task = Task("wind", ["t@850", "u@850"], ["t@850"], [48], [], ["u@850+0h", "t@850+0h"], ["v@850", "t@850"])
     assert task.parity == (1, -1, -1, 1, -1, 1)
     assert Features(task, GRID).parity[:12] == (*task.parity, *[1] * 6)
 
 
-def test_tasks_with_them_survive_json_and_others_read_as_before():
+def test_tasks_survive_json_and_other_tasks_keep_their_text():
     assert Task(**TASK.to_json()) == TASK
     assert list(PLAIN.to_json()) == ["name", "inputs", "targets", "lead_times", "static"]
     assert TASK.only_targets().channels == (TASK.channels[0],)
@@ -263,14 +263,14 @@ def test_tasks_with_them_survive_json_and_others_read_as_before():
         ({"analysis": ["t@high"]}, "cannot read the variable 't@high'"),
     ],
 )
-def test_nonsense_is_rejected_with_the_way_out(change, sentence):
+def test_wrong_options_are_refused(change, sentence):
     with pytest.raises(InputError, match=sentence):
         Task(**(PLAIN.to_json() | change))
 
 
 @pytest.fixture(scope="module")
 def corrector():
-    """A network that looks at all channels, with random weights."""
+    """A network that uses all channels, with random weights."""
     torch.manual_seed(0)
     made = Corrector(
         TASK, GRID, {"_target_": "models.networks.mlp.MLP", "width": 8, "depth": 1}, torch.rand(3, *GRID.shape)
@@ -283,8 +283,8 @@ def corrector():
     return made.eval()
 
 
-def test_a_file_is_corrected_from_its_own_other_lead_times(archive, corrector, tmp_path):
-    """The mean of the corrected members is that of the forecast for the sample of the archive."""
+def test_correct_reads_other_lead_times_from_its_input(archive, corrector, tmp_path):
+    """The corrected members have the mean of the forecast for the same sample of the archive."""
     (source,), (analyses,) = (map(Path, files) for files in (archive.ensemble, archive.analysis))
     assert correct(corrector, source, tmp_path / "out", analysis=analyses).messages == 4 * 2 * 3
     opened = open_ensemble(tmp_path / "out", TASK.inputs, TASK.lead_times, chunks=None)
@@ -299,7 +299,7 @@ def test_a_file_is_corrected_from_its_own_other_lead_times(archive, corrector, t
         assert (mean - other).abs().min() > 0.01, "the network looks at the analysis and the start"
 
 
-def test_what_a_file_lacks_to_be_corrected_is_said(archive, corrector, tmp_path):
+def test_correct_reports_missing_inputs(archive, corrector, tmp_path):
     (source,), (analyses,) = (map(Path, files) for files in (archive.ensemble, archive.analysis))
     with pytest.raises(InputError, match="reads the analysis of t@850 at the start; name its file with analysis=FILE"):
         correct(corrector, source, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Associated Legendre functions against scipy, and against their norm."""
+"""Associated Legendre functions: comparison with scipy, orthonormality."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from data_pipeline.legendre import legendre
 
 
 @pytest.mark.parametrize("degree", [0, 1, 8, 100])
-def test_they_are_those_of_scipy(degree):
-    """With other norm and sign; at both poles, near them, and at every half degree."""
+def test_values_equal_those_of_scipy(degree):
+    """Up to norm and sign; at both poles, near them, and at every half degree."""
     latitudes = np.concatenate([np.linspace(90, -90, 361), [89.99, -89.99]])
     found = legendre(degree, np.sin(np.radians(latitudes)), np.cos(np.radians(latitudes)) ** 2)
     theirs = sph_harm_y_all(degree, degree, np.radians(90 - latitudes), 0.0).real[:, : degree + 1]

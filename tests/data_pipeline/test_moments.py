@@ -1,4 +1,4 @@
-"""Two pseudo-members against the mean and standard deviation that they stand for."""
+"""Pseudo-members: their mean and standard deviation are those of the ensemble."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ ENSEMBLES = st.tuples(st.integers(1, 12), SIZES, SIZES, SIZES).flatmap(
 
 
 @given(ENSEMBLES)
-def test_they_have_the_moments_of_the_ensemble(ensemble):
+def test_pseudo_members_have_the_moments_of_the_ensemble(ensemble):
     pair = pseudo_members(ensemble)
     size = abs(ensemble).max()
     spread = ensemble.std(0, ddof=1) if len(ensemble) > 1 else np.zeros(ensemble.shape[1:])
@@ -24,15 +24,15 @@ def test_they_have_the_moments_of_the_ensemble(ensemble):
 
 
 @given(ENSEMBLES, st.data())
-def test_a_part_of_the_field_is_a_part_of_the_moments(ensemble, data):
-    """Whatever band of rows is read, the same numbers come of it."""
+def test_a_band_of_rows_has_the_same_moments(ensemble, data):
+    """The result for a row does not depend on the other rows."""
     ensemble = ensemble.astype(np.float32)
     first = data.draw(st.integers(0, ensemble.shape[2] - 1))
     whole, part = pseudo_members(ensemble), pseudo_members(np.ascontiguousarray(ensemble[:, :, first:]))
     assert whole[:, :, first:].tobytes() == part.tobytes()
 
 
-def test_single_precision_takes_double_in_between():
+def test_single_precision_uses_double_for_sums():
     """A mean of ten pressures of 100 kPa that differ by a tenth: summing in single precision would lose it."""
     ensemble = (100_000 + 0.1 * np.arange(10)).astype(np.float32).reshape(10, 1, 1, 1)
     pair = pseudo_members(ensemble)
@@ -42,7 +42,7 @@ def test_single_precision_takes_double_in_between():
     assert np.ptp(pair) / np.sqrt(2) == pytest.approx(exact.std(ddof=1), abs=0.008)
 
 
-def test_a_missing_member_leaves_no_moments():
+def test_a_missing_member_gives_nan():
     ensemble = np.ones((3, 1, 2, 2))
     ensemble[1, 0, 0, 1] = np.nan
     np.testing.assert_array_equal(np.isnan(pseudo_members(ensemble)), np.isnan(ensemble[[1, 1]]))

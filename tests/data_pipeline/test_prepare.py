@@ -1,4 +1,4 @@
-"""`prepare` on files shaped as ENS-10's: the plan, the index, statistics, a store; kill -9; each way to go wrong."""
+"""`prepare` on files like those of ENS-10: plan, index, statistics, store, kill -9, and wrong input."""
 
 import os
 import re
@@ -56,7 +56,7 @@ def ens10(tmp_path_factory):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache of this test's own; returns its folder."""
+    """An empty cache folder."""
     monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -71,7 +71,7 @@ def content(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_whole_story(ens10, prepare, tmp_path, cache):
+def test_index_statistics_and_store(ens10, prepare, tmp_path, cache):
     ended = prepare(f"path={ens10}", *TASK, *ALL)
     assert ended.code == 0, ended.stderr
     plan, _, rest = ended.stdout.partition("index: file")
@@ -94,7 +94,7 @@ def test_the_whole_story(ens10, prepare, tmp_path, cache):
     assert prepare(f"path={ens10}", *TASK, "store=store", "model=emos", "run_dir=emos", verb="train").code == 0
 
 
-def test_what_is_done_is_not_done_again(ens10, prepare, tmp_path, cache):
+def test_finished_parts_are_not_repeated(ens10, prepare, tmp_path, cache):
     assert prepare(f"path={ens10}", *TASK, *ALL).code == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     ended = prepare(f"path={ens10}", *TASK, *ALL)
@@ -102,13 +102,13 @@ def test_what_is_done_is_not_done_again(ens10, prepare, tmp_path, cache):
     assert "efi: in prepared/ens10-t2m/efi.nc" in ended.stdout
     assert "piece" not in ended.stdout
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    # Other options are other numbers: only that file is made again.
+    # Other options of a statistic: only its file is computed again.
     assert prepare(f"path={ens10}", *TASK, *ALL, "local.window_cells=3").code == 0
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     assert [path.name for path in before if before[path] != after[path]] == ["local.nc"]
 
 
-def test_processes_do_the_same_as_threads(ens10, prepare, tmp_path, cache):
+def test_processes_give_the_same_files_as_threads(ens10, prepare, tmp_path, cache):
     assert prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=threads").code == 0
     for path in cache.rglob("*.index"):
         path.unlink()
@@ -158,8 +158,8 @@ for k in range(kills):
 """
 
 
-def test_killed_at_any_moment_the_next_run_finishes(ens10, tmp_path):
-    """Statistics, index and store are the same byte for byte, whenever a run was killed."""
+def test_a_run_killed_at_any_time_is_completed_by_the_next(ens10, tmp_path):
+    """Statistics, index and store are identical to those of an uninterrupted run."""
     arguments = ["prepare", "data=ens10", f"path={ens10}", *TASK, *ALL]
     subprocess.run(
         [sys.executable, "-c", KILLED, tmp_path, "20", *arguments], check=True, timeout=300,
@@ -173,7 +173,7 @@ def test_killed_at_any_moment_the_next_run_finishes(ens10, tmp_path):
 
 @pytest.fixture
 def damaged(ens10, tmp_path):
-    """The same files, one of which was cut off."""
+    """The same files, one of them cut off."""
     folder = tmp_path / "damaged"
     folder.mkdir()
     for path in ens10.iterdir():
@@ -192,7 +192,7 @@ def refused(ended, *words):
     return line
 
 
-def test_a_truncated_file_is_named_and_the_rest_is_described(damaged, prepare):
+def test_a_truncated_file_is_reported_after_the_summary(damaged, prepare):
     ended = prepare(f"path={damaged}")
     refused(ended, "output.sfc.20180108", "repair or remove it, then run the same command again")
     assert "messages     420" in ended.stdout  # the other five files
@@ -205,7 +205,7 @@ def test_several_damaged_files_are_counted(damaged, prepare):
 
 
 @pytest.mark.parametrize("make", [False, True])
-def test_no_files_are_named(prepare, tmp_path, make):
+def test_missing_files_are_reported(prepare, tmp_path, make):
     if make:
         (tmp_path / "nothing").mkdir()
     refused(prepare("path=nothing"), "no file matches nothing/output.*")
@@ -223,20 +223,20 @@ def test_no_files_are_named(prepare, tmp_path, make):
             ["there is no option efi.widnow_starts; did you mean efi.window_starts?"],
         ),
         (["cluster.workers=0"], ["cluster.workers must be a whole number from 1 to 4096, got 0"]),
-        (["cluster=slurm"], ["cluster=slurm submits jobs with sbatch, which is not there"]),
+        (["cluster=slurm"], ["cluster=slurm needs the command sbatch, which was not found"]),
         (["task.inputs=[2t,sst]", "statistics=[efi]"], ["has no sst; it has"]),
         (["statistics=[efi]", "data.split.train=[1990,1991]"], ["no forecast is valid in 1990-1991"]),
         (["run_dir=/dev/null/x", "statistics=[efi]"], ["cannot create the folder /dev/null/x", "another run_dir"]),
     ],
     ids=lambda value: " ".join(value),
 )
-def test_wrong_options_are_one_sentence(ens10, prepare, options, words):
+def test_wrong_options_are_refused(ens10, prepare, options, words):
     if "sbatch" in words[0] and any(Path(folder, "sbatch").exists() for folder in os.get_exec_path()):
         pytest.skip("there is a Slurm here")
     refused(prepare(f"path={ens10}", *([] if "inputs" in str(options) else TASK), *options), *words)
 
 
-def test_a_cache_that_cannot_be_written_is_named(ens10, prepare, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_reported(ens10, prepare, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "file"))
     refused(prepare(f"path={ens10}"), "the index cannot be written to", "file/grib", "set DEEPWEATHER_CACHE")
@@ -247,7 +247,7 @@ def test_a_full_disk_can_be_resumed(ens10, prepare, small_disk, tmp_path):
     ended = prepare(f"path={ens10}", *TASK, ALL[0], f"run_dir={small_disk}/out")
     assert ended.code == 3
     assert "no space left" in ended.stderr
-    assert "run the same command again to go on" in ended.stderr
+    assert "run the same command again to continue" in ended.stderr
     (small_disk / "ballast").unlink()
     assert prepare(f"path={ens10}", *TASK, ALL[0], f"run_dir={small_disk}/out").code == 0
     assert prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=elsewhere").code == 0
@@ -262,13 +262,13 @@ def test_two_runs_do_not_write_into_one_folder(ens10, prepare, tmp_path):
         refused(prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=out"), "another run is writing to out")
 
 
-def test_files_can_be_looked_through_before_the_split_is_known(ens10, prepare, command, tmp_path):
+def test_files_can_be_checked_without_a_split(ens10, prepare, command, tmp_path):
     options = ["data=grib", f"data.archive.ensemble=[{ens10}/output.*]", f"data.archive.analysis=[{ens10}/analysis]"]
     assert command(tmp_path, "prepare", *options).code == 0
     refused(command(tmp_path, "prepare", *options, "statistics=[efi]"), "option data.split.train has no value")
 
 
-def test_netcdf_files_are_prepared_as_well(ens10, command, tmp_path, cache):
+def test_netcdf_files(ens10, command, tmp_path, cache):
     archive = Archive([f"{ens10}/output.sfc.*"], [f"{ens10}/analysis"])
     archive.forecasts([Variable("2t"), Variable("msl")], [48]).to_netcdf(tmp_path / "ensemble.nc")
     archive.analyses([Variable("2t")]).to_netcdf(tmp_path / "analysis.nc")
@@ -303,10 +303,10 @@ def test_progress_is_one_line_on_a_terminal(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (75, "1:15"), (3675, "1:01:15"), (90_000, "25:00:00")]
 )
-def test_durations_are_read_as_on_a_clock(seconds, text):
+def test_format_duration(seconds, text):
     assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (24_020_000_000, "24 GB")])
-def test_sizes_have_the_unit_that_suits_them(count, text):
+def test_format_size(count, text):
     assert format_size(count) == text

@@ -1,4 +1,4 @@
-"""The contract of every source of samples: one truth in several formats is opened and read alike."""
+"""The contract of every data source: the same data in several formats give the same datasets and fields."""
 
 import pickle
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from data_pipeline.task import Task, Variable
 
 GRID = Grid.regular(5, 8)
 PACKING = 2e-3
-"""Nothing that the GRIB files hold differs from what was packed by more."""
+"""Greatest difference between values and their packed values in GRIB."""
 
 VARIABLES = tuple(Variable.parse(name) for name in ("2t", "z@500", "t@500", "t@850"))
 YEARS, LEADS, NUMBERS = (2000, 2001, 2003), (0, 24, 48), (0, 2, 5)
@@ -31,24 +31,24 @@ UNITS = {"2t": "K", "t": "K", "z": "m2 s-2", "lsm": "1"}
 
 
 def value(variable: Variable, year: int, lead: int, number: int) -> np.ndarray:
-    """Return a field that belongs here only, (H, W); the truth is that of member -1."""
+    """Return a unique field, (H, W); member -1 is the analysis."""
     entropy = [*variable.name.encode(), variable.level, year, lead, number + 1]
     return 270 + 10 * np.random.default_rng(entropy).standard_normal(GRID.shape)
 
 
 def valid(year: int) -> int:
-    """Return the day for which an analysis is valid, as YYYYMMDD: that of the start."""
+    """Return the valid day of an analysis, as YYYYMMDD: the day of the start."""
     return year * 10000 + 104
 
 
 def place(variable: Variable) -> dict:
-    """Return the keys that GRIB calls a variable by."""
+    """Return the GRIB keys of a variable."""
     level = "isobaricInhPa" if variable.level else "surface"
     return {"shortName": variable.name, "typeOfLevel": level, "level": variable.level}
 
 
 def write_grib(folder: Path, without: tuple = ()) -> Archive:
-    """Write the truth as GRIB, all but the forecasts `without` (variable, year, lead, number)."""
+    """Write the data as GRIB, except the forecasts `without` (variable, year, lead, number)."""
     ensemble, analysis = Encoder(GRID, **LOCAL, type="pf", stream="enfo"), Encoder(GRID, **LOCAL, type="an")
     with (folder / "ensemble").open("wb") as file:
         for variable, year, lead, number in np.ndindex(len(VARIABLES), len(YEARS), len(LEADS), len(NUMBERS)):
@@ -67,7 +67,7 @@ def write_grib(folder: Path, without: tuple = ()) -> Archive:
 
 
 def write_netcdf(folder: Path, without: tuple = ()) -> Archive:
-    """Write what the GRIB files hold as NetCDF, south first and from 180°W: the values are those that were packed."""
+    """Write the packed values of the GRIB files as NetCDF, south first and from 180°W."""
     (folder / "grib").mkdir()
     grib = write_grib(folder / "grib", without)
     part = Archive(grib.ensemble, grib.analysis, grib.static_fields, missing="mask")
@@ -79,7 +79,7 @@ def write_netcdf(folder: Path, without: tuple = ()) -> Archive:
         for variable in VARIABLES
         for position in np.ndindex(*shape)
     }
-    # A file for every start and, where a forecast is left out, one for each of its fields; cdo's names.
+    # One file per start; for a start with a missing forecast, one file per field. Names as written by cdo.
     for i, year in enumerate(YEARS):
         for variable in VARIABLES:
             field = select(forecasts, variable).values
@@ -113,7 +113,7 @@ def write_netcdf(folder: Path, without: tuple = ()) -> Archive:
 
 
 def create(path: Path) -> netCDF4.Dataset:
-    """Begin a file with its grid."""
+    """Create a file with its grid."""
     file = netCDF4.Dataset(path, "w")
     axis(file, "lat", np.array(GRID.latitudes)[::-1], units="degrees_north", standard_name="latitude")
     axis(file, "lon", np.array(GRID.longitudes) - 180, units="degrees_east", standard_name="longitude")
@@ -128,20 +128,20 @@ def axis(file: netCDF4.Dataset, name: str, values: np.ndarray, **attributes: str
 
 
 def scalar(file: netCDF4.Dataset, name: str, number: float, **attributes: str) -> None:
-    """Write a coordinate that has one value for the whole file."""
+    """Write a scalar coordinate."""
     file.createVariable(name, "f8")[...] = number
     file[name].setncatts(attributes)
 
 
 def write(file: netCDF4.Dataset, name: str, outer: tuple, values: np.ndarray, units: str) -> None:
-    """Write fields of `GRID` into a file that starts in the south at 180°W."""
+    """Write fields of `GRID` into a file that is south first from 180°W."""
     variable = file.createVariable(name, "f4", (*outer, "lat", "lon"))
     variable[...] = np.roll(values, GRID.shape[1] // 2, axis=-1)[..., ::-1, :]
     variable.units = units
 
 
 def write_store(folder: Path) -> Store:
-    """Write the truth as GRIB, with analyses for every time at which a forecast is valid, and a store of all of it."""
+    """Write the data as GRIB, with an analysis for every valid time, and a store of all of it."""
     archive = write_grib(folder)
     with (folder / "analysis").open("ab") as file:
         later = Encoder(GRID, **LOCAL, type="an")
@@ -183,10 +183,10 @@ def test_the_ensemble_as_a_dataset(source):
         for i, j, k in np.ndindex(3, 3, 3):
             expected = value(variable, YEARS[i], LEADS[j], NUMBERS[k])
             np.testing.assert_allclose(values[i, j, k], expected, atol=PACKING)
-    assert np.isnan(dataset.z.sel(level=850)).all()  # it was not asked for
+    assert np.isnan(dataset.z.sel(level=850)).all()  # not selected
 
 
-def test_the_truth_as_a_dataset(source):
+def test_analyses_as_a_dataset(source):
     dataset = source.analyses(VARIABLES)
     assert dataset["2t"].dims == ("time", "latitude", "longitude")
     for variable in VARIABLES:
@@ -200,7 +200,7 @@ def test_static_fields(source):
     np.testing.assert_allclose(source.static.lsm, GRID.weights[:, None] + np.zeros(GRID.shape), atol=1e-4)
 
 
-def test_dask_reads_what_is_read_at_once(source):
+def test_dask_arrays_have_the_same_values(source):
     lazy, chunked = source.forecasts(VARIABLES, LEADS), source.forecasts(VARIABLES, LEADS, chunks="auto")
     assert chunked.t.data.chunksize[:2] == (1, 1)
     xr.testing.assert_identical(chunked.compute(), lazy.load())
@@ -233,7 +233,7 @@ def test_variables_in_another_order_and_fewer_lead_times(source):
             np.testing.assert_allclose(out[k, c], value(variable, YEARS[2], 48, number), atol=PACKING)
 
 
-def test_the_fields_of_the_truth_are_forecasts_of_lead_time_0(source):
+def test_analyses_are_forecasts_with_lead_time_0(source):
     fields = source.analysis_fields(VARIABLES[:2])
     assert (fields.lead_times, fields.numbers) == ((0,), (0,))
     out = np.empty((1, 2, *GRID.shape), np.float32)
@@ -244,7 +244,7 @@ def test_the_fields_of_the_truth_are_forecasts_of_lead_time_0(source):
 
 @pytest.mark.parametrize("rows", [slice(0, 2), slice(1, 4), slice(4, 5), slice(None)])
 @pytest.mark.parametrize("members", [None, [0], [2, 0], [1, 2]])
-def test_a_part_is_that_part_of_the_whole(source, rows, members):
+def test_rows_and_members(source, rows, members):
     fields = source.ensemble_fields(VARIABLES, LEADS)
     whole = np.empty((3, 4, *GRID.shape), np.float32)
     fields.read(1, 2, whole)
@@ -254,7 +254,7 @@ def test_a_part_is_that_part_of_the_whole(source, rows, members):
     np.testing.assert_array_equal(out, expected)
 
 
-def test_fields_travel_to_other_processes(source):
+def test_fields_can_be_pickled(source):
     fields = source.ensemble_fields(VARIABLES, LEADS)
     one, other = np.empty((2, 3, 4, *GRID.shape), np.float32)
     fields.read(0, 1, one)
@@ -262,7 +262,7 @@ def test_fields_travel_to_other_processes(source):
     np.testing.assert_array_equal(one, other)
 
 
-def test_many_threads_read_what_one_reads(source):
+def test_many_threads_read_the_same_values(source):
     fields = source.ensemble_fields(VARIABLES, LEADS)
 
     def sample(position: tuple[int, int]) -> np.ndarray:
@@ -303,12 +303,12 @@ def test_formats_agree_to_the_last_bit(tmp_path):
         (lambda s: s.forecasts(VARIABLES, []), r"no lead time of .* was requested; name at least one, in hours$"),
     ],
 )
-def test_what_is_not_there_is_said_in_the_same_words(source, ask, sentence):
+def test_unknown_selections_have_the_same_message(source, ask, sentence):
     with pytest.raises(InputError, match=sentence):
         ask(source)
 
 
-def test_a_hole_is_said_in_the_same_words(gaps):
+def test_a_missing_field_has_the_same_message(gaps):
     for archive in gaps.values():
         for ask in (archive.forecasts, archive.ensemble_fields):
             with pytest.raises(
@@ -319,7 +319,7 @@ def test_a_hole_is_said_in_the_same_words(gaps):
                 ask(VARIABLES, LEADS)
 
 
-def test_a_hole_may_be_masked(gaps):
+def test_a_missing_field_can_be_masked(gaps):
     for archive in gaps.values():
         masked = Archive(archive.ensemble, archive.analysis, missing="mask", variable_names=archive.variable_names)
         fields = masked.ensemble_fields(VARIABLES, LEADS)

@@ -9,7 +9,7 @@ T850 = {"name": "t850", "inputs": ["z@850", "t@850"], "targets": ["t@850"], "lea
 
 
 @given(st.builds(Variable, st.sampled_from(["2t", "t", "10u", "msl"]), st.integers(0, 1100)))
-def test_a_variable_reads_what_it_writes(variable):
+def test_parsing_the_text_of_a_variable(variable):
     assert Variable.parse(str(variable)) == variable
 
 
@@ -20,7 +20,7 @@ def test_a_task_survives_json():
     assert task.static_names[-1] == "lsm"
 
 
-def test_a_target_starts_from_its_own_ensemble():
+def test_only_targets():
     task = Task(**T850).only_targets()
     assert task.inputs == task.targets == (Variable("t", 850),)
 
@@ -39,6 +39,6 @@ def test_a_target_starts_from_its_own_ensemble():
         ({"lead_times": []}, "increasing whole hours"),
     ],
 )
-def test_nonsense_is_rejected_with_the_way_out(change, sentence):
+def test_wrong_options_are_refused(change, sentence):
     with pytest.raises(InputError, match=sentence):
         Task(**(T850 | change))

@@ -1,4 +1,4 @@
-"""Memory is lent again when nobody can see it any more, and not before."""
+"""Buffers: memory is reused when no array refers to it any more, and not before."""
 
 import gc
 import pickle
@@ -17,7 +17,7 @@ def address(array):
     return array.__array_interface__["data"][0]
 
 
-def test_memory_is_lent_again():
+def test_memory_is_reused():
     buffers = Buffers()
     first = buffers.empty(SHAPE)
     assert first.shape == SHAPE
@@ -44,7 +44,7 @@ def test_memory_is_lent_again():
         lambda array: torch.from_numpy(array[1])[None].expand(4, -1, -1),
     ],
 )
-def test_what_is_held_by_any_view_is_not_lent_again(hold):
+def test_memory_with_a_view_is_not_reused(hold):
     buffers = Buffers()
     held = hold(buffers.empty(SHAPE))
     gc.collect()
@@ -55,14 +55,14 @@ def test_what_is_held_by_any_view_is_not_lent_again(hold):
     assert len(buffers._free) == 2
 
 
-def test_no_more_is_kept_than_was_said():
-    buffers = Buffers(idle=1)
+def test_at_most_max_free_buffers_are_kept():
+    buffers = Buffers(max_free=1)
     arrays = [buffers.empty(SHAPE) for _ in range(4)]
     del arrays
     assert len(buffers._free) == 1
 
 
-def test_another_size_is_fresh_memory():
+def test_another_size_gets_new_memory():
     buffers = Buffers()
     buffers.empty(SHAPE)
     assert buffers.empty((7, 2)).shape == (7, 2)
@@ -80,9 +80,9 @@ def test_threads_never_share_memory():
         assert all(pool.map(fill, range(2000)))
 
 
-def test_it_travels_without_its_memory():
-    buffers = Buffers(idle=3)
+def test_buffers_are_pickled_without_memory():
+    buffers = Buffers(max_free=3)
     buffers.empty(SHAPE)
     assert len(buffers._free) == 1
     other = pickle.loads(pickle.dumps(buffers))
-    assert (other._idle, len(other._free)) == (3, 0)
+    assert (other._max_free, len(other._free)) == (3, 0)
