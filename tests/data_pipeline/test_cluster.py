@@ -100,7 +100,7 @@ def test_the_job_script_has_the_options(tmp_path):
 
 def test_slurm_needs_sbatch(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(InputError, match=r"cluster=slurm submits jobs with sbatch.* choose cluster=threads"):
+    with pytest.raises(InputError, match=r"cluster=slurm needs the command sbatch.* choose cluster=threads"):
         Slurm().running().__enter__()
 
 
