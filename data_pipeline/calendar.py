@@ -1,6 +1,6 @@
 """Calendar of times: the year, and the day of a climatology, which has 365 days in every year.
 
-The day of a climatology is not the day of the year: `models.statistical.season.day_of_year` counts from 1 to 366.
+The day of a climatology is not the day of the year: `models.statistical.predictors.day_of_year` counts from 1 to 366.
 """
 
 from __future__ import annotations
