@@ -22,7 +22,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.protocols import Chunks, Fields
 from data_pipeline.task import Channel, Variable
 
-PARTS = ("ensemble", "analysis", "static_fields", "oracle_ensemble")
+_PARTS = ("ensemble", "analysis", "static_fields", "oracle_ensemble")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Archive:
     def fingerprint(self) -> str:
         """A hash that changes when a file of the archive is added, removed or rewritten."""
         digest = hashlib.sha256()
-        for part in PARTS:
+        for part in _PARTS:
             for path in expand_paths(getattr(self, part)) if getattr(self, part) else ():
                 status = path.stat()
                 digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
@@ -113,7 +113,7 @@ class Archive:
     @cached_property
     def _formats(self) -> dict[str, str]:
         """The format of each part, from the first bytes of its first file."""
-        first = {part: expand_paths(getattr(self, part))[0] for part in PARTS if getattr(self, part)}
+        first = {part: expand_paths(getattr(self, part))[0] for part in _PARTS if getattr(self, part)}
         formats = {part: "netcdf" if netcdf.is_netcdf(path) else "grib" for part, path in first.items()}
         if self.variable_names and "netcdf" not in formats.values():
             raise InputError(

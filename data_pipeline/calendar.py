@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-DAYS = 365
+DAYS_PER_YEAR = 365
 
 
 def climatology_day(times: np.ndarray) -> np.ndarray:
@@ -33,7 +33,7 @@ def days_in_window(days: Sequence[int], day: int, width: int) -> list[int]:
     [0, 1, 3]
     """
     distance = np.abs(np.asarray(days) - day)
-    return np.flatnonzero(np.minimum(distance, DAYS - distance) <= width // 2).tolist()
+    return np.flatnonzero(np.minimum(distance, DAYS_PER_YEAR - distance) <= width // 2).tolist()
 
 
 def year_of(time: np.datetime64) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 
-TOLERANCE = 2e-3
+COORDINATE_TOLERANCE = 2e-3
 """Greatest difference (degrees) between coordinates of the same grid in two files: GRIB1 rounds to 1e-3."""
 
 
@@ -29,13 +29,13 @@ class Grid:
             if not getattr(self, name):
                 raise InputError(f"a grid needs at least one value in {name}, got none")
         lat, lon = np.array(self.latitudes), np.array(self.longitudes)
-        if not np.isfinite(lat).all() or abs(lat).max() > 90 + TOLERANCE:
+        if not np.isfinite(lat).all() or abs(lat).max() > 90 + COORDINATE_TOLERANCE:
             raise InputError(f"latitudes must lie within [-90, 90], got {lat.min()} to {lat.max()}")
         if (np.diff(lat) >= 0).any():
             raise InputError(f"latitudes must decrease strictly (north first), got {lat[:3].tolist()}...")
         if not np.isfinite(lon).all() or (np.diff(lon) <= 0).any():
             raise InputError(f"longitudes must increase strictly, got {lon[:3].tolist()}...")
-        if lon[-1] - lon[0] >= 360 - TOLERANCE:
+        if lon[-1] - lon[0] >= 360 - COORDINATE_TOLERANCE:
             raise InputError(f"longitudes must span less than 360 degrees, got {lon[0]} to {lon[-1]}")
 
     @classmethod
@@ -57,7 +57,7 @@ class Grid:
             return False
         step = self.longitudes[1] - self.longitudes[0]
         gap = self.longitudes[0] + 360 - self.longitudes[-1]
-        return abs(gap - step) < max(TOLERANCE, 0.01 * step)
+        return abs(gap - step) < max(COORDINATE_TOLERANCE, 0.01 * step)
 
     @cached_property
     def weights(self) -> np.ndarray:
@@ -85,7 +85,7 @@ class Grid:
         inner = 1 if end == 0 else -2
         step = abs(self.latitudes[end] - self.latitudes[inner])
         beyond = 90 - abs(self.latitudes[end])
-        if beyond < TOLERANCE:
+        if beyond < COORDINATE_TOLERANCE:
             return 1
         return 0 if beyond < 0.75 * step else None
 
@@ -99,7 +99,7 @@ class Grid:
             return False
         north = np.subtract(self.latitudes, other.latitudes)
         east = (np.subtract(self.longitudes, other.longitudes) + 180) % 360 - 180
-        return bool(max(abs(north).max(), abs(east).max()) <= TOLERANCE)
+        return bool(max(abs(north).max(), abs(east).max()) <= COORDINATE_TOLERANCE)
 
     def __str__(self) -> str:
         (h, w), lat, lon = self.shape, self.latitudes, self.longitudes

@@ -15,7 +15,7 @@ from data_pipeline.common.messages import Progress, format_duration, format_size
 from data_pipeline.formats import grib, netcdf
 from data_pipeline.formats.grib.cache import cache_folder, index, is_cached, table_of
 
-PARTS = {"ensemble": "ensemble", "analysis": "analysis", "static_fields": "static fields"}
+_PART_NAMES = {"ensemble": "ensemble", "analysis": "analysis", "static_fields": "static fields"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Inventory:
         for part, files in self._files.items():
             total = _bytes(files)
             lines.append(
-                f"{PARTS[part]}: {len(files)} files, {format_size(total)}, {files[0].name} to {files[-1].name}"
+                f"{_PART_NAMES[part]}: {len(files)} files, {format_size(total)}, {files[0].name} to {files[-1].name}"
             )
             if self._is_grib(part):
                 lines[-1] += f", about {_messages(files, total):,.0f} messages"
@@ -75,9 +75,11 @@ class Inventory:
             )
         for part in self._files:
             package, options = self.archive.reader(part)
-            print(f"\n{PARTS[part]}\n{package.inventory(getattr(self.archive, part), **options)}", flush=True)
+            print(
+                f"\n{_PART_NAMES[part]}\n{package.summarize_files(getattr(self.archive, part), **options)}", flush=True
+            )
             if package is netcdf:
-                damaged |= netcdf.unusable(getattr(self.archive, part), **options)
+                damaged |= netcdf.unreadable_files(getattr(self.archive, part), **options)
         if damaged:
             first = next(iter(damaged.values()))
             others = f" (and {len(damaged) - 1} more files cannot be read)" if len(damaged) > 1 else ""
@@ -85,7 +87,7 @@ class Inventory:
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        return {part: expand_paths(getattr(self.archive, part)) for part in PARTS if getattr(self.archive, part)}
+        return {part: expand_paths(getattr(self.archive, part)) for part in _PART_NAMES if getattr(self.archive, part)}
 
     @cached_property
     def _to_index(self) -> list[Path]:

@@ -17,7 +17,7 @@ from torch import nn
 
 from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.packages import GROUP, registered_modules
+from data_pipeline.common.packages import ENTRY_POINT_GROUP, registered_modules
 
 
 def model_class(target: object) -> type[nn.Module]:
@@ -81,7 +81,8 @@ def _import(what: str, target: str, packages: list[str]) -> Any:
     if not _is_within(target, packages):
         raise InputError(
             f"{what} {target} is not in {', '.join(packages)}, the only packages that a _target_ may name here; "
-            f"to allow another, install a package that registers it in the entry-point group {GROUP} (docs/models.md)"
+            f"to allow another, install a package that registers it in the entry-point group "
+            f"{ENTRY_POINT_GROUP} (docs/models.md)"
         )
     name, _, attribute = target.rpartition(".")
     missing = InputError(f"{what} {target} does not exist in this version; the models are listed in conf/model")

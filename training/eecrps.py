@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.calendar import DAYS, climatology_day
+from data_pipeline.calendar import DAYS_PER_YEAR, climatology_day
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
@@ -88,7 +88,7 @@ class WeightedByIndex(Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        position = torch.full((DAYS + 1,), -1)
+        position = torch.full((DAYS_PER_YEAR + 1,), -1)
         position[list(self.days)] = torch.arange(len(self.days))
         object.__setattr__(self, "_tables", {self.climate.device: (self.climate, position)})
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from data_pipeline.common.errors import InputError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def check_integer(name: str, value: object, minimum: int, maximum: int | None = None) -> None:
@@ -55,7 +55,7 @@ def check_boolean(name: str, value: object) -> None:
         raise InputError(f"{name} must be true or false, got {value!r}")
 
 
-def construct(name: str, kind: Callable[..., T], options: Mapping[str, Any]) -> T:
+def construct(name: str, kind: Callable[..., _T], options: Mapping[str, Any]) -> _T:
     """Return `kind(**options)`; raise an `InputError` for an unknown option or a missing required one."""
     parameters = inspect.signature(kind).parameters.values()
     known = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]

@@ -14,7 +14,7 @@ from typing import IO
 
 from data_pipeline.common.errors import DiskFullError, InputError
 
-HOST = socket.gethostname()
+_HOST = socket.gethostname()
 """Part of temporary file names: machines share folders, and process numbers are unique on one machine only."""
 
 Paths = str | Path | Iterable[str | Path]
@@ -29,7 +29,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     file is always removed.
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{HOST}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
@@ -75,7 +75,7 @@ def remove_partial_files(folder: Path) -> None:
 
 def remove_abandoned_files(folder: Path) -> None:
     """Remove unfinished files whose process, on this machine, has ended; other processes may be writing here."""
-    for partial in folder.glob(f".*.{HOST}.*.partial"):
+    for partial in folder.glob(f".*.{_HOST}.*.partial"):
         process = partial.name.split(".")[-2]
         if process.isdecimal() and not _is_running(int(process)):
             partial.unlink(missing_ok=True)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from data_pipeline.common.errors import InputError
 
-GROUP = "deepweather.models"
+ENTRY_POINT_GROUP = "deepweather.models"
 
 
 def registered_modules() -> list[str]:
     """Return the names of the modules that installed packages register, sorted."""
-    return sorted({point.module for point in entry_points(group=GROUP)})
+    return sorted({point.module for point in entry_points(group=ENTRY_POINT_GROUP)})
 
 
 def conf_folders(own: Path) -> dict[str, Path]:

@@ -10,7 +10,7 @@ import dask
 import numpy as np
 from dask.delayed import delayed
 
-from data_pipeline.calendar import DAYS, climatology_day, days_in_window
+from data_pipeline.calendar import DAYS_PER_YEAR, climatology_day, days_in_window
 from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, PartialMoments, Piece, merge_tree, variable_names
@@ -33,7 +33,7 @@ class DailyClimatology:
     name: ClassVar[str] = "climatology"
 
     def __post_init__(self) -> None:
-        check_integer("climatology.window_days", self.window_days, 1, DAYS)
+        check_integer("climatology.window_days", self.window_days, 1, DAYS_PER_YEAR)
         if self.window_days % 2 == 0:
             raise InputError(
                 f"climatology.window_days must be odd, so that the window has a middle day; got {self.window_days}"

@@ -23,7 +23,7 @@ LINES = 8
 TYPES = {"an": "analyses", "fc": "forecasts", "cf": "control forecasts", "pf": "perturbed forecasts"}
 
 
-def inventory(paths: Paths) -> str:
+def summarize_files(paths: Paths) -> str:
     """Describe the files: what is there, what is missing in between, what is there twice, what is damaged.
 
     However many files there are, the messages of a few are held at a time: of those that have starts in common.

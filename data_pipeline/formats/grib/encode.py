@@ -6,7 +6,7 @@ import eccodes
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.grid import TOLERANCE, Grid
+from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 
 MISSING = float(np.finfo(np.float32).max)
 """What stands for a missing value on its way into ecCodes.
@@ -131,7 +131,7 @@ def _grid_keys(grid: Grid) -> dict[str, int | float | None]:
     for axis, name, values in (("i", "longitude", lon), ("j", "latitude", lat)):
         # A lone point has no step, but ecCodes wants one: any will do.
         steps = np.abs(np.diff(values)) if len(values) > 1 else np.ones(1)
-        if np.ptp(steps) > TOLERANCE:
+        if np.ptp(steps) > COORDINATE_TOLERANCE:
             raise InputError(f"GRIB is written on regular grids, the {name}s of {grid} are not evenly spaced")
         keys[f"{name}OfFirstGridPointInDegrees"] = values[0]
         keys[f"{name}OfLastGridPointInDegrees"] = values[-1]

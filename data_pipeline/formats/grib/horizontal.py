@@ -9,7 +9,7 @@ import eccodes
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.grid import TOLERANCE, Grid
+from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 
 REGULAR = ("regular_ll", "regular_gg")
 """The grids whose points are the product of their latitudes and longitudes."""
@@ -132,18 +132,18 @@ class Layout:
         if not self.gaussian:
             return np.linspace(self.north, self.south, self.rows)
         every = np.array(list(eccodes.codes_get_gaussian_latitudes(self.gaussian)))
-        return every[(every < self.north + TOLERANCE) & (every > self.south - TOLERANCE)]
+        return every[(every < self.north + COORDINATE_TOLERANCE) & (every > self.south - COORDINATE_TOLERANCE)]
 
     @cached_property
     def _longitudes(self) -> tuple[np.ndarray, int]:
         """The longitudes of `grid`, and how many columns of the message stand before the first of them."""
         count = self.columns
         span = (self.east - self.west) % 360 or (360.0 if count > 1 else 0.0)
-        if count > 1 and abs(span * count / (count - 1) - 360) < max(TOLERANCE, 3.6 / count):
+        if count > 1 and abs(span * count / (count - 1) - 360) < max(COORDINATE_TOLERANCE, 3.6 / count):
             # A whole circle: one step further, the last point leads back to the first.
             around = (self.west + np.arange(count) * (360 / count)) % 360
-            around[around > 360 - TOLERANCE] = 0.0
+            around[around > 360 - COORDINATE_TOLERANCE] = 0.0
             shift = int(around.argmin())
             return np.roll(around, -shift), shift
-        west = self.west - 360 if self.west + span > 360 + TOLERANCE else self.west
+        west = self.west - 360 if self.west + span > 360 + COORDINATE_TOLERANCE else self.west
         return west + np.linspace(0, span, count), 0

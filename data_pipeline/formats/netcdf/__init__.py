@@ -5,11 +5,11 @@
 `archive` and `inventory`.
 """
 
-from data_pipeline.formats.netcdf.contents import inventory, unusable
+from data_pipeline.formats.netcdf.contents import summarize_files, unreadable_files
 from data_pipeline.formats.netcdf.file import is_netcdf
 
 __all__ = [
-    "inventory",
     "is_netcdf",
-    "unusable",
+    "summarize_files",
+    "unreadable_files",
 ]

@@ -16,7 +16,7 @@ from data_pipeline.formats.netcdf.variables import NameMap
 from data_pipeline.task import Variable
 
 
-def inventory(paths: Paths, *, names: Mapping[str, str] | None = None) -> str:
+def summarize_files(paths: Paths, *, names: Mapping[str, str] | None = None) -> str:
     """Return a description of the files: contents, missing and repeated fields, and what cannot be read and why."""
     files = expand_paths(paths)
     blocks: list[FieldBlock] = []
@@ -30,7 +30,7 @@ def inventory(paths: Paths, *, names: Mapping[str, str] | None = None) -> str:
     return "\n".join([f"{name:<12} {text}" for name, text in [*lines.items(), *(("not read", f) for f in faults)]])
 
 
-def unusable(paths: Paths, *, names: Mapping[str, str] | None = None) -> dict[Path, str]:
+def unreadable_files(paths: Paths, *, names: Mapping[str, str] | None = None) -> dict[Path, str]:
     """Return the files without any readable variable, with the reason."""
     found = {path: _readable(path, NameMap(names)) for path in expand_paths(paths)}
     return {path: faults[0] for path, (blocks, faults) in found.items() if faults and not blocks}

@@ -9,7 +9,7 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.netcdf.header import Coordinate, DataVariable, Header
 from data_pipeline.formats.netcdf.variables import is_surface_only, normalize_units
-from data_pipeline.grid import TOLERANCE, Grid
+from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable
 
@@ -52,9 +52,9 @@ class Horizontal:
 def _eastward(longitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the columns in eastward order, and their longitudes."""
     around = longitudes % 360
-    around[around > 360 - TOLERANCE] = 0.0
+    around[around > 360 - COORDINATE_TOLERANCE] = 0.0
     order = np.argsort(around, kind="stable")
-    order = order[np.diff(around[order], prepend=-1) > TOLERANCE / 10]
+    order = order[np.diff(around[order], prepend=-1) > COORDINATE_TOLERANCE / 10]
     around = around[order]
     gaps = np.diff(around, append=around[0] + 360)
     circle = len(gaps) > 1 and abs(gaps.max() - np.median(gaps)) < np.median(gaps) / 2
@@ -62,7 +62,7 @@ def _eastward(longitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     columns = np.roll(order, -first)
     around = np.concatenate([around[first:], around[:first] + 360])
     shift = 0.0 if circle else 360 * np.round((longitudes[columns[0]] - around[0]) / 360)
-    if around[-1] + shift > 360 + TOLERANCE:
+    if around[-1] + shift > 360 + COORDINATE_TOLERANCE:
         shift -= 360
     turns = np.round((around + shift - longitudes[columns]) / 360)
     return columns, longitudes[columns] + 360 * turns

@@ -19,8 +19,6 @@ from data_pipeline.synthetic.twin.physics import cloud_cover, saturation, to_sur
 from data_pipeline.synthetic.twin.state import State
 from data_pipeline.task import Variable
 
-VECTOR_NAMES = frozenset({"u", "v", "10u", "10v"})
-"""Components along the local east and north: they change sign where a meridian crosses a pole."""
 ACCUMULATED_NAMES = frozenset({"tp", "cp"})
 """What never shrinks with time, nor a part of it beyond the whole; interpolation must respect it."""
 

@@ -17,7 +17,7 @@ from data_pipeline.common.files import atomic_write
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.synthetic.twin.atmosphere import TRUNCATION
-from data_pipeline.synthetic.twin.diagnostics import ACCUMULATED_NAMES, VECTOR_NAMES
+from data_pipeline.synthetic.twin.diagnostics import ACCUMULATED_NAMES
 from data_pipeline.synthetic.twin.earth import Earth
 from data_pipeline.synthetic.twin.ensemble import Fields, Snapshot, simulate
 from data_pipeline.synthetic.twin.interpolation import Interpolation
@@ -107,10 +107,10 @@ class Writer:
                 if variable.name in ACCUMULATED_NAMES:
                     values = self._linear(worlds)
                 else:
-                    values = self._to_grid(worlds, vector=variable.name in VECTOR_NAMES)
+                    values = self._to_grid(worlds, vector=variable.parity == -1)
                 if variable.bounds != (None, None):
                     values = values.clamp(*variable.bounds)
-                if variable.name == "sst":
+                if variable.sea_only:
                     values = values.masked_fill(self._land > 0.5, torch.nan)
                 yield year, variable, values.numpy()
 

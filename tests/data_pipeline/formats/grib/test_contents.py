@@ -1,6 +1,6 @@
 import re
 
-from data_pipeline.formats.grib import inventory
+from data_pipeline.formats.grib import summarize_files
 
 
 def lines(text):
@@ -9,7 +9,7 @@ def lines(text):
 
 def read(paths):
     """Everything by its name; of several lines with one name the last."""
-    return {name.strip(): text for name, text in lines(inventory(paths)).items()}
+    return {name.strip(): text for name, text in lines(summarize_files(paths)).items()}
 
 
 def test_a_complete_archive(writer, tmp_path):
@@ -32,7 +32,7 @@ def test_a_complete_archive(writer, tmp_path):
 
 def described(name, paths):
     """The lines with this name."""
-    return [line[13:] for line in inventory(paths).splitlines() if line.startswith(name)]
+    return [line[13:] for line in summarize_files(paths).splitlines() if line.startswith(name)]
 
 
 def test_files_that_lack_messages_are_named_with_what_they_lack(writer, tmp_path):

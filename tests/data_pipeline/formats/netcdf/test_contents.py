@@ -1,6 +1,6 @@
 """Summary of the contents of files."""
 
-from data_pipeline.formats.netcdf import inventory
+from data_pipeline.formats.netcdf import summarize_files
 
 K = {"units": "K"}
 
@@ -10,7 +10,7 @@ def test_the_inventory(plain, tmp_path):
     two = plain.cfgrib(tmp_path / "two.nc", {"t2m": {"units": "J"}}, starts=(192,))
     three = plain.cfgrib(tmp_path / "three.nc", {"t2m": K}, starts=(96, 240), steps=(0, 24))
     (tmp_path / "four.nc").write_text("no forecast")
-    lines = inventory([one, two, three, tmp_path / "four.nc"], names={"weird": "slt"}).splitlines()
+    lines = summarize_files([one, two, three, tmp_path / "four.nc"], names={"weird": "slt"}).splitlines()
     summary = dict(line.split(maxsplit=1) for line in lines if not line.startswith(("lead", "not")))
     assert summary["files"].startswith("4, ")
     assert summary["fields"] == "48, 4.61 kB when decoded"

@@ -6,7 +6,7 @@ import pytest
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.datasets import select
-from data_pipeline.formats.netcdf import inventory
+from data_pipeline.formats.netcdf import summarize_files
 from data_pipeline.formats.open import open_analysis, open_ensemble, open_static
 from data_pipeline.task import Variable
 
@@ -138,7 +138,7 @@ def test_months_may_be_mended(samples, tmp_path):
 
 
 def test_the_inventory_of_all_files_says_what_cannot_be_read(samples):
-    text = inventory([samples / name for name in REFUSED])
+    text = summarize_files([samples / name for name in REFUSED])
     for sentence in (LAEA, MONTHS, "is in '1', GRIB has sst in K"):
         assert sentence in text
     assert f"files        {len(REFUSED)}," in text
