@@ -1,12 +1,12 @@
 """Print the test checks of all runs of `scripts/heat` as the Markdown table of docs/heat.md.
 
-python -m benchmarks.heat_table runs/heat
+    python -m benchmarks.heat_table runs/heat
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,4 +31,6 @@ def heat_table(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    print(heat_table(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="folder of the runs")
+    print(heat_table(parser.parse_args().folder))

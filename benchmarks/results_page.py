@@ -1,12 +1,12 @@
 """Results: the tables of docs/results.md, and docs/results.json, from the runs that `make results` leaves.
 
-python -m benchmarks.results_page runs/results runs/heat docs/results
+    python -m benchmarks.results_page runs/results runs/heat docs/results
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,4 +233,7 @@ def main(runs: Path, heat: Path, results: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("runs", "heat", "results"):
+        parser.add_argument(name, type=Path)
+    main(**vars(parser.parse_args()))

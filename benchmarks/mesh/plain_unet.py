@@ -1,8 +1,8 @@
-"""The U-Net as one would write it with `torch.nn` alone: same shapes, same parameters, nothing that knows of tiles.
+"""The U-Net written with `torch.nn` alone: the same shapes and parameters, without tiles.
 
-Longitude is padded by `F.pad(mode="circular")`. Beyond the poles it repeats the last row, which is not what the sphere
-does but is what `F.pad` offers. With `padding="zeros"` the convolutions pad themselves, the cheapest there is, and
-neither the poles nor the date line are right.
+Longitude is padded by `F.pad(mode="circular")`. Beyond the poles the last row is repeated: wrong on the sphere, but the
+nearest that `F.pad` has. With `padding="zeros"` the convolutions pad themselves, which is cheapest and wrong at the
+poles and at the date line.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from models.networks.head import GaussianHead
 Padding = Literal["sphere", "zeros"]
 
 
-class Convolution(nn.Conv2d):
-    """3 x 3 on the globe."""
+class PaddedConvolution(nn.Conv2d):
+    """A 3 x 3 convolution on the globe."""
 
     def __init__(self, inputs: int, outputs: int, kind: Padding) -> None:
         super().__init__(inputs, outputs, 3, padding=0 if kind == "sphere" else 1)
@@ -32,31 +32,31 @@ class Convolution(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B, outputs, H, W)."""
-        return super().forward(around(x) if self.kind == "sphere" else x)
+        return super().forward(pad_sphere(x) if self.kind == "sphere" else x)
 
 
-def around(x: Tensor) -> Tensor:
-    """Return `x` with a row and a column more on every side."""
+def pad_sphere(x: Tensor) -> Tensor:
+    """Return `x` with one more row and column on every side."""
     return functional.pad(functional.pad(x, (1, 1, 0, 0), mode="circular"), (0, 0, 1, 1), mode="replicate")
 
 
-class Norm(nn.LayerNorm):
-    """Over the channels of each cell."""
+class ChannelNorm(nn.LayerNorm):
+    """Layer normalisation over the channels of each cell."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to the same shape."""
         return super().forward(x.movedim(1, -1)).movedim(-1, 1)
 
 
-class Block(nn.Module):
+class PlainBlock(nn.Module):
     """Two convolutions with a residual connection."""
 
     def __init__(self, inputs: int, outputs: int, dropout: float, kind: Padding) -> None:
         super().__init__()
         self.skip = nn.Conv2d(inputs, outputs, 1)
         self.path = nn.Sequential(
-            Convolution(inputs, outputs, kind), Norm(outputs), nn.GELU(), nn.Dropout2d(dropout),
-            Convolution(outputs, outputs, kind), Norm(outputs), nn.GELU(),
+            PaddedConvolution(inputs, outputs, kind), ChannelNorm(outputs), nn.GELU(), nn.Dropout2d(dropout),
+            PaddedConvolution(outputs, outputs, kind), ChannelNorm(outputs), nn.GELU(),
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class Block(nn.Module):
 
 
 class PlainUNet(nn.Module):
-    """Two halvings by mean pooling, linear interpolation back; features and head are those of our U-Net."""
+    """Halves the resolution twice by mean pooling and interpolates back; features and head are those of our U-Net."""
 
     def __init__(self, task: Task, grid: Grid, kind: Padding = "sphere", width: int = 16, dropout: float = 0.1) -> None:
         super().__init__()
@@ -73,12 +73,14 @@ class PlainUNet(nn.Module):
         one, two, four = width, 2 * width, 4 * width
         self.encoder = nn.ModuleList(
             [
-                Block(self.features.count, one, 0, kind),
-                Block(one, two, dropout, kind),
-                Block(two, four, dropout, kind),
+                PlainBlock(self.features.count, one, 0, kind),
+                PlainBlock(one, two, dropout, kind),
+                PlainBlock(two, four, dropout, kind),
             ]
         )
-        self.decoder = nn.ModuleList([Block(one + two, one, dropout, kind), Block(two + four, two, dropout, kind)])
+        self.decoder = nn.ModuleList(
+            [PlainBlock(one + two, one, dropout, kind), PlainBlock(two + four, two, dropout, kind)]
+        )
         self.last = nn.Conv2d(width, self.head.count, 1)
 
     def forward(self, sample: Sample) -> Normal:
@@ -91,7 +93,7 @@ class PlainUNet(nn.Module):
         return self.head(self.last(fine), sample)
 
     def _down(self, x: Tensor) -> Tensor:
-        return functional.avg_pool2d(around(x), 3, 2)
+        return functional.avg_pool2d(pad_sphere(x), 3, 2)
 
     def _up(self, x: Tensor, like: Tensor) -> Tensor:
         H, W = like.shape[-2:]

@@ -1,4 +1,4 @@
-"""Several processes at once: the ranks of a group, or ranks that are only played, side by side."""
+"""Runs a function in several processes at the same time, as the ranks of a process group or independently."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def side_by_side(count: int, function: Callable[..., Result], *arguments: object, group: bool = False) -> list[Result]:
-    """Call `function(rank, *arguments)` in `count` processes of one thread each, which all begin at the same time.
+def run_ranks(count: int, function: Callable[..., _Result], *arguments: object, group: bool = False) -> list[_Result]:
+    """Call `function(rank, *arguments)` in `count` processes of one thread each, which start at the same time.
 
-    With `group` they are the ranks of a gloo group.
+    With `group` the processes are the ranks of a gloo group.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed", "training.correction_module"])
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(count, mp_context=context) as processes:
-        calls = [processes.submit(_begin, rank, count, folder, group, function, arguments) for rank in range(count)]
+        calls = [processes.submit(_run_rank, rank, count, folder, group, function, arguments) for rank in range(count)]
         return [call.result() for call in calls]
 
 
-def _begin(
-    rank: int, count: int, folder: str, group: bool, function: Callable[..., Result], arguments: tuple[object, ...]
-) -> Result:
+def _run_rank(
+    rank: int, count: int, folder: str, group: bool, function: Callable[..., _Result], arguments: tuple[object, ...]
+) -> _Result:
     torch.set_num_threads(1)
-    # Memory that nobody has written, which is what a played rank receives, may hold numbers that are slow.
+    # A simulated rank receives uninitialised memory, which may hold denormal numbers; these are slow.
     torch.set_flush_denormal(True)
     os.environ["GLOO_SOCKET_IFNAME"] = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "")
     if group:

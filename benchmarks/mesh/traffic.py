@@ -1,6 +1,6 @@
-"""What a training step sends: counted at the collective calls, and the least that it can be, from derivatives.
+"""BytesByKind that a training step sends: counted at the collective calls, and the minimum, computed from derivatives.
 
-An all-reduce counts as the bytes that a rank hands in, whatever road they take.
+An all-reduce counts as the bytes of its input on each rank, independent of the algorithm.
 """
 
 from __future__ import annotations
@@ -22,29 +22,28 @@ from models.layers.convolution import Conv2d
 from models.layers.norms import GroupNorm
 from models.parallel.domain import Domain
 
-KINDS = ("halo", "halo gradient", "norm", "loss", "gradient")
-Bytes = dict[str, int]
-"""By kind."""
+TRAFFIC_KINDS = ("halo", "halo gradient", "norm", "loss", "gradient")
+BytesByKind = dict[str, int]
 
 
-class Observer:
-    """Notes what goes through the collective calls; the phase of the step tells what it is."""
+class TrafficCounter:
+    """Counts bytes and messages of collective calls; the phase of the step determines their kind."""
 
     def __init__(self) -> None:
-        self.sent, self.messages = Counter(dict.fromkeys(KINDS, 0)), 0
+        self.sent, self.messages = Counter(dict.fromkeys(TRAFFIC_KINDS, 0)), 0
         self.halo, self.sums = "halo", "norm"
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch all collective calls of this process."""
+    def counting(self) -> Iterator[None]:
+        """Count the collective calls of this process within this block."""
         send, reduce = dist.batch_isend_irecv, dist.all_reduce
 
-        def noted_send(operations: list[dist.P2POp]) -> list[dist.Work]:
+        def counted_send(operations: list[dist.P2POp]) -> list[dist.Work]:
             self.sent[self.halo] += sum(each.tensor.nbytes for each in operations if each.op is dist.isend)
             self.messages += 1
             return send(operations)
 
-        def noted_reduce(x: Tensor, *arguments: object, **options: object) -> dist.Work | None:
+        def counted_reduce(x: Tensor, *arguments: object, **options: object) -> dist.Work | None:
             self.sent[self.sums] += x.nbytes
             self.messages += 1
             return reduce(x, *arguments, **options)
@@ -52,51 +51,52 @@ class Observer:
         others = ("all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "broadcast", "reduce",
                   "reduce_scatter", "reduce_scatter_tensor", "send", "recv")  # fmt: skip
         refused = {name: _refuse(name) for name in others}
-        with patch.multiple(dist, batch_isend_irecv=noted_send, all_reduce=noted_reduce, **refused):
+        with patch.multiple(dist, batch_isend_irecv=counted_send, all_reduce=counted_reduce, **refused):
             yield
 
 
 def _refuse(name: str) -> object:
     def call(*arguments: object, **options: object) -> None:
-        raise AssertionError(f"a training step calls {name}, which nobody counts")
+        raise AssertionError(f"a training step calls {name}, which is not counted")
 
     return call
 
 
-def counted(step: nn.Module, model: nn.Module) -> Observer:
-    """Take a step on the ranks of a group; return what this rank hands to collective calls.
+def count_traffic(step: nn.Module, model: nn.Module) -> TrafficCounter:
+    """Run a step on the ranks of a group; return the counts of this rank's collective calls.
 
-    `step()` is the loss, `model` is the network within it.
+    `step()` returns the loss, `model` is its network.
     """
-    observer = Observer()
+    counter = TrafficCounter()
 
     def after_model(*_: object) -> None:
-        observer.sums = "loss"
+        counter.sums = "loss"
 
-    def average(_, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations, and cannot read late ones
-        before, observer.sums = observer.sums, "gradient"
+    def average(_, bucket):  # type: ignore[no-untyped-def]  # DDP evaluates annotations, which fails for postponed ones
+        before, counter.sums = counter.sums, "gradient"
         try:
             return allreduce_hook(None, bucket)
         finally:
-            observer.sums = before
+            counter.sums = before
 
     shared = DistributedDataParallel(step, init_sync=False, forward_sync_buffers=False, gradient_as_bucket_view=True)
     shared.register_comm_hook(None, average)
     handle = model.register_forward_hook(after_model)
-    with observer.watching():
+    with counter.counting():
         loss = shared()
-        observer.halo, observer.sums = "halo gradient", "norm"
+        counter.halo, counter.sums = "halo gradient", "norm"
         loss.backward()
     handle.remove()
-    return observer
+    return counter
 
 
-def least(step: nn.Module, model: nn.Module, grid: Grid, bands: int, sectors: int) -> list[Bytes]:
-    """Return for each tile what its rank must send, given the same step on one process.
+def minimal_traffic(step: nn.Module, model: nn.Module, grid: Grid, bands: int, sectors: int) -> list[BytesByKind]:
+    """Return the bytes that the rank of each tile must send, computed from the same step on one process.
 
-    A layer's halo are the cells of other tiles on which the derivative of the own output is not zero, times channels.
-    What comes back in the backward pass are as many numbers, where the layer's input has a gradient at all. A norm
-    sums two float64 for each sample and group, forward and backward; the loss two of them. Gradients are summed once.
+    The halo of a layer consists of the cells of other tiles on which its output on the own tile depends (their
+    derivative is not zero), times channels. The backward pass returns as many numbers if the layer's input has a
+    gradient. A norm sums two float64 for each sample and group, forward and backward; the loss sums two. Gradients are
+    summed once.
     """
     seen: list[tuple[nn.Module, Tensor]] = []
     layers = [layer for layer in model.modules() if hasattr(layer, "window") or isinstance(layer, GroupNorm)]
@@ -122,7 +122,7 @@ def least(step: nn.Module, model: nn.Module, grid: Grid, bands: int, sectors: in
             continue
         key = type(layer), x.shape[-2:], getattr(layer, "kernel_size", None), getattr(layer, "stride", None)
         if key not in known:
-            known[key] = foreign_cells(layer, x.shape[-2:], domains)
+            known[key] = halo_cells(layer, x.shape[-2:], domains)
         each = len(x) * x.shape[1] * x.element_size()
         for rank, bytes_of in enumerate(result):
             bytes_of["halo"] += int(known[key][:, rank].sum()) * each
@@ -130,8 +130,8 @@ def least(step: nn.Module, model: nn.Module, grid: Grid, bands: int, sectors: in
     return result
 
 
-def foreign_cells(layer: nn.Module, shape: torch.Size, domains: dict[tuple[int, ...], Domain]) -> np.ndarray:
-    """Return how many cells of tile q the output of a layer on tile p depends on, as [p, q], for input of `shape`."""
+def halo_cells(layer: nn.Module, shape: torch.Size, domains: dict[tuple[int, ...], Domain]) -> np.ndarray:
+    """Return the number of cells of tile q on which the output of a layer on tile p depends, as [p, q]."""
     if isinstance(layer, Conv2d):
         layer = Conv2d(layer.window.domain, 1, 1, layer.kernel_size[0], layer.stride[0])
         nn.init.ones_(layer.weight)
@@ -146,10 +146,10 @@ def foreign_cells(layer: nn.Module, shape: torch.Size, domains: dict[tuple[int, 
     return cells
 
 
-def table(sent: dict[str, Bytes], needed: dict[str, Bytes]) -> str:
-    """Return in Markdown what a rank of each mesh sends in a step, and the least that it could."""
-    lines = [f"| mesh | {' | '.join(KINDS)} | in all | least |", "|---|" + "---|" * (len(KINDS) + 2)]
+def traffic_table(sent: dict[str, BytesByKind], needed: dict[str, BytesByKind]) -> str:
+    """Return a Markdown table of the bytes that a rank of each mesh sends in a step, and of the minimum."""
+    lines = [f"| mesh | {' | '.join(TRAFFIC_KINDS)} | sum | minimum |", "|---|" + "---|" * (len(TRAFFIC_KINDS) + 2)]
     for mesh, found in sent.items():
-        numbers = [*(found[kind] for kind in KINDS), sum(found.values()), sum(needed[mesh].values())]
+        numbers = [*(found[kind] for kind in TRAFFIC_KINDS), sum(found.values()), sum(needed[mesh].values())]
         lines.append(f"| {mesh} | {' | '.join(f'{number:,}' for number in numbers)} |")
     return "\n".join(lines)

@@ -1,20 +1,23 @@
-"""A training step of the U-Net just as `deepweather train` takes it, without the reading of samples.
+"""A training step of the U-Net as in `deepweather train`, without reading samples, and the memory that it takes.
 
-On one process, on the ranks of a process group, or on one process that plays one rank of many: then nothing is sent,
-what is received is whatever the memory held, and the time is that of a rank whom nobody keeps waiting.
+The step runs on one process, on the ranks of a process group, or on one process that simulates one rank of many. A
+simulated rank sends nothing and receives uninitialised memory, so its time is that of a rank that never waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from benchmarks.common import HALF_DEGREE
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -24,19 +27,19 @@ from models.parallel.mesh import Mesh, arranged
 from training.correction_module import CorrectionModule
 from training.trainer_options import TrainerOptions
 
-GRID = Grid.regular(361, 720)
-TASK = Task("t2m", ["sst", "tcw", "tcwv", "cp", "msl", "tcc", "10u", "10v", "2t", "tp", "skt"], ["2t"], [48])
+UNET_TASK = Task("t2m", ["sst", "tcw", "tcwv", "cp", "msl", "tcc", "10u", "10v", "2t", "tp", "skt"], ["2t"], [48])
 
 
-class Step(nn.Module):
-    """The shipped U-Net with a sample of random numbers; its output is the loss that is differentiated."""
+class TrainingStep(nn.Module):
+    """The shipped U-Net with a sample of random numbers; the output is the loss to be differentiated."""
 
-    def __init__(self, mesh: Mesh, grid: Grid = GRID) -> None:
+    def __init__(self, mesh: Mesh, grid: Grid = HALF_DEGREE) -> None:
         super().__init__()
         torch.manual_seed(0)
         domain = mesh.domain(grid)
-        self.batch = sample(domain)
-        corrector = Corrector(TASK, domain, {"_target_": "models.networks.unet.UNet"}, torch.zeros(3, *grid.shape))
+        self.batch = random_tile(domain)
+        spec = {"_target_": "models.networks.unet.UNet"}
+        corrector = Corrector(UNET_TASK, domain, spec, torch.zeros(3, *grid.shape))
         self.module = CorrectionModule(corrector, TrainerOptions(), mesh=mesh)
 
     @property
@@ -45,19 +48,19 @@ class Step(nn.Module):
         return self.module.corrector.model
 
     def forward(self) -> Tensor:
-        """Return the own share of the loss."""
+        """Return this rank's part of the loss."""
         return self.module.training_step(self.batch, 0)["loss"]
 
     def shared(self) -> nn.Module:
-        """Return this step with gradients that are averaged over all ranks, where there are several."""
+        """Return this step with gradients averaged over all ranks, or the step itself on a single rank."""
         if not self.module.mesh.everyone:
             return self
         return DistributedDataParallel(self, init_sync=False, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
 
-def sample(domain: Domain) -> Sample:
-    """Return the own tile of a forecast of random numbers: mean and spread of 11 fields."""
-    C, (H, W) = len(TASK.inputs), domain.own_shape
+def random_tile(domain: Domain) -> Sample:
+    """Return this rank's tile of a forecast of random numbers: mean and spread of 11 fields."""
+    C, (H, W) = len(UNET_TASK.inputs), domain.own_shape
     return Sample(
         ensemble=torch.randn(1, 2, C, H, W),
         mask=torch.ones(1, C, H, W, dtype=torch.bool),
@@ -69,8 +72,8 @@ def sample(domain: Domain) -> Sample:
 
 
 @contextmanager
-def playing(rank: int, bands: int, sectors: int) -> Iterator[Mesh]:
-    """Play one rank of a mesh; the others do not exist."""
+def simulated_rank(rank: int, bands: int, sectors: int) -> Iterator[Mesh]:
+    """Yield the mesh of one rank while the other ranks do not exist."""
     if bands * sectors == 1:
         yield Mesh.alone()
         return
@@ -79,3 +82,30 @@ def playing(rank: int, bands: int, sectors: int) -> Iterator[Mesh]:
         yield arranged(1, bands, sectors)
     finally:
         dist.destroy_process_group()
+
+
+def peak_allocation(work: Callable[[], object]) -> int:
+    """Return the largest rise, in bytes, of the memory allocated by PyTorch while `work` runs."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False) as recorded:
+        work()
+    events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
+    allocated = largest = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        allocated += event.nbytes()
+        largest = max(largest, allocated)
+    return largest
+
+
+def saved_bytes(forward: Callable[[], object]) -> int:
+    """Return the bytes that `forward` keeps for the backward pass; memory shared by tensors counts once."""
+    saved: dict[int, int] = {}
+
+    def save(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    with saved_tensors_hooks(save, lambda x: x):
+        result = forward()
+    del result
+    return sum(saved.values())

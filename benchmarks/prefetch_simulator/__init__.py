@@ -1,1 +1,4 @@
-"""A simulator of published data loaders on a cluster, for the figures of docs/prefetch.md."""
+"""A simulator of published data loaders on a cluster, for the tables in docs/prefetch.md.
+
+`python -m benchmarks.prefetch_simulator.simulate` prints them. Only tests import this folder.
+"""

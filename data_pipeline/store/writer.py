@@ -85,10 +85,10 @@ def write_store(job: WriteJob, folder: Path, progress: Callable[[int, int], None
             _write_missing(job, folder, manifest, progress)
         except KeyboardInterrupt:
             raise InterruptedRunError(
-                f"interrupted while writing {folder}; run the same command again to continue"
+                f"interrupted while writing {folder}; run the same command again to go on"
             ) from None
         except DiskFullError as error:
-            raise InterruptedRunError(f"{error}; then run the same command again to continue") from None
+            raise InterruptedRunError(f"{error}; then run the same command again to go on") from None
 
 
 def _start_manifest(plan: StorePlan, folder: Path) -> Manifest:

@@ -1,12 +1,12 @@
-"""What goes into the extrapolation, against what is counted; and that the documents print what it says."""
+"""Layers and halos of the extrapolation agree with counted ones, and docs/scaling.md has its table."""
 
 from pathlib import Path
 
 import pytest
 
-from benchmarks.mesh.extrapolation import halo, layers_of, meshes, step_time, table
-from benchmarks.mesh.traffic import least
-from benchmarks.mesh.training_step import Step
+from benchmarks.mesh.extrapolation import efficiency_table, halo_size, layers_of, meshes, step_time
+from benchmarks.mesh.traffic import minimal_traffic
+from benchmarks.mesh.training_step import TrainingStep
 from data_pipeline.grid import Grid
 from models.parallel.mesh import Mesh
 
@@ -14,20 +14,22 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "scaling.md"
 GRID = Grid.regular(65, 128)
 
 
-def test_layers_are_those_of_the_shipped_network():
+def test_layers_and_parameters_agree_with_the_shipped_network():
     layers, parameters = layers_of(16)
-    assert parameters == sum(p.numel() for p in Step(Mesh.alone(), GRID).model.parameters())
+    assert parameters == sum(p.numel() for p in TrainingStep(Mesh.alone(), GRID).model.parameters())
     weights = sum((layer.inputs * layer.kernel**2 + 1) * layer.outputs for layer in layers if layer.kernel)
-    assert parameters == weights + sum(2 * layer.outputs for layer in layers if layer.kernel == 3), "and the norms"
+    assert parameters == weights + sum(2 * layer.outputs for layer in layers if layer.kernel == 3), (
+        "the norms have the other parameters"
+    )
 
 
 @pytest.mark.parametrize(("bands", "sectors", "rank"), [(4, 1, 1), (1, 4, 2), (4, 4, 5)])
-def test_halos_are_those_of_an_inner_tile(bands, sectors, rank):
-    """64 rows and 128 columns divide evenly; so inner tiles send what they lack."""
-    one = Step(Mesh.alone(), GRID)
-    expected = least(one, one.model, GRID, bands, sectors)[rank]
+def test_halos_agree_with_those_of_an_inner_tile(bands, sectors, rank):
+    """64 rows and 128 columns divide evenly, so inner tiles send as many cells as they receive."""
+    one = TrainingStep(Mesh.alone(), GRID)
+    expected = minimal_traffic(one, one.model, GRID, bands, sectors)[rank]
     cells = [
-        (layer, halo(layer, 64 // bands // 2**layer.level, 128 // sectors // 2**layer.level, bands, sectors))
+        (layer, halo_size(layer, 64 // bands // 2**layer.level, 128 // sectors // 2**layer.level, bands, sectors))
         for layer in layers_of(16)[0]
         if layer.kernel != 1
     ]
@@ -36,7 +38,7 @@ def test_halos_are_those_of_an_inner_tile(bands, sectors, rank):
     assert back == pytest.approx(expected["halo gradient"], rel=0.03)
 
 
-def test_more_ranks_never_cost_less_in_all():
+def test_total_time_of_all_ranks_never_decreases():
     layers, parameters = layers_of(64)
     one = step_time(layers, parameters, (361, 720), 1, 1, 1, hidden=True)
     for ranks in (2, 8, 64):
@@ -47,5 +49,5 @@ def test_more_ranks_never_cost_less_in_all():
             assert one / ranks <= hidden <= waiting
 
 
-def test_the_tables_in_the_documents_are_what_it_prints():
-    assert table() in DOCUMENT.read_text(), f"docs/scaling.md should have\n{table()}"
+def test_the_table_in_the_docs_is_up_to_date():
+    assert efficiency_table() in DOCUMENT.read_text(), f"docs/scaling.md should have\n{efficiency_table()}"

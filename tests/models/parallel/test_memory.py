@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.mesh.memory import peak, saved
-from benchmarks.mesh.training_step import Step, playing
+from benchmarks.mesh.training_step import TrainingStep, peak_allocation, saved_bytes, simulated_rank
 from data_pipeline.grid import Grid
 
 MORE = 1.1
@@ -13,19 +12,19 @@ MORE = 1.1
 
 def memory(grid, rank=0, bands=1, sectors=1):
     """Bytes kept for the backward pass, and most bytes at any time of a whole step, of activations alone."""
-    with playing(rank, bands, sectors) as mesh:
-        step = Step(mesh, grid)
-        step().backward()  # gradients of parameters are there from now on
-        return saved(step), peak(lambda: step().backward())
+    with simulated_rank(rank, bands, sectors) as mesh:
+        step = TrainingStep(mesh, grid)
+        step().backward()  # allocates the gradients of the parameters
+        return saved_bytes(step), peak_allocation(lambda: step().backward())
 
 
 def test_memory_is_counted_to_the_byte():
     x = torch.rand(1000, requires_grad=True)
-    assert saved(lambda: (x.exp() * 2).sin()) == 4000 + 4000, "the result of exp and the argument of sin"
-    assert peak(lambda: torch.rand(1000).exp().sum()) == 4000 + 4000, (
+    assert saved_bytes(lambda: (x.exp() * 2).sin()) == 4000 + 4000, "the result of exp and the argument of sin"
+    assert peak_allocation(lambda: torch.rand(1000).exp().sum()) == 4000 + 4000, (
         "the argument of exp is gone when the sum is there"
     )
-    assert peak(lambda: [torch.rand(1000).sum() for _ in range(3)]) == 4000 + 3 * 4
+    assert peak_allocation(lambda: [torch.rand(1000).sum() for _ in range(3)]) == 4000 + 3 * 4
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from ranks import together
 
-from benchmarks.mesh.traffic import counted, least, table
-from benchmarks.mesh.training_step import GRID, Step
+from benchmarks.common import HALF_DEGREE
+from benchmarks.mesh.traffic import count_traffic, minimal_traffic, traffic_table
+from benchmarks.mesh.training_step import TrainingStep
 from data_pipeline.grid import Grid
 from models.layers.norms import GroupNorm
 from models.parallel.mesh import Mesh, arranged
@@ -40,8 +41,8 @@ def all_counts(rank, meshes, variants):
     for shape in meshes:
         mesh = arranged(*shape)
         for name, change, grid in variants:
-            step = change(Step(mesh, grid))
-            found[shape, name] = dict(counted(step, step.model).sent)
+            step = change(TrainingStep(mesh, grid))
+            found[shape, name] = dict(count_traffic(step, step.model).sent)
     return found
 
 
@@ -51,9 +52,9 @@ def found_and_least(meshes, variants):
     found = {key: [rank[key] for rank in by_rank] for key in by_rank[0]}
     expected = {}
     for name, change, grid in variants:
-        one = change(Step(Mesh.alone(), grid))
+        one = change(TrainingStep(Mesh.alone(), grid))
         for data, bands, sectors in meshes:
-            expected[(data, bands, sectors), name] = least(one, one.model, grid, bands, sectors) * data
+            expected[(data, bands, sectors), name] = minimal_traffic(one, one.model, grid, bands, sectors) * data
     return found, expected
 
 
@@ -65,8 +66,9 @@ def test_a_step_sends_what_it_must_and_nothing_else(meshes):
 
 
 def test_the_table_in_the_documents_is_what_is_counted():
-    found, expected = found_and_least(MESHES, [("half a degree", as_shipped, GRID)])
+    found, expected = found_and_least(MESHES, [("half a degree", as_shipped, HALF_DEGREE)])
     assert found == expected
     sent = {str(list(mesh)): max(ranks, key=lambda rank: sum(rank.values())) for (mesh, _), ranks in found.items()}
-    must = {str(list(mesh)): max(ranks, key=lambda rank: sum(rank.values())) for (mesh, _), ranks in expected.items()}
-    assert table(sent, must) in DOCUMENT.read_text(), f"docs/scaling.md should have\n{table(sent, must)}"
+    least = {str(list(mesh)): max(ranks, key=lambda rank: sum(rank.values())) for (mesh, _), ranks in expected.items()}
+    table = traffic_table(sent, least)
+    assert table in DOCUMENT.read_text(), f"docs/scaling.md should have\n{table}"
