@@ -26,7 +26,7 @@ from benchmarks.mesh.ranks import CORES, run_ranks
 from benchmarks.mesh.traffic import BytesByKind, count_traffic, minimal_traffic, traffic_table
 from benchmarks.mesh.training_step import UNET_TASK, TrainingStep, peak_allocation, saved_bytes, simulated_rank
 from data_pipeline.grid import Grid
-from models.parallel.mesh import Mesh, arranged
+from models.parallel.mesh import Mesh, arrange_mesh
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def fastest(train: Callable[[], None], steps: int) -> float:
 def time_rank(rank: int, case: MeshCase) -> tuple[float, BytesByKind, int]:
     """Return the seconds of a step on a rank of a group, the bytes that it sends by kind, and its messages."""
     if case.ranks == 1:
-        return fastest(training(TrainingStep(Mesh.alone(), case.grid)), case.steps), {}, 0
-    step = TrainingStep(arranged(1, case.bands, case.sectors), case.grid)
+        return fastest(training(TrainingStep(Mesh.single(), case.grid)), case.steps), {}, 0
+    step = TrainingStep(arrange_mesh(1, case.bands, case.sectors), case.grid)
     seconds = fastest(training(step.shared()), case.steps)
     observer = count_traffic(step, step.model)
     return seconds, dict(observer.sent), observer.messages
@@ -131,10 +131,10 @@ def peak_of_step(case: MeshCase, rank: int = 0) -> int:
 
 def comparable_steps(grid: Grid) -> dict[str, TrainingStep]:
     """Return steps on one process of this project's U-Net and of plain ones of the same shapes."""
-    steps = {"ours": TrainingStep(Mesh.alone(), grid)}
+    steps = {"ours": TrainingStep(Mesh.single(), grid)}
     kinds: dict[str, Padding] = {"plain": "sphere", "plain, zeros outside": "zeros"}
     for name, kind in kinds.items():
-        steps[name] = peer = TrainingStep(Mesh.alone(), grid)
+        steps[name] = peer = TrainingStep(Mesh.single(), grid)
         peer.module.corrector.model = PlainUNet(UNET_TASK, grid, kind)
         assert [p.shape for p in peer.parameters()] == [p.shape for p in steps["ours"].parameters()]
     return steps

@@ -50,7 +50,7 @@ from models.coupling import LEVELS
 from models.device import device_of
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
-from models.parallel.mesh import Mesh, joined
+from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
 
 SCORES_FORMAT = 2
@@ -60,7 +60,7 @@ SCORES_FORMAT = 2
 @verb("evaluate")
 def main(cfg: DictConfig) -> None:
     """Do all of it on every rank of the mesh."""
-    with joined(plain(cfg)["mesh"]) as mesh:
+    with join_mesh(plain(cfg)["mesh"]) as mesh:
         run(cfg, mesh)
 
 
@@ -79,23 +79,23 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     for name, path in paths.items():
         check_emos(name, correctors[name], path)
     trained = {name: training_members(correctors[name], path, sizes) for name, path in paths.items()} if sizes else {}
-    inputs = mesh.once(lambda: describe(cfg, source(years).fingerprint, paths, sizes))
+    inputs = mesh.run_on_first(lambda: describe(cfg, source(years).fingerprint, paths, sizes))
     folders = target_folders(Path(cfg.run_dir), task)
-    if done := mesh.once(lambda: finished(folders, inputs)):
-        mesh.say("\n\n".join(plain_table(scores) for scores in done))
-        mesh.say(f"{cfg.run_dir} holds the scores of these correctors and data already; nothing was done")
+    if done := mesh.run_on_first(lambda: finished(folders, inputs)):
+        mesh.print("\n\n".join(plain_table(scores) for scores in done))
+        mesh.print(f"{cfg.run_dir} holds the scores of these correctors and data already; nothing was done")
         return
 
     # The first rank finds out what is there and leaves it in the cache before all others look.
-    grid = mesh.once(lambda: ForecastDataset(source(years), task, years).grid)
+    grid = mesh.run_on_first(lambda: ForecastDataset(source(years), task, years).grid)
     for name, path in paths.items():
         check_corrector(correctors[name], path, task, grid, years)
     domain = mesh.domain(grid)
     forecasts = tile_of(domain, source(years), task, years, cfg.max_members)
     check_enough_members(sizes, forecasts.members)
-    mesh.say(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
+    mesh.print(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
     if forecasts.skipped_message:
-        mesh.say(forecasts.skipped_message)
+        mesh.print(forecasts.skipped_message)
     every = int((~np.isnat(valid_times(source(years), task, years))).sum())
     correctors = {name: corrector.on(domain) for name, corrector in correctors.items()}
     training = split.years("train")
@@ -124,7 +124,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         replace(board, independent=independent), about, notes, cfg.shown_corrector, correctors,
         member_count_claims(compared, trained, sizes), models, forecasts, land, mesh, device,
     )  # fmt: skip
-    mesh.say("\n\n".join([results.publish(target, folder) for target, folder in enumerate(folders)]))
+    mesh.print("\n\n".join([results.publish(target, folder) for target, folder in enumerate(folders)]))
 
 
 def corrector_paths(cfg: DictConfig) -> dict[str, Path]:
@@ -208,10 +208,10 @@ class Results:
     def publish(self, target: int, folder: Path) -> str:
         """Write scores and report of one target; return the table for people. All ranks draw the example."""
         lead = int(self.board.lead_times.max())  # maps are of the longest one that was scored
-        scores, best, row = self.mesh.once(lambda: self._chosen(target, lead))
+        scores, best, row = self.mesh.run_on_first(lambda: self._chosen(target, lead))
         domain = self.mesh.domain(self.board.grid)
         example = example_of(self.forecasts[row], target, self.models["raw"], self.models[best], domain, self.device)
-        self.mesh.once(lambda: self._write(folder, scores, self._fields(target, lead, example)))
+        self.mesh.run_on_first(lambda: self._write(folder, scores, self._fields(target, lead, example)))
         return plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html"
 
     def _chosen(self, target: int, lead: int) -> tuple[dict[str, Any], str, int]:

@@ -70,7 +70,7 @@ def references(
     fitted = cases(source(training), task, years, training)
     if fitted.why:
         return found, fitted
-    mesh.say("fitting climatology on the training years")
+    mesh.print("fitting climatology on the training years")
     try:
         corrector = made("climatology", source(training), task, training, members, domain, mesh)
     except TooFewCasesError as error:

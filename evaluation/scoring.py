@@ -83,7 +83,7 @@ def score_models(
     Ranks of the data axis take different forecasts. The first rank gets the scoreboard of all; that of another rank
     holds only what this rank has seen.
     """
-    mesh, options = mesh or Mesh.alone(), options or ScoringOptions()
+    mesh, options = mesh or Mesh.single(), options or ScoringOptions()
     task, count, domain = forecasts.task, len(forecasts), mesh.domain(forecasts.grid)
     leads = {lead: number for number, lead in enumerate(task.lead_times)}
     shape = (count, len(leads), len(task.targets), {name: field[domain.tile] for name, field in regions.items()})

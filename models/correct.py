@@ -32,7 +32,7 @@ from models.corrector import Corrector
 from models.coupling import check_options
 from models.device import device_of
 from models.gaps import Gaps, gaps_of
-from models.parallel.mesh import Mesh, joined
+from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
 
 OTHER_FORMATS = (
@@ -47,7 +47,7 @@ def main(cfg: DictConfig) -> None:
     """Read, correct, write, say what was done."""
     options = plain(cfg)
     target = output_file(options["output"])
-    with joined(options["mesh"]) as mesh:
+    with join_mesh(options["mesh"]) as mesh:
         device = device_of(options["device"], mesh.ranks)
         corrector = Corrector.load(one_file("corrector", options["corrector"]))
         source = forecast_file(options["input"])
@@ -55,9 +55,11 @@ def main(cfg: DictConfig) -> None:
         done = correct(corrector, source, target, mesh, options["levels"], options["seed"], analysis, device)
         names = ", ".join(map(str, corrector.task.targets))
         leads = ", ".join(f"+{lead}" for lead in corrector.task.lead_times)
-        mesh.say(f"{target}: {done.messages} messages corrected ({names} at {leads} h), all others copied as they were")
+        mesh.print(
+            f"{target}: {done.messages} messages corrected ({names} at {leads} h), all others copied as they were"
+        )
         for note in done.notes:
-            mesh.say(note)
+            mesh.print(note)
 
 
 @dataclass(frozen=True)
@@ -121,14 +123,14 @@ def correct(
     The file does not depend on the mesh, except that a network computes in single precision: one of its values that
     lies half-way between two steps of the packing may be rounded either way.
     """
-    mesh = mesh or Mesh.alone()
+    mesh = mesh or Mesh.single()
     check_options(levels, seed)
     if mesh.data > 1:
         raise InputError(
             f"mesh has {mesh.data} for its first number, but one forecast after the other is corrected; make it 1 "
             "and let the others say how many processes share the globe"
         )
-    opened = mesh.once(lambda: open_forecasts(corrector, source, analysis))
+    opened = mesh.run_on_first(lambda: open_forecasts(corrector, source, analysis))
     own = corrector.on(mesh.domain(corrector.grid))
     always, known = training_cells(own)
     tiles = Tiles(own.to(device), *opened, mesh, levels, seed, torch.device(device), always, known, Gaps(own.task))
@@ -227,8 +229,8 @@ class Tiles:
 
     def _make(self, init: int, lead: int) -> list[tuple[np.ndarray, Tensor]] | None:
         """Return the tiles of all ranks on the first one: members, and the counts of `gaps_of`."""
-        sample, raw = self.mesh.each(lambda: self._read(init, lead))
-        return self.mesh.gather(self.mesh.each(lambda: self._corrected(sample, raw)))
+        sample, raw = self.mesh.run_on_all(lambda: self._read(init, lead))
+        return self.mesh.gather(self.mesh.run_on_all(lambda: self._corrected(sample, raw)))
 
     @torch.no_grad()
     def _corrected(self, sample: Sample, raw: Tensor) -> tuple[np.ndarray, Tensor]:

@@ -32,8 +32,8 @@ from models import protocol
 from models.construct import model_class
 from models.coupling import written_members
 from models.distribution import Distribution, Ensemble, Patched
-from models.networks.outline import check_tensors, outline
 from models.normalizer import Normalizer
+from models.outline import check_tensors, outline
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import FitReport, Passes, check_lead_times

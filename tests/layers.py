@@ -8,10 +8,10 @@ from models.layers.attention import WindowAttention
 from models.layers.convolution import Conv2d, ConvTranspose2d
 from models.layers.gate import SphereGate
 from models.layers.locally_connected import LocallyConnected
+from models.layers.loss_term import loss_terms
 from models.layers.mixture import Routing, SpatialMixture
 from models.layers.norms import BatchNorm2d, ChannelNorm, FieldNorm, GroupNorm
 from models.layers.resolution import AvgPool2d, Downsample, MaxPool2d, Upsample
-from models.layers.term import terms
 from models.parallel.exchange import allsum
 
 GRIDS = {
@@ -95,7 +95,7 @@ def results(layer, x, weights):
     """The output of a layer, and the gradients of a sum of it for the input and for all parameters."""
     x = x.clone().requires_grad_()
     y = layer(x)
-    ((y * weights[:, : y.shape[1], : y.shape[2], : y.shape[3]]).sum() + terms(layer)).backward()
+    ((y * weights[:, : y.shape[1], : y.shape[2], : y.shape[3]]).sum() + loss_terms(layer)).backward()
     return y.detach(), x.grad, [parameter.grad for parameter in layer.parameters()]
 
 

@@ -12,7 +12,7 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model, needs
-from models.layers.term import terms
+from models.layers.loss_term import loss_terms
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum
 from models.protocol import claims
@@ -84,7 +84,7 @@ def crps_sum(corrector, sample, weights):
     """The forecast, and what the own tile adds to its score."""
     normal = corrector.normalizer(sample)
     found = corrector.model(normal)
-    return found, (found.crps(normal.target) * weights.to(normal.target)).sum() + terms(corrector)
+    return found, (found.crps(normal.target) * weights.to(normal.target)).sum() + loss_terms(corrector)
 
 
 def tensors(corrector, sample, weights):

@@ -17,8 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from data_pipeline.common.errors import InputError
-from models.layers.dropout import drawn_again
-from models.layers.term import terms
+from models.layers.dropout import same_masks
+from models.layers.loss_term import loss_terms
 
 
 def checkpoint_activations(model: nn.Module) -> None:
@@ -48,7 +48,7 @@ def _kept_by_inputs(block: nn.Module, forward: Callable[..., Any], *inputs: Any)
     # Always to the end: where one rank stopped early, others would wait for its part in an exchange.
     return checkpoint(
         forward, *inputs, use_reentrant=False, early_stop=False,
-        context_fn=lambda: (nullcontext(), _once_more(block, drawn_again())),
+        context_fn=lambda: (nullcontext(), _once_more(block, same_masks())),
     )  # fmt: skip
 
 
@@ -64,4 +64,4 @@ def _once_more(block: nn.Module, masks: AbstractContextManager[None]) -> Iterato
     for buffers, kept in zip(counts, before, strict=True):
         buffers.update(kept)
     # The loss of the step has got these already.
-    terms(block)
+    loss_terms(block)

@@ -14,8 +14,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.sample import Sample, verifiable
 from models.corrector import Corrector
-from models.layers.dropout import drawn_for
-from models.layers.term import Termed, terms
+from models.layers.dropout import masks_for
+from models.layers.loss_term import LossTermLayer, loss_terms
 from models.parallel.mesh import Mesh
 from training.loss import CRPS, Loss, weighted_sum
 from training.optimizer import decay_groups, make_optimizer, make_scheduler
@@ -45,21 +45,21 @@ class CorrectionModule(pl.LightningModule):
         batches: int | None = None,
     ) -> None:
         super().__init__()
-        self.corrector, self.schedule, self.mesh = corrector, schedule or TrainerOptions(), mesh or Mesh.alone()
+        self.corrector, self.schedule, self.mesh = corrector, schedule or TrainerOptions(), mesh or Mesh.single()
         self.loss, self._batches = loss or CRPS(), batches
-        self._termed = any(isinstance(layer, Termed) for layer in corrector.model.modules())
+        self._termed = any(isinstance(layer, LossTermLayer) for layer in corrector.model.modules())
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
         self._validated: list[Tensor] = []
 
     def training_step(self, batch: Sample, index: int) -> dict[str, Tensor]:
         """Return the own share of the loss, times the ranks; and the sums of all, of which `History` takes the mean."""
-        with drawn_for(batch):
+        with masks_for(batch):
             value, weight = self.weighted(self.loss, batch)
         sums = self.mesh.sum(torch.stack([value.detach().double(), weight.double()]))
         total = value / clamp_to_tiny(sums[1])
         if self._termed:
-            total = total + terms(self.corrector.model) * self._share(len(batch.target), weight)
+            total = total + loss_terms(self.corrector.model) * self._share(len(batch.target), weight)
         return {"loss": (total * self.mesh.ranks).to(value), "sums": sums}
 
     def _share(self, forecasts: int, weight: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Samples, Tiers
 from models.corrector import Corrector
 from models.parallel.domain import Domain
-from models.parallel.group import named
+from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
 from models.statistical.crossfit import CrossFitted
 
@@ -59,9 +59,9 @@ def fit_corrector(
         copy_fit(corrector, shared)
     if mesh.everyone:
         for tensor in corrector.state_dict().values():
-            dist.broadcast(tensor, 0, named(mesh.everyone))  # the same to the last bit
+            dist.broadcast(tensor, 0, process_group(mesh.everyone))  # the same to the last bit
     for note in corrector.notes:
-        mesh.say(note)
+        mesh.print(note)
     return corrector
 
 

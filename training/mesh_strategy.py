@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from data_pipeline.common.errors import InputError
-from models.parallel.group import named
+from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
 from training.trainer_options import TrainerOptions
 
@@ -51,7 +51,7 @@ class MeshStrategy(DDPStrategy):
         """Let all ranks of each group meet once on their device: NCCL wants all of them at a group's first message."""
         super().setup_environment()
         for group in filter(None, (self._mesh.everyone, self._mesh.spatial, self._mesh.alongside)):
-            dist.all_reduce(torch.zeros(1, device=self.root_device), group=named(group))
+            dist.all_reduce(torch.zeros(1, device=self.root_device), group=process_group(group))
 
     def _setup_model(self, model: nn.Module) -> Any:
         if not self._sharded:

@@ -61,9 +61,9 @@ def train_network(module: CorrectionModule, data: TrainingData, run_dir: Path) -
     checkpoints = Checkpoints(run_dir / "checkpoints", schedule.checkpoint_minutes, mesh)
     trainer = make_trainer(schedule, mesh, checkpoints, run_dir)
     device = trainer.strategy.root_device
-    resumed = mesh.once(checkpoints.last.exists)
+    resumed = mesh.run_on_first(checkpoints.last.exists)
     if resumed:
-        mesh.say(f"going on from {checkpoints.last}")
+        mesh.print(f"going on from {checkpoints.last}")
     # What is trained may be in parts; what is kept is whole.
     trained = copy.deepcopy(module)
     if schedule.activation_checkpointing:
@@ -97,10 +97,10 @@ def train_network(module: CorrectionModule, data: TrainingData, run_dir: Path) -
         ) from error
     # Left on the CPU, the validation of what was trained on a GPU would take longer than the training.
     module.to(device)
-    if mesh.once(checkpoints.best.exists):
+    if mesh.run_on_first(checkpoints.best.exists):
         module.load_state_dict(validated(torch.load(checkpoints.best, weights_only=True, map_location=device)))
     if warning := check_validation_losses(checkpoints.start, checkpoints.lowest, checkpoints.latest):
-        mesh.say(f"warning: {warning}")
+        mesh.print(f"warning: {warning}")
     return device
 
 

@@ -25,9 +25,9 @@ from data_pipeline.sample_reader import static_fields
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
 from models.corrector import Corrector, check_tiles, needs, reads_moments
-from models.networks.outline import check_memory, outline
+from models.outline import check_memory, outline
 from models.parallel.domain import Domain
-from models.parallel.mesh import Mesh, joined, mesh_shape
+from models.parallel.mesh import Mesh, join_mesh, mesh_shape
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
 from training.eecrps import EECRPS, WeightedByIndex
@@ -46,11 +46,11 @@ def main(cfg: DictConfig) -> None:
     check_tiles(plain(cfg.model), bands, sectors)
     with (
         resumable(Path(cfg.run_dir)),
-        joined(schedule.mesh, "trainer.mesh", schedule.timeout_minutes) as mesh,
+        join_mesh(schedule.mesh, "trainer.mesh", schedule.timeout_minutes) as mesh,
     ):
         run(cfg, schedule, mesh)
         if cfg.test_check is not None:
-            mesh.say(mesh.once(lambda: examine(cfg)))
+            mesh.print(mesh.run_on_first(lambda: examine(cfg)))
 
 
 def run(cfg: DictConfig, schedule: TrainerOptions, mesh: Mesh) -> None:
@@ -63,13 +63,13 @@ def run(cfg: DictConfig, schedule: TrainerOptions, mesh: Mesh) -> None:
     run_dir = Path(cfg.run_dir)
     sources = {name: choose_source(archive, cfg.data.store, split.years(name)) for name in ("train", "val")}
     # The first rank finds out what is there, and leaves it in the cache, before all others look.
-    identity, fingerprint, grid = mesh.once(
+    identity, fingerprint, grid = mesh.run_on_first(
         lambda: look(sources["train"], task, run_dir, hash_initial_weights(plain(cfg)))
     )
     corrector_file = run_dir / "corrector.safetensors"
-    if mesh.once(corrector_file.exists):
+    if mesh.run_on_first(corrector_file.exists):
         Corrector.load(corrector_file)
-        mesh.say(f"{corrector_file} is already trained with these options")
+        mesh.print(f"{corrector_file} is already trained with these options")
         return
     static = static_fields(grid, task, sources["train"].static)
     if (drawn := outline(lambda: Corrector(task, grid, spec, static))) is not None:
@@ -98,14 +98,14 @@ def run(cfg: DictConfig, schedule: TrainerOptions, mesh: Mesh) -> None:
         "train_years": list(split.train), "val_years": list(split.val), "members": train.members, "run": identity,
         "data": fingerprint, "deepweather": version("deepweather"),
     }  # fmt: skip
-    mesh.say(
+    mesh.print(
         f"{len(train)} forecasts to train on, {len(val)} to validate; {train.members} members on {grid}"
         + (f", in {domain.tiles[0]} x {domain.tiles[1]} tiles" if mesh.tiles > 1 else "")
         + (f", batches shared by {mesh.data}" if mesh.data > 1 else "")
     )
     for name, samples in (("training", train), ("validation", val)):
         if samples.skipped_message:
-            mesh.say(f"{name}: {samples.skipped_message}")
+            mesh.print(f"{name}: {samples.skipped_message}")
     budget: Budget = build(cfg.data.cache)
     with open_training_data(train, val, budget, schedule, mesh) as data:
         on_tile = partial(samples_on, years="train")
@@ -113,7 +113,7 @@ def run(cfg: DictConfig, schedule: TrainerOptions, mesh: Mesh) -> None:
             corrector = fit_corrector(domain, corrector_on, on_tile, data.train, budget, schedule.batch_size, mesh)
         else:
             corrector = load_initial_weights(corrector_on(domain), cfg.initial_weights)
-            mesh.say(f"beginning with the weights of {cfg.initial_weights}")
+            mesh.print(f"beginning with the weights of {cfg.initial_weights}")
         module = CorrectionModule(corrector, schedule, loss, mesh, len(data.train_batches))
         device = torch.device("cpu")
         if any(parameter.requires_grad for parameter in corrector.model.parameters()):
@@ -122,10 +122,10 @@ def run(cfg: DictConfig, schedule: TrainerOptions, mesh: Mesh) -> None:
             raise InputError(f"model {spec['_target_']} is fitted at once, by a score of its own; leave out loss")
         corrector.eval()
         corrector.provenance["validation_crps"] = score(module, data.val_batches, device)
-        mesh.say(f"validation: crps {corrector.provenance['validation_crps']:.4g} of the targets' typical departure")
+        mesh.print(f"validation: crps {corrector.provenance['validation_crps']:.4g} of the targets' typical departure")
     corrector.cpu()
-    mesh.once(lambda: corrector.save(corrector_file))
-    mesh.say(f"wrote {corrector_file}")
+    mesh.run_on_first(lambda: corrector.save(corrector_file))
+    mesh.print(f"wrote {corrector_file}")
 
 
 def examine(cfg: DictConfig) -> str:

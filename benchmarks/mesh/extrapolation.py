@@ -77,7 +77,7 @@ def layers_of(width: int) -> tuple[list[LayerShape], int]:
     for layer in model.modules():
         if hasattr(layer, "window") or isinstance(layer, nn.Conv2d):
             layer.register_forward_hook(record)
-    step = TrainingStep(Mesh.alone(), grid)
+    step = TrainingStep(Mesh.single(), grid)
     model(step.module.corrector.normalizer(step.batch))
     return found, sum(parameter.numel() for parameter in model.parameters())
 

@@ -23,7 +23,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.parallel.domain import Domain
-from models.parallel.mesh import Mesh, arranged
+from models.parallel.mesh import Mesh, arrange_mesh
 from training.correction_module import CorrectionModule
 from training.trainer_options import TrainerOptions
 
@@ -75,11 +75,11 @@ def random_tile(domain: Domain) -> Sample:
 def simulated_rank(rank: int, bands: int, sectors: int) -> Iterator[Mesh]:
     """Yield the mesh of one rank while the other ranks do not exist."""
     if bands * sectors == 1:
-        yield Mesh.alone()
+        yield Mesh.single()
         return
     dist.init_process_group("fake", rank=rank, world_size=bands * sectors, store=FakeStore())
     try:
-        yield arranged(1, bands, sectors)
+        yield arrange_mesh(1, bands, sectors)
     finally:
         dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Attention within windows of the globe (Liu et al. 2021, arXiv:2103.14030), whole or in tiles."""
+"""Attention layers: among the members of a forecast in each cell, and among the cells of windows."""
 
 from __future__ import annotations
 
@@ -12,16 +12,44 @@ from torch.nn import functional
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from models.layers.window import Intervals
+from models.layers.norms import ChannelNorm
 from models.parallel.domain import Cuts, Domain
 from models.parallel.exchange import Exchange
+from models.parallel.halo import Intervals
+
+CELLS_AT_ONCE = 2**15
+"""Cells in one call of attention: CUDA kernels fail at 65,536 (github.com/pytorch/pytorch/issues/146704)."""
+
+
+class MemberAttention(nn.Module):
+    """Residual self-attention (Vaswani et al. 2017, arXiv:1706.03762) among the members in each cell.
+
+    x + O softmax(Q Kᵀ / √d) V, with Q, K and V linear in the normalised x; O starts at zero. There is no positional
+    encoding, so members in another order give the same results in that order.
+    """
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.mix = nn.LayerNorm(channels), nn.Linear(channels, 3 * channels)
+        self.last = _zeroed(nn.Linear(channels, channels))
+
+    def forward(self, x: Tensor, M: int) -> Tensor:
+        """(B M, C, H, W) to the same shape."""
+        cells = x.unflatten(0, (-1, M)).permute(0, 3, 4, 1, 2)
+        mixed = self.mix(self.norm(cells)).unflatten(-1, (3, self.heads, -1))
+        parts = mixed.permute(4, 0, 1, 2, 5, 3, 6).flatten(1, 3).split(CELLS_AT_ONCE, 1)
+        mixed_values = torch.cat([functional.scaled_dot_product_attention(*part) for part in parts])
+        mixed_values = self.last(mixed_values.transpose(1, 2).flatten(2)).view(cells.shape)
+        return x + mixed_values.permute(0, 3, 4, 1, 2).flatten(0, 1)
 
 
 class WindowAttention(nn.Module):
-    """Self-attention among the cells of each window of `size` x `size`; with `shift`, windows lie half a window off.
+    """Self-attention among the cells of each window of `size` x `size` cells (Swin, Liu et al. 2021, arXiv:2103.14030).
 
-    Where columns go round and divide into windows, so do the windows; else those at the edges are smaller. A rank
-    works on the windows whose first row and column it is nearest to, and hands back what belongs to others.
+    With `shift`, windows are shifted by half a window. On a periodic grid whose columns divide into windows, windows
+    wrap around; elsewhere those at the edges are smaller. Tile edges are rounded to the nearest edges of windows: each
+    rank gets the cells its windows need, and returns the results of cells that belong to other ranks.
     """
 
     def __init__(self, grid: Grid | Domain, channels: int, heads: int, size: int, shift: bool = False) -> None:
@@ -36,8 +64,8 @@ class WindowAttention(nn.Module):
         around = domain.grid.periodic and domain.shape[1] % size == 0
         rows = _edges(domain.row_cuts, size, offset, around=False)
         columns = _edges(domain.column_cuts, size, offset, around)
-        self._there = Exchange(domain, (_intervals(rows), _intervals(columns)), beyond_zero=True)
-        # The result in tiles that end where windows do; columns are counted from the first window if these go round.
+        self._forth = Exchange(domain, (_intervals(rows), _intervals(columns)), beyond_zero=True)
+        # Results lie in tiles that end where windows do. If windows wrap around, columns count from the first window.
         start = columns[0] if around else 0
         H, W = domain.shape
         moved = replace(
@@ -49,13 +77,13 @@ class WindowAttention(nn.Module):
             moved, (_intervals(domain.row_cuts), tuple((a - start, b - start) for a, b in pairwise(domain.column_cuts)))
         )
         i, j = divmod(domain.rank, domain.tiles[1])
-        # The part of the own windows that lies on the grid.
+        # The part of the own windows inside the grid.
         self._rows = _inside(rows[i], rows[i + 1], 0, H)
         self._columns = _inside(columns[j], columns[j + 1], *((start, start + W) if around else (0, W)))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to the same shape."""
-        x = self._there(x)
+        x = self._forth(x)
         inside = x.new_zeros(1, 1, *x.shape[-2:], dtype=torch.bool)
         inside[..., self._rows, self._columns] = True
         seen = self._cells(inside)[..., 0].repeat(x.shape[0], 1)
@@ -70,14 +98,34 @@ class WindowAttention(nn.Module):
         return x.permute(0, 2, 4, 3, 5, 1).flatten(0, 2).flatten(1, 2)
 
     def _field(self, windows: Tensor, shape: torch.Size) -> Tensor:
-        """Undo `_cells`."""
+        """(B n m, size size, C) to (B, C, n size, m size): the inverse of `_cells`."""
         B, C, h, w = shape
         x = windows.unflatten(1, (self.size, self.size)).unflatten(0, (B, h // self.size, w // self.size))
         return x.permute(0, 5, 1, 3, 2, 4).reshape(B, C, h, w)
 
 
+class ResidualWindowAttention(nn.Module):
+    """x + `WindowAttention` of the normalised x, whose last layer starts at zero."""
+
+    def __init__(self, grid: Grid | Domain, channels: int, heads: int, size: int, shift: bool) -> None:
+        super().__init__()
+        self.norm, self.attention = ChannelNorm(channels), WindowAttention(grid, channels, heads, size, shift)
+        _zeroed(self.attention.last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to the same shape."""
+        return x + self.attention(self.norm(x))
+
+
+def _zeroed(layer: nn.Linear) -> nn.Linear:
+    """Return the layer with weights and biases of zero."""
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
 def _inside(first: int, last: int, low: int, high: int) -> slice:
-    """Return which points from `first` up to `last`, counted from `first`, lie between `low` and `high`."""
+    """Return which of the points `first` to `last`, counted from `first`, lie between `low` and `high`."""
     return slice(max(low - first, 0), min(high, last) - first)
 
 

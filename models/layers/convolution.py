@@ -1,4 +1,4 @@
-"""Convolutions on the sphere, whole or in tiles: ordinary weights, ordinary names, any odd or even size."""
+"""Convolutions on the sphere, with the names and weights of `torch.nn`, for kernels of any size."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from data_pipeline.grid import Grid
-from models.layers.overlap import convolve, overlapping_work, overlaps
-from models.layers.window import Intervals, Window
+from models.layers.halo_overlap import convolve, overlapping_work, overlaps
+from models.layers.padding import HaloPad
 from models.parallel.domain import Cuts, Domain
+from models.parallel.halo import Intervals
 
 
 class Conv2d(nn.Conv2d):
     """Convolution whose output lies on the grid of its input, or, with `stride` 2, on every second row and column.
 
-    Beyond the edges of the grid the sphere goes on, or, with `beyond_zero`, all is zero. `parity` of the input channels
-    is that of `Window`: the first convolution of a network needs it, because it sees winds.
+    Beyond the edges of the grid the sphere is continued, or, with `beyond_zero`, cells are zero. `parity` of the input
+    channels is that of `HaloPad`; the first convolution of a network needs it, because its inputs may be winds.
+
+    >>> layer = Conv2d(Grid.regular(5, 8), inputs=2, outputs=3)
+    >>> layer(torch.zeros(1, 2, 5, 8)).shape
+    torch.Size([1, 3, 5, 8])
     """
 
     def __init__(
@@ -34,47 +39,47 @@ class Conv2d(nn.Conv2d):
     ) -> None:
         super().__init__(inputs, outputs, kernel, stride, groups=groups)
         if parity and len(parity) != inputs:
-            raise ValueError(f"{inputs} input channels have the parity of {len(parity)}")
+            raise ValueError(f"parity has {len(parity)} entries for {inputs} input channels")
         domain = Domain.of(grid)
         self.out = domain.coarsen() if stride == 2 else domain
-        self.window = Window(
+        self.window = HaloPad(
             domain,
             reach(self.out.row_cuts, kernel, stride),
             reach(self.out.column_cuts, kernel, stride),
             beyond_zero,
             parity,
         )
-        # A tile at a pole changes signs after its halo has come, so it waits for it; its neighbours need not.
+        # A tile at a pole changes signs after its halo has arrived, so it cannot overlap; its neighbours can.
         exchange = None if any(self.window.changed) else self.window.exchange
         self._work = overlapping_work(exchange, self.weight, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, outputs, H, W), or half of each."""
+        """(B, C, H, W) to (B, outputs, H, W); with stride 2 to (B, outputs, ceil(H/2), ceil(W/2))."""
         if self.window.exchange and overlaps(self._work * x.shape[0], x.device):
             return convolve(x, self.weight, self.bias, self.window.exchange, self.stride[0], self.groups)
         return super().forward(self.window(x))
 
 
 def reach(cuts: Cuts, kernel: int, stride: int) -> Intervals:
-    """Return what tiles of the output need of the input: point j sees `kernel` points around `stride` times j."""
+    """Return the input intervals of output tiles: point j depends on `kernel` points around `stride` j."""
     before = (kernel - 1) // 2
     return tuple((stride * first - before, stride * (last - 1) - before + kernel) for first, last in pairwise(cuts))
 
 
 class ConvTranspose2d(nn.ConvTranspose2d):
-    """Transposed convolution of stride 2 from the coarse grid back to `out`, the fine grid that it came from.
+    """Transposed convolution of stride 2 from a coarse grid to `out`, the fine grid it was coarsened from.
 
-    It spreads coarse point j over the `kernel` fine points that a convolution of stride 2 would gather it from.
+    Coarse point j contributes to those `kernel` fine points that a convolution of stride 2 reads for it.
     """
 
     def __init__(self, out: Grid | Domain, inputs: int, outputs: int, kernel: int = 2) -> None:
         super().__init__(inputs, outputs, kernel, stride=2)
         self.out = Domain.of(out)
         rows, columns = (_spread(cuts, kernel) for cuts in (self.out.row_cuts, self.out.column_cuts))
-        self.window = Window(self.out.coarsen(), rows, columns)
+        self.window = HaloPad(self.out.coarsen(), rows, columns)
         tile, mine = self.out.tile, divmod(self.out.rank, self.out.tiles[1])
         before = (kernel - 1) // 2
-        # The result starts where the first coarse point of the window spreads to.
+        # The result starts at the first fine point of the first coarse point of the window.
         self._skip = tuple(
             part.start - (2 * intervals[k][0] - before)
             for part, intervals, k in zip(tile, (rows, columns), mine, strict=True)
@@ -88,6 +93,6 @@ class ConvTranspose2d(nn.ConvTranspose2d):
 
 
 def _spread(cuts: Cuts, kernel: int) -> Intervals:
-    """Return what fine tiles need of the coarse axis: all points that spread to theirs."""
+    """Return the coarse intervals of fine tiles: all points that contribute to theirs."""
     before = (kernel - 1) // 2
     return tuple(((first + before - kernel + 2) // 2, (last - 1 + before) // 2 + 1) for first, last in pairwise(cuts))

@@ -1,10 +1,10 @@
-"""Dropout whose masks are hashed from names: seed and step, forecast, layer, channel, row and column.
+"""Dropout whose masks are hashes of seed and step, forecast, layer, channel, row and column.
 
-    with drawn_for(batch):
+    with masks_for(batch):
         forecast = model(batch)
 
-No generator is asked, so a tile computes its own part of a mask, every device computes the same one, a compiler sees
-nothing but integer arithmetic, and a GPU never waits for the host (docs/decisions/029-masks-are-hashed.md).
+No random generator is used. So a tile computes its own part of a mask, all devices compute the same mask, a compiler
+sees integer arithmetic only, and a GPU does not wait for the host (docs/decisions/029-masks-are-hashed.md).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from models.parallel.domain import Domain
 
-GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
-"""The odd step of SplitMix64, from one layer to the next, as a signed number."""
-MIX = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+"""The odd increment of SplitMix64, added for each dropout layer, as a signed number."""
+_MIX = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
 """Factors of SplitMix64."""
-ROUNDS = (0x21F0AAAD, 15), (0x735A2D97, 16)
+_HASH_ROUNDS = (0x21F0AAAD, 15), (0x735A2D97, 16)
 """Odd factors and shifts for words of 32 bits (the best found by Wellons 2018, https://nullprogram.com/blog/2018/07/31)."""
-LEVELS = 1 << 16
-"""A share is a whole number of these parts: each number of a mask has 16 bits."""
+_MASK_LEVELS = 1 << 16
+"""The dropped share is a multiple of 1 over this: each number of a mask has 16 bits."""
 
 
 @dataclass
 class _Step:
-    """Keys (B,) of the forecasts of a step; each dropout layer whose turn it is adds `GOLDEN`, as SplitMix64 does."""
+    """Keys (B,) of the forecasts of a step; each dropout layer in turn adds `_GOLDEN`, as SplitMix64 does."""
 
     keys: Tensor
 
@@ -41,18 +41,18 @@ class _Step:
 _step: _Step | None = None
 
 
-def drawn_for(sample: Sample) -> AbstractContextManager[None]:
-    """Within this block, masks are those of a step with the forecasts of this batch, by start and lead time.
+def masks_for(sample: Sample) -> AbstractContextManager[None]:
+    """Inside the block, masks are those of a new step with the forecasts of this batch, by start and lead time.
 
-    The step is named by a number from PyTorch's CPU generator: ranks that share its seed share the masks.
+    The step's key comes from PyTorch's CPU generator, so that ranks with equal seeds have equal masks.
     """
-    # A tensor on the CPU of a single number: arithmetic with tensors on a GPU takes it without a copy or a wait.
+    # A scalar tensor on the CPU can be added to tensors on a GPU without a wait.
     step = torch.randint(1 << 62, ())
-    return _within(_Step(mixed(mixed((sample.init_time * 1_000 + sample.lead_time) * GOLDEN) + step)))
+    return _within(_Step(mix_bits(mix_bits((sample.init_time * 1_000 + sample.lead_time) * _GOLDEN) + step)))
 
 
-def drawn_again() -> AbstractContextManager[None]:
-    """Within this block, masks are those that layers would draw now, at the time of the call."""
+def same_masks() -> AbstractContextManager[None]:
+    """Inside the block, masks are those that the next layers would have had at the time of this call."""
     return _within(None if _step is None else replace(_step))
 
 
@@ -69,57 +69,56 @@ def _within(step: _Step | None) -> Iterator[None]:
 class Dropout(nn.Module):
     """Dropout of single values or, with `channels`, of whole channels (Srivastava et al. 2014).
 
-    A mask is a function of the step, the layer's turn in it, the forecast and the place on the globe. So ranks that
-    share the seed have their tiles of the same mask, whichever forecasts and cells they have. Outside of `drawn_for`
-    every row of the batch is a forecast, and its key comes from PyTorch's generator. The share is rounded to a
-    multiple of 1/65,536.
+    A mask depends on the step, the position of the layer in it, the forecast and the cell. So ranks with equal seeds
+    have their tiles of the same mask, whichever forecasts they have. Outside `masks_for` every row of the batch is a
+    forecast with a key from PyTorch's generator. The dropped share is rounded to a multiple of 1/65,536.
     """
 
     def __init__(self, grid: Grid | Domain, share: float, channels: bool = False) -> None:
         super().__init__()
         check_between("model.dropout", share, 0, 1)
         self.out, self.share, self.channels = Domain.of(grid), share, channels
-        self._dropped = min(round(share * LEVELS), LEVELS - 1)
+        self._dropped = min(round(share * _MASK_LEVELS), _MASK_LEVELS - 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape, or (B M, C, H, W): all members of a forecast have its mask."""
+        """(B, C, H, W) or (B M, C, H, W) to the same shape; all members of a forecast have one mask."""
         if not self.training or not self._dropped:
             return x
         keys, C = _keys(x), x.shape[1]
         if self.channels:
             channel = torch.arange(C, device=x.device)
-            values = (mixed(keys[:, None] + mixed(channel)) >> 32)[..., None, None]
+            values = (mix_bits(keys[:, None] + mix_bits(channel)) >> 32)[..., None, None]
         else:
             values = self._values(keys, C)
-        kept, members = (values >= (self._dropped - LEVELS // 2) << 16)[:, None], x.unflatten(0, (len(keys), -1))
-        stretch = LEVELS / (LEVELS - self._dropped)
+        kept, members = (values >= (self._dropped - _MASK_LEVELS // 2) << 16)[:, None], x.unflatten(0, (len(keys), -1))
+        stretch = _MASK_LEVELS / (_MASK_LEVELS - self._dropped)
         if self.channels:
             return (members * (kept.to(x) * stretch)).flatten(0, 1)
         return torch.where(kept, members * stretch, 0).flatten(0, 1)
 
     def _values(self, keys: Tensor, C: int) -> Tensor:
-        """Return for each cell of the own tile a number of 32 bits, (B, C, H, W); its first 16 bits are random."""
+        """Return a number of 32 bits for each cell of the own tile, (B, C, H, W); its high 16 bits are random."""
         (rows, columns), H = self.out.tile, self.out.shape[0]
         return _numbers(keys, C, H, [rows.start, rows.stop, columns.start, columns.stop])
 
 
-# An operator, which compilers pass by: code that PyTorch 2.13 compiles of it for CPUs crashes.
+# An operator, because compiled code of this function crashes on CPUs (PyTorch 2.13).
 @torch.library.custom_op("deepweather::mask_numbers", mutates_args=())
 def _numbers(keys: Tensor, C: int, H: int, tile: Sequence[int]) -> Tensor:
     """Return the numbers (B, C, h, w) of a tile, given as its first and last row and column, of a globe of H rows.
 
-    Each row of each channel has 64 bits, half of which are added to those of the column and half of which multiply.
-    A word of 32 bits makes the numbers of two neighbouring columns: half of the work.
+    Each row of each channel has 64 bits: half are added to the bits of the column, half are a factor. One word of 32
+    bits gives the numbers of two neighbouring columns, which halves the work.
     """
     top, bottom, left, right = tile
     first, last = left // 2, -(-right // 2)
     row, column = torch.arange(top, bottom, device=keys.device), torch.arange(first, last, device=keys.device)
     place = torch.arange(C, device=keys.device)[:, None] * H + row
-    own = mixed(keys[:, None, None] + mixed(place))[..., None]
-    words = own.to(torch.int32) + mixed(column).to(torch.int32)
+    own = mix_bits(keys[:, None, None] + mix_bits(place))[..., None]
+    words = own.to(torch.int32) + mix_bits(column).to(torch.int32)
     factor = (own >> 32).to(torch.int32) | 1
-    for multiplier, shift in ROUNDS:
-        # Added, not xored: a shift of signed numbers repeats the sign, which would cancel.
+    for multiplier, shift in _HASH_ROUNDS:
+        # Addition in place of xor: the shift of a signed number repeats the sign, which xor would cancel.
         words = words.mul_(multiplier)
         words = words.add_(words >> shift)
         words = words.mul_(factor)
@@ -135,19 +134,19 @@ def _(keys: Tensor, C: int, H: int, tile: Sequence[int]) -> Tensor:
 
 
 def _keys(x: Tensor) -> Tensor:
-    """Return keys for the masks of the next layer: (B,) of the forecasts of the step, or of each row of `x`."""
+    """Return the keys of the next layer's masks: (B,) for the forecasts of the step, or one for each row of `x`."""
     if _step is None:
         return torch.randint(1 << 62, (len(x),), device=x.device)
-    _step.keys = _step.keys + GOLDEN
+    _step.keys = _step.keys + _GOLDEN
     return _step.keys
 
 
-def mixed(x: Tensor) -> Tensor:
-    """Return 64-bit numbers whose every bit depends on all bits of `x` (SplitMix64, Steele et al. 2014).
+def mix_bits(x: Tensor) -> Tensor:
+    """Return 64-bit hashes of `x`, each bit of which depends on all bits of `x` (SplitMix64, Steele et al. 2014).
 
-    Steele, Lea & Flood, doi:10.1145/2714064.2660195: the finaliser that Vigna's `splitmix64` has. Products and sums
+    Steele, Lea & Flood, doi:10.1145/2714064.2660195: the finaliser of Vigna's `splitmix64`. Products and sums
     of int64 wrap around on every device.
     """
-    x = (x ^ ((x >> 30) & (1 << 34) - 1)) * MIX[0]
-    x = (x ^ ((x >> 27) & (1 << 37) - 1)) * MIX[1]
+    x = (x ^ ((x >> 30) & (1 << 34) - 1)) * _MIX[0]
+    x = (x ^ ((x >> 27) & (1 << 37) - 1)) * _MIX[1]
     return x ^ ((x >> 31) & (1 << 33) - 1)

@@ -1,7 +1,7 @@
-"""Gates: which expert of a mixture each place asks first, learnt for the place itself.
+"""Gates of mixtures of experts whose values belong to the place: one field per expert, learnt.
 
-A gate is any module that takes the layer's input (B, C, H, W) and returns how much each expert is wanted,
-(B or 1, E, H, W). One that computes it from the input is ordinary layers, such as two convolutions.
+A gate is any module from the layer's input (B, C, H, W) to one value per expert, (B or 1, E, H, W). The experts with
+the largest values are chosen. A gate that computes them from the input is made of ordinary layers, such as `Conv2d`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from models.parallel.domain import Domain
 
 
 class LatentGate(nn.Module):
-    """A number for each expert in each cell of the globe.
+    """One learnt number for each expert in each cell of the globe.
 
-    They are kept for the whole globe on every rank and read where the own tile lies. At first they are drawn from
-    ±√(3E/k) for E experts of which k are asked, as Dryden & Hoefler (2022, arXiv:2211.13491) do.
+    Every rank has those of the whole globe and uses its tile. Initial values are uniform in ±√(3E/k) for E experts of
+    which k are chosen, as in Dryden & Hoefler (2022, arXiv:2211.13491).
     """
 
     def __init__(self, grid: Grid | Domain, outputs: int, experts: int) -> None:
@@ -35,20 +35,20 @@ class LatentGate(nn.Module):
 
 
 class SphereGate(nn.Module):
-    """A field on the sphere for each expert, read where the cells of the grid lie: learnt on one grid, it fits all.
+    """One smooth field on the sphere for each expert, evaluated at the cells: its parameters do not depend on the grid.
 
-    It is made of real spherical harmonics up to `degree`, (degree + 1)² numbers for each expert.
+    The field is a sum of real spherical harmonics up to `degree`, (degree + 1)² numbers for each expert.
     """
 
     _legendre: Tensor
     _waves: Tensor
-    _place: Tensor
+    _index: Tensor
 
     def __init__(self, grid: Grid | Domain, outputs: int, experts: int, degree: int) -> None:
         super().__init__()
         check_integer("model.degree", degree, 0)
         self.out, terms = Domain.of(grid), (degree + 1) ** 2
-        # In every place the squares of all harmonics add up to their number: the field varies as a latent gate does.
+        # The squares of all harmonics sum to their number at every point: the variance is that of a latent gate.
         self.weight = nn.Parameter(torch.randn(experts, terms) * (experts / outputs / terms) ** 0.5)
         latitude = np.radians(self.out.grid.latitudes)
         longitude = np.radians(np.array(self.out.grid.longitudes))
@@ -59,8 +59,8 @@ class SphereGate(nn.Module):
         table = functions[:, np.abs(order)] * scale[:, None]
         waves = np.where(order[:, None] < 0, np.sin(-order[:, None] * longitude), np.cos(order[:, None] * longitude))
         exists = np.abs(order) <= np.arange(degree + 1)[:, None]
-        # They move with the module and are not saved. Every rank has those of the whole globe.
-        for name, values in (("_legendre", table), ("_waves", waves), ("_place", np.flatnonzero(exists))):
+        # Buffers move with the module but are not saved. Every rank has those of the whole globe.
+        for name, values in (("_legendre", table), ("_waves", waves), ("_index", np.flatnonzero(exists))):
             self.register_buffer(name, torch.from_numpy(values), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -68,5 +68,5 @@ class SphereGate(nn.Module):
         weight, (rows, columns) = self.weight, self.out.tile
         legendre, waves = self._legendre[..., rows].to(weight), self._waves[:, columns].to(weight)
         table = weight.new_zeros(len(weight), legendre.shape[0] * legendre.shape[1])
-        table = table.index_copy(1, self._place, weight).view(len(weight), *legendre.shape[:2])
+        table = table.index_copy(1, self._index, weight).view(len(weight), *legendre.shape[:2])
         return torch.einsum("elm,lmh,mw->ehw", table, legendre, waves)[None]

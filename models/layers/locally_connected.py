@@ -1,20 +1,21 @@
-"""Locally connected: a layer with weights of its own in every cell."""
+"""Layers with parameters of their own in every cell."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from data_pipeline.common.checks import check_integer
 from data_pipeline.grid import Grid
-from models.layers.term import Termed
+from models.layers.loss_term import LossTermLayer
 from models.parallel.domain import Domain
 
 
-class LocallyConnected(Termed):
-    """A linear map of the channels, another one in each cell of the globe (Deep Weather, Grönquist et al. 2021).
+class LocallyConnected(LossTermLayer):
+    """A linear map of the channels with weights of its own in each cell (Deep Weather, Grönquist et al. 2021).
 
-    The weights are those of the whole globe on every rank, read where the own tile lies: a checkpoint knows nothing
-    of tiles. In training, `smoothness_penalty` times their `roughness` is a term of the loss.
+    Every rank has the weights of the whole globe and uses those of its tile: a checkpoint does not depend on tiles. In
+    training, `smoothness_penalty` times the mean difference of neighbouring weights is a term of the loss.
     """
 
     def __init__(self, grid: Grid | Domain, inputs: int, outputs: int, smoothness_penalty: float = 0.0) -> None:
@@ -32,8 +33,31 @@ class LocallyConnected(Termed):
         return torch.einsum("bihw,oihw->bohw", x, self.out.cut(self.weight)) + self.out.cut(self.bias)
 
 
+class CellEmbedding(nn.Module):
+    """Residual network of each cell on its maps and `cell_embedding` learnt numbers of the cell.
+
+    It stands at the end of a network: errors that belong to a place, such as a valley or a coast, are those of a single
+    cell, and the convolutions before it have seen the neighbours.
+    """
+
+    def __init__(self, grid: Grid | Domain, channels: int, cell_embedding: int) -> None:
+        super().__init__()
+        check_integer("model.cell_embedding", cell_embedding, 1)
+        self._domain = Domain.of(grid)
+        # They start at zero, all cells alike. The weights that read them are random, so that they have a gradient.
+        self.embedding = nn.Parameter(torch.zeros(cell_embedding, *grid.shape))
+        self.mix = nn.Sequential(
+            nn.Conv2d(channels + cell_embedding, 2 * channels, 1), nn.GELU(), nn.Conv2d(2 * channels, channels, 1)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to the same shape."""
+        own = self._domain.cut(self.embedding).to(x).expand(len(x), -1, -1, -1)
+        return x + self.mix(torch.cat([x, own], dim=1))
+
+
 def roughness(field: Tensor, periodic: bool) -> Tensor:
-    """Return by how much neighbours in a field (..., H, W) differ, to the south and to the east, on average.
+    """Return the mean absolute difference between neighbours in a field (..., H, W), to the south and to the east.
 
     >>> float(roughness(torch.tensor([[0.0, 1.0], [2.0, 4.0]]), periodic=True))
     2.0

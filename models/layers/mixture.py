@@ -1,7 +1,7 @@
 """Spatial mixture of experts (Dryden & Hoefler 2022, arXiv:2211.13491): a gate chooses convolutions in every cell.
 
 layer = SpatialMixture(grid, inputs, outputs, experts)       # in place of Conv2d(grid, inputs, outputs)
-loss = score + terms(model) / forecasts                      # the gates learn through this term
+loss = score + loss_terms(model) / forecasts                      # the gates learn through this term
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
 from models.layers.gate import LatentGate, SphereGate
-from models.layers.term import Termed
+from models.layers.loss_term import LossTermLayer
 from models.parallel.domain import Domain
 from models.parallel.quantile import quantile
 
-RIGHT, BEARABLE = 1e-5, 1e-3
-"""How much an error may exceed the quantile before the gate counts the choice as wrong, and before it is damped."""
+RIGHT, UNDAMPED = 1e-5, 1e-3
+"""Errors up to the quantile plus `RIGHT` are right choices; errors up to it plus `UNDAMPED` are not damped."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Mixing:
         )
 
 
-class SpatialMixture(Termed):
+class SpatialMixture(LossTermLayer):
     """E convolutions of one output each, the experts. A gate chooses k in every cell; channel j is the j-th choice.
 
     The `gate` is a module that returns (B or 1, E, H, W), by default one learnt number per expert and cell. In every
@@ -198,24 +198,24 @@ class SpatialBlend(nn.Module):
 
 
 class _Choice(torch.autograd.Function):
-    """Experts (B, E, H, W) and gate (B or 1, E, H, W) to the chosen (B, k, H, W), and a zero, the layer's term.
+    """Experts (B, E, H, W) and gate (B or 1, E, H, W) to the chosen outputs (B, k, H, W) and zero, the layer's term.
 
-    The gradient of the zero is the weight of a forecast in the loss, w. The error of a choice is |g| n / 2w for the
-    gradient g that comes back and n outputs of a forecast: for a mean squared error, how far the output is off.
+    The gradient of this zero is the weight w of a forecast in the loss. The error of a choice is |g| n / 2w for the
+    gradient g of its output and n outputs per forecast: for a mean squared error, the absolute error of the output.
     """
 
     @staticmethod
     def forward(
         ctx: Any, experts: Tensor, gate: Tensor, count: int, scale_by_gate: bool, rules: Routing | None, domain: Domain
     ) -> tuple[Tensor, Tensor]:
-        wanted, choice = gate.topk(count, 1)
-        said = experts.gather(1, choice.expand(len(experts), -1, -1, -1))
+        preference, choice = gate.topk(count, 1)
+        chosen = experts.gather(1, choice.expand(len(experts), -1, -1, -1))
         ctx.kind, ctx.shape = (scale_by_gate, rules, domain), experts.shape
         ctx.set_materialize_grads(False)
-        # Two bytes for each choice, not eight.
-        ctx.save_for_backward(gate, choice.short(), *((said, wanted) if scale_by_gate else ()))
+        # Choices take two bytes in place of eight.
+        ctx.save_for_backward(gate, choice.short(), *((chosen, preference) if scale_by_gate else ()))
         zero = experts.new_zeros((), dtype=torch.promote_types(experts.dtype, torch.float32))
-        return said * wanted.to(said) if scale_by_gate else said, zero
+        return chosen * preference.to(chosen) if scale_by_gate else chosen, zero
 
     @staticmethod
     @once_differentiable
@@ -226,27 +226,29 @@ class _Choice(torch.autograd.Function):
             return (None,) * 6
         B, E, *_ = ctx.shape
         choice = choice.long()
-        # What the gate would hear of a choice if nobody told it whether that was wrong.
+        # The derivative by the gate value of each choice, without routing.
         to_choice = error * factors[0] if scale_by_gate else error
         if rules:
             if weight is None:
-                raise RuntimeError("the loss lacks the routing of a mixture of experts; add terms(model) / forecasts")
-            # A forecast without weight has no errors either.
+                raise RuntimeError(
+                    "the loss lacks the routing of a mixture of experts; add loss_terms(model) / forecasts"
+                )
+            # A forecast of weight 0 has a gradient of 0, and so no errors.
             size = _errors(to_choice, weight.clamp(min=torch.finfo(weight.dtype).tiny), domain)
             limit = quantile(size, rules.quantile, domain)[:, None, None, None]
             right = (size <= limit + RIGHT).to(gate)
-            error = error * (size <= limit + BEARABLE).to(error).clamp(min=rules.damping)
-        heard = error * factors[1].to(error) if scale_by_gate else error
-        to_experts = heard.new_zeros(ctx.shape).scatter_(1, choice.expand(B, -1, -1, -1), heard)
-        # A gate that knows nothing of the forecast makes one choice for all.
+            error = error * (size <= limit + UNDAMPED).to(error).clamp(min=rules.damping)
+        signal = error * factors[1].to(error) if scale_by_gate else error
+        to_experts = signal.new_zeros(ctx.shape).scatter_(1, choice.expand(B, -1, -1, -1), signal)
+        # A gate that does not depend on the forecast makes one choice for the whole batch: sum over it.
         together = B if len(gate) < B else 1
-        taught = (right if rules and rules.classify else to_choice).reshape(together, -1, *error.shape[1:]).sum(0)
+        evidence = (right if rules and rules.classify else to_choice).reshape(together, -1, *error.shape[1:]).sum(0)
         if rules and rules.classify:
-            others = (together * taught.shape[1] - taught.sum(1, keepdim=True)) / (E - taught.shape[1])
-            labels = others.expand(gate.shape).scatter(1, choice, taught)
+            others = (together * evidence.shape[1] - evidence.sum(1, keepdim=True)) / (E - evidence.shape[1])
+            labels = others.expand(gate.shape).scatter(1, choice, evidence)
             to_gate = (together * gate.sigmoid() - labels) * (weight / (E * domain.shape[0] * domain.shape[1]))
         else:
-            to_gate = torch.zeros_like(gate, dtype=taught.dtype).scatter_(1, choice, taught)
+            to_gate = torch.zeros_like(gate, dtype=evidence.dtype).scatter_(1, choice, evidence)
         return to_experts, to_gate.to(gate), None, None, None, None
 
 

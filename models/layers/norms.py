@@ -1,4 +1,4 @@
-"""Normalisation of channels: by cell, which needs nobody, or over the globe, whose ranks add up their sums."""
+"""Normalisation layers: within each cell, or over the whole globe with sums over its ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.parallel.exchange import sum_over
 
 
 class ChannelNorm(nn.Module):
-    """Layer normalisation over the channels of each cell: no cell asks another, whatever the grid."""
+    """Layer normalisation over the channels of each cell; the parameters do not depend on the grid."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class ChannelNorm(nn.Module):
 
 
 class GroupNorm(nn.GroupNorm):
-    """Group normalisation (Wu & He 2018, arXiv:1803.08494): of each sample, over the whole globe."""
+    """Group normalisation (Wu & He 2018, arXiv:1803.08494) of each sample over the whole globe."""
 
     def __init__(self, grid: Grid | Domain, groups: int, channels: int) -> None:
         super().__init__(groups, channels)
@@ -48,8 +48,8 @@ class GroupNorm(nn.GroupNorm):
 class FieldNorm(nn.Module):
     """Layer normalisation (Ba et al. 2016, arXiv:1607.06450) of each sample over all channels and cells of the globe.
 
-    Every channel of every cell has a factor and a shift of its own, so the layer belongs to one grid. Both are those of
-    the whole globe on every rank, read where the own tile lies.
+    Every channel of every cell has a factor and an offset of its own, so the layer belongs to one grid. Every rank has
+    those of the whole globe and uses its tile.
     """
 
     def __init__(self, grid: Grid | Domain, channels: int, eps: float = 1e-5) -> None:
@@ -69,11 +69,11 @@ class FieldNorm(nn.Module):
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """Batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167): of each channel, over all samples and cells.
+    """Batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167) of each channel over all samples and cells.
 
-    All of those on all ranks, also of ranks with other samples, however many each has; so the running statistics
-    are everywhere the same. In evaluation these are all that counts, and nobody is asked. In a step that is too small
-    for all ranks, what those see that only watch counts as well.
+    The batch is that of all ranks, whatever their numbers of samples, so that running statistics agree. Evaluation uses
+    the running statistics and has no communication. In a step with too few samples for all ranks, samples on ranks of
+    weight zero count as well.
     """
 
     running_mean: Tensor
@@ -101,14 +101,14 @@ class BatchNorm2d(nn.BatchNorm2d):
 
 
 class _Normalized(torch.autograd.Function):
-    """Departures from the mean in units of the standard deviation, stretched and shifted as the channel says.
+    """(x - mean) / standard deviation, times the channel's weight, plus its bias.
 
-    Mean and variance are those of `groups` groups of channels on all ranks of `group`, of each sample or
-    `across_samples`. They are put together from those of each rank, sample and channel in float64 (Chan, Golub &
-    LeVeque 1983), so a large mean takes no digits from the variance. `count` is how many values make up each of
-    them; where it is None, ranks add it up. What is kept for the backward pass is the input, as in PyTorch's own.
+    Mean and variance are taken over each of `groups` groups of channels on all ranks of `group`, of each sample or
+    `across_samples`. They are combined from those of each rank, sample and channel in float64 (Chan, Golub & LeVeque
+    1983), so that a large mean does not cost digits of the variance. `count` is the number of values in each; if it is
+    None, ranks sum it. The backward pass keeps the input, as PyTorch's own layers do.
 
-    Tables are (B, C), pooled ones (B or 1, groups, 1).
+    Tables are (B, C), pooled tables (B or 1, groups, 1).
     """
 
     @staticmethod
@@ -123,7 +123,7 @@ class _Normalized(torch.autograd.Function):
         near, left, squares = (t.double() for t in (pivot[..., 0, 0], rest.sum((2, 3)), rest.square().sum((2, 3))))
 
         sums = _pool(near * cells + left, groups, across_samples)
-        # Filled, not copied from the host, for which a GPU would have to wait.
+        # `new_full` fills on the device; a copy from the host would make a GPU wait.
         own = sums.new_full((int(count is None),), cells * x.shape[0] * x.shape[1] / groups)
         total = sum_over(group, torch.cat([sums.flatten(), own]))
         counted = total[-1] if count is None else sums.new_full((), count)
@@ -157,17 +157,17 @@ class _Normalized(torch.autograd.Function):
 
 
 def _pool(table: Tensor, groups: int, across_samples: bool) -> Tensor:
-    """Return the sums of a table (B, C) over the channels of each group, and over the samples: (B or 1, groups, 1)."""
+    """Return the sums of a table (B, C) over the channels of each group, and perhaps samples: (B or 1, groups, 1)."""
     sums = table.view(len(table), groups, -1).sum(2, keepdim=True)
     return sums.sum(0, keepdim=True) if across_samples else sums
 
 
 def _spread(pooled: Tensor, x: Tensor) -> Tensor:
-    """Return for each sample and channel of `x` the value of its pool, (B, C)."""
+    """Return the value of the pool of each sample and channel of `x`, (B, C)."""
     B, C = x.shape[:2]
     return pooled.expand(B, -1, C // pooled.shape[1]).reshape(B, C)
 
 
 def _table(table: Tensor, like: Tensor) -> Tensor:
-    """Return a table (B, C) as one factor for each cell of a field (B, C, H, W)."""
+    """Return a table (B, C) as a factor (B, C, 1, 1) of fields in the type of `like`."""
     return table.to(like)[..., None, None]

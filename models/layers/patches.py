@@ -1,4 +1,4 @@
-"""Patches: a field cut into squares that do not overlap, on the whole globe or on the tiles of several ranks."""
+"""Patches: non-overlapping squares of cells, as in vision transformers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from torch import Tensor, nn
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from models.layers.window import Intervals, Window
+from models.layers.padding import HaloPad
 from models.parallel.domain import Cuts, Domain
+from models.parallel.halo import Intervals
 
 
 class Patches(nn.Module):
-    """The cells of each patch of `size` x `size` cells; a linear layer on them is a convolution of that stride.
+    """The cells of each patch of `size` x `size` cells; a linear layer on them is a convolution of stride `size`.
 
-    Patches start at the first row and column of the globe, on tiles too. A rest of fewer than `size` rows in the south
-    or columns in the east belongs to no patch. `count` is the number of patches of the globe. A rank gets the patches
-    whose first cell lies in its tile; on a small grid it may get none.
+    Patches start at the first row and column of the globe, also on tiles. Remaining rows in the south or columns in the
+    east, fewer than `size`, belong to no patch. `count` is the number of patches of the globe. A rank has the patches
+    whose first cell lies in its tile, on a small grid perhaps none.
     """
 
     def __init__(self, grid: Grid | Domain, size: int) -> None:
@@ -29,11 +30,11 @@ class Patches(nn.Module):
         self.count = rows[-1] * columns[-1]
         if not self.count:
             raise InputError(
-                f"a layer that works on patches of {size} x {size} cells needs as many rows and columns, and got "
+                f"a layer with patches of {size} x {size} cells needs {size} rows and columns or more, got "
                 f"{domain.grid}; take fewer coarse levels"
             )
         self._size = size
-        self.window = Window(domain, _cells(rows, size), _cells(columns, size))
+        self.window = HaloPad(domain, _cells(rows, size), _cells(columns, size))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B, own patches, C size size), patches row by row, channels first within each."""
@@ -44,7 +45,7 @@ class Patches(nn.Module):
 
 
 def _starts(cuts: Cuts, size: int) -> Cuts:
-    """Return which patches start in each tile: the k-th has those from the k-th number up to the next."""
+    """Return the first patch of each tile, and at the end the number of patches."""
     return tuple(min(-(-cut // size), cuts[-1] // size) for cut in cuts)
 
 

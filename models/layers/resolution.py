@@ -1,6 +1,6 @@
-"""Change of resolution: a coarse grid is every second row and column of the fine one.
+"""Layers that halve or double the resolution: a coarse grid is every second row and column of the fine one.
 
-Both ends are kept where the count is odd (361 rows: 181, 91, 46), so the poles stay poles.
+For an odd number of rows both ends are kept (361 rows: 181, 91, 46), so that poles stay poles.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from torch.nn import functional
 
 from data_pipeline.grid import Grid
 from models.layers.convolution import reach
-from models.layers.window import Intervals, Window
+from models.layers.padding import HaloPad
 from models.parallel.domain import Cuts, Domain
+from models.parallel.halo import Intervals
 
 
 class Downsample(nn.Module):
-    """Every second row and column of a [1 2 1]/4 smoothing in both directions: no aliasing, no parameters."""
+    """Smooth by [1 2 1]/4 in both directions, which avoids aliasing, and take every second row and column."""
 
     def __init__(self, grid: Grid | Domain) -> None:
         super().__init__()
         domain = Domain.of(grid)
         self.out = domain.coarsen()
-        self.window = Window(domain, _twice(self.out.row_cuts), _twice(self.out.column_cuts))
+        self.window = HaloPad(domain, _twice(self.out.row_cuts), _twice(self.out.column_cuts))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
@@ -34,18 +35,18 @@ class Downsample(nn.Module):
 
 
 def _twice(cuts: Cuts) -> Intervals:
-    """Return what coarse tiles need of the fine axis: their points, which are fine ones too, and both neighbours."""
+    """Return the fine intervals of coarse tiles: their points and both neighbours of each."""
     return tuple((2 * first - 1, 2 * last) for first, last in pairwise(cuts))
 
 
 class Upsample(nn.Module):
-    """Linear interpolation from the coarse grid back to `out`, the fine grid that it came from."""
+    """Linear interpolation from a coarse grid to `out`, the fine grid it was coarsened from."""
 
     def __init__(self, out: Grid | Domain) -> None:
         super().__init__()
         self.out = Domain.of(out)
         self.grid = self.out.coarsen()
-        self.window = Window(self.grid, _half(self.out.row_cuts), _half(self.out.column_cuts))
+        self.window = HaloPad(self.grid, _half(self.out.row_cuts), _half(self.out.column_cuts))
         rows, columns = self.out.tile
         self.first, self.size = (rows.start % 2, columns.start % 2), self.out.own_shape
 
@@ -57,12 +58,12 @@ class Upsample(nn.Module):
 
 
 def _half(cuts: Cuts) -> Intervals:
-    """Return what fine tiles need of the coarse axis: both neighbours of each of their points, or the point itself."""
+    """Return the coarse intervals of fine tiles: each point itself, or both its neighbours."""
     return tuple((first // 2, last // 2 + 1) for first, last in pairwise(cuts))
 
 
 def _between(x: Tensor, first: int, size: int) -> Tensor:
-    """Put the mean of two neighbouring rows between them; return `size` rows from `first` on."""
+    """Insert the mean of neighbouring rows between them; return `size` rows from `first` on."""
     pairs = torch.stack([x[..., :-1, :], (x[..., :-1, :] + x[..., 1:, :]) / 2], dim=-2)
     return torch.cat([pairs.flatten(-3, -2), x[..., -1:, :]], dim=-2)[..., first : first + size, :]
 
@@ -82,7 +83,7 @@ class BilinearUpsample(nn.Module):
             tuple(((first - 1) // 2, last // 2 + 1) for first, last in pairwise(cuts))
             for cuts in (self.out.row_cuts, self.out.column_cuts)
         )
-        self.window = Window(self.out.coarsen(), rows, columns)
+        self.window = HaloPad(self.out.coarsen(), rows, columns)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, ceil(H/2), ceil(W/2)) to (B, C, H, W)."""
@@ -100,13 +101,13 @@ def _quarters(x: Tensor, part: slice) -> Tensor:
 
 
 class _Pool(nn.Module):
-    """What `kernel` x `kernel` fine cells around each coarse one hold; an even kernel reaches further on."""
+    """Base class: reads `kernel` x `kernel` fine cells around each coarse one, for an even kernel one more after it."""
 
     def __init__(self, grid: Grid | Domain, kernel: int = 2) -> None:
         super().__init__()
         domain, self.kernel = Domain.of(grid), kernel
         self.out = domain.coarsen()
-        self.window = Window(domain, reach(self.out.row_cuts, kernel, 2), reach(self.out.column_cuts, kernel, 2))
+        self.window = HaloPad(domain, reach(self.out.row_cuts, kernel, 2), reach(self.out.column_cuts, kernel, 2))
 
 
 class MaxPool2d(_Pool):

@@ -1,4 +1,4 @@
-"""Backbone: any network for images, named in the options, between the features of a sample and a head."""
+"""Backbone: any image network, named in the options, between the features of a sample and a head."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.construct import build_part
-from models.networks.head import silent
+from models.networks.head import zero_convolution
 from models.networks.network import Network
 from models.parallel.domain import Domain
 
 
 class Backbone(Network):
-    """`backbone` names a module (B, F, H, W) -> (B, F', H, W) by `_target_` and arguments; a linear layer follows.
+    """A module (B, F, H, W) to (B, F', H, W), given by `_target_` and arguments in `backbone`, then a linear layer.
 
-    Without one, the model is a linear regression on the features. How many features F there are depends on the task:
-    `inputs_argument` is the argument of the backbone that takes the number. A backbone of layers from `models.layers`
-    takes the grid as the argument `grid_argument`; with `tiles` the model then claims that it works on tiles. A layer
-    that knows no grid, such as `torch.nn.Conv2d` with a kernel larger than 1 x 1, would take the edge of a tile for the
-    edge of the globe.
+    With `backbone: null` the model is a linear regression on the features. The number of features F depends on the
+    task: the backbone's argument `inputs_argument` gets it. A backbone made of `models.layers` gets the grid as its
+    argument `grid_argument`. `tiles: true` then claims that the model works on tiles. Do not claim it for layers
+    without a grid, such as `torch.nn.Conv2d` with a kernel larger than 1 x 1: they would treat the edge of a tile as
+    the edge of the globe.
     """
 
-    any_grid = False  # the backbone may need a number of rows and columns that can be halved
+    any_grid = False  # the backbone may need even numbers of rows and columns
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class Backbone(Network):
                 raise InputError(f"model.{option} must be the name of an argument of the backbone, got {name!r}")
         self._tiles, whole, count = tiles, Domain.of(grid).grid, self.features.count
 
-        def built(on_grid: Grid | Domain) -> nn.Module:
+        def build(on_grid: Grid | Domain) -> nn.Module:
             if backbone is None:
                 return nn.Identity()
-            more = {inputs_argument: count} | ({grid_argument: on_grid} if grid_argument else {})
-            return build_part("model.backbone", backbone, **more)
+            given = {inputs_argument: count} | ({grid_argument: on_grid} if grid_argument else {})
+            return build_part("model.backbone", backbone, **given)
 
-        self.backbone = built(grid)
-        self.last = silent(_outputs(lambda: built(whole), count, whole), self.head.count)
+        self.backbone = build(grid)
+        self.last = zero_convolution(_outputs(lambda: build(whole), count, whole), self.head.count)
 
     @property
     def tiles(self) -> bool:  # type: ignore[override]
@@ -63,29 +63,29 @@ class Backbone(Network):
         return self._tiles
 
     def maps(self, features: Tensor) -> Tensor:
-        """(B, F, H, W) to what the head takes."""
+        """(B, F, H, W) to the head's input (B, N, H, W)."""
         return self.last(self.backbone(features))
 
 
 @torch.no_grad()
 def _outputs(build: Callable[[], nn.Module], inputs: int, grid: Grid) -> int:
-    """Return F' of the backbone that `build` makes, if it can without computing anything: on the device `meta`."""
+    """Return the number of output channels F' of a backbone, if possible on the device `meta`, without computing."""
     try:
         with torch.device("meta"):
             found = build().eval()(torch.zeros(1, inputs, *grid.shape))
     except InputError:
         raise
-    except Exception:  # it reads values, or it does not suit the grid: the second attempt tells
+    except Exception:  # it reads values, which `meta` does not have, or it does not suit the grid
         with torch.device("cpu"):
-            asked = build().eval()
+            module = build().eval()
             try:
-                found = asked(torch.zeros(1, inputs, *grid.shape))
+                found = module(torch.zeros(1, inputs, *grid.shape))
             except Exception as error:
                 raise InputError(f"model.backbone cannot take {inputs} features on {grid}: {error}") from error
     if not isinstance(found, Tensor) or found.ndim != 4 or found.shape[2:] != grid.shape:
         given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise InputError(
-            f"model.backbone must return a tensor (batch, channels, {grid.shape[0]}, {grid.shape[1]}) on {grid}, and "
+            f"model.backbone must return a tensor (batch, channels, {grid.shape[0]}, {grid.shape[1]}) on {grid}, but "
             f"returned {given}; choose a network that keeps the number of rows and columns"
         )
     return found.shape[1]

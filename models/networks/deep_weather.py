@@ -16,10 +16,10 @@ from models.distribution import Normal
 from models.layers.convolution import Conv2d, reach
 from models.layers.locally_connected import LocallyConnected
 from models.layers.norms import BatchNorm2d
+from models.layers.padding import HaloPad
 from models.layers.resolution import BilinearUpsample, MaxPool2d
-from models.layers.window import Window
 from models.networks.ens10 import ConvNormReLU, fixed_bias
-from models.networks.local_area import LocalStandardization
+from models.networks.local_standardization import LocalStandardization
 from models.parallel.domain import Domain
 from models.statistical.predictors import SMALLEST_SPREAD, spread
 
@@ -33,7 +33,7 @@ class BiasNet(nn.Module):
     """U-Net of `depth` halvings: layers of `width` and 2 `width` channels at the finest level, doubled at each coarser.
 
     The original has a third dimension of size one and kernels 3 x 3 x 3, of which two thirds only see zero padding.
-    Kernels here are 3 x 3; all other shapes are the published ones. `parity` is that of the inputs (`Window`).
+    Kernels here are 3 x 3; all other shapes are the published ones. `parity` is that of the inputs (`HaloPad`).
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ParallelKernels(nn.Module):
         super().__init__()
         domain = Domain.of(grid)
         rows, columns = (reach(cuts, KERNELS[-1], 1) for cuts in (domain.row_cuts, domain.column_cuts))
-        self.window = Window(domain, rows, columns)
+        self.window = HaloPad(domain, rows, columns)
         self.wide = nn.ModuleList(nn.Conv2d(inputs, each, kernel, bias=False) for kernel in KERNELS)
         self.bias, self.norm = nn.Parameter(torch.zeros(3 * each)), BatchNorm2d(grid, 3 * each)
 
@@ -151,7 +151,7 @@ class ResNet2dSimple(nn.Module):
 
     The spread of the targets is joined to the maps before the first block and before the last layer. The last layer
     starts with a = 1 and zero weights for the network, so that σ starts as the spread. `parity` is that of the inputs
-    (`Window`).
+    (`HaloPad`).
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from models.distribution import Normal
 from models.layers.convolution import Conv2d
 from models.layers.norms import BatchNorm2d
 from models.layers.resolution import BilinearUpsample, MaxPool2d
-from models.networks.features import visible
+from models.networks.features import log_of_spread
 from models.networks.head import GaussianHead
 from models.parallel.domain import Domain
 from models.statistical.predictors import spread
@@ -29,7 +29,7 @@ class ConvNormReLU(nn.Module):
 
     The normalisation removes the convolution's bias. The gradient of the bias would be rounding errors, which Adam
     would scale up to full steps that differ between meshes. The bias is kept, so that published weights can be loaded,
-    with a gradient of exactly zero. `parity` is that of the inputs (`Window`), for the first layer of a network.
+    with a gradient of exactly zero. `parity` is that of the inputs (`HaloPad`), for the first layer of a network.
     """
 
     def __init__(
@@ -111,5 +111,5 @@ class ENS10UNet(nn.Module):
 
 def _moments(sample: Sample) -> Tensor:
     """Return mean and log spread of each input in turn, (B, 2 C, H, W)."""
-    log_spread = visible(spread(sample.ensemble)).masked_fill(~sample.mask, 0)
+    log_spread = log_of_spread(spread(sample.ensemble)).masked_fill(~sample.mask, 0)
     return torch.stack([sample.ensemble.mean(1), log_spread], dim=2).flatten(1, 2)

@@ -1,4 +1,4 @@
-"""What a network sees of a sample: the ensemble through its mean and spread, so any number of members will do."""
+"""Features: the inputs of a network, with mean and spread of the ensemble for any number of members."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ from models.statistical.predictors import SMALLEST_SPREAD, annual_harmonics, spr
 
 
 class Features(nn.Module):
-    """Normalised sample to maps (B, F, H, W): what the ensemble says, where and when it is, how it used to err there.
+    """Features (B, F, H, W) of a normalised sample, in this order:
 
-    That is mean and log spread of each input, the static fields, the position among them, the season, the two maps of
-    `ErrorClimate`, where each input that exists at sea alone has values, the lead time if the task has several, and
-    `cell_embedding` numbers of every cell that are learnt along (Rasp & Lerch 2018, doi:10.1175/MWR-D-18-0187.1).
+    mean of each input; log spread of each input; static fields, which include the position; cosine and sine of the
+    season; expected error and its size for each target (`ErrorClimate`); a mask for each input that exists at sea only;
+    the lead time, if the task has several; and `cell_embedding` numbers of every cell, which are trained with the
+    network (Rasp & Lerch 2018, doi:10.1175/MWR-D-18-0187.1).
     """
 
     def __init__(self, task: Task, grid: Grid | Domain, cell_embedding: int = 0) -> None:
         super().__init__()
         check_integer("model.cell_embedding", cell_embedding, 0)
         self.errors, self._domain, self._leads = ErrorClimate(task, grid), Domain.of(grid), task.lead_times
-        # By name, not by what the training data lack: a network's shapes follow from its task alone.
+        # From the variable's name, not from training data: shapes of a network depend on the task alone.
         self._at_sea = [k for k, channel in enumerate(task.channels) if channel.variable.sea_only]
-        # From zero, where every cell is like every other: the weights that read the embedding are random, so that it
-        # has a gradient as soon as the last layer speaks, and a cell without truth keeps the middle of all.
+        # It starts at zero, all cells alike. The weights that read it are random, so it has a gradient as soon as the
+        # last layer is not zero. A cell without truth stays at zero, the middle of all.
         self.embedding = nn.Parameter(torch.zeros(cell_embedding, *grid.shape)) if cell_embedding else None
         even = len(task.channels) + len(task.static_names) + 2
         errors = (*(target.parity for target in task.targets), *[1] * len(task.targets))
         rest = len(self._at_sea) + (len(task.lead_times) > 1) + cell_embedding
         self.parity = (*task.parity, *[1] * even, *errors, *[1] * rest)
-        """Of each map (`Window`): mean and bias of a wind change sign across a pole, its spread does not."""
+        """Parity of each map (`HaloPad`): mean and bias of a wind change sign across a pole, its spread does not."""
         self.count = len(self.parity)
 
     def forward(self, sample: Sample) -> Tensor:
         """Return all features of a batch."""
         B, _, _, H, W = sample.ensemble.shape
-        log_spread = visible(spread(sample.ensemble)).masked_fill(~sample.mask, 0)
+        log_spread = log_of_spread(spread(sample.ensemble)).masked_fill(~sample.mask, 0)
         when = annual_harmonics(sample.init_time, sample.lead_time).to(log_spread)[:, :, None, None].expand(B, -1, H, W)
         maps = [sample.ensemble.mean(1), log_spread, sample.static, when, self.errors(sample)]
         if self._at_sea:
@@ -58,20 +59,20 @@ class Features(nn.Module):
         return torch.cat(maps, dim=1)
 
     def _lead(self, sample: Sample) -> Tensor:
-        """Return the lead time (B,) as one number from -1, the task's first, to 1, its last.
+        """Return the lead time (B,), scaled to -1 for the task's first and 1 for its last.
 
-        One, for errors grow steadily with it; what is peculiar to a single lead time is in `ErrorClimate`.
+        One number is enough, because errors grow steadily with it; `ErrorClimate` has maps of its own per lead time.
         """
         first, last = self._leads[0], self._leads[-1]
         return (2 * sample.lead_time - first - last) / (last - first)
 
 
 class ErrorClimate(nn.Module):
-    """How the ensemble mean used to err in the training years: its bias, with an annual cycle, and what is left.
+    """Errors of the ensemble mean in the training years, per cell: the bias with an annual cycle, and the residual.
 
-    Many errors belong to a place: a valley that the model's orography lacks, a coast. Position alone does not tell
-    a network of them; these maps do. Until they are fitted they are zero. In training mode a sample gets the maps that
-    were fitted without its own year (`CrossFitted`): the residuals of a fit are smaller than new errors.
+    Many errors belong to a place, such as a coast or a valley that the model's orography lacks. A network cannot derive
+    them from the position; these maps show them. Before the fit they are zero. In training mode a sample gets the maps
+    that were fitted without its own year (`CrossFitted`), because residuals of a fit are smaller than new errors.
     """
 
     bias: Tensor
@@ -88,10 +89,10 @@ class ErrorClimate(nn.Module):
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample]) -> None:
-        """Least squares of the error on 1, cos and sin of the season, in every cell by itself.
+        """Fit the error by least squares to 1, cos and sin of the season, in every cell.
 
-        Only sums stay in memory, those of the normal equations for each year. Where the cases of a lead time do not
-        cover the year the bias is a constant: `report` says so.
+        Memory holds only the sums of the normal equations of each year. If the cases of a lead time do not cover the
+        year, the bias is a constant and `report` has a note.
         """
         passes = Passes.of(batches)
         passes.check_lead_times(self._task)
@@ -102,7 +103,7 @@ class ErrorClimate(nn.Module):
         )
         F, L, T, (h, w) = len(ends) + 1, len(seasonal), len(self._targets), self._domain.own_shape
         maps = self.bias.new_empty(F + 1, L, 4, T, h, w)
-        for rows in passes.blocks(F * L * T * w * SUMS * 8):
+        for rows in passes.blocks(F * L * T * w * N_SUMS * 8):
             sums = self._sums(passes.begin(rows), ends, T, rows.stop - rows.start)
             total = sums.sum(0)
             for fold in range(F + 1):
@@ -125,7 +126,7 @@ class ErrorClimate(nn.Module):
 
     def _sums(self, batches: Iterable[Sample], ends: Tensor, targets: int, rows: int) -> Tensor:
         """Return Σ x_p x_q for p <= q, Σ x_p e, and Σ e² over the cases with truth, (F, L, 10, T, rows, W), float64."""
-        shape = len(ends) + 1, len(self._task.lead_times), SUMS, targets, rows, self._domain.own_shape[1]
+        shape = len(ends) + 1, len(self._task.lead_times), N_SUMS, targets, rows, self._domain.own_shape[1]
         sums = torch.zeros(shape, dtype=torch.float64)
         for batch in batches:
             error, terms = self._case(batch)
@@ -150,12 +151,12 @@ class ErrorClimate(nn.Module):
 
 
 PAIRS = tuple(combinations_with_replacement(range(3), 2))
-SUMS = len(PAIRS) + 3 + 1
+N_SUMS = len(PAIRS) + 3 + 1
 """Numbers of the normal equations of three coefficients, and the sum of squares."""
 
 
 def _maps(sums: Tensor, seasonal: bool) -> Tensor:
-    """Return three coefficients and the visible residual (4, T, H, W) from the sums (10, T, H, W) of some cases."""
+    """Return three coefficients and the log residual (4, T, H, W) from the sums (10, T, H, W) of some cases."""
     terms = 3 if seasonal else 1
     normal = sums.new_zeros(*sums.shape[1:], terms, terms)
     for row, (p, q) in enumerate(PAIRS):
@@ -163,19 +164,19 @@ def _maps(sums: Tensor, seasonal: bool) -> Tensor:
             normal[..., p, q] = normal[..., q, p] = sums[row]
     moment = sums[len(PAIRS) : len(PAIRS) + terms].movedim(0, -1)
     if bool((normal == normal[:1, :1, :1]).all()):
-        normal = normal[:1, :1, :1]  # all cells have the same cases: one matrix to invert
-    # A cell with fewer cases than coefficients takes the smallest of the solutions: none at all, no bias. The sums of
-    # a fold were subtracted, so that rounding errors stand where zeros would: they are no eigenvalues.
+        normal = normal[:1, :1, :1]  # all cells have the same cases, so invert one matrix
+    # A cell with fewer cases than coefficients gets the smallest solution; without cases, no bias. Sums of a fold are
+    # differences, which have rounding errors in place of zeros: `rtol` treats these as zero eigenvalues.
     inverse = torch.linalg.pinv(normal, hermitian=True, rtol=1e-9)
     coefficients = (inverse @ moment[..., None])[..., 0]
     coefficients = torch.where(sums[:1].movedim(0, -1) > 0.5, coefficients, 0)
     squares = (sums[-1] - (coefficients * moment).sum(-1)).clamp(min=0)
-    residual = visible((squares / sums[0].clamp(min=1)).sqrt())
+    residual = log_of_spread((squares / sums[0].clamp(min=1)).sqrt())
     found = sums.new_zeros(4, *sums.shape[1:])
     found[:terms], found[3] = coefficients.movedim(-1, 0), residual
     return found
 
 
-def visible(size: Tensor) -> Tensor:
-    """Return the logarithm of a spread: a doubling counts alike where the ensemble is calm and where it is not."""
+def log_of_spread(size: Tensor) -> Tensor:
+    """Return the logarithm of a spread, so that a doubling is the same step for small and large spreads."""
     return torch.log(size + 10 * SMALLEST_SPREAD) + 2

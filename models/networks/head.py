@@ -1,4 +1,4 @@
-"""How some numbers of a network per target and cell become a distribution."""
+"""Heads: from a few network outputs per target and cell to a distribution."""
 
 from __future__ import annotations
 
@@ -17,63 +17,65 @@ from data_pipeline.task import Task
 from models.distribution import FAMILIES, Bernstein, CensoredShiftedGamma, Distribution, LocationScale, Normal
 from models.distribution.location_scale import Bounded
 from models.distribution.standard import SQRT_2PI
-from models.networks.start import Start, start_for
+from models.networks.baseline import Baseline, make_baseline
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 
 HEADS = (*FAMILIES, "censored_shifted_gamma", "bernstein")
-"""The kinds of heads by the name that configurations use."""
+"""Values of the option `head`."""
 
 
-def head_for(kind: str, task: Task, grid: Grid | Domain, baseline: dict[str, Any] | None = None) -> Head:
-    """Return the head of the name `kind`, one of `HEADS`, on the start that `start_for` makes of the options."""
+def make_head(kind: str, task: Task, grid: Grid | Domain, baseline: dict[str, Any] | None = None) -> Head:
+    """Return the head `kind`, one of `HEADS`; `baseline` are the options of `make_baseline`."""
     check_choice("model.head", kind, HEADS)
-    begin = start_for(baseline, task, grid)
+    start = make_baseline(baseline, task, grid)
     if kind == "bernstein":
-        return BernsteinHead(task, start=begin)
+        return BernsteinHead(task, baseline=start)
     if kind == "censored_shifted_gamma":
-        return GammaHead(task, grid, begin)
+        return GammaHead(task, grid, start)
     family = FAMILIES[kind]
     if issubclass(family, Bounded):
-        return BoundedHead(task, grid, family, begin)
-    return LocationScaleHead(task, family, begin)
+        return BoundedHead(task, grid, family, start)
+    return LocationScaleHead(task, family, start)
 
 
 class Head(nn.Module):
-    """Turns `count` maps, some for each target, and mean m and spread s of the `start` into a distribution.
+    """Distribution from mean m and spread s of a baseline and `count` network outputs, the same number per target.
 
-    Zero maps are the start, by default the raw ensemble, as a distribution of this kind, where all training starts.
+    Outputs of zero give the baseline, by default the raw ensemble, as a distribution of this kind: training starts
+    there.
     """
 
-    def __init__(self, task: Task, maps: int, start: Start | None = None) -> None:
+    def __init__(self, task: Task, maps: int, baseline: Baseline | None = None) -> None:
         super().__init__()
-        self.start, self._maps = start or Start(task), maps
+        # Called `start` in corrector files.
+        self.start, self._maps = baseline or Baseline(task), maps
         self.count = maps * len(task.targets)
 
     def forward(self, output: Tensor, sample: Sample) -> Distribution:
         """Return the distribution over (B, T, H, W) for network output (B, count, H, W)."""
-        # Scores are never taken in half precision.
+        # Scores are computed in single precision at least.
         output = output.to(torch.promote_types(output.dtype, torch.float32))
         return self.distribution(*self.start(sample), *output.chunk(self._maps, dim=1))
 
     def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> Distribution:
-        """Return the distribution for mean, spread and maps o₀, o₁, ..., (B, T, H, W) each."""
+        """Return the distribution for mean, spread and outputs o₀, o₁, ..., (B, T, H, W) each."""
         raise NotImplementedError
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Learn the units (x - location)/scale in which samples will come, if they matter."""
+        """Set the units (x - location)/scale of samples, if they matter."""
         self.start.normalise(location, scale)
 
     def fit(self, batches: Iterable[Sample]) -> None:
-        """Fit the start to the training samples, if there is something to fit."""
+        """Fit the baseline to the training samples, if it has something to fit."""
         self.start.fit(batches)
 
 
 class LocationScaleHead(Head):
     """μ = m + s o₀, σ = s exp(o₁)/ς, where ς is the standard deviation of the family's standard distribution."""
 
-    def __init__(self, task: Task, family: type[LocationScale], start: Start | None = None) -> None:
-        super().__init__(task, 2, start)
+    def __init__(self, task: Task, family: type[LocationScale], baseline: Baseline | None = None) -> None:
+        super().__init__(task, 2, baseline)
         self._family = family
 
     def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> LocationScale:
@@ -82,7 +84,7 @@ class LocationScaleHead(Head):
 
     def _arguments(self, m: Tensor, s: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
         shift, stretch = maps
-        return m + s * shift, s * factor(stretch) / self._family.standard.std
+        return m + s * shift, s * bounded_exp(stretch) / self._family.standard.std
 
 
 class GaussianHead(LocationScaleHead):
@@ -93,16 +95,16 @@ class GaussianHead(LocationScaleHead):
 
 
 class BoundedHead(LocationScaleHead):
-    """The same for a family that has nothing below the targets' physical bounds."""
+    """`LocationScaleHead` for a family without probability below the targets' physical bounds."""
 
     def __init__(
-        self, task: Task, grid: Grid | Domain, family: type[LocationScale], start: Start | None = None
+        self, task: Task, grid: Grid | Domain, family: type[LocationScale], baseline: Baseline | None = None
     ) -> None:
-        super().__init__(task, family, start)
+        super().__init__(task, family, baseline)
         self.bound = LowerBound(task, grid)
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Move bounds into these units."""
+        """Convert the bounds to the units (x - location)/scale."""
         super().normalise(location, scale)
         self.bound.normalise(location, scale)
 
@@ -111,22 +113,22 @@ class BoundedHead(LocationScaleHead):
 
 
 class GammaHead(Head):
-    """A gamma distribution that begins at l - δ, δ = s exp(o₂), and is censored at the targets' lower bound l.
+    """A gamma distribution whose support starts at l - δ, δ = s exp(o₂), censored at the targets' lower bound l.
 
-    Its mean lies g = (d + s) exp(o₀ s/(d + s)) above the beginning, d = m - l, and its standard deviation is s exp(o₁):
-    o₀ is a factor where the ensemble is dry, d = 0, and shifts by spreads where it is far above the bound. Uncorrected
-    the one is exponential and the other nearly normal.
+    Its mean lies g = (d + s) exp(o₀ s/(d + s)) above the start of the support, d = m - l; its standard deviation is
+    s exp(o₁). So o₀ is a factor where the ensemble is dry, d = 0, and a shift in units of s where it is far above the
+    bound. For outputs of zero the distribution is exponential in the first case and nearly normal in the second.
     """
 
-    FARTHEST = 300.0
-    """Standard deviations between beginning and mean at most; the skewness is less than 0.007 then."""
+    MAX_RATIO = 300.0
+    """Largest distance from the start of the support to the mean, in standard deviations: a skewness of 0.007."""
 
-    def __init__(self, task: Task, grid: Grid | Domain, start: Start | None = None) -> None:
-        super().__init__(task, 3, start)
+    def __init__(self, task: Task, grid: Grid | Domain, baseline: Baseline | None = None) -> None:
+        super().__init__(task, 3, baseline)
         self.bound = LowerBound(task, grid)
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Move bounds into these units."""
+        """Convert the bounds to the units (x - location)/scale."""
         super().normalise(location, scale)
         self.bound.normalise(location, scale)
 
@@ -134,39 +136,39 @@ class GammaHead(Head):
         """Return the censored, shifted gamma distribution."""
         amount, stretch, shift = maps
         lower = self.bound()
-        raw, std = (m - lower).clamp(min=0) + s, s * factor(stretch)
-        mean = raw * factor(amount * s / raw)
-        above = torch.minimum(mean, self.FARTHEST * std)
-        begin = lower - s * factor(shift) + (mean - above)
-        return CensoredShiftedGamma((above / std).square(), std * (std / above), begin, lower)
+        raw, std = (m - lower).clamp(min=0) + s, s * bounded_exp(stretch)
+        mean = raw * bounded_exp(amount * s / raw)
+        above = torch.minimum(mean, self.MAX_RATIO * std)
+        support_start = lower - s * bounded_exp(shift) + (mean - above)
+        return CensoredShiftedGamma((above / std).square(), std * (std / above), support_start, lower)
 
 
 class BernsteinHead(Head):
     """Coefficients α of a quantile function of degree d (Bremnes 2020, doi:10.1175/MWR-D-19-0227.1).
 
-    Their mean, which is that of the distribution, is m + s o₀, and the steps from each to the next are
-    s ζ_k exp(o_k), which is never negative: quantiles do not cross. The steps ζ are those of a function near the
-    standard normal one. There is no probability beyond the ends, for d = 12 at first 2.4 s on either side.
+    Their mean, which is the mean of the distribution, is m + s o₀. Differences of successive coefficients are
+    s ζ_k exp(o_k) > 0, so that quantiles do not cross. The ζ are those of a quantile function near the standard normal
+    one. The support is bounded; for d = 12 and outputs of zero it ends 2.4 s from the mean.
     """
 
     steps: Tensor
 
-    def __init__(self, task: Task, degree: int = 12, start: Start | None = None) -> None:
+    def __init__(self, task: Task, degree: int = 12, baseline: Baseline | None = None) -> None:
         check_integer("degree", degree, 1)
-        super().__init__(task, degree + 1, start)
+        super().__init__(task, degree + 1, baseline)
         steps = torch.tensor(normal_coefficients(degree)).diff()
         self.register_buffer("steps", steps.to(torch.get_default_dtype()), persistent=False)
 
     def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> Bernstein:
         """Return the distribution with this quantile function."""
         location, *stretches = maps
-        steps = [step * factor(o) for step, o in zip(self.steps, stretches, strict=True)]
+        steps = [step * bounded_exp(o) for step, o in zip(self.steps, stretches, strict=True)]
         heights = torch.stack([torch.zeros_like(location), *steps]).cumsum(0)
         return Bernstein(m + s * (location + heights - heights.mean(0)))
 
 
 class LowerBound(nn.Module):
-    """The least value that each target can have, at every cell in the units in which samples come."""
+    """The smallest possible value of each target, in every cell in the units of samples."""
 
     value: Tensor
 
@@ -180,7 +182,7 @@ class LowerBound(nn.Module):
         self.register_buffer("value", torch.tensor(self._physical).expand(-1, *grid.shape).clone())
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Put the bound into the units (x - location)/scale."""
+        """Convert the bound to the units (x - location)/scale."""
         bound = torch.tensor(self._physical).to(location)
         self.value.copy_(assemble((bound - location) / scale, self._domain))
 
@@ -192,11 +194,11 @@ class LowerBound(nn.Module):
 def normal_coefficients(degree: int) -> list[float]:
     """Return increasing Bernstein coefficients of mean 0 and standard deviation 1 for a quantile function near Φ⁻¹.
 
-    What the integrals of b_k Φ⁻¹ less those of b_k Q say is added to the coefficients of Q, times d + 1, ten times from
-    zero on. Once gives the expected order statistics of d + 1 draws, which have too little in the tails; forever, the
-    nearest polynomial, which decreases in places.
+    Ten iterations from zero coefficients: (d + 1) ∫ b_k (Φ⁻¹ - Q) is added to coefficient k of Q. One iteration gives
+    the expected order statistics of d + 1 draws, whose tails are too short. The limit of many iterations is the nearest
+    polynomial, which is not monotonic.
     """
-    # On the CPU, also where a model is only outlined: these are numbers, not tensors of it.
+    # On the CPU also where the model is built on the device `meta`, because the coefficients are computed.
     with torch.device("cpu"):
         return _normal_coefficients(degree)
 
@@ -213,13 +215,13 @@ def _normal_coefficients(degree: int) -> list[float]:
     return (coefficients / Bernstein(coefficients).std).tolist()
 
 
-def factor(output: Tensor) -> Tensor:
-    """Return exp(output), at most e⁸ and at least e⁻⁸."""
+def bounded_exp(output: Tensor) -> Tensor:
+    """Return exp(output), limited to [e⁻⁸, e⁸]."""
     return torch.exp(output.clamp(-8, 8))
 
 
-def silent(inputs: int, outputs: int) -> nn.Conv2d:
-    """Return a network's last layer, cell by cell, that says nothing until it is trained."""
+def zero_convolution(inputs: int, outputs: int) -> nn.Conv2d:
+    """Return a convolution 1 x 1 with zero weights, the last layer of a network: its output starts at zero."""
     layer = nn.Conv2d(inputs, outputs, 1)
     layer.weight.data.zero_()
     layer.bias.data.zero_()  # type: ignore[union-attr]

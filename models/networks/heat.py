@@ -20,7 +20,7 @@ from models.distribution import Ensemble
 from models.layers.convolution import Conv2d, reach
 from models.layers.mixture import Routing, SpatialMixture
 from models.layers.norms import BatchNorm2d
-from models.layers.window import Window
+from models.layers.padding import HaloPad
 from models.parallel.domain import Domain
 
 
@@ -141,7 +141,7 @@ class Kernels(nn.Module):
     def __init__(self, grid: Grid | Domain) -> None:
         super().__init__()
         self.out = domain = Domain.of(grid)
-        self.window = Window(domain, reach(domain.row_cuts, 3, 1), reach(domain.column_cuts, 3, 1), beyond_zero=True)
+        self.window = HaloPad(domain, reach(domain.row_cuts, 3, 1), reach(domain.column_cuts, 3, 1), beyond_zero=True)
         self.weight = nn.Parameter(torch.empty(3, 3, *domain.shape).uniform_(-1, 1) * (6 / 9) ** 0.5)
 
     def forward(self, x: Tensor) -> Tensor:

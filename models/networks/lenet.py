@@ -11,17 +11,17 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.layers.convolution import Conv2d
 from models.layers.dropout import Dropout
-from models.networks.head import silent
+from models.networks.head import zero_convolution
 from models.networks.network import Network
 from models.parallel.domain import Domain
 
 
 class LeNet(Network):
-    """LeNet (LeCun et al. 1998, doi:10.1109/5.726791) slid over the globe: what it says of each cell sees 9 x 9 cells.
+    """LeNet (LeCun et al. 1998, doi:10.1109/5.726791) on the globe, with a receptive field of 9 x 9 cells.
 
-    Two convolutions 5 x 5, of `width` and twice as many maps, and a layer of `hidden` units in each cell, which is
-    what becomes of the fully connected layers. Nothing is pooled, for every cell is to get its own answer. ENS-10
-    (Ashkboos et al. 2022, arXiv:2206.14786) reports such a network but not its sizes: these are ours.
+    Two convolutions 5 x 5 of `width` and twice as many maps, then a layer of `hidden` units in each cell in place of
+    the fully connected layers. There is no pooling, because every cell gets its own output. ENS-10 (Ashkboos et al.
+    2022, arXiv:2206.14786) reports such a network but not its sizes: these are ours.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class LeNet(Network):
             Conv2d(grid, self.features.count, width, 5, parity=self.features.parity), nn.GELU(),
             Conv2d(grid, width, 2 * width, 5), nn.GELU(),
             nn.Conv2d(2 * width, hidden, 1), nn.GELU(), Dropout(grid, dropout),
-            silent(hidden, self.head.count),
+            zero_convolution(hidden, self.head.count),
         )  # fmt: skip
 
     def maps(self, features: Tensor) -> Tensor:
-        """(B, F, H, W) to what the head takes."""
+        """(B, F, H, W) to the head's input (B, N, H, W)."""
         return self.network(features)

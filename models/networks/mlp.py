@@ -1,4 +1,7 @@
-"""MLP: every cell by itself, the same small network everywhere (Rasp & Lerch 2018, doi:10.1175/MWR-D-18-0187.1)."""
+"""MLP: one small network that corrects every cell from the features of that cell alone.
+
+Rasp & Lerch 2018, doi:10.1175/MWR-D-18-0187.1.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.layers.dropout import Dropout
-from models.networks.head import silent
+from models.networks.head import zero_convolution
 from models.networks.network import Network
 from models.parallel.domain import Domain
 
 
 class MLP(Network):
-    """`depth` hidden layers of `width` units, which see the static fields and `cell_embedding` learnt numbers.
+    """`depth` hidden layers of `width` units; `cell_embedding` is the number of learnt inputs of each cell.
 
-    With these it is the distributional regression network of Rasp & Lerch, and with the `head` bernstein the Bernstein
-    quantile network of Bremnes 2020 (doi:10.1175/MWR-D-19-0227.1).
+    With static fields and an embedding it is the distributional regression network of Rasp & Lerch; with `head:
+    bernstein` the Bernstein quantile network of Bremnes 2020 (doi:10.1175/MWR-D-19-0227.1).
     """
 
     def __init__(
@@ -37,13 +40,14 @@ class MLP(Network):
         check_integer("model.width", width, 1)
         check_integer("model.depth", depth, 1)
         check_between("model.dropout", dropout, 0, 1)
+        # Convolutions 1 x 1 are linear layers on the channels of every cell.
         layers: list[nn.Module] = []
         count = self.features.count
         for _ in range(depth):
             layers += [nn.Conv2d(count, width, 1), nn.GELU(), Dropout(grid, dropout)]
             count = width
-        self.network = nn.Sequential(*layers, silent(count, self.head.count))
+        self.network = nn.Sequential(*layers, zero_convolution(count, self.head.count))
 
     def maps(self, features: Tensor) -> Tensor:
-        """(B, F, H, W) to what the head takes."""
+        """(B, F, H, W) to the head's input (B, N, H, W)."""
         return self.network(features)

@@ -1,4 +1,4 @@
-"""Network: what those have in common that look at features of the ensemble and answer through a head."""
+"""Base class of networks that read `Features` and return a distribution through a `Head`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Distribution
 from models.networks.features import Features
-from models.networks.head import head_for
+from models.networks.head import make_head
 from models.parallel.domain import Domain
 
 
 class Network(nn.Module):
-    """`Features` in, `maps` of the subclass between, a `Head` out; `head` and `baseline` are those of `head_for`."""
+    """Features of a sample, then `maps` of the subclass, then a head, which returns the distribution.
+
+    A subclass implements `maps`: from the features (B, F, H, W), where F is `self.features.count`, to the head's input
+    (B, N, H, W), where N is `self.head.count`. Its constructor passes the options `head` and `baseline`, those of
+    `make_head`, to this one. Its last layer should be a `zero_convolution`, so that training starts at the baseline.
+    """
 
     moments_only = any_grid = tiles = True
 
@@ -25,14 +30,14 @@ class Network(nn.Module):
         self, task: Task, grid: Grid | Domain, head: str, baseline: dict[str, Any] | None, cell_embedding: int = 0
     ) -> None:
         super().__init__()
-        self.features, self.head = Features(task, grid, cell_embedding), head_for(head, task, grid, baseline)
+        self.features, self.head = Features(task, grid, cell_embedding), make_head(head, task, grid, baseline)
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Tell the head in which units (x - location)/scale samples will come."""
+        """Pass the units (x - location)/scale of samples to the head."""
         self.head.normalise(location, scale)
 
     def fit(self, batches: Iterable[Sample]) -> None:
-        """Learn where the ensemble used to err, and the start; all else is learnt by gradient descent."""
+        """Fit past errors of the ensemble, and the baseline; gradient descent trains all other parameters."""
         self.features.errors.fit(batches)
         self.head.fit(batches)
 
@@ -41,5 +46,5 @@ class Network(nn.Module):
         return self.head(self.maps(self.features(sample)), sample)
 
     def maps(self, features: Tensor) -> Tensor:
-        """(B, F, H, W) to the answer (B, `head.count`, H, W)."""
+        """(B, F, H, W) to the head's input (B, N, H, W)."""
         raise NotImplementedError

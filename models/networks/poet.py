@@ -22,7 +22,7 @@ from models.layers.convolution import Conv2d, ConvTranspose2d
 from models.layers.norms import ChannelNorm, FieldNorm
 from models.layers.patches import Patches
 from models.layers.resolution import MaxPool2d
-from models.networks.head import silent
+from models.networks.head import zero_convolution
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum
 
@@ -111,7 +111,7 @@ class PoET(nn.Module):
             for level, (fine, coarse) in enumerate(pairwise(grids), 1)
         )  # fmt: skip
         self.finest = nn.Sequential(Conv2d(grids[0], inputs[0], widths[0]), nn.ReLU())
-        self.last = silent(widths[0], len(task.targets))
+        self.last = zero_convolution(widths[0], len(task.targets))
 
     def forward(self, sample: Sample) -> Ensemble:
         """Return the corrected members of a batch."""
@@ -151,7 +151,7 @@ class EnsembleAttention(nn.Module):
         self.norm = FieldNorm(grid, channels) if norm == "field" else ChannelNorm(channels)
         self.patches = Patches(grid, PATCH_SIZE)
         self.key, self.query = (nn.Linear(channels * PATCH_SIZE**2, heads, bias=False) for _ in range(2))
-        self.value, self.last = nn.Conv2d(channels, heads, 1, bias=False), silent(heads, channels)
+        self.value, self.last = nn.Conv2d(channels, heads, 1, bias=False), zero_convolution(heads, channels)
 
     def forward(self, x: Tensor, M: int) -> Tensor:
         """(B M, C, H, W) to the same shape."""

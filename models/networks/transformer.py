@@ -19,9 +19,10 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Distribution, Ensemble
+from models.layers.locally_connected import CellEmbedding
 from models.networks.features import Features
-from models.networks.head import HEADS, head_for, silent
-from models.networks.trunk import Place, Trunk
+from models.networks.head import HEADS, make_head, zero_convolution
+from models.networks.trunk import Trunk
 from models.parallel.domain import Domain
 from models.statistical.predictors import SMALLEST_SPREAD, spread
 
@@ -65,36 +66,40 @@ class Transformer(nn.Module):
         check_choice("model.head", head, ("members", *HEADS))
         check_boolean("model.member_attention", member_attention)
         if head == "members" and baseline is not None:
-            raise InputError("model.head=members corrects members from where they are; leave model.baseline=null")
+            raise InputError(
+                "model.head=members corrects the raw members and has no other baseline; set model.baseline=null"
+            )
         self._targets, self._attention = list(task.target_channels), member_attention
         self.features = Features(task, grid)
         inputs, seen = len(task.channels), self.features.parity
-        # All but mean and log spread of the inputs, which come first.
+        # Without attention, drop mean and log spread of the inputs, the first features.
         seen = seen if member_attention else seen[2 * inputs :]
         options: dict[str, Any] = {"depth": depth, "dropout": dropout, "mixture": mixture}
         self.shared = Trunk(grid, len(seen), 2 * width, **options, parity=seen)
-        self.place = Place(grid, 2 * width, cell_embedding) if cell_embedding else nn.Identity()
+        self.place = CellEmbedding(grid, 2 * width, cell_embedding) if cell_embedding else nn.Identity()
         options |= {
             "member_attention": member_attention,
             "attention_window": attention_window,
             "parity": (*task.parity, *[1] * 2 * width),
         }
         self.members = Trunk(grid, inputs + 2 * width, width, **options)
-        self.head = None if head == "members" else head_for(head, task, grid, baseline)
-        self.last = silent(4 * width, self.head.count) if self.head else silent(width, len(task.targets))
+        self.head = None if head == "members" else make_head(head, task, grid, baseline)
+        self.last = (
+            zero_convolution(4 * width, self.head.count) if self.head else zero_convolution(width, len(task.targets))
+        )
 
     @property
     def any_size(self) -> bool:
-        """Whether it claims that fair CRPS and spread over error do not depend on the number of members."""
+        """Whether fair CRPS and spread over error do not depend on the number of members."""
         return self.head is None and not self._attention
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Tell the head in which units (x - location)/scale samples will come."""
+        """Pass the units (x - location)/scale of samples to the head."""
         if self.head:
             self.head.normalise(location, scale)
 
     def fit(self, batches: Iterable[Sample]) -> None:
-        """Learn where the ensemble used to err, and the start; all else is learnt by gradient descent."""
+        """Fit past errors of the ensemble, and the baseline; gradient descent trains all other parameters."""
         self.features.errors.fit(batches)
         if self.head:
             self.head.fit(batches)
@@ -110,16 +115,16 @@ class Transformer(nn.Module):
             x = x.unflatten(0, (-1, M))
             return self.head(self.last(torch.cat([shared, x.mean(1), x.square().mean(1)], dim=1)), sample)
         output = self.last(x).unflatten(0, (-1, M))
-        # Scores are never taken in half precision.
+        # Scores are computed in single precision at least.
         output = output.to(torch.promote_types(output.dtype, torch.float32))
         return Ensemble((sample.ensemble[:, :, self._targets] + unit[:, None] * output).movedim(1, 0))
 
     def _view(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
-        """Return members' own maps (B, M, C, H, W), those they share (B, F, H, W), and the unit (B, T, H, W)."""
+        """Return maps of each member (B, M, C, H, W), shared maps (B, F, H, W), and the unit s (B, T, H, W)."""
         x, features = sample.ensemble, self.features(sample)
         if self._attention:
             s = torch.sqrt(spread(x).square() + SMALLEST_SPREAD**2)
             return (x - x.mean(1, keepdim=True)) / s[:, None], features, s[:, self._targets]
-        # The size of errors is a logarithm.
+        # The feature is the logarithm of the size of errors plus 2.
         unit = torch.exp(self.features.errors(sample)[:, len(self._targets) :] - 2)
         return x, features[:, 2 * x.shape[2] :], unit

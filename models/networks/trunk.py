@@ -1,4 +1,4 @@
-"""Trunk: what U-Net and transformer are made of."""
+"""Trunk: encoder and decoder with skip connections, which U-Net and transformer share."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor, nn
 
 from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.grid import Grid
+from models.layers.attention import MemberAttention, ResidualWindowAttention
 from models.layers.convolution import Conv2d
 from models.layers.dropout import Dropout
 from models.layers.mixture import Mixing
 from models.layers.norms import ChannelNorm
 from models.layers.resolution import Downsample, Upsample
-from models.networks.attention import MemberAttention, Windows
 from models.parallel.domain import Domain
 
-Convolution = Callable[..., nn.Module]
-"""Makes a layer from grid, inputs, outputs and `parity` of the inputs; `Conv2d`, or mixtures in its place."""
+ConvolutionFactory = Callable[..., nn.Module]
+"""Called with grid, inputs, outputs and `parity` of the inputs: `Conv2d`, or `Mixing` for mixtures of experts."""
 
 
-class Block(nn.Module):
-    """Two convolutions with normalisation and GELU; a residual connection carries the input past them.
+class ResidualBlock(nn.Module):
+    """Two convolutions with normalisation and GELU, added to a linear map of the input.
 
-    `parity` is that of the inputs (`Window`), for the first block of a network.
+    `parity` is that of the inputs (`HaloPad`), for the first block of a network.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Block(nn.Module):
         inputs: int,
         outputs: int,
         dropout: float,
-        convolution: Convolution = Conv2d,
+        convolution: ConvolutionFactory = Conv2d,
         parity: Sequence[int] = (),
     ) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Trunk(nn.Module):
 
     Rows of a batch may be members of forecasts. With `member_attention`, the members of a forecast attend to one
     another at every level of the encoder. With `attention_window` > 0, cells attend to one another at the coarsest
-    level, in windows of so many rows and columns. `parity` is that of the inputs (`Window`).
+    level, in windows of so many rows and columns. `parity` is that of the inputs (`HaloPad`).
     """
 
     def __init__(
@@ -86,24 +86,24 @@ class Trunk(nn.Module):
         self.up = nn.ModuleList(Upsample(fine) for fine in grids[:-1])
         convolutions = [Mixing.of(mixture), *[Conv2d] * depth]
         self.encoder = nn.ModuleList(
-            Block(g, before, w, dropout if level else 0, convolutions[level], () if level else parity)
+            ResidualBlock(g, before, w, dropout if level else 0, convolutions[level], () if level else parity)
             for level, (g, before, w) in enumerate(zip(grids, [inputs, *widths], widths, strict=False))
         )
         self.attention = nn.ModuleList(MemberAttention(w, w // width) for w in widths if member_attention)
         self.windows = nn.Sequential(
             *(
-                Windows(grids[-1], widths[-1], 2**depth, attention_window, shift)
+                ResidualWindowAttention(grids[-1], widths[-1], 2**depth, attention_window, shift)
                 for shift in (False, True)
                 if attention_window
             )
         )
         self.decoder = nn.ModuleList(
-            Block(g, fine + coarse, fine, dropout, convolution)
+            ResidualBlock(g, fine + coarse, fine, dropout, convolution)
             for g, fine, coarse, convolution in zip(grids, widths, widths[1:], convolutions, strict=False)
         )
 
     def forward(self, x: Tensor, M: int = 1) -> Tensor:
-        """(B M, inputs, H, W) to (B M, width, H, W), the members of each forecast one after another."""
+        """(B M, inputs, H, W) to (B M, width, H, W); the M members of a forecast are consecutive rows."""
         levels: list[Tensor] = []
         for level, block in enumerate(self.encoder):
             x = block(self.down[level - 1](x) if level else x)
@@ -112,26 +112,3 @@ class Trunk(nn.Module):
         for level in reversed(range(len(self.decoder))):
             x = self.decoder[level](torch.cat([levels[level], self.up[level](x)], dim=1))
         return x
-
-
-class Place(nn.Module):
-    """What its place makes of the maps of a cell: a small network, beside the identity, that sees learnt numbers too.
-
-    At the end of a network, because errors that belong to a place are of a single cell: a valley, a coast. What
-    surrounds it the convolutions have told.
-    """
-
-    def __init__(self, grid: Grid | Domain, channels: int, cell_embedding: int) -> None:
-        super().__init__()
-        check_integer("model.cell_embedding", cell_embedding, 1)
-        self._domain = Domain.of(grid)
-        # From zero, where every cell is like every other; the weights that read them are random, so they will learn.
-        self.embedding = nn.Parameter(torch.zeros(cell_embedding, *grid.shape))
-        self.mix = nn.Sequential(
-            nn.Conv2d(channels + cell_embedding, 2 * channels, 1), nn.GELU(), nn.Conv2d(2 * channels, channels, 1)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape."""
-        own = self._domain.cut(self.embedding).to(x).expand(len(x), -1, -1, -1)
-        return x + self.mix(torch.cat([x, own], dim=1))

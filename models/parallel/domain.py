@@ -1,7 +1,7 @@
-"""Domain: a grid dealt out to the ranks of a spatial group, one rectangle of cells to each.
+"""Domain: a grid split into rectangular tiles, one for each rank of a spatial group.
 
-A layer is told the domain it works on and sees only the cells of its own rank. A plain `Grid` is the domain of a
-single rank, so a model that is written for one device is written for many.
+Layers are built on a domain and hold only the cells of their own tile. A plain `Grid` is the domain of a single rank,
+so that one implementation serves one device and many.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 
 Cuts = tuple[int, ...]
-"""Where tiles end along an axis: tile k has the points from `cuts[k]` up to `cuts[k + 1]`."""
+"""Ends of tiles along an axis: tile k has the points `cuts[k]` to `cuts[k + 1] - 1`."""
 
 
 @dataclass(frozen=True)
 class Domain:
     """`grid` in tiles: rank r of `group` has tile row r // n and tile column r % n, of n tile columns.
 
-    `rank` is the own one. The grid's shape, weights and neighbourhood are those of the whole globe. `everyone` are all
-    ranks that step together, those that have the same tile of other samples included.
+    `rank` is the own rank. `grid` is the whole globe. `everyone` is the group of all ranks that step together, also
+    those with the same tile of other samples.
+
+    >>> Domain.split(Grid.regular(5, 8), bands=2, sectors=2, rank=3).tile
+    (slice(2, 5, None), slice(4, 8, None))
     """
 
     grid: Grid
@@ -45,7 +48,7 @@ class Domain:
 
     @classmethod
     def of(cls, grid: Grid | Domain) -> Domain:
-        """Return a domain as it is, a grid as the domain of one rank."""
+        """Return a domain itself, a grid as the domain of one rank."""
         return grid if isinstance(grid, Domain) else cls(grid, (0, grid.shape[0]), (0, grid.shape[1]))
 
     @classmethod
@@ -58,7 +61,7 @@ class Domain:
         group: str = "",
         everyone: str = "",
     ) -> Domain:
-        """Deal out `grid` to `bands` times `sectors` ranks, as evenly as whole rows and columns allow."""
+        """Return `grid` split among `bands` times `sectors` ranks, as evenly as possible."""
         return cls(grid, _even(grid.shape[0], bands), _even(grid.shape[1], sectors), rank, group, everyone)
 
     @property
@@ -73,12 +76,12 @@ class Domain:
 
     @property
     def ranks(self) -> int:
-        """How many ranks share the grid."""
+        """Number of ranks that share the grid."""
         return self.tiles[0] * self.tiles[1]
 
     @property
     def tile(self) -> tuple[slice, slice]:
-        """The own rows and columns: `field[..., *domain.tile]` of a field on the whole grid."""
+        """Rows and columns of the own tile: `field[..., *domain.tile]` of a field on the whole grid."""
         return self.tile_of(self.rank)
 
     @property
@@ -89,36 +92,36 @@ class Domain:
 
     @property
     def sharers(self) -> str:
-        """Name of the group that shares the grid, none for one rank."""
+        """Name of the group of ranks that share the grid, empty for one rank."""
         return self.group if self.ranks > 1 else ""
 
     @property
     def steppers(self) -> str:
-        """Name of the group of all ranks that step together, or of those that share the grid if there are no others."""
+        """Name of the group of all ranks that step together; of those that share the grid if there are no others."""
         return self.everyone or self.sharers
 
     def tile_of(self, rank: int) -> tuple[slice, slice]:
-        """Return rows and columns of any rank."""
+        """Return rows and columns of the tile of `rank`."""
         i, j = divmod(rank, self.tiles[1])
         return slice(*self.row_cuts[i : i + 2]), slice(*self.column_cuts[j : j + 2])
 
     def cut(self, field: Tensor) -> Tensor:
-        """Return the own part of a field (..., H, W) on the whole grid."""
+        """Return the own tile of a field (..., H, W) on the whole grid."""
         return field[..., self.tile[0], self.tile[1]] if self.ranks > 1 else field
 
     def join(self, tiles: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the whole of a field (..., H, W) from the tiles of all ranks, in their order."""
+        """Return a whole field (..., H, W) from the tiles of all ranks, in their order."""
         n = self.tiles[1]
         return np.block([list(tiles[k : k + n]) for k in range(0, self.ranks, n)])
 
     def coarsen(self) -> Domain:
-        """Return the domain of every second row and column; a point is owned where its fine one is."""
+        """Return the domain of every second row and column; a coarse point stays on the rank of its fine point."""
         return replace(
             self, grid=self.grid.coarsen(), row_cuts=_halves(self.row_cuts), column_cuts=_halves(self.column_cuts)
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Domain:
-        """Return the same: it is frozen, and its process group cannot be copied with a model."""
+        """Return the same object: it is immutable, and process groups cannot be copied with a model."""
         return self
 
 

@@ -1,11 +1,15 @@
-"""Exchange: the two operations by which the ranks of a spatial group talk, `fetch` and `allsum`, both differentiable.
+"""Communication within a spatial group of ranks: halo exchange (`Exchange`) and sum (`allsum`), both differentiable.
 
-They are operators of a PyTorch library, so that `torch.compile` passes them by without a break, and autograd has one
-node for each exchange on every rank, also on one that only sends: then the exchanges of the backward pass match.
+Both are operators of a PyTorch library: `torch.compile` has no graph break, and autograd has one node for each exchange
+on every rank, also on a rank that only sends, so that the exchanges of the backward pass match.
+
+Objects keep the name of a process group, not the group: the group's threads live as long as a reference does, and a
+thread that releases a tensor while Python ends aborts the process (https://github.com/pytorch/pytorch/pull/179291).
 """
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,17 +19,17 @@ from weakref import WeakValueDictionary
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from models.parallel.domain import Domain
-from models.parallel.group import named
-from models.parallel.plan import Plan, Windows, make_plan
+from models.parallel.halo import HaloPlan, Intervals, plan_halo
 
 _sent: Counter[str] | None = None
 
 
 @contextmanager
 def counting() -> Iterator[Counter[str]]:
-    """Count within this block the bytes that this rank sends, by kind: halo, halo gradient, sum."""
+    """Count the bytes that this rank sends inside the block, by kind: halo, halo gradient, sum."""
     global _sent
     before, _sent = _sent, Counter()
     try:
@@ -35,40 +39,40 @@ def counting() -> Iterator[Counter[str]]:
 
 
 class Exchange:
-    """One pattern of exchange on one domain; made once with the layer that needs it.
+    """The halo exchange of one layer on one domain, from tiles (..., H, W) to windows (..., h, w).
 
-    `windows` says what each tile row and tile column needs to see. Beyond the edges of the grid the sphere goes on,
-    or, with `beyond_zero`, all is zero.
+    `windows` are the rows that each tile row needs and the columns that each tile column needs. Beyond the edges of the
+    grid the sphere is continued, or, with `beyond_zero`, cells are zero.
     """
 
-    def __init__(self, domain: Domain, windows: Windows, beyond_zero: bool = False) -> None:
+    def __init__(self, domain: Domain, windows: tuple[Intervals, Intervals], beyond_zero: bool = False) -> None:
         self.domain, self.group = domain, domain.group
-        self.plan = make_plan(domain, windows, beyond_zero)
-        self._indices: dict[torch.device, Indices] = {}
+        self.plan = plan_halo(domain, windows, beyond_zero)
+        self._indices: dict[torch.device, DeviceIndices] = {}
         self.number = next(_numbers)
         EXCHANGES[self.number] = self
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the own window (..., h, w) of a field of which every rank has its tile (..., H, W)."""
+        """Return the own window (..., h, w) of a field, from the own tile (..., H, W)."""
         self.check(x)
-        return _fetch(at_work(x), self.number)
+        return _fetch(to_compute_dtype(x), self.number)
 
     def check(self, x: Tensor) -> None:
-        """Refuse a field that is not that of the own tile."""
+        """Raise ValueError for a field whose shape is not that of the own tile."""
         if x.shape[-2:] != self.domain.own_shape:
             raise ValueError(
-                f"rank {self.domain.rank} of {self.domain.ranks} has a field of {tuple(x.shape[-2:])} cells where its "
+                f"rank {self.domain.rank} of {self.domain.ranks} got a field of {tuple(x.shape[-2:])} cells, its "
                 f"tile of {self.domain.grid} has {self.domain.own_shape}"
             )
 
     def send(self, x: Tensor) -> Swap:
-        """Start sending what others lack of the own tile `x`; `fill` puts what they send into a window."""
+        """Start sending the cells of the tile `x` that other ranks need, and receiving theirs for `fill`."""
         flat = x.flatten(-2)
         parcels = [flat.index_select(-1, cells) for cells in self.indices(x.device).sends]
         return Swap(parcels, self.plan.receives, self.group, "halo")
 
     def begin(self, x: Tensor) -> Tensor:
-        """Return the own window with what the own tile `x` has of it; the cells of others may hold anything."""
+        """Return the own window with the cells of the tile `x`; cells of other ranks are uninitialised."""
         plan, index = self.plan, self.indices(x.device)
         window = (x.new_empty if plan.whole else x.new_zeros)(*x.shape[:-2], *plan.shape)
         window[..., *plan.window] = x[..., *plan.tile]
@@ -76,18 +80,18 @@ class Exchange:
         return window
 
     def fill(self, window: Tensor, received: Tensor) -> None:
-        """Put what others have sent into its places."""
+        """Put the cells received from other ranks into the window."""
         index = self.indices(window.device)
         if len(index.foreign_to):
             _cells(window).index_copy_(-1, index.foreign_to, received.index_select(-1, index.foreign_from))
 
     def send_back(self, foreign: Tensor) -> Swap:
-        """Start sending the gradient of what was received; `add` takes what comes of what was sent."""
+        """Start sending the gradient of received cells, and receiving the gradient of sent cells for `add`."""
         counts = [len(cells) for cells in self.indices(foreign.device).sends]
         return Swap(list(foreign.split(self.plan.receives, -1)), counts, self.group, "halo gradient")
 
     def begin_back(self, gradient: Tensor) -> Tensor:
-        """Return the gradient of the own tile as far as it comes from that of the own window."""
+        """Return the part of the own tile's gradient that comes from the gradient of the own window."""
         plan, index = self.plan, self.indices(gradient.device)
         whole = all(part == slice(0, size) for part, size in zip(plan.tile, self.domain.own_shape, strict=True))
         tile = (gradient.new_empty if whole else gradient.new_zeros)(*gradient.shape[:-2], *self.domain.own_shape)
@@ -96,27 +100,27 @@ class Exchange:
         return tile
 
     def add(self, tile: Tensor, returned: Tensor) -> None:
-        """Add the gradients that others have of what they were sent."""
+        """Add the gradients that other ranks have returned for the cells sent to them."""
         flat, sends = _cells(tile), self.indices(tile.device).sends
         for cells, part in zip(sends, returned.split([len(cells) for cells in sends], -1), strict=True):
             if len(cells):
                 flat.index_add_(-1, cells, part)
 
-    def indices(self, device: torch.device) -> Indices:
+    def indices(self, device: torch.device) -> DeviceIndices:
         """Return the plan's indices as tensors on `device`."""
         if device not in self._indices:
-            self._indices[device] = Indices(self.plan, device)
+            self._indices[device] = DeviceIndices(self.plan, device)
         return self._indices[device]
 
     def __deepcopy__(self, memo: dict) -> Exchange:
-        """Return the same: nothing in it changes."""
+        """Return the same object, which never changes."""
         return self
 
 
-class Indices:
+class DeviceIndices:
     """The index arrays of a plan on one device."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: HaloPlan, device: torch.device) -> None:
         self.own_to, self.own_from, self.foreign_to, self.foreign_from = (
             torch.from_numpy(array).to(device)
             for array in (plan.own_to, plan.own_from, plan.foreign_to, plan.foreign_from)
@@ -125,16 +129,16 @@ class Indices:
 
 
 EXCHANGES: WeakValueDictionary[int, Exchange] = WeakValueDictionary()
-"""By number, for an operator of a library takes no objects."""
+"""Exchanges by number: an operator of a library cannot take a Python object."""
 _numbers = count()
 
 
 @torch.library.custom_op("deepweather::fetch", mutates_args=())
 def _fetch(x: Tensor, exchange: int) -> Tensor:
     this = EXCHANGES[exchange]
-    under_way = this.send(x)
+    swap = this.send(x)
     window = this.begin(x)
-    this.fill(window, under_way.finish())
+    this.fill(window, swap.finish())
     return window
 
 
@@ -150,9 +154,9 @@ def _fetch_adjoint(gradient: Tensor, exchange: int) -> Tensor:
     foreign = gradient.new_zeros(*gradient.shape[:-2], sum(this.plan.receives))
     if len(index.foreign_to):
         foreign.index_add_(-1, index.foreign_from, gradient.flatten(-2).index_select(-1, index.foreign_to))
-    under_way = this.send_back(foreign)
+    swap = this.send_back(foreign)
     tile = this.begin_back(gradient)
-    this.add(tile, under_way.finish())
+    this.add(tile, swap.finish())
     return tile
 
 
@@ -170,38 +174,40 @@ _fetch_adjoint.register_autograd(lambda ctx, g: (_fetch(g.contiguous(), ctx.exch
 
 
 class Swap:
-    """Messages among all ranks of a group, under way from its making until `finish`.
+    """Messages among all ranks of a group, sent and received between construction and `finish`.
 
-    `parcels[q]` (..., n) goes to rank q of the group, and `counts[q]` cells come from there.
+    `parcels[q]` (..., n) goes to rank q of the group, and `counts[q]` cells come from rank q.
     """
 
     def __init__(self, parcels: list[Tensor], counts: Sequence[int], group: str, kind: str) -> None:
         like = parcels[0]
         self._received = [like.new_empty(*like.shape[:-1], count) for count in counts]
-        # Kept until the end: what is being sent must stay in memory.
+        # Kept until `finish`, because data must stay in memory while they are sent.
         self._messages = []
         for peer, (parcel, place) in enumerate(zip(parcels, self._received, strict=True)):
             if place.numel():
-                self._messages.append(dist.P2POp(dist.irecv, place, group=named(group), group_peer=peer))
+                self._messages.append(dist.P2POp(dist.irecv, place, group=process_group(group), group_peer=peer))
             if parcel.numel():
-                self._messages.append(dist.P2POp(dist.isend, parcel.contiguous(), group=named(group), group_peer=peer))
+                self._messages.append(
+                    dist.P2POp(dist.isend, parcel.contiguous(), group=process_group(group), group_peer=peer)
+                )
                 _count(kind, parcel)
         self._works = dist.batch_isend_irecv(self._messages) if self._messages else []
 
     def finish(self) -> Tensor:
-        """Wait for all messages, once; return what came (..., sum of counts), in the order of the ranks."""
+        """Wait for all messages; return the received cells (..., sum of counts), in the order of the ranks."""
         for work in self._works:
             work.wait()
         return torch.cat(self._received, -1)
 
 
 def _cells(field: Tensor) -> Tensor:
-    """Return a view (..., H W) of a field, to write into; the field may have no cells."""
+    """Return a writable view (..., H W) of a field, which may have no cells."""
     return field.view(*field.shape[:-2], field.shape[-2] * field.shape[-1])
 
 
-def at_work(x: Tensor) -> Tensor:
-    """Return `x` in the type that autocast computes with, if it is on: what is computed with is what travels."""
+def to_compute_dtype(x: Tensor) -> Tensor:
+    """Return `x` in the data type of autocast where it is on, so that ranks send no more bytes than they use."""
     kind = x.device.type
     if x.dtype is torch.float64 or not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         return x
@@ -209,17 +215,17 @@ def at_work(x: Tensor) -> Tensor:
 
 
 def allsum(x: Tensor, domain: Domain) -> Tensor:
-    """Return the sum of `x` over the ranks that share the domain."""
+    """Return the sum of `x` over the ranks that share the domain; differentiable."""
     return sum_over(domain.sharers, x)
 
 
 def sum_over(group: str, x: Tensor) -> Tensor:
-    """Return the sum of `x` over the ranks of the group of this name; without one, `x`."""
+    """Return the sum of `x` over the ranks of the group of this name, `x` itself for an empty name."""
     return _allsum(x, group) if group else x
 
 
 def assemble(tile: Tensor, domain: Domain) -> Tensor:
-    """Return the whole field (..., H, W) of which every rank has its tile; for what is fitted, not for every step."""
+    """Return the whole field (..., H, W) from the tiles of all ranks; too slow for every step."""
     if domain.ranks == 1:
         return tile
     field = tile.new_zeros(*tile.shape[:-2], *domain.shape)
@@ -229,9 +235,9 @@ def assemble(tile: Tensor, domain: Domain) -> Tensor:
 
 @torch.library.custom_op("deepweather::allsum", mutates_args=())
 def _allsum(x: Tensor, group: str) -> Tensor:
-    # Memory is what is added up: its order must be the same on all ranks, and not be that of any strides.
+    # all_reduce adds raw memory, so all ranks need the same memory order, whatever the strides of `x`.
     total = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total, group=named(group))
+    dist.all_reduce(total, group=process_group(group))
     _count("sum", x)
     return total
 
@@ -246,6 +252,18 @@ def _keep_group(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, 
 
 
 _allsum.register_autograd(lambda ctx, g: (_allsum(g.contiguous(), ctx.group), None), setup_context=_keep_group)
+
+
+def process_group(name: str) -> ProcessGroup:
+    """Return the process group of this name."""
+    return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type]
+
+
+def destroy_groups() -> None:
+    """End all process groups and their threads, at exit; cyclic garbage may hold further references to them."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    gc.collect()
 
 
 def _count(kind: str, parcel: Tensor) -> None:

@@ -1,7 +1,7 @@
-"""Launch: a verb that finds itself alone starts the ranks of its mesh, on this machine, and speaks with one voice.
+"""Launch: a command that was started as one process starts the ranks of its mesh on this machine.
 
-Each rank is a copy of the command that is running. They meet at a store that this process keeps, so that no port is
-chosen before it is free.
+Each rank is a copy of the running command. Ranks meet at a store of this process, whose port the operating system
+chooses, so that the port is free. Errors that several ranks print are printed once.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import torch.distributed as dist
 from data_pipeline.cluster import processors
 
 GRACE = 15.0
-"""Seconds that ranks have to say what they have to say once one of them has failed."""
+"""Seconds that other ranks have to end by themselves after one has failed."""
 LIFELINE = "DEEPWEATHER_LIFELINE"
-"""Set for ranks that shall end when their standard input does: then the process that started them is gone."""
+"""Environment variable of launched ranks: they end when their standard input closes with their launcher."""
 
 
 def launch(ranks: int) -> NoReturn:
-    """Run this command as `ranks` processes and exit as they do."""
+    """Run this command as `ranks` processes and exit with their code."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    heard = Heard()
+    lines = ErrorLines()
     processes = [_start(rank, ranks, store.port) for rank in range(ranks)]
-    threads = [threading.Thread(target=heard.pass_on, args=(process.stderr,), daemon=True) for process in processes]
+    threads = [threading.Thread(target=lines.copy, args=(process.stderr,), daemon=True) for process in processes]
     for thread in threads:
         thread.start()
     _forward_signals(processes)
@@ -46,32 +46,32 @@ def launch(ranks: int) -> NoReturn:
             "if memory was short take more ranks or smaller batches; run the same command again to go on",
             file=sys.stderr,
         )
-    # Of several codes the one that names the cause: 1 a bug, 2 the user's to mend, 3 what can go on.
+    # Of several codes the one nearest to the cause: 1 a bug, 2 a wrong input, 3 a run that can resume.
     sys.exit(min((code if code > 0 else 3 for code in codes if code), default=0))
 
 
 def watch_launcher() -> None:
-    """End this rank, as Ctrl-C would, when the process that launched it is gone."""
+    """End this rank, as Ctrl-C would, when its launcher has ended."""
     if not os.environ.pop(LIFELINE, ""):
         return
 
     def watch() -> None:
-        # Not `sys.stdin`, whose lock this thread would still hold when the interpreter ends.
+        # `sys.stdin` has a lock that this thread would still hold when the interpreter ends.
         os.read(0, 1)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
-class Heard:
-    """Error lines that were passed on: what all ranks say is said once."""
+class ErrorLines:
+    """Copies standard error of the ranks and prints each error line once."""
 
     def __init__(self) -> None:
         self._lines: set[bytes] = set()
         self._lock = threading.Lock()
 
-    def pass_on(self, stream: IO[bytes]) -> None:
-        """Copy a stream to standard error, without repeating an error."""
+    def copy(self, stream: IO[bytes]) -> None:
+        """Copy a stream to standard error, without error lines that another stream had."""
         for line in stream:
             with self._lock:
                 if line.startswith(b"error:") and line in self._lines:
@@ -87,7 +87,7 @@ def _start(rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
     environment = os.environ | {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), LIFELINE: "1",
-        # By these two PyTorch knows that the store is kept by the one who started the ranks.
+        # With these two PyTorch uses the store of the launcher.
         "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0",
     }  # fmt: skip
     environment.setdefault("OMP_NUM_THREADS", str(max(1, processors() // ranks)))
@@ -99,28 +99,28 @@ def _start(rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
         env=environment,
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # Ctrl-C reaches this process alone, which tells each rank once.
+        # Ctrl-C reaches this process only, which signals each rank once.
         start_new_session=True,
     )
 
 
 def _forward_signals(processes: list[subprocess.Popen[bytes]]) -> None:
-    told = 0
+    signals = 0
 
     def forward(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        told += 1
+        nonlocal signals
+        signals += 1
         for process in processes:
-            # As SIGTERM, which is never ignored: shells start what runs in the background with SIGINT ignored. Twice is
-            # for those that listen; ranks that wait for each other in a library do not.
-            process.send_signal(signal.SIGTERM if told < 3 else signal.SIGKILL)
+            # SIGTERM, because shells start background processes with SIGINT ignored. The third signal kills: ranks that
+            # wait for each other inside a library do not handle SIGTERM.
+            process.send_signal(signal.SIGTERM if signals < 3 else signal.SIGKILL)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, forward)
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> list[int]:
-    """Return the exit codes; when one rank has failed the others have `GRACE` seconds left."""
+    """Return the exit codes; after one rank has failed, kill the others after `GRACE` seconds."""
     failed_at = None
     while any(process.poll() is None for process in processes):
         if failed_at is None and any(process.returncode for process in processes):

@@ -1,12 +1,12 @@
-"""Mesh: the ranks of a run, `data` times `bands` times `sectors` of them, and who among them is who.
+"""Mesh: the ranks of a run, `data` times `bands` times `sectors` of them.
 
-    with joined(cfg.mesh) as mesh:
-        domain = mesh.domain(grid)          # a model built on it works on the own tile
-        corrector = mesh.once(make)         # on the first rank, for all of them
-        mesh.say("done")                    # once, not on every rank
+    with join_mesh(cfg.mesh) as mesh:
+        domain = mesh.domain(grid)             # a model built on it works on the own tile
+        corrector = mesh.run_on_first(make)    # on the first rank; all ranks get the result
+        mesh.print("done")                     # once, not on every rank
 
-Ranks with the same tile of different samples make up the data axis; ranks with different tiles of the same samples
-the spatial axes. A run of one process is a mesh of one rank, for which nothing of this costs anything.
+Ranks with the same tile of different samples form the data axis; ranks with different tiles of the same samples form
+the spatial axes. A run of one process is a mesh of one rank, without communication.
 """
 
 from __future__ import annotations
@@ -28,102 +28,102 @@ from data_pipeline.common.checks import check_positive
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.grid import Grid
 from models.parallel.domain import Domain
-from models.parallel.group import end_groups, named
+from models.parallel.exchange import destroy_groups, process_group
 from models.parallel.launch import launch, watch_launcher
 from models.parallel.slurm import refuse_without_srun, variables_from_slurm
 
 Result = TypeVar("Result")
 
 NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"}
-"""Settings of PyTorch's NCCL backend, which the user's own take precedence over.
+"""Default environment variables of PyTorch's NCCL backend.
 
-By default a thread that watches over NCCL ends the process by SIGABRT when a rank is lost: no sentence, no exit code 3.
-With 2 it ends the communication only, and the next exchange of this rank raises an error. TORCH_NCCL_BLOCKING_WAIT
-would raise too, but every exchange would then wait for the GPU.
+Without them, NCCL's watchdog thread ends the process by SIGABRT when a rank is lost: no message, no exit code 3. With 2
+it only ends the communication, and the next exchange of this rank raises an error. TORCH_NCCL_BLOCKING_WAIT would
+raise too, but every exchange would wait for the GPU.
 """
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """Rank `rank` of a run: it has tile `rank` modulo tiles, of every sample of data rank `rank` over tiles."""
+    """The own rank among the ranks of a run: it has tile `rank % tiles` of the samples of data rank `rank // tiles`."""
 
     data: int = 1
     bands: int = 1
     sectors: int = 1
     rank: int = 0
     local_rank: int = 0
-    """Among the ranks on the same machine: which of its GPUs is the own one."""
+    """Number of this rank among those on the same machine, and so of its GPU."""
     local_ranks: int = 1
     store: Store | None = field(default=None, repr=False)
-    """Where ranks leave each other notes."""
+    """Key-value store that all ranks share."""
     spatial: str = field(default="", repr=False)
-    """Name of the group of ranks that share the own samples, one tile each; none of one rank, here and below."""
+    """Name of the group of ranks with other tiles of the same samples; groups of one rank have the name ""."""
     alongside: str = field(default="", repr=False)
-    """Name of the group of ranks that have the same tile of other samples."""
+    """Name of the group of ranks with the same tile of other samples."""
     everyone: str = field(default="", repr=False)
     """Name of the group of all ranks."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Mesh:
-        """Return the same: it is frozen, and its store cannot be copied with a model."""
+        """Return the same object: it is immutable, and its store cannot be copied with a model."""
         return self
 
     @classmethod
-    def alone(cls) -> Mesh:
+    def single(cls) -> Mesh:
         """Return the mesh of one process."""
         return cls()
 
     @property
     def tiles(self) -> int:
-        """How many ranks share a sample."""
+        """Number of ranks that share a sample."""
         return self.bands * self.sectors
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return self.data * self.tiles
 
     @property
     def data_rank(self) -> int:
-        """Which share of the samples is the own one."""
+        """Index of the own share of the samples."""
         return self.rank // self.tiles
 
     @property
     def spatial_rank(self) -> int:
-        """Which tile is the own one."""
+        """Index of the own tile."""
         return self.rank % self.tiles
 
     @property
     def first(self) -> bool:
-        """Whether this rank speaks and writes for all."""
+        """Whether this is the rank that prints and writes files."""
         return self.rank == 0
 
     def domain(self, grid: Grid) -> Domain:
-        """Return `grid` in the tiles of this mesh."""
+        """Return `grid`, split into the tiles of this mesh."""
         return Domain.split(grid, self.bands, self.sectors, self.spatial_rank, self.spatial, self.everyone)
 
     def shared(self, grid: Grid) -> Domain:
-        """Return `grid` in as many tiles as there are ranks: for work that is not of single samples."""
+        """Return `grid`, split into one tile for each rank: for work that is not on single samples."""
         return Domain.split(grid, self.data * self.bands, self.sectors, self.rank, self.everyone, self.everyone)
 
-    def say(self, text: str) -> None:
-        """Print a line, on one rank."""
+    def print(self, text: str) -> None:
+        """Print a line on the first rank."""
         if self.first:
             print(text, flush=True)
 
     def sum(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over all ranks, for what is not differentiated."""
+        """Return the sum of `x` over all ranks, without gradient."""
         if not self.everyone:
             return x
         total = x.detach().clone()
-        dist.all_reduce(total, group=named(self.everyone))
+        dist.all_reduce(total, group=process_group(self.everyone))
         return total
 
     def broadcast(self, value: Any) -> Any:
-        """Return the `value` of the first rank."""
+        """Return the `value` that the first rank passes."""
         if not self.everyone:
             return value
         box = [value]
-        dist.broadcast_object_list(box, 0, named(self.everyone))
+        dist.broadcast_object_list(box, 0, process_group(self.everyone))
         return box[0]
 
     def gather(self, value: Any) -> list[Any] | None:
@@ -131,11 +131,11 @@ class Mesh:
         if not self.everyone:
             return [value]
         values: list[Any] | None = [None] * self.ranks if self.first else None
-        dist.gather_object(value, values, 0, named(self.everyone))
+        dist.gather_object(value, values, 0, process_group(self.everyone))
         return values
 
-    def once(self, function: Callable[[], Result]) -> Result:
-        """Call `function` on the first rank; all get what it returns, or the user's error that it raises."""
+    def run_on_first(self, function: Callable[[], Result]) -> Result:
+        """Call `function` on the first rank; return its result, or raise its InputError, on all ranks."""
         result: Result | None = None
         error: InputError | None = None
         if self.first:
@@ -148,8 +148,8 @@ class Mesh:
             raise error or kind(message)
         return result  # None only where `function` returns it
 
-    def each(self, function: Callable[[], Result]) -> Result:
-        """Call `function` on every rank; return what it returns here, or raise the user's error that one has had."""
+    def run_on_all(self, function: Callable[[], Result]) -> Result:
+        """Call `function` on every rank and return the own result; raise the InputError of any rank on all."""
         result: Any = None
         error: InputError | None = None
         try:
@@ -163,12 +163,12 @@ class Mesh:
 
 
 @contextmanager
-def joined(shape: Sequence[int], option: str = "mesh", timeout_minutes: float = 10.0) -> Iterator[Mesh]:
-    """Make this process a rank of a mesh of `shape`, [data, spatial] or [data, bands, sectors], for the block.
+def join_mesh(shape: Sequence[int], option: str = "mesh", timeout_minutes: float = 10.0) -> Iterator[Mesh]:
+    """Make this process a rank of a mesh of `shape`, [data, spatial] or [data, bands, sectors], inside the block.
 
-    Under torchrun or srun, which have started the ranks, they meet. Else this process starts as many copies of
-    itself, waits for them and leaves with their exit code. Ranks that are gone, or do not answer for
-    `timeout_minutes`, end the run on all others.
+    Under torchrun or srun, which have started the ranks, they connect. Otherwise this process starts as many copies of
+    itself, waits for them and exits with their code. A rank that ends, or does not answer for `timeout_minutes`, ends
+    the run on all ranks.
     """
     data, bands, sectors = mesh_shape(shape, option)
     ranks = data * bands * sectors
@@ -177,7 +177,7 @@ def joined(shape: Sequence[int], option: str = "mesh", timeout_minutes: float = 
         if ranks > 1:
             refuse_without_srun(os.environ)
             launch(ranks)
-        yield Mesh.alone()
+        yield Mesh.single()
         return
     watch_launcher()
     if (started := int(os.environ["WORLD_SIZE"])) != ranks:
@@ -186,10 +186,10 @@ def joined(shape: Sequence[int], option: str = "mesh", timeout_minutes: float = 
             f"started; make the product of {option} the number of processes (torchrun --nproc-per-node, srun --ntasks)"
         )
     if ranks == 1:
-        yield Mesh.alone()
+        yield Mesh.single()
         return
     check_positive("timeout_minutes", timeout_minutes)
-    with _telling_of_lost_ranks():
+    with _report_lost_ranks():
         mesh = _meet(data, bands, sectors, timedelta(minutes=timeout_minutes))
         yield mesh
         dist.barrier()
@@ -197,7 +197,7 @@ def joined(shape: Sequence[int], option: str = "mesh", timeout_minutes: float = 
 
 
 def mesh_shape(shape: Sequence[int], option: str) -> tuple[int, int, int]:
-    """Return how many data ranks, bands and sectors `shape` asks for, [data, spatial] or [data, bands, sectors]."""
+    """Return the numbers of data ranks, bands and sectors of `shape`, [data, spatial] or [data, bands, sectors]."""
     numbers = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     if len(numbers) not in (2, 3) or any(type(number) is not int or number < 1 for number in numbers):
         raise InputError(
@@ -208,7 +208,7 @@ def mesh_shape(shape: Sequence[int], option: str) -> tuple[int, int, int]:
 
 
 def _meet(data: int, bands: int, sectors: int, timeout: timedelta) -> Mesh:
-    """Join the ranks that the environment names."""
+    """Connect to the ranks that the environment variables name."""
     rank, ranks = int(os.environ["RANK"]), data * bands * sectors
     for name, value in NCCL.items():
         os.environ.setdefault(name, value)
@@ -218,16 +218,18 @@ def _meet(data: int, bands: int, sectors: int, timeout: timedelta) -> Mesh:
         dist.init_process_group(store=store, rank=rank, world_size=ranks, timeout=timeout)
     except (ValueError, dist.DistError) as error:
         raise InputError(
-            f"the {ranks} ranks of the run could not meet at {place} ({_short(error)}); are all of them started, with "
-            "the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and free to reach each other?"
+            f"the {ranks} ranks of the run could not connect at {place} ({_short(error)}); start all of them with the "
+            "same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, on machines that can reach each other"
         ) from None
-    atexit.register(end_groups)
+    atexit.register(destroy_groups)
     local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-    return replace(arranged(data, bands, sectors, timeout), local_rank=local_rank, local_ranks=local_ranks, store=store)
+    return replace(
+        arrange_mesh(data, bands, sectors, timeout), local_rank=local_rank, local_ranks=local_ranks, store=store
+    )
 
 
-def arranged(data: int, bands: int, sectors: int = 1, timeout: timedelta | None = None) -> Mesh:
-    """Return the mesh of the ranks of this process's group, which have met already."""
+def arrange_mesh(data: int, bands: int, sectors: int = 1, timeout: timedelta | None = None) -> Mesh:
+    """Return the mesh of the ranks of PyTorch's default process group, which exists already."""
     rank, ranks, tiles = dist.get_rank(), data * bands * sectors, bands * sectors
     spatial = _group_of(rank, [list(range(d * tiles, (d + 1) * tiles)) for d in range(data)], timeout)
     alongside = _group_of(rank, [list(range(t, ranks, tiles)) for t in range(tiles)], timeout)
@@ -239,7 +241,7 @@ def _everyone() -> str:
 
 
 def _group_of(rank: int, members: list[list[int]], timeout: timedelta | None) -> str:
-    """Make a group of each list of ranks, as all ranks must; return the name of that of `rank`, none for one alone."""
+    """Create a group of each list of ranks, on all ranks; return the name of the group of `rank`, "" for one rank."""
     if len(members[0]) == 1:
         return ""
     if len(members) == 1:
@@ -249,15 +251,15 @@ def _group_of(rank: int, members: list[list[int]], timeout: timedelta | None) ->
 
 
 @contextmanager
-def _telling_of_lost_ranks() -> Iterator[None]:
-    """Say in a sentence that another rank is gone, or does not answer, where a library says it in its own words."""
+def _report_lost_ranks() -> Iterator[None]:
+    """Turn a library's error about a lost rank or a timeout into InterruptedRunError."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
         link: BaseException | None = error
-        while link is not None:  # what is torn down after it may fail as well, and hide it
+        while link is not None:  # clean-up after the error may fail as well and hide it
             text = str(link).lower() if isinstance(link, RuntimeError) else ""
             if "timed out" in text or "timeout" in text:
                 _lost("does not answer", link)
@@ -268,15 +270,15 @@ def _telling_of_lost_ranks() -> Iterator[None]:
 
 
 def _lost(what: str, error: BaseException) -> NoReturn:
-    # How a connection ended, each rank tells in other words; they mean the same, and what all say is said once.
+    # Ranks describe the end of a connection differently; with equal messages the launcher prints one.
     ended = re.search("connection (closed|reset)|broken pipe", str(error), re.IGNORECASE)
     detail = "" if ended else f" ({_short(error)})"
     raise InterruptedRunError(
-        f"another rank of the mesh {what}{detail}; see what it said itself, then run the same command again"
+        f"another rank of the mesh {what}{detail}; see its own error, then run the same command again"
     ) from error
 
 
 def _short(error: BaseException) -> str:
-    """Return the first sentence of a message, without the place in the library's source and which rank it was."""
+    """Return the first sentence of a message, without the position in the library's source and the rank."""
     text = re.sub(r"^\[\S+\.(cc|cpp|h|hpp):\d+\]\s*", "", str(error).strip())
     return re.sub(r" \[\S+\]:\d+", "", re.split(r"\n|\. ", text)[0])[:200].rstrip(".")

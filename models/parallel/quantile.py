@@ -1,4 +1,4 @@
-"""Quantiles of fields of which every rank has its tile: exact, though no rank sees the values of another."""
+"""Exact quantiles of fields whose tiles are on several ranks, without gathering the fields."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import sum_over
 
 DIGITS = ((21, 11), (10, 11), (0, 10))
-"""Where the digits of 32 bits begin, and how many bits they have; the first tells sizes 25 % apart."""
+"""Lowest bit and number of bits of each digit of a 32-bit number; the first digit resolves steps of 25 %."""
 
 
 def quantile(x: Tensor, share: float, domain: Domain) -> Tensor:
-    """Return for each sample of `x` (B, C, H, W), never negative, the `share` quantile of all its values, (B,).
+    """Return the `share` quantile of all values of each sample of `x` (B, C, H, W), which must be >= 0: (B,).
 
-    As usual, it lies on the line between the two values next to it. They are spelt out digit by digit: ranks count how
-    often each digit occurs, sum up, and go on with the values that begin alike (a radix selection). This works
-    because the bits of floats that are not negative, read as whole numbers, have the same order.
+    The quantile is interpolated linearly between its two neighbouring values. Radix selection finds these digit by
+    digit: ranks count how often each digit occurs, sum the counts, and continue with the values that have the same
+    leading digits. This works because non-negative floats have the order of their bits, read as integers.
     """
     values = x.shape[1] * domain.shape[0] * domain.shape[1]
     return _quantile(x.detach().float().flatten(1), share, values, domain.sharers)
@@ -32,15 +32,15 @@ def _quantile(x: Tensor, share: float, values: int, group: str) -> Tensor:
     position = share * (values - 1)
     at = floor(position)
     if not group:
-        # Nobody to count with; on a CPU a partition takes a fraction of the time of sorting.
+        # One rank. On a CPU a partition is much faster than sorting.
         parted = torch.from_numpy(np.partition(x.numpy(), at, axis=1)) if x.device.type == "cpu" else x.sort(1).values
         return torch.lerp(parted[:, at], parted[:, min(at + 1, values - 1) :].amin(1), position - at)
     bits = x.view(torch.int32)
-    # How many of the values that begin alike come before the lower of the two, and before the upper one.
+    # The number of values with the same leading digits before the lower, and before the upper, of the two.
     before = (torch.arange(2, device=x.device) + at).clamp(max=values - 1).repeat(len(x), 1)
     found = torch.zeros_like(before, dtype=torch.int32)
     for first, size in DIGITS:
-        # Both values of a sample are looked for in the same list, until their first digit is known.
+        # Both values of a sample are searched with the same counts until their first digit is known.
         counts = sum_over(group, _counts(bits, found if first + size < 32 else found[:, :1], first, size))
         upto = counts.cumsum(-1).expand(-1, 2, -1)
         digit = (upto <= before[..., None]).sum(-1)
@@ -51,10 +51,9 @@ def _quantile(x: Tensor, share: float, values: int, group: str) -> Tensor:
 
 
 def _counts(bits: Tensor, found: Tensor, first: int, size: int) -> Tensor:
-    """Return how often each digit comes next in values that begin as those `found` (B, n) do, (B, n, 2^size).
+    """Return the counts (B, n, 2^size) of the next digit among values with the leading digits of `found` (B, n).
 
-    Values that begin otherwise are counted in a bin of their own, not left out: only the device knows how many are
-    left, and the host would wait for it.
+    Other values are counted in an extra bin. Selecting values instead would make the host wait for their number.
     """
     known, bins = min(first + size, 31), 1 << size
     digit, one = ((bits >> first) & (bins - 1)).long(), torch.ones_like(bits)

@@ -1,4 +1,4 @@
-"""Slurm: what a task of srun is told of the ranks of its step, in the words of torchrun."""
+"""Slurm: the environment variables of torchrun, from those of a task of srun."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from data_pipeline.common.errors import InputError
 
 
 def variables_from_slurm(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that torchrun would set, from those of Slurm; none where there is nobody to meet.
+    """Return the variables that torchrun would set, from those of Slurm; none where this process is the only rank.
 
-    That is so outside of Slurm, in a batch script itself, in a step of one task, and under a torchrun that srun has
-    started.
+    That is the case outside Slurm, in a batch script itself and in a step of one task. Under a torchrun that srun has
+    started, torchrun has set them already.
     """
     if "WORLD_SIZE" in given or int(given.get("SLURM_STEP_NUM_TASKS", 1)) == 1:
         return {}
-    # Steps of several jobs may share a machine; each has a port of its own.
+    # Steps of several jobs may share a machine, so each has a port of its own.
     port = 15_000 + (16 * int(given["SLURM_JOB_ID"]) + int(given["SLURM_STEP_ID"])) % 10_000
     return {
         "WORLD_SIZE": given["SLURM_STEP_NUM_TASKS"],
@@ -29,7 +29,7 @@ def variables_from_slurm(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_without_srun(given: Mapping[str, str]) -> None:
-    """Refuse to start all ranks on the first node of several: whoever asked for the others has forgotten srun."""
+    """Raise InputError in a job of several nodes without srun: all ranks would start on the first node."""
     nodes = int(given.get("SLURM_JOB_NUM_NODES", 1))
     if nodes > 1 and "SLURM_STEP_ID" not in given:
         raise InputError(
@@ -39,7 +39,7 @@ def refuse_without_srun(given: Mapping[str, str]) -> None:
 
 
 def first_host(nodes: str) -> str:
-    """Return the first of Slurm's list of hosts.
+    """Return the first host of a Slurm node list.
 
     >>> first_host("rack[01-04,07],login"), first_host("r[1-2]n[0-3]"), first_host("a100-1,a100-2")
     ('rack01', 'r1n0', 'a100-1')
@@ -49,7 +49,7 @@ def first_host(nodes: str) -> str:
 
 
 def tasks_by_node(tasks: str) -> list[int]:
-    """Return how many tasks each node has, from Slurm's list of them.
+    """Return the number of tasks on each node, from Slurm's notation.
 
     >>> tasks_by_node("4(x2),3")
     [4, 4, 3]

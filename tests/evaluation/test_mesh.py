@@ -24,7 +24,7 @@ from evaluation.evaluate import example_of, run
 from evaluation.scoring import ScoringOptions, score_models
 from models.corrector import Corrector
 from models.distribution import Normal
-from models.parallel.mesh import Mesh, arranged
+from models.parallel.mesh import Mesh, arrange_mesh
 from models.statistical.raw import Raw
 
 # The command runs a module that this file has imported.
@@ -112,11 +112,11 @@ def leaves(value, path=""):
 def compare(rank, data, bands, sectors, forecasts, oracle):
     """What the mesh finds and what one process finds, on the first rank."""
     land = np.linspace(0, 1, 9 * 14).reshape(GRID.shape)
-    mesh = arranged(data, bands, sectors)
+    mesh = arrange_mesh(data, bands, sectors)
     board, example = scored(mesh, forecasts, oracle, land)
     if rank:
         return None
-    alone, whole = scored(Mesh.alone(), forecasts, oracle, land)
+    alone, whole = scored(Mesh.single(), forecasts, oracle, land)
     return (
         [(numbers(board), numbers(alone)), (vars(example), vars(whole))],
         [(leaves(board.scores(target)), leaves(alone.scores(target))) for target in range(2)],
@@ -194,7 +194,7 @@ def evaluated(rank, data, bands, sectors, folder, run_dir):
                 f"correctors={{emos: {folder}/emos/corrector.safetensors}}", "member_counts=[2,4]",
             ],
         )  # fmt: skip
-    run(cfg, arranged(data, bands, sectors))
+    run(cfg, arrange_mesh(data, bands, sectors))
 
 
 def scores(folder):

@@ -20,7 +20,7 @@ from models.layers.gate import SphereGate
 from models.layers.mixture import SpatialMixture
 from models.layers.norms import BatchNorm2d
 from models.networks.head import GaussianHead
-from models.networks.outline import outline
+from models.outline import outline
 from models.parallel.domain import Domain
 from models.protocol import claims
 

@@ -8,7 +8,7 @@ from ranks import together
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
-from models.layers.dropout import drawn_for
+from models.layers.dropout import masks_for
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum
 
@@ -45,7 +45,7 @@ def losses(domain, name, dtype, toy, state=None):
     for step in range(20):
         torch.manual_seed(step)
         sample = samples[step % len(samples)]
-        with drawn_for(sample):
+        with masks_for(sample):
             _, loss = crps_sum(corrector, sample, domain.cut(area(GRID)))
         optimizer.zero_grad()
         loss.backward()

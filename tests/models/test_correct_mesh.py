@@ -19,7 +19,7 @@ from data_pipeline.task import Task
 from models import correct as verb
 from models.correct import correct
 from models.corrector import Corrector
-from models.parallel.mesh import Mesh, arranged
+from models.parallel.mesh import Mesh, arrange_mesh
 
 # The command runs a module that this file has imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
@@ -63,7 +63,7 @@ def corrected(mesh, folder, name, target):
 
 
 def shared(rank, shape, *arguments):
-    return corrected(arranged(*shape), *arguments)
+    return corrected(arrange_mesh(*shape), *arguments)
 
 
 def unreadable(rank, shape, *arguments):
@@ -72,7 +72,7 @@ def unreadable(rank, shape, *arguments):
     def fail(*_):
         raise InputError("message 3 cannot be read")
 
-    mesh = arranged(*shape)
+    mesh = arrange_mesh(*shape)
     if rank == mesh.ranks - 1:
         verb.read_tile = fail  # in this process of its own
     return corrected(mesh, *arguments)

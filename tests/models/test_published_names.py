@@ -12,8 +12,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import build_model
 from models.layers.gate import LatentGate
+from models.layers.loss_term import loss_terms
 from models.layers.mixture import RIGHT, SpatialBlend, SpatialMixture
-from models.layers.term import terms
 from models.networks.poet import EnsembleAttention, PoET
 from training.loss import CRPS, GaussianCRPS
 
@@ -70,7 +70,7 @@ def test_a_mixture_of_experts_chooses_and_is_routed(choice, toy):
             assert layer.routing.damping == 0
             assert not layer.scale_by_gate
     assert RIGHT == 1e-5
-    (model.train()(sample).crps(sample.target).mean() + terms(model) / 2).backward()
+    (model.train()(sample).crps(sample.target).mean() + loss_terms(model) / 2).backward()
     gates = [layer.gate.weight.grad for layer in model.modules() if isinstance(layer, SpatialMixture)]
     assert all(gradient.abs().max() > 0 for gradient in gates)
 

@@ -9,8 +9,8 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import build_model, needs
-from models.layers.dropout import drawn_for
-from models.layers.term import terms
+from models.layers.dropout import masks_for
+from models.layers.loss_term import loss_terms
 from models.parallel import quantile
 from models.parallel.domain import Domain
 
@@ -36,9 +36,9 @@ def step(name, toy, device):
     sample = next(iter(batches(toy(task, GRID, 3, 4), 3)))
     model, sample = model.to(device), sample._replace(**{k: v.to(device) for k, v in sample._asdict().items()})
     with Waits() as waits:
-        with drawn_for(sample):
+        with masks_for(sample):
             found = model(sample)
-        loss = found.crps(sample.target).mean() + terms(model) / 3
+        loss = found.crps(sample.target).mean() + loss_terms(model) / 3
         if loss.requires_grad:
             loss.backward()
     return loss, waits.found

@@ -11,7 +11,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from models.corrector import build_model
-from models.parallel.mesh import Mesh, arranged
+from models.parallel.mesh import Mesh, arrange_mesh
 from training.activation_checkpointing import blocks, checkpoint_activations
 from training.datamodule import open_training_data
 
@@ -48,14 +48,14 @@ def test_networks_of_blocks_are_among_the_models():
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_gradients_and_running_statistics_are_the_same_and_less_is_kept(name, toy):
-    (expected, before), (found, after) = (one_step(Mesh.alone(), toy, name, twice) for twice in (False, True))
+    (expected, before), (found, after) = (one_step(Mesh.single(), toy, name, twice) for twice in (False, True))
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert after < 0.75 * before, (after, before)
 
 
 def both_on(rank, shape, toy, names):
-    mesh = arranged(*shape)
+    mesh = arrange_mesh(*shape)
     return {name: [one_step(mesh, toy, name, twice)[0] for twice in (False, True)] for name in names}
 
 
@@ -75,7 +75,7 @@ def test_blocks_within_blocks_are_part_of_them():
 
 
 def test_a_model_without_blocks_is_named(toy):
-    net, *_ = module(toy, Mesh.alone(), torch.float32, SPECS["mlp"])
+    net, *_ = module(toy, Mesh.single(), torch.float32, SPECS["mlp"])
     with pytest.raises(
         InputError, match=r"trainer\.activation_checkpointing=true needs a model with blocks, and MLP has none"
     ):

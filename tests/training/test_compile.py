@@ -14,8 +14,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.task import Task
 from models.corrector import build_model, needs
-from models.layers.dropout import drawn_for
-from models.layers.term import terms
+from models.layers.dropout import masks_for
+from models.layers.loss_term import loss_terms
 from models.parallel.mesh import Mesh
 from training.datamodule import open_training_data
 from training.network_training import compile_
@@ -38,12 +38,12 @@ ALL = {name: spec | {key: SMALL[key] for key in SMALL if key in spec} for name, 
 
 def one_step(toy, compiled):
     """Loss and gradients of a training step."""
-    net, train, val = module(toy, Mesh.alone(), torch.float32, NET)
+    net, train, val = module(toy, Mesh.single(), torch.float32, NET)
     net.train()
     if compiled:
-        compile_(net.corrector.model, CPU, Mesh.alone(), sharded=False)
+        compile_(net.corrector.model, CPU, Mesh.single(), sharded=False)
         assert net.corrector.model._compiled_call_impl is not None
-    with open_training_data(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+    with open_training_data(train, val, Budget(), net.schedule, Mesh.single()) as data:
         torch.manual_seed(1)
         loss = net.training_step(next(iter(data.train_batches)), 0)["loss"]
     loss.backward()
@@ -60,9 +60,9 @@ def test_numbers_are_the_same_but_for_rounding(toy):
 def passes(model, forward, sample):
     """Mean, spread, loss and gradients of a forward and backward pass in training, always with the same masks."""
     torch.manual_seed(1)
-    with drawn_for(sample):
+    with masks_for(sample):
         found = forward(sample)
-    loss = found.crps(sample.target).mean() + terms(model) / len(sample.target)
+    loss = found.crps(sample.target).mean() + loss_terms(model) / len(sample.target)
     weights = list(model.parameters())
     gradients = torch.autograd.grad(loss, weights, allow_unused=True) if weights else []
     return [
@@ -102,7 +102,7 @@ def test_no_compiler_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", broken)
     with pytest.raises(InputError, match=r"compile=true needs .*No working C\+\+ compiler found\); install it"):
-        compile_(torch.nn.Linear(1, 1), CPU, Mesh.alone(), sharded=False)
+        compile_(torch.nn.Linear(1, 1), CPU, Mesh.single(), sharded=False)
 
 
 @pytest.mark.parametrize(("mesh", "sharded"), [(Mesh(bands=2), False), (Mesh(data=2), True)], ids=["tiles", "parts"])

@@ -13,7 +13,7 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.synthetic.heat import Heat
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model
-from models.layers.term import terms
+from models.layers.loss_term import loss_terms
 from training.heat_check import HeatCheck, agreement
 
 TASK = Task("heat", ["heat"], ["heat"], [1])
@@ -73,7 +73,7 @@ def learnt(network, rate, damping=None, seed=0):
     gates = [weight for name, weight in model.named_parameters() if "gate" in name]
     optimizer = torch.optim.Adam([{"params": slow, "lr": rate}, {"params": gates, "lr": 0.1}])
     for some in torch.cat([torch.randperm(len(x)) for _ in range(24)]).split(32):
-        loss = (model.network(x[some]) - y[some]).square().mean() + terms(model) / 32
+        loss = (model.network(x[some]) - y[some]).square().mean() + loss_terms(model) / 32
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -90,8 +90,8 @@ class Counting(pl.Callback):
 
 
 def trained(toy, folder, **options):
-    net, train, val = module(toy, Mesh.alone(), torch.float32, MLP, **options)
-    with open_training_data(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+    net, train, val = module(toy, Mesh.single(), torch.float32, MLP, **options)
+    with open_training_data(train, val, Budget(), net.schedule, Mesh.single()) as data:
         train_network(net, data, folder)
         return net, score(net, data.val_batches)
 
@@ -127,7 +127,7 @@ def test_what_lightning_refuses_is_one_sentence(tmp_path):
     ):
         schedule = TrainerOptions(accelerator="cpu", **options)
         with pytest.raises(InputError, match=sentence):
-            make_trainer(schedule, Mesh.alone(), Checkpoints(tmp_path, 1.0, Mesh.alone()), tmp_path)
+            make_trainer(schedule, Mesh.single(), Checkpoints(tmp_path, 1.0, Mesh.single()), tmp_path)
 
 
 def test_a_metric_that_is_not_there_is_named(toy, tmp_path):
@@ -138,12 +138,12 @@ def test_a_metric_that_is_not_there_is_named(toy, tmp_path):
 
 def test_accumulated_batches_make_one_step(toy, tmp_path):
     """Two batches of 8 for a step, and the third alone, whose gradient counts half."""
-    net, train, val = module(toy, Mesh.alone(), torch.float64, MLP | {"dropout": 0.0}, epochs=1,
+    net, train, val = module(toy, Mesh.single(), torch.float64, MLP | {"dropout": 0.0}, epochs=1,
                              accumulate_grad_batches=2,
                              optimizer={"_target_": "torch.optim.SGD"}, weight_decay=0.0, gradient_clip=None,
                              scheduler={"_target_": "torch.optim.lr_scheduler.ConstantLR", "factor": 1.0})  # fmt: skip
-    expected = module(toy, Mesh.alone(), torch.float64, MLP | {"dropout": 0.0})[0].train()
-    with open_training_data(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+    expected = module(toy, Mesh.single(), torch.float64, MLP | {"dropout": 0.0})[0].train()
+    with open_training_data(train, val, Budget(), net.schedule, Mesh.single()) as data:
         batches = list(data.train_batches)
     parameters = list(expected.corrector.model.parameters())
     for together_ in (batches[:2], batches[2:]):
@@ -151,7 +151,7 @@ def test_accumulated_batches_make_one_step(toy, tmp_path):
         gradients = torch.autograd.grad(sum(losses), parameters)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.data -= 1e-2 * gradient
-    with open_training_data(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+    with open_training_data(train, val, Budget(), net.schedule, Mesh.single()) as data:
         train_network(net, data, tmp_path)
     assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
     state = torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
@@ -173,14 +173,14 @@ def test_matrices_and_convolutions_have_one_precision(precision, convolutions, m
 @pytest.mark.parametrize("benchmark", [True, False])
 def test_the_trainer_is_told_whether_to_try_algorithms(benchmark, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not benchmark)
-    make_trainer(TrainerOptions(cudnn_benchmark=benchmark, accelerator="cpu"), Mesh.alone(),
-                Checkpoints(tmp_path, 1.0, Mesh.alone()), tmp_path)  # fmt: skip
+    make_trainer(TrainerOptions(cudnn_benchmark=benchmark, accelerator="cpu"), Mesh.single(),
+                Checkpoints(tmp_path, 1.0, Mesh.single()), tmp_path)  # fmt: skip
     assert torch.backends.cudnn.benchmark == benchmark
 
 
 def test_the_last_validation_runs_where_it_is_asked_to(toy):
     """On `meta`, whose tensors have no values: network, batches and sums must all be there."""
-    net, train, val = module(toy, Mesh.alone(), torch.float32, MLP)
+    net, train, val = module(toy, Mesh.single(), torch.float32, MLP)
     seen = []
 
     class Noting:
@@ -190,7 +190,7 @@ def test_the_last_validation_runs_where_it_is_asked_to(toy):
             seen.append(x.device.type)
             return torch.tensor([3.0, 2.0])
 
-    with open_training_data(train, val, Budget(), net.schedule, Mesh.alone()) as data:
+    with open_training_data(train, val, Budget(), net.schedule, Mesh.single()) as data:
         net.mesh = Noting()
         assert score(net.eval(), data.val_batches, "meta") == 1.5
     assert seen == ["meta"]
@@ -318,7 +318,7 @@ def test_ranks_ask_each_other_every_two_seconds(seconds, most, monkeypatch, tmp_
 
 
 def test_one_rank_asks_nobody(tmp_path):
-    saver = Checkpoints(tmp_path, 1e-9, Mesh.alone())
+    saver = Checkpoints(tmp_path, 1e-9, Mesh.single())
     saver._mesh = type("Alone", (), {"ranks": 1})
     assert saver._agreed(1) == (True, False)
     saver._handle(signal.SIGTERM, None)

@@ -16,7 +16,7 @@ from data_pipeline.prefetch.budget import Budget
 from data_pipeline.task import Task
 from models.corrector import Corrector, needs
 from models.networks.deep_weather import DeepWeather
-from models.parallel.mesh import Mesh, arranged
+from models.parallel.mesh import Mesh, arrange_mesh
 from training import checkpoints
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
@@ -37,7 +37,7 @@ SHAPE = pytest.mark.parametrize("shape", MESHES, ids=lambda shape: "x".join(map(
 
 def fitted_on(rank, shape, toy, name):
     """What a model has learnt at once, and of how large a tile it has read samples for that."""
-    mesh, tiles = arranged(*shape) if shape else Mesh.alone(), []
+    mesh, tiles = arrange_mesh(*shape) if shape else Mesh.single(), []
     spec = SPECS[name]
     task = needs(spec, TASK)
 
@@ -69,7 +69,7 @@ def test_a_fit_is_shared_by_all_ranks(shape, rows, name, toy):
 
 def cross_fitted_on(rank, shape, toy):
     """Tables that serve training alone: those of the error maps and of the start."""
-    mesh = arranged(*shape) if shape else Mesh.alone()
+    mesh = arrange_mesh(*shape) if shape else Mesh.single()
     spec = SPECS["mlp"] | {"baseline": {"seasonal": False}}
 
     def corrector_on(domain):
@@ -122,14 +122,14 @@ def one_step(mesh, toy, name):
 
 
 def steps_of_all(rank, shape, toy, names):
-    mesh = arranged(*shape)
+    mesh = arrange_mesh(*shape)
     return {name: one_step(mesh, toy, name) for name in names}
 
 
 @pytest.fixture(scope="module")
 def steps_alone(toy):
     """Of every model that has gradients and works on tiles; the backbone does with an option only."""
-    found = {name: one_step(Mesh.alone(), toy, name) for name in SPECS if name not in ("deep", "backbone")}
+    found = {name: one_step(Mesh.single(), toy, name) for name in SPECS if name not in ("deep", "backbone")}
     return {name: numbers for name, numbers in found.items() if len(numbers) > 1}
 
 
@@ -158,12 +158,12 @@ def trained(mesh, toy, folder, dtype=torch.float64, budget=None, slow=0.0, **opt
 
 def trained_on(rank, shape, toy, folder, options):
     torch.set_num_threads(1)
-    return trained(arranged(*shape), toy, folder, **options)
+    return trained(arrange_mesh(*shape), toy, folder, **options)
 
 
 def on_mesh(shape, toy, folder, **options):
     if shape == (1, 1, 1):
-        return trained(Mesh.alone(), toy, folder, **options)
+        return trained(Mesh.single(), toy, folder, **options)
     return together(shape[0] * shape[1] * shape[2], trained_on, shape, toy, folder, options)[0]
 
 
@@ -230,7 +230,7 @@ class PulledError(Exception):
 
 def broken_off(rank, shape, toy, folder, options, after):
     """Train until a step, leaving checkpoints on the way."""
-    mesh = arranged(*shape) if shape != (1, 1, 1) else Mesh.alone()
+    mesh = arrange_mesh(*shape) if shape != (1, 1, 1) else Mesh.single()
     original = CorrectionModule.on_train_batch_start
 
     def pull(self, batch, batch_idx):
@@ -269,7 +269,7 @@ def test_averages_go_on_on_another_mesh(toy, tmp_path):
 
 def stopped(rank, shape, toy, folder):
     """Be told to stop on one rank only; ranks ask each other after every step, not every two seconds."""
-    mesh = arranged(*shape)
+    mesh = arrange_mesh(*shape)
     checkpoints.ASKED = 0.0
     original = CorrectionModule.on_train_batch_start
 
@@ -315,7 +315,7 @@ def test_compression_of_what_is_in_parts_is_refused():
 
 
 def test_ranks_take_samples_from_each_others_caches(toy, tmp_path):
-    size = Tile(toy, Mesh.alone().domain(GRID), 2, torch.float64).nbytes
+    size = Tile(toy, Mesh.single().domain(GRID), 2, torch.float64).nbytes
     budget = Budget(staging_bytes=80 * size, memory_bytes=40 * size, threads=2)
     options = {"count": 40, "epochs": 6, "slow": 0.03, "budget": budget}
     together_read = sum(run[3] for run in together(2, trained_on, (2, 1, 1), toy, tmp_path / "peers", options))

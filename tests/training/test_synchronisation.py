@@ -56,7 +56,7 @@ class Copies(TorchDispatchMode):
 
 def one_step(toy, spec, loss=None):
     """Take one step on `meta`; return what it returned and the copies that it made."""
-    net, train, _ = module(toy, Mesh.alone(), torch.float32, spec)
+    net, train, _ = module(toy, Mesh.single(), torch.float32, spec)
     net.loss = loss or CRPS()
     net.train().to(META)
     batch = Sample(*(tensor.to(META) for tensor in default_collate([train[k] for k in range(3)])))

@@ -16,7 +16,7 @@ GRID = Grid.regular(65, 128)
 
 def test_layers_and_parameters_agree_with_the_shipped_network():
     layers, parameters = layers_of(16)
-    assert parameters == sum(p.numel() for p in TrainingStep(Mesh.alone(), GRID).model.parameters())
+    assert parameters == sum(p.numel() for p in TrainingStep(Mesh.single(), GRID).model.parameters())
     weights = sum((layer.inputs * layer.kernel**2 + 1) * layer.outputs for layer in layers if layer.kernel)
     assert parameters == weights + sum(2 * layer.outputs for layer in layers if layer.kernel == 3), (
         "the norms have the other parameters"
@@ -26,7 +26,7 @@ def test_layers_and_parameters_agree_with_the_shipped_network():
 @pytest.mark.parametrize(("bands", "sectors", "rank"), [(4, 1, 1), (1, 4, 2), (4, 4, 5)])
 def test_halos_agree_with_those_of_an_inner_tile(bands, sectors, rank):
     """64 rows and 128 columns divide evenly, so inner tiles send as many cells as they receive."""
-    one = TrainingStep(Mesh.alone(), GRID)
+    one = TrainingStep(Mesh.single(), GRID)
     expected = minimal_traffic(one, one.model, GRID, bands, sectors)[rank]
     cells = [
         (layer, halo_size(layer, 64 // bands // 2**layer.level, 128 // sectors // 2**layer.level, bands, sectors))

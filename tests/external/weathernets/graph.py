@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from models.networks.features import Features
-from models.networks.head import head_for, silent
+from models.networks.head import make_head, zero_convolution
 
 
 class GraphNet(nn.Module):
@@ -21,7 +21,7 @@ class GraphNet(nn.Module):
 
     def __init__(self, task, grid, level=2, width=16, rounds=2, head="normal"):
         super().__init__()
-        self.features, self.head = Features(task, grid), head_for(head, task, grid)
+        self.features, self.head = Features(task, grid), make_head(head, task, grid)
         nodes, edges = icosphere(level)
         nearest, weights = neighbours(cells_of(grid), nodes)
         # Made by numpy and not part of the file: the constructor must also work on torch's `meta` device.
@@ -30,7 +30,7 @@ class GraphNet(nn.Module):
         self.encoder = nn.Sequential(nn.Linear(self.features.count, width), nn.GELU())
         self.messages = nn.ModuleList(mlp(2 * width + 3, width) for _ in range(rounds))
         self.updates = nn.ModuleList(mlp(2 * width, width) for _ in range(rounds))
-        self.last = silent(self.features.count + width, self.head.count)
+        self.last = zero_convolution(self.features.count + width, self.head.count)
 
     def fit(self, batches):
         self.features.errors.fit(batches)

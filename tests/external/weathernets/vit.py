@@ -5,7 +5,7 @@ from torch import nn
 
 from data_pipeline.common.errors import InputError
 from models.networks.features import Features
-from models.networks.head import head_for
+from models.networks.head import make_head
 
 
 class ViT(nn.Module):
@@ -22,7 +22,7 @@ class ViT(nn.Module):
         patch = tuple(patch)
         if any(cells % size for cells, size in zip(grid.shape, patch, strict=True)):
             raise InputError(f"patches of {patch[0]} x {patch[1]} cells do not cover {grid}; change model.patch")
-        self.features, self.head = Features(task, grid), head_for(head, task, grid)
+        self.features, self.head = Features(task, grid), make_head(head, task, grid)
         self.split = nn.Conv2d(self.features.count, width, patch, patch)
         self.place = nn.Parameter(0.02 * torch.randn(width, grid.shape[0] // patch[0], grid.shape[1] // patch[1]))
         layer = nn.TransformerEncoderLayer(width, heads, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)

@@ -11,7 +11,7 @@ from torch import nn
 from data_pipeline.grid import Grid
 from models.layers.norms import BatchNorm2d, GroupNorm
 from models.parallel.exchange import counting
-from models.parallel.mesh import arranged
+from models.parallel.mesh import arrange_mesh
 
 GRID, CHANNELS = Grid.regular(13, 16), 6
 SAMPLES = (slice(0, 2), slice(2, 5))
@@ -24,7 +24,7 @@ def own(x, domain, rank):
 
 def hybrid():
     """The domain of a mesh of two data ranks with two tiles each, of 6 and 7 rows."""
-    return arranged(2, 2).domain(GRID)
+    return arrange_mesh(2, 2).domain(GRID)
 
 
 def layers(domain, dtype):

@@ -8,7 +8,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
 from models.layers.mixture import Mixing, SpatialBlend
-from models.layers.window import pad
+from models.layers.padding import pad
 
 GRID = Grid.regular(5, 8)
 B, INPUTS, OUTPUTS, E = 2, 3, 2, 4

@@ -8,7 +8,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from models.layers import dropout
-from models.layers.dropout import Dropout, drawn_again, drawn_for, mixed
+from models.layers.dropout import Dropout, masks_for, mix_bits, same_masks
 from models.parallel.domain import Domain
 
 GRID = Grid.regular(45, 16)
@@ -21,7 +21,7 @@ def batch(starts):
 
 def dropped(layer, starts, x):
     torch.manual_seed(5)
-    with drawn_for(batch(starts)):
+    with masks_for(batch(starts)):
         return layer(x), layer(x)
 
 
@@ -65,7 +65,7 @@ def test_a_step_is_named_by_the_seed():
     layer, x, masks = Dropout(GRID, 0.5, channels=True), torch.ones(2, 64, *GRID.shape), []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)
-        with drawn_for(batch([3, 4])):
+        with masks_for(batch([3, 4])):
             masks.append(layer(x))
     assert torch.equal(masks[0], masks[2])
     assert not torch.equal(masks[0], masks[1])
@@ -73,9 +73,9 @@ def test_a_step_is_named_by_the_seed():
 
 def test_masks_are_drawn_again_from_where_it_was_asked():
     layer, x = Dropout(GRID, 0.5), torch.ones(1, 3, *GRID.shape)
-    with drawn_for(batch([3])):
+    with masks_for(batch([3])):
         layer(x)
-        again = drawn_again()
+        again = same_masks()
         expected = [layer(x), layer(x)]
         with again:
             found = [layer(x), layer(x)]
@@ -123,7 +123,7 @@ def test_the_numbers_are_those_of_whole_numbers_that_wrap_around():
     found = Dropout(GRID, 0.5)._values(torch.tensor(keys), 3)
     for b, channel, row, column in [(0, 0, 0, 0), (0, 0, 0, 1), (0, 2, 44, 15), (1, 1, 17, 6), (1, 2, 3, 9)]:
         assert int(found[b, channel, row, column]) >> 16 == number_by_hand(keys[b] % 2**64, channel, row, column)
-    assert [int(x) % 2**64 for x in mixed(torch.tensor(keys))] == [splitmix(key % 2**64) for key in keys]
+    assert [int(x) % 2**64 for x in mix_bits(torch.tensor(keys))] == [splitmix(key % 2**64) for key in keys]
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def numbers():
     """Numbers of masks, 0 to 65,535: (layer, forecast, channel, row, column), 8.3 million."""
     layer, found = Dropout(Grid.regular(91, 180), 0.5), []
     torch.manual_seed(11)
-    with drawn_for(batch([0, 86_400, 7 * 86_400, 365 * 86_400])):
+    with masks_for(batch([0, 86_400, 7 * 86_400, 365 * 86_400])):
         for _ in range(4):
             found.append(layer._values(dropout._keys(torch.empty(4)), 32))
     return (torch.stack(found) >> 16) + 32768
@@ -182,7 +182,7 @@ def test_all_patterns_of_twelve_cells_are_equally_frequent(numbers, block):
 def test_whole_channels_are_dropped_independently():
     layer, x, kept = Dropout(GRID, 0.25, channels=True), torch.ones(512, 64, 1, 1), []
     torch.manual_seed(5)
-    with drawn_for(batch([21_600 * k for k in range(512)])):
+    with masks_for(batch([21_600 * k for k in range(512)])):
         for _ in range(4):
             kept.append(layer(x)[..., 0, 0] > 0)
     kept = torch.stack(kept).double()

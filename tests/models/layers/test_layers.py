@@ -7,8 +7,8 @@ import torch
 from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
 from models.layers.norms import ChannelNorm
+from models.layers.padding import pad
 from models.layers.resolution import Downsample, Upsample
-from models.layers.window import pad
 
 GRIDS = {
     "poles": Grid.regular(33, 64),

@@ -13,10 +13,10 @@ from torch.nn import functional
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
+from models.layers.loss_term import loss_terms
 from models.layers.mixture import Routing, SpatialMixture
-from models.layers.term import terms
-from models.layers.window import pad
-from models.parallel.mesh import arranged
+from models.layers.padding import pad
+from models.parallel.mesh import arrange_mesh
 
 GRID = Grid.regular(5, 8)
 B, INPUTS, K, E = 3, 2, 2, 5
@@ -120,7 +120,7 @@ def by_hand(mixture, x, error):
 def test_routing_follows_the_rules_of_the_paper(scale_by_gate, rules):
     mixture, x, target = layer(scale_by_gate=scale_by_gate, routing=rules), field().requires_grad_(), field(3, K)
     y = mixture(x)
-    loss = (y - target).square().mean() + terms(mixture) / B
+    loss = (y - target).square().mean() + loss_terms(mixture) / B
     loss.backward()
     to_experts, to_gate = by_hand(mixture, x.detach(), (y - target).detach().numpy())
     np.testing.assert_allclose(mixture.gate.weight.grad, to_gate, rtol=1e-12, atol=1e-16)
@@ -134,7 +134,7 @@ def test_experts_may_be_damped_while_gates_learn_straight_through():
     straight, damped = (layer(routing=rules) for rules in (None, Routing(classify=False)))
     for mixture in (straight, damped):
         y = mixture(field())
-        (y.square().mean() + terms(mixture) / B).backward()
+        (y.square().mean() + loss_terms(mixture) / B).backward()
     torch.testing.assert_close(damped.gate.weight.grad, straight.gate.weight.grad)
     assert damped.experts.weight.grad.norm() < 0.99 * straight.experts.weight.grad.norm()
 
@@ -146,7 +146,7 @@ def test_rules_hold_at_any_depth():
     layers = [layer(seed, gate=gate, routing=rules) for seed, gate in enumerate(gates)]
     net = nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
     x, target = field().requires_grad_(), field(3, K)
-    ((net(x) - target).square().mean() + terms(net) / B).backward()
+    ((net(x) - target).square().mean() + loss_terms(net) / B).backward()
 
     inputs, outputs = [x.detach()], []
     for mixture in layers:
@@ -180,20 +180,20 @@ def test_the_scale_of_the_loss_does_not_matter():
     for scale in (1, 4096):
         mixture = layer()
         y = mixture(field())
-        (scale * (y.square().mean() + terms(mixture) / B)).backward()
+        (scale * (y.square().mean() + loss_terms(mixture) / B)).backward()
         gradients.append([parameter.grad / scale for parameter in mixture.parameters()])
     torch.testing.assert_close(*gradients)
 
 
 def shares(rank):
     """Gradients of one process, and the mean of those of four ranks, each of which has its share of the loss."""
-    domain, mine = arranged(2, 2).domain(GRID), (slice(0, 1), slice(1, B))[rank // 2]
+    domain, mine = arrange_mesh(2, 2).domain(GRID), (slice(0, 1), slice(1, B))[rank // 2]
     one, x, target = layer(), field(), field(3, K)
     torch.manual_seed(0)
     many = SpatialMixture(domain, INPUTS, K, E).double()
-    ((one(x) - target).square().mean() + terms(one) / B).backward()
+    ((one(x) - target).square().mean() + loss_terms(one) / B).backward()
     score = (many(domain.cut(x)[mine]) - domain.cut(target)[mine]).square().sum() / target.numel()
-    (4 * (score + terms(many) / B)).backward()
+    (4 * (score + loss_terms(many) / B)).backward()
     for parameter in many.parameters():
         dist.all_reduce(parameter.grad)
     return [(ours.grad / 4, theirs.grad) for ours, theirs in zip(many.parameters(), one.parameters(), strict=True)]
@@ -214,13 +214,13 @@ def test_in_evaluation_nothing_is_judged():
     mixture, straight, x = layer().eval(), layer(routing=None), field()
     mixture(x).sum().backward()
     straight(x).sum().backward()
-    assert float(terms(mixture)) == 0
+    assert float(loss_terms(mixture)) == 0
     torch.testing.assert_close(mixture.experts.weight.grad, straight.experts.weight.grad)
 
 
 def test_it_can_be_copied_between_steps():
     mixture = layer()
-    (mixture(field()).sum() + terms(mixture)).backward()
+    (mixture(field()).sum() + loss_terms(mixture)).backward()
     torch.testing.assert_close(copy.deepcopy(mixture)(field()), mixture(field()))
 
 
@@ -228,7 +228,7 @@ def test_half_precision_travels_through():
     mixture = layer(scale_by_gate=True).float()
     with torch.autocast("cpu", torch.bfloat16):
         y = mixture(field().float())
-        loss = y.float().square().mean() + terms(mixture) / B
+        loss = y.float().square().mean() + loss_terms(mixture) / B
     loss.backward()
     assert y.dtype is torch.bfloat16
     assert all(p.grad.dtype is torch.float32 and p.grad.isfinite().all() for p in mixture.parameters())
@@ -241,7 +241,7 @@ def test_a_compiler_passes():
     gradients = []
     for net in (mixture, compiled):
         x = field().requires_grad_()
-        (net(x).square().mean() + terms(net) / B).backward()
+        (net(x).square().mean() + loss_terms(net) / B).backward()
         gradients.append([x.grad, *(parameter.grad for parameter in net.parameters())])
     torch.testing.assert_close(*gradients, rtol=0, atol=0)
 
@@ -258,7 +258,7 @@ def test_gates_find_the_region_of_each_expert(seed):
     optimizer = torch.optim.Adam(mixture.gate.parameters(), 0.1)
     for _ in range(200):
         x = torch.randn(8, 1, *GRID.shape)
-        loss = (mixture(x) - factors[region] * x).square().mean() + terms(mixture) / 8
+        loss = (mixture(x) - factors[region] * x).square().mean() + loss_terms(mixture) / 8
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

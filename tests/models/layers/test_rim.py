@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from data_pipeline.grid import Grid
 from models.layers.convolution import reach
-from models.layers.rim import area, rim
+from models.layers.halo_overlap import area, rim
 from models.parallel.domain import Domain
-from models.parallel.plan import make_plan
+from models.parallel.halo import plan_halo
 
 GRIDS = {
     "poles": Grid.regular(29, 50),
@@ -32,7 +32,7 @@ def test_the_rim_is_what_sees_cells_of_others(title, bands, sectors, kernel, str
     assume(bands * sectors > 1)
     domain = Domain.split(GRIDS[title], bands, sectors, data.draw(st.integers(0, bands * sectors - 1)))
     out = domain.coarsen() if stride == 2 else domain
-    plan = make_plan(domain, (reach(out.row_cuts, kernel, stride), reach(out.column_cuts, kernel, stride)))
+    plan = plan_halo(domain, (reach(out.row_cuts, kernel, stride), reach(out.column_cuts, kernel, stride)))
     foreign = np.zeros(plan.shape, bool)
     foreign.flat[plan.foreign_to] = True
     h, w = out.own_shape

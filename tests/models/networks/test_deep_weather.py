@@ -13,7 +13,7 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from models.layers.term import terms
+from models.layers.loss_term import loss_terms
 from models.networks.deep_weather import BiasNet, DeepWeather, ParallelKernels, ResNet2d, ResNet2dSimple, UpConvolution
 from models.networks.ens10 import ConvNormReLU
 from models.statistical.predictors import SMALLEST_SPREAD
@@ -390,11 +390,11 @@ def test_unlike_neighbours_are_a_term_of_the_loss(toy):
     torch.manual_seed(0)
     model, sample = DeepWeather(TOY, GRID, smoothness_penalty=2.0), normal_sample(toy, 3)
     model(sample)
-    assert float(terms(model).detach()) == 0, "weights start at zero everywhere"
+    assert float(loss_terms(model).detach()) == 0, "weights start at zero everywhere"
     nn.init.normal_(model.local.weight)
     model(sample)
     # Two normal numbers differ by 2/√π on average; biases, all zero, are half of the mean.
-    assert float(terms(model).detach()) == pytest.approx(2 * 3 * 3.14159**-0.5, rel=0.05)
+    assert float(loss_terms(model).detach()) == pytest.approx(2 * 3 * 3.14159**-0.5, rel=0.05)
 
 
 @pytest.mark.parametrize(

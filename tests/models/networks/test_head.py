@@ -14,7 +14,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import Bernstein, CensoredNormal, CensoredShiftedGamma, Logistic, Normal
-from models.networks.head import HEADS, BernsteinHead, GaussianHead, head_for, normal_coefficients
+from models.networks.head import HEADS, BernsteinHead, GaussianHead, make_head, normal_coefficients
 from models.statistical.predictors import SMALLEST_SPREAD
 
 GRID = Grid.regular(5, 8)
@@ -42,7 +42,7 @@ def outputs(head, seed=0, size=0.5):
 @pytest.mark.parametrize("kind", HEADS)
 def test_zero_output_is_the_raw_ensemble(kind, toy):
     sample = sample_of(toy)
-    head = head_for(kind, TASK, GRID).double()
+    head = make_head(kind, TASK, GRID).double()
     found = head(torch.zeros(3, head.count, *GRID.shape), sample)
     mean, std = moments(sample)
     torch.testing.assert_close(found.mean, mean, rtol=1e-6, atol=1e-6)
@@ -53,7 +53,7 @@ def test_each_kind_is_what_it_is_called(toy):
     sample = sample_of(toy)
     names = {"normal": Normal, "logistic": Logistic, "censored_normal": CensoredNormal, "bernstein": Bernstein}
     for kind, expected in (names | {"censored_shifted_gamma": CensoredShiftedGamma}).items():
-        head = head_for(kind, TASK, GRID).double()
+        head = make_head(kind, TASK, GRID).double()
         assert type(head(outputs(head), sample)) is expected
 
 
@@ -61,8 +61,8 @@ def test_location_and_scale_are_the_formula_of_each_family(toy):
     """μ = m + s o₀; the spread of the logistic is made of that of the ensemble by its own standard deviation."""
     sample, head = sample_of(toy), GaussianHead(TASK)
     output = outputs(head)
-    normal, logistic = head(output, sample), head_for("logistic", TASK, GRID)(output, sample)
-    censored = head_for("censored_normal", TASK, GRID).double()(output, sample)
+    normal, logistic = head(output, sample), make_head("logistic", TASK, GRID)(output, sample)
+    censored = make_head("censored_normal", TASK, GRID).double()(output, sample)
     m, s = moments(sample)
     torch.testing.assert_close(normal.mu, m + s * output[:, :2])
     torch.testing.assert_close(normal.sigma, s * output[:, 2:].exp())
@@ -74,7 +74,7 @@ def test_location_and_scale_are_the_formula_of_each_family(toy):
 
 def test_the_gamma_has_the_mean_and_spread_that_the_maps_say(toy):
     """Where nothing is censored they are those of the distribution; also where it is as good as normal."""
-    sample, head = sample_of(toy), head_for("censored_shifted_gamma", TASK, GRID).double()
+    sample, head = sample_of(toy), make_head("censored_shifted_gamma", TASK, GRID).double()
     head.bound.value.fill_(-2)
     output = outputs(head)
     found = head(output, sample)
@@ -89,7 +89,7 @@ def test_the_gamma_has_the_mean_and_spread_that_the_maps_say(toy):
 
 
 def test_a_dry_ensemble_is_exponential_to_begin_with():
-    head = head_for("censored_shifted_gamma", Task("rain", ["tp"], ["tp"], [24]), Grid((0.0,), (0.0,)))
+    head = make_head("censored_shifted_gamma", Task("rain", ["tp"], ["tp"], [24]), Grid((0.0,), (0.0,)))
     found = head.distribution(torch.zeros(1), torch.ones(1), *torch.zeros(3, 1))
     assert [float(v) for v in (found.shape, found.scale, found.shift, found.lower)] == [1, 1, -1, 0]
     assert float(found.cdf(torch.zeros(1))) == pytest.approx(1 - math.exp(-1))
@@ -122,9 +122,9 @@ def test_a_target_without_bound_cannot_be_censored():
     task = Task("flow", ["z@500"], ["z@500"], [24])
     for kind in BOUNDED:
         with pytest.raises(InputError, match="z@500 has no lower bound to be censored at; take head=normal"):
-            head_for(kind, task, GRID)
+            make_head(kind, task, GRID)
     with pytest.raises(InputError, match=r"model\.head must be one of normal, logistic"):
-        head_for("gauss", task, GRID)
+        make_head("gauss", task, GRID)
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3, 4, 8, 12, 24])
@@ -169,7 +169,7 @@ def test_the_degree_must_make_sense():
 def test_score_and_gradients_are_finite_at_the_limits(kind, size, reach, said, half, seed):
     """Ensembles without spread and truths 10⁶ spreads away; networks that say little or far too much, in bf16 too."""
     task = Task("rain", ["tp"], ["tp"], [24])
-    head, generator = head_for(kind, task, GRID), torch.Generator().manual_seed(seed)
+    head, generator = make_head(kind, task, GRID), torch.Generator().manual_seed(seed)
     members = 1 + size * torch.randn(2, 3, 1, *GRID.shape, generator=generator)
     sample = _bare(members.clamp(min=0))
     output = said * torch.randn(2, head.count, *GRID.shape, generator=generator)

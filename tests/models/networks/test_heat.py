@@ -13,8 +13,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.synthetic.heat import Heat
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model
-from models.layers.term import terms
-from models.parallel.mesh import arranged
+from models.layers.loss_term import loss_terms
+from models.parallel.mesh import arrange_mesh
 
 TASK = Task("heat", ["heat"], ["heat"], [1], ["region"])
 HEAT = Heat(rows=12, columns=13, first_year=2000, last_year=2003, steps=5)
@@ -109,12 +109,12 @@ def step(domain, name):
     sample = sample._replace(static=cut(sample.static))
     out = made(sample).mean
     score = (out - sample.target).square().sum() / (4 * HEAT.region.size)
-    (score + terms(made) / 4).backward()
+    (score + loss_terms(made) / 4).backward()
     return out.detach(), [parameter.grad for parameter in made.parameters()]
 
 
 def on_tiles(rank):
-    domain = arranged(1, 2, 2).domain(HEAT.grid)
+    domain = arrange_mesh(1, 2, 2).domain(HEAT.grid)
     results = {}
     for name in SPECS:
         out, gradients = step(domain, name)

@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-import models.networks.attention
+import models.layers.attention
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.layers.dropout import drawn_for
-from models.networks.attention import MemberAttention
+from models.layers.attention import MemberAttention
+from models.layers.dropout import masks_for
 from models.networks.transformer import Transformer
 
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [48], ["lsm"])
@@ -84,7 +84,7 @@ def test_cells_may_attend_in_parts(monkeypatch, toy):
     model, sample = awake({}), batch(toy)
     with torch.no_grad():
         expected = numbers(model(sample))
-        monkeypatch.setattr(models.networks.attention, "CELLS", 100)
+        monkeypatch.setattr(models.layers.attention, "CELLS_AT_ONCE", 100)
         torch.testing.assert_close(numbers(model(sample)), expected, rtol=1e-12, atol=1e-12)
 
 
@@ -93,7 +93,7 @@ def test_another_order_of_members_is_another_order_of_the_same(options, toy):
     found = []
     for ensemble in (sample.ensemble, sample.ensemble[:, order]):
         torch.manual_seed(3)
-        with drawn_for(sample), torch.no_grad():
+        with masks_for(sample), torch.no_grad():
             found.append(model(sample._replace(ensemble=ensemble)))
     torch.testing.assert_close(numbers(found[1]), numbers(found[0]), rtol=1e-10, atol=1e-10)
     if "head" in options:

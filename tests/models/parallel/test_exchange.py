@@ -13,11 +13,11 @@ from ranks import together
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
+from models.layers.padding import pad
 from models.layers.resolution import Downsample, Upsample
-from models.layers.window import pad
 from models.parallel.domain import Domain
 from models.parallel.exchange import Exchange, allsum, assemble
-from models.parallel.plan import make_plan
+from models.parallel.halo import plan_halo
 
 GRIDS = {
     "poles": Grid.regular(13, 16),
@@ -43,7 +43,7 @@ def test_plans_of_all_ranks_fit_together(name, bands, sectors, sides, zero):
     rows = tuple((a - north, b + south) for a, b in pairwise(ranks[0].row_cuts))
     columns = tuple((a - west, b + east) for a, b in pairwise(ranks[0].column_cuts))
     x = torch.arange(1.0, H * W + 1).reshape(H, W)
-    plans = [make_plan(domain, (rows, columns), zero) for domain in ranks]
+    plans = [plan_halo(domain, (rows, columns), zero) for domain in ranks]
     big = pad(x, grid, 6, 6, 6, 6)
     if zero:
         outside = torch.ones(H + 12, W + 12, dtype=torch.bool)

@@ -13,18 +13,18 @@ import torch.distributed as dist
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.grid import Grid
-from models.parallel.mesh import _telling_of_lost_ranks, joined
+from models.parallel.mesh import _report_lost_ranks, join_mesh
 
 PRELUDE = """
 import os, signal, sys, time
 import torch
 from conf import leave
 from data_pipeline.common.errors import InputError, InterruptedRunError
-from models.parallel.mesh import joined
+from models.parallel.mesh import join_mesh
 
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 try:
-    with joined(SHAPE, "mesh", TIMEOUT) as mesh:
+    with join_mesh(SHAPE, "mesh", TIMEOUT) as mesh:
         BODY
 except InputError as error:
     leave(error)
@@ -82,7 +82,7 @@ def gone(pid):
 
 
 def test_ranks_meet_and_one_speaks(script):
-    process = script("mesh.say(f'{mesh.ranks} ranks, {int(mesh.sum(torch.tensor(mesh.rank)))}')")
+    process = script("mesh.print(f'{mesh.ranks} ranks, {int(mesh.sum(torch.tensor(mesh.rank)))}')")
     assert ended(process) == (0, "3 ranks, 3\n", [])
 
 
@@ -96,7 +96,7 @@ def test_threads_of_a_library_end_before_python_does(script):
 
         mesh.sum(torch.ones(1))
         before = threads()
-        atexit.register(lambda: mesh.say(f"{before > 0}, {threads()}"))
+        atexit.register(lambda: mesh.print(f"{before > 0}, {threads()}"))
     """)
     assert ended(process) == (0, "True, 0\n", [])
 
@@ -122,7 +122,7 @@ def test_what_all_say_is_said_once_and_what_one_says_is_heard(script):
 
 
 def test_the_first_rank_fails_for_all(script):
-    code, _, lines = ended(script("mesh.once(lambda: (_ for _ in ()).throw(InputError('taken')))"))
+    code, _, lines = ended(script("mesh.run_on_first(lambda: (_ for _ in ()).throw(InputError('taken')))"))
     assert (code, lines) == (2, ["error: taken"])
 
 
@@ -185,7 +185,7 @@ def test_ctrl_c_reaches_every_rank_once(script, tmp_path):
         while not mesh.sum(torch.tensor(len(stops))) == 3:
             time.sleep(0.01)
         time.sleep(0.3)
-        mesh.say(f'stopped {len(stops)}')
+        mesh.print(f'stopped {len(stops)}')
         raise KeyboardInterrupt
     """)
     for rank in range(3):
@@ -242,7 +242,7 @@ def test_ranks_that_do_not_come_are_not_waited_for_for_ever(script):
     started = {"WORLD_SIZE": "3", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     code, _, lines = ended(script("pass", timeout=0.05, environment=started))
     assert code == 2
-    assert "the 3 ranks of the run could not meet at 127.0.0.1:1" in lines[-1]
+    assert "the 3 ranks of the run could not connect at 127.0.0.1:1" in lines[-1]
 
 
 @pytest.mark.parametrize("shape", [[2], [1, 2, 2, 2], [0, 2], [1, 1.5], [True, 2], 4], ids=str)
@@ -250,13 +250,13 @@ def test_what_is_no_mesh_is_refused(shape):
     with pytest.raises(
         InputError, match=r"^mesh must be \[data, spatial\] or \[data, bands, sectors\], each at least 1"
     ):
-        joined(shape).__enter__()
+        join_mesh(shape).__enter__()
 
 
 def test_one_rank_is_no_group():
-    with joined([1, 1]) as mesh:
+    with join_mesh([1, 1]) as mesh:
         assert (mesh.ranks, mesh.first, mesh.everyone) == (1, True, "")
-        assert mesh.once(lambda: 7) == 7
+        assert mesh.run_on_first(lambda: 7) == 7
         assert mesh.gather("x") == ["x"]
         assert mesh.domain(grid := Grid.regular(9, 12)).own_shape == grid.shape
 
@@ -280,7 +280,7 @@ def test_one_rank_is_no_group():
 )
 def test_what_nccl_says_of_a_lost_rank_can_go_on(error, sentence):
     """As PyTorch words it in the error that an exchange raises after its watchdog has ended the communication."""
-    with pytest.raises(InterruptedRunError, match=sentence) as info, _telling_of_lost_ranks():
+    with pytest.raises(InterruptedRunError, match=sentence) as info, _report_lost_ranks():
         raise error
     assert info.value.exit_code == 3
 
@@ -299,6 +299,6 @@ def test_nccl_raises_errors_unless_the_user_wants_otherwise(own, monkeypatch):
         raise ValueError("no meeting in a test")
 
     monkeypatch.setattr(dist, "rendezvous", no_meeting)
-    with pytest.raises(InputError, match="could not meet at nowhere:1"), joined([2, 1]):
+    with pytest.raises(InputError, match="could not connect at nowhere:1"), join_mesh([2, 1]):
         pass
     assert os.environ[name] == ("2" if own is None else own)

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from layers import GRIDS, LAYERS
 from ranks import together
 
-from models.layers.term import terms
+from models.layers.loss_term import loss_terms
 from models.parallel.domain import Domain
 from models.parallel.exchange import counting
 
@@ -19,7 +19,7 @@ def bytes_of(rank, bands, sectors, grid, name):
     with counting() as forward:
         y = layer(x)
     with counting() as backward:
-        (y.sum() + terms(layer)).backward()
+        (y.sum() + loss_terms(layer)).backward()
     return forward["halo"], backward["halo gradient"]
 
 

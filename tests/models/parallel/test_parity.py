@@ -15,7 +15,7 @@ from data_pipeline.task import Task
 from models.corrector import build_model
 from models.layers import convolution
 from models.layers.convolution import Conv2d
-from models.layers.window import Window
+from models.layers.padding import HaloPad
 from models.networks.features import ErrorClimate
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum
@@ -47,7 +47,7 @@ def test_a_constant_wind_goes_on_across_the_poles(grid):
     step = grid.latitudes[0] - grid.latitudes[1]
     rows = grid.latitudes[0] - step * np.arange(-3, H + 2)
     columns = grid.longitudes[0] + 360 / W * np.arange(-1, W + 4)
-    window = Window(grid, ((-3, H + 2),), ((-1, W + 4),), parity=(-1, -1, 1)).double()
+    window = HaloPad(grid, ((-3, H + 2),), ((-1, W + 4),), parity=(-1, -1, 1)).double()
     torch.testing.assert_close(window(constant_wind(grid.latitudes, grid.longitudes)), constant_wind(rows, columns))
 
 
@@ -55,12 +55,14 @@ def test_an_area_has_no_pole():
     grid = Grid(tuple(60.0 - 2.5 * k for k in range(9)), tuple(2.5 * k for k in range(12)))
     x = torch.randn(2, *grid.shape)
     sides = ((-1, 10),), ((-1, 13),)
-    assert torch.equal(Window(grid, *sides, parity=(-1, 1))(x), Window(grid, *sides)(x))
+    assert torch.equal(HaloPad(grid, *sides, parity=(-1, 1))(x), HaloPad(grid, *sides)(x))
 
 
 def test_a_world_of_zeros_has_none_either():
     x, sides = torch.randn(2, 33, 64), (((-1, 34),), ((-1, 65),))
-    assert torch.equal(Window(GRIDS["poles"], *sides, True, parity=(-1, 1))(x), Window(GRIDS["poles"], *sides, True)(x))
+    assert torch.equal(
+        HaloPad(GRIDS["poles"], *sides, True, parity=(-1, 1))(x), HaloPad(GRIDS["poles"], *sides, True)(x)
+    )
 
 
 def test_every_channel_has_a_parity_or_none_has():
@@ -123,7 +125,7 @@ def seen(model, sample):
     handles = [
         module.register_forward_pre_hook(lambda _, args, name=name: given.update({name: args[0]}))
         for name, module in model.named_modules()
-        if isinstance(module, Window)
+        if isinstance(module, HaloPad)
     ]
     with torch.no_grad():
         model(sample)

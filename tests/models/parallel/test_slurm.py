@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from models.parallel.mesh import joined
+from models.parallel.mesh import join_mesh
 from models.parallel.slurm import first_host, refuse_without_srun, tasks_by_node, variables_from_slurm
 
 # As `srun --ntasks 4 --nodes 2` of Slurm 22.05 set them, on a machine with two nodes.
@@ -48,8 +48,8 @@ def test_a_batch_script_does_not_start_all_ranks_on_the_first_of_its_nodes(monke
     for name, value in (batch_script() | {"SLURM_JOB_NUM_NODES": "2"}).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=r"this job has 2 nodes, but without srun .* write `srun deepweather \.\.\.`"):
-        joined([2, 2]).__enter__()
-    with joined([1, 1]) as mesh:
+        join_mesh([2, 2]).__enter__()
+    with join_mesh([1, 1]) as mesh:
         assert mesh.ranks == 1
 
 

@@ -11,7 +11,7 @@ from benchmarks.mesh.traffic import count_traffic, minimal_traffic, traffic_tabl
 from benchmarks.mesh.training_step import TrainingStep
 from data_pipeline.grid import Grid
 from models.layers.norms import GroupNorm
-from models.parallel.mesh import Mesh, arranged
+from models.parallel.mesh import Mesh, arrange_mesh
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "scaling.md"
 SHAPES = {
@@ -39,7 +39,7 @@ def with_group_norm(step):
 def all_counts(rank, meshes, variants):
     found = {}
     for shape in meshes:
-        mesh = arranged(*shape)
+        mesh = arrange_mesh(*shape)
         for name, change, grid in variants:
             step = change(TrainingStep(mesh, grid))
             found[shape, name] = dict(count_traffic(step, step.model).sent)
@@ -52,7 +52,7 @@ def found_and_least(meshes, variants):
     found = {key: [rank[key] for rank in by_rank] for key in by_rank[0]}
     expected = {}
     for name, change, grid in variants:
-        one = change(TrainingStep(Mesh.alone(), grid))
+        one = change(TrainingStep(Mesh.single(), grid))
         for data, bands, sectors in meshes:
             expected[(data, bands, sectors), name] = minimal_traffic(one, one.model, grid, bands, sectors) * data
     return found, expected

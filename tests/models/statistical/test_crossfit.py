@@ -8,8 +8,8 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector
+from models.networks.baseline import EMOSBaseline
 from models.networks.features import ErrorClimate
-from models.networks.start import FittedStart
 from models.statistical.cases import Passes
 from models.statistical.crossfit import SINGLE_YEAR_FOLDS, fold_index, year_folds
 from models.statistical.emos import EMOS
@@ -61,7 +61,7 @@ def test_in_training_a_sample_gets_the_error_maps_of_the_other_years(toy):
 def test_in_training_a_start_is_fitted_to_other_years(options, toy):
     task, grid = Task("toy", ["2t"], ["2t"], [24, 48]), Grid((50.0, 40.0), (0.0, 10.0))
     data = toy(task, grid, 430)  # 2001 to 2006
-    start = FittedStart(task, grid, options)
+    start = EMOSBaseline(task, grid, options)
     start.fit(batches(data, 50))
     years = sorted({valid_year(s) for s in data})
     # Six years in four groups; Python rounds 1.5 to 2 and 4.5 to 4.

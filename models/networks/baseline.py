@@ -1,4 +1,4 @@
-"""What a network starts from: the mean and spread to which a head applies its answer."""
+"""Baseline: the mean and spread that the head of a network corrects."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from models.statistical.crossfit import CrossFitted, single_year_note, year_fold
 from models.statistical.emos import EMOS
 from models.statistical.predictors import SMALLEST_SPREAD, spread
 
-FOLDS = 4
-"""Groups of years that are left out in turn."""
+YEAR_GROUPS = 4
+"""Groups of training years; EMOS is fitted without each of them."""
 
 
-def start_for(options: dict[str, Any] | None, task: Task, grid: Grid | Domain) -> Start:
-    """Return the raw ensemble as a start, or, where there are options of `EMOS`, what it makes of the ensemble."""
+def make_baseline(options: dict[str, Any] | None, task: Task, grid: Grid | Domain) -> Baseline:
+    """Return the raw ensemble as baseline, or, given options of `EMOS`, the ensemble corrected by EMOS."""
     if options is not None and not isinstance(options, Mapping):
         raise InputError(f"model.baseline must be null or options of emos such as {{shared: partly}}, got {options!r}")
-    return Start(task) if options is None else FittedStart(task, grid, options)
+    return Baseline(task) if options is None else EMOSBaseline(task, grid, options)
 
 
-class Start(nn.Module):
-    """Mean and spread of the raw ensemble."""
+class Baseline(nn.Module):
+    """Mean and spread of the raw ensemble; base class of other baselines."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -44,22 +44,22 @@ class Start(nn.Module):
         return m, torch.sqrt(s.square() + SMALLEST_SPREAD**2)
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Learn the units (x - location)/scale in which samples will come, if they matter."""
+        """Set the units (x - location)/scale of samples, if they matter."""
 
     def fit(self, batches: Iterable[Sample]) -> None:
-        """Learn from the training samples what can be learnt at once."""
+        """Fit the baseline to the training samples, if it has something to fit."""
 
     def _moments(self, sample: Sample) -> tuple[Tensor, Tensor]:
         members = sample.ensemble[:, :, self._targets]
         return members.mean(1), spread(members)
 
 
-class FittedStart(Start):
-    """Location and spread of EMOS, which is fitted before the network learns.
+class EMOSBaseline(Baseline):
+    """Mean and spread of EMOS, which is fitted before the network is trained.
 
-    For few cases, or a raw ensemble that is worse than climatology: what is far from the truth is a long way to
-    descend, on which a network learns the noise as well. In training mode a sample gets the EMOS that was fitted
-    without its own years, one of `FOLDS` groups of years (`CrossFitted`): one fit for each year is too dear.
+    Use it when there are few training cases, or when climatology beats the raw ensemble: far from the truth, gradient
+    descent takes many steps and fits noise as well. In training mode a sample gets the EMOS that was fitted without
+    its group of years (`CrossFitted`). There are `YEAR_GROUPS` groups, because one fit per year takes too long.
     """
 
     def __init__(self, task: Task, grid: Grid | Domain, options: dict[str, Any]) -> None:
@@ -70,13 +70,13 @@ class FittedStart(Start):
         self._task = task
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Tell EMOS the units of its bound."""
+        """Pass the units of samples to EMOS, which has a physical bound in them."""
         self.emos.normalise(location, scale)
 
     def fit(self, batches: Iterable[Sample]) -> None:
-        """Fit EMOS to all samples, and to all but those of each group of years."""
+        """Fit EMOS to all samples, and without each group of years."""
         passes = Passes.of(batches)
-        ends = year_folds(passes, FOLDS)
+        ends = year_folds(passes, YEAR_GROUPS)
         table = self.emos.fit(passes, ends)
         assert table is not None
         self.without.set(table.flatten(0, 1), ends)

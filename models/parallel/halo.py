@@ -1,7 +1,7 @@
-"""Plan: which cells each rank lacks to see its window of the globe, who has them, and where they go.
+"""Halo: which cells of other ranks a rank needs around its tile, which rank has them, and where they go.
 
-Every rank works out the plans of all, so nobody asks anybody. A cell travels once to each rank that needs it, and
-only if it does: what is sent is the least that can be.
+A *window* is the own tile with its halo. Every rank computes the plans of all ranks, so that ranks need not send
+requests. Each cell is sent once to each rank that needs it, which is the smallest possible traffic.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from data_pipeline.grid import Grid
 from models.parallel.domain import Domain
 
 Interval = tuple[int, int]
-"""From the first to the one after the last of an axis; it may reach beyond either end of the globe."""
-Windows = tuple[tuple[Interval, ...], tuple[Interval, ...]]
-"""What each tile row needs of the latitudes, and each tile column of the longitudes."""
+"""First index along an axis and one past the last; both may lie beyond the ends of the grid."""
+Intervals = tuple[Interval, ...]
+"""The interval that each tile along an axis needs."""
 
-NOWHERE = -1
-"""Source of a cell that is zero by definition."""
+ZERO_CELL = -1
+"""In place of a cell's index: the cell is zero by definition."""
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """How the own window (h, w) is put together from the own tile and from what others send.
+class HaloPlan:
+    """How to assemble the own window (h, w) from the own tile and from cells of other ranks.
 
-    `window` and `tile` are the block that both share. Every other cell of the window, by its place in the
-    flattened window, comes from a place in the flattened tile (`own_to`, `own_from`) or among the cells received,
-    in the order of the ranks (`foreign_to`, `foreign_from`). What is in none of these is zero.
+    `window` and `tile` are the rectangle that both share, in the coordinates of each. Cell `own_to[k]` of the flattened
+    window is cell `own_from[k]` of the flattened tile. Cell `foreign_to[k]` is cell `foreign_from[k]` of the received
+    cells, in the order of the ranks. All other cells are zero. `sends[q]` are the cells of the tile that rank q needs,
+    `receives[q]` is the number of cells that come from rank q.
     """
 
     shape: tuple[int, int]
@@ -43,17 +44,20 @@ class Plan:
     sends: tuple[np.ndarray, ...]
     receives: tuple[int, ...]
     whole: bool
-    """Whether every cell of the window comes from somewhere."""
+    """Whether no cell of the window is zero by definition."""
 
     @property
     def cells_sent(self) -> int:
-        """Cells that the own rank gives away."""
+        """Number of cells that the own rank sends."""
         return sum(map(len, self.sends))
 
 
 @lru_cache(maxsize=512)
-def make_plan(domain: Domain, windows: Windows, beyond_zero: bool = False) -> Plan:
-    """Return the own plan for `windows`; beyond the edges the sphere goes on, or all is zero."""
+def plan_halo(domain: Domain, windows: tuple[Intervals, Intervals], beyond_zero: bool = False) -> HaloPlan:
+    """Return the own rank's plan for `windows`: the rows that each tile row needs, the columns of each tile column.
+
+    Beyond the edges of the grid the sphere is continued, or, with `beyond_zero`, cells are zero.
+    """
     needs = [_needs(domain, windows, beyond_zero, rank) for rank in range(domain.ranks)]
     (top, bottom), (left, right) = _window_of(domain, windows, domain.rank)
     rows, columns = domain.tile
@@ -61,51 +65,51 @@ def make_plan(domain: Domain, windows: Windows, beyond_zero: bool = False) -> Pl
         slice(max(top, rows.start), max(top, rows.start, min(bottom, rows.stop))),
         slice(max(left, columns.start), max(left, columns.start, min(right, columns.stop))),
     )
-    window = _moved(inside, -top, -left)
+    window = _shift(inside, -top, -left)
     source = _sources(domain.grid, (top, bottom), (left, right), beyond_zero)
     rim = np.ones(source.shape, bool)
     rim[window] = False
     places, cells = np.flatnonzero(rim), source[rim]
     own = np.isin(cells, _cells(domain, domain.rank))
-    foreign = ~own & (cells != NOWHERE)
+    foreign = ~own & (cells != ZERO_CELL)
     received = np.concatenate(needs[domain.rank])
     order = np.argsort(received, kind="stable")
-    return Plan(
+    return HaloPlan(
         shape=(bottom - top, right - left),
         window=window,
-        tile=_moved(inside, -rows.start, -columns.start),
+        tile=_shift(inside, -rows.start, -columns.start),
         own_to=places[own],
         own_from=_in_tile(domain, cells[own], domain.rank),
         foreign_to=places[foreign],
         foreign_from=order[np.searchsorted(received, cells[foreign], sorter=order)],
         sends=tuple(_in_tile(domain, need[domain.rank], domain.rank) for need in needs),
         receives=tuple(map(len, needs[domain.rank])),
-        whole=bool((source != NOWHERE).all()),
+        whole=bool((source != ZERO_CELL).all()),
     )
 
 
-def _needs(domain: Domain, windows: Windows, beyond_zero: bool, rank: int) -> list[np.ndarray]:
-    """Return the cells that `rank` lacks, in increasing order, by the rank that has them."""
+def _needs(domain: Domain, windows: tuple[Intervals, Intervals], beyond_zero: bool, rank: int) -> list[np.ndarray]:
+    """Return the cells that `rank` needs of each other rank, in increasing order."""
     cells = np.unique(_sources(domain.grid, *_window_of(domain, windows, rank), beyond_zero))
-    row, column = np.divmod(cells[cells != NOWHERE], domain.shape[1])
+    row, column = np.divmod(cells[cells != ZERO_CELL], domain.shape[1])
     owner = (np.searchsorted(domain.row_cuts, row, side="right") - 1) * domain.tiles[1]
     owner += np.searchsorted(domain.column_cuts, column, side="right") - 1
-    cells = cells[cells != NOWHERE]
-    nothing = cells[:0]
-    return [cells[owner == other] if other != rank else nothing for other in range(domain.ranks)]
+    cells = cells[cells != ZERO_CELL]
+    none = cells[:0]
+    return [cells[owner == other] if other != rank else none for other in range(domain.ranks)]
 
 
-def _window_of(domain: Domain, windows: Windows, rank: int) -> tuple[Interval, Interval]:
+def _window_of(domain: Domain, windows: tuple[Intervals, Intervals], rank: int) -> tuple[Interval, Interval]:
     i, j = divmod(rank, domain.tiles[1])
     return windows[0][i], windows[1][j]
 
 
 def _sources(grid: Grid, rows: Interval, columns: Interval, beyond_zero: bool) -> np.ndarray:
-    """Return for each cell of a window the cell of the globe (flattened) that it shows."""
+    """Return for each cell of a window the index of its source among the flattened cells of the globe."""
     H, W = grid.shape
     row, turned = row_sources(grid, np.arange(*rows))
     column = np.arange(*columns)[None, :]
-    # Rows beyond a pole are seen half a turn further.
+    # Across a pole, columns are shifted by half a turn.
     column = np.where(turned[:, None], column - W // 2, column)
     column = column % W if grid.periodic else column.clip(0, W - 1)
     sources = row[:, None] * W + column
@@ -114,24 +118,24 @@ def _sources(grid: Grid, rows: Interval, columns: Interval, beyond_zero: bool) -
         outside = (at < 0) | (at >= H)
         if not grid.periodic:
             outside = outside | (along < 0) | (along >= W)
-        sources = np.where(outside, NOWHERE, sources)
+        sources = np.where(outside, ZERO_CELL, sources)
     return sources
 
 
 def row_sources(grid: Grid, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows that `row` are, those beyond a pole or an edge included, and whether a pole lies between."""
+    """Return the source of each row, also beyond a pole or an edge, and whether it lies across a pole."""
     H = grid.shape[0]
     found, turned = row.clip(0, H - 1), np.zeros(len(row), bool)
     for end, beyond, mirrored in ((0, row < 0, -row), (-1, row >= H, 2 * (H - 1) - row)):
         shift = grid.across_pole(end)
         if shift is None:
             continue
-        # With the pole half a row beyond the edge, the edge row is its own mirror.
+        # If the pole lies half a row beyond the edge, the mirror image of the edge row is the first row beyond.
         mirrored = mirrored + (-1 if end == 0 else 1) * (1 - shift)
         found, turned = np.where(beyond, mirrored, found), turned | beyond
     if len(found) and (found.min() < 0 or found.max() >= H):
         raise InputError(
-            f"a layer that looks from row {row[0]} to {row[-1]} goes round all of {grid}; take fewer coarse levels"
+            f"a layer needs rows {row[0]} to {row[-1]}, beyond the opposite pole of {grid}; take fewer coarse levels"
         )
     return found, turned
 
@@ -149,6 +153,6 @@ def _in_tile(domain: Domain, cells: np.ndarray, rank: int) -> np.ndarray:
     return (row - rows.start) * (columns.stop - columns.start) + column - columns.start
 
 
-def _moved(block: tuple[slice, slice], rows: int, columns: int) -> tuple[slice, slice]:
+def _shift(block: tuple[slice, slice], rows: int, columns: int) -> tuple[slice, slice]:
     first, second = block
     return slice(first.start + rows, first.stop + rows), slice(second.start + columns, second.stop + columns)

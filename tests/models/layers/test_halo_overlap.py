@@ -12,9 +12,8 @@ from torch.nn import functional
 from data_pipeline.grid import Grid
 from models.layers import convolution, overlap
 from models.layers.convolution import Conv2d
-from models.layers.overlap import convolve, overlapping_work, overlaps
-from models.layers.rim import rim
-from models.layers.window import Window
+from models.layers.halo_overlap import convolve, overlapping_work, overlaps, rim
+from models.layers.padding import HaloPad
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, counting
 
@@ -288,7 +287,7 @@ def test_a_layer_overlaps_if_its_batch_is_large_enough():
     each = overlapping_work(layer.window.exchange, layer.weight, 1)
     with (
         patch.object(convolution, "convolve", return_value="meanwhile") as meanwhile,
-        patch.object(Window, "forward", lambda self, x: x),
+        patch.object(HaloPad, "forward", lambda self, x: x),
         patch.dict(overlap.WORTHWHILE, cpu=2 * each),
     ):
         assert layer(torch.zeros(1, 16, 90, 360)).shape == (1, 16, 88, 358), "waits"

@@ -1,4 +1,4 @@
-"""Local area-wise standardisation: inputs in units of what is usual around a place, not over the globe."""
+"""Local area-wise standardisation: departures from the mean around each cell, in local standard deviations."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ WINDOW, SIGMA = 3.5, 5.0
 class LocalStandardization(nn.Module):
     """x' = (x - mean)/std of the first member, with maps of its mean and standard deviation by lead time and channel.
 
-    They are taken over all training dates and the points of a window around each cell, and smoothed with a Gaussian
-    (Grönquist et al. 2021, doi:10.1098/rsta.2020.0092). Before a fit, and where nothing is known, the mean is 0 and the
-    standard deviation 1. The channels are the inputs and `Task.other_leads`, not the analysis.
+    Both are computed over all training dates and the points of a window around each cell, and smoothed with a Gaussian
+    (Grönquist et al. 2021, doi:10.1098/rsta.2020.0092). Before a fit, and where all values are missing, the mean is 0
+    and the standard deviation 1. The channels are the inputs and `Task.other_leads`, not the analysis.
     """
 
     mean: Tensor
@@ -43,8 +43,8 @@ class LocalStandardization(nn.Module):
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample]) -> None:
-        """Take the maps of normalised samples, which are read once; what stays in memory is three fields of each."""
-        domain, local = self._domain, measures(self._domain.grid)
+        """Compute the maps from normalised samples in one pass; memory holds three fields per map."""
+        domain, local = self._domain, window_and_smoothing(self._domain.grid)
         nothing = np.zeros((self.mean.shape[1], *domain.own_shape))
         found = [PartialMoments(nothing, nothing, nothing)] * len(self.mean)
         for batch in batches:
@@ -54,14 +54,14 @@ class LocalStandardization(nn.Module):
                 of_lead = leads == lead
                 found[lead] = PartialMoments.merge([found[lead], PartialMoments.of(fields[of_lead], known[of_lead])])
         for lead, spread in enumerate(found):
-            # Windows reach beyond tiles: every rank works out the maps of the whole globe, a moment's work.
+            # Windows extend beyond tiles, so every rank computes the maps of the whole globe, which is fast.
             parts = [assemble(torch.from_numpy(part), domain).numpy() for part in spread]
             for channel, field in enumerate(zip(*parts, strict=True)):
                 mean, std = (
                     torch.from_numpy(each) for each in local.maps([PartialMoments(*field)], domain.grid.periodic)
                 )
                 self.mean[lead, channel] = mean.nan_to_num(0)
-                # A field that is the same every day stays as small as it is.
+                # The limit keeps a constant field from being scaled up.
                 self.std[lead, channel] = std.nan_to_num(1).clamp(min=SMALLEST_SPREAD)
 
     def forward(self, sample: Sample) -> Tensor:
@@ -72,17 +72,17 @@ class LocalStandardization(nn.Module):
         return ((fields - mean) / std).masked_fill(~known, 0)
 
     def _first(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        """Return the first member, (B, C, H, W), and where it is known."""
+        """Return the first member, (B, C, H, W), and the mask of its values."""
         return sample.ensemble[:, 0, : self._count], sample.mask[:, : self._count]
 
 
-def measures(grid: Grid) -> LocalMeanStd:
-    """Return window and smoothing in points of a grid, whose rows and columns are taken to be equally far apart.
+def window_and_smoothing(grid: Grid) -> LocalMeanStd:
+    """Return window and smoothing in points of a grid, whose rows and columns are assumed to be equally far apart.
 
-    >>> measures(Grid.regular(361, 720))
+    >>> window_and_smoothing(Grid.regular(361, 720))
     LocalMeanStd(window_cells=7, sigma_cells=10.0, member=1)
     """
     step = (grid.latitudes[0] - grid.latitudes[-1]) / (len(grid.latitudes) - 1)
-    # The odd number nearest to the window, if so many points fit in.
+    # The nearest odd number of points, limited by the grid.
     half = min(round((WINDOW / step - 1) / 2), (min(grid.shape) - 1) // 2)
     return LocalMeanStd(2 * max(half, 0) + 1, SIGMA / step)

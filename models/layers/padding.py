@@ -1,6 +1,6 @@
-"""Window: what a layer sees of its input, the own tile and as much beyond it as the layer reaches.
+"""Padding on the sphere: the cells around a tile that a layer needs, from the globe or from other ranks.
 
-Longitude goes round and rows go on across the poles; nothing is ever cropped.
+Longitude is periodic and rows continue across the poles; nothing is cropped.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ from torch.nn import functional
 from data_pipeline.grid import Grid
 from models.parallel.domain import Domain
 from models.parallel.exchange import Exchange
-from models.parallel.plan import Interval, row_sources
-
-Intervals = tuple[Interval, ...]
-"""One for each tile along an axis."""
+from models.parallel.halo import Intervals, row_sources
 
 
-class Window(nn.Module):
-    """What a layer must see of its input, on every side as far as `rows` and `columns` say for each tile.
+class HaloPad(nn.Module):
+    """Pad the own tile (..., H, W) to the window (..., h, w) of a layer, with the halo from other ranks.
 
-    With `beyond_zero` there is nothing beyond the edges: a limited area in a world of zeros.
+    `rows` and `columns` are the intervals of the globe that each tile row and tile column needs. With `beyond_zero`,
+    cells beyond the edges of the globe or area are zero.
 
     `parity` has 1 for each input channel that keeps its sign across a pole and -1 for each that changes it, such as the
-    eastward wind. The rows beyond a pole are multiplied by it. Without `parity` all channels keep their sign. Only
-    physical fields have a parity; channels of a hidden layer mix them, so they have none.
+    eastward wind. Rows beyond a pole are multiplied by it. Without `parity`, all channels keep their sign. Only
+    physical fields have a parity; channels of a hidden layer mix fields, so they have none.
     """
 
     parity: Tensor | None
@@ -44,11 +42,13 @@ class Window(nn.Module):
         super().__init__()
         self.domain = Domain.of(grid)
         self.exchange = Exchange(self.domain, (rows, columns), beyond_zero) if self.domain.ranks > 1 else None
-        row_sources(self.domain.grid, np.array([rows[0][0], rows[-1][1] - 1]))  # refuses to reach beyond the other pole
+        row_sources(
+            self.domain.grid, np.array([rows[0][0], rows[-1][1] - 1])
+        )  # raises if a row lies beyond the opposite pole
         H, W = self.domain.shape
         self.sides = -rows[0][0], rows[-1][1] - H, -columns[0][0], columns[-1][1] - W
         self.beyond_zero = beyond_zero
-        # The same on all ranks, and no part of the saved state.
+        # Equal on all ranks, so that models match; not saved.
         changes = -1 in parity and not beyond_zero
         self.register_buffer("parity", torch.tensor(parity).float() if changes else None, persistent=False)
         top, bottom = rows[self.domain.rank // self.domain.tiles[1]]
@@ -56,10 +56,10 @@ class Window(nn.Module):
         self.changed = tuple(
             width if changes and self.domain.grid.across_pole(end) is not None else 0 for end, width in reach.items()
         )
-        """How many rows of the own window lie beyond the north pole and beyond the south pole and change sign."""
+        """Numbers of rows of the own window beyond the north and beyond the south pole that change sign."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tile (..., H, W) to window; with `parity`, (..., C, H, W)."""
+        """Tile (..., H, W) to window (..., h, w); with `parity` the third axis from the end is the channel."""
         window = self._seen(x)
         if self.parity is None or not any(self.changed):
             return window
@@ -69,7 +69,7 @@ class Window(nn.Module):
         return torch.cat(parts, dim=-2)
 
     def _seen(self, x: Tensor) -> Tensor:
-        """Return the window of fields that keep their sign across a pole."""
+        """Return the window without changes of sign."""
         if self.exchange:
             return self.exchange(x)
         north, south, west, east = self.sides
@@ -79,10 +79,10 @@ class Window(nn.Module):
 
 
 def pad(x: Tensor, grid: Grid, north: int, south: int, west: int, east: int) -> Tensor:
-    """Return the whole globe `x` (..., H, W) with more rows and columns, continued as the sphere is.
+    """Return the whole globe `x` (..., H, W) with more rows and columns, continued on the sphere.
 
-    Rows beyond a pole are the rows before it half a turn further (for an odd number of columns, the nearest
-    column to that); at the edge of a limited area the last row or column is repeated. A negative number cuts off.
+    Rows beyond a pole are those before it, shifted by half a turn (for an odd number of columns, by the nearest column
+    to that). At the edge of a limited area the last row or column is repeated. A negative number removes rows.
     """
     if not any((north, south, west, east)):
         return x

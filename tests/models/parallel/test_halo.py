@@ -11,7 +11,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.layers.attention import WindowAttention
 from models.layers.convolution import Conv2d
-from models.layers.window import Window, pad
+from models.layers.padding import HaloPad, pad
 from models.networks.unet import UNet
 from models.parallel.domain import Domain
 from models.parallel.exchange import Exchange
@@ -33,7 +33,7 @@ def assert_plans_fit(models):
             for r, receiver in enumerate(exchanges):
                 assert receiver.plan.receives == tuple(len(sender.plan.sends[r]) for sender in exchanges)
                 assert not len(receiver.plan.sends[r])
-            if isinstance(of_all[0], Window):
+            if isinstance(of_all[0], HaloPad):
                 assert_windows_show_the_globe([exchange.domain for exchange in exchanges], [e.plan for e in exchanges])
 
 

@@ -13,7 +13,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.networks import outline as module
-from models.networks.outline import check_memory, memory, outline
+from models.outline import check_memory, memory, outline
 
 TASK = Task("toy", ["2t"], ["2t"], [24])
 GRID = Grid.regular(7, 8)

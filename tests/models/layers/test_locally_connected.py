@@ -5,7 +5,7 @@ import torch
 
 from data_pipeline.grid import Grid
 from models.layers.locally_connected import LocallyConnected
-from models.layers.term import terms
+from models.layers.loss_term import loss_terms
 
 AREA = Grid((50.0, 45.0, 40.0), (0.0, 5.0, 10.0, 15.0))
 
@@ -27,7 +27,7 @@ def test_unlike_neighbours_add_to_the_loss_of_every_forecast(grid):
     layer(torch.zeros(4, 2, *grid.shape, dtype=torch.float64))
     weight, bias = ([unlike(m.tolist(), grid.periodic) for m in p.flatten(0, -3)] for p in (layer.weight, layer.bias))
     expected = 4 * 0.7 * (sum(weight) / 6 + sum(bias) / 3) / 2
-    assert float(terms(layer).detach()) == pytest.approx(expected, rel=1e-12)
+    assert float(loss_terms(layer).detach()) == pytest.approx(expected, rel=1e-12)
 
 
 def test_training_makes_weights_smooth_and_leaves_them_so():
@@ -38,7 +38,7 @@ def test_training_makes_weights_smooth_and_leaves_them_so():
     for _ in range(400):
         layer(x)
         optimizer.zero_grad()
-        (terms(layer) / 2).backward()
+        (loss_terms(layer) / 2).backward()
         optimizer.step()
     assert (layer.weight.detach().std((-2, -1)) < 0.2 * before).all()
 
@@ -48,4 +48,4 @@ def test_nothing_is_added_unasked_or_outside_training(roughness, training):
     layer = LocallyConnected(AREA, 2, 3, roughness).train(training)
     layer(torch.zeros(4, 2, *AREA.shape))
     assert layer.term is None
-    assert float(terms(layer)) == 0
+    assert float(loss_terms(layer)) == 0
