@@ -162,7 +162,7 @@ class Corrector(nn.Module):
             corrector.load_state_dict(tensors)
         except RuntimeError:
             model = type(corrector.model).__name__
-            raise InputError(f"{path} holds a model {model} of another version of this; train it again") from None
+            raise InputError(f"{path} holds a model {model} of another version; train it again") from None
         if broken := next((name for name, value in corrector.named_parameters() if not value.isfinite().all()), None):
             raise InputError(
                 f"{path} has weights that are not finite ({broken}), as a training that diverged leaves them; train it "

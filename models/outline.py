@@ -1,4 +1,4 @@
-"""Outline: the sizes of all tensors of a model, before memory is taken for any of them."""
+"""Outline: build a model without memory for its tensors, to check their names and sizes first."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from data_pipeline.common.errors import InputError
 
-LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Files in which a container says how much memory it may use."""
+MEMORY_LIMIT_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Files with the memory limit of a container."""
 
 
 def outline(build: Callable[[], nn.Module]) -> nn.Module | None:
-    """Return what `build` returns, on the device `meta`, where tensors have sizes but no values.
+    """Return the model that `build` builds, on the device `meta`, where tensors have sizes but no values.
 
-    None for a model whose constructor needs values, which the contract tests allow to no model of this project.
+    Return None for a model whose constructor reads values. No model of this project does (contract tests).
     """
     try:
         with torch.device("meta"):
@@ -27,41 +27,39 @@ def outline(build: Callable[[], nn.Module]) -> nn.Module | None:
         raise
     except Exception as error:
         if "overflow" in str(error).lower():
-            raise InputError(
-                f"the model would have more numbers than can be counted ({error}); make it smaller"
-            ) from None
+            raise InputError(f"a tensor of the model has too many elements ({error}); make the model smaller") from None
         return None
 
 
 def check_tensors(path: Path | str, name: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse the file `path` of a model called `name` if its tensors are not those of `model`, by name and size."""
+    """Raise InputError if the `tensors` of file `path` differ from those of `model`, called `name`, in name or size."""
     expected, found = ({name: tuple(t.shape) for name, t in each.items()} for each in (model.state_dict(), tensors))
     for tensor in expected | found:
         if expected.get(tensor) != found.get(tensor):
             raise InputError(
-                f"{path} holds a model {name} of another version of this: {tensor} is {_size(found, tensor)} in the "
+                f"{path} holds a model {name} of another version: {tensor} is {_size(found, tensor)} in the "
                 f"file and {_size(expected, tensor)} in the model; train it again"
             )
 
 
 def check_memory(name: str, model: nn.Module, copies: int = 4) -> None:
-    """Refuse a model that this machine cannot train: `copies` of all parameters, and the buffers, exceed its memory.
+    """Raise InputError if `copies` of all parameters and one of the buffers exceed the memory of this machine.
 
     Four copies are the weights, their gradients, and the two moments of Adam.
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     needed = sum(copies * p.nbytes for p in model.parameters()) + sum(buffer.nbytes for buffer in model.buffers())
-    if needed > (available := memory()):
+    if needed > (available := available_memory()):
         raise InputError(
-            f"model {name} has {parameters:,} parameters, whose training takes {needed / 1e9:,.0f} GB, and this "
+            f"model {name} has {parameters:,} parameters, whose training takes {needed / 1e9:,.0f} GB, but this "
             f"machine has {available / 1e9:,.0f} GB of memory; make it smaller, for example by model.width"
         )
 
 
-def memory() -> int:
-    """Return the bytes of memory that this process may use: those of the machine, or of the container."""
+def available_memory() -> int:
+    """Return the memory of the machine, or of the container if that is less, in bytes."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in map(Path, LIMITS):
+    for path in map(Path, MEMORY_LIMIT_FILES):
         if path.is_file() and (text := path.read_text().strip()).isdigit():
             found.append(int(text))
     return min(found)

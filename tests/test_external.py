@@ -131,5 +131,5 @@ def test_a_network_that_no_machine_can_hold_is_refused_before_memory_is_taken(mo
     ended = command(project, "train", *DATA, *QUICK, f"model={model}", "model.width=1000000", "run_dir=big")
     assert ended.code == 2
     (line,) = ended.stderr.splitlines()
-    assert re.match(r"error: model \S+ has [\d,]{15,} parameters, whose training takes [\d,]{6,} GB, and this", line)
+    assert re.match(r"error: model \S+ has [\d,]{15,} parameters, whose training takes [\d,]{6,} GB, but this", line)
     assert not (project / "big" / "corrector.safetensors").exists()

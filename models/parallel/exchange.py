@@ -61,7 +61,7 @@ class Exchange:
         """Raise ValueError for a field whose shape is not that of the own tile."""
         if x.shape[-2:] != self.domain.own_shape:
             raise ValueError(
-                f"rank {self.domain.rank} of {self.domain.ranks} got a field of {tuple(x.shape[-2:])} cells, its "
+                f"rank {self.domain.rank} of {self.domain.ranks} has a field of {tuple(x.shape[-2:])} cells where its "
                 f"tile of {self.domain.grid} has {self.domain.own_shape}"
             )
 

@@ -67,7 +67,7 @@ def test_a_file_of_other_shapes_is_refused_by_name(toy, tmp_path, monkeypatch):
     made = Corrector(TASK, GRID, {"_target_": "models.networks.mlp.MLP", "width": 5}, toy(TASK, GRID, 1).static)
     monkeypatch.setitem(made.spec, "width", 6)
     made.save(tmp_path / "old.safetensors")
-    with pytest.raises(InputError, match=r"old.safetensors holds a model MLP of another version of this: model"):
+    with pytest.raises(InputError, match=r"old.safetensors holds a model MLP of another version: model"):
         Corrector.load(tmp_path / "old.safetensors")
 
 

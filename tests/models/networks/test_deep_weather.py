@@ -380,9 +380,7 @@ def test_a_corrector_of_the_model_as_it_was_is_refused(tmp_path):
         metadata = file.metadata()
         tensors = {name.replace("standardization", "standardized"): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     save_file(tensors, tmp_path / "old", metadata)
-    with pytest.raises(
-        InputError, match=r"old holds a model DeepWeather of another version of this: .*; train it again"
-    ):
+    with pytest.raises(InputError, match=r"old holds a model DeepWeather of another version: .*; train it again"):
         Corrector.load(tmp_path / "old")
 
 

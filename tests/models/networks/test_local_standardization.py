@@ -8,7 +8,7 @@ from scipy.ndimage import gaussian_filter1d
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.networks.local_standardization import LocalStandardization, measures
+from models.networks.local_standardization import LocalStandardization, window_and_smoothing
 
 TASK = Task("toy", ["sst", "2t"], ["2t"], [24, 48])
 BAND = Grid(tuple(10 - 1.25 * k for k in range(15)), tuple(1.25 * k for k in range(288)))
@@ -99,5 +99,5 @@ def test_a_field_that_never_changes_is_not_blown_up(toy):
     ids=str,
 )
 def test_degrees_become_points(grid, window, sigma):
-    found = measures(grid)
+    found = window_and_smoothing(grid)
     assert (found.window, found.sigma) == (window, pytest.approx(sigma))

@@ -131,7 +131,7 @@ def test_what_cannot_be_split_is_refused():
         Domain.split(grid, 4, 5).coarsen().coarsen()
     with pytest.raises(ValueError, match=r"rank 1 of 2 has a field of \(5, 16\) cells where its tile .* has \(7, 16\)"):
         Exchange(Domain.split(grid, 2, 1, 1), (((0, 6), (6, 13)), ((0, 16),)))(torch.zeros(1, 5, 16))
-    with pytest.raises(InputError, match="goes round all of"):
+    with pytest.raises(InputError, match="beyond the opposite pole of"):
         Conv2d(Domain.split(grid, 2), 1, 1, 31)
-    with pytest.raises(InputError, match="goes round all of"):
+    with pytest.raises(InputError, match="beyond the opposite pole of"):
         Conv2d(grid, 1, 1, 31)

@@ -114,4 +114,4 @@ def test_windows_that_cannot_be_shared_are_refused_by_every_rank_alike():
 def test_a_reach_round_the_globe_is_refused_by_every_rank_alike():
     said = refusals(lambda domain: Conv2d(domain, 1, 1, 31), Grid.regular(13, 32), 2)
     assert len(set(said)) == 1
-    assert "goes round all of 13 x 32 points" in said[0]
+    assert "beyond the opposite pole of 13 x 32 points" in said[0]

@@ -66,7 +66,7 @@ def test_a_world_of_zeros_has_none_either():
 
 
 def test_every_channel_has_a_parity_or_none_has():
-    with pytest.raises(ValueError, match="3 input channels have the parity of 2"):
+    with pytest.raises(ValueError, match="parity has 2 entries for 3 input channels"):
         Conv2d(GRIDS["poles"], 3, 1, parity=(1, -1))
 
 
