@@ -66,7 +66,7 @@ def test_the_number_of_its_outputs_is_found_without_a_draw():
         ),
         (
             {"backbone": {"_target_": "torch.nn.Conv2d", "out_channels": 3, "kernel_size": 3}},
-            r"must return a tensor \(batch, channels, 9, 12\) on 9 x 12 points, .*, and returned \(1, 3, 7, 10\)",
+            r"must return a tensor \(batch, channels, 9, 12\) on 9 x 12 points, .*, but returned \(1, 3, 7, 10\)",
         ),
     ],
 )

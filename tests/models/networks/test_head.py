@@ -84,7 +84,7 @@ def test_the_gamma_has_the_mean_and_spread_that_the_maps_say(toy):
     torch.testing.assert_close(mean, above * torch.exp(amount * s / above) - 2 - s * shift.exp())
     torch.testing.assert_close(found.shape.sqrt() * found.scale, s * stretch.exp())
     narrow = head(output - 6 * (torch.arange(6).view(1, 6, 1, 1) // 2 == 1), sample)
-    assert float(narrow.shape.max()) == pytest.approx(head.FARTHEST**2)
+    assert float(narrow.shape.max()) == pytest.approx(head.MAX_RATIO**2)
     torch.testing.assert_close(narrow.shift + narrow.shape * narrow.scale, mean)
 
 

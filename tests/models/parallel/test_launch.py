@@ -266,7 +266,7 @@ def test_one_rank_is_no_group():
     [
         (
             dist.DistBackendError("NCCL communicator was aborted on rank 1."),
-            r"another rank of the mesh is gone \(NCCL communicator was aborted on rank 1\); see what it said",
+            r"another rank of the mesh is gone \(NCCL communicator was aborted on rank 1\); see its own error",
         ),
         (
             dist.DistBackendError(
