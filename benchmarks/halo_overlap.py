@@ -27,7 +27,7 @@ import torch.distributed as dist
 from benchmarks.common import HALF_DEGREE, command_line, machine, report
 from benchmarks.mesh.ranks import run_ranks
 from models.layers.convolution import Conv2d
-from models.layers.halo_overlap import WORTHWHILE
+from models.layers.overlap import WORTHWHILE
 from models.parallel.domain import Domain
 
 TIMED_STEPS = 25

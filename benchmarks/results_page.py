@@ -1,6 +1,6 @@
 """Results: the tables of docs/results.md, and docs/results.json, from the runs that `make results` leaves.
 
-    python -m benchmarks.results_page runs/results runs/heat docs/results
+python -m benchmarks.results_page runs/results runs/heat docs/results
 """
 
 from __future__ import annotations

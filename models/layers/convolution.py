@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from data_pipeline.grid import Grid
-from models.layers.halo_overlap import convolve, overlapping_work, overlaps
+from models.layers.overlap import convolve, overlapping_work, overlaps
 from models.layers.padding import HaloPad
 from models.parallel.domain import Cuts, Domain
 from models.parallel.halo import Intervals

@@ -206,7 +206,9 @@ def test_ranks_with_other_samples_and_tiles_learn_as_one():
 
 
 def test_a_loss_without_routing_is_refused():
-    with pytest.raises(RuntimeError, match=r"the loss lacks the routing of a mixture of experts; add loss_terms\(model\)"):
+    with pytest.raises(
+        RuntimeError, match=r"the loss lacks the routing of a mixture of experts; add loss_terms\(model\)"
+    ):
         layer()(field()).square().mean().backward()
 
 

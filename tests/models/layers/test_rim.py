@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.grid import Grid
 from models.layers.convolution import reach
-from models.layers.halo_overlap import area, rim
+from models.layers.overlap import area, rim
 from models.parallel.domain import Domain
 from models.parallel.halo import plan_halo
 

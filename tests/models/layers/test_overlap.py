@@ -10,9 +10,9 @@ from ranks import together
 from torch.nn import functional
 
 from data_pipeline.grid import Grid
-from models.layers import convolution, halo_overlap
+from models.layers import convolution, overlap
 from models.layers.convolution import Conv2d
-from models.layers.halo_overlap import convolve, overlapping_work, overlaps, rim
+from models.layers.overlap import convolve, overlapping_work, overlaps, rim
 from models.layers.padding import HaloPad
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, counting
@@ -198,7 +198,7 @@ def in_which_order(rank):
         events.append("compute" if window.isfinite().all() else "compute with what was in memory")
         return compute(window, *others, **options)
 
-    def differentiating(*arguments, differentiate=halo_overlap._derivative):
+    def differentiating(*arguments, differentiate=overlap._derivative):
         events.append("differentiate")
         return differentiate(*arguments)
 
@@ -207,7 +207,7 @@ def in_which_order(rank):
     with (
         patch.object(dist, "batch_isend_irecv", sending),
         patch.object(functional, "conv2d", computing),
-        patch.object(halo_overlap, "_derivative", differentiating),
+        patch.object(overlap, "_derivative", differentiating),
     ):
         y = layer(x)
         forward = events.copy()
@@ -288,7 +288,7 @@ def test_a_layer_overlaps_if_its_batch_is_large_enough():
     with (
         patch.object(convolution, "convolve", return_value="meanwhile") as meanwhile,
         patch.object(HaloPad, "forward", lambda self, x: x),
-        patch.dict(halo_overlap.WORTHWHILE, cpu=2 * each),
+        patch.dict(overlap.WORTHWHILE, cpu=2 * each),
     ):
         assert layer(torch.zeros(1, 16, 90, 360)).shape == (1, 16, 88, 358), "waits"
         assert layer(torch.zeros(2, 16, 90, 360)) == "meanwhile"
