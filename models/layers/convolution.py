@@ -21,6 +21,7 @@ class Conv2d(nn.Conv2d):
     Beyond the edges of the grid the sphere is continued, or, with `beyond_zero`, cells are zero. `parity` of the input
     channels is that of `HaloPad`; the first convolution of a network needs it, because its inputs may be winds.
 
+    >>> import torch
     >>> layer = Conv2d(Grid.regular(5, 8), inputs=2, outputs=3)
     >>> layer(torch.zeros(1, 2, 5, 8)).shape
     torch.Size([1, 3, 5, 8])
