@@ -122,7 +122,7 @@ class Archive:
             )
         return formats
 
-    def reader(self, part: str) -> tuple[ModuleType, dict[str, Any]]:
+    def format_package(self, part: str) -> tuple[ModuleType, dict[str, Any]]:
         """Return the package of a part's format, and the options that only this format takes."""
         return (netcdf, {"names": self.variable_names}) if self._formats[part] == "netcdf" else (grib, {})
 

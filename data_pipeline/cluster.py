@@ -1,6 +1,6 @@
 """Clusters: where `prepare` computes statistics. Results do not depend on the cluster.
 
-    with Threads().running() as workers:
+    with Threads().executor() as workers:
         list(workers.map(index, files))     # any function on any items
         dask.compute(graph)                 # any Dask graph
 
@@ -36,7 +36,7 @@ class Cluster(Protocol):
     def at_once(self) -> int:
         """Number of tasks that run at the same time."""
 
-    def running(self) -> AbstractContextManager[Executor]:
+    def executor(self) -> AbstractContextManager[Executor]:
         """Start the workers; inside the block Dask uses them, and the yielded Executor runs other work."""
 
 
@@ -56,7 +56,7 @@ class Threads:
         return self.workers or processors()
 
     @contextmanager
-    def running(self) -> Iterator[Executor]:
+    def executor(self) -> Iterator[Executor]:
         """Start the threads."""
         with ThreadPoolExecutor(self.at_once) as pool, dask.config.set(scheduler="threads", pool=pool):
             try:
@@ -86,7 +86,7 @@ class LocalProcesses:
         return self.workers * self.threads
 
     @contextmanager
-    def running(self) -> Iterator[Executor]:
+    def executor(self) -> Iterator[Executor]:
         """Start the processes; they end with this process."""
         from distributed import LocalCluster
 
@@ -144,7 +144,7 @@ class Slurm:
             return str(cluster.job_script())
 
     @contextmanager
-    def running(self) -> Iterator[Executor]:
+    def executor(self) -> Iterator[Executor]:
         """Submit the jobs and wait until the first one starts."""
         if shutil.which("sbatch") is None:
             raise InputError(

@@ -74,7 +74,7 @@ class Inventory:
                 lambda done, _: progress.reach(known + done, f" ({remaining[done - 1].name})"),
             )
         for part in self._files:
-            package, options = self.archive.reader(part)
+            package, options = self.archive.format_package(part)
             print(
                 f"\n{_PART_NAMES[part]}\n{package.summarize_files(getattr(self.archive, part), **options)}", flush=True
             )
@@ -95,7 +95,7 @@ class Inventory:
         return list(dict.fromkeys(path for part, files in self._files.items() if self._is_grib(part) for path in files))
 
     def _is_grib(self, part: str) -> bool:
-        return self.archive.reader(part)[0] is grib
+        return self.archive.format_package(part)[0] is grib
 
 
 def _bytes(files: list[Path]) -> int:

@@ -49,7 +49,7 @@ def main(cfg: DictConfig) -> None:
         print(f"store: will be in {store}")
     if generator:
         generator.prepare()
-    with cluster.running() as workers:
+    with cluster.executor() as workers:
         if not generator:
             inventory.scan(workers)
         if statistics:

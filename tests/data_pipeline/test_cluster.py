@@ -14,7 +14,7 @@ from data_pipeline.common.errors import InputError
 @pytest.fixture(scope="module")
 def local():
     """One cluster of processes for all tests, because its start takes seconds."""
-    with LocalProcesses(workers=2, threads=1, memory="2GB").running() as workers:
+    with LocalProcesses(workers=2, threads=1, memory="2GB").executor() as workers:
         yield workers
 
 
@@ -33,9 +33,9 @@ def refuse(item):
 
 def test_a_graph_has_the_same_result_on_every_cluster(local):
     there = graph().compute()  # the client of `local` is Dask's default
-    with Threads(2).running():
+    with Threads(2).executor():
         here = graph().compute()
-    with Threads(1).running():
+    with Threads(1).executor():
         alone = graph().compute()
     assert np.array_equal(here, there)
     assert np.array_equal(here, alone)
@@ -43,14 +43,14 @@ def test_a_graph_has_the_same_result_on_every_cluster(local):
 
 def test_functions_run_in_the_workers(local):
     assert os.getpid() not in {process for process, _ in local.map(process_and_thread, range(8))}
-    with Threads(2).running() as workers:
+    with Threads(2).executor() as workers:
         found = set(workers.map(process_and_thread, range(8)))
     assert {process for process, _ in found} == {os.getpid()}
     assert threading.get_ident() not in {thread for _, thread in found}
 
 
 def test_dask_computes_in_the_threads_of_the_block():
-    with Threads(1).running() as workers:
+    with Threads(1).executor() as workers:
         (_, mine) = next(iter(workers.map(process_and_thread, [0])))
         blocks = da.zeros(4, chunks=1).map_blocks(lambda block: block + threading.get_ident(), dtype="i8")
         assert set(blocks.compute().tolist()) == {mine}
@@ -67,13 +67,13 @@ def test_an_exception_of_a_worker_is_raised_unchanged(local):
 
 def test_a_killed_worker_is_reported():
     with pytest.raises(InputError, match=r"a worker of the cluster was killed .* increase cluster\.memory"):  # noqa: SIM117
-        with LocalProcesses(workers=1).running() as workers:
+        with LocalProcesses(workers=1).executor() as workers:
             list(workers.map(os._exit, [1]))
 
 
 def test_an_exception_cancels_queued_work():
     done = []
-    with pytest.raises(InputError), Threads(1).running() as workers:
+    with pytest.raises(InputError), Threads(1).executor() as workers:
         list(workers.map(lambda item: refuse(item) if item == 0 else done.append(item), range(1000)))
     assert len(done) < 1000
 
@@ -101,7 +101,7 @@ def test_the_job_script_has_the_options(tmp_path):
 def test_slurm_needs_sbatch(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InputError, match=r"cluster=slurm needs the command sbatch.* choose cluster=threads"):
-        Slurm().running().__enter__()
+        Slurm().executor().__enter__()
 
 
 @pytest.mark.parametrize(

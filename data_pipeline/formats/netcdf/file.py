@@ -47,7 +47,7 @@ class NetCDFFile:
             raise InputError(f"{path} is not a NetCDF file; check the path")
         status = path.stat()
         file = cls(path, status.st_size, status.st_mtime_ns)
-        with file.opened() as dataset:
+        with file.open() as dataset:
             classic = dataset.data_model.startswith("NETCDF3")
         if classic:
             file._refuse_if_cut_off()
@@ -64,7 +64,7 @@ class NetCDFFile:
             )
 
     @contextmanager
-    def opened(self) -> Iterator[netCDF4.Dataset]:
+    def open(self) -> Iterator[netCDF4.Dataset]:
         """Open the file for one thread at a time: the NetCDF and HDF5 libraries are not thread-safe.
 
         The lock is xarray's, so files that the user opened with xarray are safe as well. The file is closed at the end

@@ -112,7 +112,7 @@ class Header:
     def of(cls, path: Path) -> Header:
         """Read the header of a file."""
         file = NetCDFFile.at(path)
-        with file.opened() as dataset:
+        with file.open() as dataset:
             try:
                 header = _read(file, dataset)
                 groups = tuple(dataset.groups)

@@ -95,7 +95,7 @@ class BlockReader:
         blocks = self.block[fields]
         numbers = np.unique(blocks).tolist()
         for file in dict.fromkeys(self.blocks[k].file for k in numbers):
-            with file.opened() as dataset:
+            with file.open() as dataset:
                 for k in [k for k in numbers if self.blocks[k].file == file]:
                     mine = np.flatnonzero(blocks == k)
                     places = zip(*np.unravel_index(there[mine], wanted.shape), strict=True)

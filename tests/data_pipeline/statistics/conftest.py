@@ -87,7 +87,7 @@ def computed(training):
         sizes = {name: len(values) for name, values in coordinates.items()}
         sizes |= dict(zip(("latitude", "longitude"), training.grid.shape, strict=True))
         arrays = {name: np.full([sizes[d] for d in axes], np.nan) for name, axes in variables.items()}
-        with Threads(2).running():
+        with Threads(2).executor():
             pieces = list(statistic.compute(training, 2))
         assert len(pieces) == statistic.steps(training, 2)
         for _, values in pieces:

@@ -22,7 +22,7 @@ ALL = [Normalization(), LocalMeanStd(), DailyClimatology(), EfiClimate(memory_by
 
 
 def written(statistic, training, path):
-    with Threads(2).running():
+    with Threads(2).executor():
         write_statistic(path, statistic, training, statistic.compute(training, 2))
     return path
 
@@ -55,7 +55,7 @@ def test_the_same_file_each_time_and_everywhere(statistic, training, tmp_path, p
 @pytest.fixture(scope="module")
 def processes():
     """A cluster of processes, where Dask computes unless it is told otherwise."""
-    with LocalProcesses(workers=1, threads=2, memory="2GB").running():
+    with LocalProcesses(workers=1, threads=2, memory="2GB").executor():
         yield
 
 

@@ -46,7 +46,7 @@ def test_statistics_are_the_same_from_every_source(statistic, source, training, 
 
 def test_netcdf_is_read_in_other_processes(netcdf, computed):
     here = computed(Normalization(), netcdf)["location"]
-    with LocalProcesses(workers=1, threads=2, memory="2GB").running():
+    with LocalProcesses(workers=1, threads=2, memory="2GB").executor():
         pieces = list(Normalization().compute(netcdf, 2))
     assert np.array_equal(np.stack([values["location"][1] for _, values in pieces]), here, equal_nan=True)
 
