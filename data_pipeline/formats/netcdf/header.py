@@ -29,17 +29,8 @@ _IGNORED_STANDARD_NAMES = ("depth", "altitude", "model_level_number", "atmospher
 _NORTH_UNITS = ("degrees_north", "degree_north", "degree_N", "degrees_N", "degreeN", "degreesN")
 _EAST_UNITS = ("degrees_east", "degree_east", "degree_E", "degrees_E", "degreeE", "degreesE")
 _PRESSURE_UNITS = (
-    "hPa",
-    "Pa",
-    "mb",
-    "mbar",
-    "millibar",
-    "millibars",
-    "hectopascal",
-    "hectopascals",
-    "pascal",
-    "pascals",
-)
+    "hPa", "Pa", "mb", "mbar", "millibar", "millibars", "hectopascal", "hectopascals", "pascal", "pascals",
+)  # fmt: skip
 
 _USUAL_NAMES: dict[Role, tuple[str, ...]] = {
     "start": (

@@ -22,8 +22,8 @@ from data_pipeline.formats.netcdf.header import Coordinate, DataVariable, Header
 _CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
 _MINUTES_OF = {
     "nanosecond": 1 / 6e10, "microsecond": 1 / 6e7, "millisecond": 1 / 6e4, "second": 1 / 60, "sec": 1 / 60,
-    "s": 1 / 60,
-    "minute": 1.0, "min": 1.0, "hour": 60.0, "hr": 60.0, "h": 60.0, "day": 1440.0, "d": 1440.0, "week": 10080.0,
+    "s": 1 / 60, "minute": 1.0, "min": 1.0, "hour": 60.0, "hr": 60.0, "h": 60.0, "day": 1440.0, "d": 1440.0,
+    "week": 10080.0,
 }  # fmt: skip
 """Minutes in a unit of time."""
 
