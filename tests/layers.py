@@ -1,4 +1,4 @@
-"""Every layer of `models/spatial`, and the grids and meshes on which it must be right."""
+"""Every layer of `models/layers`, with the grids and meshes of their tests."""
 
 import torch
 from torch import nn
@@ -41,7 +41,7 @@ class Net(nn.Module):
 
 
 class Mixtures(nn.Module):
-    """Mixtures in place of convolutions, one upon another, at two resolutions, with every kind of gate."""
+    """Mixtures in place of convolutions, in sequence and at two resolutions, with every kind of gate."""
 
     def __init__(self, grid):
         super().__init__()
@@ -86,13 +86,13 @@ LAYERS = {
 
 
 def inputs(grid):
-    """Input of a layer, and the weights of its outputs in a sum."""
+    """The input of a layer, and weights for a sum of its outputs."""
     torch.manual_seed(3)
     return torch.randn(2, 2, *grid.shape, dtype=torch.float64), torch.randn(2, 8, *grid.shape, dtype=torch.float64)
 
 
 def results(layer, x, weights):
-    """The output of a layer, and the gradients of a sum of it for the input and for all parameters."""
+    """The output of a layer, and the gradients of a weighted sum of it by input and parameters."""
     x = x.clone().requires_grad_()
     y = layer(x)
     ((y * weights[:, : y.shape[1], : y.shape[2], : y.shape[3]]).sum() + loss_terms(layer)).backward()
@@ -106,7 +106,7 @@ def made(name, grid):
 
 
 def differences(domain, name, expected):
-    """Largest differences between the whole and the tiles: output, input gradient, parameter gradients (relative)."""
+    """Largest relative differences between whole globe and tiles: output, input gradient, parameter gradients."""
     y, for_input, for_parameters = expected
     x, weights = inputs(domain.grid)
     out = domain

@@ -1,4 +1,4 @@
-"""Sizes are known, and compared, before memory is taken."""
+"""Names and sizes of tensors are compared before memory is allocated."""
 
 import resource
 
@@ -22,7 +22,7 @@ MLP = {"_target_": "models.networks.mlp.MLP", "width": 5}
 
 @pytest.fixture
 def saved(toy, tmp_path):
-    """Save a corrector, with something changed in what the file says of it."""
+    """Save a corrector, with a change in its description."""
 
     def save(*change):
         path = tmp_path / "corrector.safetensors"
@@ -43,7 +43,7 @@ def peak():
 @pytest.mark.parametrize(
     "change", [('"width": 5', '"width": 10000, "depth": 3'), ('"width": 5', '"width": 10000000000')]
 )
-def test_a_file_that_asks_for_more_than_it_holds_is_refused_before_memory_is_taken(saved, change):
+def test_a_file_with_too_few_tensors_is_refused_before_memory_is_allocated(saved, change):
     path, before = saved(*change), peak()
     with pytest.raises(
         InputError, match=r"corrector.safetensors holds a model MLP of another version|more numbers than"
@@ -74,13 +74,13 @@ def test_the_first_tensor_that_differs_is_named(saved, change, sentence):
         Corrector.load(saved(*change))
 
 
-def test_a_constructor_that_needs_values_has_no_outline():
-    """`drop path` rates of many image networks are read off a tensor."""
+def test_a_constructor_that_reads_values_has_no_outline():
+    """Many image networks read their `drop path` rates from a tensor."""
     assert outline(lambda: nn.Linear(int(torch.linspace(0, 3, 4)[-1].item()), 2)) is None
     assert outline(lambda: nn.Linear(3, 2)).weight.shape == (2, 3)
 
 
-def test_a_refusal_by_the_constructor_is_passed_on():
+def test_input_errors_of_the_constructor_are_raised():
     def refuse():
         raise InputError("no such width")
 
@@ -99,7 +99,7 @@ def test_training_takes_four_times_the_weights(monkeypatch):
         check_memory("Net", net)
 
 
-def test_memory_is_that_of_the_container_where_it_is_less(tmp_path, monkeypatch):
+def test_available_memory_is_the_container_limit_if_that_is_less(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MEMORY_LIMIT_FILES", (tmp_path / "limit",))
     machine = available_memory()
     assert machine > 1e8

@@ -21,7 +21,7 @@ TASK = Task(name="t2m", inputs=["2t", "msl"], targets=["2t"], lead_times=[48], s
 
 
 @pytest.mark.parametrize("name", ["boosted", "deep_weather", "mlp", "poet", "transformer", "unet"])
-def test_an_old_file_forecasts_what_it_forecast_then(name, toy):
+def test_an_old_file_gives_its_old_forecast(name, toy):
     """The file holds twelve quantiles that version 0.1 computed."""
     corrector = Corrector.load(FILES / f"{name}.safetensors")
     with torch.no_grad():

@@ -15,7 +15,7 @@ from models.parallel.mesh import arrange_mesh
 
 GRID, CHANNELS = Grid.regular(13, 16), 6
 SAMPLES = (slice(0, 2), slice(2, 5))
-"""Those of either data rank: not the same number."""
+"""Samples of each data rank: uneven numbers."""
 
 
 def own(x, domain, rank):
@@ -160,7 +160,7 @@ def compiled(rank):
     return [relative(found, expected) for expected, found in zip(*results, strict=True)]
 
 
-def test_a_compiler_passes():
+def test_layers_can_be_compiled():
     for differences in together(4, compiled):
         assert max(differences) < 1e-6
 

@@ -1,4 +1,4 @@
-"""Gates against closed forms of spherical harmonics, other grids and other ranks."""
+"""Gates against closed forms of spherical harmonics, on several grids and tiles."""
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ DEGREE = 5
 
 
 def fields(grid):
-    """The field of each harmonic by itself, ((degree + 1)², H, W)."""
+    """The field of each harmonic, ((degree + 1)², H, W)."""
     gate = SphereGate(grid, 1, (DEGREE + 1) ** 2, DEGREE).double()
     gate.weight.data.copy_(torch.eye(len(gate.weight)))
     return gate(None)[0].detach().numpy()
 
 
-def test_a_latent_gate_wants_all_experts_alike_at_first():
+def test_a_latent_gate_prefers_no_expert_before_training():
     torch.manual_seed(0)
     weight = LatentGate(Grid.regular(91, 180), 1, 3).weight.detach()
     assert weight.abs().max() == pytest.approx(3, abs=1e-2)
@@ -39,7 +39,7 @@ def test_the_first_harmonics_are_the_axes_of_the_globe():
 
 
 def test_harmonics_have_the_signs_and_sizes_of_scipys():
-    """A file that was made with scipy's harmonics means the same."""
+    """So coefficients have the meaning of scipy's."""
     grid = Grid.regular(7, 12)
     colatitude, longitude = np.radians(90 - np.array(grid.latitudes))[:, None], np.radians(grid.longitudes)[None]
     found = iter(fields(grid))
@@ -51,7 +51,7 @@ def test_harmonics_have_the_signs_and_sizes_of_scipys():
 
 
 def test_harmonics_are_orthonormal():
-    """By Gaussian quadrature, which is exact for their products."""
+    """Gaussian quadrature is exact for their products."""
     nodes, weights = np.polynomial.legendre.leggauss(DEGREE + 1)
     grid = Grid(tuple(np.degrees(np.arcsin(nodes))[::-1]), tuple(np.arange(12) * 30.0))
     found = fields(grid)
@@ -59,7 +59,7 @@ def test_harmonics_are_orthonormal():
     np.testing.assert_allclose(product, np.eye(len(product)), atol=1e-12)
 
 
-def test_a_field_on_the_sphere_is_the_same_on_every_grid_and_tile():
+def test_a_sphere_gate_does_not_depend_on_grid_and_tile():
     torch.manual_seed(3)
     fine = SphereGate(Grid.regular(13, 16), 2, 4, DEGREE)
     coarse = SphereGate(Grid.regular(7, 8), 2, 4, DEGREE)
@@ -71,7 +71,7 @@ def test_a_field_on_the_sphere_is_the_same_on_every_grid_and_tile():
     torch.testing.assert_close(tile(None), domain.cut(fine(None)))
 
 
-def test_a_field_on_the_sphere_varies_at_first_as_a_latent_gate_does():
+def test_initial_variances_of_sphere_and_latent_gate_are_equal():
     torch.manual_seed(4)
     field = SphereGate(Grid.regular(19, 36), 2, 600, 8)(None).detach()
     assert field.std() == pytest.approx((600 / 2) ** 0.5, rel=0.03)

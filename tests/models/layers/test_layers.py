@@ -1,4 +1,4 @@
-"""The layers against the sphere itself: a smooth function is known beyond every edge of the grid."""
+"""Layers against smooth functions on the sphere, whose values are known beyond every edge of the grid."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ GLOBAL = [name for name in GRIDS if name != "area"]
 
 
 def on_sphere(latitudes, longitudes):
-    """A smooth function of the point on the unit sphere, whatever way its coordinates are written."""
+    """A smooth function of the point on the unit sphere, which does not depend on the choice of coordinates."""
     lat, lon = np.radians(latitudes)[:, None], np.radians(longitudes)[None, :]
     x, y, z = np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat) + 0 * lon
     return torch.tensor(np.exp(0.5 * x + 0.3 * y * z) + z * x)
@@ -57,7 +57,7 @@ def test_shapes_follow_the_grids(grid):
 
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
-def test_changing_resolution_keeps_constants(grid):
+def test_resampling_keeps_constants(grid):
     x = torch.full((1, 1, *grid.shape), 7.0, dtype=torch.float64)
     coarse = Downsample(grid)(x)
     torch.testing.assert_close(coarse, torch.full_like(coarse, 7.0))
@@ -65,24 +65,24 @@ def test_changing_resolution_keeps_constants(grid):
 
 
 @pytest.mark.parametrize("grid", [Grid.regular(181, 360), Grid.regular(180, 360)], ids=["odd", "even"])
-def test_changing_resolution_keeps_smooth_fields(grid):
+def test_resampling_keeps_smooth_fields(grid):
     x = on_sphere(np.array(grid.latitudes), np.array(grid.longitudes))[None, None]
     coarse = grid.coarsen()
     expected = on_sphere(np.array(coarse.latitudes), np.array(coarse.longitudes))[None, None]
     torch.testing.assert_close(Downsample(grid)(x), expected, atol=1e-3, rtol=0)
-    # The last row of an even grid has no coarse row beyond it unless the grid is its own mirror there.
+    # The last row of an even grid has a coarse row beyond it only if the grid is mirrored there.
     rows = slice(None) if grid.shape[0] % 2 else slice(None, -1)
     torch.testing.assert_close(Upsample(grid)(expected)[..., rows, :], x[..., rows, :], atol=1e-3, rtol=0)
 
 
-def test_convolution_turns_with_the_globe():
+def test_convolution_commutes_with_rotation():
     grid = GRIDS["poles"]
     layer = Conv2d(grid, 2, 3).double()
     x = torch.randn(1, 2, *grid.shape, dtype=torch.float64)
     torch.testing.assert_close(layer(x.roll(5, -1)), layer(x).roll(5, -1))
 
 
-def test_convolution_inside_is_the_plain_one():
+def test_convolution_away_from_edges_is_that_of_pytorch():
     grid = GRIDS["poles"]
     layer = Conv2d(grid, 2, 3)
     x = torch.randn(1, 2, *grid.shape)
@@ -90,7 +90,7 @@ def test_convolution_inside_is_the_plain_one():
     torch.testing.assert_close(layer(x)[..., 1:-1, 1:-1], plain)
 
 
-def test_channel_norm_sees_one_cell_at_a_time():
+def test_channel_norm_depends_on_one_cell():
     norm = ChannelNorm(4)
     x = torch.randn(2, 4, 5, 6) * 3 + 1
     cell = norm(x)[1, :, 2, 3].detach()

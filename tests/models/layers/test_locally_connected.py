@@ -1,4 +1,4 @@
-"""Layers with weights for every cell: what is added to the loss where neighbours differ, against loops over cells."""
+"""Layers with weights for every cell: the loss term of neighbouring weights, against loops over cells."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ AREA = Grid((50.0, 45.0, 40.0), (0.0, 5.0, 10.0, 15.0))
 
 
 def unlike(field, periodic):
-    """Mean difference of each two neighbours in a map, along columns and along rows."""
+    """Mean difference of neighbours in a map, along columns and along rows."""
     H, W = len(field), len(field[0])
     south = [abs(field[i + 1][j] - field[i][j]) for i in range(H - 1) for j in range(W)]
     last = W if periodic else W - 1
@@ -20,7 +20,7 @@ def unlike(field, periodic):
 
 
 @pytest.mark.parametrize("grid", [Grid.regular(5, 6), AREA], ids=["globe", "area"])
-def test_unlike_neighbours_add_to_the_loss_of_every_forecast(grid):
+def test_differences_between_neighbours_are_a_term_of_the_loss(grid):
     torch.manual_seed(0)
     layer = LocallyConnected(grid, 2, 3, smoothness_penalty=0.7).double()
     torch.nn.init.normal_(layer.bias)
@@ -30,7 +30,7 @@ def test_unlike_neighbours_add_to_the_loss_of_every_forecast(grid):
     assert float(loss_terms(layer).detach()) == pytest.approx(expected, rel=1e-12)
 
 
-def test_training_makes_weights_smooth_and_leaves_them_so():
+def test_training_smooths_weights():
     torch.manual_seed(0)
     layer = LocallyConnected(Grid.regular(5, 6), 2, 3, smoothness_penalty=1.0)
     optimizer, x = torch.optim.SGD(layer.parameters(), 1.0), torch.randn(2, 2, 5, 6)
@@ -44,7 +44,7 @@ def test_training_makes_weights_smooth_and_leaves_them_so():
 
 
 @pytest.mark.parametrize(("roughness", "training"), [(0.0, True), (0.7, False)])
-def test_nothing_is_added_unasked_or_outside_training(roughness, training):
+def test_there_is_no_term_without_the_option_or_in_evaluation(roughness, training):
     layer = LocallyConnected(AREA, 2, 3, roughness).train(training)
     layer(torch.zeros(4, 2, *AREA.shape))
     assert layer.term is None

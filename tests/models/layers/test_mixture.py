@@ -32,12 +32,12 @@ def field(seed=9, channels=INPUTS):
 
 
 def ranked(wanted):
-    """The K most wanted experts of a cell, the most wanted first."""
+    """The K experts with the largest gate values of a cell, the largest first."""
     return sorted(range(E), key=lambda e: -wanted[e])[:K]
 
 
 @pytest.mark.parametrize("scale_by_gate", [False, True])
-def test_each_cell_hears_the_experts_it_wants_most(scale_by_gate):
+def test_each_cell_gets_the_experts_with_the_largest_gate_values(scale_by_gate):
     mixture, x = layer(scale_by_gate=scale_by_gate), field()
     wide, kernels = pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight
     y = mixture(x).detach()
@@ -58,7 +58,7 @@ def test_a_gate_may_be_computed_from_the_input():
 
 
 @pytest.mark.parametrize("computed", [False, True])
-def test_what_gates_multiply_has_ordinary_derivatives(computed):
+def test_scaling_gates_have_exact_derivatives(computed):
     gate = nn.Sequential(nn.Conv2d(INPUTS, 4, 1), nn.Tanh(), nn.Conv2d(4, E, 1)) if computed else None
     mixture = layer(grid=Grid.regular(3, 4), gate=gate, scale_by_gate=True, routing=None)
     names = [name for name, _ in mixture.named_parameters()]
@@ -70,7 +70,7 @@ def test_what_gates_multiply_has_ordinary_derivatives(computed):
     assert torch.autograd.gradcheck(function, inputs)
 
 
-def test_a_gate_that_only_chooses_learns_as_if_it_were_added():
+def test_choosing_gates_learn_straight_through():
     mixture, x, g = layer(routing=None), field().requires_grad_(), field(3, K)
     mixture(x).backward(g)
     expected = np.zeros((E, *GRID.shape))
@@ -87,7 +87,7 @@ def test_a_gate_that_only_chooses_learns_as_if_it_were_added():
 
 
 def by_hand(mixture, x, error):
-    """What the paper's rules make of the error signal of a mean squared error: signal to the experts, gate gradient.
+    """Return the gradients of experts and gate for a mean squared error, by the paper's rules in loops.
 
     Errors are |prediction - target|; loops over forecasts, cells and choices.
     """
@@ -139,8 +139,8 @@ def test_experts_may_be_damped_while_gates_learn_straight_through():
     assert damped.experts.weight.grad.norm() < 0.99 * straight.experts.weight.grad.norm()
 
 
-def test_rules_hold_at_any_depth():
-    """Three layers: each judges, labels and damps the signal that the layers above leave of the loss's."""
+def test_routing_works_at_any_depth():
+    """Three layers: each classifies and damps the error signal that the layers above it pass down."""
     rules = Routing(0.6, 0.1)
     gates = [None, nn.Sequential(Conv2d(GRID, K, 3), nn.GELU(), nn.Conv2d(3, E, 1)), None]
     layers = [layer(seed, gate=gate, routing=rules) for seed, gate in enumerate(gates)]
@@ -174,8 +174,8 @@ def test_rules_hold_at_any_depth():
     torch.testing.assert_close(x.grad, g, rtol=1e-11, atol=1e-15)
 
 
-def test_the_scale_of_the_loss_does_not_matter():
-    """Neither that of mixed precision nor the number of ranks, by which each multiplies its share."""
+def test_routing_does_not_depend_on_the_scale_of_the_loss():
+    """Neither the loss scale of mixed precision nor the number of ranks changes the result."""
     gradients = []
     for scale in (1, 4096):
         mixture = layer()
@@ -186,7 +186,7 @@ def test_the_scale_of_the_loss_does_not_matter():
 
 
 def shares(rank):
-    """Gradients of one process, and the mean of those of four ranks, each of which has its share of the loss."""
+    """Gradients of one process, and the mean of those of four ranks with their shares of the loss."""
     domain, mine = arrange_mesh(2, 2).domain(GRID), (slice(0, 1), slice(1, B))[rank // 2]
     one, x, target = layer(), field(), field(3, K)
     torch.manual_seed(0)
@@ -199,7 +199,7 @@ def shares(rank):
     return [(ours.grad / 4, theirs.grad) for ours, theirs in zip(many.parameters(), one.parameters(), strict=True)]
 
 
-def test_ranks_with_other_samples_and_tiles_learn_as_one():
+def test_routing_on_a_mesh_equals_one_process():
     for pairs in together(4, shares):
         for found, expected in pairs:
             torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-16)
@@ -212,7 +212,7 @@ def test_a_loss_without_routing_is_refused():
         layer()(field()).square().mean().backward()
 
 
-def test_in_evaluation_nothing_is_judged():
+def test_there_is_no_routing_in_evaluation():
     mixture, straight, x = layer().eval(), layer(routing=None), field()
     mixture(x).sum().backward()
     straight(x).sum().backward()
@@ -220,13 +220,13 @@ def test_in_evaluation_nothing_is_judged():
     torch.testing.assert_close(mixture.experts.weight.grad, straight.experts.weight.grad)
 
 
-def test_it_can_be_copied_between_steps():
+def test_mixtures_can_be_copied_between_steps():
     mixture = layer()
     (mixture(field()).sum() + loss_terms(mixture)).backward()
     torch.testing.assert_close(copy.deepcopy(mixture)(field()), mixture(field()))
 
 
-def test_half_precision_travels_through():
+def test_mixtures_work_in_half_precision():
     mixture = layer(scale_by_gate=True).float()
     with torch.autocast("cpu", torch.bfloat16):
         y = mixture(field().float())
@@ -237,7 +237,7 @@ def test_half_precision_travels_through():
 
 
 @pytest.mark.filterwarnings("ignore:.*donated buffer")
-def test_a_compiler_passes():
+def test_layers_can_be_compiled():
     mixture = layer()
     compiled = torch.compile(copy.deepcopy(mixture), backend="aot_eager", fullgraph=True)
     gradients = []
@@ -249,8 +249,8 @@ def test_a_compiler_passes():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_gates_find_the_region_of_each_expert(seed):
-    """Each expert is right in one of three regions; errors alone tell the gate which."""
+def test_gates_learn_the_region_of_each_expert(seed):
+    """Each expert is right in one of three regions; the gate learns which from errors alone."""
     torch.manual_seed(seed)
     region = torch.randint(3, GRID.shape)
     mixture = SpatialMixture(GRID, 1, 1, 3, kernel=1)
@@ -277,7 +277,7 @@ def test_gates_find_the_region_of_each_expert(seed):
         (lambda: Routing(damping=1.0, classify=False), "does nothing; set model.routing to null"),
     ],
 )
-def test_what_makes_no_mixture_is_refused(build, message):
+def test_wrong_mixtures_are_refused(build, message):
     with pytest.raises(InputError, match=message):
         build()
 

@@ -1,4 +1,4 @@
-"""Convolutions that compute while their halo is under way, against one rank and against those that wait."""
+"""Overlapping convolutions against one rank and against convolutions that wait for their halo."""
 
 import copy
 from unittest.mock import patch
@@ -29,7 +29,7 @@ CONVOLUTIONS = [(1, 1, 2), (2, 1, 2), (3, 1, 1), (4, 1, 1), (5, 1, 2), (2, 2, 1)
 
 
 class Meanwhile(Conv2d):
-    """Overlaps however small it is."""
+    """A convolution that overlaps whatever its size."""
 
     def forward(self, x):
         return convolve(x, self.weight, self.bias, self.window.exchange, self.stride[0], self.groups)
@@ -46,7 +46,7 @@ def field_on(domain):
 
 
 def differentiated(layer, x):
-    """Return output, gradients of input, weight and bias of a weighted sum, and what was sent forward and back."""
+    """Return output, gradients of input, weight and bias of a weighted sum, and the bytes sent forward and back."""
     H, W = layer.out.shape
     weights = layer.out.cut(torch.sin(torch.arange(H * W, dtype=torch.float64)).view(H, W))
     with counting() as sent:
@@ -56,7 +56,7 @@ def differentiated(layer, x):
 
 
 def on_ranks(rank, bands, sectors):
-    """Largest differences to one rank of those that overlap and of those where every second rank does."""
+    """Largest differences to one rank, if all ranks overlap and if every second one does."""
     found = {}
     for title, grid in GRIDS.items():
         domain = Domain.split(grid, bands, sectors, rank, dist.group.WORLD.group_name)
@@ -74,7 +74,7 @@ def on_ranks(rank, bands, sectors):
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: f"{mesh[0]}x{mesh[1]}")
-def test_overlapped_convolutions_give_the_numbers_of_one_rank_for_the_same_bytes(mesh):
+def test_overlapped_convolutions_equal_one_rank_and_send_the_same_bytes(mesh):
     for found in together(mesh[0] * mesh[1], on_ranks, *mesh):
         for case, (difference, same_bytes) in found.items():
             assert difference < 1e-12, (case, difference)
@@ -86,13 +86,13 @@ def domain_here(rank):
 
 
 def without_some_gradients(rank):
-    """Input without gradient, frozen weight, no bias, an output that nothing depends on: here and in torch itself."""
+    """Input without gradient, frozen weight, no bias, unused output: compared with PyTorch."""
     domain, checks = domain_here(rank), {}
     layer, x = layer_on(domain), field_on(domain)
     exchange, constant = layer.window.exchange, x.detach()
 
     def both(x, weight, bias):
-        """Return the gradients that were asked for, ours and torch's, and the bytes sent back."""
+        """Return the requested gradients, ours and PyTorch's, and the bytes sent back."""
         results = []
         for function in (
             lambda: convolve(x, weight, bias, exchange, 1, 1),
@@ -116,7 +116,7 @@ def without_some_gradients(rank):
 
 
 class Nothing(torch.autograd.Function):
-    """Hands on no gradient at all, not even zeros."""
+    """Returns no gradient, not even zeros."""
 
     @staticmethod
     def forward(ctx, x):
@@ -128,7 +128,7 @@ class Nothing(torch.autograd.Function):
 
 
 def two_branches(rank):
-    """Two layers side by side, one of which leads nowhere, overlapped on every second rank only."""
+    """Two parallel layers, the output of one unused; every second rank overlaps."""
     domain, gradients = domain_here(rank), []
     for kind in (Conv2d, (Conv2d, Meanwhile)[rank % 2]):
         x, first, second, lost = field_on(domain), *(layer_on(domain, kernel, kind=kind) for kernel in (3, 5, 3))
@@ -138,7 +138,7 @@ def two_branches(rank):
 
 
 def in_half_precision(rank):
-    """Under autocast the numbers that travel are those that are computed with; gradients are those of the weights."""
+    """Under autocast, halos have its data type and gradients that of the weights."""
     domain = domain_here(rank)
     results = []
     for kind in (Conv2d, Meanwhile):
@@ -158,7 +158,7 @@ def in_half_precision(rank):
 
 
 def for_compilers(rank):
-    """What torch itself asks of an operator, and a compiled layer against the same as it is."""
+    """PyTorch's checks of an operator, and a compiled layer against the layer itself."""
     domain = domain_here(rank)
     layer, x = layer_on(domain, kind=Meanwhile), field_on(domain)
     number = layer.window.exchange.number
@@ -178,7 +178,7 @@ def for_compilers(rank):
 
 
 def in_which_order(rank):
-    """What happens when, forward and backward; a message waited for twice is an error."""
+    """The order of events, forward and backward; waiting twice for a message is an error."""
     domain, events, begin = domain_here(rank), [], dist.batch_isend_irecv
 
     class Once:
@@ -218,7 +218,7 @@ def in_which_order(rank):
 
 
 def shortened(events):
-    """Return the events with their repetitions counted, but waiting, which is as often as there are messages."""
+    """Return the events with counts of repetitions, except those of waiting, once for each message."""
     runs = []
     for event in events:
         if not runs or runs[-1][0] != event:
@@ -234,7 +234,7 @@ def everything(rank):
 
 @pytest.fixture(scope="module")
 def four_ranks():
-    """What `everything` finds on two by two tiles."""
+    """The result of `everything` on two by two tiles."""
     return together(4, everything)
 
 
@@ -246,7 +246,7 @@ def test_computing_and_sending_overlap(four_ranks):
         assert backward == [["differentiate", strips], ["send", 1], ["differentiate", 1], ["wait", 0]]
 
 
-def test_what_needs_no_gradient_gets_none_and_sends_none(four_ranks):
+def test_unneeded_gradients_are_neither_computed_nor_sent(four_ranks):
     for found in four_ranks:
         for case, (same, same_bytes, some_bytes) in found["without_some_gradients"].items():
             assert same, case
@@ -254,25 +254,25 @@ def test_what_needs_no_gradient_gets_none_and_sends_none(four_ranks):
             assert some_bytes == (case != "constant input"), case
 
 
-def test_exchanges_meet_whoever_overlaps_and_whatever_depends_on_them(four_ranks):
+def test_overlapping_ranks_can_exchange_with_waiting_ranks(four_ranks):
     assert all(all(found["two_branches"]) for found in four_ranks)
 
 
-def test_autocast_sends_what_it_computes_with(four_ranks):
+def test_autocast_sends_halos_in_its_data_type(four_ranks):
     assert all(all(found["in_half_precision"]) for found in four_ranks)
 
 
-def test_a_compiler_passes(four_ranks):
+def test_layers_can_be_compiled(four_ranks):
     assert all(found["for_compilers"] for found in four_ranks)
 
 
 def work(bands, kernel=3, stride=1, rank=1):
-    """What may be done meanwhile by a layer of 16 channels."""
+    """The work of a layer of 16 channels that can overlap."""
     layer = Conv2d(Domain.split(Grid.regular(181, 360), bands, 1, rank), 16, 16, kernel, stride)
     return overlapping_work(layer.window.exchange, layer.weight, stride)
 
 
-def test_work_is_counted_where_it_pays():
+def test_work_is_counted_for_layers_that_can_overlap():
     assert work(2) == 91 * 360 * 16 * 16 * 9
     assert work(2, stride=2) == 46 * 180 * 16 * 16 * 9
     assert work(2, kernel=1) == 0, "nothing is sent"
@@ -296,7 +296,7 @@ def test_a_layer_overlaps_if_its_batch_is_large_enough():
     assert not overlaps(10**20, torch.device("meta")), "not measured"
 
 
-def test_a_field_that_is_not_the_own_tile_is_refused():
+def test_fields_of_another_shape_than_the_tile_are_refused():
     layer = layer_on(Domain.split(GRIDS["poles"], 2, 1, 1), kind=Meanwhile)
     with pytest.raises(
         ValueError, match=r"rank 1 of 2 has a field of \(14, 50\) cells where its tile .* has \(15, 50\)"

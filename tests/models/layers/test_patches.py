@@ -12,7 +12,7 @@ from models.layers.patches import Patches
 from models.parallel.domain import Domain
 
 GRID = Grid.regular(11, 16)
-"""3 x 5 patches of 3 x 3 cells; 2 rows and a column are left over."""
+"""3 x 5 patches of 3 x 3 cells; 2 rows and one column belong to no patch."""
 WHOLE = torch.randn(2, 2, *GRID.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
 
 

@@ -1,4 +1,4 @@
-"""The rim of a convolution, against looking at every output."""
+"""The rim of a convolution, against a search over every output."""
 
 import numpy as np
 from hypothesis import assume, given, settings
@@ -27,8 +27,8 @@ GRIDS = {
     stride=st.integers(1, 2),
     data=st.data(),
 )
-def test_the_rim_is_what_sees_cells_of_others(title, bands, sectors, kernel, stride, data):
-    """Output by output: none outside the rim sees a cell of others, and no strip is there for nothing."""
+def test_the_rim_depends_on_cells_of_other_ranks(title, bands, sectors, kernel, stride, data):
+    """No output outside the rim depends on cells of other ranks, and each strip has one that does."""
     assume(bands * sectors > 1)
     domain = Domain.split(GRIDS[title], bands, sectors, data.draw(st.integers(0, bands * sectors - 1)))
     out = domain.coarsen() if stride == 2 else domain

@@ -1,4 +1,4 @@
-"""A backbone is any module that keeps rows and columns; what it must not be, and cannot take, is said."""
+"""Backbone: any module that keeps the numbers of rows and columns; errors for all others."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def spec(**options):
     return {"_target_": "models.networks.backbone.Backbone"} | options
 
 
-def test_the_number_of_its_outputs_is_found_without_a_draw():
+def test_output_channels_are_counted_without_random_numbers():
     torch.manual_seed(0)
     first = build_model(spec(), TASK, GRID)
     count = first.features.count
@@ -70,12 +70,12 @@ def test_the_number_of_its_outputs_is_found_without_a_draw():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(options, sentence):
+def test_unsuitable_backbones_are_refused(options, sentence):
     with pytest.raises(InputError, match=sentence):
         build_model(spec(**options), TASK, GRID)
 
 
-def test_it_works_on_a_tile_only_if_the_options_say_so():
+def test_tiles_are_claimed_only_by_the_option():
     halves = Domain.split(GRID, 1, 2)
     with pytest.raises(InputError, match=r"model Backbone works on whole fields .* mesh has 1 x 2 tiles"):
         build_model(spec(backbone=RESNET), TASK, halves)

@@ -1,4 +1,4 @@
-"""Where networks start from: an untrained one is EMOS itself, and what it learns it adds to EMOS."""
+"""Baselines of networks: an untrained network on the baseline EMOS equals EMOS."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ BEGINNERS = [name for name, spec in SPECS.items() if "baseline" in spec and spec
 
 
 def fitted(spec, toy):
-    """A corrector that has learnt what is learnt at once."""
+    """A corrector that is fitted and not trained."""
     torch.manual_seed(0)
     data = toy(TASK, GRID, 40)
     corrector = Corrector(TASK, GRID, spec, data.static)
@@ -28,15 +28,15 @@ def fitted(spec, toy):
 
 
 def batch_of(toy):
-    """Normalised forecasts that nothing was fitted to; float64."""
+    """Forecasts outside the training data, in float64."""
     sample = next(batches(toy(TASK, GRID, 4, 5, seed=3), 4))
     return sample._replace(**{name: getattr(sample, name).double() for name in ("ensemble", "static", "target")})
 
 
 @pytest.mark.parametrize("name", BEGINNERS)
 @pytest.mark.parametrize("options", [{"shared": "partly"}, {"seasonal": False, "scale": "log"}])
-def test_an_untrained_network_is_emos(name, options, toy):
-    """Both are fitted to the same samples, EMOS as a corrector of its own."""
+def test_an_untrained_network_equals_emos(name, options, toy):
+    """Network and EMOS are fitted to the same samples."""
     emos, sample = fitted(SPECS["emos"] | options, toy), batch_of(toy)
     network = fitted(SPECS[name] | {"baseline": options}, toy)
     with torch.no_grad():
@@ -50,8 +50,8 @@ def test_an_untrained_network_is_emos(name, options, toy):
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_every_head_starts_from_it(kind, toy):
-    """Rain has a bound of its own kind; at 280 K there is none in sight."""
+def test_every_head_starts_from_the_baseline(kind, toy):
+    """For temperature only: at 280 K a lower bound has no effect."""
     corrector, sample = fitted(SPECS["mlp"] | {"head": kind, "baseline": {}}, toy), batch_of(toy)
     with torch.no_grad():
         m, s = corrector.model.head.start(corrector.normalizer(sample))
@@ -60,8 +60,8 @@ def test_every_head_starts_from_it(kind, toy):
     torch.testing.assert_close(found.std[:, 0], s[:, 0], rtol=1e-4, atol=0)
 
 
-def test_a_bounded_family_starts_bounded(toy):
-    """EMOS and the network put the bound at the same place, 0 mm, and agree on what lies below."""
+def test_a_bounded_baseline_and_head_share_the_bound(toy):
+    """EMOS and network have the bound 0 mm and equal probabilities below it."""
     task, options = Task("rain", ["tp"], ["tp"], [24]), {"family": "censored_logistic", "lower": 0.0, "seasonal": False}
     data = toy(task, GRID, 40)
     spec = SPECS["mlp"] | {"head": "censored_logistic", "baseline": options}
@@ -78,7 +78,7 @@ def test_a_bounded_family_starts_bounded(toy):
     torch.testing.assert_close(found.crps(sample.target), expected.crps(sample.target), rtol=1e-2, atol=1e-3)
 
 
-def test_it_survives_the_file(toy, tmp_path):
+def test_a_network_on_emos_can_be_saved_and_loaded(toy, tmp_path):
     corrector, sample = fitted(SPECS["unet"] | {"baseline": {}}, toy).float(), next(batches(toy(TASK, GRID, 4), 4))
     corrector.save(tmp_path / "c.safetensors")
     with torch.no_grad():
@@ -86,7 +86,7 @@ def test_it_survives_the_file(toy, tmp_path):
     torch.testing.assert_close(found.mu, expected.mu, rtol=0, atol=0)
 
 
-def test_a_start_that_cannot_be(toy):
+def test_wrong_baselines_are_refused(toy):
     with pytest.raises(InputError, match="EMOS has no option 'sharde'; it has family, seasonal"):
         fitted(SPECS["mlp"] | {"baseline": {"sharde": True}}, toy)
     with pytest.raises(InputError, match=r"model\.baseline must be null or options of emos"):

@@ -63,7 +63,7 @@ class Published3d(nn.Module):
 
 
 class PublishedInception(nn.Module):
-    """One batch normalisation for the three wide branches together."""
+    """One batch normalisation for the three parallel convolutions together."""
 
     def __init__(self, inputs, outputs):
         super().__init__()
@@ -137,7 +137,7 @@ def count(*parts):
 
 
 def convolutions(module):
-    """Weight and bias of every convolution; ours have the bias before a normalisation beside them."""
+    """Weight and bias of every convolution; ours keep the bias before a normalisation apart."""
     beside = {
         layer.convolution: layer.bias for layer in module.modules() if isinstance(layer, ConvNormReLU | UpConvolution)
     }
@@ -148,20 +148,20 @@ def convolutions(module):
 
 
 def norms(module, name):
-    """One of the tensors of all batch normalisations."""
+    """The tensor `name` of all batch normalisations."""
     kinds = nn.BatchNorm2d, nn.BatchNorm3d
     return [getattr(layer, name) for layer in module.modules() if isinstance(layer, kinds)]
 
 
 @torch.no_grad()
 def pair(ours, theirs):
-    """Both with the same random numbers, in double precision, in evaluation."""
+    """Give both networks the same random parameters, in double precision and evaluation mode."""
     torch.manual_seed(0)
     for weight, bias in convolutions(ours):
         nn.init.kaiming_normal_(weight)
         nn.init.normal_(bias)
     for (weight, bias), (to_weight, to_bias) in zip(convolutions(ours), convolutions(theirs), strict=True):
-        # What only meets zeros may be anything.
+        # Parameters that only multiply zero padding may have any value.
         nn.init.normal_(to_weight)
         same = to_weight if weight.ndim == to_weight.ndim else to_weight[:, :, to_weight.shape[2] // 2]
         same.copy_(weight)
@@ -176,7 +176,7 @@ def pair(ours, theirs):
 
 
 def assert_same_inside(found, expected, reach):
-    """The same where zeros beyond the edges are out of sight, and not so near the edges."""
+    """Assert that results are equal away from edges, and differ near them."""
     inside = ..., slice(reach, -reach), slice(reach, -reach)
     assert expected[inside].numel()
     assert expected[inside].std() > 0.1
@@ -186,7 +186,7 @@ def assert_same_inside(found, expected, reach):
 
 
 @pytest.mark.parametrize(("depth", "published"), [(0, 289_703), (1, 990_823), (2, 4_679_399), (3, 19_429_351)])
-def test_the_bias_network_has_the_published_parameters_but_for_those_that_only_meet_zeros(depth, published):
+def test_the_bias_network_has_the_published_parameters_except_those_on_zero_padding(depth, published):
     theirs, ours = Published3d(14, 7, 32, depth), BiasNet(Grid.regular(33, 64), 14, 7, 32, depth)
     idle = sum(weight.numel() * 2 // 3 for weight, _ in convolutions(theirs) if weight.shape[2] == 3)
     assert count(theirs) == published
@@ -214,11 +214,11 @@ def test_resnet2d_has_the_published_7_40_million_parameters():
     assert count(model.uncertainty_net) == count(PublishedResNet2d(21, 64)) == expected
     simple = DeepWeather(PUBLISHED, GRID, 32, 1, "resnet2d_simple", 32)
     assert count(simple.uncertainty_net) == 3_762_530
-    # 990,823 but for what only meets zeros: the bias network reads 7 analyses and 7 means.
+    # 990,823 without parameters on zero padding: the bias network reads 7 analyses and 7 means.
     assert count(simple.bias_net) == count(BiasNet(GRID, 14, 7, 32, 1))
 
 
-def test_resnet2d_is_the_published_one_wherever_that_does_not_see_an_edge():
+def test_resnet2d_equals_the_published_network_away_from_edges():
     grid, reach = Grid.regular(68, 72), 32
     ours, theirs = pair(ResNet2d(grid, 4, 1, 16), PublishedResNet2d(2, 16))
     x = torch.randn(1, 4, *grid.shape, dtype=torch.float64)
@@ -233,7 +233,7 @@ def test_the_locally_connected_layer_has_the_published_parameters():
 
 
 @pytest.mark.parametrize(("depth", "reach"), [(0, 4), (1, 12), (2, 32)])
-def test_the_bias_network_is_the_published_one_wherever_that_does_not_see_an_edge(depth, reach):
+def test_the_bias_network_equals_the_published_network_away_from_edges(depth, reach):
     grid = Grid.regular(4 * (reach // 2 + 2), 4 * (reach // 2 + 3))
     ours, theirs = pair(BiasNet(grid, 6, 3, 2, depth), Published3d(6, 3, 2, depth))
     x = torch.randn(2, 6, *grid.shape, dtype=torch.float64)
@@ -241,7 +241,7 @@ def test_the_bias_network_is_the_published_one_wherever_that_does_not_see_an_edg
         assert_same_inside(ours(x), theirs(x), reach)
 
 
-def test_the_uncertainty_network_is_the_published_one_wherever_that_does_not_see_an_edge():
+def test_the_uncertainty_network_equals_the_published_network_away_from_edges():
     grid, reach = Grid.regular(44, 48), 20
     ours, theirs = pair(ResNet2dSimple(grid, 6, 1, 4), Published2d(6, 4))
     x = torch.randn(2, 6, *grid.shape, dtype=torch.float64)
@@ -250,13 +250,13 @@ def test_the_uncertainty_network_is_the_published_one_wherever_that_does_not_see
 
 
 def normal_sample(toy, count, members=5):
-    """A batch about as normalised samples are."""
+    """A batch with the statistics of normalised samples."""
     sample = next(batches(toy(TOY, GRID, count, members), count))
     return sample._replace(ensemble=(sample.ensemble - 280) / 10, target=(sample.target - 280) / 10)
 
 
 def normal_sample_of(toy, task, count=3):
-    """A batch about as normalised samples are; the analysis is the same for all members."""
+    """A batch with the statistics of normalised samples; the analysis is equal for all members."""
     sample = next(batches(toy(task, GRID, count, 5), count))
     ensemble = (sample.ensemble - 280) / 10
     for channel in range(len(task.channels) - len(task.analysis), len(task.channels)):
@@ -266,7 +266,7 @@ def normal_sample_of(toy, task, count=3):
 
 @pytest.mark.parametrize("uncertainty", ["resnet2d_simple", "resnet2d"])
 @pytest.mark.parametrize(("task", "forecasts", "beside"), [(TOY, 3, None), (WIDER, 5, [5, 6])], ids=["toy", "wider"])
-def test_the_forecast_is_the_formula_by_hand(toy, task, forecasts, beside, uncertainty):
+def test_the_forecast_follows_the_formula(toy, task, forecasts, beside, uncertainty):
     """μ = m + g (Σ w f + b) in every cell, f of analysis and mean; σ of the spreads and the first member.
 
     The targets are the second and third input; the analysis comes after the forecasts of the inputs and of the other
@@ -294,7 +294,7 @@ def test_the_forecast_is_the_formula_by_hand(toy, task, forecasts, beside, uncer
 
 
 def test_winds_of_every_lead_time_and_of_the_analysis_change_sign_across_a_pole():
-    """An odd number of rows and an even one of columns: the row beyond the pole is the pole's neighbour, turned."""
+    """With an odd number of rows and an even one of columns, the row beyond the pole is the last but one, rotated."""
     model = DeepWeather(WIDER, GRID, uncertainty="resnet2d_simple")
     bias, sigma = (net[0].convolution.window.parity for net in (model.bias_net.encoder[0], model.uncertainty_net.stem))
     assert bias.tolist() == [1, -1, 1, 1, 1]
@@ -302,7 +302,7 @@ def test_winds_of_every_lead_time_and_of_the_analysis_change_sign_across_a_pole(
     assert DeepWeather(WIDER, GRID, uncertainty="resnet2d").uncertainty_net.first.convolution.window.parity is None
 
 
-def test_stages_train_one_network_each_and_hold_the_other(toy):
+def test_each_stage_trains_one_network(toy):
     torch.manual_seed(0)
     sample = normal_sample_of(toy, WIDER, 4)
     for trained in ("bias", "uncertainty"):
@@ -323,8 +323,8 @@ def test_stages_train_one_network_each_and_hold_the_other(toy):
 
 
 @pytest.mark.parametrize("members", [1, 2, 7])
-def test_it_starts_as_the_raw_gaussian_ensemble(toy, members):
-    """Also with a single member, whose spread is unknown; and it can learn from there."""
+def test_an_untrained_model_is_the_raw_gaussian_ensemble(toy, members):
+    """Also with a single member, which has no spread; gradients are not zero there."""
     model, sample = DeepWeather(TOY, GRID), normal_sample(toy, 4, members)
     found, ensemble = model(sample), sample.ensemble[:, :, 1:]
     std = ensemble.std(1) if members > 1 else torch.zeros_like(found.sigma)
@@ -335,8 +335,8 @@ def test_it_starts_as_the_raw_gaussian_ensemble(toy, members):
         assert (parameter.grad.flatten(1) != 0).any(1).all()
 
 
-def test_both_networks_learn_from_one_score(toy):
-    """The toy is biased and too sure of itself: μ with the raw spread, or σ around the raw mean, is not so good."""
+def test_both_networks_improve_the_score(toy):
+    """The toy ensemble is biased and underdispersive: correcting only μ, or only σ, scores worse."""
     torch.manual_seed(0)
     model, sample = DeepWeather(TOY, GRID), normal_sample(toy, 8)
     optimizer, start = torch.optim.Adam(model.parameters(), lr=5e-3), model(sample)
@@ -354,8 +354,8 @@ def test_both_networks_learn_from_one_score(toy):
     assert max(location, scale) < 0.97 * neither
 
 
-def test_apart_each_network_learns_from_the_score_it_was_made_for(toy):
-    """The one as if there were only the squared error, the other as if there were only the CRPS."""
+def test_the_separate_loss_trains_each_network_with_its_score(toy):
+    """The gradient of the bias network is that of the squared error, the other one that of the CRPS."""
     torch.manual_seed(0)
     model, sample = DeepWeather(TOY, GRID), normal_sample(toy, 4)
     nn.init.normal_(model.local.weight)
@@ -372,8 +372,8 @@ def test_apart_each_network_learns_from_the_score_it_was_made_for(toy):
         torch.testing.assert_close(gradient, (crps if name in of_sigma else error)[name], rtol=1e-4, atol=1e-7)
 
 
-def test_a_corrector_of_the_model_as_it_was_is_refused(tmp_path):
-    """Its bias network read other maps of the same shape: it would give a plausible forecast that is wrong."""
+def test_a_corrector_of_an_earlier_model_is_refused(tmp_path):
+    """Its bias network read other maps of the same shape, so its forecast would be plausible and wrong."""
     made = Corrector(TOY, GRID, {"_target_": "models.networks.deep_weather.DeepWeather"}, torch.rand(3, *GRID.shape))
     made.save(tmp_path / "new")
     with safe_open(tmp_path / "new", framework="pt") as file:
@@ -384,14 +384,14 @@ def test_a_corrector_of_the_model_as_it_was_is_refused(tmp_path):
         Corrector.load(tmp_path / "old")
 
 
-def test_unlike_neighbours_are_a_term_of_the_loss(toy):
+def test_differences_of_neighbouring_weights_are_a_term_of_the_loss(toy):
     torch.manual_seed(0)
     model, sample = DeepWeather(TOY, GRID, smoothness_penalty=2.0), normal_sample(toy, 3)
     model(sample)
     assert float(loss_terms(model).detach()) == 0, "weights start at zero everywhere"
     nn.init.normal_(model.local.weight)
     model(sample)
-    # Two normal numbers differ by 2/√π on average; biases, all zero, are half of the mean.
+    # Two normal numbers differ by 2/√π on average. The biases, half of the mean, are all zero.
     assert float(loss_terms(model).detach()) == pytest.approx(2 * 3 * 3.14159**-0.5, rel=0.05)
 
 
@@ -416,6 +416,6 @@ def test_wrong_options_are_named(options, sentence):
         DeepWeather(TOY, GRID, **options)
 
 
-def test_a_grid_too_small_to_look_around_is_refused():
+def test_too_small_grids_are_refused():
     with pytest.raises(InputError, match="take fewer"):
         DeepWeather(TOY, Grid.regular(3, 8), bias_depth=0)

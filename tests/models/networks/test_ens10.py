@@ -1,4 +1,4 @@
-"""ENS-10's U-Net against the published figures, and against the same net written in plain PyTorch."""
+"""ENS-10's U-Net against the published figures, and against the same network in plain PyTorch."""
 
 import pytest
 import torch
@@ -14,11 +14,11 @@ T2M = Task("t2m", ["sst", "tcw", "tcwv", "cp", "msl", "tcc", "10u", "10v", "2t",
 T850 = Task("t850", [f"{name}@850" for name in ("z", "t", "q", "w", "d", "u", "v")], ["t@850"], [48])
 TOY = Task("toy", ["sst", "2t", "msl"], ["2t"], [48], ["lsm"])
 REACH = 36
-"""Cells beyond which the published net sees nothing."""
+"""Cells in each direction on which the published network depends."""
 
 
 def pair(inputs, outputs):
-    """Two convolutions as ENS-10 has them, with zeros beyond the edges."""
+    """Two convolutions as in ENS-10, with zero padding."""
     widths = (inputs, *outputs)
     layers = [
         (nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU()) for a, b in zip(widths, outputs, strict=False)
@@ -27,7 +27,7 @@ def pair(inputs, outputs):
 
 
 class Published(nn.Module):
-    """The published net: zero padding, pooling by PyTorch, bilinear interpolation by PyTorch."""
+    """The published network: zero padding, pooling and bilinear interpolation of PyTorch."""
 
     def __init__(self, inputs):
         super().__init__()
@@ -45,7 +45,7 @@ class Published(nn.Module):
 
 
 def parts(model):
-    """Weights, biases and running statistics in the order of the layers, ours as in the published net."""
+    """Weights, biases and running statistics in the order of the layers, equal for ours and the published network."""
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):
             yield layer.weight
@@ -67,8 +67,8 @@ def test_has_the_published_parameters(task, count):
     assert sorted(p.shape for p in ours.parameters()) == sorted(p.shape for p in published.parameters())
 
 
-def test_is_the_published_net_wherever_that_does_not_see_an_edge(toy):
-    """With the same weights, in double precision, on a grid whose sizes the published net can halve twice."""
+def test_equals_the_published_network_away_from_edges(toy):
+    """With equal weights in double precision, on a grid whose numbers of rows and columns divide by four."""
     torch.manual_seed(0)
     grid = Grid.regular(88, 92)
     ours, published = ENS10UNet(TOY, grid).double().eval(), Published(6).double().eval()
@@ -96,7 +96,7 @@ def test_is_the_published_net_wherever_that_does_not_see_an_edge(toy):
         assert not torch.allclose(one[..., :2], other[..., :2], rtol=1e-3), "zeros beyond the date line"
 
 
-def test_biases_that_a_normalisation_takes_away_do_not_learn_rounding_errors(toy):
+def test_biases_before_a_normalisation_have_a_zero_gradient(toy):
     grid = Grid.regular(13, 16)
     model, sample = ENS10UNet(TOY, grid), next(batches(toy(TOY, grid, 2), 2))
     nn.init.normal_(model.last.weight)
@@ -109,7 +109,7 @@ def test_biases_that_a_normalisation_takes_away_do_not_learn_rounding_errors(toy
     assert (last.grad != 0).all()
 
 
-def test_learns_in_a_few_steps(toy):
+def test_training_improves_the_score(toy):
     grid = Grid.regular(13, 16)
     torch.manual_seed(0)
     model, sample = ENS10UNet(TOY, grid), next(batches(toy(TOY, grid, 8), 8))
@@ -131,6 +131,6 @@ def test_too_small_a_grid_is_refused(shape):
 
 
 @pytest.mark.parametrize("grid", [Grid.regular(5, 5), Grid((50, 49, 48, 47, 46), (1, 2, 3, 4, 5))], ids=str)
-def test_the_smallest_grid_will_do(grid, toy):
+def test_the_smallest_grid_works(grid, toy):
     model, sample = ENS10UNet(TOY, grid), next(batches(toy(TOY, grid, 2), 2))
     assert model.eval()(sample).mean.shape == (2, 1, 5, 5)

@@ -13,7 +13,7 @@ TASK = Task("toy", ["2t", "msl"], ["2t"], [24, 48])
 GRID = Grid.regular(5, 8)
 
 
-def test_the_error_climate_is_a_regression_cell_by_cell(toy):
+def test_the_error_climate_is_a_regression_in_each_cell(toy):
     """One cell of one lead time against numpy's least squares."""
     data = toy(TASK, GRID, 80)
     data.samples[4].target[0, 2, 3] = torch.nan
@@ -42,7 +42,7 @@ def test_a_cell_without_truth_has_no_expected_error(toy):
     assert climate(next(batches(data, 4))).shape == (4, 2, *GRID.shape)
 
 
-def test_the_lead_time_is_one_number_from_first_to_last(toy):
+def test_the_lead_time_feature_goes_from_minus_one_to_one(toy):
     task = Task("toy", ["2t", "msl"], ["2t"], [24, 48, 120])
     features, sample = Features(task, GRID), next(batches(toy(task, GRID, 6), 6))
     found = features(sample)
@@ -52,8 +52,8 @@ def test_the_lead_time_is_one_number_from_first_to_last(toy):
     assert Features(Task("toy", ["2t", "msl"], ["2t"], [24]), GRID).count == features.count - 1
 
 
-def test_every_cell_learns_its_own_embedding(toy):
-    """Read by random weights, it has a gradient from the start, and only where there is something to learn."""
+def test_every_cell_trains_its_own_embedding(toy):
+    """The embedding has a gradient as soon as the last layer is not zero, only in cells with truth."""
     torch.manual_seed(0)
     features, sample = Features(TASK, GRID, cell_embedding=2), next(batches(toy(TASK, GRID, 4), 4))
     assert features.embedding.shape == (2, *GRID.shape)
@@ -65,7 +65,7 @@ def test_every_cell_learns_its_own_embedding(toy):
     torch.testing.assert_close(features(sample)[3, -2:], features.embedding)
 
 
-def test_a_tile_reads_its_own_part_of_the_embedding(toy):
+def test_a_tile_uses_its_part_of_the_embedding(toy):
     whole, domain = Features(TASK, GRID, cell_embedding=3), Domain.split(GRID, 2, 2, rank=3)
     whole.embedding.data.normal_()
     tile = Features(TASK, domain, cell_embedding=3)
@@ -75,8 +75,8 @@ def test_a_tile_reads_its_own_part_of_the_embedding(toy):
     torch.testing.assert_close(tile(own), domain.cut(whole(sample)))
 
 
-def test_the_mask_of_a_field_at_sea_is_a_channel(toy):
-    """It is the only land mask of a task without static fields; tasks without such an input have the same features."""
+def test_the_mask_of_a_sea_only_field_is_a_feature(toy):
+    """It is the only land mask of a task without static fields; other tasks have no such feature."""
     task = Task("toy", ["sst", "2t"], ["2t"], [24])
     sample = next(batches(toy(task, GRID, 2), 2))
     land = torch.rand(GRID.shape) > 0.5
@@ -90,6 +90,6 @@ def test_the_mask_of_a_field_at_sea_is_a_channel(toy):
 
 
 @pytest.mark.parametrize("embedding", [-1, 1.5, True])
-def test_the_embedding_is_a_whole_number(embedding):
+def test_the_embedding_must_be_an_integer(embedding):
     with pytest.raises(InputError, match=r"model\.cell_embedding must be a whole number of at least 0"):
         Features(TASK, GRID, embedding)

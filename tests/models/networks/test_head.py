@@ -1,4 +1,4 @@
-"""What heads make of the numbers of a network: against closed forms, other kinds of heads, and at the limits."""
+"""Heads against closed forms, against each other, and for extreme inputs."""
 
 import math
 
@@ -23,7 +23,7 @@ BOUNDED = ("censored_normal", "censored_logistic", "truncated_normal", "censored
 
 
 def sample_of(toy, members=7):
-    """A batch in units in which the typical departure is 1 and the bound 0 is far below; float64."""
+    """A float64 batch in which the typical departure is 1 and the bound 0 is far below the values."""
     batch = next(batches(toy(TASK, GRID, 3, members), 3))
     return batch._replace(ensemble=(batch.ensemble.double() - 250) / 10)
 
@@ -49,7 +49,7 @@ def test_zero_output_is_the_raw_ensemble(kind, toy):
     torch.testing.assert_close(found.std, std, rtol=1e-5, atol=0)
 
 
-def test_each_kind_is_what_it_is_called(toy):
+def test_each_head_returns_its_family(toy):
     sample = sample_of(toy)
     names = {"normal": Normal, "logistic": Logistic, "censored_normal": CensoredNormal, "bernstein": Bernstein}
     for kind, expected in (names | {"censored_shifted_gamma": CensoredShiftedGamma}).items():
@@ -57,8 +57,8 @@ def test_each_kind_is_what_it_is_called(toy):
         assert type(head(outputs(head), sample)) is expected
 
 
-def test_location_and_scale_are_the_formula_of_each_family(toy):
-    """μ = m + s o₀; the spread of the logistic is made of that of the ensemble by its own standard deviation."""
+def test_location_and_scale_follow_the_formula(toy):
+    """μ = m + s o₀; the scale of the logistic distribution is the spread over its standard deviation."""
     sample, head = sample_of(toy), GaussianHead(TASK)
     output = outputs(head)
     normal, logistic = head(output, sample), make_head("logistic", TASK, GRID)(output, sample)
@@ -72,8 +72,8 @@ def test_location_and_scale_are_the_formula_of_each_family(toy):
     torch.testing.assert_close(censored.sigma, normal.sigma)
 
 
-def test_the_gamma_has_the_mean_and_spread_that_the_maps_say(toy):
-    """Where nothing is censored they are those of the distribution; also where it is as good as normal."""
+def test_the_gamma_has_the_mean_and_spread_of_the_formula(toy):
+    """Far above the bound, also in the nearly normal limit."""
     sample, head = sample_of(toy), make_head("censored_shifted_gamma", TASK, GRID).double()
     head.bound.value.fill_(-2)
     output = outputs(head)
@@ -88,7 +88,7 @@ def test_the_gamma_has_the_mean_and_spread_that_the_maps_say(toy):
     torch.testing.assert_close(narrow.shift + narrow.shape * narrow.scale, mean)
 
 
-def test_a_dry_ensemble_is_exponential_to_begin_with():
+def test_a_dry_ensemble_is_exponential_before_training():
     head = make_head("censored_shifted_gamma", Task("rain", ["tp"], ["tp"], [24]), Grid((0.0,), (0.0,)))
     found = head.distribution(torch.zeros(1), torch.ones(1), *torch.zeros(3, 1))
     assert [float(v) for v in (found.shape, found.scale, found.shift, found.lower)] == [1, 1, -1, 0]
@@ -96,8 +96,8 @@ def test_a_dry_ensemble_is_exponential_to_begin_with():
 
 
 @pytest.mark.parametrize("kind", BOUNDED)
-def test_nothing_lies_below_the_physical_bound(kind, toy):
-    """Rain of a corrector that was fitted in physical units, whatever the network says."""
+def test_there_is_no_probability_below_the_physical_bound(kind, toy):
+    """Rain of a fitted corrector, in physical units, for random network outputs."""
     task = Task("rain", ["tp"], ["tp"], [24, 48])
     data = toy(task, GRID, 20)
     for sample in data.samples:
@@ -118,7 +118,7 @@ def test_nothing_lies_below_the_physical_bound(kind, toy):
     assert truth.any(), "a dry truth lies on the bound to the last bit"
 
 
-def test_a_target_without_bound_cannot_be_censored():
+def test_censored_heads_need_a_bound():
     task = Task("flow", ["z@500"], ["z@500"], [24])
     for kind in BOUNDED:
         with pytest.raises(InputError, match="z@500 has no lower bound to be censored at; take head=normal"):
@@ -128,7 +128,7 @@ def test_a_target_without_bound_cannot_be_censored():
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3, 4, 8, 12, 24])
-def test_the_first_bernstein_quantiles_are_near_the_normal_ones(degree):
+def test_untrained_bernstein_quantiles_are_near_normal(degree):
     coefficients = torch.tensor(normal_coefficients(degree), dtype=torch.float64)
     assert (coefficients.diff() > 0).all()
     first = Bernstein(coefficients[:, None])
@@ -141,7 +141,7 @@ def test_the_first_bernstein_quantiles_are_near_the_normal_ones(degree):
     assert 0 < loss < {1: 0.03, 2: 0.02, 3: 0.01, 4: 0.004}.get(degree, 0.001)
 
 
-def test_quantiles_never_cross_and_their_mean_is_the_location(toy):
+def test_quantiles_do_not_cross_and_their_mean_is_the_location(toy):
     sample, head = sample_of(toy), BernsteinHead(TASK, 6).double()
     output = outputs(head, size=3.0)
     found = head(output, sample)
@@ -152,7 +152,7 @@ def test_quantiles_never_cross_and_their_mean_is_the_location(toy):
     torch.testing.assert_close(steps[2], output[:, 6:8].clamp(-8, 8).exp() * head.steps[2], rtol=1e-5, atol=0)
 
 
-def test_the_degree_must_make_sense():
+def test_wrong_degrees_are_refused():
     with pytest.raises(InputError, match="degree must be a whole number of at least 1"):
         BernsteinHead(TASK, 0)
 
@@ -167,7 +167,7 @@ def test_the_degree_must_make_sense():
     seed=st.integers(0, 99),
 )
 def test_score_and_gradients_are_finite_at_the_limits(kind, size, reach, said, half, seed):
-    """Ensembles without spread and truths 10⁶ spreads away; networks that say little or far too much, in bf16 too."""
+    """Ensembles without spread, truths 10⁶ spreads away, and small or huge network outputs, also in bf16."""
     task = Task("rain", ["tp"], ["tp"], [24])
     head, generator = make_head(kind, task, GRID), torch.Generator().manual_seed(seed)
     members = 1 + size * torch.randn(2, 3, 1, *GRID.shape, generator=generator)

@@ -45,7 +45,7 @@ def batch():
         ("local_kernels", 36_864), ("local_blend", 12_315), ("known_regions", 27),
     ],
 )  # fmt: skip
-def test_parameters_are_those_of_the_paper(name, count):
+def test_number_of_parameters_equals_the_papers(name, count):
     assert sum(parameter.numel() for parameter in model(name, Heat().grid).parameters()) == count
 
 

@@ -1,4 +1,4 @@
-"""The LeNet-style network against its own convolutions on a patch around a cell."""
+"""The LeNet-style network against its convolutions on a patch around a cell."""
 
 import pytest
 import torch
@@ -15,14 +15,14 @@ GRID = Grid.regular(13, 16)
 
 
 def awake(**options):
-    """A network that says something."""
+    """A network with random weights in its last layer."""
     torch.manual_seed(0)
     model = LeNet(TASK, GRID, **options).double().eval()
     torch.nn.init.normal_(model.network[-1].weight)
     return model
 
 
-def test_what_it_says_of_a_cell_is_a_small_network_on_the_patch_around_it():
+def test_the_output_of_a_cell_depends_on_its_patch_only():
     model = awake()
     x = torch.randn(2, model.features.count, *GRID.shape, dtype=torch.float64)
     first, second, third, last = (layer for layer in model.network if isinstance(layer, torch.nn.Conv2d))
@@ -37,7 +37,7 @@ def test_what_it_says_of_a_cell_is_a_small_network_on_the_patch_around_it():
             torch.testing.assert_close(found[..., row, column], y)
 
 
-def test_it_sees_nine_by_nine_cells_round_the_globe():
+def test_the_receptive_field_is_nine_by_nine_cells_across_the_date_line():
     model = awake()
     x = torch.randn(1, model.features.count, *GRID.shape, dtype=torch.float64)
     y = x.clone()
@@ -48,13 +48,13 @@ def test_it_sees_nine_by_nine_cells_round_the_globe():
     assert set(changed[:, 1].tolist()) == {13, 14, 15, 0, 1, 2, 3, 4, 5}
 
 
-def test_counts_its_parameters():
+def test_number_of_parameters():
     f = 3 * 2 + len(TASK.static_names) + 2 + 2 + 1  # the last says where there is sea
     expected = (25 * f * 8 + 8) + (25 * 8 * 16 + 16) + (16 * 10 + 10) + (10 * 2 + 2)
     assert sum(p.numel() for p in LeNet(TASK, GRID, width=8, hidden=10).parameters()) == expected
 
 
-def test_dropout_is_for_training_only(toy):
+def test_dropout_is_off_in_evaluation(toy):
     model, sample = awake(dropout=0.5), next(batches(toy(TASK, GRID, 2), 2))
     sample = sample._replace(ensemble=(sample.ensemble - 280).double() / 10)
     with torch.no_grad():
@@ -63,6 +63,6 @@ def test_dropout_is_for_training_only(toy):
 
 
 @pytest.mark.parametrize("option", [{"width": 0}, {"hidden": 1.5}, {"dropout": 1.0}], ids=str)
-def test_options_must_make_sense(option):
+def test_wrong_options_are_refused(option):
     with pytest.raises(InputError, match=f"model.{next(iter(option))} must be a"):
         LeNet(TASK, GRID, **option)

@@ -12,7 +12,7 @@ from models.networks.local_standardization import LocalStandardization, window_a
 
 TASK = Task("toy", ["sst", "2t"], ["2t"], [24, 48])
 BAND = Grid(tuple(10 - 1.25 * k for k in range(15)), tuple(1.25 * k for k in range(288)))
-"""Round the globe, but not to the poles; the window has 3 points, the Gaussian a standard deviation of 4."""
+"""Periodic, without poles; the window has 3 points, the Gaussian a standard deviation of 4."""
 AREA = Grid(tuple(50 - 0.5 * k for k in range(12)), tuple(0.5 * k for k in range(14)))
 """Window of 7 points, Gaussian of 10."""
 
@@ -32,7 +32,7 @@ def by_loops(fields, window, sigma, periodic):
 
 
 @pytest.mark.parametrize(("grid", "window", "sigma"), [(BAND, 3, 4), (AREA, 7, 10)], ids=["band", "area"])
-def test_the_maps_are_what_the_definition_says(toy, grid, window, sigma):
+def test_maps_follow_the_definition(toy, grid, window, sigma):
     data, layer = toy(TASK, grid, 12), LocalStandardization(TASK, grid)
     layer.fit(batches(data, 5))
     for lead, hours in enumerate(TASK.lead_times):
@@ -43,7 +43,7 @@ def test_the_maps_are_what_the_definition_says(toy, grid, window, sigma):
             np.testing.assert_allclose(layer.std[lead, channel], std, rtol=1e-4)
 
 
-def test_every_forecast_is_standardised_by_the_maps_of_its_lead_time(toy):
+def test_forecasts_are_standardised_by_lead_time(toy):
     data, layer = toy(TASK, AREA, 12), LocalStandardization(TASK, AREA)
     layer.fit(batches(data, 12))
     sample = next(batches(data, 12))
@@ -51,13 +51,13 @@ def test_every_forecast_is_standardised_by_the_maps_of_its_lead_time(toy):
     for k, x in enumerate(sample.ensemble[:, 0]):
         lead = TASK.lead_times.index(int(sample.lead_time[k]))
         torch.testing.assert_close(found[k], (x - layer.mean[lead]) / layer.std[lead])
-    # All of a lead time, each cell by the values around it: not exactly, but about 0 and 1.
+    # Statistics come from a window around each cell, so the results are only near 0 and 1.
     assert abs(found.mean()) < 0.1
     assert abs(found.std() - 1) < 0.1
 
 
-def test_missing_values_count_nowhere_and_stay_missing(toy):
-    """As normalised samples have them: 0 where the mask is False. A sea in the west alone, cells far inland."""
+def test_missing_values_are_ignored_and_stay_missing(toy):
+    """Missing values are 0 where the mask is False, as in normalised samples. Only the west is sea."""
     data = toy(TASK, AREA, 12)
     land = torch.zeros(2, *AREA.shape, dtype=torch.bool)
     land[0, :, 4:] = True
@@ -65,7 +65,7 @@ def test_missing_values_count_nowhere_and_stay_missing(toy):
     data.samples = [s._replace(mask=~land, ensemble=s.ensemble.masked_fill(land, 0)) for s in samples]
     layer = LocalStandardization(TASK, AREA)
     layer.fit(batches(data, 4))
-    # A window reaches 3 cells inland, and what it leaves at the edges repeats its neighbour.
+    # A window extends 3 cells inland; edges are repeated.
     unknown = torch.arange(AREA.shape[1]) >= 7
     assert (layer.mean[:, 0, :, unknown] == 0).all()
     assert (layer.std[:, 0, :, unknown] == 1).all()
@@ -77,7 +77,7 @@ def test_missing_values_count_nowhere_and_stay_missing(toy):
     torch.testing.assert_close(layer.mean[:, 1], whole.mean[:, 1])
 
 
-def test_a_field_that_never_changes_is_not_blown_up(toy):
+def test_a_constant_field_is_not_scaled_up(toy):
     data = toy(TASK, AREA, 6)
     data.samples = [s._replace(ensemble=torch.zeros_like(s.ensemble)) for s in data.samples]
     layer = LocalStandardization(TASK, AREA)
@@ -98,6 +98,6 @@ def test_a_field_that_never_changes_is_not_blown_up(toy):
     ],
     ids=str,
 )
-def test_degrees_become_points(grid, window, sigma):
+def test_degrees_are_converted_to_points(grid, window, sigma):
     found = window_and_smoothing(grid)
     assert (found.window, found.sigma) == (window, pytest.approx(sigma))

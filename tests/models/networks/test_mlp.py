@@ -1,4 +1,4 @@
-"""The MLP: what it can learn of a place and of a lead time, with every head, for several targets at once."""
+"""MLP: cell embedding, lead times, every head, several targets."""
 
 from dataclasses import replace
 
@@ -18,8 +18,8 @@ GRID = Grid.regular(5, 8)
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24])
 
 
-def test_counts_its_parameters():
-    """Rasp & Lerch's shape: one hidden layer, n numbers in every cell; ENS-10's reading of it has 128 units."""
+def test_number_of_parameters():
+    """Rasp & Lerch's shape: one hidden layer, n numbers in every cell; ENS-10's version has 128 units."""
     features = 2 * 3 + 3 + 2 + 2 + 1  # the last says where there is sea
     plain = MLP(TASK, GRID, width=128)
     assert sum(p.numel() for p in plain.parameters()) == (features * 128 + 128) + (128 * 2 + 2)
@@ -33,7 +33,7 @@ def test_counts_its_parameters():
 
 
 def fitted(model, sample, steps, rate=0.05):
-    """The score of a model after so many steps on one batch, first and last."""
+    """The first and the last score of a model trained on one batch."""
     optimizer, scores = torch.optim.Adam(model.parameters(), rate), []
     for _ in range(steps):
         score = model(sample).crps(sample.target).mean()
@@ -45,7 +45,7 @@ def fitted(model, sample, steps, rate=0.05):
 
 
 def noise_at_places(toy):
-    """Truth that departs from the ensemble by a number of every cell, which no feature but the embedding tells."""
+    """Truth that differs from the ensemble by a random number of each cell, visible only to the embedding."""
     sample = next(batches(toy(TASK, GRID, 32), 32))
     ensemble = torch.randn(sample.ensemble.shape, generator=torch.Generator().manual_seed(1))
     peculiar = torch.randn(GRID.shape, generator=torch.Generator().manual_seed(2))
@@ -54,8 +54,8 @@ def noise_at_places(toy):
     )
 
 
-def test_the_embedding_tells_cells_apart_that_nothing_else_does(toy):
-    """Without it the best forecast has the spread of the cells, N(0, 1), of score 1/√π; with it there is no error."""
+def test_the_embedding_separates_cells_with_equal_features(toy):
+    """Without it the best forecast is the distribution over cells, N(0, 1), of CRPS 1/√π; with it there is no error."""
     torch.manual_seed(0)
     sample = noise_at_places(toy)
     without, located = (fitted(MLP(TASK, GRID, width=16, cell_embedding=n), sample, 150)[1] for n in (0, 2))
@@ -63,14 +63,14 @@ def test_the_embedding_tells_cells_apart_that_nothing_else_does(toy):
     assert located < 0.1
 
 
-def test_the_lead_time_tells_forecasts_apart(toy):
-    """Errors of opposite sign at two lead times; the network has no other way to know them."""
+def test_the_lead_time_separates_forecasts(toy):
+    """Errors have opposite signs at two lead times, and no other feature differs."""
     torch.manual_seed(0)
     task = replace(TASK, lead_times=(24, 48))
     sample = next(batches(toy(task, GRID, 32), 32))
     ensemble = torch.randn(sample.ensemble.shape, generator=torch.Generator().manual_seed(1))
     sign = torch.where(sample.lead_time == 24, 1.0, -1.0)[:, None, None, None]
-    # All valid at the same hour, so that the season tells nothing either.
+    # All have the same valid time, so that the season is equal.
     starts = -3600 * sample.lead_time
     sample = sample._replace(ensemble=ensemble, target=ensemble[:, :, [1]].mean(1) + sign, init_time=starts)
     assert fitted(MLP(task, GRID, width=16), sample, 120)[1] < 0.1
@@ -79,7 +79,7 @@ def test_the_lead_time_tells_forecasts_apart(toy):
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("kind", [MLP, LeNet])
 def test_two_targets_at_two_lead_times_with_every_head(kind, head, toy, tmp_path):
-    """One corrector for all of them learns, and survives its file."""
+    """One corrector for all of them improves in training, and its file gives the same forecast."""
     task = Task("toy", ["sst", "2t", "msl"], ["2t", "sst"], [24, 48])
     data = toy(task, GRID, 24)
     torch.manual_seed(3)
@@ -98,8 +98,8 @@ def test_two_targets_at_two_lead_times_with_every_head(kind, head, toy, tmp_path
     assert members.isfinite().all()
 
 
-def test_a_corrector_of_before_heads_and_embeddings_still_loads(toy):
-    """Its description names neither; its tensors are those of today's network without them."""
+def test_a_corrector_without_options_for_head_and_embedding_loads(toy):
+    """Defaults apply to options that the file lacks."""
     spec = {"_target_": "models.networks.mlp.MLP", "width": 8, "depth": 2, "dropout": 0.0}
     model = Corrector(TASK, GRID, spec, toy(TASK, GRID, 1).static).model
     names = {"errors.bias", "errors.residual"} | {f"network.{i}.{n}" for i in (0, 3, 6) for n in ("weight", "bias")}
@@ -109,6 +109,6 @@ def test_a_corrector_of_before_heads_and_embeddings_still_loads(toy):
 @pytest.mark.parametrize(
     "option", [{"width": 0}, {"depth": 0}, {"dropout": 1.0}, {"cell_embedding": -1}, {"head": "gauss"}], ids=str
 )
-def test_options_must_make_sense(option):
+def test_wrong_options_are_refused(option):
     with pytest.raises(InputError, match=rf"model\.{next(iter(option))} must be "):
         MLP(TASK, GRID, **option)

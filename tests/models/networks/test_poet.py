@@ -15,7 +15,7 @@ from models.networks.poet import EnsembleAttention, PoET
 T850 = Task("t850", [f"{name}@850" for name in ("z", "t", "q", "w", "d", "u", "v")], ["t@850"], [24, 48])
 TOY = Task("toy", ["sst", "2t", "msl"], ["2t"], [48], ["lsm"])
 AREA = Grid(tuple(60 - 0.5 * k for k in range(24)), tuple(0.5 * k for k in range(40)))
-"""Not round the globe: beyond its edges the last row or column is repeated, as PyTorch pads. All halves are even."""
+"""An area: its edges are repeated, as PyTorch can pad. Rows and columns can be halved evenly."""
 SMALL = {"widths": [4, 6, 5], "heads": 3, "attention_resolutions": 2}
 
 
@@ -28,7 +28,7 @@ def drawn(model):
 
 
 def batch(toy, grid, members=4, count=2):
-    """Forecasts as a normaliser gives them, in double precision."""
+    """Normalised forecasts in double precision."""
     sample = next(batches(toy(TOY, grid, count, members, seed=7), count))
     ensemble, target = ((part.double() - 280) / 10 for part in (sample.ensemble, sample.target))
     return sample._replace(ensemble=ensemble, target=target)
@@ -40,7 +40,7 @@ def batch(toy, grid, members=4, count=2):
     ids=["published", "large"],
 )
 def test_has_the_published_parameters(options, total, normalisation):
-    """On 360 rows, which is what the original keeps of 361 when it halves them."""
+    """On 360 rows, because the original drops the last of 361."""
     with torch.device("meta"):
         model, taller, other = (
             PoET(T850, Grid.regular(rows, 720), **options, norm=norm)
@@ -88,7 +88,7 @@ def attended(layer, x, M):
 
 
 @pytest.mark.parametrize("grid", [AREA, Grid.regular(13, 17), Grid.regular(8, 6)], ids=lambda grid: str(grid.shape))
-def test_attention_is_the_formula(grid):
+def test_attention_follows_the_formula(grid):
     layer = drawn(EnsembleAttention(grid, 4, 3, "field"))
     x = torch.randn(2 * 5, 4, *grid.shape, dtype=torch.float64)
     with torch.no_grad():
@@ -122,7 +122,7 @@ def plain(model, sample):
     return (sample.ensemble[:, :, [1]] + output.unflatten(0, (-1, M))).movedim(1, 0)
 
 
-def test_is_the_published_network_in_plain_pytorch(toy):
+def test_equals_the_published_network_in_plain_pytorch(toy):
     model, sample = drawn(PoET(TOY, AREA, **SMALL)), batch(toy, AREA)
     with torch.no_grad():
         found, expected = model(sample).members, plain(model, sample)
@@ -131,7 +131,7 @@ def test_is_the_published_network_in_plain_pytorch(toy):
 
 
 @pytest.mark.parametrize("norm", ["field", "channel"])
-def test_another_order_of_members_is_another_order_of_the_same(norm, toy):
+def test_permuted_members_give_permuted_results(norm, toy):
     grid, order = Grid.regular(13, 16), torch.tensor([3, 0, 4, 1, 2])
     model, sample = drawn(PoET(TOY, grid, **SMALL, norm=norm)), batch(toy, grid, 5)
     with torch.no_grad():
@@ -143,7 +143,7 @@ def test_another_order_of_members_is_another_order_of_the_same(norm, toy):
 
 
 @pytest.mark.parametrize("attention", [0, 2])
-def test_members_know_of_one_another_by_attention_only(attention, toy):
+def test_members_interact_through_attention_only(attention, toy):
     grid = Grid.regular(13, 16)
     model, sample = drawn(PoET(TOY, grid, **SMALL | {"attention_resolutions": attention})), batch(toy, grid)
     others = torch.cat([sample.ensemble[:, :1], torch.randn_like(sample.ensemble)], dim=1)
@@ -152,7 +152,7 @@ def test_members_know_of_one_another_by_attention_only(attention, toy):
     assert torch.allclose(found, expected, rtol=1e-10, atol=1e-10) == (attention == 0)
 
 
-def test_one_member_is_enough(toy):
+def test_a_single_member_works(toy):
     grid = Grid.regular(13, 16)
     model, sample = drawn(PoET(TOY, grid, **SMALL)), batch(toy, grid, 1)
     found = model(sample)
@@ -161,8 +161,8 @@ def test_one_member_is_enough(toy):
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
 
 
-def test_weights_of_attention_survive_half_precision():
-    """Products of whole fields are large and much alike: rounded to bfloat16, nothing would be left of the weights."""
+def test_attention_weights_are_accurate_in_half_precision():
+    """Products of whole fields are large and nearly equal: rounding them to bfloat16 would destroy the weights."""
     grid = Grid.regular(91, 180)
     torch.manual_seed(0)
     layer = EnsembleAttention(grid, 8, 8, "field")
@@ -174,7 +174,7 @@ def test_weights_of_attention_survive_half_precision():
     assert (found - expected).abs().max() < 0.3 * (expected - 1 / 4).abs().mean()
 
 
-def test_learns_in_a_few_steps(toy):
+def test_training_improves_the_score(toy):
     grid = Grid.regular(13, 16)
     torch.manual_seed(0)
     model, sample = PoET(TOY, grid, **SMALL), batch(toy, grid, 5, 8)
@@ -201,6 +201,6 @@ def test_learns_in_a_few_steps(toy):
     ],
     ids=str,
 )
-def test_options_and_grids_that_cannot_be_are_refused(options, sentence):
+def test_wrong_options_and_grids_are_refused(options, sentence):
     with pytest.raises(InputError, match=sentence):
         PoET(TOY, Grid.regular(13, 16), **options)

@@ -1,4 +1,4 @@
-"""The transformer over members: what members may know of one another, and what they may not."""
+"""The transformer over members, with and without attention."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def options(request):
 
 
 def awake(options, grid=GRID, task=TASK):
-    """A network in double precision all of whose layers say something."""
+    """A network in double precision with random weights in all layers."""
     torch.manual_seed(0)
     model = Transformer(task, grid, **options).double().eval()
     for parameter in model.parameters():
@@ -47,7 +47,7 @@ def awake(options, grid=GRID, task=TASK):
 
 
 def batch(toy, grid=GRID, members=5, count=2):
-    """Forecasts as they come from a normaliser."""
+    """Normalised forecasts."""
     sample = next(batches(toy(TASK, grid, count, members, seed=7), count))
     names = ("ensemble", "static", "target")
     ensemble, static, target = (getattr(sample, name).double() for name in names)
@@ -58,7 +58,7 @@ def numbers(distribution):
     return torch.stack([distribution.mean, distribution.std])
 
 
-def test_attention_is_softmax_of_scaled_products_in_each_cell():
+def test_attention_is_the_softmax_of_scaled_products_in_each_cell():
     torch.manual_seed(0)
     layer = MemberAttention(6, heads=2).double()
     for parameter in layer.parameters():
@@ -80,7 +80,7 @@ def test_attention_is_softmax_of_scaled_products_in_each_cell():
         np.testing.assert_allclose(found[b, :, :, i, j], expected, rtol=1e-10, atol=1e-12)
 
 
-def test_cells_may_attend_in_parts(monkeypatch, toy):
+def test_attention_in_parts_gives_equal_results(monkeypatch, toy):
     model, sample = awake({}), batch(toy)
     with torch.no_grad():
         expected = numbers(model(sample))
@@ -88,7 +88,7 @@ def test_cells_may_attend_in_parts(monkeypatch, toy):
         torch.testing.assert_close(numbers(model(sample)), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_another_order_of_members_is_another_order_of_the_same(options, toy):
+def test_permuted_members_give_permuted_results(options, toy):
     model, sample, order = awake(options).train(), batch(toy), torch.tensor([3, 0, 4, 1, 2])
     found = []
     for ensemble in (sample.ensemble, sample.ensemble[:, order]):
@@ -102,7 +102,7 @@ def test_another_order_of_members_is_another_order_of_the_same(options, toy):
 
 
 @pytest.mark.parametrize("attention", [True, False])
-def test_without_attention_no_member_knows_of_the_others(attention, toy):
+def test_without_attention_members_are_independent(attention, toy):
     model, sample = awake({"head": "members", "member_attention": attention}), batch(toy)
     others = torch.cat([sample.ensemble[:, :1], torch.randn(2, 7, *sample.ensemble.shape[2:])], dim=1)
     with torch.no_grad():
@@ -110,7 +110,7 @@ def test_without_attention_no_member_knows_of_the_others(attention, toy):
     assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12) != attention
 
 
-def test_one_member_is_enough(options, toy):
+def test_a_single_member_works(options, toy):
     model, sample = awake(options), batch(toy, members=1)
     found = model(sample)
     found.crps(sample.target).mean().backward()
@@ -119,7 +119,7 @@ def test_one_member_is_enough(options, toy):
 
 
 @pytest.mark.parametrize("attention", [True, False])
-def test_corrected_members_start_as_the_raw_ones(attention, toy):
+def test_untrained_members_equal_the_raw_ones(attention, toy):
     sample = batch(toy)
     model = Transformer(TASK, GRID, head="members", member_attention=attention, attention_window=2).double()
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_any_grid(toy, grid):
         assert numbers(model(batch(toy, grid, 3, 1))).shape == (2, 1, 1, *grid.shape)
 
 
-def test_a_turned_globe_has_a_turned_forecast(options, toy):
+def test_a_rotated_globe_has_a_rotated_forecast(options, toy):
     model, sample, turn = awake(options), batch(toy), 4
     turned = Sample(*(t.roll(turn, -1) if t.ndim > 2 else t for t in sample))
     with torch.no_grad():
@@ -165,7 +165,7 @@ def test_gradients_are_those_of_finite_differences(options, toy):
 
 
 def forecasts(count, members, seed):
-    """Truth and members are draws about a weather that nobody knows; members come through a model that is off."""
+    """Truth and members are independent draws around an unknown state; the members have a bias and a wrong spread."""
     torch.manual_seed(seed)
     grid = Grid.regular(5, 8)
     weather = torch.randn(count, 1, 1, *grid.shape)
@@ -184,7 +184,7 @@ def scores(found, truth):
     return float(found.crps(truth, fair=True).mean()), float(ratio)
 
 
-def test_members_corrected_one_by_one_can_be_as_many_as_you_like():
+def test_scores_of_independent_members_do_not_depend_on_their_number():
     """Trained with 10 members, scored with 5, 10, 20 and 50."""
     model = Transformer(
         Task("toy", ["2t"], ["2t"], [48]), Grid.regular(5, 8), head="members", member_attention=False, width=4, depth=0
@@ -198,7 +198,7 @@ def test_members_corrected_one_by_one_can_be_as_many_as_you_like():
         optimizer.step()
     with torch.no_grad():
         found = {M: scores(model(test._replace(ensemble=test.ensemble[:, :M])), test.target) for M in (5, 10, 20, 50)}
-    # The fair CRPS of draws from the distribution of the truth is half their mean distance.
+    # The fair CRPS of draws from the truth's distribution is half their mean distance.
     best = 0.5 / np.sqrt(np.pi)
     for crps, ratio in found.values():
         assert crps == pytest.approx(best, rel=0.03)
@@ -213,11 +213,11 @@ def block(inputs, outputs):
 
 
 def attending(channels):
-    """Normalisation, queries, keys and values, the layer that puts heads together."""
+    """Normalisation, queries, keys and values, the layer that joins heads."""
     return 2 * channels + 4 * (channels + 1) * channels
 
 
-def test_counts_its_parameters():
+def test_number_of_parameters():
     def count(**options):
         return sum(p.numel() for p in Transformer(TASK, GRID, width=4, depth=2, **options).parameters())
 
@@ -247,6 +247,6 @@ def test_counts_its_parameters():
     ],
     ids=str,
 )
-def test_options_must_make_sense(option):
+def test_wrong_options_are_refused(option):
     with pytest.raises(InputError, match=f"model.{next(iter(option))} must be "):
         Transformer(TASK, GRID, **option)

@@ -1,4 +1,4 @@
-"""The exchange by itself: adjoint, library operator, compiler, copies, refusals."""
+"""The exchange: adjoint, operator, compiler, copies, errors."""
 
 import copy
 from itertools import pairwise
@@ -34,8 +34,8 @@ GRIDS = {
     sides=st.tuples(*[st.integers(-2, 4)] * 4),
     zero=st.booleans(),
 )
-def test_plans_of_all_ranks_fit_together(name, bands, sectors, sides, zero):
-    """Playing every rank in turn by the plans alone gives each its window of the padded globe."""
+def test_plans_of_all_ranks_are_consistent(name, bands, sectors, sides, zero):
+    """Executing the plans of all ranks in one process gives each its window of the padded globe."""
     grid = GRIDS[name]
     H, W = grid.shape
     north, south, west, east = sides
@@ -68,7 +68,7 @@ def domain_of(x, domain):
 
 
 def adjoint(rank, bands, sectors):
-    """<fetch x, y> and <x, fetch' y> over all ranks; what a compiler makes of a layer; what a copy is."""
+    """<fetch x, y> and <x, fetch' y> over all ranks; the compiled layer; a copy of it."""
     domain = Domain.split(GRIDS["poles"], bands, sectors, rank, dist.group.WORLD.group_name)
     widen = [tuple((a - 2, b + 3) for a, b in pairwise(cuts)) for cuts in (domain.row_cuts, domain.column_cuts)]
     fetch = Exchange(domain, tuple(widen))
@@ -91,7 +91,7 @@ def adjoint(rank, bands, sectors):
     return sides, float((results[0] - results[1]).abs().max())
 
 
-def test_backwards_is_the_adjoint_and_a_compiler_passes(request):
+def test_the_backward_pass_is_the_adjoint_and_layers_can_be_compiled(request):
     for sides, difference in together(4, adjoint, 2, 2):
         assert sides[0] == pytest.approx(sides[1], rel=1e-13)
         assert difference == 0
@@ -103,12 +103,12 @@ def whole_again(rank, count):
     return torch.equal(assemble(domain.cut(x), domain), x)
 
 
-def test_tiles_make_the_whole():
+def test_join_inverts_split():
     assert all(together(3, whole_again, 3))
 
 
 def summed(rank):
-    """The sum over ranks of a tensor that each rank has in another order in memory, and its gradient."""
+    """The sum over ranks of a tensor with another memory order on each rank, and its gradient."""
     domain = Domain.split(Grid.regular(8, 12), 2, 1, rank, dist.group.WORLD.group_name)
     x = torch.arange(6.0).view(2, 3)
     x = (x if rank else x.T.contiguous().T).requires_grad_()
@@ -123,7 +123,7 @@ def test_a_sum_does_not_depend_on_the_order_in_memory():
         assert gradient.equal(2 * torch.arange(6.0).view(2, 3))
 
 
-def test_what_cannot_be_split_is_refused():
+def test_wrong_splits_are_refused():
     grid = GRIDS["poles"]
     with pytest.raises(InputError, match=r"14 ranks cannot share the 13 rows of 13 x 16 points.*take fewer ranks"):
         Domain.split(grid, 14)

@@ -1,4 +1,4 @@
-"""Plans of all ranks, and refusals: what can be known of many ranks without starting one."""
+"""Halo plans of all ranks, and errors, computed in one process."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def on_all_ranks(build, grid, bands, sectors=1):
 
 
 def assert_plans_fit(models):
-    """What rank q sends to r is what r expects of q; and all windows show what the padded globe shows there."""
+    """Rank q sends to r the cells that r expects of q, and all windows equal the padded globe."""
     for of_all in zip(*(list(model.modules()) for model in models), strict=True):
         kept = [[value for value in vars(module).values() if isinstance(value, Exchange)] for module in of_all]
         for exchanges in zip(*kept, strict=True):
@@ -38,7 +38,7 @@ def assert_plans_fit(models):
 
 
 def assert_windows_show_the_globe(domains, plans):
-    """Every cell of every window, played by the plans."""
+    """Every cell of every window, by executing the plans."""
     H, W = domains[0].shape
     globe = torch.arange(1.0, H * W + 1).view(H, W)
     wide = pad(globe, domains[0].grid, 4, 4, 4, 4)
@@ -75,21 +75,21 @@ def test_attention_on_the_half_degree_grid(shape, shift):
     rows=st.integers(9, 40), columns=st.integers(8, 30), bands=st.integers(1, 8), sectors=st.integers(1, 4),
     kernel=st.integers(1, 5), stride=st.integers(1, 2),
 )  # fmt: skip
-def test_plans_of_any_size_fit(rows, columns, bands, sectors, kernel, stride):
-    # A tile of one row may have none at half the resolution.
+def test_plans_of_any_size_are_consistent(rows, columns, bands, sectors, kernel, stride):
+    # A tile of one row may have no row at half the resolution.
     assume(stride == 1 or (rows >= 2 * bands and columns >= 2 * sectors))
     grid = Grid.regular(rows, columns)
     assert_plans_fit(on_all_ranks(lambda domain: Conv2d(domain, 1, 1, kernel, stride), grid, bands, sectors))
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_plans_of_every_layer_fit(name):
+def test_plans_of_every_layer_are_consistent(name):
     for title in ("29 x 50", "odd columns"):
         assert_plans_fit(on_all_ranks(LAYERS[name], GRIDS[title], 3, 2))
 
 
 def refusals(build, grid, bands, sectors=1):
-    """What every rank says."""
+    """The error message of every rank."""
     said = []
     for rank in range(bands * sectors):
         with pytest.raises(InputError) as refused:
@@ -98,7 +98,7 @@ def refusals(build, grid, bands, sectors=1):
     return said
 
 
-def test_too_thin_tiles_are_refused_by_every_rank_alike():
+def test_every_rank_refuses_too_thin_tiles_with_one_message():
     said = refusals(lambda domain: UNet(TASK, domain, width=1, depth=3), Grid.regular(13, 32), 5)
     assert set(said) == {
         "5 ranks cannot share the 4 rows of 4 x 8 points, latitudes 90 to -90, longitudes 0 to 315 (tiles end at "
@@ -106,12 +106,12 @@ def test_too_thin_tiles_are_refused_by_every_rank_alike():
     }
 
 
-def test_windows_that_cannot_be_shared_are_refused_by_every_rank_alike():
+def test_every_rank_refuses_too_few_windows_with_one_message():
     said = refusals(lambda domain: WindowAttention(domain, 2, 1, 8), Grid.regular(13, 32), 3)
     assert set(said) == {"3 ranks cannot share the windows of 8 cells on 13; take fewer ranks"}
 
 
-def test_a_reach_round_the_globe_is_refused_by_every_rank_alike():
+def test_every_rank_refuses_windows_beyond_the_opposite_pole_with_one_message():
     said = refusals(lambda domain: Conv2d(domain, 1, 1, 31), Grid.regular(13, 32), 2)
     assert len(set(said)) == 1
     assert "beyond the opposite pole of 13 x 32 points" in said[0]

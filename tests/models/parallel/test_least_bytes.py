@@ -1,4 +1,4 @@
-"""What layers on several ranks send, against what the derivative of the whole says that they must."""
+"""Bytes that layers send on several ranks, against the cells with a non-zero derivative."""
 
 import pytest
 import torch
@@ -24,9 +24,9 @@ def bytes_of(rank, bands, sectors, grid, name):
 
 
 def needed(bands, sectors, grid, name):
-    """Cells of others that any output of a tile depends on, by the derivative of the whole: the least to be sent."""
+    """Cells of other ranks with a non-zero derivative of any output of a tile: the minimum to be sent."""
     domain = Domain.split(grid, bands, sectors)
-    # Not in training, where errors are damped.
+    # In evaluation mode, because training damps errors.
     layer = LAYERS[name](grid).eval()
     for parameter in layer.parameters():
         torch.nn.init.ones_(parameter)
@@ -53,7 +53,7 @@ SINGLE = ("conv 2", "conv 3", "conv 5", "strided conv 3", "down", "mean pool 2",
 
 
 @pytest.mark.parametrize("mesh", [(2, 1), (1, 3), (2, 2), (4, 1)], ids=lambda mesh: f"{mesh[0]}x{mesh[1]}")
-def test_no_byte_travels_that_is_not_needed(mesh):
+def test_layers_send_only_the_bytes_that_are_needed(mesh):
     found = together(mesh[0] * mesh[1], all_bytes, *mesh)
     for title, name in found[0]:
         least = needed(*mesh, GRIDS[title], name) * 3 * 2 * 4

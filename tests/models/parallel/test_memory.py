@@ -1,4 +1,4 @@
-"""Memory of a step of the U-Net on one rank of many, against its part of what one process takes."""
+"""Memory of a U-Net's training step on one rank, against its share of the memory of one process."""
 
 import pytest
 import torch
@@ -7,11 +7,11 @@ from benchmarks.mesh.training_step import TrainingStep, peak_allocation, saved_b
 from data_pipeline.grid import Grid
 
 MORE = 1.1
-"""How much more than its part a rank may take, halo and uneven tiles included."""
+"""Allowed ratio of a rank's memory to its share, with halo and uneven tiles."""
 
 
 def memory(grid, rank=0, bands=1, sectors=1):
-    """Bytes kept for the backward pass, and most bytes at any time of a whole step, of activations alone."""
+    """Bytes of activations: kept for the backward pass, and the maximum during a whole step."""
     with simulated_rank(rank, bands, sectors) as mesh:
         step = TrainingStep(mesh, grid)
         step().backward()  # allocates the gradients of the parameters
@@ -33,13 +33,13 @@ def whole():
 
 
 @pytest.mark.parametrize(("bands", "sectors"), [(2, 1), (1, 2), (3, 1), (4, 1), (2, 2)])
-def test_every_rank_takes_its_part(bands, sectors, whole):
+def test_every_rank_needs_its_share_of_memory(bands, sectors, whole):
     for rank in range(ranks := bands * sectors):
         for found, of_one in zip(memory(Grid.regular(181, 360), rank, bands, sectors), whole, strict=True):
             assert of_one / MORE / ranks < found < of_one * MORE / ranks
 
 
-def test_the_part_of_a_half_degree_globe_is_a_quarter_on_four_ranks():
+def test_four_ranks_need_a_quarter_of_the_memory_each_at_half_a_degree():
     grid = Grid.regular(361, 720)
     for found, of_one in zip(memory(grid, 1, 4, 1), memory(grid), strict=True):
         assert of_one / 1.02 / 4 < found < of_one * 1.02 / 4

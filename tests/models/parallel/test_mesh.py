@@ -11,7 +11,7 @@ from models.parallel.domain import Domain
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A file of what all layers do on whole grids: worked out once, for all meshes."""
+    """A file with the results of all layers on whole grids, computed once for all meshes."""
     path = tmp_path_factory.mktemp("whole") / "results.pt"
     cases = [(title, name) for title in GRIDS for name in LAYERS]
     torch.save({(title, name): results(made(name, GRIDS[title]), *inputs(GRIDS[title])) for title, name in cases}, path)
@@ -29,7 +29,7 @@ def all_layers(rank, bands, sectors, path):
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: f"{mesh[0]}x{mesh[1]}")
-def test_tiles_give_the_numbers_of_the_whole(mesh, whole):
+def test_tiles_give_the_results_of_the_whole_globe(mesh, whole):
     for found in together(mesh[0] * mesh[1], all_layers, *mesh, whole):
         for case, largest in found.items():
             assert max(largest) < 1e-12, (case, largest)

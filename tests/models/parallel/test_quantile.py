@@ -18,7 +18,7 @@ SIZES = st.floats(0, 2.0**100, width=32)
 
 
 @given(arrays(np.float32, (2, 3, 5, 8), elements=st.one_of(SIZES, st.sampled_from([0.0, 1.0, 1e-42]))), st.floats(0, 1))
-def test_any_values_have_the_quantiles_that_numpy_finds(values, share):
+def test_quantiles_equal_those_of_numpy(values, share):
     found = quantile(torch.from_numpy(values), share, Domain.of(GRID)).numpy()
     expected = np.quantile(values.astype(float).reshape(2, -1), share, axis=1)
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-42)
@@ -35,8 +35,8 @@ def on_tiles(rank, bands, sectors):
     return found, [quantile(x, share, Domain.of(domain.grid)).tolist() for share in SHARES], sent
 
 
-def test_ranks_find_the_quantiles_of_the_whole():
+def test_quantiles_on_tiles_equal_those_of_the_whole_globe():
     for found, expected, sent in together(4, on_tiles, 2, 2):
         assert found == expected
-        # Three rounds of counts, 4 bytes each; from the second round on for two values of each sample.
+        # Three rounds of counts of 4 bytes; from the second round on, for two values of each sample.
         assert sent == {"sum": len(SHARES) * 4 * 3 * (2048 + 2 * 2048 + 2 * 1024)}

@@ -1,4 +1,4 @@
-"""What Slurm says in its way is what torchrun says in its own."""
+"""Variables of Slurm, translated to those of torchrun."""
 
 import pytest
 from hypothesis import given
@@ -25,13 +25,13 @@ def test_a_task_is_a_rank():
     assert variables_from_slurm(other)["LOCAL_WORLD_SIZE"] == "3"
 
 
-def test_what_the_user_says_of_the_meeting_place_counts():
+def test_the_users_master_address_and_port_are_kept():
     found = variables_from_slurm(TASK | {"MASTER_ADDR": "rack-02.cluster", "MASTER_PORT": "29500"})
     assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("rack-02.cluster", "29500")
 
 
 def batch_script():
-    """Of a job of four tasks: their number is known, but it is no step of them."""
+    """A job of four tasks, outside of a step."""
     return {name: value for name, value in TASK.items() if not name.startswith("SLURM_STEP")} | {"SLURM_PROCID": "0"}
 
 
@@ -40,11 +40,11 @@ def batch_script():
     [{}, batch_script(), TASK | {"SLURM_STEP_NUM_TASKS": "1"}, TASK | {"WORLD_SIZE": "8"}],
     ids=["no Slurm", "batch script", "one task", "torchrun under srun"],
 )
-def test_who_is_no_rank_of_slurm_is_left_alone(alone):
+def test_processes_that_are_no_rank_of_slurm_get_no_variables(alone):
     assert variables_from_slurm(alone) == {}
 
 
-def test_a_batch_script_does_not_start_all_ranks_on_the_first_of_its_nodes(monkeypatch):
+def test_a_batch_script_on_several_nodes_needs_srun(monkeypatch):
     for name, value in (batch_script() | {"SLURM_JOB_NUM_NODES": "2"}).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=r"this job has 2 nodes, but without srun .* write `srun deepweather \.\.\.`"):
@@ -58,12 +58,12 @@ def test_a_batch_script_does_not_start_all_ranks_on_the_first_of_its_nodes(monke
     [{}, batch_script() | {"SLURM_JOB_NUM_NODES": "1"}, TASK | {"SLURM_JOB_NUM_NODES": "2"}],
     ids=["no Slurm", "one node", "a step"],
 )
-def test_else_a_mesh_may_start_its_ranks_itself(alone):
+def test_a_mesh_may_start_its_ranks_outside_slurm_and_on_one_node(alone):
     refuse_without_srun(alone)
 
 
 @given(st.integers(0, 10**7), st.integers(0, 2000))
-def test_ports_are_free_to_users_and_next_to_those_of_the_next_step(job, step):
+def test_ports_are_unprivileged_and_differ_between_steps(job, step):
     first, second = (
         int(variables_from_slurm(TASK | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(number)})["MASTER_PORT"])
         for number in (step, step + 1)
@@ -72,7 +72,7 @@ def test_ports_are_free_to_users_and_next_to_those_of_the_next_step(job, step):
     assert (second - first) % 10_000 == 1
 
 
-# Left what Slurm 22.05 was asked, right what `scontrol show hostnames` printed first.
+# Left a node list of Slurm 22.05, right the first line of `scontrol show hostnames`.
 ASKED = {
     "rack-[01-02]": "rack-01",
     "a100-1,a100-2": "a100-1",
@@ -87,7 +87,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("nodes", ASKED)
-def test_the_first_host_is_the_one_that_scontrol_names(nodes):
+def test_the_first_host_equals_that_of_scontrol(nodes):
     assert first_host(nodes) == ASKED[nodes]
 
 
@@ -106,7 +106,7 @@ def test_the_first_host_of_any_list(parts, digits):
 
 
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=12))
-def test_tasks_are_counted_as_slurm_shortens_them(tasks):
+def test_tasks_per_node_are_read_from_slurms_notation(tasks):
     words, rest = [], list(tasks)
     while rest:
         times = next((k for k, count in enumerate(rest) if count != rest[0]), len(rest))

@@ -1,4 +1,4 @@
-"""What a whole training step of the U-Net sends, rank by rank and kind by kind, against the least that it can be."""
+"""Bytes that a training step of the U-Net sends, by rank and kind, against the minimum."""
 
 import math
 from pathlib import Path
@@ -25,12 +25,12 @@ MESHES = [(2, 2, 1), (1, 4, 1), (1, 2, 2), (1, 1, 4)]
 
 
 def as_shipped(step):
-    """No norm of the shipped U-Net asks another cell."""
+    """The norms of the shipped U-Net depend on one cell."""
     return step
 
 
 def with_group_norm(step):
-    """The same step with norms over the globe: each sample, and two groups of channels, by itself."""
+    """The same step with norms over the globe, for each sample and each of two groups of channels."""
     for block in [*step.model.trunk.encoder, *step.model.trunk.decoder]:
         block.path[1] = GroupNorm(block.path[0].out, 2, block.path[0].out_channels)
     return step
@@ -47,7 +47,7 @@ def all_counts(rank, meshes, variants):
 
 
 def found_and_least(meshes, variants):
-    """Lists by rank of what was sent and what had to be, by mesh and variant."""
+    """Bytes sent and minimum bytes of each rank, by mesh and variant."""
     by_rank = together(math.prod(meshes[0]), all_counts, meshes, variants)
     found = {key: [rank[key] for rank in by_rank] for key in by_rank[0]}
     expected = {}
@@ -59,13 +59,13 @@ def found_and_least(meshes, variants):
 
 
 @pytest.mark.parametrize("meshes", [MESHES, [(1, 3, 1)]], ids=["4 ranks", "3 ranks"])
-def test_a_step_sends_what_it_must_and_nothing_else(meshes):
+def test_a_training_step_sends_only_the_bytes_that_are_needed(meshes):
     variants = [(name, as_shipped, grid) for name, grid in SHAPES.items()]
     found, expected = found_and_least(meshes, [*variants, ("group norm", with_group_norm, SHAPES["29 x 50"])])
     assert found == expected
 
 
-def test_the_table_in_the_documents_is_what_is_counted():
+def test_the_table_in_the_docs_equals_the_counts():
     found, expected = found_and_least(MESHES, [("half a degree", as_shipped, HALF_DEGREE)])
     assert found == expected
     sent = {str(list(mesh)): max(ranks, key=lambda rank: sum(rank.values())) for (mesh, _), ranks in found.items()}
