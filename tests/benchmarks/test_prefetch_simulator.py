@@ -1,4 +1,4 @@
-"""The simulator: its closed forms against loops and real streams, its policies against what must be so."""
+"""The simulator: closed forms agree with loops and real orders, and policies have known properties."""
 
 from dataclasses import replace
 
@@ -7,25 +7,31 @@ import pytest
 from scipy import stats
 
 from benchmarks.prefetch_simulator import simulate
-from benchmarks.prefetch_simulator.policies import DISK, MEMORY, POLICIES, REMOTE_MEMORY, SHARED, Case
-from benchmarks.prefetch_simulator.simulate import REGIMES, Cluster, count_often_read, often_read, run_time
+from benchmarks.prefetch_simulator.policies import OWN_DISK, OWN_MEMORY, POLICIES, REMOTE_MEMORY, SHARED, Workload
+from benchmarks.prefetch_simulator.simulate import (
+    DATA_SIZES,
+    ClusterRates,
+    count_often_read,
+    expected_often_read,
+    run_time,
+)
 from data_pipeline.prefetch.order import SampleOrder
 
-CASE = Case(samples=4_000, size=100.0, epochs=5, batch_size=64)
-FAST = Cluster(compute=1_000)
+WORKLOAD = Workload(samples=4_000, size=100.0, epochs=5, batch_size=64)
+FAST = ClusterRates(compute=1_000)
 
 
-def test_the_check_figure_of_the_paper():
-    assert often_read(1_281_167, 16, 90, 0.8) == pytest.approx(31_635, abs=0.5)
+def test_the_expected_number_equals_the_published_one():
+    assert expected_often_read(1_281_167, 16, 90, 0.8) == pytest.approx(31_635, abs=0.5)
 
 
 @pytest.mark.parametrize(("workers", "epochs", "excess"), [(16, 90, 0.8), (4, 10, 0.5), (2, 7, 0.0)])
-def test_the_formula_is_the_tail_of_a_binomial_and_real_streams_follow_it(workers, epochs, excess):
+def test_the_formula_is_a_binomial_tail_and_agrees_with_real_orders(workers, epochs, excess):
     count = 40_000
-    expected = often_read(count, workers, epochs, excess)
-    least = int(np.ceil((1 + excess) * epochs / workers))
-    assert expected == pytest.approx(count * stats.binom(epochs, 1 / workers).sf(least - 1), rel=1e-9)
-    # Workers share the samples, so their counts lean the other way: the mean over all errs less than independent draws.
+    expected = expected_often_read(count, workers, epochs, excess)
+    minimum = int(np.ceil((1 + excess) * epochs / workers))
+    assert expected == pytest.approx(count * stats.binom(epochs, 1 / workers).sf(minimum - 1), rel=1e-9)
+    # Counts of workers are negatively correlated, so their mean varies less than that of independent draws.
     error = np.sqrt(expected / workers)
     assert count_often_read(SampleOrder(count, 64 * workers, epochs, ranks=workers), excess) == pytest.approx(
         expected, abs=5 * error
@@ -35,49 +41,49 @@ def test_the_formula_is_the_tail_of_a_binomial_and_real_streams_follow_it(worker
 @pytest.mark.parametrize("policy", POLICIES)
 def test_time_follows_the_recursion_of_the_model(policy):
     """The same sum, one sample at a time."""
-    epochs = POLICIES[policy](CASE)
+    epochs = POLICIES[policy](WORKLOAD)
     available = end = 0.0
-    for number, sources in enumerate(epochs):
-        fetch = FAST.fetch(CASE.workers * np.mean(sources == SHARED))
-        for source in sources:
-            available += CASE.size * (fetch[source] + FAST.write) / FAST.staging_threads
+    for number, storages in enumerate(epochs):
+        fetch = FAST.fetch(WORKLOAD.workers * np.mean(storages == SHARED))
+        for storage in storages:
+            available += WORKLOAD.size * (fetch[storage] + FAST.write) / FAST.staging_threads
             if policy == "ParallelStaging" and number == 0:
                 end = available
             else:
-                end = max(available, end) + CASE.size / FAST.compute
-    assert run_time(policy, CASE, FAST) == pytest.approx(end, rel=1e-9)
+                end = max(available, end) + WORKLOAD.size / FAST.compute
+    assert run_time(policy, WORKLOAD, FAST) == pytest.approx(end, rel=1e-9)
 
 
-@pytest.mark.parametrize("size", REGIMES.values(), ids=REGIMES)
+@pytest.mark.parametrize("size", DATA_SIZES.values(), ids=DATA_SIZES)
 @pytest.mark.parametrize("compute", [64, 1_000])
-def test_nothing_beats_no_reading_and_nopfs_beats_reading_all(size, compute):
-    cluster, case = Cluster(compute=compute), replace(CASE, size=size / CASE.samples)
-    least = run_time("Perfect", case, cluster)
-    times = {policy: run_time(policy, case, cluster) for policy in ("Naive", *POLICIES)}
-    assert all(time is None or time >= least for time in times.values())
+def test_no_policy_beats_perfect_and_nopfs_beats_staging(size, compute):
+    cluster, workload = ClusterRates(compute=compute), replace(WORKLOAD, size=size / WORKLOAD.samples)
+    perfect = run_time("Perfect", workload, cluster)
+    times = {policy: run_time(policy, workload, cluster) for policy in ("Naive", *POLICIES)}
+    assert all(time is None or time >= perfect for time in times.values())
     assert times["NoPFS"] <= times["StagingBuffer"] <= times["Naive"]
     assert times["NoPFS"] <= times["DeepIO"] * 1.02
-    assert (times["LBANN"] is None) == (size > case.workers * case.memory)
+    assert (times["LBANN"] is None) == (size > workload.workers * workload.memory)
 
 
-def test_sources_are_what_the_policies_say():
-    small = replace(CASE, size=1.0)  # all fits into one memory
+def test_storages_match_the_definition_of_each_policy():
+    small = replace(WORKLOAD, size=1.0)  # all samples fit into one memory
     first, *later = list(POLICIES["NoPFS"](small))
     assert set(first) == {SHARED}
-    assert all(set(sources) <= {MEMORY, REMOTE_MEMORY} for sources in later)
-    assert all(set(sources) == {MEMORY} for sources in list(POLICIES["LocalityAware"](small))[1:])
+    assert all(set(storages) <= {OWN_MEMORY, REMOTE_MEMORY} for storages in later)
+    assert all(set(storages) == {OWN_MEMORY} for storages in list(POLICIES["LocalityAware"](small))[1:])
     assert set(np.concatenate(list(POLICIES["StagingBuffer"](small)))) == {SHARED}
-    tight = replace(CASE, memory=50_000.0, disk=60_000.0)  # 500 + 600 of 4000 samples
+    tight = replace(WORKLOAD, memory=50_000.0, disk=60_000.0)  # 500 + 600 of 4000 samples
     shared, *own = list(POLICIES["ParallelStaging"](tight))
     assert len(shared) == 1_000
-    assert all(set(sources) == {MEMORY, DISK} for sources in own)
-    kept = [np.mean(sources != SHARED) for sources in POLICIES["DeepIO"](tight)]
+    assert all(set(storages) == {OWN_MEMORY, OWN_DISK} for storages in own)
+    kept = [np.mean(storages != SHARED) for storages in POLICIES["DeepIO"](tight)]
     assert kept[0] == 0
     assert kept[1:] == pytest.approx([0.5] * 4, abs=0.06)
 
 
-def test_it_prints_a_table(capsys, monkeypatch):
-    monkeypatch.setattr(simulate, "count_often_read", lambda stream, excess: 0.0)
+def test_main_prints_the_tables(capsys, monkeypatch):
+    monkeypatch.setattr(simulate, "count_often_read", lambda order, excess: 0.0)
     simulate.main()
     printed = capsys.readouterr().out
     assert printed.count("NoPFS") == 2

@@ -1,4 +1,4 @@
-"""Samples whose every number says which sample it is, and a count of how often each was read."""
+"""Samples filled with their own number, which count how often each is read."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from data_pipeline.sample import Sample
 
 
 class Numbered(Dataset):
-    """Sample k is filled with k. Reading takes `seconds`; `broken` samples cannot be read."""
+    """Sample k is filled with k. Reading takes `seconds`; reading a `broken` sample raises an error."""
 
     def __init__(self, count, seconds=0.0, cells=64, broken=(), fingerprint="numbered"):
         self.count, self.seconds, self.cells, self.broken, self.fingerprint = count, seconds, cells, broken, fingerprint
@@ -51,7 +51,7 @@ def numbered():
 
 
 def equal(ours, theirs):
-    """Whether two samples are the same, bit for bit and type for type."""
+    """Whether two samples have equal values, shapes and types."""
     return all(
         a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)
     )

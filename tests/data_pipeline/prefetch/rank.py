@@ -1,4 +1,4 @@
-"""One rank of a run that shares samples, as a process of its own: `rank.py RANK RANKS FOLDER [stay]`."""
+"""One rank of a run whose ranks exchange samples, as a process: `rank.py RANK RANKS FOLDER [stay]`."""
 
 import json
 import runpy
@@ -18,21 +18,21 @@ from data_pipeline.prefetch.tiers import Tiers, run_key
 
 toys = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
 Numbered, equal = toys["Numbered"], toys["equal"]
-COUNT, KEPT, SECONDS = 120, 60, 0.02
+COUNT, CACHED, SECONDS = 120, 60, 0.02
 
 
-def opened(rank, ranks, folder, **options):
-    """Return data, stream, tiers and the store through which the ranks meet."""
-    data, stream = Numbered(COUNT, SECONDS), SampleOrder(COUNT, 12, epochs=3, seed=1, ranks=ranks)
+def open_tiers(rank, ranks, folder, **options):
+    """Return data, order, tiers and the store through which the ranks exchange addresses."""
+    data, order = Numbered(COUNT, SECONDS), SampleOrder(COUNT, 12, epochs=3, seed=1, ranks=ranks)
     store = FileStore(str(folder / "store"), ranks)
     store.set_timeout(timedelta(seconds=60))
-    peers = SocketPeers.from_store(rank, ranks, store, run_key(data, stream), "127.0.0.1", **options)
-    budget = Budget(memory_bytes=KEPT * (data.nbytes + SAMPLE_OVERHEAD))
-    return data, stream, Tiers(data, budget, stream, rank=rank, peers=peers), store
+    peers = SocketPeers.from_store(rank, ranks, store, run_key(data, order), "127.0.0.1", **options)
+    budget = Budget(memory_bytes=CACHED * (data.nbytes + SAMPLE_OVERHEAD))
+    return data, order, Tiers(data, budget, order, rank=rank, peers=peers), store
 
 
 def main(rank, ranks, folder, stay=None):
-    data, stream, tiers, store = opened(rank, ranks, folder)
+    data, order, tiers, store = open_tiers(rank, ranks, folder)
     while tiers.fill_one():
         pass
     store.set(f"filled {rank}", "yes")
@@ -41,11 +41,11 @@ def main(rank, ranks, folder, stay=None):
         time.sleep(600)
     store.wait([f"filled {other}" for other in range(ranks)])
     before, right = sum(data.reads.values()), 0
-    with Prefetcher(tiers, stream, rank) as loader:
-        for epoch in range(stream.epochs):
+    with Prefetcher(tiers, order, rank) as loader:
+        for epoch in range(order.epochs):
             loader.set_epoch(epoch)
-            for batch, block in zip(loader, stream.batch_indices(rank, epoch), strict=False):
-                right += (batch.init_time - 10_000_000_000).tolist() == block.tolist()
+            for batch, indices in zip(loader, order.batch_indices(rank, epoch), strict=False):
+                right += (batch.init_time - 10_000_000_000).tolist() == indices.tolist()
     sample = all(equal(tiers[k], Numbered(COUNT)[k]) for k in range(0, COUNT, 7))
     found = {"filled": before, "read": sum(data.reads.values()) - before, "right": right, "same": sample}
     (folder / f"{rank}.json").write_text(json.dumps(found))

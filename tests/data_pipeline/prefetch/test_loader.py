@@ -1,4 +1,4 @@
-"""Batches read ahead are those of the stream, whatever the threads do; they stop, fail and go on as they should."""
+"""Batches follow the order for any number of threads; loaders stop, raise errors and continue correctly."""
 
 import sys
 import threading
@@ -20,7 +20,7 @@ from data_pipeline.prefetch.tiers import Tiers
 
 
 def numbers(batch):
-    """Which samples a batch holds."""
+    """Return the sample numbers of a batch."""
     return (batch.init_time - 10_000_000_000).tolist()
 
 
@@ -29,7 +29,7 @@ def running():
 
 
 def eventually(condition):
-    """Wait until something is so."""
+    """Wait until a condition holds; return whether it does."""
     for _ in range(2000):
         if condition():
             return True
@@ -43,9 +43,9 @@ def _all_threads_end():
     assert eventually(lambda: not running())
 
 
-def loader(data, stream, rank=0, **budget):
-    tiers = Tiers(data, Budget(**budget), stream, rank=rank)
-    return Prefetcher(tiers, stream, rank)
+def loader(data, order, rank=0, **budget):
+    tiers = Tiers(data, Budget(**budget), order, rank=rank)
+    return Prefetcher(tiers, order, rank)
 
 
 @given(
@@ -57,57 +57,57 @@ def loader(data, stream, rank=0, **budget):
     threads=st.integers(1, 4),
     ranks=st.integers(1, 3),
 )
-def test_batches_are_those_of_the_stream(numbered, count, batch_size, epochs, slots, memory, threads, ranks):
+def test_batches_follow_the_order(numbered, count, batch_size, epochs, slots, memory, threads, ranks):
     data = numbered(count, cells=3)
     if (ranks - 1) * -(-min(batch_size, count) // ranks) >= min(batch_size, count):
         ranks = 1
-    stream, rank = SampleOrder(count, batch_size, epochs, seed=4, ranks=ranks), ranks - 1
+    order, rank = SampleOrder(count, batch_size, epochs, seed=4, ranks=ranks), ranks - 1
     one = data.nbytes + SAMPLE_OVERHEAD
-    with loader(data, stream, rank, staging_bytes=slots * one, memory_bytes=memory * one, threads=threads) as batches:
+    with loader(data, order, rank, staging_bytes=slots * one, memory_bytes=memory * one, threads=threads) as batches:
         found = []
         for epoch in range(epochs):
             batches.set_epoch(epoch)
             found += list(batches)
-    for batch, block in zip(found, stream.batch_indices(rank), strict=True):
-        # Who has nothing in a step sees a sample without its truth.
-        assert numbers(batch) == (block.tolist() or [0])
+    for batch, indices in zip(found, order.batch_indices(rank), strict=True):
+        # A rank without samples in a step gets one sample without its truth.
+        assert numbers(batch) == (indices.tolist() or [0])
         k = torch.tensor(numbers(batch), dtype=torch.float32)
         assert torch.equal(batch.ensemble, k[:, None, None, None, None].expand(-1, 2, 1, 1, 3))
-        truth = -k if len(block) else torch.full_like(k, torch.nan)
+        truth = -k if len(indices) else torch.full_like(k, torch.nan)
         torch.testing.assert_close(batch.target[:, 0, 0], truth[:, None].expand(-1, 3), rtol=0, atol=0, equal_nan=True)
         assert batch.static.shape == (len(k), 2, 1, 3)
 
 
 @given(st.integers(0, 2), st.integers(0, 4))
-def test_a_resumed_epoch_has_exactly_what_is_left(numbered, epoch, step):
-    data, stream = numbered(18, cells=3), SampleOrder(18, 4, epochs=3, seed=2)
-    with loader(data, stream) as first:
+def test_a_resumed_epoch_has_exactly_the_remaining_batches(numbered, epoch, step):
+    data, order = numbered(18, cells=3), SampleOrder(18, 4, epochs=3, seed=2)
+    with loader(data, order) as first:
         first.set_epoch(epoch)
         for index, _ in enumerate(first):
             if index + 1 >= step:
                 break
         state = first.state_dict() if step else {**first.state_dict(), "step": 0}
-    with loader(numbered(18, cells=3), stream) as second:
+    with loader(numbered(18, cells=3), order) as second:
         second.load_state_dict(state)
-        second.set_epoch(epoch)  # as a trainer may do, without effect
+        second.set_epoch(epoch)  # a trainer may call it again; it has no effect
         rest = [numbers(batch) for batch in second]
-        expected = [block.tolist() for block in stream.batch_indices(epoch=epoch)]
-        assert rest == expected[step : stream.steps]
+        expected = [indices.tolist() for indices in order.batch_indices(epoch=epoch)]
+        assert rest == expected[step : order.steps]
         if epoch < 2:
             second.set_epoch(epoch + 1)
-            assert [numbers(batch) for batch in second] == expected[stream.steps : 2 * stream.steps]
+            assert [numbers(batch) for batch in second] == expected[order.steps : 2 * order.steps]
 
 
 def test_batches_read_ahead_do_not_count(numbered):
-    stream = SampleOrder(40, 4)
-    with loader(numbered(40), stream) as batches:
+    order = SampleOrder(40, 4)
+    with loader(numbered(40), order) as batches:
         iterator = iter(batches)
         next(iterator), next(iterator)
         time.sleep(0.05)
         assert batches.state_dict()["step"] == 2
 
 
-def test_the_state_is_plain_and_an_alien_one_is_refused(numbered):
+def test_a_state_of_another_order_is_refused(numbered):
     with loader(numbered(20), SampleOrder(20, 4, seed=3)) as batches:
         state = batches.state_dict()
         assert state == {"epoch": 0, "step": 0, "seed": 3, "count": 20, "batch_size": 4}
@@ -118,31 +118,31 @@ def test_the_state_is_plain_and_an_alien_one_is_refused(numbered):
                 batches.load_state_dict(state | {name: 99})
 
 
-def test_the_next_epoch_is_read_during_a_pause(numbered):
-    data, stream = numbered(20), SampleOrder(20, 5, epochs=2)
-    with loader(data, stream, memory_bytes=0, staging_bytes=8 * (data.nbytes + SAMPLE_OVERHEAD)) as batches:
+def test_the_next_epoch_is_read_between_epochs(numbered):
+    data, order = numbered(20), SampleOrder(20, 5, epochs=2)
+    with loader(data, order, memory_bytes=0, staging_bytes=8 * (data.nbytes + SAMPLE_OVERHEAD)) as batches:
         iterator = iter(batches)
         for _ in range(4):
-            next(iterator)  # as Lightning does, which does not ask for the end
-        # The batch of the next epoch that is made, and eight samples after it.
+            next(iterator)  # like Lightning, which never reaches StopIteration
+        # One finished batch of the next epoch, and eight samples in the buffer.
         assert eventually(lambda: sum(data.reads.values()) == 20 + 5 + 8)
         time.sleep(0.05)
         assert sum(data.reads.values()) == 20 + 5 + 8
         batches.set_epoch(1)
         iterator = iter(batches)
-        assert [numbers(batch) for batch in iterator] == [b.tolist() for b in stream.batch_indices(epoch=1)]
+        assert [numbers(batch) for batch in iterator] == [b.tolist() for b in order.batch_indices(epoch=1)]
         assert sum(data.reads.values()) == 40
 
 
 @pytest.mark.parametrize("slots", [1, 3, 7])
-def test_staging_keeps_to_its_budget(numbered, slots):
+def test_staging_stays_within_its_budget(numbered, slots):
     data = numbered(60)
     with loader(
         data, SampleOrder(60, 4), memory_bytes=0, staging_bytes=slots * (data.nbytes + SAMPLE_OVERHEAD), threads=4
     ) as batches:
         for step, _ in enumerate(batches, 1):
             time.sleep(0.01)
-            # The batches so far, the one that is ready or being made, and what is staged.
+            # The batches so far, the next batch, and the samples in the buffer.
             assert sum(data.reads.values()) <= 4 * (step + 1) + slots
 
 
@@ -156,25 +156,25 @@ def test_idle_threads_fill_the_tiers(numbered):
         assert max(data.reads.values()) == 1
 
 
-def test_what_goes_wrong_reaches_the_loop_as_itself(numbered):
-    data, stream = numbered(20, broken={SampleOrder(20, 4).permutation(0)[9]}), SampleOrder(20, 4)
-    batches = loader(data, stream, threads=3)
+def test_read_errors_reach_the_loop_with_their_traceback(numbered):
+    data, order = numbered(20, broken={SampleOrder(20, 4).permutation(0)[9]}), SampleOrder(20, 4)
+    batches = loader(data, order, threads=3)
     iterator = iter(batches)
-    assert [numbers(next(iterator)) for _ in range(2)] == [block.tolist() for block in stream.batch_indices()][:2]
+    assert [numbers(next(iterator)) for _ in range(2)] == [indices.tolist() for indices in order.batch_indices()][:2]
     with pytest.raises(OSError, match="cannot be read") as caught:
         next(iterator)
     assert "__getitem__" in [frame.name for frame in traceback.extract_tb(caught.tb)]
     batches.close()
 
 
-def test_a_bug_of_ours_is_no_hang(numbered, monkeypatch):
+def test_an_unexpected_error_in_a_thread_does_not_block_the_loop(numbered, monkeypatch):
     batches = loader(numbered(20), SampleOrder(20, 4))
     monkeypatch.setattr(batches._tiers, "write_to_disk", lambda index, sample: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         list(batches)
 
 
-def test_leaving_early_stops_the_threads(numbered):
+def test_leaving_the_loop_early_stops_the_threads(numbered):
     data = numbered(10_000, seconds=0.001)
     batches = loader(data, SampleOrder(10_000, 4), memory_bytes=0)
     for step, _ in enumerate(batches):
@@ -184,14 +184,14 @@ def test_leaving_early_stops_the_threads(numbered):
     assert sum(data.reads.values()) < 1000
 
 
-def test_closing_wakes_a_loop_that_waits(numbered):
+def test_closing_ends_a_waiting_loop(numbered):
     batches = loader(numbered(20, seconds=0.5), SampleOrder(20, 10), threads=1)
     threading.Timer(0.1, batches.close).start()
-    with pytest.raises(ClosedError):  # and not, five seconds later, a batch
+    with pytest.raises(ClosedError):  # and not a batch after the timeout
         next(iter(batches))
 
 
-def test_a_repeated_epoch_is_the_same_epoch(numbered):
+def test_a_repeated_epoch_has_the_same_batches(numbered):
     with loader(numbered(9), SampleOrder(9, 2, epochs=2, seed=1)) as batches:
         first = [numbers(batch) for batch in batches]
         assert [numbers(batch) for batch in batches] == first
@@ -201,14 +201,14 @@ def test_a_repeated_epoch_is_the_same_epoch(numbered):
             batches.set_epoch(2)
 
 
-def test_an_ordered_stream_has_one_epoch_that_comes_again(numbered):
+def test_without_shuffling_every_epoch_is_the_same(numbered):
     with loader(numbered(5), SampleOrder(5, 2, shuffle=False)) as batches:
         for epoch in (0, 1, 5):
             batches.set_epoch(epoch)
             assert [numbers(batch) for batch in batches] == [[0, 1], [2, 3], [4]]
 
 
-def test_a_staging_buffer_that_holds_nothing_is_refused(numbered):
+def test_a_staging_buffer_smaller_than_a_sample_is_refused(numbered):
     data = numbered(5)
     with pytest.raises(
         InputError, match=r"data\.cache\.staging_bytes gives 10 bytes to .* have \d+ bytes each; set it"
@@ -218,26 +218,25 @@ def test_a_staging_buffer_that_holds_nothing_is_refused(numbered):
         Prefetcher(Tiers(data, Budget()), SampleOrder(6, 2))
 
 
-def test_many_threads_and_much_haste_change_nothing(numbered):
-    """Threads are made to change at every chance."""
+def test_frequent_thread_switches_change_nothing(numbered):
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        stream = SampleOrder(200, 7, epochs=3, seed=9)
+        order = SampleOrder(200, 7, epochs=3, seed=9)
         data = numbered(200, cells=2)
         one = data.nbytes + SAMPLE_OVERHEAD
-        with loader(data, stream, staging_bytes=5 * one, memory_bytes=80 * one, threads=8) as batches:
+        with loader(data, order, staging_bytes=5 * one, memory_bytes=80 * one, threads=8) as batches:
             found = []
             for epoch in range(3):
                 batches.set_epoch(epoch)
                 found += [numbers(batch) for batch in batches]
-        assert found == [block.tolist() for block in stream.batch_indices()]
+        assert found == [indices.tolist() for indices in order.batch_indices()]
         assert sum(data.reads.values()) == 80 + 3 * 120
     finally:
         sys.setswitchinterval(before)
 
 
-def test_batches_for_a_gpu_lie_in_pinned_memory(numbered, monkeypatch):
+def test_pinned_batches_are_in_pinned_memory(numbered, monkeypatch):
     pinned = []
 
     def pin_memory(tensor):

@@ -1,4 +1,4 @@
-"""The choice of the source, under a clock that is moved by hand."""
+"""Measured rates and the choice of the fastest storage, with a simulated clock."""
 
 import pytest
 
@@ -13,22 +13,22 @@ def clock(monkeypatch):
     return now
 
 
-def read(rates, clock, source, seconds, size=1_000_000):
+def read(rates, clock, storage, seconds, size=1_000_000):
     def take():
         clock[0] += seconds
         return "sample"
 
-    return rates.measure(source, size, take)
+    return rates.measure(storage, size, take)
 
 
-def test_without_measurements_the_nearest_comes_first():
+def test_without_measurements_the_expected_rates_decide():
     rates = ReadRates()
     assert rates.choose(["archive", "peer", "disk"]) == "disk"
     assert rates.choose(["archive", "peer"]) == "peer"
     assert rates.choose(["archive"]) == "archive"
 
 
-def test_measurements_overrule_what_was_expected(clock):
+def test_measurements_replace_the_expected_rates(clock):
     rates = ReadRates()
     assert read(rates, clock, "disk", seconds=1.0) == "sample"
     assert rates.rate("disk") == pytest.approx(1e6)
@@ -37,20 +37,20 @@ def test_measurements_overrule_what_was_expected(clock):
     assert rates.choose(["archive", "disk"]) == "disk"
 
 
-def test_the_mean_runs(clock):
+def test_the_mean_is_exponential(clock):
     rates = ReadRates()
     for seconds in (1.0, 2.0, 4.0):
         read(rates, clock, "peer", seconds)
     assert rates.rate("peer") == pytest.approx(0.9 * (0.9 * 1e6 + 0.1 * 5e5) + 0.1 * 2.5e5)
 
 
-def test_what_brought_nothing_measures_nothing(clock):
+def test_a_failed_read_is_not_measured(clock):
     rates = ReadRates()
     assert rates.measure("peer", 10, lambda: None) is None
     assert rates.rate("peer") == EXPECTED_RATES["peer"]
 
 
-def test_a_source_that_was_passed_over_for_long_is_tried_again(clock):
+def test_a_storage_that_was_passed_over_is_tried_again(clock):
     rates = ReadRates()
     read(rates, clock, "archive", seconds=100.0)
     chosen = [rates.choose(["archive", "disk"]) for _ in range(3 * RECHECK_INTERVAL)]

@@ -1,4 +1,4 @@
-"""A data set behind tiers is the same data set, read less often, within its budgets."""
+"""Tiers return the same samples as their data set, read fewer of them, and stay within their budgets."""
 
 import threading
 from collections import Counter
@@ -19,16 +19,16 @@ from data_pipeline.task import Task
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _sources_as_fast_as_expected():
-    """The archive of these tests is in memory, faster than any disk or peer, which measurements would find out."""
+def _rates_are_not_measured():
+    """The archive of these tests is in memory: measured rates would always prefer it to disk and peers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiers_module, "RECHECK_INTERVAL", 10**9)
-        patch.setattr(ReadRates, "measure", lambda self, source, size, read: read())
+        patch.setattr(ReadRates, "measure", lambda self, storage, size, read: read())
         yield
 
 
 def room(data, samples):
-    """Bytes for so many samples."""
+    """Return the bytes for a number of samples."""
     return samples * (data.nbytes + SAMPLE_OVERHEAD)
 
 
@@ -37,7 +37,7 @@ def folder_bytes(folder):
 
 
 @given(memory=st.integers(0, 12), disk=st.integers(0, 12), order=st.lists(st.integers(0, 9), max_size=40))
-def test_it_is_the_same_data_set(numbered, same, tmp_path_factory, memory, disk, order):
+def test_samples_equal_those_of_the_data_set(numbered, same, tmp_path_factory, memory, disk, order):
     data, plain = numbered(10), numbered(10)
     folder = tmp_path_factory.mktemp("cache")
     budget = Budget(
@@ -53,7 +53,7 @@ def test_it_is_the_same_data_set(numbered, same, tmp_path_factory, memory, disk,
         assert len(list(folder.rglob("*.sample"))) == len([k for k in kept if k >= memory])
 
 
-def test_a_sample_of_unexpected_size_is_not_kept_in_memory(numbered):
+def test_a_sample_larger_than_announced_is_not_cached(numbered):
     data = numbered(4)
     type_of = type(data)
 
@@ -65,7 +65,7 @@ def test_a_sample_of_unexpected_size_is_not_kept_in_memory(numbered):
         assert len([tiers[1], tiers[1]]) == larger.reads[1] == 2
 
 
-def test_disk_samples_are_found_after_a_restart_and_damage_is_mended(numbered, same, tmp_path):
+def test_disk_samples_are_reused_after_a_restart_unless_damaged(numbered, same, tmp_path):
     data = numbered(8)
     budget = Budget(memory_bytes=0, disk_bytes=room(data, 6), disk_folder=str(tmp_path))
     with Tiers(data, budget) as tiers:
@@ -83,21 +83,21 @@ def test_disk_samples_are_found_after_a_restart_and_damage_is_mended(numbered, s
         assert not list(tmp_path.rglob("*.sample"))
 
 
-def test_it_keeps_what_the_stream_reads_most(numbered):
-    data, stream = numbered(60), SampleOrder(60, 12, epochs=6, seed=3, ranks=2)
-    mine = compute_placements(stream, [20, 0])[1]
-    with Tiers(data, Budget(memory_bytes=room(data, 20)), stream, rank=1) as tiers:
-        for block in stream.batch_indices(1):
-            for k in block.tolist():
+def test_the_samples_that_are_read_most_are_cached(numbered):
+    data, order = numbered(60), SampleOrder(60, 12, epochs=6, seed=3, ranks=2)
+    mine = compute_placements(order, [20, 0])[1]
+    with Tiers(data, Budget(memory_bytes=room(data, 20)), order, rank=1) as tiers:
+        for indices in order.batch_indices(1):
+            for k in indices.tolist():
                 tiers[k]
-        counts = Counter(int(k) for block in stream.batch_indices(1) for k in block)
+        counts = Counter(int(k) for indices in order.batch_indices(1) for k in indices)
         assert data.reads == {k: 1 if mine.tier[k] == 0 else count for k, count in counts.items()}
 
 
-def test_filling_goes_in_the_order_of_first_reads(numbered):
-    data, stream = numbered(30), SampleOrder(30, 5, epochs=2, seed=3)
-    with Tiers(data, Budget(memory_bytes=room(data, 12)), stream) as tiers:
-        first = [int(k) for block in stream.batch_indices() for k in block][:12]
+def test_tiers_fill_in_the_order_of_first_reads(numbered):
+    data, order = numbered(30), SampleOrder(30, 5, epochs=2, seed=3)
+    with Tiers(data, Budget(memory_bytes=room(data, 12)), order) as tiers:
+        first = [int(k) for indices in order.batch_indices() for k in indices][:12]
         tiers[first[1]]
         assert tiers.fill_one()
         assert data.reads == {first[0]: 1, first[1]: 1}
@@ -107,7 +107,7 @@ def test_filling_goes_in_the_order_of_first_reads(numbered):
         assert list(data.reads)[1:] == [first[0], *first[2:]]
 
 
-def test_threads_that_want_the_same_sample_read_it_once(numbered, same):
+def test_threads_that_need_the_same_sample_read_it_once(numbered, same):
     data = numbered(4, seconds=0.2)
     with Tiers(data, Budget(memory_bytes=0)) as tiers:
         found, barrier = [], threading.Barrier(6)
@@ -125,7 +125,7 @@ def test_threads_that_want_the_same_sample_read_it_once(numbered, same):
         assert all(same(sample, numbered(4)[3]) for sample in found)
 
 
-def test_what_goes_wrong_while_reading_is_raised_to_all_and_tried_again(numbered):
+def test_a_read_error_is_raised_and_the_sample_is_tried_again(numbered):
     data = numbered(4, broken={2})
     with Tiers(data, Budget()) as tiers:
         for _ in range(2):
@@ -135,8 +135,8 @@ def test_what_goes_wrong_while_reading_is_raised_to_all_and_tried_again(numbered
         assert int(tiers[2].init_time) == 10_000_000_002
 
 
-class Others:
-    """Peers that have what they were given, and remember what they were asked."""
+class FakePeers:
+    """Peers with given samples, which record the requests."""
 
     def __init__(self, samples):
         self.samples, self.asked, self.closed = samples, [], False
@@ -153,66 +153,66 @@ class Others:
         self.closed = True
 
 
-def test_a_peer_is_asked_for_what_it_should_have_by_now(numbered, same):
-    data, stream = numbered(240), SampleOrder(240, 24, epochs=4, seed=1, ranks=3)
-    everyone = compute_placements(stream, [80, 0])
+def test_a_peer_is_asked_only_for_samples_that_it_probably_caches(numbered, same):
+    data, order = numbered(240), SampleOrder(240, 24, epochs=4, seed=1, ranks=3)
+    everyone = compute_placements(order, [80, 0])
     theirs = {}
     budget = Budget(memory_bytes=room(data, 80))
     for rank in (1, 2):
-        other = Tiers(numbered(240), budget, stream, rank=rank, peers=Others({}))
+        other = Tiers(numbered(240), budget, order, rank=rank, peers=FakePeers({}))
         while other.fill_one():
             pass
         theirs |= {(rank, k): other.cached_bytes(k) for k in range(240)}
-    others = Others(theirs)
-    with Tiers(data, budget, stream, rank=0, peers=others) as tiers:
-        abroad = [k for k in range(240) if everyone[0].tier[k] < 0 and everyone[1].tier[k] == 0]
-        assert all(same(tiers[k], numbered(240)[k]) for k in abroad)
-        assert not others.asked  # this rank has nothing yet, so they need not either
+    peers = FakePeers(theirs)
+    with Tiers(data, budget, order, rank=0, peers=peers) as tiers:
+        remote = [k for k in range(240) if everyone[0].tier[k] < 0 and everyone[1].tier[k] == 0]
+        assert all(same(tiers[k], numbered(240)[k]) for k in remote)
+        assert not peers.asked  # this rank caches nothing yet, so the peers may not either
         while tiers.cached_count < PEER_MARGIN + 30:
             assert tiers.fill_one()
-        for k in abroad:
+        for k in remote:
             tiers[k]
-        assert {k for k in abroad if everyone[1].position[k] <= 30} <= {k for _, k in others.asked}
-        assert all(everyone[rank].position[k] <= 30 for rank, k in others.asked)
+        assert {k for k in remote if everyone[1].position[k] <= 30} <= {k for _, k in peers.asked}
+        assert all(everyone[rank].position[k] <= 30 for rank, k in peers.asked)
         while tiers.fill_one():
             pass
-        others.asked.clear()
+        peers.asked.clear()
         data.reads.clear()
-        assert all(same(tiers[k], numbered(240)[k]) for k in abroad)
+        assert all(same(tiers[k], numbered(240)[k]) for k in remote)
         assert not data.reads
-        assert sorted(k for _, k in others.asked) == abroad
-        assert all(everyone[rank].tier[k] == 0 for rank, k in others.asked)
-        assert {rank for rank, _ in others.asked} == {1, 2}
-    assert others.closed
+        assert sorted(k for _, k in peers.asked) == remote
+        assert all(everyone[rank].tier[k] == 0 for rank, k in peers.asked)
+        assert {rank for rank, _ in peers.asked} == {1, 2}
+    assert peers.closed
 
 
-@pytest.mark.parametrize("answer", [None, [b"rubbish"], [b""]])
-def test_a_peer_that_has_nothing_or_rubbish_costs_a_read_of_the_archive(numbered, same, answer):
-    data, stream = numbered(100), SampleOrder(100, 10, epochs=4, seed=1, ranks=2)
-    elsewhere = [k for k in range(100) if compute_placements(stream, [30, 0])[0].tier[k] < 0]
-    others = Others({(1, k): answer for k in range(100)} if answer else {})
-    with Tiers(data, Budget(memory_bytes=room(data, 30)), stream, rank=0, peers=others) as tiers:
+@pytest.mark.parametrize("answer", [None, [b"noise"], [b""]])
+def test_after_a_useless_response_the_archive_is_read(numbered, same, answer):
+    data, order = numbered(100), SampleOrder(100, 10, epochs=4, seed=1, ranks=2)
+    remote = [k for k in range(100) if compute_placements(order, [30, 0])[0].tier[k] < 0]
+    peers = FakePeers({(1, k): answer for k in range(100)} if answer else {})
+    with Tiers(data, Budget(memory_bytes=room(data, 30)), order, rank=0, peers=peers) as tiers:
         while tiers.fill_one():
             pass
         data.reads.clear()
-        assert all(same(tiers[k], numbered(100)[k]) for k in elsewhere)
-        assert others.asked
-        assert data.reads == dict.fromkeys(elsewhere, 1)
+        assert all(same(tiers[k], numbered(100)[k]) for k in remote)
+        assert peers.asked
+        assert data.reads == dict.fromkeys(remote, 1)
 
 
-def test_lending_gives_what_is_kept_and_nothing_else(numbered, tmp_path):
+def test_only_cached_samples_are_given_to_peers(numbered, tmp_path):
     data = numbered(9)
     budget = Budget(memory_bytes=room(data, 2), disk_bytes=room(data, 2), disk_folder=str(tmp_path))
     with Tiers(data, budget) as tiers:
         for k in range(9):
             tiers[k]
-        lent = [tiers.cached_bytes(k) for k in range(9)]
-        assert [pieces is not None for pieces in lent] == [k < 4 for k in range(9)]
-        assert [len(b"".join(pieces)) for pieces in lent[:4]] == [len(b"".join(lent[0]))] * 4
+        given = [tiers.cached_bytes(k) for k in range(9)]
+        assert [pieces is not None for pieces in given] == [k < 4 for k in range(9)]
+        assert [len(b"".join(pieces)) for pieces in given[:4]] == [len(b"".join(given[0]))] * 4
         assert tiers.cached_bytes(10**6) is None
 
 
-def test_a_pass_in_order_reads_ahead_and_fills_the_tiers(numbered):
+def test_batches_in_order_fill_the_tiers(numbered):
     data = numbered(20)
     with Tiers(data, Budget(memory_bytes=room(data, 8)), SampleOrder(20, 4, epochs=3, seed=1)) as tiers:
         for _ in range(2):
@@ -221,7 +221,7 @@ def test_a_pass_in_order_reads_ahead_and_fills_the_tiers(numbered):
         assert sorted(data.reads.values()) == [1] * 8 + [2] * 12
 
 
-def test_some_rows_come_from_memory_where_the_whole_sample_is(toy):
+def test_rows_come_from_memory_if_the_sample_is_cached_there(toy):
     task, grid = Task("toy", ["2t"], ["2t"], [24]), Grid.regular(5, 8)
     data = toy(task, grid, 6)
     reads = Counter()
