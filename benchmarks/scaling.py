@@ -178,8 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for case, found in measured.items():
             found.measure(case)
     network = NetworkModel.fit([measured[case].step for case in two], CORES)
-    print(f"fitted to two ranks: {1e3 * network.latency:.2f} ms a message, {1e9 * network.per_byte:.2f} ns a byte")
-    print("| one thread a rank | measured | tile alone | predicted |\n|---|---|---|---|")
+    print(f"fitted to two ranks: {1e3 * network.latency:.2f} ms per message, {1e9 * network.per_byte:.2f} ns per byte")
+    print("| one thread per rank | measured | tile alone | predicted |\n|---|---|---|---|")
     for case, found in measured.items():
         times = [found.seconds, *([max(found.tiles), network.predict(found.step)] if found.tiles else [])]
         print(f"| {case} | {' | '.join([*(f'{1e3 * seconds:,.0f} ms' for seconds in times), '', ''][:3])} |")
