@@ -21,6 +21,7 @@ TEN_DEGREES = Grid.regular(19, 36)
 PRESSURE_LEVELS = (1000, 925, 850, 700, 500, 400, 300, 200, 100, 50, 10)
 LEAD_TIMES = (0, 24, 48)
 MEMBER_COUNT = 10
+REFORECAST_YEARS = range(1998, 2018)
 ECMWF_KEYS = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26}
 """GRIB1 keys of ECMWF's ensemble."""
 

@@ -26,7 +26,7 @@ TARGETS, LEAD_TIME = ("2t", "t@850", "z@500"), 48
 TRAINING_YEARS, VALIDATION_YEARS = range(1998, 2014), range(2014, 2016)
 
 
-def open_forecasts(archive: Archive, target: str, years: Iterable[int]) -> ForecastDataset:
+def open_target(archive: Archive, target: str, years: Iterable[int]) -> ForecastDataset:
     """Open the forecasts of one target that are valid in `years`."""
     return ForecastDataset(archive, Task(target, [target], [target], [LEAD_TIME]), years, moments=True)
 
@@ -60,12 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     path, ratios = options.path, {}
     archive = Archive([f"{path}/output.*"], [f"{path}/analysis.*"], [f"{path}/static"])
     for target in TARGETS:
-        train, validation = (open_forecasts(archive, target, years) for years in (TRAINING_YEARS, VALIDATION_YEARS))
+        train, validation = (open_target(archive, target, years) for years in (TRAINING_YEARS, VALIDATION_YEARS))
         all_years = fit_error_maps(train)
         left_out = []
         for year in TRAINING_YEARS:
-            others = open_forecasts(archive, target, [y for y in TRAINING_YEARS if y != year])
-            held_out = open_forecasts(archive, target, [year])
+            others = open_target(archive, target, [y for y in TRAINING_YEARS if y != year])
+            held_out = open_target(archive, target, [year])
             left_out.append(squared_errors(fit_error_maps(others), held_out, training=False))
         out = float(torch.cat(left_out).mean())
         inside, seen = (float(squared_errors(all_years, train, training).mean()) for training in (False, True))

@@ -23,6 +23,7 @@ from benchmarks.common import (
     LEAD_TIMES,
     MEMBER_COUNT,
     PRESSURE_LEVELS,
+    REFORECAST_YEARS,
     TEN_DEGREES,
     command_line,
     elapsed,
@@ -30,7 +31,7 @@ from benchmarks.common import (
 )
 from data_pipeline.formats.grib import Encoder, cache
 
-SHORT_NAMES, REFORECAST_YEARS = ("z", "t", "u", "v", "q", "w", "d"), range(1998, 2018)
+SHORT_NAMES = ("z", "t", "u", "v", "q", "w", "d")
 CFGRIB_KEYS = ["paramId", "shortName", "typeOfLevel", "level", "dataDate", "dataTime", "endStep", "number", "gridType"]
 """The keys that cfgrib indexes: no more than this project's index holds."""
 EDITION_KEYS = {1: ECMWF_KEYS, 2: {"centre": "ecmf", "productDefinitionTemplateNumber": 1}}

@@ -20,15 +20,24 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import ECMWF_KEYS, LEAD_TIMES, MEMBER_COUNT, TEN_DEGREES, command_line, machine, report
+from benchmarks.common import (
+    ECMWF_KEYS,
+    LEAD_TIMES,
+    MEMBER_COUNT,
+    REFORECAST_YEARS,
+    TEN_DEGREES,
+    command_line,
+    machine,
+    report,
+)
 from data_pipeline.formats.grib import Encoder
 
 ROOT = Path(__file__).parents[1]
-DATE_COUNT, REFORECAST_YEARS = 40, range(1998, 2018)
+DATE_COUNT = 40
 SURFACE_NAMES = ("2t", "msl", "10u", "10v", "tcc", "skt")
 
 
-def write_archive(folder: Path) -> None:
+def write_reforecasts(folder: Path) -> None:
     """Write the forecasts of all start dates and their analyses."""
     keys = ECMWF_KEYS | {"dataTime": 0, "level": 0}
     forecast = Encoder(TEN_DEGREES, **keys, stream="enfh", type="pf", stepUnits="h", typeOfLevel="surface")
@@ -84,7 +93,7 @@ def main() -> None:
     print(f"prepare_memory on {machine()}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        write_archive(folder)
+        write_reforecasts(folder)
         few, many = DATE_COUNT // 4, DATE_COUNT
         peaks = {}
         for count in (few, many):

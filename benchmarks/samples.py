@@ -40,7 +40,7 @@ def grib_keys(variable: Variable) -> dict[str, object]:
     return {"typeOfLevel": "surface", "shortName": variable.name}
 
 
-def write_archive(folder: Path, starts: int) -> Archive:
+def write_samples(folder: Path, starts: int) -> Archive:
     """Write `starts` files of forecasts and one of analyses, 16 bits per value."""
     random = np.random.default_rng(0)
     forecast = Encoder(HALF_DEGREE, **ECMWF_KEYS, stream="enfh", type="pf", stepUnits="h")
@@ -52,15 +52,9 @@ def write_archive(folder: Path, starts: int) -> Archive:
                 for variable in SAMPLE_TASK.inputs:
                     for member in range(1, MEMBER_COUNT + 1):
                         field = np.roll(field, random.integers(1, 720), axis=1)
-                        when = {
-                            "dataDate": first_day + day,
-                            "endStep": 48,
-                            "perturbationNumber": member,
-                        }
+                        when = {"dataDate": first_day + day, "endStep": 48, "perturbationNumber": member}
                         file.write(forecast.encode(field, **when, **grib_keys(variable)))
-            truth.write(
-                analysis.encode(field, dataDate=10_000 * FORECAST_YEAR + 102 + day, **grib_keys(SAMPLE_TASK.targets[0]))
-            )
+            truth.write(analysis.encode(field, dataDate=first_day + day + 2, **grib_keys(SAMPLE_TASK.targets[0])))
     return Archive([f"{folder}/ensemble.*"], [f"{folder}/analysis"])
 
 
@@ -111,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DEEPWEATHER_CACHE"] = f"{folder}/cache"
-        archive = write_archive(Path(folder), options.starts)
+        archive = write_samples(Path(folder), options.starts)
         rises = {"write": memory_rise(write_derived_store, archive, f"{folder}/store")}
         store = write_derived_store(archive, f"{folder}/store")
         datasets = {

@@ -59,7 +59,7 @@ class CaseResults:
     tiles: list[float] = field(default_factory=list)
     """Seconds of each rank's tile without waiting."""
     sent: list[BytesByKind] = field(default_factory=list)
-    """For each rank."""
+    """Bytes that each rank sends."""
     messages: list[int] = field(default_factory=list)
 
     def measure(self, case: MeshCase) -> None:
@@ -79,9 +79,8 @@ class CaseResults:
     @property
     def step(self) -> MeasuredStep:
         """The input of `NetworkModel`."""
-        return MeasuredStep(
-            self.seconds, tuple(self.tiles), self.messages[self.busiest], sum(self.sent[self.busiest].values())
-        )
+        sent = sum(self.sent[self.busiest].values())
+        return MeasuredStep(self.seconds, tuple(self.tiles), self.messages[self.busiest], sent)
 
 
 def training(step: nn.Module) -> Callable[[], None]:
@@ -105,8 +104,8 @@ def time_rank(rank: int, case: MeshCase) -> tuple[float, BytesByKind, int]:
         return fastest(training(TrainingStep(Mesh.single(), case.grid)), case.steps), {}, 0
     step = TrainingStep(arrange_mesh(1, case.bands, case.sectors), case.grid)
     seconds = fastest(training(step.shared()), case.steps)
-    observer = count_traffic(step, step.model)
-    return seconds, dict(observer.sent), observer.messages
+    counter = count_traffic(step, step.model)
+    return seconds, dict(counter.sent), counter.messages
 
 
 def time_simulated_rank(number: int, case: MeshCase, ranks: Sequence[int]) -> float:
@@ -166,12 +165,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     one, weak = MeshCase(grid), MeshCase(half)
     two = [
-        MeshCase(grid, 2, 1),
-        MeshCase(grid, 1, 2),
-        MeshCase(half, 2, 1),
-        MeshCase(coarse, 2, 1),
-        MeshCase(coarse, 1, 2),
-    ]
+        MeshCase(grid, 2, 1), MeshCase(grid, 1, 2), MeshCase(half, 2, 1),
+        MeshCase(coarse, 2, 1), MeshCase(coarse, 1, 2),
+    ]  # fmt: skip
     four = [MeshCase(grid, 4, 1), MeshCase(grid, 2, 2)]
     measured = {case: CaseResults() for case in (one, weak, *two, *four)}
     for _ in range(options.rounds):

@@ -109,12 +109,8 @@ def step_time(
         # Forward and backward read and write input and output; norm, GELU and dropout access the output 12 times.
         passes = 3 * (layer.inputs + layer.outputs) + 12 * layer.outputs * (layer.kernel > 1)
         compute = max(work / cluster.flops, BFLOAT16_BYTES * h * w * passes * members / cluster.memory) + cluster.launch
-        sent = (
-            BFLOAT16_BYTES
-            * layer.inputs
-            * members
-            * (halo_size(layer, h, w, bands, sectors) if layer.kernel != 1 else 0)
-        )
+        cells = halo_size(layer, h, w, bands, sectors) if layer.kernel != 1 else 0
+        sent = BFLOAT16_BYTES * layer.inputs * members * cells
         wait = (1 + layer.differentiated) * cluster.message(sent, ranks)
         seconds += max(compute, wait) if hidden and layer.kernel else compute + wait
     # Gradients are summed during the backward pass, two thirds of the step; the loss is summed after it.

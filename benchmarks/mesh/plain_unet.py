@@ -23,7 +23,7 @@ from models.networks.head import GaussianHead
 Padding = Literal["sphere", "zeros"]
 
 
-class PaddedConvolution(nn.Conv2d):
+class PlainConvolution(nn.Conv2d):
     """A 3 x 3 convolution on the globe."""
 
     def __init__(self, inputs: int, outputs: int, kind: Padding) -> None:
@@ -40,7 +40,7 @@ def pad_sphere(x: Tensor) -> Tensor:
     return functional.pad(functional.pad(x, (1, 1, 0, 0), mode="circular"), (0, 0, 1, 1), mode="replicate")
 
 
-class ChannelNorm(nn.LayerNorm):
+class PlainNorm(nn.LayerNorm):
     """Layer normalisation over the channels of each cell."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -55,8 +55,8 @@ class PlainBlock(nn.Module):
         super().__init__()
         self.skip = nn.Conv2d(inputs, outputs, 1)
         self.path = nn.Sequential(
-            PaddedConvolution(inputs, outputs, kind), ChannelNorm(outputs), nn.GELU(), nn.Dropout2d(dropout),
-            PaddedConvolution(outputs, outputs, kind), ChannelNorm(outputs), nn.GELU(),
+            PlainConvolution(inputs, outputs, kind), PlainNorm(outputs), nn.GELU(), nn.Dropout2d(dropout),
+            PlainConvolution(outputs, outputs, kind), PlainNorm(outputs), nn.GELU(),
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:

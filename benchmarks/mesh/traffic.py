@@ -1,4 +1,4 @@
-"""BytesByKind that a training step sends: counted at the collective calls, and the minimum, computed from derivatives.
+"""Bytes that a training step sends: counted at the collective calls, and the minimum, computed from derivatives.
 
 An all-reduce counts as the bytes of its input on each rank, independent of the algorithm.
 """
@@ -140,9 +140,9 @@ def halo_cells(layer: nn.Module, shape: torch.Size, domains: dict[tuple[int, ...
     seen, out = domains[tuple(shape)], domains[tuple(y.shape[-2:])]
     cells = np.zeros((out.ranks, out.ranks), int)
     for p in range(out.ranks):
-        (asked,) = torch.autograd.grad(y[..., *out.tile_of(p)].sum(), x, retain_graph=True)
+        (gradient,) = torch.autograd.grad(y[..., *out.tile_of(p)].sum(), x, retain_graph=True)
         for q in set(range(out.ranks)) - {p}:
-            cells[p, q] = int((asked[0, 0, *seen.tile_of(q)] != 0).sum())
+            cells[p, q] = int((gradient[0, 0, *seen.tile_of(q)] != 0).sum())
     return cells
 
 

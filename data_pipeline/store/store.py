@@ -18,7 +18,7 @@ from data_pipeline.protocols import Chunks, DataSource, Fields
 from data_pipeline.store.catalog import StoredFields
 from data_pipeline.store.manifest import MANIFEST_NAME, Manifest
 from data_pipeline.store.store_plan import STATIC_FILE, StorePlan
-from data_pipeline.store.writer import WriteJob, write_store
+from data_pipeline.store.writer import WriteJob, complete_store
 from data_pipeline.task import Channel, Task, Variable
 
 _HOW_TO_REPAIR = "run `deepweather prepare` again, which rewrites only missing and damaged files"
@@ -87,7 +87,7 @@ class Store:
         is writing to it, and `InterruptedRunError` (exit code 3) after Ctrl-C or on a full disk.
         """
         job = WriteJob.from_task(archive, task, _as_tuple(years), moments, shard_bytes)
-        write_store(job, Path(folder), progress or (lambda done, total: None))
+        complete_store(job, Path(folder), progress or (lambda done, total: None))
         return cls(folder)
 
     def verify(self) -> None:

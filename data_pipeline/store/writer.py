@@ -72,7 +72,7 @@ def _valid_years(ensemble: Fields) -> Iterator[int]:
         yield from map(year_of, ensemble.init_times + np.timedelta64(lead, "h"))
 
 
-def write_store(job: WriteJob, folder: Path, progress: Callable[[int, int], None]) -> None:
+def complete_store(job: WriteJob, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write the missing files of a store; `progress(done, total)` counts samples."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -204,7 +204,7 @@ def test_killed_at_any_time_it_continues_to_the_same_bytes(archive, tmp_path, mo
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # otherwise each process would import pytest
 
     def start(folder):
-        process = context.Process(target=writer.write_store, args=(job, folder, max))
+        process = context.Process(target=writer.complete_store, args=(job, folder, max))
         process.start()
         while not folder.exists():
             assert process.exitcode is None
@@ -226,6 +226,6 @@ def test_killed_at_any_time_it_continues_to_the_same_bytes(archive, tmp_path, mo
         process.kill()
         process.join()
         killed += process.exitcode != 0
-        writer.write_store(job, folder, max)
+        writer.complete_store(job, folder, max)
         assert digests(folder) == expected
     assert killed >= 10  # the others ended before the kill
