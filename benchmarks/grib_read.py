@@ -128,9 +128,9 @@ def compare_readers(path: Path, name: str, out: np.ndarray, threads: int, rounds
     ours, theirs = with_this_project(path, out), with_eccodes(path, out, threads)
 
     def with_one_thread() -> None:
-        grib_reader.THREADS = 1
+        grib_reader.MAX_THREADS = 1
         ours()
-        grib_reader.THREADS = threads
+        grib_reader.MAX_THREADS = threads
 
     theirs()
     expected = out.reshape(len(MEASURED_VARIABLES), len(LEAD_TIMES), MEMBER_COUNT, *HALF_DEGREE.shape).copy()
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="threads of each reader (default 2)")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    grib_reader.THREADS = arguments.threads
+    grib_reader.MAX_THREADS = arguments.threads
     ratios: dict[str, float] = {}
     out = np.zeros(ARRAY_SHAPE, np.float32)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Catalog: what a format tells about the fields in its files, and how their values are read."""
+"""Protocols of a file format: a `Catalog` lists the fields in its files, a `FieldReader` reads their values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
-"""Single precision is what models take; only double tells two members apart wherever the file does."""
+"""Models take single precision; double precision keeps members distinct wherever the file does."""
 
 Index = int | slice | np.ndarray
 Window = tuple[Index, Index]
@@ -20,18 +20,21 @@ Window = tuple[Index, Index]
 
 
 class FieldReader(Protocol):
-    """Fields of one grid, counted from 0, whose values can be read; holds nothing open."""
+    """Reads fields on one grid, numbered from 0; keeps no file open, so that it can be sent to other processes."""
 
     @property
     def grid(self) -> Grid:
-        """Where the values lie; north first, west to east."""
+        """Latitudes and longitudes of the values; north first, west to east."""
 
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
-        """Read the `window` of each field in `wanted` (...) into `out` (..., h, w); NaN where it is negative."""
+        """Read the `window` of the fields with the numbers `wanted` (...) into `out` (..., h, w).
+
+        A negative number gives NaN.
+        """
 
 
 class Catalog(Protocol):
-    """The fields of the `wanted` variables in several files, one row for each."""
+    """The fields of the `wanted` variables in several files, one row each."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -43,27 +46,29 @@ class Catalog(Protocol):
 
     @property
     def rows(self) -> np.ndarray:
-        """Where each field belongs: `variable` (its place in `wanted`), `file` (in `paths`), `init` (seconds since
-        1970), `step` (minutes, negative if unknown) and `number`.
+        """One row per field.
+
+        `variable` and `file` are positions in `wanted` and `paths`; `init` is the start (seconds since 1970), `step`
+        the lead time (minutes, negative if unknown), `number` the member.
         """
 
     @property
     def source(self) -> FieldReader:
-        """The fields' values, counted as in `rows`; an error if they do not share one grid."""
+        """The reader of these fields, which it numbers as `rows`; fields on several grids raise `InputError`."""
 
     def where(self, condition: np.ndarray) -> Self:
-        """Return only the fields for which `condition` holds."""
+        """Return a catalog of the fields for which `condition` holds."""
 
     def place(self, row: int) -> str:
-        """Return where a field stands, in words."""
+        """Return the file of a field and the position in it, for error messages."""
 
     def units(self, name: str) -> tuple[str, str]:
-        """Return units and long name of the variables called `name`; an error if files disagree."""
+        """Return units and long name of the variables called `name`; `InputError` if files disagree."""
 
     def refuse_contradiction(self, first: int, second: int) -> None:
-        """Refuse two fields for one place, unless they are the same."""
+        """Raise `InputError` for two fields with equal variable, time and member, unless their contents are equal."""
 
 
-def listed(files: Sequence[Path]) -> str:
-    """Return the name of one file, or of the first of many."""
+def describe_files(files: Sequence[Path]) -> str:
+    """Return the name of one file, or the name of the first file and the number of others."""
     return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"

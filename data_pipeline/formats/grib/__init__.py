@@ -1,8 +1,7 @@
-"""GRIB: the border that every message crosses. No other module of the project knows ecCodes.
+"""GRIB files: read, describe and write them. Only this folder imports ecCodes and cfgrib.
 
-Reading: `open_ensemble`, `open_analysis`, `open_static` (xarray), `ensemble_fields`, `analysis_fields` (samples),
-`summarize_files` (text), `index` (many files at once). Writing: `rewrite` (what came in, with other values; a `Lattice`
-keeps members in their order) and `Encoder` (from nothing).
+`formats.open` reads fields; `summarize_files` describes files, `index` scans many files at once. `rewrite` copies a file
+with other values, `Lattice` keeps the order of its members, `Encoder` makes new messages.
 """
 
 from data_pipeline.formats.grib.cache import index

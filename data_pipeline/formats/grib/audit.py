@@ -1,92 +1,216 @@
-"""Which file lacks which messages, and which hold the same field twice."""
+"""Count what many GRIB files hold together, and find messages that are missing or repeated.
+
+`Census` keeps counts and values but no messages, so that archives of any size fit in memory. `Audit` then compares the
+messages of a few files with it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import eccodes
 import numpy as np
 
-from data_pipeline.formats.grib.census import AXES, Census
-from data_pipeline.formats.grib.compare import difference
-from data_pipeline.formats.grib.scan import read
-from data_pipeline.formats.grib.table import Table, common_kinds
+from data_pipeline.formats.grib.table import Kind, Table, common_kinds
 
-PLACE = np.dtype([("name", "i4"), ("file", "i4"), ("init", "i8"), ("step", "i4"), ("number", "i4"), ("row", "i4")])
-"""One message, or one that is missing: `file` is then the file where it should be."""
+AXES = ("init", "step", "number")
+"""The fields of a record that distinguish messages of one variable."""
+
+SLOT = np.dtype([("name", "i4"), ("file", "i4"), ("init", "i8"), ("step", "i4"), ("number", "i4"), ("row", "i4")])
+"""A message, or a missing message; `file` is then the file that should hold it."""
+
+PRODUCT_KEYS = (
+    "productDefinitionTemplateNumber", "typeOfStatisticalProcessing", "lengthOfTimeRange", "derivedForecast",
+    "probabilityType", "scaledValueOfLowerLimit", "scaledValueOfUpperLimit", "percentileValue",
+)  # fmt: skip
+"""Keys of GRIB2 that define a field but belong to none of ecCodes' namespaces."""
+
+
+class Census:
+    """Counts and values of all tables that were added."""
+
+    def __init__(self) -> None:
+        self.paths: list[Path] = []
+        self.bytes = 0
+        self.count_of: dict[Kind, int] = {}
+        self.first_file_of: dict[Kind, Path] = {}
+        self._axes: dict[str, list[np.ndarray]] = {}
+        self._starts: list[np.ndarray] = []
+
+    def add(self, table: Table) -> None:
+        """Count the messages of one more file."""
+        self.paths.append(table.path)
+        self.bytes += table.stamp.size
+        counts = np.bincount(table.records["kind"], minlength=len(table.kinds)).tolist()
+        names = np.array([str(kind) for kind in table.kinds])
+        for kind, count in zip(table.kinds, counts, strict=True):
+            self.count_of[kind] = self.count_of.get(kind, 0) + count
+            self.first_file_of.setdefault(kind, table.path)
+        for name in dict.fromkeys(names.tolist()):
+            mine = table.records[(names == name)[table.records["kind"]]]
+            known = self._axes.setdefault(name, [np.empty(0, mine[axis].dtype) for axis in AXES])
+            self._axes[name] = [np.union1d(one, mine[axis]) for one, axis in zip(known, AXES, strict=True)]
+        self._starts.append(np.unique(table.records["init"]))
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """All kinds of messages."""
+        return tuple(self.count_of)
+
+    @property
+    def messages(self) -> int:
+        """The number of all messages."""
+        return sum(self.count_of.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all variables."""
+        return tuple(self._axes)
+
+    def axes_of(self, name: str) -> list[np.ndarray]:
+        """Return the starts, steps and members of a variable in all files."""
+        return self._axes[name]
+
+    def values(self, axis: str) -> np.ndarray:
+        """Return the starts, steps or members of all variables."""
+        return np.unique(np.concatenate([axes[AXES.index(axis)] for axes in self._axes.values()]))
+
+    def expected(self, name: str) -> int:
+        """Return the number of all combinations of a variable's starts, steps and members."""
+        return int(np.prod([len(axis) for axis in self._axes[name]], dtype=np.int64))
+
+    def counts_by_name(self) -> dict[str, int]:
+        """Return the number of messages of each variable."""
+        counts = dict.fromkeys(self.names, 0)
+        for kind, count in self.count_of.items():
+            counts[str(kind)] += count
+        return counts
+
+    def counts(self, attribute: str) -> dict[str, int]:
+        """Return the number of messages for each value of an attribute of their kinds."""
+        counts: dict[str, int] = {}
+        for kind, count in self.count_of.items():
+            value = getattr(kind, attribute)
+            counts[value] = counts.get(value, 0) + count
+        return counts
+
+    def groups(self) -> Iterator[list[Path]]:
+        """Yield groups of files that share starts, directly or through other files of the group."""
+        group_of: dict[int, int] = {}
+        groups: dict[int, list[int]] = {}
+        for file, starts in enumerate(self._starts):
+            together = [file]
+            for known in {group_of[start] for start in starts.tolist() if start in group_of}:
+                together += groups.pop(known)
+            groups[file] = together
+            for member in together:
+                group_of.update(dict.fromkeys(self._starts[member].tolist(), file))
+        for files in sorted(sorted(files) for files in groups.values()):
+            yield [self.paths[file] for file in files]
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The messages of one of the groups of a census against the cube of each variable.
+    """Missing and repeated messages in one group of a census.
 
-    Every start, lead time and member that a variable has in any file should be there in every combination. `missing`
-    holds places only of variables of which at least half is there: of the others, too much is missing to be a gap.
+    A variable should have every combination of the starts, lead times and members that it has in any file. `missing`
+    omits variables of which more than half is missing: that is not a gap but another selection of fields.
     """
 
     tables: Sequence[Table]
     names: tuple[str, ...]
-    places: np.ndarray
+    slots: np.ndarray
     missing: np.ndarray
     repeated: np.ndarray
-    """Pairs of positions in `places`: the same field twice."""
+    """Pairs of positions in `slots` that hold the same field."""
 
     @classmethod
     def of(cls, tables: Sequence[Table], census: Census) -> Audit:
-        """Compare the files of a group."""
+        """Compare the files of a group with the census."""
         kinds, of_records = common_kinds(tables)
         names = tuple(dict.fromkeys(map(str, kinds)))
         name_of = np.array([names.index(str(kind)) for kind in kinds])
-        places = np.empty(sum(len(table.records) for table in tables), PLACE)
+        slots = np.empty(sum(len(table.records) for table in tables), SLOT)
         start = 0
         for file, table in enumerate(tables):
-            part = places[start : start + len(table.records)]
+            part = slots[start : start + len(table.records)]
             part["file"], part["name"], part["row"] = file, name_of[of_records[file]], np.arange(len(part))
             for axis in AXES:
                 part[axis] = table.records[axis]
             start += len(part)
-        order = np.lexsort([places[axis] for axis in (*AXES[::-1], "name")])
+        order = np.lexsort([slots[axis] for axis in (*AXES[::-1], "name")])
         same = np.ones(len(order) - 1, bool)
         for axis in ("name", *AXES):
-            same &= np.diff(places[axis][order]) == 0
+            same &= np.diff(slots[axis][order]) == 0
         repeated = np.stack([order[:-1][same], order[1:][same]], axis=1)
         counts = census.counts_by_name()
-        missing = [places[:0]]
+        missing = [slots[:0]]
         for name, text in enumerate(names):
-            if census.places(text) <= 2 * counts[text]:
-                missing.append(_gaps(places[places["name"] == name], census.axes_of(text)))
-        return cls(tables, names, places, np.concatenate(missing), repeated)
+            if census.expected(text) <= 2 * counts[text]:
+                missing.append(_gaps(slots[slots["name"] == name], census.axes_of(text)))
+        return cls(tables, names, slots, np.concatenate(missing), repeated)
 
-    def lacks(self) -> Iterator[tuple[Table, np.ndarray]]:
-        """Yield the files that lack messages, with the places of these."""
+    def missing_by_file(self) -> Iterator[tuple[Table, np.ndarray]]:
+        """Yield each file that lacks messages, with their `SLOT`s."""
         for file in np.unique(self.missing["file"]).tolist():
             yield self.tables[file], self.missing[self.missing["file"] == file]
 
-    def repeats(self) -> Iterator[str]:
-        """Yield a sentence for every field that is there twice."""
+    def describe_repeated(self) -> Iterator[str]:
+        """Yield a text for each repeated field: both positions, and the keys in which the messages differ."""
         for pair in self.repeated.tolist():
-            one, other = self.places[pair]
-            says, messages = [], []
-            for place in (one, other):
-                path, record = self.tables[place["file"]].path, self.tables[place["file"]].records[place["row"]]
-                says.append(f"{path} (byte {record['offset']})")
-                with path.open("rb", buffering=0) as file:
-                    messages.append(read(file.fileno(), path, int(record["offset"]), int(record["length"])))
+            one, other = self.slots[pair]
+            positions, messages = [], []
+            for slot in (one, other):
+                table = self.tables[slot["file"]]
+                record = table.records[slot["row"]]
+                positions.append(f"{table.path} (byte {record['offset']})")
+                with table.path.open("rb", buffering=0) as file:
+                    messages.append(table.message(file.fileno(), record))
             same = "are the same" if messages[0] == messages[1] else f"differ in {difference(*messages)}"
-            yield f"{self.names[one['name']]} in {says[0]} and {says[1]}, which {same}"
+            yield f"{self.names[one['name']]} in {positions[0]} and {positions[1]}, which {same}"
+
+
+def difference(one: bytes, other: bytes) -> str:
+    """Return the keys in which two messages differ, with both values."""
+    keys, others = _keys(one), _keys(other)
+    differ = [
+        f"{key} {keys.get(key)} and {others.get(key)}" for key in {**keys, **others} if keys.get(key) != others.get(key)
+    ]
+    return ", ".join(differ) or "their values only"
 
 
 def _gaps(mine: np.ndarray, axes: Sequence[np.ndarray]) -> np.ndarray:
-    """Return which places of one variable are missing at the starts that it has here."""
+    """Return the missing `SLOT`s of one variable, at the starts of this group."""
     starts = np.unique(mine["init"])
     axes = (starts, *axes[1:])
     there = np.zeros(tuple(map(len, axes)), bool)
     there[tuple(np.searchsorted(values, mine[axis]) for axis, values in zip(AXES, axes, strict=True))] = True
     holes = np.nonzero(~there)
-    gaps = np.empty(len(holes[0]), PLACE)
+    gaps = np.empty(len(holes[0]), SLOT)
     gaps["name"], gaps["row"] = mine["name"][0], -1
     for axis, values, at in zip(AXES, axes, holes, strict=True):
         gaps[axis] = values[at]
     files = dict(zip(mine["init"].tolist(), mine["file"].tolist(), strict=True))
     gaps["file"] = [files[start] for start in gaps["init"].tolist()]
     return gaps
+
+
+def _keys(message: bytes) -> dict[str, str]:
+    """Return the keys that may distinguish two messages."""
+    handle = eccodes.codes_new_from_message(message)
+    keys = {}
+    try:
+        for name in PRODUCT_KEYS:
+            if eccodes.codes_is_defined(handle, name):
+                keys[name] = eccodes.codes_get_string(handle, name)
+        for namespace in ("ls", "mars"):
+            iterator = eccodes.codes_keys_iterator_new(handle, namespace)
+            while eccodes.codes_keys_iterator_next(iterator):
+                name = eccodes.codes_keys_iterator_get_name(iterator)
+                keys[name] = eccodes.codes_get_string(handle, name)
+            eccodes.codes_keys_iterator_delete(iterator)
+    finally:
+        eccodes.codes_release(handle)
+    return keys

@@ -1,36 +1,36 @@
-"""Gather the messages of the wanted variables from many files."""
+"""MessageCatalog: the messages of the requested variables in many GRIB files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import Paths, expand_paths
-from data_pipeline.formats.catalog import listed
+from data_pipeline.formats.catalog import describe_files
+from data_pipeline.formats.grib import cfgrib_reader
+from data_pipeline.formats.grib.audit import difference
 from data_pipeline.formats.grib.cache import tables_of
-from data_pipeline.formats.grib.compare import difference
-from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.packing import decodable
-from data_pipeline.formats.grib.reader import PLACE, MessageReader
-from data_pipeline.formats.grib.scan import read
-from data_pipeline.formats.grib.table import RECORD, Stamp
+from data_pipeline.formats.grib.reader import LOCATION, MessageReader
+from data_pipeline.formats.grib.scan import read_message
+from data_pipeline.formats.grib.table import RECORD, Kind, Stamp
+from data_pipeline.formats.variables import all_variables, requested_variables
 from data_pipeline.task import Variable
 
 ROW = np.dtype([*RECORD.descr, ("file", "i4"), ("variable", "i4")])
-"""A record of a table, with the file it is in and its place among the variables wanted."""
+"""A record of a table, with the positions of its file in `paths` and of its variable in `wanted`."""
 
 
 @dataclass(frozen=True, eq=False)
 class MessageCatalog:
-    """MessageCatalog in several files that hold one of the `wanted` variables, one row for each.
+    """Messages of the `wanted` variables in several files, one row each, in the order of the files: a `Catalog`.
 
-    Rows stand in the order of the files, then of the bytes. `kind` counts among the kinds of all files.
+    A row's `kind` is its position in `kinds`, which holds the kinds of all files.
     """
 
     paths: tuple[Path, ...]
@@ -41,12 +41,12 @@ class MessageCatalog:
 
     @classmethod
     def gather(cls, paths: Paths, variables: Sequence[Variable] | None, *, surface: bool = False) -> MessageCatalog:
-        """Find the messages of `variables`; with None, of all variables (only at the `surface`)."""
+        """Find the messages of `variables`; with None, of all variables, or of all at the `surface`."""
         files = expand_paths(paths)
         number_of: dict[Kind, int] = {}
         parts, stamps = [], []
         for file, table in enumerate(tables_of(files)):
-            # Only what is wanted is kept of each file: an archive has many more messages.
+            # Keep only the requested messages of each file, to limit memory: an archive has many more.
             numbers = np.array([number_of.setdefault(kind, len(number_of)) for kind in table.kinds])
             keep = np.array([variables is None or kind.variable in variables for kind in table.kinds])
             records = table.records[keep[table.records["kind"]]]
@@ -58,21 +58,22 @@ class MessageCatalog:
             parts.append(rows)
             stamps.append(table.stamp)
         kinds = tuple(number_of)
-        wanted = _there(listed(files), kinds, variables, surface)
+        wanted = _wanted(describe_files(files), kinds, variables, surface)
         variable_of = np.array([wanted.index(k.variable) if k.variable in wanted else -1 for k in kinds])
         rows = np.concatenate(parts)
         parts.clear()
         rows["variable"] = variable_of[rows["kind"]]
-        # Of named variables, nothing else is there by now.
-        return cls(
-            tuple(files), tuple(stamps), kinds, wanted, rows[rows["variable"] >= 0] if variables is None else rows
-        )
+        if variables is None:
+            rows = rows[rows["variable"] >= 0]
+        if len(by_cfgrib := np.unique(rows["file"][rows["field"] > 0])):
+            cfgrib_reader.warn(describe_files([files[k] for k in by_cfgrib]))
+        return cls(tuple(files), tuple(stamps), kinds, wanted, rows)
 
     def __str__(self) -> str:
-        return listed(self.paths)
+        return describe_files(self.paths)
 
     def where(self, condition: np.ndarray) -> MessageCatalog:
-        """Return only the messages for which `condition` holds."""
+        """Return a catalog of the messages for which `condition` holds."""
         return replace(self, rows=self.rows[condition])
 
     def units(self, name: str) -> tuple[str, str]:
@@ -85,17 +86,11 @@ class MessageCatalog:
         return found
 
     def place(self, row: int) -> str:
-        """Return where a message stands, in words."""
+        """Return the file and byte of a message, for error messages."""
         return f"{self.paths[self.rows['file'][row]]} (byte {self.rows['offset'][row]})"
 
-    def _message(self, row: int) -> bytes:
-        """Return the bytes of a message."""
-        path = self.paths[self.rows["file"][row]]
-        with path.open("rb", buffering=0) as file:
-            return read(file.fileno(), path, int(self.rows["offset"][row]), int(self.rows["length"][row]))
-
     def refuse_contradiction(self, first: int, second: int) -> None:
-        """Refuse two messages for one place, unless they are the same byte for byte."""
+        """Raise `InputError` for two messages of one place, unless they are equal byte for byte."""
         one, other = self._message(first), self._message(second)
         if one == other:
             return
@@ -107,7 +102,7 @@ class MessageCatalog:
 
     @cached_property
     def source(self) -> MessageReader:
-        """These messages as something to read fields from; all must lie on one regular grid."""
+        """The reader of these messages; all must lie on one regular grid."""
         kinds, first = np.unique(self.rows["kind"], return_index=True)
         layouts = tuple(dict.fromkeys(self.kinds[k].layout for k in kinds))
         grids = []
@@ -123,46 +118,41 @@ class MessageCatalog:
                 )
         layout_of = np.full(len(self.kinds), -1)
         layout_of[kinds] = [layouts.index(self.kinds[k].layout) for k in kinds]
-        places = np.empty(len(self.rows), PLACE)
-        for name in ("file", "offset", "length", "data", "bits", "reference", "binary", "decimal"):
-            places[name] = self.rows[name]
+        locations = np.empty(len(self.rows), LOCATION)
+        for name in ("file", "offset", "length", "field", "data", "bits", "reference", "binary", "decimal"):
+            locations[name] = self.rows[name]
         packing = [self.rows[name] for name in ("bits", "reference", "binary", "decimal")]
-        places["bits"][~decodable(*packing)] = -1
-        places["layout"] = layout_of[self.rows["kind"]]
-        return MessageReader(self.paths, self.stamps, layouts, places)
+        locations["bits"][~decodable(*packing)] = -1
+        locations["layout"] = layout_of[self.rows["kind"]]
+        return MessageReader(self.paths, self.stamps, layouts, locations)
+
+    def _message(self, row: int) -> bytes:
+        """Return the bytes of a message."""
+        path = self.paths[self.rows["file"][row]]
+        position = [int(self.rows[name][row]) for name in ("offset", "length", "field")]
+        with path.open("rb", buffering=0) as file:
+            return read_message(file.fileno(), path, *position)
 
 
-def _there(
+def _wanted(
     files: str, kinds: Iterable[Kind], variables: Iterable[Variable] | None, surface: bool
 ) -> tuple[Variable, ...]:
-    """Return the variables wanted, each once; those that are named must be there."""
-    if variables is None:
-        return _everything(files, kinds, surface)
-    wanted = tuple(dict.fromkeys(variables))
-    if not wanted:
-        raise InputError(f"no variable of {files} was requested; name at least one, such as 2t or t@850")
-    there = {kind.variable for kind in kinds}
-    if missing := [variable for variable in wanted if variable not in there]:
-        raise InputError(f"{files} has no {', '.join(map(str, missing))}; it has {_names(kinds)}")
-    return wanted
-
-
-def _everything(files: str, kinds: Iterable[Kind], surface: bool) -> tuple[Variable, ...]:
-    """Return all variables; those aloft on every pressure level that any of them has."""
-    found = [kind.variable for kind in kinds if kind.variable]
-    wanted = {variable for variable in found if not variable.level}
-    if not surface:
-        if nameless := [kind for kind in kinds if not kind.variable]:
-            raise InputError(
-                f"{files} has {nameless[0]}, which is neither at the surface nor on a whole number of hPa; "
-                "name the variables that you want"
-            )
-        names = {variable.name for variable in found if variable.level}
-        levels = {variable.level for variable in found if variable.level}
-        wanted |= {Variable(name, level) for name, level in product(names, levels)}
+    """Return the requested variables, which must be in the files, or all variables."""
+    found = {kind.variable for kind in kinds if kind.variable}
+    if variables is not None:
+        wanted = requested_variables(files, variables)
+        if missing := [variable for variable in wanted if variable not in found]:
+            raise InputError(f"{files} has no {', '.join(map(str, missing))}; it has {_names(kinds)}")
+        return wanted
+    if not surface and (unnamed := [kind for kind in kinds if not kind.variable]):
+        raise InputError(
+            f"{files} has {unnamed[0]}, which is neither at the surface nor on a whole number of hPa; "
+            "name the variables to read"
+        )
+    wanted = all_variables(found, surface=surface)
     if not wanted:
         raise InputError(f"{files} has no fields at the surface but {_names(kinds)}; name other files")
-    return tuple(sorted(wanted))
+    return wanted
 
 
 def _names(kinds: Iterable[Kind]) -> str:

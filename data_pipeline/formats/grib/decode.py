@@ -1,4 +1,4 @@
-"""One message into an array: by numpy where its packing is simple, by ecCodes where it is not."""
+"""Decode the values of one message into an array: by numpy for simple packing, by ecCodes for everything else."""
 
 from __future__ import annotations
 
@@ -13,44 +13,48 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import SINGLE, Index, Window
 from data_pipeline.formats.grib.horizontal import Layout
-from data_pipeline.formats.grib.packing import BYTES, LEAD, Packing, unpack
-from data_pipeline.formats.grib.scan import changed, read
+from data_pipeline.formats.grib.packing import BUFFER_START, PACKED_BYTES, Packing, unpack
+from data_pipeline.formats.grib.scan import changed_file, read_message
 
-IN_SINGLE = ("grid_simple", "grid_ccsds", "grid_complex", "grid_second_order")
-"""The packings, by the beginning of their names, that ecCodes decodes in single precision too."""
+SINGLE_PRECISION_PACKINGS = ("grid_simple", "grid_ccsds", "grid_complex", "grid_second_order")
+"""Beginnings of the names of packings that ecCodes can decode in single precision."""
 
 
-class Place(NamedTuple):
-    """Where a message is, how its values lie, and how they are packed from its byte `data` on."""
+class Location(NamedTuple):
+    """Position of a message and its field in a file, arrangement and packing of its values, which begin at `data`."""
 
     layout: Layout
     offset: int
     length: int
+    field: int
     data: int
     packing: Packing
 
 
 class Cutout(NamedTuple):
-    """What a window cuts out of a field: of `height` rows from `first` on those numbered `rows`, and `columns`."""
+    """The part of a field that a window selects: `rows` (counted from row `first`) and `columns`.
+
+    `height` rows from `first` on must be decoded.
+    """
 
     first: int
     height: int
     rows: Index
     columns: Index
-    whole: bool
-    """Whether all of these rows are wanted, from end to end."""
+    complete: bool
+    """Whether all columns of all these rows are selected, in order."""
 
     @classmethod
     def of(cls, window: Window, shape: tuple[int, int]) -> Cutout:
-        """Return what indexing a field of `shape` with rows and columns asks for."""
+        """Return the part of a field of `shape` that indexing with rows and columns selects."""
         rows, columns = window
         wanted, across = np.arange(shape[0])[rows], np.arange(shape[1])[columns]
         if not wanted.size or not across.size:
             return cls(0, 0, rows, columns, False)
         first, height = int(wanted.min()), int(np.ptp(wanted)) + 1
         ordered = np.array_equal(wanted, np.arange(first, first + height))
-        whole = isinstance(rows, slice) and ordered and np.array_equal(across, np.arange(shape[1]))
-        return cls(first, height, wanted - first, columns, whole)
+        complete = isinstance(rows, slice) and ordered and np.array_equal(across, np.arange(shape[1]))
+        return cls(first, height, wanted - first, columns, complete)
 
 
 def decode(message: bytes, layout: Layout, dtype: np.dtype = SINGLE) -> np.ndarray:
@@ -64,52 +68,54 @@ def decode(message: bytes, layout: Layout, dtype: np.dtype = SINGLE) -> np.ndarr
 
 
 def _values(handle: int, dtype: np.dtype) -> np.ndarray:
-    """Return the values of an ecCodes message; of some packings it has double precision only."""
-    if dtype == SINGLE and eccodes.codes_get_string(handle, "packingType").startswith(IN_SINGLE):
+    """Return the values of an ecCodes message; ecCodes decodes some packings in double precision only."""
+    if dtype == SINGLE and eccodes.codes_get_string(handle, "packingType").startswith(SINGLE_PRECISION_PACKINGS):
         return eccodes.codes_get_float_array(handle, "values")
     return eccodes.codes_get_double_array(handle, "values").astype(dtype, copy=False)
 
 
-def fill(target: np.ndarray, descriptor: int, path: Path, place: Place, cutout: Cutout) -> None:
+def read_values(target: np.ndarray, descriptor: int, path: Path, location: Location, cutout: Cutout) -> None:
     """Read the `cutout` of a message of an open file into `target`, float32 or float64."""
-    if place.packing.bits < 0:
+    if location.packing.bits < 0:
+        message = read_message(descriptor, path, location.offset, location.length, location.field)
         try:
-            field = decode(read(descriptor, path, place.offset, place.length), place.layout, target.dtype)
+            field = decode(message, location.layout, target.dtype)
         except (eccodes.CodesInternalError, ValueError) as error:
             raise InputError(
-                f"{path}: the values of the message at byte {place.offset} cannot be decoded: {error}"
+                f"{path}: the values of the message at byte {location.offset} cannot be decoded: {error}; "
+                "fetch the file again"
             ) from None
         field = field[cutout.first : cutout.first + cutout.height]
-    elif cutout.whole and place.layout.straight and target.flags.c_contiguous:
-        _read(target.reshape(-1), descriptor, path, place, cutout.first)
+    elif cutout.complete and location.layout.straight and target.flags.c_contiguous:
+        _read_rows(target.reshape(-1), descriptor, path, location, cutout.first)
         return
     else:
-        first, count = place.layout.stored_rows(cutout.first, cutout.height)
-        values = np.empty(count * place.layout.columns, target.dtype)
-        _read(values, descriptor, path, place, first)
-        field = place.layout.arrange(values)
+        first, count = location.layout.stored_rows(cutout.first, cutout.height)
+        values = np.empty(count * location.layout.columns, target.dtype)
+        _read_rows(values, descriptor, path, location, first)
+        field = location.layout.arrange(values)
         if count > cutout.height:
             field = field[cutout.first : cutout.first + cutout.height]
-    target[...] = field if cutout.whole else field[cutout.rows][..., cutout.columns]
+    target[...] = field if cutout.complete else field[cutout.rows][..., cutout.columns]
 
 
-def _read(out: np.ndarray, descriptor: int, path: Path, place: Place, row: int) -> None:
-    """Read values, from the first of a `row` as it is stored, into `out`, flat; only their bytes are read."""
-    size = BYTES.get(place.packing.bits, 0)
-    buffer = _scratch(LEAD + size * len(out))
+def _read_rows(out: np.ndarray, descriptor: int, path: Path, location: Location, row: int) -> None:
+    """Read values from stored row `row` on into the flat array `out`; only their bytes are read."""
+    size = PACKED_BYTES.get(location.packing.bits, 0)
+    buffer = _thread_buffer(BUFFER_START + size * len(out))
     if size:
-        at = place.offset + place.data + size * row * place.layout.columns
+        at = location.offset + location.data + size * row * location.layout.columns
         wanted = size * len(out)
-        if os.preadv(descriptor, [buffer.data[LEAD : LEAD + wanted]], at) != wanted:
-            raise changed(path, place.offset)
-    unpack(buffer, place.packing, out)
+        if os.preadv(descriptor, [buffer.data[BUFFER_START : BUFFER_START + wanted]], at) != wanted:
+            raise changed_file(path, location.offset)
+    unpack(buffer, location.packing, out)
 
 
 _local = threading.local()
 
 
-def _scratch(size: int) -> np.ndarray:
-    """Return at least `size` bytes that this thread has used before: new memory costs more than the reading."""
+def _thread_buffer(size: int) -> np.ndarray:
+    """Return this thread's buffer of at least `size` bytes; allocating memory takes longer than reading the file."""
     buffer = getattr(_local, "buffer", None)
     if buffer is None or len(buffer) < size:
         buffer = _local.buffer = np.empty(size, np.uint8)

@@ -1,4 +1,4 @@
-"""Encode fields as GRIB messages: how this project writes GRIB that it did not read."""
+"""Encoder: make new GRIB messages from fields. `rewriting` changes the values of messages that exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 
 MISSING = float(np.finfo(np.float32).max)
-"""What stands for a missing value on its way into ecCodes.
+"""The number that marks missing values in arrays for ecCodes.
 
 The file holds a bitmap, not this number. ecCodes' own default, 9999, is an honest geopotential: at 1000 hPa
 it would punch a hole into the field.
@@ -22,18 +22,17 @@ ORDER = (
     "referenceDate", "dataDate", "dataTime", "stepUnits", "stepType", "startStep", "endStep", "step",
     "numberOfForecastsInEnsemble", "totalNumber", "perturbationNumber", "number",
 )  # fmt: skip
-"""Keys in the order in which ecCodes must be told them: each may reset or move what comes after it.
+"""Keys in the order in which they must be set: setting a key may reset the keys after it.
 
-What changes from one message to the next stands last. A key that is not listed is set before these, in the
-order given.
+Keys that change from message to message come last. Other keys are set before these, in the order given.
 """
 
-WIDEST = 65.0
-"""Degrees between two points that GRIB1 can just about say; those of wider grids follow from the edges."""
+MAX_INCREMENT = 65.0
+"""Largest increment in degrees that GRIB1 can store; wider grids are given by their edges."""
 
 
 class Encoder:
-    """Turns fields on one grid into GRIB messages; `keys` are those that all messages share.
+    """Turns fields on one grid into GRIB messages; `keys` are the ecCodes keys that all messages share.
 
     >>> encoder = Encoder(Grid.regular(3, 4), centre="ecmf", shortName="2t", typeOfLevel="surface")
     >>> message = encoder.encode(np.full((3, 4), 280.0), dataDate=19980104, step=48)
@@ -42,11 +41,11 @@ class Encoder:
     """
 
     _handle: int | None = None
-    """The message at hand, with the keys `_current`."""
+    """The ecCodes message with the keys `_current`."""
 
     def __init__(self, grid: Grid, *, edition: int = 1, **keys: object) -> None:
         if edition not in (1, 2):
-            raise InputError(f"there is no GRIB edition {edition}; choose 1 or 2")
+            raise InputError(f"edition must be 1 or 2, got {edition!r}")
         self.grid = grid
         self._fixed = keys
         self._bits = keys.get("bitsPerValue", 16)
@@ -54,12 +53,12 @@ class Encoder:
         self._current: dict[str, object] = {}
 
     def encode(self, values: np.ndarray, **keys: object) -> bytes:
-        """Return the message that holds `values` (H, W), NaN where there is none, under `keys`.
+        """Return a message with `values` (H, W), NaN where missing, and `keys`.
 
-        Keys of an earlier message that are not given again are not kept.
+        Keys of an earlier message are not kept.
         """
         if values.shape != self.grid.shape:
-            raise ValueError(f"values are {values.shape}, the grid is {self.grid.shape}")
+            raise ValueError(f"values have shape {values.shape}, the grid has shape {self.grid.shape}")
         flat = np.array(values, np.float64).ravel()
         missing = np.isnan(flat)
         bitmap = int(missing.any())
@@ -67,13 +66,13 @@ class Encoder:
             flat[missing] = MISSING
         handle = self._set({**self._fixed, **keys})
         eccodes.codes_set(handle, "bitmapPresent", bitmap)
-        # A constant field leaves 0 bits behind, so that every field must ask for its bits anew.
+        # Set for every field, because a constant field resets it to 0.
         eccodes.codes_set(handle, "bitsPerValue", keys.get("bitsPerValue", self._bits))
         eccodes.codes_set_double_array(handle, "values", flat)
         return eccodes.codes_get_message(handle)
 
     def _set(self, keys: dict[str, object]) -> int:
-        """Return a handle with exactly `keys`, setting only from the first that changed onwards."""
+        """Return a handle with exactly `keys`; only the first changed key and the keys after it are set."""
         keys = {name: keys[name] for name in sorted(keys, key=_rank) if name != "bitsPerValue"}
         if self._handle is None or list(keys) != list(self._current):
             self._forget()
@@ -87,12 +86,12 @@ class Encoder:
                     eccodes.codes_set(self._handle, name, value)
                 except eccodes.CodesInternalError as error:
                     self._forget()
-                    raise ValueError(f"ecCodes does not take {name}={value!r}: {error}") from None
+                    raise ValueError(f"ecCodes cannot set {name}={value!r}: {error}") from None
         self._current = keys
         return self._handle
 
     def _forget(self) -> None:
-        """Give up the handle and what is known of it."""
+        """Release the handle."""
         if self._handle is not None:
             eccodes.codes_release(self._handle)
         self._handle, self._current = None, {}
@@ -120,7 +119,7 @@ def _template(grid: Grid, edition: int) -> bytes:
 
 
 def _grid_keys(grid: Grid) -> dict[str, int | float | None]:
-    """Return the keys that describe a regular grid; None stands for missing."""
+    """Return the keys that describe a regular grid; None is ecCodes' missing value."""
     lat, lon = np.array(grid.latitudes), np.array(grid.longitudes)
     keys: dict[str, int | float | None] = {
         "Ni": len(lon), "Nj": len(lat),
@@ -129,15 +128,17 @@ def _grid_keys(grid: Grid) -> dict[str, int | float | None]:
     increments: dict[str, float | None] = {}
     widest = 0.0
     for axis, name, values in (("i", "longitude", lon), ("j", "latitude", lat)):
-        # A lone point has no step, but ecCodes wants one: any will do.
+        # A single point has no increment, but ecCodes requires one; its value does not matter.
         steps = np.abs(np.diff(values)) if len(values) > 1 else np.ones(1)
         if np.ptp(steps) > COORDINATE_TOLERANCE:
-            raise InputError(f"GRIB is written on regular grids, the {name}s of {grid} are not evenly spaced")
+            raise InputError(
+                f"GRIB is written on regular grids, the {name}s of {grid} are not evenly spaced; interpolate first"
+            )
         keys[f"{name}OfFirstGridPointInDegrees"] = values[0]
         keys[f"{name}OfLastGridPointInDegrees"] = values[-1]
         increments[f"{axis}DirectionIncrementInDegrees"] = steps.mean()
         widest = max(widest, steps.mean())
-    if widest > WIDEST:
+    if widest > MAX_INCREMENT:
         increments = {
             "ijDirectionIncrementGiven": 0,
             "iDirectionIncrement": None,

@@ -1,4 +1,4 @@
-"""Layout: where on the globe the values of a message lie, and in which order they are stored."""
+"""Layout: the grid of a GRIB message and the order in which its values are stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 
 REGULAR = ("regular_ll", "regular_gg")
-"""The grids whose points are the product of their latitudes and longitudes."""
+"""Grid types whose points are all combinations of latitudes and longitudes, and which are read."""
 
 I_NEGATIVELY, J_POSITIVELY, J_CONSECUTIVE, ALTERNATIVE_ROWS = 128, 64, 32, 16
 STAGGERED = 15
@@ -21,10 +21,10 @@ STAGGERED = 15
 
 @dataclass(frozen=True)
 class Layout:
-    """What the grid section of a message says, in plain numbers: to be compared, hashed and stored.
+    """The grid section of a message as plain numbers, which can be compared, hashed and cached.
 
-    `north` to `east` are the edges whatever the direction of the scan; `gaussian` is the number of latitudes
-    between a pole and the equator of a Gaussian grid. Of a grid that is not regular, only the name is kept.
+    `north` to `east` are the edges, independent of the scanning direction; `gaussian` is the number of latitudes
+    between a pole and the equator of a Gaussian grid. For grids that are not regular, only `grid_type` is set.
     """
 
     grid_type: str
@@ -70,35 +70,35 @@ class Layout:
 
     @property
     def regular(self) -> bool:
-        """Whether the values make a field of rows and columns."""
+        """Whether the values form rows and columns of a grid that is read."""
         return self.grid_type in REGULAR
 
     @cached_property
     def grid(self) -> Grid:
-        """The grid, north first; where it goes round the globe, it starts at its first point east of 0°."""
+        """The grid, north first; if it goes round the globe, it starts at the first longitude from 0° eastwards."""
         if not self.regular:
             raise InputError(
-                f"the grid is {self.grid_type}; only regular latitude-longitude and Gaussian grids are read, "
-                "interpolate to one of them first"
+                f"the grid is {self.grid_type}; only regular latitude-longitude and Gaussian grids can be read, "
+                "interpolate to one of them first, for instance with cdo remapbil"
             )
         return Grid(tuple(self._latitudes), tuple(self._longitudes[0]))
 
     @cached_property
     def straight(self) -> bool:
-        """Whether the values are stored as they stand in a field of `grid`."""
+        """Whether the values are stored in the order of a field of `grid`."""
         return not self.scanning and not self._longitudes[1]
 
     def stored_rows(self, first: int, count: int) -> tuple[int, int]:
-        """Return the first row and the number of rows of the message that hold `count` rows of `grid` from `first` on.
+        """Return the first stored row, and the number of stored rows, that hold `count` rows of `grid` from `first` on.
 
-        That is all rows where a row of the grid is not stored in one piece, or not always in one direction.
+        All rows are needed if rows are not stored contiguously, or in alternating directions.
         """
         if self.scanning & (J_CONSECUTIVE | ALTERNATIVE_ROWS):
             return 0, self.rows
         return (self.rows - first - count if self.scanning & J_POSITIVELY else first), count
 
     def arrange(self, stored: np.ndarray) -> np.ndarray:
-        """Return values in the order of the message as a field (H, W) of `grid`; those of `stored_rows` as a part."""
+        """Return stored values as a field (H, W) of `grid`; the values of `stored_rows` as part of a field."""
         if self.scanning & J_CONSECUTIVE:
             field = self._alternate(stored.reshape(self.columns, self.rows)).T
         else:
@@ -106,7 +106,7 @@ class Layout:
         return self._roll(self._flip(field), -1)
 
     def store(self, field: np.ndarray) -> np.ndarray:
-        """Return a field (H, W) of `grid` in the order of the message, flat: the inverse of `arrange`."""
+        """Return a field (H, W) of `grid` as flat stored values: the inverse of `arrange`."""
         field = self._flip(self._roll(field, 1))
         return self._alternate(field.T if self.scanning & J_CONSECUTIVE else field).ravel()
 
@@ -116,7 +116,7 @@ class Layout:
         return field[rows, columns]
 
     def _alternate(self, lines: np.ndarray) -> np.ndarray:
-        """Turn every second line round where the scan runs to and fro."""
+        """Reverse every second line if rows are scanned in alternating directions."""
         if self.scanning & ALTERNATIVE_ROWS:
             lines = lines.copy()
             lines[1::2] = lines[1::2, ::-1]
@@ -128,7 +128,7 @@ class Layout:
 
     @cached_property
     def _latitudes(self) -> np.ndarray:
-        # From the edges, not by adding up increments: those are rounded, missing or wrong in many files.
+        # From the edges, not from the increments, which are rounded, missing or wrong in many files.
         if not self.gaussian:
             return np.linspace(self.north, self.south, self.rows)
         every = np.array(list(eccodes.codes_get_gaussian_latitudes(self.gaussian)))
@@ -136,11 +136,11 @@ class Layout:
 
     @cached_property
     def _longitudes(self) -> tuple[np.ndarray, int]:
-        """The longitudes of `grid`, and how many columns of the message stand before the first of them."""
+        """The longitudes of `grid`, and the number of stored columns before the first of them."""
         count = self.columns
         span = (self.east - self.west) % 360 or (360.0 if count > 1 else 0.0)
         if count > 1 and abs(span * count / (count - 1) - 360) < max(COORDINATE_TOLERANCE, 3.6 / count):
-            # A whole circle: one step further, the last point leads back to the first.
+            # A full circle: one step east of the last point is the first.
             around = (self.west + np.arange(count) * (360 / count)) % 360
             around[around > 360 - COORDINATE_TOLERANCE] = 0.0
             shift = int(around.argmin())

@@ -1,4 +1,4 @@
-"""Simple packing without a bitmap, decoded by numpy: what nearly every ensemble is stored in.
+"""Decode simple packing without a bitmap, in which nearly every ensemble is stored, by numpy.
 
 A value is (R + X 2^E) / 10^D with whole numbers X of 8, 16, 24 or 32 bits (WMO Manual on Codes, regulation 92.9.4);
 with 0 bits all values are R. Results equal those of ecCodes bit for bit; see docs/decisions/008-numpy-decode.md.
@@ -13,21 +13,21 @@ import numpy as np
 
 from data_pipeline.formats.catalog import DOUBLE
 
-BYTES = {8: 1, 16: 2, 24: 3, 32: 4}
-"""Bytes of a packed value by its bits, where these are whole."""
+PACKED_BYTES = {8: 1, 16: 2, 24: 3, 32: 4}
+"""Bits to bytes of a packed value."""
 
-LEAD = 4
-"""Packed values start here in the buffer that they are read into: those of 24 bits are looked at from a byte before."""
+BUFFER_START = 4
+"""Position of the first packed value in a buffer; values of 24 bits are read together with the byte before them."""
 
-BLOCK = 1 << 19
-"""Values at a time; fewer would fit the cache better, but threads would wait for the interpreter's lock (measured)."""
+BLOCK_VALUES = 1 << 19
+"""Values decoded at once; fewer would fit the cache, but threads would wait for the interpreter's lock (measured)."""
 
-SMALL = 1 << 14
-"""The same where intermediate results take a buffer of their own."""
+SMALL_BLOCK_VALUES = 1 << 14
+"""The same where intermediate results need a buffer of their own."""
 
 
 class Packing(NamedTuple):
-    """How values are packed; `bits` is -1 where it is not in the way that is decoded here."""
+    """Bits per value, R, E and D of simple packing; `bits` is -1 for packings that only ecCodes decodes."""
 
     bits: int
     reference: float
@@ -36,23 +36,23 @@ class Packing(NamedTuple):
 
 
 def decodable(bits: np.ndarray, reference: np.ndarray, binary: np.ndarray, decimal: np.ndarray) -> np.ndarray:
-    """Whether values packed so are decoded here: whole bytes, and no result near the ends of single precision.
+    """Whether this module decodes the packing: whole bytes, and no result near the limits of single precision.
 
-    A constant field with a decimal scale is left to ecCodes, which does not apply the scale.
+    A constant field with a decimal scale is decoded by ecCodes, which does not apply the scale.
     """
     usual = (binary >= -100) & (binary <= 40) & (abs(decimal) <= 10)
     sound = (reference == 0) | ((abs(reference) >= 1e-30) & (abs(reference) <= 1e25))
-    return usual & sound & (np.isin(bits, list(BYTES)) | ((bits == 0) & (decimal == 0)))
+    return usual & sound & (np.isin(bits, list(PACKED_BYTES)) | ((bits == 0) & (decimal == 0)))
 
 
 def unpack(buffer: np.ndarray, packing: Packing, out: np.ndarray) -> None:
-    """Fill `out`, flat, float32 or float64, from the bytes of `buffer` that follow the first `LEAD`."""
+    """Fill `out` (flat, float32 or float64) from the bytes of `buffer` after the first `BUFFER_START`."""
     if not packing.bits:
         out[:] = packing.reference
         return
-    # The sum of two numbers of 24 binary digits is the same, rounded at once or by way of double precision.
+    # The sum of two numbers of 24 binary digits is the same, computed in single or rounded from double precision.
     direct = out.dtype == DOUBLE or (packing.bits <= 24 and not packing.decimal)
-    block = BLOCK if direct else SMALL
+    block = BLOCK_VALUES if direct else SMALL_BLOCK_VALUES
     scale, divisor = _factors(packing.binary, packing.decimal, out.dtype)
     for start in range(0, len(out), block):
         part = out[start : start + block]
@@ -68,19 +68,19 @@ def unpack(buffer: np.ndarray, packing: Packing, out: np.ndarray) -> None:
 
 
 def _integers(buffer: np.ndarray, bits: int, start: int, count: int) -> np.ndarray:
-    """Return the whole numbers from position `start` on."""
-    at = LEAD + start * BYTES[bits]
+    """Return `count` packed integers from position `start` on."""
+    at = BUFFER_START + start * PACKED_BYTES[bits]
     if bits == 24:  # the three lower bytes of four
         wide = np.ndarray(count, ">u4", buffer.data, at - 1, (3,)).astype(np.int32)
         return np.bitwise_and(wide, 0xFFFFFF, out=wide)
-    return np.ndarray(count, f">u{BYTES[bits]}", buffer.data, at)
+    return np.ndarray(count, f">u{PACKED_BYTES[bits]}", buffer.data, at)
 
 
 @cache
 def _factors(binary: int, decimal: int, dtype: np.dtype) -> tuple[float, float]:
-    """Return 2^E and 10^-D as ecCodes has them: by multiplying or dividing again and again in the precision asked for.
+    """Return 2^E and 10^-D as ecCodes computes them: by repeated multiplication or division in precision `dtype`.
 
-    What is done with them is done in double precision.
+    Calculations with them are in double precision.
     """
     ten, divisor = dtype.type(10), dtype.type(1)
     for _ in range(abs(decimal)):

@@ -1,6 +1,6 @@
-"""MessageReader: messages in files as something to read fields from, by offset and in a few threads.
+"""MessageReader: read fields from GRIB files by the positions of their messages, in several threads.
 
-It holds paths and offsets and nothing that is open, so that it can be sent to other processes.
+It holds paths and positions but no open file, so that it can be sent to other processes.
 """
 
 from __future__ import annotations
@@ -16,75 +16,76 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Window
-from data_pipeline.formats.grib.decode import Cutout, Place, fill
+from data_pipeline.formats.grib.decode import Cutout, Location, read_values
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.packing import Packing
-from data_pipeline.formats.grib.scan import changed
+from data_pipeline.formats.grib.scan import changed_file
 from data_pipeline.formats.grib.table import Stamp
 from data_pipeline.grid import Grid
 
-PLACE = np.dtype(
+LOCATION = np.dtype(
     [
-        ("file", "i4"), ("layout", "i4"), ("offset", "i8"), ("length", "i8"), ("data", "i8"),
-        ("bits", "i2"), ("reference", "f8"), ("binary", "i2"), ("decimal", "i2"),
+        ("file", "i4"), ("layout", "i4"), ("offset", "i8"), ("length", "i8"), ("field", "i4"),
+        ("data", "i8"), ("bits", "i2"), ("reference", "f8"), ("binary", "i2"), ("decimal", "i2"),
     ]
 )  # fmt: skip
-"""A `Place` in a file, by the numbers of file and layout."""
+"""A `Location`, with its file and layout as positions in `MessageReader.paths` and `layouts`."""
 
-THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-"""Files, numpy and ecCodes release the interpreter's lock while they work."""
-WORTH_A_THREAD = 1 << 16
-"""Bytes of a message below which threads only wait for each other."""
+MAX_THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+"""Threads that read at once; reading, numpy and ecCodes release the interpreter's lock."""
+MIN_THREAD_BYTES = 1 << 16
+"""With fewer bytes per message, threads spend their time waiting for the interpreter's lock."""
 
 
 @dataclass(frozen=True, eq=False)
 class MessageReader:
-    """Messages in several files, all on one grid; `stamps` say what the files must still be like."""
+    """Messages in several files, all on one grid; the files must still have their `stamps` when values are read."""
 
     paths: tuple[Path, ...]
     stamps: tuple[Stamp, ...]
     layouts: tuple[Layout, ...]
-    places: np.ndarray
+    locations: np.ndarray
 
     @property
     def grid(self) -> Grid:
-        """Where the values lie; north first, west to east."""
+        """Latitudes and longitudes of the values; north first, west to east."""
         return self.layouts[0].grid
 
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
         """Decode the `window` of each message in `wanted` (...) into `out` (..., h, w); NaN where it is negative."""
         if out.shape[: wanted.ndim] != wanted.shape:
-            raise ValueError(f"the array to fill is {out.shape}, the fields asked for are {wanted.shape}")
+            raise ValueError(f"out has shape {out.shape}, which does not begin with the shape {wanted.shape} of wanted")
         out[wanted < 0] = np.nan
         cutout = Cutout.of(window, self.grid.shape)
         there = np.flatnonzero(wanted >= 0)
         if not cutout.height or not there.size:
             return
-        order = there[np.argsort(wanted.ravel()[there], kind="stable")]  # as they stand in the files
-        places = self.places[wanted.ravel()[order]]
+        order = there[np.argsort(wanted.ravel()[there], kind="stable")]  # in file order
+        locations = self.locations[wanted.ravel()[order]]
         targets = [out[*index, ...] for index in zip(*np.unravel_index(order, wanted.shape), strict=True)]
-        threads = min(THREADS, len(order))
-        if threads < 2 or places["length"].mean() * cutout.height < WORTH_A_THREAD * self.grid.shape[0]:
-            self._read_part(places, targets, cutout)
+        threads = min(MAX_THREADS, len(order))
+        if threads < 2 or locations["length"].mean() * cutout.height < MIN_THREAD_BYTES * self.grid.shape[0]:
+            self._read_part(locations, targets, cutout)
             return
-        # Few parts, for threads hand each other the lock at every border; more where messages differ in what they cost.
-        share = 8 if (places["bits"] < 0).any() else 2
+        # Few parts, because threads wait for the lock at every border; more where messages take unequal time.
+        share = 8 if (locations["bits"] < 0).any() else 2
         with ThreadPoolExecutor(threads) as pool:
             split = np.array_split(np.arange(len(order)), min(len(order), share * threads))
             parts = [(k[0], k[-1] + 1) for k in split]
-            list(pool.map(lambda k: self._read_part(places[k[0] : k[1]], targets[k[0] : k[1]], cutout), parts))
+            list(pool.map(lambda k: self._read_part(locations[k[0] : k[1]], targets[k[0] : k[1]], cutout), parts))
 
-    def _read_part(self, places: np.ndarray, targets: Sequence[np.ndarray], cutout: Cutout) -> None:
-        for file, group in groupby(zip(places.tolist(), targets, strict=True), key=lambda pair: pair[0][0]):
+    def _read_part(self, locations: np.ndarray, targets: Sequence[np.ndarray], cutout: Cutout) -> None:
+        for file, group in groupby(zip(locations.tolist(), targets, strict=True), key=lambda pair: pair[0][0]):
             path = self.paths[file]
             try:
                 descriptor = os.open(path, os.O_RDONLY)
                 try:
                     if Stamp.of(descriptor) != self.stamps[file]:
-                        raise changed(path)
-                    for (_, layout, offset, length, data, *packing), target in group:
-                        place = Place(self.layouts[layout], offset, length, data, Packing(*packing))
-                        fill(target, descriptor, path, place, cutout)
+                        raise changed_file(path)
+                    for (_, layout, offset, length, field, data, *packing), target in group:
+                        packed = Packing(*packing)
+                        location = Location(self.layouts[layout], offset, length, field, data, packed)
+                        read_values(target, descriptor, path, location, cutout)
                 finally:
                     os.close(descriptor)
             except OSError as error:

@@ -1,4 +1,4 @@
-"""Copy a GRIB file with other values in some of its messages: what a corrected forecast is written with."""
+"""Copy a GRIB file with other values in some of its messages, to write corrected forecasts."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.decode import decode
 from data_pipeline.formats.grib.encode import MISSING
 from data_pipeline.formats.grib.horizontal import Layout
-from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.lattice import Lattice
-from data_pipeline.formats.grib.scan import messages, read
-from data_pipeline.formats.grib.table import EPOCH
+from data_pipeline.formats.grib.scan import scan_messages
+from data_pipeline.formats.grib.table import EPOCH, Kind
 from data_pipeline.task import Variable
 
 
 class Message(NamedTuple):
-    """What a message holds: one variable, start (UTC), lead time in hours, and member."""
+    """Variable, start (UTC), lead time (hours) and member of a message."""
 
     variable: Variable
     init_time: datetime
@@ -34,84 +33,83 @@ class Message(NamedTuple):
 
 
 Correction = Callable[[Message], np.ndarray | None]
-"""Returns the new field (H, W) of a message, north first as `open_ensemble` reads it, or None."""
+"""Returns the new field (H, W) of a message, north first as `open_ensemble` reads it, or None to keep the field."""
 
 
 def rewrite(source: str | Path, target: str | Path, correction: Correction) -> int:
-    """Copy `source` to `target` with the fields that `correction` returns; return how many were replaced.
+    """Copy `source` to `target` with the fields that `correction` returns; return the number of replaced fields.
 
-    Every message that gets no new field is copied byte for byte, and every key of the others stays what it
-    was; they are packed in as many bits per value as the finest message of their variable. Values that are
-    missing stay missing. Before the file takes its name, it is read again: it must hold each message, and each
-    new field within the precision of the packing.
+    A message without a new field is copied byte for byte. A message with a new field keeps all keys; it gets as many
+    bits per value as the message of its variable with the most bits. Missing values stay missing. A message with
+    several fields is written as one message per field. The file is read back before it gets its name: it must hold all
+    messages, and each new field within the precision of its packing.
     """
     source, target = Path(source), Path(target)
     if target.is_dir():
         raise InputError(f"{target} is a folder; name a file to write")
     if source.resolve() == target.resolve() or (target.exists() and source.exists() and source.samefile(target)):
-        raise InputError(f"{target} is the file that is read; name another file to write")
+        raise InputError(f"{target} is the file to read; name another file to write")
     table = table_of(source)
     bits: dict[Variable, int] = {}
     replaced, digest = 0, hashlib.sha256()
     with atomic_path(target) as partial:
         with source.open("rb", buffering=0) as original, partial.open("wb") as file:
             for record in table.records:
-                old = read(original.fileno(), source, int(record["offset"]), int(record["length"]))
+                old = table.message(original.fileno(), record)
                 kind = table.kinds[record["kind"]]
-                asked = _message(kind, record)
+                message = _message(kind, record)
                 new = old
-                if asked and (field := correction(asked)) is not None:
-                    if asked.variable not in bits:
-                        bits[asked.variable] = Lattice.of(source, asked.variable).bits
-                    new = _replace(old, kind.layout, field, bits[asked.variable], asked)
+                if message and (field := correction(message)) is not None:
+                    if message.variable not in bits:
+                        bits[message.variable] = Lattice.of(source, message.variable).bits
+                    new = _replace(old, kind.layout, field, bits[message.variable], message)
                     replaced += 1
                 digest.update(new)
                 file.write(new)
-        _audit_file(partial, target, len(table.records), digest.hexdigest())
+        _check_file(partial, target, len(table.records), digest.hexdigest())
     return replaced
 
 
 def _message(kind: Kind, record: np.void) -> Message | None:
-    """Return what a message holds; None for what cannot be corrected: other grids, levels and times."""
+    """Return the contents of a message; None if its grid, level or step cannot be corrected."""
     if not kind.variable or not kind.layout.regular or record["step"] < 0 or record["step"] % 60:
         return None
     start = EPOCH + timedelta(seconds=int(record["init"]))
     return Message(kind.variable, start, int(record["step"]) // 60, int(record["number"]))
 
 
-def _replace(old: bytes, layout: Layout, field: np.ndarray, bits: int, asked: Message) -> bytes:
-    """Return the message `old` with the values of `field`, packed in so many `bits`."""
+def _replace(old: bytes, layout: Layout, field: np.ndarray, bits: int, message: Message) -> bytes:
+    """Return the message `old` with the values of `field`, packed in `bits` per value."""
     missing = np.isnan(decode(old, layout))
     field = np.array(field, np.float64)
     if field.shape != missing.shape:
-        raise ValueError(f"the correction of {asked} is {field.shape}, the message {missing.shape}")
+        raise ValueError(f"the correction of {message} has shape {field.shape}, the message has shape {missing.shape}")
     if not np.isfinite(field[~missing]).all():
-        raise ValueError(f"the correction of {asked} is not finite where the message has values")
+        raise ValueError(f"the correction of {message} is not finite where the message has values")
     handle = eccodes.codes_new_from_message(old)
     try:
         eccodes.codes_set_double(handle, "missingValue", MISSING)
-        # With a decimal scale of its own, ecCodes would choose the number of bits anew.
+        # With a decimal scale, ecCodes would choose the number of bits itself.
         eccodes.codes_set_long(handle, "decimalScaleFactor", 0)
         eccodes.codes_set_long(handle, "bitsPerValue", bits)
         eccodes.codes_set_double_array(handle, "values", layout.store(np.where(missing, MISSING, field)))
         new = eccodes.codes_get_message(handle)
     except eccodes.CodesInternalError as error:
-        raise InputError(f"ecCodes cannot write {asked} in the packing of the input: {error}") from None
+        raise InputError(f"{message} cannot be written in the packing of the input: {error}") from None
     finally:
         eccodes.codes_release(handle)
-    _audit_message(old, new, layout, np.where(missing, np.nan, field), bits, asked)
+    _check_message(old, new, layout, np.where(missing, np.nan, field), bits, message)
     return new
 
 
-def _audit_message(old: bytes, new: bytes, layout: Layout, field: np.ndarray, bits: int, asked: Message) -> None:
+def _check_message(old: bytes, new: bytes, layout: Layout, field: np.ndarray, bits: int, message: Message) -> None:
     """Raise unless `new` has the header of `old` and the values of `field`.
 
-    Values may differ by one step of the packing, 2^E (WMO Manual on Codes, regulation 92.9.4), and by
-    the rounding of the reference value, whose hexadecimal floating point in GRIB1 carries as little as 21
-    binary digits.
+    Values may differ by one step of the packing, 2^E (WMO Manual on Codes, regulation 92.9.4), and by the rounding of
+    the reference value, which has as few as 21 binary digits in GRIB1's hexadecimal floating point.
     """
     if _header(old) != _header(new):
-        raise RuntimeError(f"the header of {asked} changed while its values were replaced")
+        raise RuntimeError(f"the header of {message} changed while its values were replaced")
     handle = eccodes.codes_new_from_message(new)
     try:
         used = eccodes.codes_get_long(handle, "bitsPerValue")
@@ -122,14 +120,13 @@ def _audit_message(old: bytes, new: bytes, layout: Layout, field: np.ndarray, bi
     allowed = step + 2.0**-20 * np.nanmax(np.abs(field), initial=0.0)
     same = np.allclose(decode(new, layout), field, rtol=0, atol=allowed, equal_nan=True)
     if not same or used not in (0, bits):
-        raise RuntimeError(f"the values of {asked} cannot be read back as they were written")
+        raise RuntimeError(f"the values of {message} differ from the written values when read back")
 
 
 def _header(message: bytes) -> bytes:
-    """Return the sections from which every key comes but those of values and packing.
+    """Return the sections that hold all keys but those of values and packing.
 
-    Sections 1 and 2 of GRIB1 (the second may be absent) but for the decimal scale in octets 27 and 28, 1 to 4 of
-    GRIB2.
+    GRIB1: sections 1 and 2 (which may be absent) without the decimal scale in octets 27 and 28. GRIB2: sections 1 to 4.
     """
     if message[7] == 1:
         start = end = 8
@@ -142,9 +139,9 @@ def _header(message: bytes) -> bytes:
     return message[start:end]
 
 
-def _audit_file(partial: Path, target: Path, count: int, digest: str) -> None:
-    """Raise unless the file on disk is what was written, message by message."""
+def _check_file(partial: Path, target: Path, count: int, digest: str) -> None:
+    """Raise unless the file on disk holds the written bytes, in `count` messages."""
     with partial.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != digest or sum(1 for _ in messages(partial)) != count:
-        raise RuntimeError(f"{target} cannot be read back as it was written; nothing was kept")
+    if found != digest or sum(1 for _ in scan_messages(partial)) != count:
+        raise RuntimeError(f"{target} differs from the written bytes when read back; it was not kept")

@@ -1,7 +1,6 @@
-"""Find the messages of a GRIB file by their lengths, and see that each of them is whole.
+"""Find the messages of a GRIB file by their lengths, check that each is complete, and read single messages.
 
-Nothing is decoded here. Each message costs one short read: its end marker together with the start of what
-follows.
+No values are decoded. Each message costs one short read: its end marker and the first bytes of the next message.
 """
 
 from __future__ import annotations
@@ -13,68 +12,72 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib.cfgrib_reader import read_field
 
-HEAD = 256
-"""Bytes of a message that are read at once: in GRIB1 the first two sections of nearly every file."""
-HEADING = 128
-"""Longest text between two messages that is taken for the heading of a bulletin and passed over."""
-BLANK = b"\0" + string.whitespace.encode() + b"\1\3"
-"""Bytes that may follow the last message: padding, line ends, the control characters of bulletins."""
+FIRST_BYTES = 256
+"""Bytes read from the start of each message: in GRIB1, the first two sections of nearly every file."""
+MAX_HEADING = 128
+"""Longest text between two messages that is skipped as the heading of a WMO bulletin."""
+PADDING = b"\0" + string.whitespace.encode() + b"\1\3"
+"""Bytes that may follow the last message: zeros, line ends, control characters of bulletins."""
 
 
-class Raw(NamedTuple):
-    """One message: its place in the file and its first bytes."""
+class ScannedMessage(NamedTuple):
+    """The position of a message in its file, and its first bytes."""
 
     offset: int
     length: int
-    head: bytes
+    first_bytes: bytes
 
 
-def messages(path: Path) -> Iterator[Raw]:
-    """Yield the messages of a file in order; one that is not whole, and bytes that are none, are errors."""
+def scan_messages(path: Path) -> Iterator[ScannedMessage]:
+    """Yield the messages of a file in order; an incomplete message, or other bytes in between, raise `InputError`."""
     with path.open("rb", buffering=0) as file:
         descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
-        offset = _next(path, descriptor, 0)
+        offset = _next_offset(path, descriptor, 0)
         while offset < size:
-            head = os.pread(descriptor, HEAD, offset)
-            while head[:4] == b"GRIB":
-                length = _length(path, descriptor, offset, head)
+            first = os.pread(descriptor, FIRST_BYTES, offset)
+            while first[:4] == b"GRIB":
+                length = _message_length(path, descriptor, offset, first)
                 if offset + length > size:
                     raise InputError(
                         f"{path} is cut off: the message at byte {offset} has {length} bytes, the file ends "
                         f"after {size - offset} of them; fetch the file again"
                     )
-                tail = os.pread(descriptor, 4 + HEAD, offset + length - 4)
+                tail = os.pread(descriptor, 4 + FIRST_BYTES, offset + length - 4)
                 if tail[:4] != b"7777":
                     raise InputError(
                         f"{path} is damaged: the message at byte {offset} does not end after the {length} "
-                        "bytes that it says it has; fetch the file again"
+                        "bytes given in its header; fetch the file again"
                     )
-                yield Raw(offset, length, head)
-                offset, head = offset + length, tail[4:]
-            offset = _next(path, descriptor, offset)
+                yield ScannedMessage(offset, length, first)
+                offset, first = offset + length, tail[4:]
+            offset = _next_offset(path, descriptor, offset)
 
 
-def read(descriptor: int, path: Path, offset: int, length: int) -> bytes:
-    """Return the message at `offset`, which is as whole as it was when the file was scanned."""
+def read_message(descriptor: int, path: Path, offset: int, length: int, field: int = 0) -> bytes:
+    """Return the message at `offset`, or `field`, from 1, of a message with several fields, as a message of its own.
+
+    A file that changed since it was scanned raises `InputError`.
+    """
     message = os.pread(descriptor, length, offset)
     if len(message) != length or message[:4] != b"GRIB" or message[-4:] != b"7777":
-        raise changed(path, offset)
-    return message
+        raise changed_file(path, offset)
+    return read_field(path, offset, field) if field else message
 
 
-def changed(path: Path, offset: int | None = None) -> InputError:
-    """Return the sentence for a file that is not what it was when it was scanned."""
+def changed_file(path: Path, offset: int | None = None) -> InputError:
+    """Return the error for a file that has changed since it was scanned."""
     where = "" if offset is None else f" at byte {offset}"
     return InputError(f"{path} has changed{where} since it was opened; run again when it is complete")
 
 
-def _next(path: Path, descriptor: int, offset: int) -> int:
-    """Return where the next message starts; the end of the file if only blank bytes follow."""
+def _next_offset(path: Path, descriptor: int, offset: int) -> int:
+    """Return the position of the next message; the end of the file if only padding follows."""
     while block := os.pread(descriptor, 1 << 16, offset):
-        if rest := block.lstrip(BLANK):
+        if rest := block.lstrip(PADDING):
             offset += len(block) - len(rest)
-            start = os.pread(descriptor, HEADING + 4, offset).find(b"GRIB")
+            start = os.pread(descriptor, MAX_HEADING + 4, offset).find(b"GRIB")
             if start < 0:
                 raise InputError(f"{path} holds no GRIB at byte {offset} and what follows; fetch the file again")
             return offset + start
@@ -82,33 +85,37 @@ def _next(path: Path, descriptor: int, offset: int) -> int:
     return offset
 
 
-def _length(path: Path, descriptor: int, offset: int, head: bytes) -> int:
-    """Return how many bytes the message at `offset` says it has."""
-    if len(head) < 16:
+def _message_length(path: Path, descriptor: int, offset: int, first: bytes) -> int:
+    """Return the length of the message at `offset`, from its header."""
+    if len(first) < 16:
         raise InputError(f"{path} is cut off within the message at byte {offset}; fetch the file again")
-    edition = head[7]
+    edition = first[7]
     if edition == 2:
-        length = int.from_bytes(head[8:16], "big")
+        length = int.from_bytes(first[8:16], "big")
     elif edition == 1:
-        length = int.from_bytes(head[4:7], "big")
+        length = int.from_bytes(first[4:7], "big")
         if length & 0x800000:
-            length = _long_length(descriptor, offset, head, length)
+            length = _long_length(descriptor, offset, first, length)
     else:
-        raise InputError(f"{path} holds a message of GRIB edition {edition} at byte {offset}; only 1 and 2 are read")
+        raise InputError(
+            f"{path} holds a message of GRIB edition {edition} at byte {offset}; only editions 1 and 2 can be read"
+        )
     if length < 16:
-        raise InputError(f"{path} is damaged: the message at byte {offset} says it has {length} bytes")
+        raise InputError(
+            f"{path} is damaged: the message at byte {offset} has the impossible length {length}; fetch the file again"
+        )
     return length
 
 
-def _long_length(descriptor: int, offset: int, head: bytes, length: int) -> int:
-    """Return the length of a GRIB1 message that says, in three bytes, it has 8 MiB or more.
+def _long_length(descriptor: int, offset: int, first: bytes, length: int) -> int:
+    """Return the length of a GRIB1 message whose three-byte length is 8 MiB or more.
 
-    By ECMWF's convention such a length may be counted in units of 120 bytes. Section 4 then holds, instead of
-    its own length, a number below 120: by how many bytes the last unit is too long.
+    By ECMWF's convention such a length may be counted in units of 120 bytes. Section 4 then starts with the number of
+    unused bytes of the last unit, which is below 120, instead of its own length.
     """
     position = offset + 8
-    for present in (True, head[15] & 128, head[15] & 64):
+    for present in (True, first[15] & 128, first[15] & 64):
         if present:
             position += int.from_bytes(os.pread(descriptor, 3, position), "big")
-    excess = int.from_bytes(os.pread(descriptor, 3, position), "big")
-    return (length & 0x7FFFFF) * 120 - excess + 4 if excess < 120 else length
+    unused = int.from_bytes(os.pread(descriptor, 3, position), "big")
+    return (length & 0x7FFFFF) * 120 - unused + 4 if unused < 120 else length

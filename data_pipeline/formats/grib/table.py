@@ -1,18 +1,19 @@
-"""Table: what is in a GRIB file, one row per message.
+"""Table: one row per field of a GRIB file, and the kinds of message the rows belong to.
 
-ecCodes takes about a millisecond to tell the keys of a message, and an archive has millions of them. But the
-messages of an ensemble are of few kinds: within one variable, level and grid, only the date, the step and the
-member change, and these stand at known places. So ecCodes is asked for the first message of each kind, and for every
-message that is not of a form known here.
+ecCodes takes about a millisecond to read the keys of a message, and an archive has millions of messages. But messages
+of one variable, level and grid differ only in date, step and member, at known positions. So ecCodes reads the first
+message of each kind, and every message whose form `headers` does not read.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,30 +21,62 @@ import eccodes
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import edition1, edition2
-from data_pipeline.formats.grib.glance import GLANCE, Heads, Keys
+from data_pipeline.formats.grib.cfgrib_reader import count_fields
+from data_pipeline.formats.grib.headers import FirstBytes, read_headers
 from data_pipeline.formats.grib.horizontal import Layout
-from data_pipeline.formats.grib.kind import Kind
-from data_pipeline.formats.grib.scan import HEAD, Raw, messages, read
+from data_pipeline.formats.grib.scan import FIRST_BYTES, ScannedMessage, read_message, scan_messages
+from data_pipeline.task import Variable
 
 RECORD = np.dtype(
     [
-        ("offset", "i8"), ("length", "i8"), ("kind", "i4"), ("init", "i8"), ("step", "i4"), ("number", "i4"),
-        ("data", "i4"), ("bits", "i2"), ("binary", "i2"), ("decimal", "i2"), ("reference", "f8"),
+        ("offset", "i8"), ("length", "i8"), ("field", "i4"), ("kind", "i4"), ("init", "i8"), ("step", "i4"),
+        ("number", "i4"), ("data", "i4"), ("bits", "i2"), ("binary", "i2"), ("decimal", "i2"), ("reference", "f8"),
     ]
 )  # fmt: skip
-"""One message: place in the file, kind, start (seconds since 1970), step (minutes, -1 if unknown), member; and
-where its values lie from its start and how they are packed, `bits` being -1 unless that is simple packing without a
-bitmap of as many values as the grid has points."""
+"""One field: `offset` and `length` of its message; `field`, its position from 1 in a message with several fields,
+else 0; kind; start (`init`, seconds since 1970); step (minutes, -1 if unknown); member (`number`). `bits` is -1 unless the
+values are in simple packing without a bitmap, one for each grid point; they then begin at byte `data` of the message.
+"""
 
 EPOCH = datetime(1970, 1, 1)
 
 
+@dataclass(frozen=True)
+class Kind:
+    """Properties that messages of one variable on one level and one grid share; `version` is ECMWF's expver."""
+
+    short_name: str
+    long_name: str
+    units: str
+    type_of_level: str
+    level: float
+    data_type: str
+    version: str
+    layout: Layout
+
+    @cached_property
+    def variable(self) -> Variable | None:
+        """The variable; None without a short name, or on a pressure level that is not a whole number of hPa.
+
+        Only pressure levels are distinguished. On other levels each short name is one variable, such as `2t` or `stl1`.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9_]+", self.short_name):
+            return None
+        units = {"isobaricInhPa": 1, "isobaricInPa": 100}.get(self.type_of_level)
+        if units is None:
+            return Variable(self.short_name)
+        level, rest = divmod(self.level, units)
+        return Variable(self.short_name, int(level)) if 1 <= level <= 1100 and not rest else None
+
+    def __str__(self) -> str:
+        return str(self.variable or f"{self.short_name} ({self.type_of_level} {self.level:g})")
+
+
 class Stamp(NamedTuple):
-    """Size in bytes and time of the last change: what a file must still have when its values are read."""
+    """Size in bytes and modification time (ns) of a file; both must be unchanged when values are read."""
 
     size: int
-    changed: int
+    modified: int
 
     @classmethod
     def of(cls, descriptor: int) -> Stamp:
@@ -54,7 +87,7 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The messages of one file in the order in which they stand there."""
+    """The fields of one file, in file order."""
 
     path: Path
     stamp: Stamp
@@ -67,7 +100,7 @@ class Table:
         try:
             with path.open("rb", buffering=0) as file:
                 stamp = Stamp.of(file.fileno())
-                found = list(messages(path))
+                found = list(scan_messages(path))
                 if not found:
                     raise InputError(f"{path} holds no GRIB message; is it the right file?")
                 records, kinds = _Collector(path, file.fileno()).collect(found)
@@ -75,9 +108,13 @@ class Table:
             raise InputError(f"cannot read {path} ({error.strerror})") from None
         return cls(path, stamp, records, kinds)
 
+    def message(self, descriptor: int, record: np.void) -> bytes:
+        """Return the message of a record, from the open file."""
+        return read_message(descriptor, self.path, *(int(record[name]) for name in ("offset", "length", "field")))
+
 
 def common_kinds(tables: Sequence[Table]) -> tuple[tuple[Kind, ...], list[np.ndarray]]:
-    """Return the kinds of all tables, and for each table which of them its records are of."""
+    """Return the kinds of all tables, and for each table the positions of its records' kinds among them."""
     kinds = dict.fromkeys(kind for table in tables for kind in table.kinds)
     number = {kind: k for k, kind in enumerate(kinds)}
     of_records = [np.array([number[kind] for kind in t.kinds])[t.records["kind"]] for t in tables]
@@ -92,7 +129,7 @@ class _Row(NamedTuple):
 
 
 class _Collector:
-    """Turns the first bytes of a file's messages into records; remembers the kinds it has met."""
+    """Turns the first bytes of a file's messages into records, and collects the kinds of message."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -100,39 +137,53 @@ class _Collector:
         self.kinds: dict[Kind, int] = {}
         self._names: dict[int, tuple[str, str, str]] = {}
 
-    def collect(self, found: Sequence[Raw]) -> tuple[np.ndarray, tuple[Kind, ...]]:
+    def collect(self, found: Sequence[ScannedMessage]) -> tuple[np.ndarray, tuple[Kind, ...]]:
         """Return the records and the kinds of the messages `found`."""
-        glances = _glances(found)
-        records = np.zeros(len(found), RECORD)
-        records["offset"] = [raw.offset for raw in found]
-        records["length"] = [raw.length for raw in found]
+        octets = b"".join(message.first_bytes.ljust(FIRST_BYTES, b"\0") for message in found)
+        first_bytes = FirstBytes(
+            np.frombuffer(octets, np.uint8).reshape(-1, FIRST_BYTES), np.array([message.length for message in found])
+        )
+        headers = read_headers(first_bytes)
+        message, field = self._fields(found, headers["plain"])
+        headers = headers[message]
+        records = np.zeros(len(message), RECORD)
+        records["offset"] = np.array([each.offset for each in found])[message]
+        records["length"] = first_bytes.lengths[message]
+        records["field"] = field
         for name in ("init", "step", "number", "data", "bits", "binary", "decimal", "reference"):
-            records[name] = glances[name]
-        plain, keys = np.flatnonzero(glances["plain"]), glances["key"]
+            records[name] = headers[name]
+        records["bits"][field > 0] = -1
+        plain, keys = np.flatnonzero(headers["plain"]), headers["key"]
         first = plain[np.unique(keys[plain], return_index=True)[1]]
-        rows = {k: self._ask(found[k]) for k in sorted({*first.tolist(), *np.flatnonzero(~glances["plain"]).tolist()})}
-        # What the octets say is believed of a kind only where ecCodes says the same of its first message.
-        believed = np.zeros(keys.max(initial=-1) + 1, [("yes", "?"), ("kind", "i4"), ("number", "i4")])
+        others = np.flatnonzero(~headers["plain"])
+        rows = {k: self._read_row(records[k]) for k in sorted({*first.tolist(), *others.tolist()})}
+        # The headers of a kind are used only where ecCodes reads the same from its first message.
+        known = np.zeros(keys.max(initial=-1) + 1, [("same", "?"), ("kind", "i4"), ("number", "i4")])
         for k in first.tolist():
-            believed[keys[k]] = (_agrees(rows[k], glances[k]), rows[k].kind, rows[k].number)
-        of_kind = believed[keys[plain]]
+            known[keys[k]] = (_same(rows[k], headers[k]), rows[k].kind, rows[k].number)
+        of_kind = known[keys[plain]]
         records["kind"][plain] = of_kind["kind"]
-        records["number"][plain] = np.where(glances["number"][plain] < 0, of_kind["number"], glances["number"][plain])
-        rows |= {k: self._ask(found[k]) for k in plain[~of_kind["yes"]].tolist() if k not in rows}
+        records["number"][plain] = np.where(headers["number"][plain] < 0, of_kind["number"], headers["number"][plain])
+        rows |= {k: self._read_row(records[k]) for k in plain[~of_kind["same"]].tolist() if k not in rows}
         for k, row in rows.items():
             records[["kind", "init", "step", "number"]][k] = tuple(row)
         points = np.array([kind.layout.rows * kind.layout.columns for kind in self.kinds])[records["kind"]]
-        records["bits"][(glances["count"] != points) & (glances["count"] >= 0)] = -1
+        records["bits"][(headers["count"] != points) & (headers["count"] >= 0)] = -1
         return records, tuple(self.kinds)
 
-    def _ask(self, raw: Raw) -> _Row:
-        """Let ecCodes read the keys of a message."""
-        message = read(self.descriptor, self.path, raw.offset, raw.length)
-        if message[7] == 2 and _count_fields(message) > 1:
-            raise InputError(
-                f"{self.path}: the message at byte {raw.offset} holds several fields; take them apart first, "
-                "for instance with ecCodes' grib_copy"
-            )
+    def _fields(self, found: Sequence[ScannedMessage], plain: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the message of each field, by position in `found`, and `RECORD`'s field; plain messages hold one."""
+        counts = np.ones(len(found), np.int64)
+        for k in np.flatnonzero(~plain).tolist():
+            counts[k] = count_fields(self.descriptor, found[k].offset, found[k].length)
+        message = np.repeat(np.arange(len(found)), counts)
+        position = np.arange(len(message)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return message, np.where(counts[message] > 1, position + 1, 0)
+
+    def _read_row(self, record: np.void) -> _Row:
+        """Read the keys of a message by ecCodes."""
+        offset = int(record["offset"])
+        message = read_message(self.descriptor, self.path, offset, int(record["length"]), int(record["field"]))
         try:
             handle = eccodes.codes_new_from_message(message)
             try:
@@ -140,7 +191,7 @@ class _Collector:
             finally:
                 eccodes.codes_release(handle)
         except eccodes.CodesInternalError as error:
-            raise InputError(f"{self.path}: ecCodes cannot read the message at byte {raw.offset}: {error}") from None
+            raise InputError(f"{self.path}: ecCodes cannot read the message at byte {offset}: {error}") from None
 
     def _row_of(self, handle: int) -> _Row:
         get = eccodes.codes_get_string
@@ -158,7 +209,7 @@ class _Collector:
         return _Row(self.kinds.setdefault(kind, len(self.kinds)), init, _step(handle), number)
 
     def _parameter(self, handle: int) -> tuple[str, str, str]:
-        """Return short name, long name and units; to find each of them costs ecCodes milliseconds."""
+        """Return short name, long name and units; ecCodes takes milliseconds for each."""
         parameter = eccodes.codes_get_long(handle, "paramId")
         if parameter not in self._names or not parameter:
             short, name, units = (eccodes.codes_get_string(handle, key) for key in ("shortName", "name", "units"))
@@ -170,39 +221,19 @@ class _Collector:
             return int((datetime(year, month, day, hour, minute) - EPOCH).total_seconds())
         except ValueError:
             raise InputError(
-                f"{self.path} holds a message with the impossible date {year}-{month}-{day} {hour}:{minute}"
+                f"{self.path} holds a message with the impossible date {year}-{month}-{day} {hour}:{minute}; "
+                "correct it, for instance with ecCodes' grib_set -s dataDate=YYYYMMDD"
             ) from None
 
 
-def _glances(found: Sequence[Raw]) -> np.ndarray:
-    """Return what can be known of messages without ecCodes."""
-    octets = np.frombuffer(b"".join(raw.head.ljust(HEAD, b"\0") for raw in found), np.uint8).reshape(-1, HEAD)
-    heads = Heads(octets, np.array([raw.length for raw in found]))
-    glances, keys = np.zeros(len(found), GLANCE), Keys()
-    for number, edition in ((1, edition1), (2, edition2)):
-        mine = octets[:, 7] == number
-        if mine.any():
-            glances[mine] = edition.glance(heads.where(mine), keys)
-    return glances
-
-
-def _agrees(row: _Row, glance: np.void) -> bool:
-    """Whether ecCodes says the same of a message as its octets."""
-    same = row.init == glance["init"] and row.step == glance["step"]
-    return bool(same and glance["number"] in (-1, row.number))
-
-
-def _count_fields(message: bytes) -> int:
-    """Count the product definitions (section 4) of a GRIB2 message; ecCodes would show the first only."""
-    count, position = 0, 16
-    while position < len(message) - 4:
-        count += message[position + 4] == 4
-        position += int.from_bytes(message[position : position + 4], "big") or len(message)
-    return count
+def _same(row: _Row, header: np.void) -> bool:
+    """Whether ecCodes and the header of a message agree."""
+    same = row.init == header["init"] and row.step == header["step"]
+    return bool(same and header["number"] in (-1, row.number))
 
 
 def _step(handle: int) -> int:
-    """Return the end of the step in minutes; -1 where ecCodes cannot say it so, as with months."""
+    """Return the end of the step in minutes; -1 where ecCodes cannot convert it, for example from months."""
     for unit, minutes in (("m", 1), ("h", 60)):  # ecCodes writes a million minutes and more with six digits only
         with suppress(eccodes.CodesInternalError, ValueError):
             eccodes.codes_set_string(handle, "stepUnits", unit)
@@ -211,7 +242,7 @@ def _step(handle: int) -> int:
 
 
 def _optional(get: Callable[[int, str], Any], handle: int, key: str, default: Any) -> Any:
-    """Return a key that some kinds of message do not have."""
+    """Return the value of a key, or `default` for kinds of message that do not have it."""
     try:
         return get(handle, key)
     except eccodes.KeyValueNotFoundError:

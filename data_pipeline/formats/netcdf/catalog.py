@@ -12,7 +12,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import Paths, expand_paths
-from data_pipeline.formats.catalog import SINGLE, listed
+from data_pipeline.formats.catalog import SINGLE, describe_files
 from data_pipeline.formats.netcdf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.netcdf.header import Header
 from data_pipeline.formats.netcdf.reader import BlockLayout, BlockReader
@@ -75,13 +75,13 @@ class BlockCatalog:
                 else:
                     blocks.append(block)
                     file_of.append(file)
-        wanted = _wanted(listed(files), blocks, refused, variables, surface)
+        wanted = _wanted(describe_files(files), blocks, refused, variables, surface)
         used = [(block, file) for block, file in zip(blocks, file_of, strict=True) if set(block.variables) & {*wanted}]
         rows = [_rows(block, file, k, wanted, timeless) for k, (block, file) in enumerate(used)]
         return cls(files, wanted, tuple(block for block, _ in used), np.concatenate(rows))
 
     def __str__(self) -> str:
-        return listed(self.paths)
+        return describe_files(self.paths)
 
     def where(self, condition: np.ndarray) -> BlockCatalog:
         """Return only the fields for which `condition` holds."""

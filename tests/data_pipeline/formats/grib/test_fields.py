@@ -85,7 +85,7 @@ def test_what_is_not_there_is_refused(file):
 
 
 def test_an_array_of_another_shape_is_no_place_to_read_to(file):
-    with pytest.raises(ValueError, match=r"the array to fill is \(3, 2, 5, 8\), the fields asked for are \(3, 3\)"):
+    with pytest.raises(ValueError, match=r"out has shape \(3, 2, 5, 8\), which does not begin with the shape \(3, 3\)"):
         ensemble_fields(file, VARIABLES, LEADS).read(0, 0, np.empty((3, 2, 5, 8), np.float32))
 
 
@@ -116,8 +116,8 @@ def test_units_that_disagree_are_refused(writer, tmp_path):
 
 
 def test_fields_travel_and_are_read_by_many_threads(file, monkeypatch):
-    monkeypatch.setattr(source, "THREADS", 5)
-    monkeypatch.setattr(source, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(source, "MAX_THREADS", 5)
+    monkeypatch.setattr(source, "MIN_THREAD_BYTES", 1)
     fields = pickle.loads(pickle.dumps(ensemble_fields(file, VARIABLES, LEADS)))
     expected = {(i, j): by_xarray(file, i, j) for i in range(2) for j in range(2)}
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.datasets import select
-from data_pipeline.formats.grib import Encoder
-from data_pipeline.formats.grib import reader as source_module
+from data_pipeline.formats.grib import Encoder, reader
 from data_pipeline.formats.open import open_analysis, open_ensemble, open_static
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
@@ -221,8 +220,8 @@ def test_points_along_a_track(writer, tmp_path):
 
 def test_nothing_is_decoded_before_it_is_needed(writer, tmp_path, monkeypatch):
     path = writer.forecast(tmp_path / "file", ("2t", "z@500"))
-    decoded, original = [], source_module.fill
-    monkeypatch.setattr(source_module, "fill", lambda *arguments: decoded.append(1) or original(*arguments))
+    decoded, original = [], reader.read_values
+    monkeypatch.setattr(reader, "read_values", lambda *arguments: decoded.append(1) or original(*arguments))
     dataset = open_ensemble(path, chunks=None)
     part = dataset["2t"].isel(init_time=1, lead_time=[0, 2])
     assert not decoded
@@ -247,8 +246,8 @@ def test_a_dataset_travels_to_other_processes(writer, tmp_path):
 def test_many_threads_read_what_one_reads(writer, tmp_path, monkeypatch):
     dataset = open_ensemble(writer.forecast(tmp_path / "file", ("t@500", "t@850", "2t")), chunks=None)
     alone = dataset.copy().load()
-    monkeypatch.setattr(source_module, "THREADS", 7)
-    monkeypatch.setattr(source_module, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(reader, "MAX_THREADS", 7)
+    monkeypatch.setattr(reader, "MIN_THREAD_BYTES", 1)
     for _ in range(5):
         xr.testing.assert_identical(dataset.copy().load(), alone)
 

@@ -11,7 +11,7 @@ from data_pipeline.formats.grib import decode as module
 from data_pipeline.formats.grib import reader as source
 from data_pipeline.formats.grib.catalog import MessageCatalog
 from data_pipeline.formats.grib.horizontal import ALTERNATIVE_ROWS
-from data_pipeline.formats.grib.packing import BLOCK, SMALL, decodable
+from data_pipeline.formats.grib.packing import BLOCK_VALUES, SMALL_BLOCK_VALUES, decodable
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.open import open_ensemble
 
@@ -79,7 +79,7 @@ def read(path, dtype):
     messages = MessageCatalog.gather(path, None)
     out = np.empty((len(table.records), *messages.source.grid.shape), dtype)
     messages.source.read(np.arange(len(out)), out, (slice(None), slice(None)))
-    return out, messages.source.places["bits"] >= 0
+    return out, messages.source.locations["bits"] >= 0
 
 
 def field_of(path):
@@ -193,7 +193,7 @@ def test_a_constant_field(tmp_path, edition, decimal):
 @pytest.mark.parametrize("edition", [1, 2])
 @pytest.mark.parametrize(("bits", "decimal"), [(16, 0), (24, 0), (16, 2), (32, 1)])
 def test_fields_longer_than_a_block(tmp_path, edition, bits, decimal):
-    block = SMALL if decimal else BLOCK
+    block = SMALL_BLOCK_VALUES if decimal else BLOCK_VALUES
     rows, columns = 2 * block // 1001 + 1, 1001
     count = rows * columns
     random = np.random.default_rng(1)
@@ -218,17 +218,17 @@ def test_every_real_message_is_decoded_as_by_ecCodes(real_files, plain):
             layout = table.kinds[record["kind"]].layout
             if not layout.regular:
                 continue
-            place = module.Place(
-                layout, *record[["offset", "length", "data"]].tolist(),
+            location = module.Location(
+                layout, *record[["offset", "length", "field", "data"]].tolist(),
                 module.Packing(*record[["bits", "reference", "binary", "decimal"]].tolist()),
             )  # fmt: skip
-            if not decodable(*(np.array(value) for value in place.packing)):
+            if not decodable(*(np.array(value) for value in location.packing)):
                 continue
             cutout = module.Cutout.of((slice(None), slice(None)), layout.grid.shape)
             for dtype in DTYPES:
                 out = np.empty(layout.grid.shape, dtype)
                 with path.open("rb", buffering=0) as file:
-                    module.fill(out, file.fileno(), path, place, cutout)
+                    module.read_values(out, file.fileno(), path, location, cutout)
                 get = eccodes.codes_get_float_array if dtype == np.float32 else eccodes.codes_get_double_array
                 assert layout.store(out).tobytes() == get(handle, "values").tobytes(), path.name
             by_numpy += 1

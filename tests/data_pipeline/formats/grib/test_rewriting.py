@@ -170,7 +170,7 @@ def test_a_constant_field_may_become_any_other_and_the_other_way_round(tmp_path,
 
 def test_a_field_of_the_wrong_shape_or_with_new_holes_is_our_mistake(source, target):
     for field, says in (
-        (np.zeros((8, 5)), r"the correction of Message\(.*'2t'.* is \(8, 5\), the message \(5, 8\)"),
+        (np.zeros((8, 5)), r"the correction of Message\(.*'2t'.* has shape \(8, 5\), the message has shape \(5, 8\)"),
         (np.full((5, 8), np.nan), "is not finite where the message has values"),
         (np.full((5, 8), np.inf), "is not finite where the message has values"),
     ):
@@ -201,7 +201,7 @@ def test_values_that_do_not_come_back_are_noticed(source, target, monkeypatch):
         packed(handle, key, np.where(np.arange(values.size) == 7, values + 0.1, values))
 
     monkeypatch.setattr(rewriting.eccodes, "codes_set_double_array", off_by_some)
-    with pytest.raises(RuntimeError, match=r"the values of Message\(.*cannot be read back"):
+    with pytest.raises(RuntimeError, match=r"the values of Message\(.*differ from the written values when read back"):
         rewrite(source, target, one_more(source))
     assert not left(target)
 
@@ -224,13 +224,13 @@ def test_coarser_packing_is_noticed(source, target, monkeypatch):
     monkeypatch.setattr(
         rewriting.eccodes, "codes_set_long", lambda handle, key, bits: eccodes.codes_set(handle, key, 8)
     )
-    with pytest.raises(RuntimeError, match=r"the values of Message\(.*cannot be read back"):
+    with pytest.raises(RuntimeError, match=r"the values of Message\(.*differ from the written values when read back"):
         rewrite(source, target, one_more(source))
     assert not left(target)
 
 
 def test_a_disk_that_lies_is_noticed(source, target, monkeypatch):
-    scan = rewriting.messages
+    scan = rewriting.scan_messages
 
     def damaged(path):
         content = bytearray(path.read_bytes())
@@ -238,11 +238,11 @@ def test_a_disk_that_lies_is_noticed(source, target, monkeypatch):
         path.write_bytes(content)
         return scan(path)
 
-    audit = rewriting._audit_file
+    check = rewriting._check_file
     monkeypatch.setattr(
-        rewriting, "_audit_file", lambda partial, *rest: (list(damaged(partial)), audit(partial, *rest))
+        rewriting, "_check_file", lambda partial, *rest: (list(damaged(partial)), check(partial, *rest))
     )
-    with pytest.raises(RuntimeError, match="corrected cannot be read back as it was written"):
+    with pytest.raises(RuntimeError, match="corrected differs from the written bytes when read back"):
         rewrite(source, target, one_more(source))
     assert not left(target)
 
@@ -263,7 +263,7 @@ def test_the_input_is_never_overwritten(source, tmp_path, monkeypatch, kind):
         target.symlink_to(source)
     else:
         os.link(source, target)
-    with pytest.raises(InputError, match="is the file that is read; name another file to write"):
+    with pytest.raises(InputError, match="is the file to read; name another file to write"):
         rewrite(source, target, one_more(source))
     assert source.read_bytes() == content
 

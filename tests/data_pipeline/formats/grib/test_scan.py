@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import Encoder
-from data_pipeline.formats.grib.scan import messages, read
+from data_pipeline.formats.grib.scan import read_message, scan_messages
 from data_pipeline.grid import Grid
 
 GRID = Grid.regular(3, 4)
@@ -17,7 +17,7 @@ BOTH = FIRST + SECOND
 
 
 def found(path: Path) -> list[tuple[int, int]]:
-    return [(raw.offset, raw.length) for raw in messages(path)]
+    return [(raw.offset, raw.length) for raw in scan_messages(path)]
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_an_empty_file_has_no_messages(file):
     ("head", "says"),
     [
         (b"GRIB\0\0\x64\3", "edition 3"),
-        (b"GRIB\0\0\2\1", "says it has 2 bytes"),
+        (b"GRIB\0\0\2\1", "impossible length 2"),
         (b"GRIB\0\0\0\0", "edition 0"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_file_that_changed_since_it_was_scanned_is_noticed(file):
     (_, (offset, length)) = found(path)
     path.write_bytes(SECOND + FIRST)
     with path.open("rb") as opened, pytest.raises(InputError, match=f"has changed at byte {offset}"):
-        read(opened.fileno(), path, offset, length)
+        read_message(opened.fileno(), path, offset, length)
 
 
 def test_scanning_reads_little_of_the_file(file, monkeypatch):

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder, edition1
+from data_pipeline.formats.grib import Encoder, headers
 from data_pipeline.formats.grib import table as module
 from data_pipeline.formats.grib.horizontal import Layout
-from data_pipeline.formats.grib.kind import Kind
-from data_pipeline.formats.grib.table import Table
+from data_pipeline.formats.grib.table import Kind, Table
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 
@@ -126,7 +125,7 @@ def test_ecCodes_is_asked_once_for_each_kind(writer, tmp_path, monkeypatch):
 
 def test_octets_are_not_believed_against_ecCodes(writer, plain, tmp_path, monkeypatch):
     """Were the number not in octet 50, it would come from ecCodes."""
-    monkeypatch.setattr(edition1, "NUMBER_AT_50", (15,))  # there it is in octet 51, 50 is the system's number
+    monkeypatch.setattr(headers, "NUMBER_AT_50", (15,))  # there it is in octet 51, 50 is the system's number
     encoder = Encoder(GRID, setLocalDefinition=1, localDefinitionNumber=15, typeOfLevel="surface", level=0)
     numbers = [3, 1, 2, 3]
     path = tmp_path / "file"
@@ -145,19 +144,6 @@ def test_which_variable_a_kind_is():
     assert variable("t", "isobaricInPa", 50) is None
     assert variable("t", "isobaricInPa", 10050) is None
     assert variable("no-name") is None
-
-
-def test_several_fields_in_one_message_are_refused(tmp_path):
-    multi = eccodes.codes_grib_multi_new()
-    for level in (500, 850):
-        handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
-        eccodes.codes_set(handle, "level", level)
-        eccodes.codes_grib_multi_append(handle, 4, multi)
-    path = tmp_path / "multi"
-    with path.open("wb") as file:
-        eccodes.codes_grib_multi_write(multi, file)
-    with pytest.raises(InputError, match=r"multi: the message at byte 0 holds several fields"):
-        Table.of(path)
 
 
 def test_an_impossible_date_is_refused(writer, tmp_path):

@@ -1,0 +1,62 @@
+"""Read GRIB2 messages that hold several fields, as NCEP writes them for wind components, by cfgrib.
+
+Our reader needs messages with one field. cfgrib separates the fields, and each is then read like a message of its own.
+See docs/decisions/032-cfgrib-reads-several-fields.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+
+import eccodes
+
+from data_pipeline.common.errors import InputError
+
+_LOCK = threading.Lock()
+"""cfgrib switches ecCodes to messages with several fields for the whole process while it reads one."""
+
+
+def count_fields(descriptor: int, offset: int, length: int) -> int:
+    """Return the number of fields in the message at `offset` of an open file; GRIB1 messages hold one field."""
+    if os.pread(descriptor, 1, offset + 7) != b"\2":
+        return 1
+    count, position = 0, 16
+    while position < length - 4:
+        section = os.pread(descriptor, 5, offset + position)
+        count += section[4:] == b"\4"  # product definition
+        position += int.from_bytes(section[:4], "big") or length
+    return max(count, 1)
+
+
+def read_field(path: Path, offset: int, field: int) -> bytes:
+    """Return one field of the message at `offset`, counted from 1, as a GRIB2 message of its own."""
+    # Imported here because few files need it and the import takes as long as opening a file.
+    from cfgrib.messages import Message, multi_enabled
+
+    try:
+        with _LOCK, path.open("rb") as file:
+            file.seek(offset)
+            with multi_enabled(file):
+                for _ in range(field):
+                    message = Message.from_file(file, errors="raise")
+            return eccodes.codes_get_message(message.codes_id)
+    except (eccodes.CodesInternalError, EOFError, KeyError) as error:
+        raise InputError(
+            f"{path}: cfgrib cannot read field {field} of the message at byte {offset}: {error}; "
+            "fetch the file again, or write one message per field with ecCodes' grib_copy"
+        ) from None
+
+
+@cache
+def warn(files: str) -> None:
+    """Print once that `files` are read by cfgrib, and what that costs."""
+    print(
+        f"warning: {files} has GRIB2 messages that hold several fields; cfgrib reads these fields one at a time, which "
+        "is slower than reading messages of one field; ecCodes' grib_copy writes one message per field",
+        file=sys.stderr,
+        flush=True,
+    )

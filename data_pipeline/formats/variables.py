@@ -1,0 +1,55 @@
+"""Select and describe the variables of files of any format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import format_values
+from data_pipeline.task import Variable
+
+
+def requested_variables(files: str, requested: Iterable[Variable]) -> tuple[Variable, ...]:
+    """Return the requested variables, each once; an empty request raises `InputError`."""
+    variables = tuple(dict.fromkeys(requested))
+    if not variables:
+        raise InputError(f"no variable of {files} was requested; name at least one, such as 2t or t@850")
+    return variables
+
+
+def all_variables(available: Iterable[Variable], *, surface: bool) -> tuple[Variable, ...]:
+    """Return all variables, sorted; only those at the surface if `surface`.
+
+    A variable on pressure levels is returned on every level that any variable has, because they share a level axis.
+
+    >>> [str(each) for each in all_variables([Variable("t", 850), Variable("z", 500), Variable("2t")], surface=False)]
+    ['2t', 't@500', 't@850', 'z@500', 'z@850']
+    """
+    available = set(available)
+    variables = {variable for variable in available if not variable.level}
+    if not surface:
+        names = {variable.name for variable in available if variable.level}
+        levels = {variable.level for variable in available if variable.level}
+        variables |= {Variable(name, level) for name, level in product(names, levels)}
+    return tuple(sorted(variables))
+
+
+def describe_variables(variables: Iterable[Variable | str]) -> str:
+    """Return the names of all variables: first those without a level, then those that have the same pressure levels.
+
+    >>> describe_variables([Variable("t", 850), Variable("t", 500), Variable("z", 850), Variable("z", 500), "2t"])
+    '2t; t z at 850 500 hPa'
+    """
+    levels: dict[str, set[int]] = {}
+    others: dict[str, None] = {}
+    for variable in variables:
+        if isinstance(variable, Variable) and variable.level:
+            levels.setdefault(variable.name, set()).add(variable.level)
+        else:
+            others[str(variable)] = None
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name, found in levels.items():
+        groups.setdefault(tuple(sorted(found, reverse=True)), []).append(name)
+    aloft = [f"{' '.join(names)} at {format_values(found)} hPa" for found, names in groups.items()]
+    return "; ".join([*([format_values(list(others))] if others else ()), *aloft])

@@ -1,0 +1,193 @@
+"""GRIB2 messages with several fields: read through cfgrib, compared with the single fields they were made from."""
+
+import eccodes
+import numpy as np
+import pytest
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import cfgrib_reader, rewrite, summarize_files
+from data_pipeline.formats.grib.scan import scan_messages
+from data_pipeline.formats.grib.table import Table
+from data_pipeline.formats.open import ensemble_fields, open_ensemble
+from data_pipeline.task import Variable
+
+U, V = Variable("u", 500), Variable("v", 500)
+PACKING = 2e-3
+
+
+def value(name, number, step):
+    """A field (5, 8) that belongs to one message only."""
+    return np.random.default_rng([*name.encode(), number, step]).normal(0, 10, (5, 8))
+
+
+def field(name, number, step, values=None):
+    """An ecCodes message of one field on a 45-degree grid, as NCEP writes members."""
+    handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
+    for key, setting in {
+        "centre": "kwbc", "productDefinitionTemplateNumber": 1, "Ni": 8, "Nj": 5,
+        "latitudeOfFirstGridPointInDegrees": 90, "latitudeOfLastGridPointInDegrees": -90,
+        "longitudeOfFirstGridPointInDegrees": 0, "longitudeOfLastGridPointInDegrees": 315,
+        "iDirectionIncrementInDegrees": 45, "jDirectionIncrementInDegrees": 45,
+        "shortName": name, "typeOfLevel": "isobaricInhPa", "level": 500,
+        "dataDate": 20180104, "dataTime": 0, "step": step, "perturbationNumber": number,
+    }.items():  # fmt: skip
+        eccodes.codes_set(handle, key, setting)
+    values = value(name, number, step) if values is None else values
+    missing = np.isnan(values)
+    eccodes.codes_set(handle, "bitmapPresent", int(missing.any()))
+    eccodes.codes_set(handle, "missingValue", 1e20)
+    eccodes.codes_set_values(handle, np.where(missing, 1e20, values).ravel())
+    return handle
+
+
+def write(path, *messages):
+    """Write messages; each is a list of fields."""
+    with path.open("wb") as file:
+        for fields in messages:
+            multi = eccodes.codes_grib_multi_new()
+            for number, handle in enumerate(fields):
+                # The second and later fields share sections 1 to 3 with the first.
+                eccodes.codes_grib_multi_append(handle, 4 if number else 0, multi)
+            if len(fields) > 1:
+                eccodes.codes_grib_multi_write(multi, file)
+            else:
+                file.write(eccodes.codes_get_message(fields[0]))
+            eccodes.codes_grib_multi_release(multi)
+    return path
+
+
+@pytest.fixture
+def winds(tmp_path):
+    """Wind components of two members and steps: two fields in each message; one message has a single field."""
+    pairs = [[field(name, number, step) for name in "uv"] for number in (1, 2) for step in (0, 24)]
+    return write(tmp_path / "winds", *pairs[:-1], *([one] for one in pairs[-1]))
+
+
+@pytest.fixture(autouse=True)
+def no_warning_yet():
+    cfgrib_reader.warn.cache_clear()
+
+
+def test_every_field_is_a_row(winds):
+    table = Table.of(winds)
+    assert [table.kinds[kind].short_name for kind in table.records["kind"]] == ["u", "v"] * 4
+    assert table.records["field"].tolist() == [1, 2] * 3 + [0, 0]
+    assert table.records["number"].tolist() == [1] * 4 + [2] * 4
+    assert table.records["step"].tolist() == [0, 0, 1440, 1440] * 2
+    assert (table.records["bits"][:6] == -1).all()
+
+
+def test_values_are_those_of_single_fields(winds, tmp_path):
+    single = write(
+        tmp_path / "single", *([field(name, number, step)] for number in (1, 2) for step in (0, 24) for name in "uv")
+    )
+    several, expected = (open_ensemble(path, chunks=None).load() for path in (winds, single))
+    assert several.identical(expected)
+    for name in "uv":
+        np.testing.assert_allclose(several[name].values[0, 1, 1, 0], value(name, 2, 24), atol=PACKING)
+
+
+def test_values_are_those_of_ecCodes(winds):
+    dataset = open_ensemble(winds, chunks=None)
+    eccodes.codes_grib_multi_support_on()
+    try:
+        with winds.open("rb") as file:
+            count = 0
+            while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
+                name, number, step = (eccodes.codes_get(handle, key) for key in ("shortName", "number", "step"))
+                found = dataset[name].sel(number=number, lead_time=step).squeeze().values
+                np.testing.assert_array_equal(found.ravel(), eccodes.codes_get_values(handle).astype(np.float32))
+                eccodes.codes_release(handle)
+                count += 1
+    finally:
+        eccodes.codes_grib_multi_support_off()
+    assert count == 8
+
+
+def test_samples_are_read_in_parts_and_from_threads(winds):
+    from concurrent.futures import ThreadPoolExecutor
+
+    fields = ensemble_fields(winds, (V, U), (0, 24))
+
+    def read(_):
+        out = np.empty((2, 2, 2, 8), np.float32)
+        fields.read(0, 1, out, rows=slice(1, 3))
+        return out
+
+    with ThreadPoolExecutor(4) as pool:
+        for out in pool.map(read, range(20)):
+            for member, number in enumerate((1, 2)):
+                for channel, name in enumerate("vu"):
+                    np.testing.assert_allclose(out[member, channel], value(name, number, 24)[1:3], atol=PACKING)
+
+
+def test_missing_values_are_nan(tmp_path):
+    values = value("v", 1, 0)
+    values[0, :3] = np.nan
+    path = write(tmp_path / "file", [field("u", 1, 0), field("v", 1, 0, values)])
+    dataset = open_ensemble(path, chunks=None)
+    np.testing.assert_array_equal(np.isnan(dataset.v.values.squeeze()), np.isnan(values))
+    assert not np.isnan(dataset.u.values).any()
+
+
+def test_the_cost_is_printed_once_with_the_file(winds, tmp_path, capfd):
+    open_ensemble(winds)
+    open_ensemble(winds)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"warning: {winds} has GRIB2 messages that hold several fields; cfgrib reads these fields")
+    assert "slower" in line
+    open_ensemble(write(tmp_path / "single", [field("u", 1, 0)]))
+    assert not capfd.readouterr().err
+
+
+def test_fields_of_one_message_for_one_place_are_compared(tmp_path):
+    """Both are parts of the same message, byte for byte, but different fields."""
+    path = write(tmp_path / "file", [field("u", 1, 0), field("u", 1, 0, np.zeros((5, 8)))])
+    with pytest.raises(InputError, match=r"file \(byte 0\) and .*file \(byte 0\) both hold u@500 .*their values only"):
+        open_ensemble(path)
+    assert "repeated     1" in summarize_files(path)
+    same = write(tmp_path / "same", [field("u", 1, 0), field("u", 1, 0)])
+    np.testing.assert_allclose(open_ensemble(same).u.squeeze(), value("u", 1, 0), atol=PACKING)
+
+
+def test_the_inventory_counts_fields(winds):
+    text = summarize_files(winds)
+    assert "u v at 500 hPa" in text
+    assert "missing      none" in text
+
+
+def test_rewriting_writes_one_message_per_field(winds, tmp_path):
+    target = tmp_path / "target"
+    new = np.arange(40.0).reshape(5, 8)
+    count = rewrite(winds, target, lambda message: new if message.variable == V and message.number == 2 else None)
+    assert count == 2
+    assert len(list(scan_messages(target))) == 8
+    before, after = open_ensemble(winds, chunks=None), open_ensemble(target, chunks=None)
+    assert (Table.of(target).records["field"] == 0).all()
+    np.testing.assert_array_equal(after.u, before.u)
+    np.testing.assert_array_equal(after.v.sel(number=1), before.v.sel(number=1))
+    np.testing.assert_allclose(after.v.sel(number=2).values[0, :, 0], [new, new], atol=1e-2)
+
+
+def test_a_damaged_field_is_refused_with_the_way_out(winds):
+    content = bytearray(winds.read_bytes())
+    second = Table.of(winds).records["offset"][2]
+    position = second + 16
+    while content[position + 4] != 5:  # data representation
+        position += int.from_bytes(content[position : position + 4], "big")
+    content[position + 9 : position + 11] = b"\xff\x00"  # a packing that does not exist
+    winds.write_bytes(content)
+    with pytest.raises(InputError, match=rf"winds: .*byte {second}"):
+        open_ensemble(winds, chunks=None).load()
+
+
+def test_a_file_that_changed_is_refused(winds):
+    dataset = open_ensemble(winds, chunks=None)
+    winds.write_bytes(winds.read_bytes()[:-10])
+    with pytest.raises(InputError, match="winds has changed"):
+        dataset.u.load()
+
+
+def test_a_missing_file_is_refused_by_cfgrib_too(winds):
+    with pytest.raises(InputError, match=r"cfgrib cannot read field 3 of the message at byte \d+.*grib_copy"):
+        cfgrib_reader.read_field(winds, int(Table.of(winds).records["offset"][-1]), 3)
