@@ -33,9 +33,11 @@ RECORD = np.dtype(
         ("number", "i4"), ("data", "i4"), ("bits", "i2"), ("binary", "i2"), ("decimal", "i2"), ("reference", "f8"),
     ]
 )  # fmt: skip
-"""One field: `offset` and `length` of its message; `field`, its position from 1 in a message with several fields,
-else 0; kind; start (`init`, seconds since 1970); step (minutes, -1 if unknown); member (`number`). `bits` is -1 unless the
-values are in simple packing without a bitmap, one for each grid point; they then begin at byte `data` of the message.
+"""One field: `offset` and `length` of its message; `field`, its position from 1 in a message with several fields, or 0;
+kind; start (`init`, seconds since 1970); step (minutes, -1 if unknown); member (`number`).
+
+`bits` is -1 unless the values are in simple packing without a bitmap, one for each grid point; they then begin at byte
+`data` of the message.
 """
 
 EPOCH = datetime(1970, 1, 1)

@@ -88,7 +88,7 @@ def test_values_are_those_of_single_fields(winds, tmp_path):
 
 
 def test_values_are_those_of_ecCodes(winds):
-    dataset = open_ensemble(winds, chunks=None)
+    dataset = open_ensemble(winds, chunks=None).load()  # before the switch, because reading resets it
     eccodes.codes_grib_multi_support_on()
     try:
         with winds.open("rb") as file:
