@@ -63,10 +63,10 @@ def preadv(store: Store) -> Callable[[int], None]:
     out = np.empty(SAMPLE_BYTES // 4, np.float32)
     fields = store.ensemble_fields(SAMPLE_TASK.inputs, SAMPLE_TASK.lead_times)
     first = fields.cells[:, 0, 0, 0]
-    files = [os.open(path, os.O_RDONLY) for path in fields.source.paths]
+    files = [os.open(path, os.O_RDONLY) for path in fields.reader.paths]
 
     def read(sample: int) -> None:
-        file, offset = fields.source.locations[first[sample]].tolist()
+        file, offset = fields.reader.locations[first[sample]].tolist()
         assert os.preadv(files[file], [out], offset) == SAMPLE_BYTES
 
     return read

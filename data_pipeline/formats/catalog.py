@@ -53,7 +53,7 @@ class Catalog(Protocol):
         """
 
     @property
-    def source(self) -> FieldReader:
+    def reader(self) -> FieldReader:
         """The reader of these fields, which it numbers as `rows`; fields on several grids raise `InputError`."""
 
     def where(self, condition: np.ndarray) -> Self:

@@ -1,4 +1,4 @@
-"""Fields laid out by variable, time and member; what is missing or there twice is said."""
+"""Cube: arrange the fields of a catalog by variable, time and member; report missing and repeated fields."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Catalog
 
 Missing = Literal["error", "mask"]
-"""What a field that is not in the files is: an error, or NaN."""
+"""Whether a missing field raises an `InputError` or is NaN."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cube:
-    """Fields by variable and position along `axes`; `cells` holds their rows, -1 where there is none."""
+    """Rows of a catalog by variable and position along `axes`, in `cells`; -1 where a field is missing."""
 
     catalog: Catalog
     axes: Mapping[str, np.ndarray]
@@ -27,7 +27,7 @@ class Cube:
 
     @classmethod
     def forecasts(cls, catalog: Catalog, lead_times: Sequence[int] | None, missing: Missing) -> Cube:
-        """Lay out forecasts by `init_time`, `lead_time` (hours) and `number`; None stands for all that are there."""
+        """Arrange forecasts by `init_time`, `lead_time` (hours; None: all lead times) and `number`."""
         catalog = _at_lead_times(catalog, lead_times)
         rows = catalog.rows
         values = {
@@ -39,7 +39,7 @@ class Cube:
 
     @classmethod
     def analyses(cls, catalog: Catalog, missing: Missing) -> Cube:
-        """Lay out analyses by `time`: the fields that are valid at their own start."""
+        """Arrange analyses by `time`: fields of lead time 0."""
         catalog = catalog.where(catalog.rows["step"] == 0)
         if not len(catalog.rows):
             raise InputError(f"{catalog} has forecasts but no analysis (step 0); name files of analyses")
@@ -47,9 +47,9 @@ class Cube:
 
     @classmethod
     def of(cls, catalog: Catalog, values: Mapping[str, np.ndarray]) -> Cube:
-        """Lay out the fields along the axes named in `values`, which say where on each a field belongs.
+        """Arrange fields along the axes named in `values`, which holds the coordinate of each field.
 
-        Two different fields for one cell, and a cube of which more than half would be missing, are errors.
+        Different fields for one cell, and a cube with more than half of its fields missing, raise `InputError`.
         """
         axes = {name: np.unique(value) for name, value in values.items()}
         shape = (len(catalog.wanted), *(len(axis) for axis in axes.values()))
@@ -66,7 +66,7 @@ class Cube:
 
     @property
     def token(self) -> str:
-        """Names this cube as long as its files do not change."""
+        """A text that changes whenever the cube or one of its files changes."""
         digest = hashlib.sha256(self.cells.tobytes() + self.catalog.rows.tobytes())
         for path in self.catalog.paths:
             digest.update(f"{path.absolute()} {path.stat().st_mtime_ns}\n".encode())
@@ -80,7 +80,7 @@ class Cube:
         return self
 
     def _refuse_holes(self) -> None:
-        """Raise an error that names the first field that is missing, if there is one."""
+        """Raise an `InputError` that names the first missing field, if any."""
         holes = self.cells < 0
         if not holes.any():
             return
@@ -94,7 +94,7 @@ class Cube:
         )
 
     def _nearest_file(self, variable: np.intp, time: np.intp) -> Path:
-        """Return the file where a missing field should be: it holds the variable and time, or one of them."""
+        """Return the file that should hold a missing field: it has the variable and time, or one of them."""
         times = self.cells.reshape(*self.cells.shape[:2], -1)
         for near in (times[variable, time], times[:, time], times[variable]):
             if (near >= 0).any():
@@ -107,13 +107,13 @@ def _times(rows: np.ndarray) -> np.ndarray:
 
 
 def _at_lead_times(catalog: Catalog, lead_times: Sequence[int] | None) -> Catalog:
-    """Return the fields at `lead_times`, which must be there; with None all, whose steps must be whole hours."""
+    """Return the fields at `lead_times`, which must exist; with None all fields, with steps in whole hours."""
     minutes = catalog.rows["step"]
     if lead_times is None:
         if odd := np.flatnonzero((minutes < 0) | (minutes % 60 > 0)).tolist():
             raise InputError(
                 f"{catalog.place(odd[0])} is not valid a whole number of hours after its start; "
-                "name the lead_times (in hours) that you want"
+                "name the lead_times (in hours) to read"
             )
         return catalog
     leads = np.unique(np.array(lead_times, np.int64))
@@ -127,11 +127,11 @@ def _at_lead_times(catalog: Catalog, lead_times: Sequence[int] | None) -> Catalo
 
 
 def _refuse_mostly_empty(catalog: Catalog, names: Sequence[str], shape: Sequence[int], filled: int) -> None:
-    """Refuse to make a cube of which more than half would be missing, before memory is taken for it."""
+    """Raise `InputError` if more than half of a cube would be missing, before its memory is allocated."""
     fields = int(np.prod(shape, dtype=np.int64))
     if 2 * filled >= fields:
         return
-    size = fields * np.prod(catalog.source.grid.shape) * 4 / 1e6
+    size = fields * np.prod(catalog.reader.grid.shape) * 4 / 1e6
     sizes = " x ".join(f"{name} {count}" for name, count in zip(names, shape, strict=True))
     raise InputError(
         f"{catalog} has only {filled} of the {fields} fields that belong together ({sizes}, {size:.0f} MB): "

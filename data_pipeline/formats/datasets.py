@@ -1,4 +1,4 @@
-"""A cube as an xarray dataset that reads lazily."""
+"""Turn a cube into an xarray dataset that reads values when they are needed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from data_pipeline.formats.cube import Cube
 from data_pipeline.protocols import Chunks
 from data_pipeline.task import Variable
 
-MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-"""Bytes of memory of this machine."""
+MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+"""Memory of this machine."""
 
 ATTRIBUTES = {
     "init_time": {"long_name": "start of the forecast (UTC)"},
@@ -33,12 +33,12 @@ ATTRIBUTES = {
 def open_cube(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Dataset:
     """Open the fields of a cube, (..., [level,] latitude, longitude).
 
-    With `chunks="auto"` the arrays are dask's, one chunk per time (and lead time); with None they are read when
-    they are indexed. Levels of a variable that were not asked for are NaN.
+    With `chunks="auto"` the arrays are dask arrays with one chunk per time (and lead time); with None they are read
+    when they are indexed. Levels that were not selected for a variable are NaN.
     """
     if chunks not in ("auto", None):
         raise InputError(f"chunks must be auto or None, got {chunks!r}")
-    source, wanted, axes = cube.catalog.source, cube.catalog.wanted, cube.axes
+    reader, wanted, axes = cube.catalog.reader, cube.catalog.wanted, cube.axes
     levels = sorted({variable.level for variable in wanted if variable.level}, reverse=True)
     fields: dict[str, xr.Variable] = {}
     for name in dict.fromkeys(variable.name for variable in wanted):
@@ -47,19 +47,19 @@ def open_cube(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Datase
         attributes = {"units": units, "long_name": long_name}
         aloft = [level for level in at if level]
         if aloft:
-            nothing = np.full(cube.cells.shape[1:], -1, np.int32)
-            cells = np.stack([at.get(level, nothing) for level in levels], axis=-1)
-            array = indexing.LazilyIndexedArray(FieldArray(source, cells, dtype))
+            absent = np.full(cube.cells.shape[1:], -1, np.int32)
+            cells = np.stack([at.get(level, absent) for level in levels], axis=-1)
+            array = indexing.LazilyIndexedArray(FieldArray(reader, cells, dtype))
             fields[name] = xr.Variable((*axes, "level", "latitude", "longitude"), array, attributes)
         if 0 in at:
-            array = indexing.LazilyIndexedArray(FieldArray(source, at[0], dtype))
+            array = indexing.LazilyIndexedArray(FieldArray(reader, at[0], dtype))
             surface = f"{name}_surface" if aloft else name
             fields[surface] = xr.Variable((*axes, "latitude", "longitude"), array, attributes)
     coordinates = {
         **axes,
         **({"level": np.array(levels)} if levels else {}),
-        "latitude": np.array(source.grid.latitudes),
-        "longitude": np.array(source.grid.longitudes),
+        "latitude": np.array(reader.grid.latitudes),
+        "longitude": np.array(reader.grid.longitudes),
     }
     dataset = xr.Dataset(fields, {name: (name, value, ATTRIBUTES[name]) for name, value in coordinates.items()})
     if not chunks:
@@ -70,8 +70,8 @@ def open_cube(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Datase
 def select(dataset: xr.Dataset, variable: Variable) -> xr.DataArray:
     """Return one variable of an opened dataset, at its level.
 
-    A surface field whose name is also taken aloft is called `NAME_surface` in the dataset, for instance
-    `z_surface`.
+    If a variable exists at the surface and on pressure levels, its surface field is called `NAME_surface` in the
+    dataset, for example `z_surface`.
     """
     if variable.level:
         return dataset[variable.name].sel(level=variable.level)
@@ -80,12 +80,12 @@ def select(dataset: xr.Dataset, variable: Variable) -> xr.DataArray:
 
 
 class FieldArray(BackendArray):
-    """The array (..., H, W) of the fields with the numbers `cells` (...); NaN where that is negative."""
+    """The lazy array (..., H, W) of the fields with the numbers `cells` (...); a negative number gives NaN."""
 
-    def __init__(self, source: FieldReader, cells: np.ndarray, dtype: np.dtype = SINGLE) -> None:
-        self.source = source
+    def __init__(self, reader: FieldReader, cells: np.ndarray, dtype: np.dtype = SINGLE) -> None:
+        self.reader = reader
         self.cells = cells
-        self.shape = (*cells.shape, *source.grid.shape)
+        self.shape = (*cells.shape, *reader.grid.shape)
         self.dtype = dtype
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> np.ndarray:
@@ -94,25 +94,25 @@ class FieldArray(BackendArray):
     def _read(self, key: tuple[Index, ...]) -> np.ndarray:
         *outer, rows, columns = key
         cells = _outer(self.cells, outer)
-        window = np.broadcast_to(np.float32(np.nan), self.source.grid.shape)[rows][..., columns].shape
+        window = np.broadcast_to(np.float32(np.nan), self.reader.grid.shape)[rows][..., columns].shape
         _refuse_too_much(cells.size, window, self.dtype)
         out = np.empty((cells.size, *window), self.dtype)
-        self.source.read(cells.ravel(), out, (rows, columns))
+        self.reader.read(cells.ravel(), out, (rows, columns))
         return out.reshape((*cells.shape, *window))
 
 
 def _refuse_too_much(fields: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
-    """Refuse to read at once what no memory of this machine could hold."""
+    """Raise `InputError` for an array that exceeds the memory of this machine."""
     size = fields * int(np.prod(shape)) * dtype.itemsize
-    if size > MEMORY:
+    if size > MACHINE_BYTES:
         raise InputError(
             f"{fields:,} fields of {' x '.join(map(str, shape))} points take {size / 1e9:.1f} GB, this machine has "
-            f"{MEMORY / 1e9:.1f} GB; choose a part of them, or open the files with chunks='auto'"
+            f"{MACHINE_BYTES / 1e9:.1f} GB; choose a part of them, or open the files with chunks='auto'"
         )
 
 
 def _outer(array: np.ndarray, key: Sequence[Index]) -> np.ndarray:
-    """Index every axis by itself; an integer drops its axis."""
+    """Index every axis independently; an integer drops its axis."""
     for axis in reversed(range(len(key))):
         array = array[(slice(None),) * axis + (key[axis],)]
     return array

@@ -1,4 +1,4 @@
-"""A cube as fields for samples: read straight into the caller's array, with no xarray in between."""
+"""CubeFields: read the fields of a cube directly into the caller's array, for samples."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from data_pipeline.task import Variable
 
 @dataclass(frozen=True, eq=False)
 class CubeFields:
-    """Fields whose row for (init, lead, member, channel) is that in `cells`, -1 if there is none."""
+    """Implements `protocols.Fields`; `cells` (init, lead, member, channel) holds rows of the catalog, -1 if missing."""
 
-    source: FieldReader
+    reader: FieldReader
     variables: tuple[Variable, ...]
     init_times: np.ndarray
     lead_times: tuple[int, ...]
@@ -44,7 +44,7 @@ class CubeFields:
             cube.catalog.units(variable.name)  # raises where files disagree
         cells = cube.cells.reshape(len(wanted), len(starts), len(lead_times), len(numbers))
         return cls(
-            cube.catalog.source,
+            cube.catalog.reader,
             wanted,
             starts.astype("datetime64[s]"),
             tuple(lead_times.tolist()),
@@ -54,12 +54,12 @@ class CubeFields:
 
     @property
     def grid(self) -> Grid:
-        """Where the values lie; north first, west to east."""
-        return self.source.grid
+        """Latitudes and longitudes of the values; north first, west to east."""
+        return self.reader.grid
 
     def read(
         self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
     ) -> None:
         """Fill `out` (M, C, h, W) with the forecast at positions `init` and `lead`; see `Fields`."""
         cells = self.cells[init, lead]
-        self.source.read(cells if members is None else cells[np.array(members, np.intp)], out, (rows, ALL))
+        self.reader.read(cells if members is None else cells[np.array(members, np.intp)], out, (rows, ALL))

@@ -100,7 +100,7 @@ class StoredFields:
         return f"the store {self.folder}"
 
     @cached_property
-    def source(self) -> StoreReader:
+    def reader(self) -> StoreReader:
         """The reader of the fields' values, by their index in `rows`."""
         locations = np.empty(len(self.rows), FIELD_LOCATION)
         for name in FIELD_LOCATION.names or ():

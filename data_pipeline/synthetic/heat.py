@@ -155,7 +155,7 @@ class Heat:
 
     def _dataset(self, fields: CubeFields, axes: dict[str, np.ndarray], chunks: Chunks) -> xr.Dataset:
         cells = fields.cells.reshape([len(values) for values in axes.values()])
-        array = indexing.LazilyIndexedArray(FieldArray(fields.source, cells))
+        array = indexing.LazilyIndexedArray(FieldArray(fields.reader, cells))
         places = {"latitude": np.array(self.grid.latitudes), "longitude": np.array(self.grid.longitudes)}
         dataset = xr.Dataset({HEAT.name: ((*axes, *places), array)}, axes | places)
         if not chunks:

@@ -101,7 +101,7 @@ class MessageCatalog:
         )
 
     @cached_property
-    def source(self) -> MessageReader:
+    def reader(self) -> MessageReader:
         """The reader of these messages; all must lie on one regular grid."""
         kinds, first = np.unique(self.rows["kind"], return_index=True)
         layouts = tuple(dict.fromkeys(self.kinds[k].layout for k in kinds))

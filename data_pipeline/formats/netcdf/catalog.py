@@ -111,10 +111,10 @@ class BlockCatalog:
 
     def refuse_contradiction(self, first: int, second: int) -> None:
         """Raise an `InputError` if two fields of the same variable, time and member have different values."""
-        grid, window = self.source.grid, (slice(None), slice(None))
+        grid, window = self.reader.grid, (slice(None), slice(None))
         one, other = np.empty((2, 1, *grid.shape), SINGLE)
         for row, out in ((first, one), (second, other)):
-            self.source.read(np.array([row]), out, window)
+            self.reader.read(np.array([row]), out, window)
         if not np.array_equal(one, other, equal_nan=True):
             what = self.wanted[self.rows["variable"][first]]
             raise InputError(
@@ -133,7 +133,7 @@ class BlockCatalog:
                 )
 
     @cached_property
-    def source(self) -> BlockReader:
+    def reader(self) -> BlockReader:
         """The reader of these fields; an `InputError` if they are on different grids."""
         first = self.blocks[0]
         for block in self.blocks:

@@ -132,7 +132,7 @@ def test_fields_travel_and_are_read_by_many_threads(file, monkeypatch):
 
 def test_more_than_the_memory_is_not_read_at_once(file, monkeypatch):
     dataset = open_ensemble(file, VARIABLES, LEADS, chunks=None)
-    monkeypatch.setattr(datasets, "MEMORY", 12 * 5 * 8 * 4 - 1)
+    monkeypatch.setattr(datasets, "MACHINE_BYTES", 12 * 5 * 8 * 4 - 1)
     says = r"12 fields of 5 x 8 points take 0\.0 GB, this machine has 0\.0 GB; choose a part of them, or open the files"
     with pytest.raises(InputError, match=says):
         dataset["2t"].load()

@@ -77,9 +77,9 @@ def read(path, dtype):
     """All fields of a file in its order, and whether each was decoded by numpy."""
     table = Table.of(path)
     messages = MessageCatalog.gather(path, None)
-    out = np.empty((len(table.records), *messages.source.grid.shape), dtype)
-    messages.source.read(np.arange(len(out)), out, (slice(None), slice(None)))
-    return out, messages.source.locations["bits"] >= 0
+    out = np.empty((len(table.records), *messages.reader.grid.shape), dtype)
+    messages.reader.read(np.arange(len(out)), out, (slice(None), slice(None)))
+    return out, messages.reader.locations["bits"] >= 0
 
 
 def field_of(path):
