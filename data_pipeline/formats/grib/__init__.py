@@ -1,7 +1,7 @@
 """GRIB files: read, describe and write them. Only this folder imports ecCodes and cfgrib.
 
-`formats.open` reads fields; `summarize_files` describes files, `index` scans many files at once. `rewrite` copies a file
-with other values, `Lattice` keeps the order of its members, `Encoder` makes new messages.
+`formats.open` reads fields; `summarize_files` describes files, `index` scans many files at once. `rewrite` copies a
+file with other values, `Lattice` keeps the order of its members, `Encoder` makes new messages.
 """
 
 from data_pipeline.formats.grib.cache import index

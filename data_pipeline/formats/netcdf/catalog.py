@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from data_pipeline.formats.netcdf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.netcdf.header import Header
 from data_pipeline.formats.netcdf.reader import BlockLayout, BlockReader
 from data_pipeline.formats.netcdf.variables import NameMap
+from data_pipeline.formats.variables import all_variables, requested_variables
 from data_pipeline.task import Variable
 
 _ROW = np.dtype(
@@ -201,9 +201,7 @@ def _wanted(
     there = {variable for block in blocks for variable in block.variables if variable}
     if variables is None:
         return _everything(files, blocks, refused, there, surface)
-    wanted = tuple(dict.fromkeys(variables))
-    if not wanted:
-        raise InputError(f"no variable of {files} was requested; name at least one, such as 2t or t@850")
+    wanted = requested_variables(files, variables)
     if missing := [variable for variable in wanted if variable not in there]:
         names = {variable.name for variable in missing}
         for other in refused:
@@ -221,18 +219,14 @@ def _everything(
     """Return all variables; those with levels on every pressure level that any of them has."""
     if refused and not (surface and any(not variable.level for variable in there)):
         raise InputError(refused[0].reason)
-    wanted = {variable for variable in there if not variable.level}
-    if not surface:
-        if unnamed := [block for block in blocks if None in block.variables]:
-            raise InputError(
-                f"{files} has {unnamed[0].short_name} on levels that are not whole numbers of hPa; "
-                "select the variables by name"
-            )
-        aloft = {variable.name for variable in there if variable.level}
-        levels = {variable.level for variable in there if variable.level}
-        wanted |= {Variable(name, level) for name, level in product(aloft, levels)}
+    if not surface and (unnamed := [block for block in blocks if None in block.variables]):
+        raise InputError(
+            f"{files} has {unnamed[0].short_name} on levels that are not whole numbers of hPa; "
+            "select the variables by name"
+        )
+    wanted = all_variables(there, surface=surface)
     if not wanted:
         raise InputError(
             f"{files} has no fields at the surface, only {', '.join(map(str, sorted(there)))}; select other files"
         )
-    return tuple(sorted(wanted))
+    return wanted

@@ -13,7 +13,7 @@ from data_pipeline.common.messages import format_size, format_values
 from data_pipeline.formats.netcdf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.netcdf.catalog import read_blocks
 from data_pipeline.formats.netcdf.variables import NameMap
-from data_pipeline.task import Variable
+from data_pipeline.formats.variables import describe_variables
 
 
 def summarize_files(paths: Paths, *, names: Mapping[str, str] | None = None) -> str:
@@ -72,7 +72,7 @@ def _describe(blocks: Sequence[FieldBlock]) -> dict[str, str]:
     dated = [block for block in blocks if block.time.coordinates]
     lines = {
         "fields": f"{fields:,}, {format_size(4 * values)} when decoded",
-        "variables": _variables(variables),
+        "variables": describe_variables(variables),
         "called": _called(blocks),
     }
     if dated:
@@ -109,20 +109,6 @@ def _count_combinations(blocks: Iterable[FieldBlock]) -> tuple[int, int]:
         filled += rows.shape[1]
         expected += int(np.prod([len(np.unique(axis)) for axis in rows]))
     return filled, expected
-
-
-def _variables(variables: Iterable[Variable]) -> str:
-    """Return the names of all variables, grouped by their pressure levels."""
-    levels: dict[str, set[int]] = {}
-    for variable in variables:
-        levels.setdefault(variable.name, set()).add(variable.level)
-    together: dict[tuple[int, ...], list[str]] = {}
-    for name, found in levels.items():
-        together.setdefault(tuple(sorted(found, reverse=True)), []).append(name)
-    return "; ".join(
-        " ".join(names) if at == (0,) else f"{' '.join(names)} at {format_values(at)} hPa"
-        for at, names in together.items()
-    )
 
 
 def _called(blocks: Iterable[FieldBlock]) -> str:
