@@ -1,4 +1,4 @@
-"""GRIB files made for a test, and the keys of any GRIB file as ecCodes alone tells them."""
+"""GRIB files for tests, and keys and values of any GRIB file read by ecCodes alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -23,7 +23,7 @@ ENS10 = {
 
 
 class Writer:
-    """Writes forecasts shaped like ENS-10; `value` says what a field holds."""
+    """Writes forecasts like ENS-10; `value` returns the values of a field."""
 
     grid = GRID
     keys = ENS10
@@ -66,7 +66,7 @@ def place(variable: Variable) -> Mapping[str, object]:
 
 
 class Plain:
-    """GRIB through ecCodes alone: the other road to every key and value."""
+    """Reads keys and values by ecCodes alone, for comparison."""
 
     @staticmethod
     def handles(path: Path) -> Iterator[int]:
@@ -113,7 +113,7 @@ def writer() -> Writer:
 
 @pytest.fixture(scope="session")
 def plain() -> Plain:
-    """Reads GRIB without the code under test."""
+    """Reads GRIB without the tested code."""
     return Plain()
 
 
@@ -122,6 +122,6 @@ GRIB_SETS = ("grib_cfgrib_samples", "grib_metview_ens", "grib_earthkit", "grib_g
 
 @pytest.fixture(scope="session")
 def real_files(samples: Path) -> list[Path]:
-    """Every real GRIB file but the damaged one."""
+    """All real GRIB files except the damaged one."""
     files = [path for name in GRIB_SETS for path in sorted((samples / name).iterdir())]
     return [path for path in files if path.suffix != ".txt" and "corrupted" not in path.name]

@@ -1,4 +1,4 @@
-"""Files that have starts in common, against spreading along common starts until nothing changes."""
+"""Groups of files with common starts, compared with repeated merging until nothing changes."""
 
 from pathlib import Path
 

@@ -30,7 +30,7 @@ def file(writer, tmp_path):
 
 @pytest.fixture
 def scans(monkeypatch):
-    """The files that were scanned, one entry for each time."""
+    """The scanned files, with one entry per scan."""
     found, original = [], Table.of
     monkeypatch.setattr(Table, "of", lambda path: found.append(path) or original(path))
     return found
@@ -47,14 +47,14 @@ def test_a_file_is_scanned_once(cache, file, scans):
     assert same(first, Table.of(file))
 
 
-def test_nothing_is_left_beside_the_data(cache, file):
+def test_no_file_is_written_beside_the_data(cache, file):
     table_of(file)
     assert [path.name for path in file.parent.iterdir()] == [file.name]
     (stored,) = (path for path in cache.rglob("*") if path.is_file())
     assert stored.suffix == ".index"
 
 
-def test_the_cache_holds_plain_numbers_and_json(cache, file):
+def test_the_cache_holds_numbers_and_json(cache, file):
     table = table_of(file)
     (stored,) = cache.rglob("*.index")
     content = stored.read_bytes()
@@ -65,7 +65,7 @@ def test_the_cache_holds_plain_numbers_and_json(cache, file):
 
 
 @pytest.mark.parametrize("place", [30, -30])
-def test_new_bytes_of_old_size_and_date_are_noticed(cache, file, scans, place):
+def test_changed_bytes_with_the_same_size_and_date_are_noticed(cache, file, scans, place):
     before, status = table_of(file), file.stat()
     content = bytearray(file.read_bytes())
     content[place] ^= 1
@@ -76,7 +76,7 @@ def test_new_bytes_of_old_size_and_date_are_noticed(cache, file, scans, place):
     assert same(before, after)
 
 
-def test_a_file_that_was_written_again_is_scanned_again(cache, file, writer, scans):
+def test_a_rewritten_file_is_scanned_again(cache, file, writer, scans):
     assert len(table_of(file).records) == 36
     writer.forecast(file, ["2t"])
     assert len(table_of(file).records) == 18
@@ -86,7 +86,7 @@ def test_a_file_that_was_written_again_is_scanned_again(cache, file, writer, sca
     assert len(scans) == 3
 
 
-def test_a_copy_has_a_table_of_its_own(cache, file, scans):
+def test_a_copy_has_its_own_table(cache, file, scans):
     table_of(file)
     copy = shutil.copy2(file, file.with_name("copy"))
     assert table_of(copy).path == copy
@@ -102,7 +102,7 @@ def test_a_relative_path_finds_the_same_table(cache, file, scans, monkeypatch):
 
 
 def sealed(content):
-    """A cache file with a right checksum, whatever it says."""
+    """A cache file with a correct checksum and any content."""
     return zlib.crc32(content).to_bytes(4, "little") + content
 
 
@@ -125,7 +125,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", [*DAMAGE, "folder"])
-def test_a_damaged_cache_is_made_again(cache, file, scans, damage):
+def test_a_damaged_cache_is_replaced(cache, file, scans, damage):
     good = table_of(file)
     (stored,) = cache.rglob("*.index")
     content = stored.read_bytes()
@@ -143,7 +143,7 @@ def test_a_damaged_cache_is_made_again(cache, file, scans, damage):
 @pytest.mark.parametrize(
     "change", [{"kinds": [{"short_name": "2t"}]}, {"kinds": [{"unknown": 1}]}, {"kinds": 5}, {"kinds": None}]
 )
-def test_kinds_of_another_form_are_not_read(cache, file, scans, change):
+def test_kinds_with_other_keys_are_not_read(cache, file, scans, change):
     good = table_of(file)
     (stored,) = cache.rglob("*.index")
     content = stored.read_bytes()
@@ -154,14 +154,14 @@ def test_kinds_of_another_form_are_not_read(cache, file, scans, change):
     assert len(scans) == 2
 
 
-def test_a_cache_that_cannot_be_written_does_not_matter(file, scans, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_ignored(file, scans, tmp_path, monkeypatch):
     (tmp_path / "taken").write_text("not a folder")
     monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "taken"))
     assert len(table_of(file).records) == len(table_of(file).records) == 36
     assert len(scans) == 2
 
 
-def test_where_the_cache_lies(file, tmp_path, monkeypatch):
+def test_the_folder_of_the_cache(file, tmp_path, monkeypatch):
     monkeypatch.delenv("DEEPWEATHER_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -194,13 +194,13 @@ def files(writer, tmp_path):
 
 
 def in_processes(function, paths):
-    """A map of processes that share the cache folder."""
+    """`map` in processes that share the cache folder."""
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         return list(pool.map(function, paths))
 
 
 @pytest.mark.parametrize("each", [None, map, in_processes])
-def test_many_files_are_scanned_once_wherever_that_is(cache, files, scans, each):
+def test_many_files_are_scanned_once_in_threads_or_processes(cache, files, scans, each):
     progress = []
     assert index([str(path) for path in files], each, lambda *done: progress.append(done)) == {}
     assert progress == [(k, 6) for k in range(1, 7)]
@@ -212,7 +212,7 @@ def test_many_files_are_scanned_once_wherever_that_is(cache, files, scans, each)
     assert [len(table.records) for table in tables] == [9] * 6
 
 
-def test_damaged_files_are_named_and_the_others_scanned(cache, files):
+def test_damaged_files_are_named_and_the_others_are_scanned(cache, files):
     files[1].write_bytes(b"rubbish")
     files[4].write_bytes(files[4].read_bytes()[:-1])
     wrong = index(files)
@@ -238,7 +238,7 @@ for _ in range(30):
 """
 
 
-def test_processes_that_write_and_remove_one_cache_never_see_half_of_it(cache, file):
+def test_processes_that_write_and_remove_one_cache_never_read_part_of_it(cache, file):
     command = [sys.executable, "-c", READER, str(file), str(cache)]
     readers = [subprocess.Popen(command, cwd=Path(__file__).parents[3]) for _ in range(3)]
     assert [reader.wait(60) for reader in readers] == [0, 0, 0]

@@ -8,7 +8,7 @@ def lines(text):
 
 
 def read(paths):
-    """Everything by its name; of several lines with one name the last."""
+    """The lines by their names; of several lines with one name, the last."""
     return {name.strip(): text for name, text in lines(summarize_files(paths)).items()}
 
 
@@ -35,8 +35,8 @@ def described(name, paths):
     return [line[13:] for line in summarize_files(paths).splitlines() if line.startswith(name)]
 
 
-def test_files_that_lack_messages_are_named_with_what_they_lack(writer, tmp_path):
-    """As in the real archive: one level of one member is not there, of no variable and at no lead time."""
+def test_incomplete_files_are_named_with_their_missing_messages(writer, tmp_path):
+    """As in the real archive: one level of one member is missing for all variables and lead times."""
     names, years = ("z@500", "t@500", "z@850", "t@850"), (1998, 1999)
     without = [(name, 1999, lead, 2) for name in ("z@500", "t@500") for lead in (0, 24, 48)]
     for year in years:
@@ -49,7 +49,7 @@ def test_files_that_lack_messages_are_named_with_what_they_lack(writer, tmp_path
     ]
 
 
-def test_of_many_files_that_lack_messages_the_number_is_said(writer, tmp_path):
+def test_many_incomplete_files_are_counted(writer, tmp_path):
     for year in range(1998, 2008):
         writer.forecast(tmp_path / str(year), years=(year,), without=[("2t", year, 24, year % 3 + 1)])
     lines = described("lacks", tmp_path / "*")
@@ -57,7 +57,7 @@ def test_of_many_files_that_lack_messages_the_number_is_said(writer, tmp_path):
     assert lines[-1] == "... and 2 more"
 
 
-def test_fields_that_are_there_twice_are_named_with_the_key_that_differs(writer, tmp_path):
+def test_repeated_fields_are_named_with_the_keys_that_differ(writer, tmp_path):
     writer.forecast(tmp_path / "one", years=(1998,), leads=(24,))
     writer.forecast(tmp_path / "two", years=(1998,), leads=(24,), numbers=(2,), expver="0002")
     writer.forecast(tmp_path / "three", years=(1998,), leads=(24,), numbers=(3,))
@@ -88,7 +88,7 @@ def test_several_grids_are_named_with_a_file_of_each(samples):
     )
 
 
-def test_what_is_missing_twice_or_damaged_is_said(writer, tmp_path):
+def test_missing_repeated_and_damaged_messages_are_listed(writer, tmp_path):
     paths = [
         writer.forecast(tmp_path / "one", ("2t",), without=[("2t", 1999, 24, 2), ("2t", 1999, 24, 3)]),
         writer.forecast(tmp_path / "two", ("2t",), (1998,), (48,), (1, 2)),
@@ -102,7 +102,7 @@ def test_what_is_missing_twice_or_damaged_is_said(writer, tmp_path):
     assert found["damaged"].startswith(f"{tmp_path}/cut is cut off: the message at byte ")
 
 
-def test_only_damage_is_said_of_damaged_files(writer, tmp_path):
+def test_damaged_files_are_only_listed_as_damaged(writer, tmp_path):
     path = writer.forecast(tmp_path / "cut")
     path.write_bytes(b"rubbish")
     assert list(read(path)) == ["damaged"]

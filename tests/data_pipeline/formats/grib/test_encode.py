@@ -47,7 +47,7 @@ def test_an_ens10_message_has_the_keys_and_the_size_of_the_published_files():
 
 
 @pytest.mark.parametrize("edition", [1, 2])
-def test_values_come_back_within_the_packing(edition):
+def test_values_are_read_back_within_the_packing(edition):
     decoded = values(Encoder(GRID, edition=edition).encode(FIELD))
     step = 2.0 ** np.ceil(np.log2(np.ptp(FIELD) / (2**16 - 1)))
     # Half a step, and the reference value in GRIB1's 24-bit hexadecimal floating point.
@@ -70,7 +70,7 @@ def test_missing_values_are_a_bitmap_and_9999_is_a_value(edition):
 
 
 @pytest.mark.parametrize("constant", [0.0, 5.0, -273.15, np.nan])
-def test_a_constant_field_does_not_spoil_the_next(constant):
+def test_a_constant_field_does_not_change_the_next_field(constant):
     encoder = Encoder(GRID)
     first = values(encoder.encode(np.full(GRID.shape, constant)))
     np.testing.assert_allclose(first, constant, rtol=1e-6)
@@ -91,14 +91,14 @@ KEYS = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(KEYS, st.integers(0, 3)), min_size=1, max_size=6))
-def test_what_is_kept_between_messages_never_shows(messages):
+def test_no_message_depends_on_earlier_messages(messages):
     encoder = Encoder(GRID, **ENS10)
     for keys, kind in messages:
         field = [FIELD, FIELD * 1e-6, np.zeros(GRID.shape), np.where(FIELD > 280, np.nan, FIELD)][kind]
         assert encoder.encode(field, **keys) == Encoder(GRID, **ENS10).encode(field, **keys)
 
 
-def test_a_level_is_not_inherited_from_the_message_before():
+def test_a_level_is_not_kept_from_the_previous_message():
     encoder = Encoder(GRID)
     encoder.encode(FIELD, typeOfLevel="isobaricInhPa", level=500, shortName="z")
     surface = opened(encoder.encode(FIELD, typeOfLevel="surface", level=0, shortName="z"))
@@ -106,7 +106,7 @@ def test_a_level_is_not_inherited_from_the_message_before():
     assert eccodes.codes_get(surface, "indicatorOfTypeOfLevel", int) == 1
 
 
-def test_a_refused_key_does_not_stay(tmp_path):
+def test_a_refused_key_is_not_kept(tmp_path):
     encoder = Encoder(GRID)
     with pytest.raises(ValueError, match="noSuchKey='x'"):
         encoder.encode(FIELD, noSuchKey="x")
@@ -115,7 +115,7 @@ def test_a_refused_key_does_not_stay(tmp_path):
     assert encoder.encode(FIELD, shortName="2t") == Encoder(GRID).encode(FIELD, shortName="2t")
 
 
-def test_what_cannot_be_written_is_refused():
+def test_grids_and_fields_that_cannot_be_written_are_refused():
     with pytest.raises(InputError, match="edition must be 1 or 2, got 3"):
         Encoder(GRID, edition=3)
     with pytest.raises(InputError, match=r"the latitudes of .* are not evenly spaced"):

@@ -23,13 +23,13 @@ def file(writer, tmp_path_factory):
 
 
 def by_xarray(path, i, j, variables=VARIABLES):
-    """The same forecast through the other road, (M, C, H, W)."""
+    """The same forecast read through xarray, (M, C, H, W)."""
     dataset = open_ensemble(path, variables, LEADS, missing="mask", chunks=None)
     fields = [select(dataset, variable).isel(init_time=i, lead_time=j).values for variable in variables]
     return np.stack(fields, axis=1)
 
 
-def test_what_there_is(file, writer):
+def test_axes_of_the_fields(file, writer):
     fields = ensemble_fields(file, VARIABLES, LEADS)
     assert fields.grid == writer.grid
     assert fields.variables == tuple(VARIABLES)
@@ -40,7 +40,7 @@ def test_what_there_is(file, writer):
 
 
 @given(st.data())
-def test_any_part_of_a_forecast_is_that_of_xarray(file, data):
+def test_any_part_of_a_forecast_equals_xarray(file, data):
     fields = ensemble_fields(file, VARIABLES, LEADS)
     i, j = data.draw(st.integers(0, 1)), data.draw(st.integers(0, 1))
     first = data.draw(st.integers(0, 4))
@@ -54,7 +54,7 @@ def test_any_part_of_a_forecast_is_that_of_xarray(file, data):
     np.testing.assert_array_equal(out.astype(np.float32), whole)
 
 
-def test_double_precision_is_that_of_the_file(file):
+def test_double_precision_equals_the_file(file):
     fields = ensemble_fields(file, VARIABLES, LEADS)
     out = np.empty((3, 3, 5, 8))
     fields.read(1, 0, out)
@@ -64,7 +64,7 @@ def test_double_precision_is_that_of_the_file(file):
     assert (out != out.astype(np.float32)).any()
 
 
-def test_what_is_missing_is_named_or_nan(writer, tmp_path):
+def test_missing_fields_are_named_or_nan(writer, tmp_path):
     path = writer.forecast(tmp_path / "file", without=[("2t", 1999, 24, 2)])
     with pytest.raises(InputError, match=r"file lacks 2t at init_time 1999-01-04T00:00, lead_time 24, number 2"):
         ensemble_fields(path, [Variable("2t")], [24])
@@ -75,7 +75,7 @@ def test_what_is_missing_is_named_or_nan(writer, tmp_path):
     np.testing.assert_array_equal(out[0, 0], by_xarray(path, 1, 0, [Variable("2t")])[0, 0])
 
 
-def test_what_is_not_there_is_refused(file):
+def test_variables_and_lead_times_that_are_not_in_the_file_are_refused(file):
     with pytest.raises(InputError, match="file has no msl; it has 2t, t@500, t@850, z@500"):
         ensemble_fields(file, [Variable("msl")], LEADS)
     with pytest.raises(InputError, match="file has no lead time 36 h; it has 0, 24, 48 h"):
@@ -84,7 +84,7 @@ def test_what_is_not_there_is_refused(file):
         ensemble_fields(file, VARIABLES, LEADS, missing="none")
 
 
-def test_an_array_of_another_shape_is_no_place_to_read_to(file):
+def test_an_array_of_another_shape_is_refused(file):
     with pytest.raises(ValueError, match=r"out has shape \(3, 2, 5, 8\), which does not begin with the shape \(3, 3\)"):
         ensemble_fields(file, VARIABLES, LEADS).read(0, 0, np.empty((3, 2, 5, 8), np.float32))
 
@@ -115,7 +115,7 @@ def test_units_that_disagree_are_refused(writer, tmp_path):
         ensemble_fields([one, two], [Variable("tp")], [24])
 
 
-def test_fields_travel_and_are_read_by_many_threads(file, monkeypatch):
+def test_pickled_fields_are_read_by_many_threads(file, monkeypatch):
     monkeypatch.setattr(source, "MAX_THREADS", 5)
     monkeypatch.setattr(source, "MIN_THREAD_BYTES", 1)
     fields = pickle.loads(pickle.dumps(ensemble_fields(file, VARIABLES, LEADS)))
@@ -130,7 +130,7 @@ def test_fields_travel_and_are_read_by_many_threads(file, monkeypatch):
         assert all(pool.map(check, range(64)))
 
 
-def test_more_than_the_memory_is_not_read_at_once(file, monkeypatch):
+def test_arrays_larger_than_the_memory_are_refused(file, monkeypatch):
     dataset = open_ensemble(file, VARIABLES, LEADS, chunks=None)
     monkeypatch.setattr(datasets, "MACHINE_BYTES", 12 * 5 * 8 * 4 - 1)
     says = r"12 fields of 5 x 8 points take 0\.0 GB, this machine has 0\.0 GB; choose a part of them, or open the files"

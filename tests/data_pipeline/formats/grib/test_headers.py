@@ -1,4 +1,4 @@
-"""What the octets of GRIB2 say, against ecCodes."""
+"""Headers of GRIB2 messages against ecCodes."""
 
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ TEMPLATES = {0: "instant", 1: "instant", 8: "accum", 11: "accum"}
 
 
 def made(template, *, date=20180104, time=600, step=24, start=0, number=3, bits=16, constant=False, **keys):
-    """A message with one of the product templates, through ecCodes alone."""
+    """A message with one of the product templates, made by ecCodes alone."""
     handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
     ensemble, interval = template in (1, 11), template in (8, 11)
     for key, value in {
@@ -35,7 +35,7 @@ def made(template, *, date=20180104, time=600, step=24, start=0, number=3, bits=
 
 
 def section(message, number):
-    """Where a section begins."""
+    """The position of a section."""
     at = 16
     while message[at + 4] != number:
         at += int.from_bytes(message[at : at + 4], "big")
@@ -43,7 +43,7 @@ def section(message, number):
 
 
 def plain_rows(plain, path):
-    """Start, step in minutes, member and name of every message as ecCodes tells them."""
+    """Start, step in minutes, member and name of every message, read by ecCodes."""
     for handle in plain.handles(path):
         date, time = eccodes.codes_get(handle, "dataDate"), eccodes.codes_get(handle, "dataTime")
         start = datetime(date // 10000, date // 100 % 100, date % 100, time // 100, time % 100, tzinfo=UTC)
@@ -77,7 +77,7 @@ MESSAGE = st.fixed_dictionaries(
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(list(TEMPLATES)), MESSAGE), min_size=1, max_size=6))
-def test_made_messages_have_the_keys_that_ecCodes_tells(plain, tmp_path_factory, messages):
+def test_generated_messages_have_the_keys_of_ecCodes(plain, tmp_path_factory, messages):
     path = tmp_path_factory.mktemp("made") / "file"
     path.write_bytes(b"".join(made(template, **keys) for template, keys in messages))
     assert rows(Table.of(path)) == list(plain_rows(plain, path))
@@ -90,8 +90,8 @@ def originals():
 
 @settings(max_examples=80)
 @given(st.sampled_from([*TEMPLATES, 2, 12]), st.data())
-def test_octets_at_random_say_what_ecCodes_says(plain, tmp_path_factory, originals, template, data):
-    """Any octet of sections 1 and 4 is changed in a second message after an ordinary one of its kind."""
+def test_random_octets_are_read_as_by_ecCodes(plain, tmp_path_factory, originals, template, data):
+    """The second message has random octets in sections 1 and 4, after an ordinary message of its kind."""
     message = bytearray(originals[template])
     product = section(message, 4)
     places = [*range(21, 37), *range(product + 9, product + message[product + 3])]
@@ -102,7 +102,7 @@ def test_octets_at_random_say_what_ecCodes_says(plain, tmp_path_factory, origina
     try:
         expected = list(plain_rows(plain, path))
     except (eccodes.CodesInternalError, ValueError):
-        return  # ecCodes makes nothing of it either
+        return  # ecCodes cannot read the message
     try:
         found = rows(Table.of(path))
     except InputError:
@@ -111,8 +111,8 @@ def test_octets_at_random_say_what_ecCodes_says(plain, tmp_path_factory, origina
 
 
 @pytest.mark.parametrize("hours", [9_999, 16_666, 16_667, 65_560, 100_000])
-def test_years_of_hours_are_whole_minutes(tmp_path, hours):
-    """Be it the first message of its kind or another."""
+def test_long_steps_are_exact_minutes(tmp_path, hours):
+    """In the first message of a kind and in others."""
     message = bytearray(made(1, step=0))
     at = section(message, 4) + 18
     message[at : at + 4] = hours.to_bytes(4, "big")
@@ -120,7 +120,7 @@ def test_years_of_hours_are_whole_minutes(tmp_path, hours):
     assert Table.of(tmp_path / "file").records["step"].tolist() == [60 * hours, 24 * 60, 60 * hours]
 
 
-def test_ecCodes_is_asked_once_for_each_kind(tmp_path, monkeypatch):
+def test_ecCodes_reads_one_message_of_each_kind(tmp_path, monkeypatch):
     asked, original = [], eccodes.codes_new_from_message
     monkeypatch.setattr(module.eccodes, "codes_new_from_message", lambda m: asked.append(1) or original(m))
     path = tmp_path / "file"
@@ -138,7 +138,7 @@ def test_ecCodes_is_asked_once_for_each_kind(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("packing", ["grid_simple", "grid_ccsds", "grid_complex"])
-def test_other_packings_have_the_same_quick_way(tmp_path, monkeypatch, packing):
+def test_messages_in_other_packings_are_read_without_ecCodes_too(tmp_path, monkeypatch, packing):
     asked, original = [], eccodes.codes_new_from_message
     path = tmp_path / "file"
     path.write_bytes(b"".join(made(1, number=number, packingType=packing) for number in range(5)))
@@ -151,7 +151,7 @@ def test_other_packings_have_the_same_quick_way(tmp_path, monkeypatch, packing):
 
 @pytest.mark.parametrize("edition", [1, 2])
 @pytest.mark.parametrize("bits", [0, 1, 12, 16, 24])
-def test_how_values_are_packed(tmp_path, plain, edition, bits):
+def test_packing_parameters(tmp_path, plain, edition, bits):
     path = tmp_path / "file"
     message = eccodes.codes_new_from_message(made(0, bits=bits, constant=bits == 0))
     eccodes.codes_set(message, "edition", edition)
@@ -164,8 +164,8 @@ def test_how_values_are_packed(tmp_path, plain, edition, bits):
         assert record[name] == eccodes.codes_get(handle, key), name
 
 
-def test_fewer_values_than_points_are_left_to_ecCodes(tmp_path):
-    """Section 5 may say that it holds fewer."""
+def test_fewer_values_than_points_are_decoded_by_ecCodes(tmp_path):
+    """Section 5 may give a smaller number."""
     message = bytearray(made(0))
     message[section(message, 5) + 8] = 11
     message[section(message, 7) + 3] -= 2

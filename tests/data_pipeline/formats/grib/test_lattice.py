@@ -14,7 +14,7 @@ GRID = Grid.regular(5, 8)
 
 
 def forecast(members, bits, decimal):
-    """A file with one message for each member, packed with so many bits or so many decimal digits."""
+    """A file with one message per member, packed with `bits` or with `decimal` digits."""
     encoder = Encoder(
         GRID, centre="ecmf", setLocalDefinition=1, localDefinitionNumber=26, shortName="2t",
         typeOfLevel="surface", dataDate=20180101,
@@ -33,8 +33,8 @@ def forecast(members, bits, decimal):
     scale=st.sampled_from([(0.0, 1e-6), (3e-5, 1e-6), (280.0, 5.0), (280.0, 0.05), (57_000.0, 900.0)]),
     packing=st.sampled_from([(10, None), (16, None), (24, None), (16, 2), (16, -1)]),
 )
-def test_what_is_on_the_lattice_comes_through_a_file_unchanged(tmp_path, seed, scale, packing):
-    """Every member, however different its range, is read back as it was given."""
+def test_values_on_the_lattice_are_written_and_read_unchanged(tmp_path, seed, scale, packing):
+    """Also for members with very different ranges."""
     random = np.random.default_rng(seed)
     ranges = np.array([1, 0.01, 2, 0.3])[:, None, None]
     members = scale[0] + scale[1] * random.normal(size=(4, *GRID.shape)) * ranges
@@ -49,7 +49,7 @@ def test_what_is_on_the_lattice_comes_through_a_file_unchanged(tmp_path, seed, s
 
 
 @given(seed=st.integers(0, 10_000), bits=st.integers(8, 24))
-def test_rounding_is_small_and_swaps_nobody(seed, bits):
+def test_rounding_is_small_and_keeps_the_order_of_members(seed, bits):
     members = 280 + 5 * np.random.default_rng(seed).normal(size=(6, *GRID.shape))
     rounded = Lattice(bits).round(members)
     widest = np.ptp(members, axis=(1, 2)).max()
@@ -58,7 +58,7 @@ def test_rounding_is_small_and_swaps_nobody(seed, bits):
     assert (np.diff(np.take_along_axis(rounded, order, 0), axis=0) >= 0).all()
 
 
-def test_members_of_one_file_that_differ_in_bits_get_those_of_the_finest(tmp_path):
+def test_members_with_different_bits_get_the_most_bits(tmp_path):
     """A file packed to two decimal digits: a range of 0.4 K takes 6 bits, one of 40 K takes 12."""
     narrow, wide = np.linspace(280, 280.4, 40).reshape(GRID.shape), np.linspace(260, 300, 40).reshape(GRID.shape)
     (tmp_path / "source").write_bytes(b"".join(forecast([narrow, wide], 16, 2)))
@@ -78,7 +78,7 @@ def test_missing_values_stay_missing():
     assert rounded[0, 1, 2] == pytest.approx(5, abs=1e-5)
 
 
-def test_the_packing_is_that_of_the_file(tmp_path):
+def test_the_lattice_has_the_bits_of_the_file(tmp_path):
     encoder = Encoder(GRID, centre="ecmf", shortName="2t", typeOfLevel="surface", dataDate=20180101)
     field = 280 + np.arange(40.0).reshape(GRID.shape)
     (tmp_path / "file").write_bytes(encoder.encode(field, bitsPerValue=12))

@@ -12,7 +12,7 @@ SCANS = [scan for scan in range(256) if not scan & 15]
 
 
 def visited(rows, columns, scanning):
-    """The points (row from north, column from west) in the order of the scan, walked step by step."""
+    """The points (row from north, column from west) in scanning order, one step at a time."""
     order = []
     lines, points = (columns, rows) if scanning & J_CONSECUTIVE else (rows, columns)
     for line in range(lines):
@@ -31,17 +31,17 @@ def layout(rows=3, columns=4, scanning=0, north=60, south=40, west=10, east=40):
 
 
 @given(st.integers(1, 5), st.integers(1, 6), st.sampled_from(SCANS), st.sampled_from([0.0, 180.0, 350.0]))
-def test_every_scan_is_walked_and_walked_back(rows, columns, scanning, west):
+def test_every_scanning_mode_is_arranged_and_stored(rows, columns, scanning, west):
     around = (
         west + 360 * (columns - 1) / columns
-    )  # all round the globe: the grid starts at 0 degrees wherever the scan does
+    )  # a full circle: the grid starts at 0 degrees, independent of the scan
     ours = layout(rows, columns, scanning, west=west, east=around % 360)
     order = visited(rows, columns, scanning)
     stored = np.arange(rows * columns, dtype=float)
     field = ours.arrange(stored)
     longitude = (west + 360 / columns * np.arange(columns)) % 360
     for value, (row, column) in zip(stored, order, strict=True):
-        # Two points can be the nearest only if they are the same.
+        # Only identical points can both be the nearest.
         where = np.abs(np.array(ours.grid.longitudes) - longitude[column]).argmin() if columns > 1 else 0
         assert field[row, where] == value
     np.testing.assert_array_equal(ours.store(field), stored)
@@ -49,7 +49,7 @@ def test_every_scan_is_walked_and_walked_back(rows, columns, scanning, west):
 
 @pytest.mark.parametrize("edition", [1, 2])
 @pytest.mark.parametrize("scanning", [scan for scan in SCANS if not scan & ALTERNATIVE_ROWS])
-def test_points_lie_where_ecCodes_puts_them(edition, scanning):
+def test_points_have_the_coordinates_of_ecCodes(edition, scanning):
     handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
     lat, lon = (60, 40), (10, 40)
     lat, lon = lat[:: -1 if scanning & J_POSITIVELY else 1], lon[:: -1 if scanning & I_NEGATIVELY else 1]
@@ -82,7 +82,7 @@ def test_points_lie_where_ecCodes_puts_them(edition, scanning):
         "grib_earthkit/test_single_with_missing.grib",
     ],
 )
-def test_real_fields_are_those_of_cfgrib(samples, plain, name):
+def test_real_fields_equal_cfgrib(samples, plain, name):
     theirs = xr.open_dataset(
         samples / name,
         engine="cfgrib",
@@ -106,19 +106,19 @@ def test_real_fields_are_those_of_cfgrib(samples, plain, name):
     np.testing.assert_allclose(ours.grid.latitudes, lat[rows], atol=1e-4)
 
 
-def test_a_global_grid_starts_at_greenwich_and_a_region_stays_whole():
+def test_a_global_grid_starts_at_greenwich_and_a_region_is_not_split():
     assert layout(columns=8, west=-180, east=135).grid.longitudes == (0, 45, 90, 135, 180, 225, 270, 315)
     assert layout(columns=8, west=180, east=135).grid.longitudes == (0, 45, 90, 135, 180, 225, 270, 315)
     assert layout(columns=4, west=350, east=20).grid.longitudes == (-10, 0, 10, 20)
     assert layout(columns=3, west=170, east=190).grid.longitudes == (170, 180, 190)
     assert layout(columns=1, west=7.27, east=7.27).grid.longitudes == (7.27,)
-    # 1024 columns whose step GRIB1 cannot say exactly
+    # 1024 columns whose increment GRIB1 cannot store exactly
     np.testing.assert_allclose(
         layout(columns=1024, west=0, east=359.648).grid.longitudes, np.arange(1024) * 360 / 1024, atol=1e-9
     )
 
 
-def test_the_same_meridian_twice_is_refused():
+def test_a_repeated_meridian_is_refused():
     with pytest.raises(InputError, match="less than 360"):
         _ = layout(columns=9, west=0, east=360).grid
 
@@ -139,14 +139,14 @@ def test_other_grids_are_refused_by_name(samples, plain, name, kind):
         _ = ours.grid
 
 
-def test_a_staggered_grid_is_not_taken_for_a_regular_one():
+def test_a_staggered_grid_is_not_read_as_a_regular_grid():
     handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
     eccodes.codes_set(handle, "scanningMode", 8)
     assert not Layout.of(handle).regular
 
 
-def test_a_grid_whose_columns_are_not_told_is_not_made_of_2147483647():
-    """65535 columns mean in GRIB1 that there is no such number; ecCodes answers with the largest integer."""
+def test_a_missing_number_of_columns_is_not_read_as_2147483647():
+    """In GRIB1, 65535 columns mean that the number is missing; ecCodes returns the largest integer."""
     handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib1")
     eccodes.codes_set_missing(handle, "Ni")
     with pytest.raises(InputError, match="regular_ll without its number of rows or columns"):

@@ -17,7 +17,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 
 PACKING = 2e-3
-"""Nothing that the test files hold differs from what was packed by more."""
+"""Largest packing error of the test files."""
 
 
 def variables(*names):
@@ -29,7 +29,7 @@ def cfgrib(path, **keys):
 
 
 def analysis(path, names, times, value, **keys):
-    """Write analyses shaped like ERA5's."""
+    """Write analyses like ERA5."""
     encoder = Encoder(Grid.regular(5, 8), **{"class": "ea", "type": "an", "stream": "oper", "expver": "0001"})
     with path.open("wb") as file:
         for name in names:
@@ -42,7 +42,7 @@ def analysis(path, names, times, value, **keys):
     return path
 
 
-# What an ensemble looks like
+# Dimensions, coordinates and values
 
 
 def test_dimensions_coordinates_and_values_of_an_ens10_file(writer, tmp_path):
@@ -72,7 +72,7 @@ def test_dimensions_coordinates_and_values_of_an_ens10_file(writer, tmp_path):
                     np.testing.assert_allclose(field[i, j, k], value, atol=PACKING)
 
 
-def test_an_ens10_file_is_that_of_cfgrib(writer, tmp_path):
+def test_an_ens10_file_equals_cfgrib(writer, tmp_path):
     path = writer.forecast(tmp_path / "output.pl.20180104", ("z@500", "t@500", "z@850", "t@850"))
     ours, theirs = open_ensemble(path), cfgrib(path)
     assert dict(theirs.sizes) == {
@@ -103,7 +103,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_files_hold_what_cfgrib_finds_in_them(samples, name):
+def test_real_files_equal_cfgrib(samples, name):
     ours, theirs = open_ensemble(samples / name, chunks=None), cfgrib(samples / name, **REAL[name])
     compared = 0
     for field in theirs.values():
@@ -137,7 +137,7 @@ def test_control_and_perturbed_forecasts_are_one_ensemble(samples):
     assert dataset.longitude.values[[0, -1]].tolist() == [-50, 20]
 
 
-def test_a_hindcast_starts_in_the_past_year(samples):
+def test_a_hindcast_has_the_start_of_its_weather(samples):
     dataset = open_ensemble(samples / "grib_earthkit" / "hdate.grib")
     assert str(dataset.init_time.values[0])[:10] == "2021-06-15"
     assert dataset.number.values.tolist() == [2]
@@ -148,14 +148,14 @@ def test_missing_values_are_nan(samples):
     assert np.isnan(dataset["2t"].values).sum(axis=(-1, -2)).ravel().tolist() == [10_808, 10_891]
 
 
-def test_a_value_of_9999_beside_missing_ones_is_a_value(tmp_path):
+def test_9999_is_a_value_beside_missing_values(tmp_path):
     field = np.linspace(9990, 10010, 40).reshape(5, 8)
     field[2, 2], field[0, 0] = np.nan, 9999
     (tmp_path / "file").write_bytes(Encoder(Grid.regular(5, 8), bitsPerValue=24).encode(field, shortName="t"))
     np.testing.assert_allclose(open_ensemble(tmp_path / "file").t.values.squeeze(), field, atol=0.01)
 
 
-def test_a_surface_field_and_its_namesake_aloft_are_both_there(writer, tmp_path):
+def test_a_surface_field_and_a_pressure_level_with_one_name_are_both_read(writer, tmp_path):
     path = writer.forecast(tmp_path / "file", ("z", "z@500"))
     dataset = open_ensemble(path, variables("z", "z@500"))
     for variable in variables("z", "z@500"):
@@ -167,7 +167,7 @@ def test_a_surface_field_and_its_namesake_aloft_are_both_there(writer, tmp_path)
     )
 
 
-def test_levels_that_were_not_asked_for_are_nan(writer, tmp_path):
+def test_levels_that_were_not_selected_are_nan(writer, tmp_path):
     path = writer.forecast(tmp_path / "file", ("z@500", "t@500", "z@850", "t@850"))
     dataset = open_ensemble(path, variables("z@500", "t@850"))
     filled = {name: np.isfinite(dataset[name]).all(("latitude", "longitude")) for name in dataset}
@@ -176,7 +176,7 @@ def test_levels_that_were_not_asked_for_are_nan(writer, tmp_path):
     assert not filled["z"].sel(level=850).any()
 
 
-def test_several_files_make_one_archive(writer, tmp_path):
+def test_several_files_are_one_archive(writer, tmp_path):
     for name in ("2t", "z@500"):
         for years in ((1998, 1999), (2000,)):
             writer.forecast(tmp_path / f"output.{name}.{years[0]}", (name,), years)
@@ -188,12 +188,12 @@ def test_several_files_make_one_archive(writer, tmp_path):
     xr.testing.assert_identical(both.load(), dataset.load())
 
 
-# Lazily
+# Lazy reading
 
 
 @settings(max_examples=60)
 @given(st.data())
-def test_any_part_of_the_cube_is_that_part_of_the_whole(writer, tmp_path_factory, data):
+def test_any_part_of_the_cube_equals_the_same_part_of_the_loaded_cube(writer, tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "part"
     if not path.exists():
         writer.forecast(path, ("t@500", "t@850"))
@@ -218,7 +218,7 @@ def test_points_along_a_track(writer, tmp_path):
     xr.testing.assert_identical(dataset["2t"].isel(track).load(), dataset["2t"].copy().load().isel(track))
 
 
-def test_nothing_is_decoded_before_it_is_needed(writer, tmp_path, monkeypatch):
+def test_only_the_indexed_fields_are_decoded(writer, tmp_path, monkeypatch):
     path = writer.forecast(tmp_path / "file", ("2t", "z@500"))
     decoded, original = [], reader.read_values
     monkeypatch.setattr(reader, "read_values", lambda *arguments: decoded.append(1) or original(*arguments))
@@ -235,7 +235,7 @@ def test_nothing_is_decoded_before_it_is_needed(writer, tmp_path, monkeypatch):
     assert len(decoded) == 9
 
 
-def test_a_dataset_travels_to_other_processes(writer, tmp_path):
+def test_a_dataset_can_be_pickled(writer, tmp_path):
     path = writer.forecast(tmp_path / "file")
     for chunks in ("auto", None):
         dataset = open_ensemble(path, chunks=chunks)
@@ -243,7 +243,7 @@ def test_a_dataset_travels_to_other_processes(writer, tmp_path):
         xr.testing.assert_identical(copy.load(), open_ensemble(path).load())
 
 
-def test_many_threads_read_what_one_reads(writer, tmp_path, monkeypatch):
+def test_many_threads_read_the_same_values_as_one(writer, tmp_path, monkeypatch):
     dataset = open_ensemble(writer.forecast(tmp_path / "file", ("t@500", "t@850", "2t")), chunks=None)
     alone = dataset.copy().load()
     monkeypatch.setattr(reader, "MAX_THREADS", 7)
@@ -252,7 +252,7 @@ def test_many_threads_read_what_one_reads(writer, tmp_path, monkeypatch):
         xr.testing.assert_identical(dataset.copy().load(), alone)
 
 
-def test_dask_tells_different_cubes_apart(writer, tmp_path):
+def test_different_cubes_have_different_dask_names(writer, tmp_path):
     path = writer.forecast(tmp_path / "file", ("2t", "skt"))
     names = [open_ensemble(path, variables(name)).get(name).data.name for name in ("2t", "skt", "2t")]
     assert names[0] == names[2] != names[1]
@@ -260,7 +260,7 @@ def test_dask_tells_different_cubes_apart(writer, tmp_path):
     assert open_ensemble(path, variables("2t"))["2t"].data.name != names[0]
 
 
-def test_a_file_that_changes_under_an_open_dataset_is_noticed(writer, tmp_path):
+def test_a_file_changed_after_opening_is_noticed(writer, tmp_path):
     path = writer.forecast(tmp_path / "file")
     dataset = open_ensemble(path, chunks=None)
     path.write_bytes(path.read_bytes()[:-200])
@@ -271,7 +271,7 @@ def test_a_file_that_changes_under_an_open_dataset_is_noticed(writer, tmp_path):
         dataset["2t"].isel(number=0).load()
 
 
-# What is missing
+# Missing fields
 
 
 def test_the_first_missing_member_is_named(writer, tmp_path):
@@ -288,7 +288,7 @@ def test_the_first_missing_member_is_named(writer, tmp_path):
     assert whole.sizes["lead_time"] == 1
 
 
-def test_a_variable_that_lacks_a_level_is_named(samples):
+def test_a_variable_with_a_missing_level_is_named(samples):
     path = samples / "grib_cfgrib_samples" / "uv_on_different_levels.grib"
     with pytest.raises(InputError, match=r"uv_on_different_levels\.grib lacks v@400 at .* lead_time 6, number 0"):
         open_ensemble(path)
@@ -300,8 +300,8 @@ def test_a_variable_that_lacks_a_level_is_named(samples):
     assert list(open_ensemble(path, variables("u@400", "v@500"))) == ["u", "v"]
 
 
-def test_a_field_that_others_drop_silently_is_missed(samples):
-    """In this file cfgrib keeps the gust and drops the geopotential with a line in its log."""
+def test_a_variable_that_cfgrib_drops_is_reported(samples):
+    """Of this file cfgrib reads the gust and drops the geopotential with a log line."""
     path = samples / "grib_metview_ens" / "fc_storm.grib"
     with pytest.raises(InputError, match="lacks z@850 at init_time 2013-10-25T00:00, lead_time 72"):
         open_ensemble(path)
@@ -309,7 +309,7 @@ def test_a_field_that_others_drop_silently_is_missed(samples):
     assert open_ensemble(path, variables("10fg3")).lead_time.values.tolist() == [72, 78, 84]
 
 
-def test_a_mostly_empty_cube_is_refused_before_it_is_made(samples):
+def test_a_mostly_empty_cube_is_refused_before_it_is_allocated(samples):
     path = samples / "grib_cfgrib_samples" / "forecast_monthly_ukmo.grib"
     for missing in ("error", "mask"):
         with pytest.raises(
@@ -319,7 +319,7 @@ def test_a_mostly_empty_cube_is_refused_before_it_is_made(samples):
     assert open_ensemble(path, lead_times=[744]).sizes["number"] == 7
 
 
-def test_what_is_not_there_is_named_with_what_is(writer, tmp_path):
+def test_unknown_variables_and_lead_times_are_named_with_the_available_ones(writer, tmp_path):
     path = writer.forecast(tmp_path / "file", ("2t", "z@500"))
     with pytest.raises(InputError, match=r"file has no t@850, 10u; it has 2t, z@500"):
         open_ensemble(path, variables("2t", "t@850", "10u"))
@@ -335,14 +335,14 @@ def test_what_is_not_there_is_named_with_what_is(writer, tmp_path):
         open_ensemble(path, chunks="yes")
 
 
-def test_fields_that_have_no_name_here_are_not_dropped_silently(samples):
+def test_fields_that_cannot_be_named_are_reported(samples):
     path = samples / "grib_cfgrib_samples" / "hpa_and_pa.grib"
     with pytest.raises(InputError, match=r"t \(isobaricInPa 10\), which is neither at the surface nor"):
         open_ensemble(path)
     assert open_ensemble(path, variables("t@1")).level.values.tolist() == [1]
 
 
-def test_times_that_are_no_whole_hours_are_refused_unless_others_are_asked_for(writer, tmp_path):
+def test_steps_that_are_not_whole_hours_are_refused_unless_others_are_selected(writer, tmp_path):
     encoder = Encoder(writer.grid, edition=2, shortName="2t", typeOfLevel="heightAboveGround", level=2)
     field = np.zeros(writer.grid.shape)
     path = tmp_path / "file"
@@ -353,10 +353,10 @@ def test_times_that_are_no_whole_hours_are_refused_unless_others_are_asked_for(w
     assert open_ensemble(path, lead_times=[1]).lead_time.values.tolist() == [1]
 
 
-# What contradicts itself
+# Contradictions
 
 
-def test_two_messages_for_one_place_are_both_named(writer, tmp_path):
+def test_two_messages_of_one_field_are_both_named(writer, tmp_path):
     one = writer.forecast(tmp_path / "one", expver="0001")
     other = writer.forecast(tmp_path / "other", expver="0002", years=(1999,), leads=(24,), numbers=(2,))
     with pytest.raises(
@@ -365,7 +365,7 @@ def test_two_messages_for_one_place_are_both_named(writer, tmp_path):
         open_ensemble([one, other])
 
 
-def test_a_message_that_is_there_twice_is_no_contradiction(writer, tmp_path):
+def test_a_repeated_identical_message_is_accepted(writer, tmp_path):
     one = writer.forecast(tmp_path / "one")
     shutil.copy(one, tmp_path / "two")
     xr.testing.assert_identical(open_ensemble([one, tmp_path / "two"]).load(), open_ensemble(one).load())
@@ -376,13 +376,13 @@ def test_model_levels_are_not_mixed_up(samples):
         open_ensemble(samples / "grib_metview_ens" / "ml_data.grib")
 
 
-def test_two_grids_are_refused_with_both(samples):
+def test_two_grids_are_both_named(samples):
     says = r"has tp on 37 x 72 points.* has tp on 46 x 90 points"
     with pytest.raises(InputError, match=says):
         open_ensemble(samples / "grib_cfgrib_samples" / "tp_on_different_grid_resolutions.grib")
 
 
-def test_coordinates_that_differ_by_rounding_are_one_grid(tmp_path):
+def test_coordinates_with_rounding_differences_are_one_grid(tmp_path):
     value = np.zeros((3, 360))
     paths = []
     for k, first in enumerate((0.0, 0.001)):
@@ -392,8 +392,8 @@ def test_coordinates_that_differ_by_rounding_are_one_grid(tmp_path):
     assert len(open_ensemble(paths)) == 2
 
 
-def test_fields_stored_differently_meet_on_one_grid(writer, tmp_path):
-    """The same field scanned from the north, and from the south and 180 degrees."""
+def test_fields_with_different_scanning_share_one_grid(writer, tmp_path):
+    """One field is scanned from the north, the other from the south and from 180 degrees."""
     field = writer.value(Variable("2t"), 2000, 0, 1)
     north = Encoder(writer.grid, typeOfLevel="surface", level=0).encode(field, shortName="2t")
     handle = eccodes.codes_new_from_message(
@@ -424,7 +424,7 @@ def test_grids_that_are_not_regular_are_refused_by_name(samples, name, grid):
 
 
 def test_units_that_disagree_are_refused(writer, tmp_path):
-    """Total precipitation is counted in m by ECMWF's GRIB1, in kg m-2 by GRIB2."""
+    """Total precipitation is in m in ECMWF's GRIB1, in kg m-2 in GRIB2."""
     for edition, parameter in ((1, 228), (2, 228228)):
         message = Encoder(writer.grid, edition=edition, typeOfLevel="surface", level=0, paramId=parameter)
         (tmp_path / f"grib{edition}").write_bytes(
@@ -466,7 +466,7 @@ def test_a_missing_analysis_is_named(tmp_path):
     assert np.isnan(open_analysis([one, two], missing="mask").t.values[1]).all()
 
 
-def test_forecasts_are_no_analyses_but_their_starts_are(writer, tmp_path):
+def test_only_the_starts_of_forecasts_are_analyses(writer, tmp_path):
     path = writer.forecast(tmp_path / "forecast", numbers=(0,))
     assert open_analysis(path).sizes["time"] == 2
     writer.forecast(path, leads=(24, 48), numbers=(0,))
@@ -479,7 +479,7 @@ def test_members_are_not_one_analysis(samples):
         open_analysis(samples / "grib_cfgrib_samples" / "era5-levels-members.grib")
 
 
-def test_static_fields_whatever_their_date(tmp_path):
+def test_static_fields_of_any_date(tmp_path):
     for name, date in (("lsm", 1998010100), ("z", 2018010100)):
         analysis(tmp_path / name, (name,), [date], lambda name, _: np.full((5, 8), float(len(name))))
     dataset = open_static([tmp_path / "lsm", tmp_path / "z"])
@@ -491,7 +491,7 @@ def test_static_fields_whatever_their_date(tmp_path):
         open_static(tmp_path / "*", ["orog"])
 
 
-def test_fields_aloft_are_not_static(writer, tmp_path):
+def test_pressure_levels_are_not_static(writer, tmp_path):
     mixed = writer.forecast(tmp_path / "mixed", ("z", "z@500"), (1998,), (0,), (0,))
     assert list(open_static(mixed)) == ["z"]
     writer.forecast(mixed, ("z@500",))

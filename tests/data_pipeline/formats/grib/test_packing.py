@@ -1,4 +1,4 @@
-"""Values decoded by numpy are those of ecCodes, bit for bit."""
+"""Values decoded by numpy equal those of ecCodes, bit for bit."""
 
 import eccodes
 import numpy as np
@@ -20,7 +20,7 @@ DTYPES = (np.float32, np.float64)
 
 
 def made(edition, bits, values=None, scanning=0, rows=ROWS, columns=COLUMNS, **keys):
-    """A message of random values, through ecCodes alone."""
+    """A message of random values, made by ecCodes alone."""
     handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
     lat, lon = (40, 30), (0, 20)
     for key, value in {
@@ -42,7 +42,7 @@ def made(edition, bits, values=None, scanning=0, rows=ROWS, columns=COLUMNS, **k
 
 
 def sections(message):
-    """Where the packing is described and where the values begin."""
+    """The positions of the packing section and of the values."""
     if message[7] == 1:
         at = 8 + int.from_bytes(message[8:11], "big")
         if message[15] & 128:
@@ -74,7 +74,7 @@ def rewritten(message, reference, binary, decimal, octets=None):
 
 
 def read(path, dtype):
-    """All fields of a file in its order, and whether each was decoded by numpy."""
+    """All fields of a file in file order, and whether numpy decoded each."""
     table = Table.of(path)
     messages = MessageCatalog.gather(path, None)
     out = np.empty((len(table.records), *messages.reader.grid.shape), dtype)
@@ -83,13 +83,13 @@ def read(path, dtype):
 
 
 def field_of(path):
-    """The only variable of a file, lazily."""
+    """The only variable of a file, as a lazy array."""
     (field,) = open_ensemble(path, chunks=None).values()
     return field
 
 
 def expected(message, dtype):
-    """The values as ecCodes has them, in the order of the message."""
+    """The values decoded by ecCodes, in stored order."""
     handle = eccodes.codes_new_from_message(message)
     try:
         eccodes.codes_set(handle, "missingValue", np.nan)
@@ -103,7 +103,7 @@ def expected(message, dtype):
 
 
 def assert_same(path, message):
-    """Compare every bit, and return whether numpy decoded the message."""
+    """Compare all bits; return whether numpy decoded the message."""
     path.write_bytes(message)
     for dtype in DTYPES:
         (field,), (by_numpy,) = read(path, dtype)
@@ -128,7 +128,7 @@ def test_every_scan(tmp_path, edition, bits, scanning):
 
 
 @pytest.mark.parametrize("edition", [1, 2])
-def test_a_bitmap_is_left_to_ecCodes(tmp_path, edition):
+def test_a_bitmap_is_decoded_by_ecCodes(tmp_path, edition):
     values = np.random.default_rng(0).normal(280, 10, ROWS * COLUMNS)
     values[[0, 9, 34]] = 1e30
     message = made(edition, 16, values, missingValue=1e30, bitmapPresent=1)
@@ -142,7 +142,7 @@ DOUBLE_ONLY = ("grid_ieee", "grid_jpeg")
 @pytest.mark.parametrize(
     "packing", ["grid_ccsds", "grid_second_order", "grid_complex", "grid_complex_spatial_differencing", *DOUBLE_ONLY]
 )
-def test_other_packings_are_left_to_ecCodes(tmp_path, packing):
+def test_other_packings_are_decoded_by_ecCodes(tmp_path, packing):
     edition = 1 if packing == "grid_second_order" else 2
     assert not assert_same(tmp_path / "file", made(edition, 16, packingType=packing))
 
@@ -167,11 +167,11 @@ SCALES = st.integers(-20, 20) | st.integers(-400, 400)
 @example(1, 24, b"\x42\x64\x00\x00", -100, 0, None)
 @example(2, 32, b"\x43\x8c\x00\x00", 40, -10, None)
 def test_any_header(tmp_path_factory, edition, bits, reference, binary, decimal, random):
-    """Reference, scale factors and packed values at random; what is beyond single precision goes to ecCodes."""
+    """Random reference, scale factors and packed values; ecCodes decodes values beyond single precision."""
     octets = random.randbytes(ROWS * COLUMNS * bits // 8) if random else bytes([255]) * (ROWS * COLUMNS * bits // 8)
     message = rewritten(made(edition, bits), reference, binary, decimal, octets)
     value = np.frombuffer(reference, ">f4")[0]
-    # ecCodes reads reference values below the range of normal numbers as something else, and infinity as it pleases.
+    # ecCodes does not read subnormal and infinite reference values consistently.
     assume(edition == 1 or (np.isfinite(value) and (value == 0 or abs(value) > 2e-38)))
     path = tmp_path_factory.mktemp("header") / "file"
     by_numpy = assert_same(path, message)
@@ -210,7 +210,7 @@ def test_fields_longer_than_a_block(tmp_path, edition, bits, decimal):
 
 
 def test_every_real_message_is_decoded_as_by_ecCodes(real_files, plain):
-    """Bit for bit, in both precisions, all that lies on a regular grid; numpy has its part in it."""
+    """Bit for bit, in both precisions, for all messages on regular grids; numpy decodes some of them."""
     by_numpy = compared = 0
     for path in real_files:
         table = Table.of(path)
@@ -236,13 +236,13 @@ def test_every_real_message_is_decoded_as_by_ecCodes(real_files, plain):
     assert by_numpy > compared / 2
 
 
-# Only what is wanted is read
+# Parts of fields
 
 
 @pytest.mark.parametrize("edition", [1, 2])
 @pytest.mark.parametrize("bits", [8, 16, 24, 32])
 @pytest.mark.parametrize("scanning", [0, 64, 128, 32])
-def test_a_band_of_rows_is_that_of_the_whole_field(tmp_path, edition, bits, scanning, monkeypatch):
+def test_a_band_of_rows_equals_the_same_rows_of_the_field(tmp_path, edition, bits, scanning, monkeypatch):
     (tmp_path / "file").write_bytes(made(edition, bits, scanning=scanning, rows=9))
     values = field_of(tmp_path / "file").squeeze()
     whole = values.copy().load().values
@@ -255,8 +255,8 @@ def test_a_band_of_rows_is_that_of_the_whole_field(tmp_path, edition, bits, scan
     assert sizes.pop() == bits // 8 * COLUMNS * (9 if scanning == 32 else 5)
 
 
-def test_a_file_cut_while_it_is_read_is_noticed(tmp_path, monkeypatch):
-    """Its stamp was right when it was opened, the bytes are gone when they are asked for."""
+def test_a_file_cut_off_after_opening_is_noticed(tmp_path, monkeypatch):
+    """Its stamp is correct, but the bytes are missing when they are read."""
     (tmp_path / "file").write_bytes(made(1, 16))
     field = field_of(tmp_path / "file")
     stamp = Table.of(tmp_path / "file").stamp
@@ -266,7 +266,7 @@ def test_a_file_cut_while_it_is_read_is_noticed(tmp_path, monkeypatch):
         field.load()
 
 
-def test_values_that_ecCodes_cannot_decode_are_refused_with_the_place(tmp_path):
+def test_values_that_ecCodes_cannot_decode_are_refused_with_the_position(tmp_path):
     message = bytearray(made(2, 16, packingType="grid_ccsds"))
     packing, _ = sections(message)
     message[packing + 22] = 7  # no block is so long

@@ -23,7 +23,7 @@ def contents(plain, path):
 
 
 def precision(handle):
-    """How far a packed value may be from the value that was packed."""
+    """The largest possible packing error of a message."""
     largest = max(abs(eccodes.codes_get(handle, key, float)) for key in ("minimum", "maximum"))
     scale = (
         eccodes.codes_get_long(handle, "binaryScaleFactor"),
@@ -34,7 +34,7 @@ def precision(handle):
 
 
 def one_more(source):
-    """Return a correction that adds one to every 2t, as the ordinary reader reads it."""
+    """Return a correction that adds one to every 2t read by `open_ensemble`."""
     fields = open_ensemble(source, chunks=None)["2t"]
 
     def correction(message):
@@ -53,7 +53,7 @@ def source(writer, tmp_path):
 
 @pytest.fixture
 def target(tmp_path):
-    """A place to write to; whatever fails, nothing else may be left in its folder."""
+    """A file to write; no other file may be left in its folder."""
     (tmp_path / "out").mkdir()
     return tmp_path / "out" / "corrected"
 
@@ -62,7 +62,7 @@ def left(target):
     return [path.name for path in target.parent.iterdir()]
 
 
-def test_what_a_correction_is_asked(source, target):
+def test_the_arguments_of_a_correction(source, target):
     asked = []
     assert rewrite(source, target, asked.append) == 0
     assert target.read_bytes() == source.read_bytes()
@@ -71,7 +71,7 @@ def test_what_a_correction_is_asked(source, target):
     assert asked[-1] == Message(Variable("z", 500), datetime(1998, 1, 4), 48, 3)
 
 
-def test_corrected_values_are_read_back_and_all_else_is_copied(source, target, plain):
+def test_corrected_values_are_read_back_and_other_messages_are_copied(source, target, plain):
     assert rewrite(source, target, one_more(source)) == 9
     before, after = (open_ensemble(path).load() for path in (source, target))
     np.testing.assert_allclose(after["2t"], before["2t"] + 1, atol=1e-3)
@@ -94,7 +94,7 @@ def correctable(handle):
 
 
 def test_every_real_message_keeps_every_key(real_files, plain, tmp_path):
-    """Seen through ecCodes alone: all keys of six namespaces, what is missing, the values that were given."""
+    """Read by ecCodes alone: all keys of six namespaces, missing values, corrected values."""
     replaced = 0
     for path in real_files:
         given = [
@@ -108,7 +108,7 @@ def test_every_real_message_keeps_every_key(real_files, plain, tmp_path):
         for k, (old, new) in enumerate(pairs):
             field = next(wanted) if correctable(old) else None
             if k % (1 + len(given) // 50):
-                continue  # of long files a part
+                continue  # only part of long files
             old_keys, new_keys = plain.keys(old), plain.keys(new)
             for keys in (old_keys, new_keys):
                 keys.pop("ls.packingType")
@@ -126,7 +126,7 @@ def test_every_real_message_keeps_every_key(real_files, plain, tmp_path):
     assert replaced > 300
 
 
-def test_ranks_are_kept_where_members_differ_by_more_than_the_packing(source, target):
+def test_members_that_differ_by_more_than_the_packing_keep_their_order(source, target):
     fields = open_ensemble(source, chunks=None)["2t"]
 
     def spread(message):
@@ -143,7 +143,7 @@ def test_ranks_are_kept_where_members_differ_by_more_than_the_packing(source, ta
     np.testing.assert_array_equal(*ranks)
 
 
-def test_missing_values_stay_missing_whatever_the_correction_says(tmp_path, target):
+def test_missing_values_stay_missing_under_any_correction(tmp_path, target):
     field = np.full(GRID.shape, 290.0)
     field[2, 3:] = np.nan
     (tmp_path / "input").write_bytes(Encoder(GRID, typeOfLevel="surface", level=0, shortName="sst").encode(field))
@@ -156,7 +156,7 @@ def test_missing_values_stay_missing_whatever_the_correction_says(tmp_path, targ
 
 @pytest.mark.parametrize("edition", [1, 2])
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_constant_field_may_become_any_other_and_the_other_way_round(tmp_path, target, edition, missing):
+def test_a_constant_field_can_become_variable_and_the_reverse(tmp_path, target, edition, missing):
     field = np.random.default_rng(0).normal(0, 1e-3, GRID.shape)
     constant = np.zeros(GRID.shape)
     if missing:
@@ -168,7 +168,7 @@ def test_a_constant_field_may_become_any_other_and_the_other_way_round(tmp_path,
         np.testing.assert_allclose(open_ensemble(target).skt.values.squeeze(), new, atol=1e-6)
 
 
-def test_a_field_of_the_wrong_shape_or_with_new_holes_is_our_mistake(source, target):
+def test_a_field_of_the_wrong_shape_or_with_new_missing_values_is_refused(source, target):
     for field, says in (
         (np.zeros((8, 5)), r"the correction of Message\(.*'2t'.* has shape \(8, 5\), the message has shape \(5, 8\)"),
         (np.full((5, 8), np.nan), "is not finite where the message has values"),
@@ -179,7 +179,7 @@ def test_a_field_of_the_wrong_shape_or_with_new_holes_is_our_mistake(source, tar
         assert not left(target)
 
 
-def test_an_error_of_the_correction_leaves_nothing(source, target):
+def test_an_error_in_the_correction_leaves_no_file(source, target):
     def correction(message):
         if message.number == 3:
             raise KeyError("no such member")
@@ -191,10 +191,10 @@ def test_an_error_of_the_correction_leaves_nothing(source, target):
     assert target.read_bytes() == b"from an earlier run"
 
 
-# The audit
+# Checks of the written file
 
 
-def test_values_that_do_not_come_back_are_noticed(source, target, monkeypatch):
+def test_values_that_differ_when_read_back_are_noticed(source, target, monkeypatch):
     packed = eccodes.codes_set_double_array
 
     def off_by_some(handle, key, values):
@@ -229,7 +229,7 @@ def test_coarser_packing_is_noticed(source, target, monkeypatch):
     assert not left(target)
 
 
-def test_a_disk_that_lies_is_noticed(source, target, monkeypatch):
+def test_a_file_that_differs_when_read_back_is_noticed(source, target, monkeypatch):
     scan = rewriting.scan_messages
 
     def damaged(path):
@@ -247,7 +247,7 @@ def test_a_disk_that_lies_is_noticed(source, target, monkeypatch):
     assert not left(target)
 
 
-# What the user may get wrong
+# Wrong input
 
 
 @pytest.mark.parametrize("kind", ["same", "relative", "symbolic link", "hard link"])
@@ -273,7 +273,7 @@ def test_a_folder_cannot_be_written(source, tmp_path):
         rewrite(source, tmp_path, lambda message: None)
 
 
-def test_an_input_that_is_not_there_or_not_whole(source, target):
+def test_an_input_that_is_missing_or_cut_off(source, target):
     with pytest.raises(InputError, match=r"cannot read .*nothing"):
         rewrite(source.with_name("nothing"), target, lambda message: None)
     source.write_bytes(source.read_bytes()[:-1])
@@ -282,7 +282,7 @@ def test_an_input_that_is_not_there_or_not_whole(source, target):
     assert not left(target)
 
 
-def test_a_full_disk_is_said_and_nothing_is_left(writer, tmp_path, small_disk):
+def test_a_full_disk_is_reported_and_leaves_no_file(writer, tmp_path, small_disk):
     source = writer.forecast(tmp_path / "input", years=range(1998, 2018))
     assert source.stat().st_size > 16 * 1024
     (small_disk / "ballast").write_bytes(bytes(2**20 - 16 * 1024))

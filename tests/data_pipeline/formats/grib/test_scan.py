@@ -29,7 +29,7 @@ def file(tmp_path):
     return write
 
 
-def test_messages_are_found_where_ecCodes_finds_them(real_files, plain):
+def test_messages_have_the_offsets_and_lengths_of_ecCodes(real_files, plain):
     for path in real_files:
         assert len(found(path)) == sum(1 for _ in plain.handles(path)), path.name
 
@@ -40,10 +40,10 @@ def test_messages_are_found_where_ecCodes_finds_them(real_files, plain):
 @example(len(FIRST) + 1)
 @example(len(FIRST) + 3)
 @example(len(FIRST) - 1)
-def test_a_file_cut_anywhere_is_refused_with_the_place(tmp_path_factory, size):
+def test_a_file_cut_off_at_any_byte_is_refused_with_the_position(tmp_path_factory, size):
     path = tmp_path_factory.mktemp("cut") / "cut"
     path.write_bytes(BOTH[:size])
-    if size == len(FIRST):  # between two messages nothing can be seen here; the missing field is noticed later
+    if size == len(FIRST):  # a cut between messages is only noticed later, by the missing field
         assert found(path) == [(0, size)]
         return
     with pytest.raises(InputError, match=rf"{path} .*at byte {0 if size < len(FIRST) else len(FIRST)}\b"):
@@ -52,7 +52,7 @@ def test_a_file_cut_anywhere_is_refused_with_the_place(tmp_path_factory, size):
 
 @settings(max_examples=40)
 @given(st.integers(4, len(FIRST) - 1))
-def test_bytes_lost_within_a_message_are_noticed(tmp_path_factory, lost):
+def test_bytes_missing_from_a_message_are_noticed(tmp_path_factory, lost):
     path = tmp_path_factory.mktemp("lost") / "lost"
     path.write_bytes(FIRST[:lost] + FIRST[lost + 1 :] + SECOND)
     with pytest.raises(InputError, match=str(path)):
@@ -69,19 +69,19 @@ def test_the_corrupted_sample_is_refused_at_its_first_byte(samples):
 @pytest.mark.parametrize(
     "gap", [b"", b"\0" * 100_000, b"padding", b"\1\r\r\n0123 HTXE85 ECMF 040000\r\r\n", b"\0 \0\n"]
 )
-def test_padding_and_headings_between_messages_are_passed_over(file, gap):
+def test_padding_and_headings_between_messages_are_skipped(file, gap):
     path = file(gap + FIRST + gap + SECOND + b"\r\r\n\3" + b"\0" * 100)
     assert found(path) == [(len(gap), len(FIRST)), (2 * len(gap) + len(FIRST), len(SECOND))]
 
 
 @pytest.mark.parametrize("rubbish", [b"x", b"GRI", b"rubbish" * 100, b"\0" * 70_000 + b"rubbish"])
-def test_rubbish_after_the_last_message_is_refused(file, rubbish):
+def test_other_bytes_after_the_last_message_is_refused(file, rubbish):
     place = len(FIRST) + rubbish.count(b"\0")
     with pytest.raises(InputError, match=f"no GRIB at byte {place} "):
         found(file(FIRST + rubbish))
 
 
-def test_rubbish_between_messages_is_refused(file):
+def test_other_bytes_between_messages_is_refused(file):
     with pytest.raises(InputError, match=f"no GRIB at byte {len(FIRST)} "):
         found(file(FIRST + b"rubbish" * 100 + SECOND))
 
@@ -98,14 +98,14 @@ def test_an_empty_file_has_no_messages(file):
         (b"GRIB\0\0\0\0", "edition 0"),
     ],
 )
-def test_headers_that_make_no_sense_are_refused(file, head, says):
+def test_impossible_headers_are_refused(file, head, says):
     with pytest.raises(InputError, match=says):
         found(file(head + b"\0" * 200))
 
 
 @pytest.mark.parametrize("rows", [2095, 2101, 4301])
 def test_messages_of_more_than_8_mebibytes(file, rows):
-    """Three bytes hold no such length; above 16 MiB ECMWF counts in units of 120 bytes."""
+    """Three bytes are too few for such a length; above 16 MiB ECMWF counts in units of 120 bytes."""
     grid = Grid(tuple(np.linspace(90, -90, rows)), tuple(np.arange(2000) * 0.18))
     long = Encoder(grid).encode(np.arange(rows * 2000.0).reshape(rows, 2000) % 977)
     path = file(long + FIRST)
@@ -113,7 +113,7 @@ def test_messages_of_more_than_8_mebibytes(file, rows):
     assert found(path) == [(0, len(long)), (len(long), len(FIRST))]
 
 
-def test_a_file_that_changed_since_it_was_scanned_is_noticed(file):
+def test_a_file_changed_since_its_scan_is_noticed(file):
     path = file(BOTH)
     (_, (offset, length)) = found(path)
     path.write_bytes(SECOND + FIRST)

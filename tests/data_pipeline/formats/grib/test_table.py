@@ -19,7 +19,7 @@ GRID = Grid.regular(3, 4)
 
 
 def rows(table):
-    """A table in the words of ecCodes' keys."""
+    """The rows of a table, under the names of ecCodes' keys."""
     for record in table.records:
         kind = table.kinds[record["kind"]]
         start = datetime.fromtimestamp(int(record["init"]), UTC)
@@ -49,12 +49,12 @@ def plain_rows(plain, path):
             row[key] = eccodes.codes_get_long(handle, key)
         for key in ("level", "number"):
             row[key] = plain.get(handle, key, int, 0)
-        end = eccodes.codes_get_string(handle, "endStep")  # hours, unless that would make a fraction
+        end = eccodes.codes_get_string(handle, "endStep")  # in hours, or in minutes if the hours are not whole
         row["minutes"] = int(end[:-1]) if end.endswith("m") else 60 * int(end)
         yield row
 
 
-def test_every_real_message_has_the_keys_that_ecCodes_tells(real_files, plain):
+def test_every_real_message_has_the_keys_of_ecCodes(real_files, plain):
     for path in real_files:
         assert list(rows(Table.of(path))) == list(plain_rows(plain, path)), path.name
 
@@ -72,8 +72,8 @@ ORDINARY = st.fixed_dictionaries(
 
 @settings(max_examples=40)
 @given(st.sampled_from([1, 26, 30, 36, 15, None]), st.lists(ORDINARY, min_size=1, max_size=4))
-def test_made_messages_have_the_keys_that_ecCodes_tells(plain, tmp_path_factory, definition, messages):
-    """In one file, so that what messages of one kind share would show; None is another centre than ECMWF."""
+def test_generated_messages_have_the_keys_of_ecCodes(plain, tmp_path_factory, definition, messages):
+    """In one file, so that several messages share a kind; None is another centre than ECMWF."""
     local = {"setLocalDefinition": 1, "localDefinitionNumber": definition} if definition else {"centre": "kwbc"}
     encoder = Encoder(GRID, **local)
     path = tmp_path_factory.mktemp("made") / "file"
@@ -93,7 +93,7 @@ def test_made_messages_have_the_keys_that_ecCodes_tells(plain, tmp_path_factory,
     st.integers(0, 40),
     st.integers(0, 40),
 )
-def test_unusual_times_are_left_to_ecCodes(plain, tmp_path_factory, unit, indicator, p1, p2, offset):
+def test_unusual_times_are_read_by_ecCodes(plain, tmp_path_factory, unit, indicator, p1, p2, offset):
     """Octets 18 to 21 of GRIB1 section 1: unit, P1, P2, time range indicator."""
     if indicator in (2, 4) and p2 < p1:
         p1, p2 = p2, p1
@@ -107,14 +107,14 @@ def test_unusual_times_are_left_to_ecCodes(plain, tmp_path_factory, unit, indica
     try:
         expected = list(plain_rows(plain, path))
     except (eccodes.CodesInternalError, ValueError):
-        return  # ecCodes makes nothing of these times either
+        return  # ecCodes cannot read these times
     found = list(rows(Table.of(path)))
     whole = [row["minutes"] < 0 or row == other for row, other in zip(found, expected, strict=True)]
     assert all(whole)
     assert found[2] == expected[2]
 
 
-def test_ecCodes_is_asked_once_for_each_kind(writer, tmp_path, monkeypatch):
+def test_ecCodes_reads_one_message_of_each_kind(writer, tmp_path, monkeypatch):
     path = writer.forecast(tmp_path / "file", ["z@500", "z@850", "2t"], years=range(1998, 2003))
     asked, original = [], eccodes.codes_new_from_message
     monkeypatch.setattr(module.eccodes, "codes_new_from_message", lambda m: asked.append(1) or original(m))
@@ -123,9 +123,9 @@ def test_ecCodes_is_asked_once_for_each_kind(writer, tmp_path, monkeypatch):
     assert len(asked) == len(table.kinds) == 3
 
 
-def test_octets_are_not_believed_against_ecCodes(writer, plain, tmp_path, monkeypatch):
-    """Were the number not in octet 50, it would come from ecCodes."""
-    monkeypatch.setattr(headers, "NUMBER_AT_50", (15,))  # there it is in octet 51, 50 is the system's number
+def test_octets_that_differ_from_ecCodes_are_not_used(writer, plain, tmp_path, monkeypatch):
+    """If octet 50 does not hold the number, ecCodes reads it."""
+    monkeypatch.setattr(headers, "NUMBER_AT_50", (15,))  # which holds the number in octet 51, the system in octet 50
     encoder = Encoder(GRID, setLocalDefinition=1, localDefinitionNumber=15, typeOfLevel="surface", level=0)
     numbers = [3, 1, 2, 3]
     path = tmp_path / "file"
@@ -133,7 +133,7 @@ def test_octets_are_not_believed_against_ecCodes(writer, plain, tmp_path, monkey
     assert [row["number"] for row in rows(Table.of(path))] == numbers
 
 
-def test_which_variable_a_kind_is():
+def test_the_variable_of_a_kind():
     def variable(name="t", level_type="isobaricInhPa", level=500.0):
         return Kind(name, "", "", level_type, level, "pf", "0001", Layout("regular_ll")).variable
 

@@ -1,4 +1,4 @@
-"""Every real GRIB file: it is opened right, or refused with the right sentence."""
+"""Every real GRIB file is opened correctly, or refused with the correct message."""
 
 import eccodes
 import numpy as np
@@ -41,7 +41,7 @@ OPENED = {
         [f"{name}@{level}" for name in "tuz" for level in (500, 700, 850, 1000)], 1, 4, 6
     ),
 }  # fmt: skip
-"""Variables, and how many starts, lead times and members there are."""
+"""Variables, and the numbers of starts, lead times and members."""
 
 REFUSED = {
     "grib_cfgrib_samples/era5-levels-corrupted.grib": "is damaged: the message at byte 0 does not end",
@@ -71,30 +71,30 @@ NAMED = {
     "grib_metview_ens/fc_storm.grib": (["10fg3"], None),
     "grib_metview_ens/ml_data.grib": (["lnsp"], None),
 }
-"""What refused files hold that can be opened once it is named: variables, lead times."""
+"""Variables and lead times that can be read from refused files by name."""
 
 
-def test_no_file_is_left_out(samples):
+def test_every_file_is_listed(samples):
     there = {f"{name}/{path.name}" for name in FOLDERS for path in (samples / name).iterdir()}
     assert {name for name in there if not name.endswith(".txt")} == {*OPENED, *REFUSED}
     assert {path.name for path in samples.glob("grib_*")} == set(FOLDERS)
 
 
 def north_first(handle, plain):
-    """The values of a message by latitude and longitude, as ecCodes places each of them."""
+    """The values of a message sorted by the latitudes and longitudes of ecCodes."""
     lat, lon = (eccodes.codes_get_array(handle, f"{name}itudes") for name in ("lat", "long"))
     values = plain.values(handle)
     if (
         eccodes.codes_get(handle, "scanningMode") & 16
-    ):  # every second row backwards: ecCodes gives the columns of the first
+    ):  # every second row backwards; ecCodes returns the columns of the first row
         lon = lon.reshape(eccodes.codes_get(handle, "Nj"), -1)
         lon[1::2] = lon[1::2, ::-1].copy()
         lon = lon.ravel()
     return values[np.lexsort([lon.round(6) % 360, -lat])]
 
 
-def assert_the_messages_are_there(dataset, path, plain):
-    """Compare every message of a file that lies in the dataset; return how many do."""
+def compare_messages(dataset, path, plain):
+    """Compare all messages of a file that are in the dataset; return their number."""
     count = 0
     for handle in plain.handles(path):
         name = eccodes.codes_get(handle, "shortName")
@@ -119,7 +119,7 @@ def assert_the_messages_are_there(dataset, path, plain):
 
 
 @pytest.mark.parametrize("name", OPENED)
-def test_opened_right(samples, plain, name):
+def test_opened_correctly(samples, plain, name):
     variables, starts, leads, members = OPENED[name]
     dataset = open_ensemble(samples / name, chunks=None)
     sizes = [dataset.sizes[axis] for axis in ("init_time", "lead_time", "number")]
@@ -127,7 +127,7 @@ def test_opened_right(samples, plain, name):
     assert set(dataset) == {variable.partition("@")[0] for variable in variables}
     named = open_ensemble(samples / name, [Variable.parse(variable) for variable in variables], chunks=None)
     assert named.sizes == dataset.sizes
-    count = assert_the_messages_are_there(dataset.load(), samples / name, plain)
+    count = compare_messages(dataset.load(), samples / name, plain)
     assert count == len(variables) * starts * leads * members
 
 
@@ -138,10 +138,10 @@ def test_refused_with_the_file_and_the_reason(samples, name):
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_what_is_sound_in_a_refused_file_is_opened_by_name(samples, plain, name):
+def test_parts_of_refused_files_are_opened_by_name(samples, plain, name):
     variables, leads = NAMED[name]
     dataset = open_ensemble(samples / name, [Variable.parse(v) for v in variables], leads, missing="mask", chunks=None)
-    count = assert_the_messages_are_there(dataset.load(), samples / name, plain)
+    count = compare_messages(dataset.load(), samples / name, plain)
     filled = sum(int(field.notnull().any(("latitude", "longitude")).sum()) for field in dataset.values())
     assert count >= filled > 0
 
