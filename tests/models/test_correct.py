@@ -249,7 +249,7 @@ WRONG = {
     "input=right": "right holds no GRIB at byte 0 and what follows",
     "output=out.nc": "output=out.nc ends in .nc, but correct writes GRIB; choose another name, such as out.grib",
     "output=OUT.NC4": "output=OUT.NC4 ends in .NC4, but correct writes GRIB",
-    "output=forecast": "forecast is the file that is read; name another file to write",
+    "output=forecast": "forecast is the file to read; name another file to write",
     "output=folder": "folder is a folder; name a file to write",
     "output=text/out": "cannot write text/out (",
     "output=20200101": "output must be the path of one file, got 20200101; write a number as ./20200101",
