@@ -20,7 +20,7 @@ from benchmarks.common import HALF_DEGREE, command_line, memory_rise, report
 from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.corrector import Corrector, needs
+from models.corrector import Corrector, needed_task
 
 FIT_TASK = Task("fits", ["2t", "msl", "10u", "10v", "tcwv", "skt", "tcc", "tp"], ["2t"], [48])
 TRUTH_ROW_STEP = 61
@@ -84,7 +84,7 @@ def fit_model(name: str, starts: int) -> None:
     """Fit one of the models in `FITS`."""
     torch.set_num_threads(1)
     spec, members = FITS[name]
-    task = needs(spec, FIT_TASK)
+    task = needed_task(spec, FIT_TASK)
     data = SyntheticForecasts(task, starts, members)
     Corrector(task, HALF_DEGREE, spec, data.static).fit(data)
 

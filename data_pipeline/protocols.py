@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import xarray as xr
@@ -95,3 +95,12 @@ class DataSource(FieldSource, Protocol):
 
     def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
         """Open the analyses as (time, [level,] latitude, longitude)."""
+
+
+@runtime_checkable
+class MeasuredDataset(Protocol):
+    """A data set of samples that states their size, so that a fit reads as many at once as fit into memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sample in memory."""

@@ -46,8 +46,8 @@ from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_mode
 from evaluation.shown_corrector import check_shown, choice
 from evaluation.tables import plain_table
 from models.corrector import Corrector
-from models.coupling import LEVELS
-from models.device import device_of
+from models.coupling import QUANTILE_LEVELS
+from models.device import choose_device
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.parallel.mesh import Mesh, join_mesh
@@ -71,10 +71,10 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     paths, sizes = corrector_paths(cfg), check_member_counts(plain(cfg)["member_counts"])
     wanted = check_references(plain(cfg)["references"])
     check_shown(cfg.shown_corrector, paths)
-    check_choice("quantile_levels", cfg.quantile_levels, LEVELS)
+    check_choice("quantile_levels", cfg.quantile_levels, QUANTILE_LEVELS)
     check_integer("batch_size", cfg.batch_size, 1)
     check_integer("seed", cfg.seed, 0)
-    device = device_of(cfg.device, mesh.ranks)
+    device = choose_device(cfg.device, mesh.ranks)
     correctors = {name: Corrector.load(path) for name, path in paths.items()}
     for name, path in paths.items():
         check_emos(name, correctors[name], path)

@@ -12,7 +12,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.protocols import DataSource
 from data_pipeline.task import Task
-from models.corrector import Corrector, reference
+from models.corrector import Corrector, build_reference
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 from models.statistical.cases import TooFewCasesError
@@ -50,7 +50,7 @@ def made(
     """Return the reference `name`, fitted on `years`, with the whole globe shared by all ranks of the mesh."""
     # Cells are independent, so that ranks of the data axis have their part of the globe too.
     shared = mesh.shared(domain.grid)
-    return reference(name, task, shared, partial(tile_of, shared, source, years=years, members=members))
+    return build_reference(name, task, shared, partial(tile_of, shared, source, years=years, members=members))
 
 
 def references(

@@ -1,4 +1,4 @@
-"""The verb `combine`: several correctors in, one that forecasts what they say on average out."""
+"""The verb `combine`: makes one corrector of several, which forecasts the average of their forecasts."""
 
 from __future__ import annotations
 
@@ -19,51 +19,52 @@ from models.distribution import Bounded, CensoredShiftedGamma
 
 @verb("combine")
 def main(cfg: DictConfig) -> None:
-    """Read, check, write, say what was done."""
+    """Check the options, combine the correctors, write the file."""
     paths = plain(cfg)["correctors"]
     if not isinstance(cfg.output, str):
         raise InputError(f"output must be the path of a file, got {cfg.output!r}; write a number as ./{cfg.output}")
     if not isinstance(paths, list) or len(paths) < 2 or not all(isinstance(path, str) for path in paths):
         raise InputError(f"correctors must be a list of two files or more, [A, B, ...], got {paths!r}")
     if any(Path(path).resolve() == Path(cfg.output).resolve() for path in paths):
-        raise InputError(f"output={cfg.output} is one of the correctors; name another file to write")
-    combined([Path(path) for path in paths]).save(cfg.output)
+        raise InputError(f"output={cfg.output} is one of the correctors; choose another output file")
+    combine([Path(path) for path in paths]).save(cfg.output)
     print(f"wrote {cfg.output}, a committee of {len(paths)}")
 
 
-def combined(paths: Sequence[Path]) -> Corrector:
-    """Return the committee of the correctors of these files, which must agree in all that `SAME` names."""
+def combine(paths: Sequence[Path]) -> Corrector:
+    """Return the committee of the correctors in these files, which must agree in everything that `EQUAL` lists."""
     correctors = [Corrector.load(path) for path in paths]
     first = correctors[0]
     for path, other in zip(paths, correctors, strict=True):
-        for name, read in SAME.items():
+        for name, read in EQUAL.items():
             one, another = read(first), read(other)
             if one != another:
                 values = "" if name in ("task", "grid") else f" ({another} and {one})"
                 raise InputError(
-                    f"{path} has another {name} than {paths[0]}{values}; combine correctors that were trained alike"
+                    f"{path} and {paths[0]} differ in their {name}{values}; combine correctors of the same "
+                    "training data"
                 )
         if not torch.allclose(other.static, first.static, rtol=1e-3, atol=1e-6):
             raise InputError(
-                f"{path} has other static fields than {paths[0]}; combine correctors that were trained on the same data"
+                f"{path} and {paths[0]} differ in their static fields; combine correctors of the same training data"
             )
     if len({path.resolve() for path in paths}) < len(paths):
-        raise InputError("correctors names a file twice, which would count twice; name each of them once")
+        raise InputError("correctors lists a file twice; list each file once")
     spec = {"_target_": "models.committee.Committee", "specs": [corrector.spec for corrector in correctors]}
-    provenance = _all_of([corrector.provenance for corrector in correctors])
+    provenance = _merge_provenance([corrector.provenance for corrector in correctors])
     committee = Corrector(first.task, first.grid, spec, first.static, provenance)
     assert isinstance(committee.model, Committee)
     for own, corrector in zip(committee.model.correctors, correctors, strict=True):
         own.load_state_dict(corrector.state_dict())
     committee.eval()
-    _try(committee, paths)
+    _check_average(committee, paths)
     return committee
 
 
-def _all_of(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one provenance of several: what all share, a list of what they do not, and the sum of what is counted.
+def _merge_provenance(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one provenance of several: equal values once, different values as a list, counts as their sum.
 
-    The validation scores of single correctors are left out: the committee's own is not known.
+    Validation scores are left out, because the score of the committee is not known.
     """
     found: dict[str, Any] = {"runs": [provenance.get("run") for provenance in given]}
     single = ("run", "unfitted", "validation_crps")
@@ -75,19 +76,19 @@ def _all_of(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-SAME: dict[str, Callable[[Corrector], Any]] = {
+EQUAL: dict[str, Callable[[Corrector], Any]] = {
     "task": lambda corrector: corrector.task.to_json() | {"name": ""},
     "grid": lambda corrector: corrector.grid,
     "span of train_years": lambda corrector: corrector.provenance.get("train_years"),
     "span of val_years": lambda corrector: corrector.provenance.get("val_years"),
     "number of members in training": lambda corrector: corrector.provenance.get("members"),
 }
-"""What the correctors of a committee have in common, and how it is read: the committee's file says it once."""
+"""Properties that all correctors of a committee share, and how to read them; the committee's file has each once."""
 
 
 @torch.no_grad()
-def _try(corrector: Corrector, paths: Sequence[Path]) -> None:
-    """Correct a forecast of zeros, and refuse distributions that cannot be averaged: of two kinds, of two bounds."""
+def _check_average(corrector: Corrector, paths: Sequence[Path]) -> None:
+    """Correct a forecast of zeros; raise `InputError` for distributions of different kinds or lower bounds."""
     task, shape = corrector.task, corrector.grid.shape
     sample = Sample(
         torch.zeros(1, 2, len(task.channels), *shape),
@@ -104,7 +105,7 @@ def _try(corrector: Corrector, paths: Sequence[Path]) -> None:
     for path, bound in zip(paths, bounds, strict=False):  # all have one, or none has
         if not torch.allclose(bound, bounds[0], rtol=1e-5, atol=1e-9):
             raise InputError(
-                f"{path} has another lower bound (model.lower) than {paths[0]}; combine correctors of one bound"
+                f"{path} and {paths[0]} differ in their lower bound (model.lower); combine correctors with one bound"
             )
 
 

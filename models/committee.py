@@ -1,4 +1,4 @@
-"""Committee: several correctors that forecast together, such as those of the same options and other seeds."""
+"""Committee: the average of several correctors, for example of one network trained with several seeds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from models.protocol import claims
 
 
 class Committee(nn.Module):
-    """The `average` of what correctors of one task say, each with weights and units of its own.
+    """Forecasts the `average` of the forecasts of several correctors of one task.
 
-    What one network learnt of the noise of its training years, another did not, so their average is better than they
-    are (Lakshminarayanan et al. 2017, arXiv:1612.01474). `specs` describe their models. It is made of trained
-    correctors by `deepweather combine`.
+    Networks fit different parts of the noise of their training years, so their average is better than each of them
+    (Lakshminarayanan et al. 2017, arXiv:1612.01474). `specs` describe their models; each corrector keeps its own
+    weights and normalisation. `deepweather combine` makes a committee of trained correctors.
     """
 
     physical = True
@@ -34,12 +34,12 @@ class Committee(nn.Module):
 
     @property
     def any_size(self) -> bool:
-        """Whether all of them claim that their scores do not depend on the number of members."""
+        """Whether all correctors claim `any_size`."""
         return all(claims(corrector.model).any_size for corrector in self.correctors)
 
     @property
     def tiles(self) -> bool:
-        """Whether all of them work on a tile of the globe."""
+        """Whether all correctors claim `tiles`."""
         return all(claims(corrector.model).tiles for corrector in self.correctors)
 
     def forward(self, sample: Sample) -> Distribution:
@@ -48,17 +48,17 @@ class Committee(nn.Module):
 
 
 def average(distributions: list[Distribution]) -> Distribution:
-    """Return the distribution of one kind whose parameters are the means of theirs.
+    """Return the distribution whose parameters are the means of the parameters of distributions of one kind.
 
-    Of normal and logistic ones, of Bernstein polynomials, and of ensembles of sorted members that is the mean of the
-    quantile functions, which unlike the mixture is as sharp as they are (Schulz & Lerch 2022, arXiv:2204.02291). It
-    says nothing of members' order: those of ensembles are averaged number by number, as they came.
+    For normal, logistic and Bernstein distributions, and for ensembles of sorted members, this is the mean of the
+    quantile functions. Unlike a mixture, it is as sharp as its parts (Schulz & Lerch 2022, arXiv:2204.02291). Members
+    of ensembles are not sorted: the k-th members are averaged.
     """
     first, *others = distributions
-    if alien := next((other for other in others if type(other) is not type(first)), None):
+    if different := next((other for other in others if type(other) is not type(first)), None):
         raise InputError(
-            f"a {type(first).__name__} and a {type(alien).__name__} have no average; combine correctors with heads of "
-            "one kind"
+            f"a {type(first).__name__} and a {type(different).__name__} cannot be averaged; combine correctors with "
+            "heads of one kind"
         )
     if not others:
         return first
@@ -66,13 +66,13 @@ def average(distributions: list[Distribution]) -> Distribution:
         pairs = [vars(each) for each in distributions]
         inner, outer = (average([pair[name] for pair in pairs]) for name in ("inner", "outer"))
         return Patched(first.where, inner, outer)
-    found = {}
+    means = {}
     for name, one in vars(first).items():
-        # From the first, so that what all agree on stays as it is to the last digit.
-        found[name] = one + sum((_difference(vars(o)[name], one) for o in others), 0) / len(distributions)
-    return type(first)(**found)
+        # Added to the first, so that equal parameters stay equal to the last digit.
+        means[name] = one + sum((_difference(vars(o)[name], one) for o in others), 0) / len(distributions)
+    return type(first)(**means)
 
 
 def _difference(value: Tensor, one: Tensor) -> Tensor:
-    """Return value - one, 0 where both are the same infinity."""
+    """Return value - one, and 0 where both are the same infinity."""
     return torch.where(value == one, 0, value - one)

@@ -1,7 +1,7 @@
-"""Corrector: task, grid, normaliser and model as one thing, and as one file.
+"""Corrector: task, grid, normaliser and model as one object and as one file.
 
-Physical units in, physical units out. The file holds tensors and JSON (safetensors): opening one runs no code
-from it, only the classes that it names in `models` and in packages that are registered (`models.construct`).
+Physical units in, physical units out. The file holds tensors and JSON (safetensors). Loading it runs no code from the
+file, only classes that it names in `models` and in registered packages (`models.construct`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from data_pipeline.common.files import atomic_path
 from data_pipeline.common.renamed import current_spec
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.grid import Grid
-from data_pipeline.protocols import ALL
+from data_pipeline.protocols import ALL, MeasuredDataset
 from data_pipeline.sample import Sample, forecast_times, latitude_band
 from data_pipeline.task import Task
 from models import protocol
@@ -36,19 +36,19 @@ from models.normalizer import Normalizer
 from models.outline import check_tensors, outline
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
-from models.statistical.cases import FitReport, Passes, check_lead_times
+from models.statistical.cases import Passes, check_lead_times
 
-FORMAT = 1
-BATCH = 2**27
+FILE_FORMAT = 1
+BATCH_BYTES = 2**27
 """Bytes of samples that a fit reads at a time."""
 
 
 class Corrector(nn.Module):
-    """A model with all that it needs to correct a forecast.
+    """A model with everything that it needs to correct a forecast.
 
-    `spec` describes the model (`_target_` and hyper-parameters), `static` are its static fields in physical units,
-    `provenance` says what it was made from; evaluation refuses years that it names as training or validation.
-    On a domain of several ranks it takes and gives the own tile; what it keeps, and its file, is that of the globe.
+    `spec` describes the model (`_target_` and hyper-parameters). `static` are its static fields in physical units.
+    `provenance` records the training; evaluation refuses years that it lists as training or validation years. On a
+    domain of several ranks, inputs and outputs are the own tile; state and file cover the whole globe.
     """
 
     static: Tensor
@@ -64,27 +64,29 @@ class Corrector(nn.Module):
         self.register_buffer("static", static.clone())
         self._learns = any(True for _ in self.model.parameters())
         self.notes: list[str] = []
-        """What the fit left out, in sentences for the user."""
+        """Notes of the fit for the user, one sentence each."""
 
     def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution over (B, T, H, W) in physical units.
 
-        A network corrects no cell of which the training samples had no value: there it is the raw ensemble.
+        In cells without any training value, the output of a network is replaced by the raw ensemble.
         """
         if sample.lead_time.device.type == "cpu" and not torch.compiler.is_compiling():
             check_lead_times(sample.lead_time, self.task)
-        found: Distribution = self.normalizer.physical(self.model(self.normalizer(sample)))
+        corrected: Distribution = self.normalizer.physical(self.model(self.normalizer(sample)))
         if self.normalizer.complete or not self._learns:
-            return found
+            return corrected
         raw = Ensemble(sample.ensemble[:, :, list(self.task.target_channels)].movedim(1, 0))
-        return Patched(self.domain.cut(self.normalizer.known) > 0, found, raw)
+        return Patched(self.domain.cut(self.normalizer.known) > 0, corrected, raw)
 
-    def members(self, sample: Sample, raw: Tensor | None = None, levels: str = "hazen", seed: int = 0) -> Tensor:
+    def members(
+        self, sample: Sample, raw: Tensor | None = None, quantile_levels: str = "hazen", seed: int = 0
+    ) -> Tensor:
         """Return the corrected members (M, B, T, H, W) of a batch; see `written_members`."""
-        return written_members(self(sample), sample, self.task, self.domain, raw, levels, seed).members
+        return written_members(self(sample), sample, self.task, self.domain, raw, quantile_levels, seed).members
 
     def on(self, domain: Grid | Domain) -> Corrector:
-        """Return this corrector for the own tile of its grid in `domain`."""
+        """Return this corrector for the own tile of `domain`."""
         if self.domain.ranks == Domain.of(domain).ranks == 1:
             return self
         other = Corrector(self.task, domain, self.spec, self.static, self.provenance)
@@ -92,17 +94,17 @@ class Corrector(nn.Module):
         return other.train(self.training)
 
     def bind(self, task: Task) -> Callable[[Sample], Distribution]:
-        """Return this corrector as a function of samples of a wider task."""
+        """Return a function that corrects samples of `task`, which may have more channels and targets than this one."""
         if task == self.task:
             return self
         return lambda sample: self(narrow(sample, task, self.task))
 
     def fit(self, dataset: Dataset[Sample], batch_size: int = 8) -> None:
-        """Fit the normaliser, then what the model can learn at once rather than step by step.
+        """Fit the normaliser, then the parts of the model that are fitted before the first training step.
 
-        A model that claims `physical` gets values in physical units. `notes` says what was left out. The provenance's
-        `unfitted` says how many regressions (one for each lead time, target and cell with training cases) could not be
-        fitted, `cells`, of how many, `of`.
+        A model that claims `physical` gets values in physical units. `notes` holds notes of the fit. The provenance's
+        `unfitted` counts the regressions without a fit, `cells`, and all regressions, `of`; there is one regression for
+        each lead time, target and cell with training cases.
         """
         if not protocol.claims(self.model).physical:
             self.normalizer.fit(lambda: in_batches(dataset, ALL, batch_size))
@@ -111,23 +113,23 @@ class Corrector(nn.Module):
         def begin(rows: slice) -> Iterator[Sample]:
             return (self.normalizer(batch, rows) for batch in in_batches(dataset, rows, batch_size))
 
-        if isinstance(self.model, protocol.Fitted):
+        if isinstance(self.model, protocol.Fittable):
             protocol.fit(self.model, Passes(begin, self.domain.own_shape[0], *forecast_times(dataset)))
-        reports = [r for m in self.modules() if isinstance(r := getattr(m, "report", None), FitReport)]
+        reports = protocol.fit_reports(self)
         self.notes = list(dict.fromkeys(note for report in reports for note in report.notes))
         if regressions := sum(report.regressions for report in reports):
             cells = sum(report.unfitted for report in reports)
             self.provenance["unfitted"] = {"cells": cells, "of": regressions}
             if cells:
                 self.notes.append(
-                    f"{cells} of {regressions} regressions (one for each cell, lead time and target) could not be "
-                    "fitted: there are too few training cases, or the forecast has no errors"
+                    f"{cells} of {regressions} regressions (one for each cell, lead time and target) have no "
+                    "fit: there are too few training cases, or the forecast has no errors"
                 )
 
     def save(self, path: str | Path) -> None:
-        """Write the one file."""
+        """Write the corrector file."""
         description = {
-            "format": FORMAT,
+            "format": FILE_FORMAT,
             "task": self.task.to_json(),
             "grid": {"latitudes": self.grid.latitudes, "longitudes": self.grid.longitudes},
             "model": self.spec,
@@ -139,61 +141,68 @@ class Corrector(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path) -> Corrector:
-        """Read the one file; whatever is wrong with it is said with its name."""
+        """Return the corrector in a file. Raises `InputError` if the file is missing, damaged or not a corrector."""
         if not Path(path).is_file():
-            raise InputError(f"there is no corrector {path}; make one with `deepweather train`")
+            raise InputError(f"there is no corrector {path}; train one with `deepweather train`")
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except (SafetensorError, OSError) as error:
-            raise InputError(f"{path} is not a whole safetensors file ({error}); train the corrector again") from None
+            raise InputError(
+                f"{path} is not a complete safetensors file ({error}); train the corrector again"
+            ) from None
         if "deepweather" not in metadata:
-            raise InputError(f"{path} holds tensors but no corrector; give the corrector.safetensors of a training run")
-        described = _described(cls, path, metadata["deepweather"], tensors.get("static"))
-        # Before memory is taken for what the description asks for.
-        if (drawn := outline(described)) is not None:
+            raise InputError(f"{path} holds tensors but no corrector; use the corrector.safetensors of a training run")
+        build = _read_description(cls, path, metadata["deepweather"], tensors.get("static"))
+        # Checked before memory is allocated for the model.
+        if (drawn := outline(build)) is not None:
             for name, module in drawn.named_modules():
                 if isinstance(module, Normalizer):
                     module.complete_state(tensors, f"{name}.")
             check_tensors(path, type(drawn.model).__name__, drawn, tensors)
-        corrector = described()
+        corrector = build()
         try:
             corrector.load_state_dict(tensors)
         except RuntimeError:
             model = type(corrector.model).__name__
-            raise InputError(f"{path} holds a model {model} of another version; train it again") from None
+            raise InputError(
+                f"{path} holds a model {model} of an incompatible version; train the corrector again"
+            ) from None
         if broken := next((name for name, value in corrector.named_parameters() if not value.isfinite().all()), None):
             raise InputError(
-                f"{path} has weights that are not finite ({broken}), as a training that diverged leaves them; train it "
-                "again, for example with a lower learning rate"
+                f"{path} has weights that are not finite ({broken}), because its training diverged; train it again, "
+                "for example with a lower learning rate"
             )
         return corrector.eval()
 
 
 def in_batches(dataset: Dataset[Sample], rows: slice, size: int) -> Iterator[Sample]:
-    """Yield some `rows` of all samples once, in batches of `size` samples and about `BATCH` bytes at most."""
+    """Yield some `rows` of all samples, in batches of at most `size` samples and about `BATCH_BYTES` bytes."""
     part = latitude_band(dataset, rows)
-    if len(part) and size > 1:  # type: ignore[arg-type]
-        bytes_of_sample = getattr(part, "sample_bytes", getattr(part, "nbytes", 1))
-        size = max(1, min(size, BATCH // max(bytes_of_sample, 1)))
+    if len(part) and size > 1 and isinstance(part, MeasuredDataset):  # type: ignore[arg-type]
+        size = max(1, min(size, BATCH_BYTES // max(part.nbytes, 1)))
     return batches(part, size)
 
 
-def _described(cls: type[Corrector], path: str | Path, text: str, static: Tensor | None) -> Callable[[], Corrector]:
-    """Return what makes the corrector that the file `path` describes; its tensors are still to be loaded then."""
+def _read_description(
+    cls: type[Corrector], path: str | Path, text: str, static: Tensor | None
+) -> Callable[[], Corrector]:
+    """Return a function that builds the corrector described in the file `path`, without its tensors."""
     try:
         description = json.loads(text)
-        if (version := description["format"]) != FORMAT:
-            raise InputError(f"{path} has format {version}, this version reads {FORMAT}; train it again")
+        if (version := description["format"]) != FILE_FORMAT:
+            raise InputError(
+                f"{path} has format {version}, this version reads {FILE_FORMAT}; train the corrector again"
+            )
         task, grid = Task(**description["task"]), Grid(**description["grid"])
         spec, provenance = current_spec(dict(description["model"])), dict(description["provenance"])
     except InputError as error:
         raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path} does not describe its corrector as this version does ({type(error).__name__}: {error}); "
-            "train the corrector again"
+            f"{path} has an invalid description of its corrector ({type(error).__name__}: {error}); train the "
+            "corrector again"
         ) from None
     if static is None or static.shape != (len(task.static_names), *grid.shape):
         found = "none" if static is None else "x".join(map(str, static.shape))
@@ -202,17 +211,19 @@ def _described(cls: type[Corrector], path: str | Path, text: str, static: Tensor
     return partial(cls, task, grid, spec, static, provenance)
 
 
-def reference(name: str, task: Task, grid: Grid | Domain, years_of: Callable[[Task], ForecastDataset]) -> Corrector:
+def build_reference(
+    name: str, task: Task, grid: Grid | Domain, years_of: Callable[[Task], ForecastDataset]
+) -> Corrector:
     """Return the corrector `raw` or `climatology`, which need no training run.
 
-    `years_of(task)` opens the training years, where the own tile of `grid` lies; climatology is fitted on them.
+    `years_of(task)` opens the training years on the own tile of `grid`; climatology is fitted to them.
     """
     spec = {
         "_target_": {"raw": "models.statistical.raw.Raw", "climatology": "models.statistical.climatology.Climatology"}[
             name
         ]
     }
-    task = needs(spec, task)
+    task = needed_task(spec, task)
     dataset = years_of(task)
     corrector = Corrector(task, grid, spec, assemble(dataset.static, Domain.of(grid)))
     if name != "raw":
@@ -221,7 +232,7 @@ def reference(name: str, task: Task, grid: Grid | Domain, years_of: Callable[[Ta
 
 
 def narrow(sample: Sample, task: Task, to: Task) -> Sample:
-    """Return a batch of `task` as one of `to`, whose channels, static fields and targets are among those of `task`."""
+    """Return a batch of `task` as a batch of `to`, whose channels, static fields and targets `task` must contain."""
     inputs = [task.channels.index(channel) for channel in to.channels]
     return sample._replace(
         ensemble=sample.ensemble[:, :, inputs],
@@ -231,21 +242,21 @@ def narrow(sample: Sample, task: Task, to: Task) -> Sample:
     )
 
 
-def needs(spec: dict[str, Any], task: Task) -> Task:
-    """Return what the model of `spec` reads of a task: all of it, or for some models the targets alone."""
+def needed_task(spec: dict[str, Any], task: Task) -> Task:
+    """Return the part of a task that the model of `spec` reads: all of it, or only inputs that are targets."""
     return task.only_targets() if protocol.claims(model_class(spec.get("_target_"))).targets_only else task
 
 
 def reads_moments(spec: dict[str, Any]) -> bool:
-    """Return whether mean and spread of the ensemble are all that the model of `spec` looks at."""
+    """Return whether the model of `spec` uses only mean and spread of the ensemble."""
     return protocol.claims(model_class(spec.get("_target_"))).moments_only
 
 
 def build_model(spec: dict[str, Any], task: Task, grid: Grid | Domain) -> nn.Module:
-    """Make the model that `spec` describes.
+    """Return the model that `spec` describes.
 
-    Raises `InputError` for a model without the claim `tiles` where ranks share a field, and for one that cannot be
-    built as `Model(task, grid, **options)`.
+    Raises `InputError` for a model that does not claim `tiles` on a domain of several tiles, and for a class that
+    cannot be built as `Model(task, grid, **options)`.
     """
     kind, domain = model_class(spec.get("_target_")), Domain.of(grid)
     options = {name: value for name, value in spec.items() if name != "_target_"}
@@ -265,7 +276,7 @@ def build_model(spec: dict[str, Any], task: Task, grid: Grid | Domain) -> nn.Mod
 
 
 def check_tiles(spec: dict[str, Any], bands: int, sectors: int) -> None:
-    """Refuse a mesh of so many tiles if the model of `spec` never works on one: before processes are started."""
+    """Raise `InputError` before processes are started if the model of `spec` can never work on so many tiles."""
     kind = model_class(spec.get("_target_"))
     if not protocol.may_take_tiles(kind):
         _refuse_tiles(kind, bands, sectors)
@@ -274,7 +285,7 @@ def check_tiles(spec: dict[str, Any], bands: int, sectors: int) -> None:
 def _refuse_tiles(kind: type[nn.Module], bands: int, sectors: int) -> None:
     if bands * sectors > 1:
         raise InputError(
-            f"model {kind.__name__} works on whole fields (it does not claim `tiles`), and the mesh has {bands} x "
-            f"{sectors} tiles; use a mesh of one tile, and in training let the processes share batches instead: "
+            f"model {kind.__name__} works on whole fields only (it does not claim `tiles`), and the mesh has {bands} x "
+            f"{sectors} tiles; use a mesh of one tile, or in training share batches instead of fields: "
             f"trainer.mesh=[{bands * sectors},1]"
         )

@@ -1,4 +1,4 @@
-"""Gaps: where forecasts that are corrected miss values, counted and put into sentences for the user."""
+"""Count missing values in the forecasts that `correct` reads, and describe them for the user."""
 
 from __future__ import annotations
 
@@ -8,40 +8,39 @@ from torch import Tensor
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 
-KINDS = (
-    "lack the value of some member: their members were left as they came; the model read the mean of the training "
-    "years there",
-    "lack the value of some member, which no training sample does; the model read the mean of the training years there",
+GAP_KINDS = (
+    "lack the value of some member: their members are unchanged; the model read the mean of the training years there",
+    "lack the value of some member, but no training sample does; the model read the mean of the training years there",
     "have no value in any training sample; the correction there is the raw ensemble",
 )
-"""A target that only some members have; any other channel that is missing where the training samples always have it; a
-target of which the model has learnt nothing."""
+"""A target that only some members have; any other channel that is missing where all training samples have it; a target
+that no training sample has."""
 
 
 class Gaps:
-    """Numbers of cells and of forecasts that miss values, of each of `KINDS` and for each channel of the task."""
+    """Numbers of cells and forecasts with missing values, for each of `GAP_KINDS` and each channel of the task."""
 
     def __init__(self, task: Task) -> None:
         self._names = [str(variable) for variable in task.channels]
-        self._cells, self._forecasts = torch.zeros(2, len(KINDS), len(self._names), dtype=torch.int64)
+        self._cells, self._forecasts = torch.zeros(2, len(GAP_KINDS), len(self._names), dtype=torch.int64)
 
     def add(self, cells: Tensor) -> None:
-        """Add what `gaps_of` found in one forecast."""
+        """Add the result of `count_gaps` for one forecast."""
         self._cells += cells
         self._forecasts += cells > 0
 
     def sentences(self) -> list[str]:
-        """Return one sentence for each kind and channel that misses values."""
+        """Return one sentence for each kind and channel with missing values."""
         found = []
-        for kind, cells, forecasts in zip(KINDS, self._cells.tolist(), self._forecasts.tolist(), strict=True):
+        for kind, cells, forecasts in zip(GAP_KINDS, self._cells.tolist(), self._forecasts.tolist(), strict=True):
             for name, c, f in zip(self._names, cells, forecasts, strict=True):
                 if c:
                     found.append(f"{name}: {c} cells of {f} forecast{'s' * (f > 1)} {kind}")
         return found
 
 
-def gaps_of(sample: Sample, raw: Tensor, always: Tensor, known: Tensor, task: Task) -> Tensor:
-    """Return how many cells of one forecast are of each of `KINDS`, (kind, C), on the own tile.
+def count_gaps(sample: Sample, raw: Tensor, always: Tensor, known: Tensor, task: Task) -> Tensor:
+    """Return the number of cells (kind, C) of one forecast with each of `GAP_KINDS`, on the own tile.
 
     `raw` (M, T, H, W) are the raw members of the targets, NaN where missing. `always` (C, H, W) and `known` (T, H, W)
     are those of the normaliser.

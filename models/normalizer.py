@@ -1,7 +1,8 @@
-"""Normalizer: how a corrector leaves and re-enters physical units; part of its weights, fitted on training years."""
+"""Normalizer: converts samples to normalised units, and forecasts back to physical units."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,13 +20,16 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble
 from models.statistical.cases import FitReport
 
+logger = logging.getLogger(__name__)
+
 
 class Normalizer(nn.Module):
-    """Per input: departure from the cell's mean over the training years, in units of the typical departure.
+    """Normalises each input: departure from the cell's mean in the training years, divided by the typical departure.
 
-    The mean is a map, so that a network need not learn geography from a gradient of 100 K between equator and
-    pole; the scale is one number per input, so that no quiet cell is blown up. Truth shares both with its input,
-    so the raw ensemble stays the raw ensemble. Missing cells become zero, the mean.
+    The mean is a map, so that a network need not learn the gradient of 100 K between equator and pole. The scale is one
+    number per input, so that small departures in quiet cells stay small. The truth has the mean and scale of its input,
+    so the raw ensemble stays a forecast of it. Missing cells become zero, the mean. All numbers are fitted to the
+    training years and are part of the corrector file.
     """
 
     location: Tensor
@@ -33,9 +37,9 @@ class Normalizer(nn.Module):
     static_location: Tensor
     static_scale: Tensor
     known: Tensor
-    """(T, H, W) 0 where the training samples have no value of a target at all, else 1."""
+    """(T, H, W) 0 where no training sample has a value of the target, else 1."""
     always: Tensor
-    """(C, H, W) 1 where every training sample has a value of all members; 0 too where this is not known."""
+    """(C, H, W) 1 where every training sample has a value of all members; 0 elsewhere, and in files of old versions."""
     _area: Tensor
 
     def __init__(self, task: Task, grid: Grid | Domain) -> None:
@@ -43,7 +47,7 @@ class Normalizer(nn.Module):
         self._domain = Domain.of(grid)
         self._targets = list(task.target_channels)
         self._bounds = [target.bounds[0] or 0.0 for target in task.targets]
-        self._names = [str(channel) for channel in task.channels]
+        self._names = [(str(channel), channel.variable.sea_only) for channel in task.channels]
         C, S = len(task.channels), len(task.static_names)
         self.register_buffer("location", torch.zeros(C, *grid.shape))
         self.register_buffer("scale", torch.ones(C))
@@ -58,10 +62,10 @@ class Normalizer(nn.Module):
         self.report = FitReport()
 
     def fit(self, batches: Callable[[], Iterator[Sample]]) -> None:
-        """Take the statistics of all samples of `batches()`, in two passes: means, then departures from them.
+        """Compute the statistics of all samples of `batches()`, in two passes: means, then departures from them.
 
-        A cell without any value in the training years gets the mean of its row (of the globe, if the row has none), so
-        that a value that it has later is no departure from 0 K. `report` says how many cells that are.
+        A cell without any value in the training years gets the mean of its row (of the globe, if the row has none).
+        With a mean of 0 K, a value in a later forecast would be a huge departure. `report` counts these cells.
         """
         area_of, domain = self._domain.cut(self._area), self._domain
         total = torch.zeros(len(self.location), *domain.own_shape, dtype=torch.float64)
@@ -73,16 +77,16 @@ class Normalizer(nn.Module):
             samples += len(batch.mask)
             static = batch.static[0]
         known = assemble((count > 0).double(), domain) > 0
-        self.location.copy_(filled(assemble(total / count.clamp(min=1), domain), known, self._area.double()))
+        self.location.copy_(fill_unknown(assemble(total / count.clamp(min=1), domain), known, self._area.double()))
         self.known.copy_(known[self._targets])
         self.complete = bool(self.known.all())
-        self.report = FitReport(self._empty(known))
+        self.report = FitReport(self._notes(known))
         self.always.copy_(assemble((count == samples).double(), domain))
         location = domain.cut(self.location)
         squares, area = torch.zeros(len(total), dtype=torch.float64), torch.zeros(len(total), dtype=torch.float64)
         for batch in batches():
             mean_square = torch.zeros_like(batch.ensemble[:, 0])
-            for member in batch.ensemble.unbind(1):  # a batch of departures would be as large as the batch
+            for member in batch.ensemble.unbind(1):  # one by one, because departures need as much memory as the members
                 mean_square += (member - location).square_()
             mean_square.div_(batch.ensemble.shape[1]).masked_fill_(~batch.mask, 0)
             squares += (mean_square * area_of).sum((0, 2, 3), dtype=torch.float64)
@@ -94,18 +98,23 @@ class Normalizer(nn.Module):
         # A grid of one cell has no standard deviation.
         self.static_scale.copy_(_positive(static.std(1) if static.shape[1] > 1 else torch.zeros(len(static))))
 
-    def _empty(self, known: Tensor) -> list[str]:
-        """Return a sentence for each input that some cells (C, H, W) never have."""
-        cells = known.shape[1] * known.shape[2]
-        return [
-            f"{name} has no value in {missing} of {cells} cells in all training samples"
-            + ("; there the correction is the raw ensemble" if channel in self._targets else "")
-            for channel, name in enumerate(self._names)
-            if (missing := cells - int(known[channel].sum()))
-        ]
+    def _notes(self, known: Tensor) -> list[str]:
+        """Return a note for each input that no training sample has in some cells, given where (C, H, W) it has values.
+
+        Variables that exist at sea only lack values over land by nature: there is no note about them.
+        """
+        cells, notes = known.shape[1] * known.shape[2], []
+        for channel, (name, sea_only) in enumerate(self._names):
+            missing = cells - int(known[channel].sum())
+            note = f"{name} has no value in {missing} of {cells} cells in all training samples"
+            if missing and sea_only:
+                logger.debug(note)
+            elif missing:
+                notes.append(note + "; there the correction is the raw ensemble" * (channel in self._targets))
+        return notes
 
     def forward(self, sample: Sample, rows: slice = ALL) -> Sample:
-        """Return the batch in normalised units; it may hold only some `rows` of the own tile."""
+        """Return a batch in normalised units; the batch may hold only some `rows` of the own tile."""
         location, scale = self.target_scaling
         location = location[:, rows]
         ensemble = (sample.ensemble - self._domain.cut(self.location)[:, rows]) / self.scale[:, None, None]
@@ -116,40 +125,41 @@ class Normalizer(nn.Module):
         )
 
     def complete_state(self, state: dict[str, Tensor], prefix: str) -> None:
-        """Add to a `state` whose names begin with `prefix` what files of earlier versions do not have."""
+        """Add the tensors that files of earlier versions lack to a `state` whose names begin with `prefix`."""
         state.setdefault(f"{prefix}known", torch.ones(self.known.shape))
         state.setdefault(f"{prefix}always", torch.zeros(self.always.shape))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Take the state, also that of a file of an earlier version."""
+        """Load a state, which may come from a file of an earlier version."""
         self.complete_state(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         self.complete = bool(self.known.all())
 
     @property
     def target_scaling(self) -> tuple[Tensor, Tensor]:
-        """Location (T, H, W) and scale (T, 1, 1) of the targets, where the own tile lies."""
+        """Location (T, H, W) and scale (T, 1, 1) of the targets on the own tile."""
         return self._domain.cut(self.location)[self._targets], self.scale[self._targets, None, None]
 
     def physical(self, distribution: Distribution) -> Distribution:
-        """Return a distribution over normalised targets in physical units, its lower bound to the last digit.
+        """Return a distribution of normalised targets in physical units, with an exact lower bound.
 
-        Rounding leaves a bound of 0 at ±2e-10, and a truth of 0 would no longer lie on it. A lower bound that differs
-        from the target's physical one (from 0, if it has none) by no more than rounding is set to this number.
+        Rounding can change a bound of 0 to ±2e-10, and then a truth of 0 no longer lies on it. A lower bound that
+        differs from the target's physical bound (from 0, if it has none) by rounding only is set to this bound.
         """
         location, scale = self.target_scaling
-        found = distribution.affine(location, scale)
-        if isinstance(found, Bounded | CensoredShiftedGamma):
+        physical = distribution.affine(location, scale)
+        if isinstance(physical, Bounded | CensoredShiftedGamma):
             bound = torch.tensor(self._bounds).to(location)[:, None, None]
             error = 4 * torch.finfo(location.dtype).eps * (location.abs() + bound.abs())
-            return replace(found, lower=torch.where((found.lower - bound).abs() <= error, bound, found.lower))
-        return found
+            exact = torch.where((physical.lower - bound).abs() <= error, bound, physical.lower)
+            return replace(physical, lower=exact)
+        return physical
 
 
-def filled(mean: Tensor, known: Tensor, area: Tensor) -> Tensor:
-    """Return fields (C, H, W) whose unknown cells have the mean of the row's known cells, else that of the globe's.
+def fill_unknown(mean: Tensor, known: Tensor, area: Tensor) -> Tensor:
+    """Return fields (C, H, W) with the mean of the row's known cells, or of the globe's, in all unknown cells.
 
-    It is 0 where a channel has no known cell at all.
+    A channel without known cells becomes 0.
     """
     mean, weight = torch.where(known, mean, 0), known * area
     rows, globe = known.sum(2, keepdim=True), weight.sum((1, 2), keepdim=True)
@@ -159,5 +169,5 @@ def filled(mean: Tensor, known: Tensor, area: Tensor) -> Tensor:
 
 
 def _positive(scale: Tensor) -> Tensor:
-    """Replace the scale of a constant field by one: its departures are zero and shall stay so."""
+    """Return 1 for the scale 0 of a constant field, so that its departures of zero stay zero."""
     return torch.where(scale > 0, scale, 1)

@@ -1,4 +1,4 @@
-"""Model: what the program asks of a post-processing model, and what a model may say of itself.
+"""Protocols of models: the methods that a post-processing model must have, and the ones it may have.
 
     class Shift(nn.Module):
         moments_only = tiles = any_grid = True
@@ -8,9 +8,9 @@
         def forward(self, sample): return Normal(...)
 
 A model is a `torch.nn.Module` and inherits nothing else. It must be built as `Model(task, grid, **options)`, and its
-`forward` must return a distribution. It may have the methods `fit` and `normalise`, and it may make the claims of
-`Claims`. Training, evaluation and correction ask a model for these through this file only.
-`tests/models/test_contract.py` checks every claim of every model.
+`forward` must return a distribution. It may have the methods `fit` and `normalise` and the attribute `report`, and it
+may make the claims of `Claims`. Training, evaluation and correction use only these. `tests/models/test_contract.py`
+checks every claim of every model.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Distribution
 from models.parallel.domain import Domain
+from models.statistical.cases import FitReport
 
 
 class Model(Protocol):
-    """What every model must have.
+    """Methods that every model must have.
 
     Shapes: the sample holds `ensemble` (B, M, C, H, W) with any number of members M, `mask` (B, C, H, W) and `static`
-    (B, S, H, W); the distribution covers the targets, (B, T, H, W). Samples come normalised, unless the model is
-    `physical`. Values behind the mask and the order of members must not change the distribution; a model with the
-    claim `first_member` may tell the first member from the others.
+    (B, S, H, W); the distribution covers the targets, (B, T, H, W). Samples are normalised, unless the model claims
+    `physical`. Values where the mask is False, and the order of members, must not change the distribution; a model that
+    claims `first_member` may treat the first member differently.
 
-    `grid` is a `Grid`, or for a model with the claim `tiles` the process's `Domain` of one. Sizes of parameters and
-    buffers must not depend on which tile the process has: every process keeps those of the whole grid.
+    `grid` is a `Grid`, or for a model that claims `tiles` the `Domain` of this process. Sizes of parameters and buffers
+    must not depend on the tile: every process keeps those of the whole grid.
     """
 
     def __init__(self, task: Task, grid: Grid | Domain, **options: Any) -> None: ...
@@ -51,93 +52,113 @@ class Model(Protocol):
 
 
 @runtime_checkable
-class Fitted(Protocol):
-    """What a model has that learns something from the training samples before the first step, or everything."""
+class Fittable(Protocol):
+    """A model, or part of one, that is fitted to the training samples before the first training step."""
 
     def fit(self, batches: Iterable[Sample]) -> None:
-        """Learn from the batches, which can be iterated over as often as needed; each pass reads the files again."""
+        """Fit to the batches, which can be iterated over several times; each pass reads the files again."""
         ...
 
 
 @runtime_checkable
-class Rescaled(Protocol):
-    """What a model has that needs to know the units of its samples, for example to place a physical bound."""
+class UnitAware(Protocol):
+    """A model that needs the units of its samples, for example for a physical lower bound."""
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
-        """Take note that targets come as (x - location) / scale; both are (T, H, W). Called before `fit`."""
+        """Store that targets are (x - location) / scale, with both (T, H, W). Called before `fit`."""
         ...
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A module whose `fit` leaves a report; the corrector collects the reports of all modules of a model."""
+
+    report: FitReport
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What a model says of itself, each by an attribute of the same name that is True or False.
+    """Properties of a model, each stated by an attribute of the same name that is True or False.
 
-    `moments_only` and `targets_only` are asked of the class, before there is a model. The others may depend on the
+    `moments_only` and `targets_only` are read from the class, before the model is built. The others may depend on the
     model's options: then they are a property, or are set in the constructor.
     """
 
     moments_only: bool = False
-    """It reads only mean and standard deviation of the ensemble: two pseudo-members that have both train it as well."""
+    """The model uses only mean and standard deviation of the ensemble, so it can train on two pseudo-members that have
+    both."""
     targets_only: bool = False
-    """It reads only those inputs that are targets: the others are not read from the files."""
+    """The model uses only inputs that are targets; other inputs are not read from the files."""
     physical: bool = False
-    """It takes samples and gives distributions in physical units: there is no normalisation."""
+    """The model gets samples and returns distributions in physical units, without normalisation."""
     first_member: bool = False
-    """It reads the first member by itself; the order of the others does not change the distribution."""
+    """The model treats the first member differently; the order of the others does not change the distribution."""
     any_size: bool = False
-    """Fair CRPS and spread over error do not depend on the number of members: `evaluate sizes=...` checks it."""
+    """Fair CRPS and spread-error ratio do not depend on the number of members; `evaluate member_counts=...` checks
+    this."""
     any_grid: bool = False
-    """It can be built on every grid of at least 5 rows and 5 columns. Without this claim, its constructor refuses
-    a grid that does not suit it, by an `InputError`."""
+    """The model can be built on every grid with at least 5 rows and 5 columns. Without this claim, its constructor
+    raises `InputError` for a grid that does not suit it."""
     tiles: bool = False
-    """Several processes can share a field, one tile each, and give the numbers of one process. Without this claim,
-    it is built on whole grids only, and a mesh with more than one tile is refused."""
+    """Several processes can share a field, one tile each, and give the results of one process. Without this claim, the
+    model is built on whole grids only, and a mesh with more than one tile is an error."""
 
 
-BEFORE_BUILDING = ("moments_only", "targets_only")
-"""Claims that decide what is read from the files, so that they are asked of the class."""
-NAMES = tuple(field.name for field in fields(Claims))
-METHODS = ("fit", "normalise")
+CLASS_CLAIMS = ("moments_only", "targets_only")
+"""Claims that decide which data are read from the files, so they are read from the class."""
+CLAIM_NAMES = tuple(field.name for field in fields(Claims))
+OPTIONAL_METHODS = ("fit", "normalise")
 
 
 def claims(model: object) -> Claims:
-    """Return what a model, or its class, says of itself; what it does not mention is not claimed.
+    """Return the claims of a model or of its class; a missing attribute means False.
 
-    Of a class, a claim that depends on options counts as not made. Raises `InputError` for a claim that is neither
-    True nor False, or whose name is misspelt, because a claim that is overlooked would be a wrong result.
+    For a class, a claim that depends on options is False. Raises `InputError` for a claim that is neither True nor
+    False, and for a misspelt name, because an overlooked claim would give wrong results.
+
+    >>> class Shift(nn.Module):
+    ...     any_grid = True
+    >>> claims(Shift).any_grid, claims(Shift).tiles
+    (True, False)
     """
     owner = model if isinstance(model, type) else type(model)
     _refuse_misspelt(model, owner)
-    found = {name: _value(model, owner, name) for name in NAMES}
+    found = {name: _claim(model, owner, name) for name in CLAIM_NAMES}
     for name, value in found.items():
         if type(value) is not bool:
             raise InputError(f"{owner.__name__}.{name} must be True or False, got {value!r}; see {__name__}")
-        if name in BEFORE_BUILDING and value != inspect.getattr_static(owner, name, False):
+        if name in CLASS_CLAIMS and value != inspect.getattr_static(owner, name, False):
             raise InputError(
-                f"{owner.__name__}.{name} is asked before the model is built; state it in the body of the class, as "
+                f"{owner.__name__}.{name} is read before the model is built; set it in the body of the class, as "
                 f"{name} = {value}"
             )
     return Claims(**found)
 
 
 def may_take_tiles(kind: type[nn.Module]) -> bool:
-    """Return whether a model of this class claims `tiles`, if only with some of its options."""
+    """Return whether a model of this class claims `tiles`, perhaps only with some of its options."""
     return isinstance(inspect.getattr_static(kind, "tiles", None), property) or claims(kind).tiles
 
 
 def fit(model: nn.Module, batches: Iterable[Sample]) -> None:
-    """Let the model learn what it can learn before the first step, if it has the method `fit`."""
-    if isinstance(model, Fitted):
+    """Call the method `fit` of the model, if it has one."""
+    if isinstance(model, Fittable):
         model.fit(batches)
 
 
 def normalise(model: nn.Module, location: Tensor, scale: Tensor) -> None:
-    """Tell the model in which units (x - location) / scale targets come, if it has the method `normalise`."""
-    if isinstance(model, Rescaled):
+    """Call the method `normalise` of the model, if it has one."""
+    if isinstance(model, UnitAware):
         model.normalise(location, scale)
 
 
-def _value(model: object, owner: type, name: str) -> Any:
+def fit_reports(model: nn.Module) -> list[FitReport]:
+    """Return the reports of all modules of a model that have one."""
+    reports = [module.report for module in model.modules() if isinstance(module, Reporting)]
+    return [report for report in reports if isinstance(report, FitReport)]
+
+
+def _claim(model: object, owner: type, name: str) -> Any:
     stated = inspect.getattr_static(owner, name, False)
     if isinstance(stated, property):
         # Called here, because `nn.Module` hides an AttributeError inside a property.
@@ -146,22 +167,22 @@ def _value(model: object, owner: type, name: str) -> Any:
 
 
 def _refuse_misspelt(model: object, owner: type) -> None:
-    """Refuse an attribute that is True or False and nearly a claim, and a method that is nearly one of `METHODS`."""
+    """Raise `InputError` for a True or False attribute, or a method, whose name nearly equals a name of a protocol."""
     for name, value in _own_attributes(model, owner):
         near: list[str] = []
-        if isinstance(value, bool) and name not in NAMES:
-            near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.8)
-        elif inspect.isfunction(value) and name not in METHODS:
-            near = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.88)
+        if isinstance(value, bool) and name not in CLAIM_NAMES:
+            near = difflib.get_close_matches(name, CLAIM_NAMES, n=1, cutoff=0.8)
+        elif inspect.isfunction(value) and name not in OPTIONAL_METHODS:
+            near = difflib.get_close_matches(name, OPTIONAL_METHODS, n=1, cutoff=0.88)
         if near:
             raise InputError(
-                f"{owner.__name__}.{name} has no effect; if you mean {near[0]}, spell it so, else choose a name that "
-                f"is less like it (see {__name__})"
+                f"{owner.__name__}.{name} has no effect; rename it to {near[0]} if you mean this, otherwise to a name "
+                f"that is less similar (see {__name__})"
             )
 
 
 def _own_attributes(model: object, owner: type) -> Iterator[tuple[str, object]]:
-    """Return the public attributes that are not those of `nn.Module`."""
+    """Yield the public attributes of a model that `nn.Module` does not have."""
     held: list[Mapping[str, Any]] = [vars(kind) for kind in owner.__mro__ if kind not in (nn.Module, object)]
     if model is not owner:
         held.append({name: value for name, value in vars(model).items() if isinstance(value, bool)})

@@ -11,7 +11,7 @@ from specs import SPECS as SHIPPED
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.corrector import Corrector, build_model, needs
+from models.corrector import Corrector, build_model, needed_task
 from models.layers.loss_term import loss_terms
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum
@@ -27,7 +27,7 @@ SPECS = SHIPPED | {
 TASK = Task("toy", ["sst", "2t", "10u"], ["2t"], [24, 48], ["lsm"])
 ODD, COARSE = Grid.regular(29, 50), Grid.regular(37, 72)
 """Rows and columns that no mesh divides, also at half the resolution; and 5 degrees."""
-BUILT = {name: build_model(spec, needs(spec, TASK), ODD) for name, spec in SPECS.items()}
+BUILT = {name: build_model(spec, needed_task(spec, TASK), ODD) for name, spec in SPECS.items()}
 SPECS = {name: spec for name, spec in SPECS.items() if claims(BUILT[name]).tiles}
 NETWORKS = [name for name in SPECS if [*BUILT[name].parameters()]]
 CASES, MORE = [(name, ODD) for name in SPECS], [(name, COARSE) for name in NETWORKS]
@@ -67,7 +67,7 @@ def cast(sample, dtype):
 def fitted(spec, data, grid):
     """A corrector on `grid`, fitted on the own tile of the data; what is learnt by descent is drawn at random."""
     torch.manual_seed(2)
-    corrector = Corrector(needs(spec, TASK), grid, spec, data.static)
+    corrector = Corrector(needed_task(spec, TASK), grid, spec, data.static)
     corrector.fit(data if isinstance(grid, Grid) else Tiled(data, grid))
     torch.manual_seed(5)
     for parameter in corrector.parameters():
@@ -104,7 +104,7 @@ def work_out(path, toy, cases):
     """Write what the whole gives in all cases, named by model and grid, to a file."""
     found = {}
     for name, grid in cases:
-        task = needs(SPECS[name], TASK)
+        task = needed_task(SPECS[name], TASK)
         corrector = fitted(SPECS[name], toy(task, grid, 40), grid)
         found[name, str(grid)] = corrector.state_dict(), *tensors(corrector, batch(toy, task, grid), area(grid))
     torch.save(found, path)
@@ -122,7 +122,10 @@ def differences(rank, bands, sectors, path, toy, cases):
     """Largest relative differences between tiles and whole: what is fitted, mean, spread, score and gradients."""
     expected, found = torch.load(path), {}
     for name, grid in cases:
-        domain, task = Domain.split(grid, bands, sectors, rank, dist.group.WORLD.group_name), needs(SPECS[name], TASK)
+        domain, task = (
+            Domain.split(grid, bands, sectors, rank, dist.group.WORLD.group_name),
+            needed_task(SPECS[name], TASK),
+        )
         state, fields, sums = expected[name, str(grid)]
         corrector = fitted(SPECS[name], toy(task, grid, 40), domain)
         pairs = [(corrector.state_dict()[key], value) for key, value in state.items()]

@@ -15,7 +15,7 @@ from data_pipeline.split import Split
 from data_pipeline.statistics import STATISTICS
 from data_pipeline.synthetic.heat import Heat
 from data_pipeline.task import Task
-from models.corrector import build_model, needs
+from models.corrector import build_model, needed_task
 from models.statistical.emos import EMOS
 from training.trainer_options import TrainerOptions
 
@@ -101,7 +101,7 @@ def test_every_loss_is_built_and_its_defaults_are_those_of_its_class(loss):
 def test_every_experiment_is_built(experiment):
     cfg = composed("train", f"experiment={experiment}")
     task = build(cfg.task)
-    net = build_model(plain(cfg.model), needs(plain(cfg.model), task), Grid.regular(33, 64))
+    net = build_model(plain(cfg.model), needed_task(plain(cfg.model), task), Grid.regular(33, 64))
     assert next(net.parameters(), None) is not None or isinstance(net, EMOS)
     assert isinstance(build(cfg.trainer), TrainerOptions)
     assert isinstance(build(cfg.data.split), Split)

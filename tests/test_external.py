@@ -95,7 +95,10 @@ def test_a_mesh_of_tiles_is_refused_in_one_sentence_before_processes_are_started
     assert ended.code == 2, ended.stdout + ended.stderr
     (line,) = ended.stderr.splitlines()
     assert line.startswith("error: model ")
-    assert "works on whole fields (it does not claim `tiles`), and the mesh has 2 x 1 tiles; use a mesh of one" in line
+    assert (
+        "works on whole fields only (it does not claim `tiles`), and the mesh has 2 x 1 tiles; use a mesh of one"
+        in line
+    )
     assert line.endswith("trainer.mesh=[2,1]")
     assert not (project / "no").exists()
 

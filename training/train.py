@@ -24,7 +24,7 @@ from data_pipeline.protocols import DataSource
 from data_pipeline.sample_reader import static_fields
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
-from models.corrector import Corrector, check_tiles, needs, reads_moments
+from models.corrector import Corrector, check_tiles, needed_task, reads_moments
 from models.outline import check_memory, outline
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, join_mesh, mesh_shape
@@ -59,7 +59,7 @@ def run(cfg: DictConfig, schedule: TrainerOptions, mesh: Mesh) -> None:
     if not isinstance(loss, Loss):
         raise InputError(f"loss must be one of training/loss.py or a subclass of its Loss, got a {type(loss).__name__}")
     spec = plain(cfg.model)
-    task = needs(spec, build(cfg.task))
+    task = needed_task(spec, build(cfg.task))
     run_dir = Path(cfg.run_dir)
     sources = {name: choose_source(archive, cfg.data.store, split.years(name)) for name in ("train", "val")}
     # The first rank finds out what is there, and leaves it in the cache, before all others look.

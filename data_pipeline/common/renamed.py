@@ -37,6 +37,7 @@ OPTIONS: dict[str, str] = {
     "evaluate sizes": "member_counts",
     "evaluate best": "shown_corrector",
     "evaluate levels": "quantile_levels",
+    "correct levels": "quantile_levels",
 }
 """Old option to new option of the command line. Options under an old name, such as `data.source.members`, move with it.
 

@@ -25,14 +25,14 @@ class Prefetcher:
         budget = tiers.budget
         if order.count != len(tiers):
             raise ValueError(f"the order is for {order.count} samples, the data set has {len(tiers)}")
-        if budget.staging_bytes < tiers.sample_bytes:
+        if budget.staging_bytes < tiers.nbytes:
             raise InputError(
                 f"data.cache.staging_bytes gives {budget.staging_bytes} bytes to a data set whose samples have "
-                f"{tiers.sample_bytes} bytes each; set it to several times that"
+                f"{tiers.nbytes} bytes each; set it to several times that"
             )
         self._tiers, self._order, self._rank = tiers, order, rank
         self.pin = False
-        self._slots, self._threads = budget.staging_bytes // tiers.sample_bytes, budget.threads
+        self._slots, self._threads = budget.staging_bytes // tiers.nbytes, budget.threads
         self._epoch = self._step = 0
         self._staging: Staging | None = None
         self._next = (0, 0)

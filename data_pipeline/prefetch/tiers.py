@@ -132,10 +132,10 @@ class Tiers(Dataset[Sample]):
     ) -> None:
         order = order or SampleOrder(len(dataset), 1, shuffle=False)
         self.static, self.budget = dataset.static, budget
-        self.sample_bytes = dataset.nbytes + SAMPLE_OVERHEAD
-        """Bytes that one sample takes of a budget."""
+        self.nbytes = dataset.nbytes + SAMPLE_OVERHEAD
+        """Bytes of one sample in memory, as counted against the budget."""
         self._dataset, self._rank, self._peers = dataset, rank, peers
-        capacities = [budget.memory_bytes // self.sample_bytes, budget.disk_bytes // self.sample_bytes]
+        capacities = [budget.memory_bytes // self.nbytes, budget.disk_bytes // self.nbytes]
         self._placements = compute_placements(order, capacities)
         self._own = self._placements[rank]
         self._memory: dict[int, Sample] = {}
@@ -187,7 +187,7 @@ class Tiers(Dataset[Sample]):
         try:
             sample = self._read(index)
             with self._lock:
-                if self._own.tier[index] == IN_MEMORY and _size(sample) <= self.sample_bytes:
+                if self._own.tier[index] == IN_MEMORY and _size(sample) <= self.nbytes:
                     self._memory[index] = sample
             future.set_result(sample)
             return sample
@@ -237,7 +237,7 @@ class Tiers(Dataset[Sample]):
             readers["peer"] = lambda: self._from_peer(peer, index)
         while True:
             storage = self._rates.choose(readers)
-            sample = self._rates.measure(storage, self.sample_bytes, readers.pop(storage))
+            sample = self._rates.measure(storage, self.nbytes, readers.pop(storage))
             if sample is not None:
                 return sample
 

@@ -1,7 +1,7 @@
-"""Predictive distributions that score themselves.
+"""Predictive distributions with moments, quantiles and scores.
 
-Every kind is a small frozen class over tensors of one shape. `crps` holds the formula once, for training, for
-evaluation and for tests alike; the raw ensemble is a distribution like any other.
+Each is a small frozen class over tensors of one shape. Training, evaluation and tests use the same `crps`. The raw
+ensemble is a distribution like any other. Imports nothing else of the project; all packages may import it.
 """
 
 from __future__ import annotations
@@ -40,4 +40,4 @@ FAMILIES: dict[str, type[LocationScale]] = {
     "censored_logistic": CensoredLogistic,
     "truncated_normal": TruncatedNormal,
 }
-"""Parametric families by the name that configurations use; a bounded one takes `lower` as third argument."""
+"""Parametric families by their names in options; a bounded family has `lower` as its third argument."""

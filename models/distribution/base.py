@@ -1,4 +1,4 @@
-"""What every predictive distribution offers: moments, probabilities, draws, and its own score."""
+"""The protocol of predictive distributions, and a distribution that joins two others cell by cell."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 class Distribution(Protocol):
     """A univariate distribution for every element of a tensor shape `(*S)`.
 
-    A new kind owes all of these; `tests/models/test_distribution*.py` check them against each other, against
-    sampling and against a published library.
+    A new distribution must have all of these properties and methods. `tests/models/distribution` checks them against
+    each other, against random samples and against a published library.
     """
 
     @property
@@ -27,28 +27,28 @@ class Distribution(Protocol):
         ...
 
     def quantile(self, level: Tensor) -> Tensor:
-        """Values that are not exceeded with probability `level`: level (K,) gives (K, *S)."""
+        """Return the quantiles (K, *S) at the levels (K,)."""
         ...
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Probability of not exceeding `value`, (*S)."""
+        """Return the probability of values up to `value`, (*S)."""
         ...
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Logarithm of the density (of the probability, at a point mass), (*S)."""
+        """Return the logarithm of the density, or at a point mass of its probability, (*S)."""
         ...
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
-        """Continuous ranked probability score against `truth`, (*S); NaN where the truth is NaN.
+        """Return the continuous ranked probability score against `truth`, (*S); NaN where the truth is NaN.
 
-        `fair` asks what an ensemble of this kind would score had it infinitely many members (Ferro 2014,
-        doi:10.1002/qj.2270), a number between 0 and 1 for so much of that score and the rest of the plain one;
-        a closed form has no members and gives the same number either way.
+        For an ensemble, `fair` estimates the score with infinitely many members (Ferro 2014, doi:10.1002/qj.2270). A
+        number between 0 and 1 gives that share of the fair score and the rest of the plain score. Other distributions
+        ignore `fair`.
         """
         ...
 
     def affine(self, location: Tensor, scale: Tensor) -> Distribution:
-        """Distribution of `location + scale * X`, scale > 0."""
+        """Return the distribution of `location + scale * X`, for scale > 0."""
         ...
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
@@ -58,7 +58,7 @@ class Distribution(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Patched:
-    """`inner` where `where` (*S), or what broadcasts to it, is True, and `outer` elsewhere."""
+    """The distribution `inner` where the mask `where`, which broadcasts to (*S), is True, and `outer` elsewhere."""
 
     where: Tensor
     inner: Distribution
@@ -91,14 +91,14 @@ class Patched:
         return torch.where(self.where, self.inner.crps(truth, fair), self.outer.crps(truth, fair))
 
     def affine(self, location: Tensor, scale: Tensor) -> Patched:
-        """Shift and stretch both."""
+        """Shift and scale both distributions."""
         return Patched(self.where, self.inner.affine(location, scale), self.outer.affine(location, scale))
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws from both."""
+        """Return independent draws, (count, *S)."""
         return torch.where(self.where, self.inner.sample(count, generator), self.outer.sample(count, generator))
 
 
 def leading(values: Tensor, like: Tensor) -> Tensor:
-    """Return the (K,) `values` as (K, 1, ..., 1), ready to meet the (*S) tensor `like`."""
+    """Return `values` (K,) as (K, 1, ..., 1), which broadcasts with the tensor `like` (*S)."""
     return values.to(like).view(-1, *[1] * like.ndim)

@@ -1,4 +1,4 @@
-"""A quantile function that is a polynomial: any shape that data ask for, between two ends."""
+"""A distribution whose quantile function is a polynomial: flexible in shape, with a lowest and a highest value."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from models.distribution.base import leading
 class Bernstein:
     """Distribution with quantile function Q(τ) = Σ α_k b_k(τ), b_k the Bernstein polynomials of degree d.
 
-    `coefficients` holds the α_k, (d + 1, *S), from the lowest value of the distribution to the highest; one that is
-    smaller than an earlier one counts as equal to it (Bremnes 2020, doi:10.1175/MWR-D-19-0227.1). Scores are
-    exact: nothing is summed over levels.
+    `coefficients` holds the α_k, (d + 1, *S), from the lowest to the highest value of the distribution (Bremnes 2020,
+    doi:10.1175/MWR-D-19-0227.1). A coefficient smaller than an earlier one is raised to it. Scores are exact, without
+    a sum over levels.
+
+    >>> Bernstein(torch.tensor([[1.0], [3.0]])).mean
+    tensor([2.])
     """
 
     coefficients: Tensor
 
     def __post_init__(self) -> None:
         if len(self.coefficients) < 2:
-            raise ValueError("a Bernstein quantile function needs two coefficients at least")
+            raise ValueError("a Bernstein quantile function needs at least two coefficients")
         object.__setattr__(self, "coefficients", self.coefficients.cummax(0).values)
 
     @property
@@ -34,7 +37,7 @@ class Bernstein:
 
     @property
     def std(self) -> Tensor:
-        """Root of Σ Σ a_j a_k ∫ b_j b_k with the coefficients a less their mean."""
+        """Root of Σ Σ a_j a_k ∫ b_j b_k, where a are the coefficients minus their mean."""
         a, d = self.coefficients - self.mean, self._degree
         variance = torch.zeros_like(a[0])
         for j in range(d + 1):
@@ -48,16 +51,16 @@ class Bernstein:
         return _polynomial(self.coefficients, leading(level, self.coefficients[0]))
 
     def cdf(self, value: Tensor) -> Tensor:
-        """The largest τ with Q(τ) <= value; 0 below the lowest value and 1 from the highest on."""
+        """The largest τ with Q(τ) <= value; 0 below the lowest value, and 1 from the highest value on."""
         known = self._level(value)
-        # Gradients as of an inverse function; where Q is flat there are none.
+        # Gradients of the inverse function; they are zero where Q is flat.
         slope = self._slope(known)
         step = (value - _polynomial(self.coefficients, known)) / slope.clamp(min=torch.finfo(slope.dtype).tiny ** 0.4)
         inside = (known > 0) & (known < 1) & (slope > 0)
         return torch.where(inside, known + step - step.detach(), known)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """-log Q'(F(value)), and minus infinity beyond the ends."""
+        """-log Q'(F(value)), and minus infinity below the lowest and above the highest value."""
         slope = self._slope(self.cdf(value))
         density = -torch.log(slope.clamp(min=torch.finfo(slope.dtype).tiny ** 0.4))
         outside = (value < self.coefficients[0]) | (value > self.coefficients[-1])
@@ -66,18 +69,19 @@ class Bernstein:
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
         """∫|Q(τ) - y| dτ - ∫(2τ - 1) Q(τ) dτ, both integrals of polynomials.
 
-        With a = α - y and p = F(y) the first is Σ a_k/(d + 1) less twice the integral up to p, which is the polynomial
-        of degree d + 1 with the partial sums of a_k/(d + 1); the second is Σ a_k (2k - d)/((d + 1)(d + 2)).
+        With a = α - y and p = F(y), the first integral is Σ a_k/(d + 1) minus twice the integral up to p. The latter is
+        the polynomial of degree d + 1 whose coefficients are the partial sums of a_k/(d + 1). The second integral is
+        Σ a_k (2k - d)/((d + 1)(d + 2)).
         """
         a, d = self.coefficients - truth, self._degree
         partial = torch.cat([torch.zeros_like(a[:1]), a.cumsum(0)]) / (d + 1)
         k = torch.arange(d + 1, dtype=a.dtype, device=a.device)
         spread = (leading(2 * k - d, a[0]) * a).sum(0) / ((d + 1) * (d + 2))
-        # The score has no slope by p: there the integrand changes its sign.
+        # The derivative of the score by p is zero, because the integrand changes sign there.
         return a.mean(0) - 2 * _polynomial(partial, self._level(truth)) - spread
 
     def affine(self, location: Tensor, scale: Tensor) -> Bernstein:
-        """Shift and stretch every coefficient."""
+        """Shift and scale every coefficient."""
         return Bernstein(location + scale * self.coefficients)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
@@ -97,8 +101,8 @@ class Bernstein:
 
     @torch.no_grad()
     def _level(self, value: Tensor) -> Tensor:
-        """Return F(value) by halving: as many times as the numbers have digits."""
-        # Values less the one that is sought, so that none is lost in large numbers of the same size.
+        """Return F(value) by bisection, with one step for each binary digit."""
+        # Differences from the value, because large nearly equal numbers lose digits.
         a = self.coefficients - value
         low = torch.zeros_like(a[0])
         width = 1.0

@@ -1,4 +1,4 @@
-"""Distributions that pile up on a bound what would lie below it, as precipitation does on zero."""
+"""Left-censored distributions, for example of precipitation, and the threshold-weighted CRPS that they give."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from models.distribution.standard import Standard, StandardLogistic, StandardNor
 
 @dataclass(frozen=True, eq=False)
 class Censored(Bounded):
-    """Distribution of max(μ + σZ, lower): all probability below `lower` sits on this one value.
+    """Distribution of max(μ + σZ, lower): all probability below `lower` moves to this value.
 
-    The law of a quantity that cannot fall below a bound but often lies on it, such as precipitation.
+    It suits a quantity that has a lower bound and often lies on it, such as precipitation.
     """
 
     @property
@@ -44,10 +44,10 @@ class Censored(Bounded):
         return torch.where(value <= self.lower, self.standard.log_cdf(self._z(self.lower)), super().log_prob(value))
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
-        """Score of the uncensored distribution less σ∫F² up to `lower`; a truth below adds its distance.
+        """CRPS of the uncensored distribution minus σ∫F² up to `lower`; a truth below `lower` adds its distance.
 
-        Only there the two differ: the censored distribution function is zero (Jordan et al. 2019,
-        doi:10.18637/jss.v090.i12).
+        The scores differ by this integral, because the censored distribution function is zero below `lower` (Jordan et
+        al. 2019, doi:10.18637/jss.v090.i12).
         """
         slope, rest = self.standard.squared_cdf(self._z(self.lower))
         below = (self.lower - self.mu) * slope + self.sigma * rest
@@ -59,7 +59,7 @@ class Censored(Bounded):
 
     @property
     def _origin(self) -> Tensor:
-        """The larger of μ and `lower`: moments about it lose no digits, wherever the censoring point lies."""
+        """The larger of μ and `lower`: moments about it lose no digits, for any lower bound."""
         return torch.maximum(self.mu, self.lower)
 
     @property
@@ -89,6 +89,7 @@ class CensoredLogistic(Censored):
 
 
 CENSORED: dict[type[LocationScale], type[Censored]] = {Normal: CensoredNormal, Logistic: CensoredLogistic}
+"""Uncensored family to censored family."""
 
 
 def threshold_weighted_crps(
@@ -96,8 +97,12 @@ def threshold_weighted_crps(
 ) -> Tensor:
     """∫ (F(x) - 1{y <= x})² dx over x >= `threshold` only, (*S) (Gneiting & Ranjan 2011, doi:10.1198/jbes.2010.08110).
 
-    It is the CRPS of max(X, threshold) against max(y, threshold) (Allen et al. 2023, doi:10.1137/22M1532184): that of
-    the members, each raised to the threshold, or of the censored distribution. `fair` as for any CRPS.
+    It is the CRPS of max(X, threshold) against max(y, threshold) (Allen et al. 2023, doi:10.1137/22M1532184): the CRPS
+    of an ensemble with members raised to the threshold, or of a distribution censored there. `fair` is that of `crps`.
+
+    >>> one = torch.ones(1)
+    >>> threshold_weighted_crps(Normal(0 * one, one), -one, threshold=-100 * one) == Normal(0 * one, one).crps(-one)
+    tensor([True])
     """
     truth = torch.maximum(truth, threshold)
     if isinstance(distribution, Ensemble):
@@ -106,5 +111,5 @@ def threshold_weighted_crps(
         kind, threshold = type(distribution), torch.maximum(distribution.lower, threshold)
         return kind(distribution.mu, distribution.sigma, threshold).crps(truth)
     if type(distribution) not in CENSORED:
-        raise TypeError(f"no closed form of the threshold-weighted CRPS of a {type(distribution).__name__}")
+        raise TypeError(f"the threshold-weighted CRPS of a {type(distribution).__name__} has no closed form here")
     return CENSORED[type(distribution)](distribution.mu, distribution.sigma, threshold).crps(truth)

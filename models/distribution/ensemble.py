@@ -1,4 +1,4 @@
-"""Exchangeable members as a distribution."""
+"""An ensemble of exchangeable members as a distribution, and the energy score."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ensemble:
         return self.members.std(0)
 
     def quantile(self, level: Tensor) -> Tensor:
-        """Linear between the sorted members, of which the k-th has level (k - 1)/(M - 1)."""
+        """Interpolate linearly between the sorted members; the k-th member has level (k - 1)/(M - 1)."""
         # Not torch.quantile: it refuses tensors of more than 2^24 elements, a batch of two global fields.
         ordered = self.members.sort(0).values
         position = level.to(self.members) * (len(ordered) - 1)
@@ -39,7 +39,7 @@ class Ensemble:
         return torch.lerp(ordered[below], ordered[above], leading(position - below, ordered[0]))
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Share of members that do not exceed `value`."""
+        """Return the fraction of members up to `value`."""
         return (self.members <= value).to(self.members).mean(0)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -49,10 +49,10 @@ class Ensemble:
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
         """1/M Σ|x_i - y| - 1/(2M²) ΣΣ|x_i - x_j|; `fair` divides the second term by 2M(M - 1), NaN for M = 1.
 
-        A number between 0 and 1 gives the almost fair score, this part of the fair one and the rest of the plain
-        one, which tells apart what the fair one cannot: M - 1 members on the truth and one anywhere (Lang et al.
-        2024, arXiv:2412.15832). The double sum is 2 Σ (2i - M - 1) x_(i) over the sorted members (Hersbach 2000;
-        Ferro 2014).
+        With a number between 0 and 1 for `fair`, this is the almost fair score: this share of the fair score and the
+        rest of the plain score. The fair score alone does not change with the last member if all others equal the truth
+        (Lang et al. 2024, arXiv:2412.15832). The double sum is 2 Σ (2i - M - 1) x_(i) over the sorted members (Hersbach
+        2000; Ferro 2014).
         """
         M = len(self.members)
         rank = torch.arange(1, M + 1, dtype=self.members.dtype, device=self.members.device)
@@ -62,24 +62,24 @@ class Ensemble:
         return difference.abs().mean(0) - spread / pair_divisor(M, fair)
 
     def affine(self, location: Tensor, scale: Tensor) -> Ensemble:
-        """Shift and stretch every member."""
+        """Shift and scale every member."""
         return Ensemble(location + scale * self.members)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw members with replacement, one index for all of (*S): a draw is a member, space and all."""
+        """Draw members with replacement; one index for all of (*S), so that a draw is a whole member."""
         index = torch.randint(len(self.members), (count,), generator=generator, device=self.members.device)
         return self.members[index]
 
 
 def energy_score(members: Tensor, truth: Tensor, dim: int, fair: float = False) -> Tensor:
-    """Score of `members` (M, *S) whose values along the dimension `dim` of `truth` (*S) are forecast jointly.
+    """Return the energy score of `members` (M, *S) against `truth` (*S), for joint forecasts along dimension `dim`.
 
-    1/M Σ|x_i - y| - 1/(2M²) ΣΣ|x_i - x_j| with Euclidean lengths (Gneiting & Raftery 2007,
-    doi:10.1198/016214506000001437); `fair` as for the CRPS of an ensemble, which this is for a single value.
-    Gives (*S) without `dim`; NaN where any of the joint values is NaN. Values should be of like size.
+    1/M Σ|x_i - y| - 1/(2M²) ΣΣ|x_i - x_j| with Euclidean norms (Gneiting & Raftery 2007,
+    doi:10.1198/016214506000001437). The result has the shape (*S) without `dim`, and is NaN where any of the joint
+    values is NaN. For a single value it is the CRPS, with the same `fair`. All values should have similar magnitudes.
     """
     M, dim = len(members), dim % truth.ndim + 1
-    # One distance between members after the other: all pairs at once need M times the memory.
+    # One offset between members after the other, because all pairs at once need M times the memory.
     total = torch.zeros_like(truth.select(dim - 1, 0))
     for step in range(1, M):
         total = total + torch.linalg.vector_norm(members[step:] - members[:-step], dim=dim).sum(0)
@@ -87,5 +87,5 @@ def energy_score(members: Tensor, truth: Tensor, dim: int, fair: float = False) 
 
 
 def pair_divisor(M: int, fair: float) -> float:
-    """Return what divides the sum of differences over pairs i < j: M², or M(M - 1) if `fair`; see `Ensemble.crps`."""
+    """Return the divisor of the sum of differences over pairs i < j: M², or M(M - 1) if `fair`; see `Ensemble.crps`."""
     return M * M * (M - 1) / (M - 1 + fair) if fair else M * M

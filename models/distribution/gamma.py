@@ -1,4 +1,4 @@
-"""The gamma distribution, shifted to the left and censored: many small amounts, some large ones, and often none."""
+"""The censored, shifted gamma distribution of precipitation: often zero, many small amounts, some large ones."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from models.distribution.base import leading
 from models.distribution.standard import SQRT_2PI, SQRT_PI, StandardNormal
 
 SHAPES = 1e-9, 1e12
-"""Shapes less than the least count as the least, larger than the largest as the largest, which is as good as normal."""
+"""Range of shapes; others are clamped to it. The largest shape is practically a normal distribution."""
 LARGE = 20.0
-"""From this shape on, series in 1/k give all digits but the last few of float64."""
+"""From this shape on, series in 1/k are accurate to the last few digits of float64."""
 
 
 @dataclass(frozen=True, eq=False)
 class CensoredShiftedGamma:
     """Law of max(shift + scale G, lower), where G has the density x^(k - 1) exp(-x)/Γ(k) with k = `shape`.
 
-    Made for precipitation (Scheuerer & Hamill 2015, doi:10.1175/MWR-D-15-0061.1): `shift` lies below `lower`, so that
-    the probability of none is that of the gamma distribution up to there. Where `shift` lies above, nothing is
-    censored. Inside, all is worked out in float64: differences of incomplete gamma functions leave float32 few digits.
+    A distribution of precipitation (Scheuerer & Hamill 2015, doi:10.1175/MWR-D-15-0061.1): `shift` lies below `lower`,
+    and the probability of `lower` is that of the shifted gamma distribution up to there. Where `shift` lies above
+    `lower`, nothing is censored. All computations are in float64, because differences of incomplete gamma functions
+    have few digits in float32.
     """
 
     shape: Tensor
@@ -68,15 +69,15 @@ class CensoredShiftedGamma:
         return self._native(torch.where(value <= self.lower, _log_probability(k, c), density))
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
-        """Score of the uncensored distribution less the integral of F² up to `lower`; a truth below adds its distance.
+        """CRPS of the uncensored distribution minus the integral of F² up to `lower`; a truth below adds its distance.
 
-        In units of the scale, at z = (y - shift)/scale and with c = (lower - shift)/scale: the first is
-        (z - k)(2F(z) - 1) + 2k D(z) - h, the second (c - k) F(c)² + 2k D(c) F(c) - h P(G + G' <= 2c), where
-        h = E|G - G'|/2 = Γ(k + ½)/(√π Γ(k)). This is the formula of Scheuerer & Hamill, with F less D in place
-        of the distribution function of the shape k + 1.
+        In units of the scale, with z = (y - shift)/scale and c = (lower - shift)/scale: the CRPS is
+        (z - k)(2F(z) - 1) + 2k D(z) - h, the integral (c - k) F(c)² + 2k D(c) F(c) - h P(G + G' <= 2c), where
+        h = E|G - G'|/2 = Γ(k + ½)/(√π Γ(k)). This is the formula of Scheuerer & Hamill, with F - D in place of the
+        distribution function of the shape k + 1.
         """
         k = self._shape
-        # Next to the beginning the density may be so huge that slopes are differences of huge numbers.
+        # Near 0 the density may be so large that derivatives are differences of huge numbers.
         points = self._z(torch.maximum(truth, self.lower)), self._z(self.lower)
         z, c = (torch.where(point < NEAR, point.clamp(max=0), point) for point in points)
         below, censored = _probability(k, z), _probability(k, c)
@@ -86,7 +87,7 @@ class CensoredShiftedGamma:
         return self._native(self._scale * (score - lost - rest)) + (self.lower - truth).clamp(min=0)
 
     def affine(self, location: Tensor, scale: Tensor) -> CensoredShiftedGamma:
-        """Shift and stretch, the bound too; the shape stays."""
+        """Shift and scale the distribution and its bound; the shape stays."""
         return replace(
             self, scale=scale * self.scale, shift=location + scale * self.shift, lower=location + scale * self.lower
         )
@@ -101,7 +102,7 @@ class CensoredShiftedGamma:
         k = self._shape
         with torch.no_grad():
             found = _inverse(k, level)
-        # Gradients as of an inverse function, where there is a density.
+        # Gradients of the inverse function, where there is a density.
         slope = _mass(k.detach(), found)
         step = (level - _probability(k, found)) * found / slope.clamp(min=TINY)
         step = torch.where((slope > TINY) & (found > TINY) & found.isfinite(), step - step.detach(), 0)
@@ -109,7 +110,7 @@ class CensoredShiftedGamma:
 
     @property
     def _excess(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of max(G - c, 0), such that neither loses its digits where nothing is censored."""
+        """Mean and variance of max(G - c, 0), in a form that keeps its digits where nothing is censored."""
         k, c = self._shape, self._z(self.lower)
         below, mass, d = _probability(k, c), _mass(k, c), k - c
         above = 1 - below
@@ -120,7 +121,7 @@ class CensoredShiftedGamma:
         return (value.double() - self._shift) / self._scale
 
     def _native(self, value: Tensor) -> Tensor:
-        """Return a number of float64 in the precision in which the parameters came."""
+        """Return a float64 tensor in the precision of the parameters."""
         return value.to(self.shape.dtype)
 
     @property
@@ -142,11 +143,11 @@ class CensoredShiftedGamma:
 
 TINY, NEAR = 1e-300, 1e-12
 NODES, STEPS = 48, 8
-"""With so many nodes, the derivative by a shape from `STEPS` on errs by less than 2e-11."""
+"""With `NODES`, the error of the derivative by a shape from `STEPS` on is less than 2e-11."""
 
 
 class _IncompleteGamma(torch.autograd.Function):
-    """P(k, x), the probability that G <= x, in float64 and with its derivative by the shape k, which PyTorch lacks."""
+    """P(k, x), the probability that G <= x, in float64 with its derivative by the shape k, which PyTorch lacks."""
 
     @staticmethod
     def forward(ctx: Any, k: Tensor, x: Tensor) -> Tensor:
@@ -164,9 +165,10 @@ class _IncompleteGamma(torch.autograd.Function):
 def _by_shape(k: Tensor, x: Tensor) -> Tensor:
     """Return ∂P(k, x)/∂k.
 
-    P(k, x) is P(k + n, x) and the sum of D(k), ..., D(k + n - 1), whose derivatives are D(a)(log x - ψ(a + 1)). For the
-    large shape a = k + n, v = log(G/a) has the density √(a/2π) exp(-a(e^v - 1 - v) - ...), which is narrow and smooth;
-    ∂P/∂a is its integral up to log(x/a) with the weight v + log a - ψ(a), by Gauss-Legendre where it is not negligible.
+    P(k, x) is the sum of P(k + n, x) and D(k), ..., D(k + n - 1), whose derivatives are D(a)(log x - ψ(a + 1)). For the
+    large shape a = k + n, v = log(G/a) has the density √(a/2π) exp(-a(e^v - 1 - v) - ...), which is narrow and smooth.
+    ∂P/∂a is its integral up to log(x/a) with the weight v + log a - ψ(a), by Gauss-Legendre where the density is not
+    negligible.
     """
     term, digamma, log_x = torch.exp(_log_term(k, x)), torch.digamma(k + 1), torch.log(x)
     total = torch.zeros_like(k)
@@ -200,7 +202,7 @@ def _mass(k: Tensor, z: Tensor) -> Tensor:
 
 
 def _log_probability(k: Tensor, z: Tensor) -> Tensor:
-    """Log P(G <= z), also where P underflows: there it is the first term of P = D(1 + z/(k + 1) + ...), or so."""
+    """Log P(G <= z); where P underflows, from the first terms of P = D(1 + z/(k + 1) + ...)."""
     x = z.clamp(min=TINY)
     below = _probability(k, x)
     known = below > TINY
@@ -218,7 +220,7 @@ def _log_term(k: Tensor, x: Tensor) -> Tensor:
 
 
 def _stirling(k: Tensor) -> Tensor:
-    """Log Γ(k + 1) less log(√(2πk) k^k exp(-k)), for large k (https://dlmf.nist.gov/5.11.E1)."""
+    """Log Γ(k + 1) minus log(√(2πk) k^k exp(-k)), for large k (https://dlmf.nist.gov/5.11.E1)."""
     return _series(1 / k, (0, 1 / 12, 0, -1 / 360, 0, 1 / 1260, 0, -1 / 1680, 0, 1 / 1188))
 
 
@@ -233,7 +235,7 @@ def _half_difference(k: Tensor) -> Tensor:
 
 
 def _series(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """Return the polynomial of x whose first coefficient is the constant."""
+    """Return the polynomial of x with these coefficients, the constant first."""
     total = torch.zeros_like(x)
     for coefficient in reversed(coefficients):
         total = total * x + coefficient
@@ -243,7 +245,7 @@ def _series(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 def _inverse(k: Tensor, level: Tensor) -> Tensor:
     """Return x with P(k, x) = level, by Newton's method for log P below the median and log(1 - P) above.
 
-    Both are concave functions of log x, so that it converges from wherever it starts: from the cube of Wilson &
+    Both are concave functions of log x, so Newton's method converges from any initial value: from the cube of Wilson &
     Hilferty (1931), or where that is too small, from the power x^k/Γ(k + 1) >= P.
     """
     k, level = torch.broadcast_tensors(k, level)
@@ -258,7 +260,7 @@ def _inverse(k: Tensor, level: Tensor) -> Tensor:
         part = torch.where(lower, below, 1 - below).clamp(min=TINY)
         gap = torch.where(lower, torch.log(inner / part), torch.log(part / (1 - inner)))
         step = gap * part / _mass(k, x).clamp(min=TINY)
-        # Where 1 - P is flat, far on the left, a step could lead to where nothing is left of it.
+        # Where 1 - P is flat, far to the left, a step could overshoot to where 1 - P underflows.
         u = u + torch.where(lower, step, step.clamp(-1, 1))
     x = torch.exp(u)
     return torch.where(level <= 0, 0, torch.where(level < 1, x, torch.inf))

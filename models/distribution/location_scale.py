@@ -1,4 +1,4 @@
-"""A standard distribution, shifted and stretched: normal and logistic."""
+"""Location-scale families: normal and logistic, and the base of bounded families."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from models.distribution.standard import Standard, StandardLogistic, StandardNor
 class LocationScale:
     """Distribution of μ + σZ, where Z follows a symmetric `standard` distribution.
 
-    σ may shrink to zero: it then counts as a value whose square can still be inverted (7e-16 in float32),
-    so that scores and gradients of a forecast without any doubt may be large, but are numbers.
+    σ is at least 7e-16 in float32, whose square can still be inverted, so that scores and gradients of a forecast
+    with σ = 0 are large, but finite.
+
+    >>> Normal(torch.zeros(1), torch.ones(1)).crps(torch.zeros(1))
+    tensor([0.2337])
     """
 
     mu: Tensor
@@ -52,20 +55,20 @@ class LocationScale:
         return self.standard.log_density(self._z(value)) - torch.log(self.sigma)
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
-        """E|X - y| - E|X - X'|/2 = (y - μ)(2F(z) - 1) + 2σ ∫ t f(t) dt from z on - σ E|Z - Z'|/2.
+        """E|X - y| - E|X - X'|/2 = (y - μ)(2F(z) - 1) + 2σ ∫_z^∞ t f(t) dt - σ E|Z - Z'|/2.
 
         With z = (y - μ)/σ. For the normal distribution this is σ[z(2Φ(z) - 1) + 2φ(z) - 1/√π] (Gneiting et
         al. 2005, doi:10.1175/MWR2904.1), for the logistic one σ[z - 2 log F(z) - 1] (Jordan et al. 2019,
         doi:10.18637/jss.v090.i12).
         """
         z, standard = self._z(truth), self.standard
-        # y - μ instead of σz: this way the gradient by σ is not a difference of large numbers.
+        # y - μ instead of σz, because the gradient of σz by σ is a difference of large numbers.
         return (truth - self.mu) * (2 * standard.cdf(z) - 1) + self.sigma * (
             2 * standard.upper_mean(z) - standard.half_difference
         )
 
     def affine(self, location: Tensor, scale: Tensor) -> Self:
-        """Shift and stretch."""
+        """Shift and scale."""
         return replace(self, mu=location + scale * self.mu, sigma=scale * self.sigma)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
@@ -92,7 +95,7 @@ class Logistic(LocationScale):
 
 @dataclass(frozen=True, eq=False)
 class Bounded(LocationScale):
-    """What is made of a `LocationScale` by a bound, `lower`, below which nothing lies."""
+    """Base of the censored and truncated families, whose values are at least `lower`."""
 
     lower: Tensor
 
@@ -102,6 +105,6 @@ class Bounded(LocationScale):
         object.__setattr__(self, "lower", lower.expand_as(self.mu))
 
     def affine(self, location: Tensor, scale: Tensor) -> Self:
-        """Shift and stretch, the bound too."""
+        """Shift and scale the distribution and its bound."""
         moved = super().affine(location, scale)
         return replace(moved, lower=location + scale * self.lower)

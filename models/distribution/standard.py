@@ -1,7 +1,7 @@
 """The standard normal and the standard logistic distribution, as functions of torch tensors.
 
-`models/distribution/` shifts, stretches, censors and truncates them. Each offers the few functions from which all
-scores and moments follow, written such that values and gradients stay finite however far z lies from zero.
+The other modules shift, scale, censor and truncate them. Each has the few functions from which all scores and moments
+follow. Values and gradients stay finite for any z, however far from zero.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Standard(Protocol):
     def squared_cdf(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """∫ F² dt from minus infinity to z, as (A, B) of A z + B, where A' z + B' is zero.
 
-        In two parts, because z times a huge number would drown B in rounding errors.
+        In two parts, because the rounding errors of a huge A z would be larger than B.
         """
         ...
 
     def noise(self, like: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-        """Independent draws, (count, *S), of the kind and on the device of `like`."""
+        """Independent draws, (count, *S), with the type and on the device of `like`."""
         ...
 
 
@@ -69,7 +69,7 @@ class StandardNormal:
 
     def cdf(self, z: Tensor) -> Tensor:
         """Φ(z)."""
-        # Not torch.special.ndtr: its 1 + erf leaves no digits of a small probability.
+        # Not torch.special.ndtr: its 1 + erf loses all digits of a small probability.
         return torch.erfc(z / -SQRT_2) / 2
 
     def quantile(self, level: Tensor) -> Tensor:
@@ -125,11 +125,11 @@ class StandardLogistic:
         return logsigmoid(z)
 
     def upper_mean(self, z: Tensor) -> Tensor:
-        """-F log F - (1 - F) log(1 - F): the entropy of a coin that falls with probability F(z)."""
+        """-F log F - (1 - F) log(1 - F): the entropy of a coin toss with probability F(z)."""
         return -torch.sigmoid(z) * logsigmoid(z) - torch.sigmoid(-z) * logsigmoid(-z)
 
     def upper_square(self, z: Tensor) -> Tensor:
-        """a²F(-a) + 2a log(1 + exp(-a)) - 2 Li₂(-exp(-a)) for a = |z|, and π²/3 less this where z < 0."""
+        """a²F(-a) + 2a log(1 + exp(-a)) - 2 Li₂(-exp(-a)) for a = |z|, and π²/3 minus this where z < 0."""
         a = z.abs()
         tail = a * a * torch.sigmoid(-a) - 2 * a * logsigmoid(a) - 2 * _dilogarithm(-torch.exp(-a))
         return torch.where(z < 0, math.pi**2 / 3 - tail, tail)
@@ -148,7 +148,7 @@ class StandardLogistic:
 def _dilogarithm(x: Tensor) -> Tensor:
     """Li₂(x) = -∫ log(1 - xt)/t dt over [0, 1] for -1 <= x <= 0 (https://dlmf.nist.gov/25.12.E2).
 
-    The integrand is analytic but for t <= -1, so that Gauss-Legendre with 12 nodes errs by less than 1e-16.
+    The integrand is analytic except for t <= -1, so the error of Gauss-Legendre with 12 nodes is less than 1e-16.
     """
     nodes, weights = np.polynomial.legendre.leggauss(12)
     total = torch.zeros_like(x)

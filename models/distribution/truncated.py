@@ -1,4 +1,4 @@
-"""The normal distribution without what lies below a bound, as wind speeds have none below zero."""
+"""The normal distribution truncated at a lower bound, for example of wind speed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from models.distribution.location_scale import Bounded
 from models.distribution.standard import SQRT_2, SQRT_PI, Standard, StandardNormal
 
 TAIL, DEPTH = 3.0, 25
-"""From z = 3 on, 25 terms of the continued fraction of Mills' ratio give all digits of float64."""
+"""From z = `TAIL` on, `DEPTH` terms of the continued fraction of Mills' ratio give all digits of float64."""
 
 
 @dataclass(frozen=True, eq=False)
 class TruncatedNormal(Bounded):
     """Law of X = μ + σZ given that X > `lower`, with Z standard normal.
 
-    Every number is taken one way where l = (lower - μ)/σ <= 0, and another way where l > 0 and little probability
-    is left: there the excess over `lower` is nearly exponential, and differences of probabilities have no digits.
-    The second way needs the mean excess m(l) = φ(l)/Φ(-l) - l only.
+    With l = (lower - μ)/σ, there are two formulas for each quantity. For l > 0, little probability is left above
+    `lower`: the excess over `lower` is nearly exponential, and differences of probabilities have no digits. These
+    formulas need the mean excess m(l) = φ(l)/Φ(-l) - l only.
     """
 
     standard: ClassVar[Standard] = StandardNormal()
@@ -43,7 +43,7 @@ class TruncatedNormal(Bounded):
         head, tail = self._bound
         hazard = self.standard.upper_mean(head) / self.standard.cdf(-head)
         excess, rest = _excess(tail)
-        # √m √(1/m - l - m), because the product itself may be less than the smallest number.
+        # √m √(1/m - l - m), because the product under one root may underflow.
         outer, inner = excess.sqrt() * (rest - excess).sqrt(), (1 + hazard * (head - hazard)).sqrt()
         return self.sigma * torch.where(self._in_tail, outer, inner)
 
@@ -97,11 +97,11 @@ class TruncatedNormal(Bounded):
         head, tail = self._bound
         mass = self.standard.cdf(-head)
         below, above = self.standard.cdf(head) + level * mass, (1 - level) * mass
-        # From whichever end is nearer: next to 1, a probability has few digits.
+        # From the nearer end, because probabilities near 1 have few digits.
         z = torch.where(below < above, self.standard.quantile(below), -self.standard.quantile(above))
         inner = torch.maximum(self.mu + self.sigma * z, self.lower)
         log_survival = torch.log1p(-level)
-        # The survival function lies below exp(-t(l + t/2)); from that one's root Newton's method falls to the true one.
+        # The survival function lies below exp(-t(l + t/2)). Newton's method starts at the root of this bound.
         excess = -2 * log_survival / (tail + torch.sqrt(tail * tail - 2 * log_survival))
         for _ in range(8):
             z = tail + excess
@@ -116,7 +116,7 @@ class TruncatedNormal(Bounded):
 
     @property
     def _bound(self) -> tuple[Tensor, Tensor]:
-        """l where it is not positive, else 0; and the other way round: what is not used must have finite gradients."""
+        """l where l <= 0, else 0; and l where l > 0, else 0. Unused formulas need finite gradients, too."""
         bound = self._z(self.lower)
         return torch.where(self._in_tail, 0, bound), torch.where(self._in_tail, bound, 0)
 
@@ -128,8 +128,8 @@ class TruncatedNormal(Bounded):
 def _excess(z: Tensor) -> tuple[Tensor, Tensor]:
     """Return m(z) = φ(z)/Φ(-z) - z for z >= 0, and 1/m(z) - z.
 
-    By the scaled error function, and for large z by the continued fraction 1/(z + 2/(z + 3/(z + ...))), whose
-    digits no difference eats (https://dlmf.nist.gov/7.9).
+    From the scaled error function, and for large z from the continued fraction 1/(z + 2/(z + 3/(z + ...))), which
+    needs no difference of nearly equal numbers (https://dlmf.nist.gov/7.9).
     """
     near, far = z.clamp(max=TAIL), z.clamp(min=TAIL)
     m = SQRT_2 / (SQRT_PI * torch.special.erfcx(near / SQRT_2)) - near

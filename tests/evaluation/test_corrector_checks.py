@@ -17,7 +17,7 @@ from evaluation.corrector_checks import (
     training_members,
 )
 from models.corrector import Corrector
-from models.device import device_of
+from models.device import choose_device
 
 GRID = Grid.regular(5, 8)
 TASK = Task("t2m", ["msl", "2t"], ["2t"], [48])
@@ -105,6 +105,6 @@ def test_the_device(option, ranks, gpu, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     if "=" in expected:
         with pytest.raises(InputError, match=f"^{expected}.*;? take "):
-            device_of(option, ranks)
+            choose_device(option, ranks)
     else:
-        assert device_of(option, ranks).type == expected
+        assert choose_device(option, ranks).type == expected

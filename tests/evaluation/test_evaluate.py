@@ -253,7 +253,7 @@ def test_the_device_is_that_of_models_and_batches(archive, emos, deepweather, tm
     """The device `meta` computes nothing, but shows what is to_device to it."""
     asked, models = [], []
 
-    def device_of(option, ranks):
+    def choose_device(option, ranks):
         asked.append((option, ranks))
         return torch.device("meta")
 
@@ -261,7 +261,7 @@ def test_the_device_is_that_of_models_and_batches(archive, emos, deepweather, tm
         models.append({tensor.device.type for tensor in (*corrector.buffers(), *sample)})
         raise SeenError
 
-    monkeypatch.setattr(evaluate, "device_of", device_of)
+    monkeypatch.setattr(evaluate, "choose_device", choose_device)
     monkeypatch.setattr(Corrector, "forward", call)
     with pytest.raises(SeenError):
         deepweather(tmp_path, f"correctors={{emos: {emos}}}", "references=[raw]", "device=gpu")

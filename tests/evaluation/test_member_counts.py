@@ -21,7 +21,7 @@ from evaluation.member_counts import (
     with_gates,
 )
 from evaluation.scoring import ScoringOptions, score_models
-from models.corrector import Corrector, needs
+from models.corrector import Corrector, needed_task
 from models.distribution import Ensemble, Normal
 from models.statistical.raw import Raw
 
@@ -251,7 +251,7 @@ def test_sizes_come_in_any_order():
 
 def of(name, task=None, **options):
     task = task or Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
-    task = needs(SPECS[name], task)
+    task = needed_task(SPECS[name], task)
     return Corrector(task, Grid.regular(13, 16), SPECS[name] | options, torch.zeros(len(task.static_names), 13, 16))
 
 

@@ -17,7 +17,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.combine import combined
+from models.combine import combine
 from models.committee import average
 from models.corrector import Corrector
 from models.distribution import CensoredNormal, Ensemble, Logistic, Normal
@@ -50,7 +50,7 @@ def file_of(toy, tmp_path):
 
 def test_the_committee_of_three_is_their_mean_in_physical_units(file_of, toy, tmp_path):
     paths = [file_of(f"{seed}", seed) for seed in range(3)]
-    combined(paths).save(tmp_path / "all")
+    combine(paths).save(tmp_path / "all")
     batch = next(batches(toy(TASK, GRID, 4), 4))
     batch.mask[:, 0, 2] = False
     batch.ensemble[:, :, 0, 2] = torch.nan
@@ -72,7 +72,7 @@ def on_tile(rank, path, sample):
 
 def test_on_tiles_it_says_what_it_says_of_the_whole(file_of, toy, tmp_path):
     spec = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1, "cell_embedding": 2}
-    combined([file_of(f"{seed}", seed, spec) for seed in range(2)]).save(tmp_path / "both")
+    combine([file_of(f"{seed}", seed, spec) for seed in range(2)]).save(tmp_path / "both")
     sample = next(batches(toy(TASK, GRID, 4), 4))
     with torch.no_grad():
         whole = Corrector.load(tmp_path / "both")(sample).mu.numpy()
@@ -118,14 +118,14 @@ def test_what_cannot_be_averaged_is_refused(file_of, toy):
     island = file_of("island", 6, static=toy(TASK, GRID, 1, seed=6).static)
     for path, sentence in (
         (logistic, "a Normal and a Logistic have no average; combine correctors with heads of one kind"),
-        (day, r"day has another task than .*first; combine correctors that were trained alike"),
-        (late, r"late has another span of train_years than .*first \(\[2000, 2010\] and \[2000, 2004\]\)"),
-        (many, r"many has another number of members in training than .*first \(50 and 5\)"),
-        (island, r"island has other static fields than .*first; combine correctors that were trained on the same data"),
+        (day, r"day and .*first differ in their task; combine correctors of the same training data"),
+        (late, r"late and .*first differ in their span of train_years \(\[2000, 2010\] and \[2000, 2004\]\)"),
+        (many, r"many and .*first differ in their number of members in training \(50 and 5\)"),
+        (island, r"island and .*first differ in their static fields; combine correctors of the same training data"),
         (first, "correctors names a file twice"),
     ):
         with pytest.raises(InputError, match=sentence):
-            combined([first, path])
+            combine([first, path])
 
 
 def test_bounds_must_be_alike(file_of):
@@ -133,8 +133,8 @@ def test_bounds_must_be_alike(file_of):
     task = Task("rain", ["tp"], ["tp"], [24], ["lsm"])
     spec = {"_target_": "models.statistical.emos.EMOS", "family": "censored_normal", "seasonal": False}
     paths = [file_of(f"{lower}", seed, spec | {"lower": lower}, task) for seed, lower in enumerate((0, 0.1, 0))]
-    with pytest.raises(InputError, match=r"0.1 has another lower bound \(model.lower\) than .*0; combine"):
-        combined(paths[:2])
+    with pytest.raises(InputError, match=r"0.1 and .*0 differ in their lower bound \(model.lower\); combine"):
+        combine(paths[:2])
 
 
 def test_what_differs_without_harm_is_kept_of_all(file_of):
@@ -142,7 +142,7 @@ def test_what_differs_without_harm_is_kept_of_all(file_of):
         counted = {"unfitted": {"cells": run, "of": 108}, "validation_crps": 0.1 * run}
         return YEARS | {"run": run, "data": f"store {run}"} | counted
 
-    found = combined([file_of(f"{run}", run, provenance=provenance(run)) for run in range(1, 3)]).provenance
+    found = combine([file_of(f"{run}", run, provenance=provenance(run)) for run in range(1, 3)]).provenance
     assert found == YEARS | {"runs": [1, 2], "data": ["store 1", "store 2"], "unfitted": {"cells": 3, "of": 216}}
 
 
@@ -156,7 +156,7 @@ def test_the_verb(file_of, tmp_path):
     command[-1] = f"output={paths[0]}"
     run = subprocess.run([*command, f"correctors=[{','.join(paths)}]"], capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (
-        2, f"error: output={paths[0]} is one of the correctors; name another file to write\n"
+        2, f"error: output={paths[0]} is one of the correctors; choose another output file\n"
     )  # fmt: skip
     assert Path(paths[0]).read_bytes() == before
     for wrong in (f"correctors=[{paths[0]}]", f"correctors={paths[0]}"):

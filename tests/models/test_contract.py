@@ -14,7 +14,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.moments import pseudo_members
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.corrector import Corrector, build_model, needs, reads_moments
+from models.corrector import Corrector, build_model, needed_task, reads_moments
 from models.distribution import Ensemble, Normal
 from models.layers.gate import SphereGate
 from models.layers.mixture import SpatialMixture
@@ -27,15 +27,15 @@ from models.protocol import claims
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(13, 16)
 SPECS = SHIPPED | EXTERNAL
-NETWORKS = [name for name, spec in SPECS.items() if [*build_model(spec, needs(spec, TASK), GRID).parameters()]]
+NETWORKS = [name for name, spec in SPECS.items() if [*build_model(spec, needed_task(spec, TASK), GRID).parameters()]]
 
 
 def test_a_task_with_other_lead_times_and_the_analysis(name, toy):
     """Each is one more channel, for every model."""
     further = {"other_leads": ("2t-24h", "10u+0h"), "analysis": ("2t",)}
-    task = needs(SPECS[name], Task(**TASK.to_json() | further))
+    task = needed_task(SPECS[name], Task(**TASK.to_json() | further))
     data = toy(task, GRID, 24)
-    assert data.samples[0].ensemble.shape[1] == (1 if task == needs(SPECS[name], TASK) else 6)
+    assert data.samples[0].ensemble.shape[1] == (1 if task == needed_task(SPECS[name], TASK) else 6)
     torch.manual_seed(1)
     model = Corrector(task, GRID, SPECS[name], data.static)
     model.fit(data)
@@ -47,7 +47,7 @@ def test_a_task_with_other_lead_times_and_the_analysis(name, toy):
 
 def claimed(name):
     """What a model claims once it is built."""
-    return claims(build_model(SPECS[name], needs(SPECS[name], TASK), GRID))
+    return claims(build_model(SPECS[name], needed_task(SPECS[name], TASK), GRID))
 
 
 @pytest.fixture(params=SPECS)
@@ -59,7 +59,7 @@ def name(request):
 def fitted(name, toy, grid, count):
     """A corrector that has seen so many samples."""
     torch.manual_seed(1)
-    task = needs(SPECS[name], TASK)
+    task = needed_task(SPECS[name], TASK)
     data = toy(task, grid, count)
     made = Corrector(task, grid, SPECS[name], data.static)
     made.fit(data)
@@ -176,7 +176,7 @@ def test_a_member_is_corrected_without_the_others_if_the_model_claims_any_size(n
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-3) == claimed(name).any_size
 
 
-@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if needs(spec, TASK) != TASK])
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if needed_task(spec, TASK) != TASK])
 def test_inputs_that_are_no_targets_have_no_effect_if_the_model_claims_so(name, toy):
     data, sample = toy(TASK, GRID, 80), batch(toy)
     others = [channel for channel in range(len(TASK.inputs)) if channel not in TASK.target_channels]
@@ -190,7 +190,7 @@ def test_inputs_that_are_no_targets_have_no_effect_if_the_model_claims_so(name, 
 
 
 def test_a_tile_is_refused_by_a_sentence_if_the_model_does_not_claim_tiles(name):
-    task, domain = needs(SPECS[name], TASK), Domain.split(GRID, 1, 2)
+    task, domain = needed_task(SPECS[name], TASK), Domain.split(GRID, 1, 2)
     if claimed(name).tiles:
         build_model(SPECS[name], task, domain)
     else:
@@ -287,7 +287,7 @@ def test_the_head_is_the_formula_of_the_paper(toy):
 
 
 def test_its_sizes_are_known_before_memory_is_taken(name):
-    task = needs(SPECS[name], TASK)
+    task = needed_task(SPECS[name], TASK)
     random = torch.get_rng_state()
     drawn = outline(lambda: build_model(SPECS[name], task, GRID))
     assert torch.equal(torch.get_rng_state(), random), "what is drawn afterwards is what it would be without"
@@ -297,7 +297,7 @@ def test_its_sizes_are_known_before_memory_is_taken(name):
 
 
 def test_a_corrector_survives_its_file(name, toy, tmp_path):
-    task = needs(SPECS[name], TASK)
+    task = needed_task(SPECS[name], TASK)
     data = toy(task, GRID, 80)
     made = Corrector(task, GRID, SPECS[name], data.static, {"train_years": [2000, 2001]})
     made.fit(data)

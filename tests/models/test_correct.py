@@ -16,10 +16,10 @@ from data_pipeline.dataset import batches
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.task import Task
 from models import correct as verb
-from models.combine import combined
+from models.combine import combine
 from models.correct import correct
-from models.corrector import Corrector, needs
-from models.device import device_of
+from models.corrector import Corrector, needed_task
+from models.device import choose_device
 from models.normalizer import Normalizer
 
 # The command runs a module that this file has imported.
@@ -61,7 +61,7 @@ def values(path):
 def made(spec, task=TASK):
     """A corrector whose weights and units do something else in every cell."""
     torch.manual_seed(0)
-    corrector = Corrector(needs(spec, task), GRID, spec, torch.rand(3, *GRID.shape))
+    corrector = Corrector(needed_task(spec, task), GRID, spec, torch.rand(3, *GRID.shape))
     corrector.normalizer.location.fill_(280).add_(torch.randn(GRID.shape))
     corrector.normalizer.scale.fill_(8)
     corrector.normalizer.always.fill_(1)
@@ -83,8 +83,8 @@ def test_where_a_member_is_missing_all_members_stay_as_they_came(tmp_path):
     assert (without.messages, without.notes) == (8, [])
     assert done.messages == 8
     assert done.notes == [
-        "2t: 6 cells of 1 forecast lack the value of some member: their members were left as they came; the model read "
-        "the mean of the training years there"
+        "2t: 6 cells of 1 forecast lack the value of some member: their members are unchanged; the model read the mean "
+        "of the training years there"
     ]
     raw, expected, found = (values(tmp_path / name) for name in ("holed", "one", "two"))
     step = 2**-9  # of the packing
@@ -99,7 +99,7 @@ def test_where_a_member_is_missing_all_members_stay_as_they_came(tmp_path):
 def test_an_input_that_training_always_had_is_missed_aloud(tmp_path):
     source = forecast(tmp_path / "input", [(start, "msl", 3) for start in STARTS])
     corrector = made(UNET)
-    said = "msl: 12 cells of 2 forecasts lack the value of some member, which no training sample does; the model read"
+    said = "msl: 12 cells of 2 forecasts lack the value of some member, but no training sample does; the model read"
     assert correct(corrector, source, tmp_path / "out").notes[0].startswith(said)
     corrector.normalizer.always[1][PATCH] = 0
     assert not correct(corrector, source, tmp_path / "out").notes
@@ -115,7 +115,7 @@ def test_a_committee_says_what_none_of_its_correctors_has_seen(tmp_path):
         part.provenance["run"] = number
         part.save(tmp_path / f"{number}")
     source = forecast(tmp_path / "input", [(STARTS[0], "msl", 3)])
-    notes = correct(combined([tmp_path / "0", tmp_path / "1"]), source, tmp_path / "both").notes
+    notes = correct(combine([tmp_path / "0", tmp_path / "1"]), source, tmp_path / "both").notes
     assert [note[:24] for note in notes] == ["msl: 5 cells of 1 foreca", "2t: 4 cells of 2 forecas"]
     assert notes[1].endswith("have no value in any training sample; the correction there is the raw ensemble")
     alone = correct(Corrector.load(tmp_path / "0"), source, tmp_path / "one").notes
@@ -127,7 +127,7 @@ def test_a_committee_says_what_none_of_its_correctors_has_seen(tmp_path):
 def test_a_target_that_no_member_has_stays_missing(tmp_path):
     source = forecast(tmp_path / "input", [(STARTS[1], "2t", number) for number in range(1, MEMBERS + 1)])
     done = correct(made(EMOS), source, tmp_path / "out")
-    assert done.notes[0].startswith("2t: 6 cells of 1 forecast lack the value of some member, which no training")
+    assert done.notes[0].startswith("2t: 6 cells of 1 forecast lack the value of some member, but no training")
     np.testing.assert_array_equal(np.isnan(values(tmp_path / "out")), np.isnan(values(source)))
 
 
@@ -155,7 +155,7 @@ def test_a_corrector_of_before_says_nothing_of_what_training_had(tmp_path):
 def test_a_model_without_a_number_is_refused(tmp_path):
     corrector = made({"_target_": "models.statistical.climatology.Climatology"})
     corrector.model.coefficients.fill_(1)[..., 2, 3] = torch.nan
-    sentence = "the corrector gives no number at 1 of 126 cells of the forecast of 2020-01-01T12:00:00 .24 h, where the"
+    sentence = "the corrected forecast of 2020-01-01T12:00:00 .24 h has no value in 1 of 126 cells where the input"
     with pytest.raises(InputError, match=sentence):
         correct(corrector, forecast(tmp_path / "input"), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["input"]
@@ -177,8 +177,12 @@ def test_the_model_computes_on_the_device(tmp_path, monkeypatch):
 
 def test_the_verb_passes_the_device_on(folder, command, monkeypatch):
     asked = []
-    monkeypatch.setattr(verb, "device_of", lambda option, ranks: asked.append((option, ranks)) or torch.device("meta"))
-    monkeypatch.setattr(verb, "correct", lambda *options: asked.append(options[-1]) or verb.Done(0, ["2t: a note"]))
+    monkeypatch.setattr(
+        verb, "choose_device", lambda option, ranks: asked.append((option, ranks)) or torch.device("meta")
+    )
+    monkeypatch.setattr(
+        verb, "correct", lambda *options: asked.append(options[-1]) or verb.CorrectionSummary(0, ["2t: a note"])
+    )
     main = verb.main  # `command` would import the module anew
     monkeypatch.setattr("sys.argv", ["correct", "corrector=right", "input=forecast", "output=never", "device=gpu"])
     monkeypatch.chdir(folder)
@@ -192,14 +196,14 @@ def test_which_device_is_taken(monkeypatch):
         (True, "gpu", 1, "cuda"),
     ):  # fmt: skip
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
-        assert device_of(option, ranks).type == expected
-    with pytest.raises(InputError, match=r"device=gpu is for one process, and mesh has 2; take mesh=\[1,1\]"):
-        device_of("gpu", 2)
+        assert choose_device(option, ranks).type == expected
+    with pytest.raises(InputError, match=r"device=gpu supports one process, and mesh has 2; set mesh=\[1,1\]"):
+        choose_device("gpu", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match="device=gpu, but PyTorch finds no GPU that it can use here; take device=cpu"):
-        device_of("gpu", 1)
+    with pytest.raises(InputError, match="device=gpu, but PyTorch finds no usable GPU; set device=cpu"):
+        choose_device("gpu", 1)
     with pytest.raises(InputError, match="device must be one of auto, cpu, gpu, got 'cuda'"):
-        device_of("cuda", 1)
+        choose_device("cuda", 1)
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +246,7 @@ WRONG = {
     "input=7": "input must be the path of one file, got 7; write a number as ./7",
     "input=missing": "there is no file missing; check input, which is one GRIB file (patterns are not expanded)",
     "input=folder": "input=folder is a folder; name one GRIB file",
-    "input=forecast.nc": "forecast.nc is NetCDF; correct reads and writes GRIB only, so give the forecast as GRIB",
+    "input=forecast.nc": "forecast.nc is NetCDF; correct reads and writes GRIB only, so convert the forecast to GRIB",
     "input=empty": "empty holds no GRIB message; is it the right file?",
     "input=text": "text holds no GRIB at byte 0 and what follows",
     "input=cut": "cut",
@@ -253,23 +257,23 @@ WRONG = {
     "output=folder": "folder is a folder; name a file to write",
     "output=text/out": "cannot write text/out (",
     "output=20200101": "output must be the path of one file, got 20200101; write a number as ./20200101",
-    "corrector=missing": "there is no corrector missing; make one with `deepweather train`",
+    "corrector=missing": "there is no corrector missing; train one with `deepweather train`",
     "corrector=[right]": "corrector must be the path of one file, got ['right']",
-    "corrector=forecast": "forecast is not a whole safetensors file",
-    "corrector=no-json": "no-json does not describe its corrector as this version does (JSONDecodeError: ",
-    "corrector=no-object": "no-object does not describe its corrector as this version does (TypeError: ",
-    "corrector=no-task": "no-task does not describe its corrector as this version does (KeyError: 'task')",
-    "corrector=other-task": "other-task does not describe its corrector as this version does (TypeError: ",
+    "corrector=forecast": "forecast is not a complete safetensors file",
+    "corrector=no-json": "no-json has an invalid description of its corrector (JSONDecodeError: ",
+    "corrector=no-object": "no-object has an invalid description of its corrector (TypeError: ",
+    "corrector=no-task": "no-task has an invalid description of its corrector (KeyError: 'task')",
+    "corrector=other-task": "other-task has an invalid description of its corrector (TypeError: ",
     "corrector=bad-task": "bad-task: task toy: lead_times must be increasing whole hours, got [48, 24]",
     "corrector=bad-grid": "bad-grid: latitudes must decrease strictly (north first), got [0.0, 1.0]",
     "corrector=no-static": "no-static must hold static fields of shape 3x9x14, it has none; train the corrector again",
     "corrector=small-static": "small-static must hold static fields of shape 3x9x14, it has 3x2x2",
-    "corrector=future": "future has format 99, this version reads 1; train it again",
+    "corrector=future": "future has format 99, this version reads 1; train the corrector again",
     "corrector=diverged": "diverged has weights that are not finite (model.",
-    "levels=median": "levels must be one of hazen, weibull, got 'median'",
+    "quantile_levels=median": "quantile_levels must be one of hazen, weibull, got 'median'",
     "seed=-1": "seed must be a whole number from 0 to",
     "device=tpu": "device must be one of auto, cpu, gpu, got 'tpu'",
-    "analysis=forecast": "the corrector reads no analysis; leave out analysis=forecast",
+    "analysis=forecast": "the corrector reads no analysis; remove analysis=forecast",
 }
 
 
@@ -289,5 +293,5 @@ def test_what_is_wrong_is_said_in_one_sentence(option, folder, command):
 def test_a_folder_that_is_not_there_is_made(folder, command, tmp_path):
     ended = command(folder, "correct", "corrector=right", "input=forecast", f"output={tmp_path}/new/of/20200101")
     assert (ended.code, ended.stderr) == (0, "")
-    assert ended.stdout.endswith("20200101: 8 messages corrected (2t at +24 h), all others copied as they were\n")
+    assert ended.stdout.endswith("20200101: 8 messages corrected (2t at +24 h), all others copied unchanged\n")
     assert (tmp_path / "new/of/20200101").exists()

@@ -121,7 +121,7 @@ def test_what_the_first_rank_cannot_write_all_are_told(folder, tmp_path):
 
 def test_forecasts_are_not_shared_out(folder, tmp_path):
     told = corrected(Mesh(2, 1, 1), folder, "emos", tmp_path / "never")
-    assert told.startswith("mesh has 2 for its first number, but one forecast after the other is corrected; make it 1")
+    assert told.startswith("the first number of mesh must be 1, got 2: forecasts are corrected one after the other")
 
 
 def test_the_command_starts_its_ranks(folder, tmp_path):
@@ -134,5 +134,5 @@ def test_the_command_starts_its_ranks(folder, tmp_path):
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "many: 384 messages corrected (msl, 2t at +24 h), all others copied as they were\n"
+    assert ended.stdout == "many: 384 messages corrected (msl, 2t at +24 h), all others copied unchanged\n"
     assert (tmp_path / "many").read_bytes() == (tmp_path / "one").read_bytes()

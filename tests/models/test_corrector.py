@@ -47,7 +47,7 @@ def test_a_file_that_is_no_corrector_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match=r"there is no corrector .*missing"):
         Corrector.load(tmp_path / "missing")
     (tmp_path / "text").write_text("not tensors")
-    with pytest.raises(InputError, match=r"text is not a whole safetensors file"):
+    with pytest.raises(InputError, match=r"text is not a complete safetensors file"):
         Corrector.load(tmp_path / "text")
     save_file({"a": torch.ones(1)}, tmp_path / "tensors")
     with pytest.raises(InputError, match="holds tensors but no corrector"):

@@ -42,7 +42,7 @@ def coupled(raw, distribution=None, **options):
 
 @given(FIELDS, st.integers(0, 2**63 - 1), st.sampled_from(["hazen", "weibull"]))
 def test_every_member_keeps_its_rank(raw, seed, levels):
-    corrected = coupled(raw, seed=seed, levels=levels).numpy()
+    corrected = coupled(raw, seed=seed, quantile_levels=levels).numpy()
     values = np.sort(corrected, 0)
     assert (np.diff(values, axis=0) > 0).all()
     np.testing.assert_array_equal(values, values[:, :1].repeat(3, 1))
@@ -77,7 +77,7 @@ def test_an_ensemble_of_as_many_members_is_itself(raw):
 def test_the_values_are_quantiles_at_plotting_positions(levels, expected):
     stats = pytest.importorskip("scipy.stats")
     normal = Normal(torch.full((1, 1, 1, 1), 5.0).double(), torch.full((1, 1, 1, 1), 2.0).double())
-    found = coupled(np.array([[3.0], [1.0], [2.0], [0.0]]), normal, levels=levels)[:, 0]
+    found = coupled(np.array([[3.0], [1.0], [2.0], [0.0]]), normal, quantile_levels=levels)[:, 0]
     np.testing.assert_allclose(found, stats.norm(5, 2).ppf(np.array(expected)[[3, 1, 2, 0]]), rtol=1e-12)
 
 
@@ -98,7 +98,7 @@ def test_spread_and_score_of_members_of_a_calibrated_forecast(M, levels, spread,
     generator = torch.Generator().manual_seed(M)
     raw, truth = torch.randn(M, *shape, generator=generator), torch.randn(shape, generator=generator).double()
     normal = Normal(torch.zeros(shape).double(), torch.ones(shape).double())
-    members = written_members(normal, batch(raw), TASK, GRID, levels=levels)
+    members = written_members(normal, batch(raw), TASK, GRID, quantile_levels=levels)
     if levels == "hazen":
         assert torch.equal(members.members, written_members(normal, batch(raw), TASK, GRID).members)  # the default
     np.testing.assert_allclose(members.std, spread, rtol=6e-4)

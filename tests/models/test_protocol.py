@@ -1,4 +1,4 @@
-"""Claims are read off any class or module; wrong ones are refused by a sentence."""
+"""Claims are read from any class or module; wrong claims are errors."""
 
 import pytest
 from torch import nn
@@ -14,7 +14,7 @@ TASK = Task("toy", ["2t"], ["2t"], [24])
 GRID = Grid.regular(7, 8)
 
 
-class Silent(nn.Module):
+class NoClaims(nn.Module):
     """Claims nothing; builds on a `Grid` only."""
 
     def __init__(self, task, grid):
@@ -22,7 +22,7 @@ class Silent(nn.Module):
         self.rows = len(grid.latitudes)
 
 
-class Depends(nn.Module):
+class OptionalTiles(nn.Module):
     """Takes tiles with some of its options."""
 
     any_grid = True
@@ -36,14 +36,14 @@ class Depends(nn.Module):
         return self._local
 
 
-def test_what_a_model_does_not_mention_has_the_default():
-    assert claims(Silent) == claims(Silent(TASK, GRID)) == Claims()
-    assert claims(Depends) == claims(Depends(TASK, GRID)) == Claims(any_grid=True)
-    assert claims(Depends(TASK, GRID, local=True)) == Claims(any_grid=True, tiles=True)
+def test_missing_claims_are_false():
+    assert claims(NoClaims) == claims(NoClaims(TASK, GRID)) == Claims()
+    assert claims(OptionalTiles) == claims(OptionalTiles(TASK, GRID)) == Claims(any_grid=True)
+    assert claims(OptionalTiles(TASK, GRID, local=True)) == Claims(any_grid=True, tiles=True)
 
 
 def test_a_claim_may_be_set_in_the_constructor():
-    model = Silent(TASK, GRID)
+    model = NoClaims(TASK, GRID)
     model.any_size = True
     assert claims(model) == Claims(any_size=True)
 
@@ -53,12 +53,15 @@ def test_a_claim_may_be_set_in_the_constructor():
     [
         ({"tiles": 1}, r"Model.tiles must be True or False, got 1"),
         ({"any_size": "yes"}, r"Model.any_size must be True or False, got 'yes'"),
-        ({"moment_only": True}, r"Model.moment_only has no effect; if you mean moments_only, spell it so"),
-        ({"tile": True}, r"Model.tile has no effect; if you mean tiles"),
-        ({"normalize": lambda self, location, scale: None}, r"Model.normalize has no effect; if you mean normalise"),
+        ({"moment_only": True}, r"Model.moment_only has no effect; rename it to moments_only if"),
+        ({"tile": True}, r"Model.tile has no effect; rename it to tiles if"),
+        (
+            {"normalize": lambda self, location, scale: None},
+            r"Model.normalize has no effect; rename it to normalise if",
+        ),
     ],
 )
-def test_a_wrong_claim_is_refused(attributes, sentence):
+def test_a_wrong_claim_is_an_error(attributes, sentence):
     kind = type("Model", (nn.Module,), attributes)
     for thing in (kind, kind(), type("Child", (kind,), {})()):
         with pytest.raises(
@@ -67,7 +70,7 @@ def test_a_wrong_claim_is_refused(attributes, sentence):
             claims(thing)
 
 
-def test_attributes_that_are_no_claims_are_let_alone():
+def test_other_attributes_are_ignored():
     kind = type(
         "Model",
         (nn.Module,),
@@ -78,13 +81,13 @@ def test_attributes_that_are_no_claims_are_let_alone():
     assert claims(model) == Claims()
 
 
-@pytest.mark.parametrize("name", protocol.BEFORE_BUILDING)
-def test_what_is_asked_of_the_class_cannot_depend_on_options(name):
+@pytest.mark.parametrize("name", protocol.CLASS_CLAIMS)
+def test_class_claims_cannot_depend_on_options(name):
     late = nn.Identity()
     setattr(late, name, True)
     answered = type("Model", (nn.Module,), {name: property(lambda self: True)})()
     for model in (late, answered):
-        with pytest.raises(InputError, match=f"{name} is asked before the model is built; .* as {name} = True"):
+        with pytest.raises(InputError, match=f"{name} is read before the model is built; .* as {name} = True"):
             claims(model)
 
 
@@ -95,19 +98,19 @@ def test_an_error_within_a_claim_is_not_hidden():
         claims(kind())
 
 
-def test_only_a_model_that_may_claim_tiles_is_given_one(monkeypatch):
+def test_a_model_without_the_claim_tiles_gets_no_tile(monkeypatch):
     monkeypatch.setattr(corrector, "model_class", lambda target: target)
     halves = Domain.split(GRID, 2, 1)
-    assert not may_take_tiles(Silent)
-    assert may_take_tiles(Depends)
-    corrector.build_model({"_target_": Silent}, TASK, Domain.of(GRID))
-    corrector.build_model({"_target_": Depends, "local": True}, TASK, halves)
-    for spec in ({"_target_": Silent}, {"_target_": Depends}):
+    assert not may_take_tiles(NoClaims)
+    assert may_take_tiles(OptionalTiles)
+    corrector.build_model({"_target_": NoClaims}, TASK, Domain.of(GRID))
+    corrector.build_model({"_target_": OptionalTiles, "local": True}, TASK, halves)
+    for spec in ({"_target_": NoClaims}, {"_target_": OptionalTiles}):
         with pytest.raises(InputError, match=r"claim `tiles`\), and the mesh has 2 x 1 tiles; .*trainer.mesh=\[2,1\]"):
             corrector.build_model(spec, TASK, halves)
 
 
-def test_methods_are_called_where_they_are():
+def test_optional_methods_are_called():
     called = []
     kind = type(
         "Model",

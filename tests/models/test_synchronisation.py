@@ -8,7 +8,7 @@ from synchronisation import Waits
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.corrector import build_model, needs
+from models.corrector import build_model, needed_task
 from models.layers.dropout import masks_for
 from models.layers.loss_term import loss_terms
 from models.parallel import quantile
@@ -31,7 +31,7 @@ del ALL["boosted_emos"]  # never trained step by step; it looks up lead times on
 def step(name, toy, device):
     """Forward and backward pass of a training step, with what makes the host wait."""
     spec = ALL[name] | ({"dropout": 0.2} if "dropout" in ALL[name] else {})
-    task = needs(spec, TASK)
+    task = needed_task(spec, TASK)
     model = build_model(spec, task, GRID).train()
     sample = next(iter(batches(toy(task, GRID, 3, 4), 3)))
     model, sample = model.to(device), sample._replace(**{k: v.to(device) for k, v in sample._asdict().items()})

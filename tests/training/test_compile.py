@@ -13,7 +13,7 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.task import Task
-from models.corrector import build_model, needs
+from models.corrector import build_model, needed_task
 from models.layers.dropout import masks_for
 from models.layers.loss_term import loss_terms
 from models.parallel.mesh import Mesh
@@ -76,7 +76,7 @@ def passes(model, forward, sample):
 @pytest.mark.parametrize("name", ALL)
 def test_every_network_is_compiled_whole(name, toy):
     """Without a graph break, in training with dropout, to the same numbers; a smaller batch at the end, too."""
-    task = needs(ALL[name], TASK)
+    task = needed_task(ALL[name], TASK)
     torch.manual_seed(0)
     model = build_model(ALL[name], task, GRID).double().train()
     for parameter in model.parameters():

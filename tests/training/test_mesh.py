@@ -14,7 +14,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.task import Task
-from models.corrector import Corrector, needs
+from models.corrector import Corrector, needed_task
 from models.networks.deep_weather import DeepWeather
 from models.parallel.mesh import Mesh, arrange_mesh
 from training import checkpoints
@@ -39,7 +39,7 @@ def fitted_on(rank, shape, toy, name):
     """What a model has learnt at once, and of how large a tile it has read samples for that."""
     mesh, tiles = arrange_mesh(*shape) if shape else Mesh.single(), []
     spec = SPECS[name]
-    task = needs(spec, TASK)
+    task = needed_task(spec, TASK)
 
     def corrector_on(domain):
         torch.manual_seed(0)

@@ -16,7 +16,7 @@ from conf import build
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.corrector import build_model, needs
+from models.corrector import build_model, needed_task
 from training.optimizer import decay_groups, make_optimizer, make_scheduler
 from training.trainer_options import TrainerOptions
 
@@ -109,7 +109,7 @@ def test_steps_are_those_of_the_interval():
 def test_matrices_and_kernels_decay_and_nothing_else(name):
     """By a step without gradients, in which AdamW only decays; the names say what each parameter is."""
     spec = SPECS[name]
-    model = build_model(spec, needs(spec, TASK), GRID)
+    model = build_model(spec, needed_task(spec, TASK), GRID)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return
     for parameter in model.parameters():

@@ -13,7 +13,7 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models import corrector as corrector_module
-from models.corrector import Corrector, build_model, in_batches, needs
+from models.corrector import Corrector, build_model, in_batches, needed_task
 from models.statistical import cases
 from models.statistical.cases import TooFewCasesError, covers_year, lead_index, longest_gap
 
@@ -30,7 +30,7 @@ FITTED = {
 
 def corrector_of(spec, data, task=TASK, grid=GRID):
     torch.manual_seed(0)
-    task = needs(spec, task)
+    task = needed_task(spec, task)
     corrector = Corrector(task, grid, spec, data.static)
     corrector.fit(data)
     return corrector
@@ -40,7 +40,7 @@ def corrector_of(spec, data, task=TASK, grid=GRID):
 def test_blocks_of_rows_give_the_same_numbers(name, toy, monkeypatch):
     """As if no more than one row would fit into memory."""
     spec = FITTED[name]
-    data = toy(needs(spec, TASK), GRID, 80)
+    data = toy(needed_task(spec, TASK), GRID, 80)
     for sample in data.samples[::2]:
         sample.target[0, 1, 3] = torch.nan
     expected, rows_read = corrector_of(spec, data), []
@@ -182,7 +182,7 @@ class NoReading(TorchDispatchMode):
 def test_a_forecast_reads_nothing_back_from_the_device(name, toy):
     """In training and in evaluation; each reading would wait for a GPU."""
     spec = FITTED[name]
-    task = needs(spec, TASK)
+    task = needed_task(spec, TASK)
     corrector = corrector_of(spec, toy(task, GRID, 130))
     sample = corrector.normalizer(next(batches(toy(task, GRID, 4, seed=3), 4)))
     for training in (True, False):

@@ -138,7 +138,7 @@ def test_british_temperature_of_another_day(britain):
         torch.zeros(1, 1, *cells), torch.zeros(1, dtype=torch.int64), torch.tensor([12]),
     )  # fmt: skip
     forecast = Normal(forecast.mu[None, None], forecast.sigma[None, None])
-    written = written_members(forecast, sample, task, grid, levels="weibull").members[:, 0, 0]
+    written = written_members(forecast, sample, task, grid, quantile_levels="weibull").members[:, 0, 0]
     difference = (written - expected).abs()
     assert float((written.sort(0).values - expected.sort(0).values).abs().max()) < 1e-4
     assert float(difference.mean()) < 2e-4
