@@ -122,8 +122,8 @@ class Corrector(nn.Module):
             self.provenance["unfitted"] = {"cells": cells, "of": regressions}
             if cells:
                 self.notes.append(
-                    f"{cells} of {regressions} regressions (one for each cell, lead time and target) have no "
-                    "fit: there are too few training cases, or the forecast has no errors"
+                    f"{cells} of {regressions} regressions (one for each cell, lead time and target) could not be "
+                    "fitted: there are too few training cases, or the forecast has no errors"
                 )
 
     def save(self, path: str | Path) -> None:

@@ -301,12 +301,12 @@ def test_correct_reads_other_lead_times_from_its_input(archive, corrector, tmp_p
 
 def test_correct_reports_missing_inputs(archive, corrector, tmp_path):
     (source,), (analyses,) = (map(Path, files) for files in (archive.ensemble, archive.analysis))
-    with pytest.raises(InputError, match="reads the analysis of t@850 at the start; name its file with analysis=FILE"):
+    with pytest.raises(InputError, match="reads the analysis of t@850 at the start; give its file with analysis=FILE"):
         correct(corrector, source, tmp_path / "out")
     write(tmp_path, unknown={20160104})
     with pytest.raises(InputError, match=r"lacks one of .*t@850 analysis for the forecast of 2016-01-04T12:00:00"):
         correct(corrector, source, tmp_path / "out", analysis=tmp_path / "analysis")
     plain = Corrector(PLAIN, GRID, {"_target_": "models.statistical.raw.Raw"}, torch.rand(3, *GRID.shape))
-    with pytest.raises(InputError, match="the corrector reads no analysis; leave out analysis="):
+    with pytest.raises(InputError, match="the corrector reads no analysis; remove analysis="):
         correct(plain, source, tmp_path / "out", analysis=analyses)
     assert not (tmp_path / "out").exists()

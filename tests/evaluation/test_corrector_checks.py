@@ -17,7 +17,6 @@ from evaluation.corrector_checks import (
     training_members,
 )
 from models.corrector import Corrector
-from models.device import choose_device
 
 GRID = Grid.regular(5, 8)
 TASK = Task("t2m", ["msl", "2t"], ["2t"], [48])
@@ -91,20 +90,3 @@ def test_more_members_than_there_are_cannot_be_scored():
     check_enough_members((5, 10), 10)
     with pytest.raises(InputError, match=r"^member_counts has 50, the forecasts have 10 members; leave out larger"):
         check_enough_members((5, 50), 10)
-
-
-@pytest.mark.parametrize(
-    ("option", "ranks", "gpu", "expected"),
-    [
-        ("cpu", 1, True, "cpu"), ("auto", 1, True, "cuda"), ("auto", 1, False, "cpu"), ("auto", 2, True, "cpu"),
-        ("gpu", 1, True, "cuda"), ("gpu", 1, False, "device=gpu, but PyTorch finds no GPU"),
-        ("gpu", 4, True, "device=gpu is for one process, and mesh has 4"),
-    ],
-)  # fmt: skip
-def test_the_device(option, ranks, gpu, expected, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    if "=" in expected:
-        with pytest.raises(InputError, match=f"^{expected}.*;? take "):
-            choose_device(option, ranks)
-    else:
-        assert choose_device(option, ranks).type == expected

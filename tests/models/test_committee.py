@@ -1,4 +1,4 @@
-"""A committee says the average of what its correctors say; the verb `combine` makes one file of theirs."""
+"""A committee forecasts the average of its correctors; the verb `combine` writes it to one file."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ YEARS = {"train_years": [2000, 2004], "val_years": [2005, 2005], "members": 5}
 
 @pytest.fixture
 def file_of(toy, tmp_path):
-    """Leave a corrector with weights of its own."""
+    """Write the file of a corrector with random weights."""
 
     def leave(name, seed, spec=None, task=TASK, provenance=YEARS, static=None):
         data = toy(task, GRID, 16, seed=seed)
@@ -48,7 +48,7 @@ def file_of(toy, tmp_path):
     return leave
 
 
-def test_the_committee_of_three_is_their_mean_in_physical_units(file_of, toy, tmp_path):
+def test_a_committee_of_three_is_the_mean_in_physical_units(file_of, toy, tmp_path):
     paths = [file_of(f"{seed}", seed) for seed in range(3)]
     combine(paths).save(tmp_path / "all")
     batch = next(batches(toy(TASK, GRID, 4), 4))
@@ -70,7 +70,7 @@ def on_tile(rank, path, sample):
     return domain.tile, found.mu.numpy()
 
 
-def test_on_tiles_it_says_what_it_says_of_the_whole(file_of, toy, tmp_path):
+def test_a_committee_on_tiles_equals_one_on_the_whole_grid(file_of, toy, tmp_path):
     spec = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1, "cell_embedding": 2}
     combine([file_of(f"{seed}", seed, spec) for seed in range(2)]).save(tmp_path / "both")
     sample = next(batches(toy(TASK, GRID, 4), 4))
@@ -89,7 +89,7 @@ def test_quantiles_of_an_average_are_means_of_quantiles():
 
 
 @given(st.floats(-1e3, 1e3, width=32), st.integers(2, 7))
-def test_what_all_agree_on_stays_as_it_is(lower, count):
+def test_equal_parameters_stay_equal(lower, count):
     part = CensoredNormal(torch.ones(2), torch.ones(2), torch.tensor([lower, -torch.inf]))
     found = average([part] * count)
     assert torch.equal(found.lower, part.lower)
@@ -101,7 +101,7 @@ def test_members_are_averaged_one_by_one():
     assert found.members.tolist() == [[2.0], [3.0]]
 
 
-def test_the_average_scores_no_worse_than_its_parts_on_average():
+def test_the_crps_of_the_average_is_at_most_the_average_crps():
     """The CRPS is convex in the quantile function (Schulz & Lerch 2022)."""
     truth = torch.randn(1000).double()
     parts = [Normal(torch.randn(1000).double(), torch.rand(1000).double() + 0.1) for _ in range(3)]
@@ -109,7 +109,7 @@ def test_the_average_scores_no_worse_than_its_parts_on_average():
     assert (average(parts).crps(truth) <= alone + 1e-12).all()
 
 
-def test_what_cannot_be_averaged_is_refused(file_of, toy):
+def test_correctors_that_cannot_be_averaged_are_errors(file_of, toy):
     first = file_of("first", 1)
     logistic = file_of("logistic", 2, {"_target_": "models.networks.mlp.MLP", "width": 8, "head": "logistic"})
     day = file_of("day", 3, task=Task("toy", ["2t", "msl"], ["2t"], [24], ["lsm"]))
@@ -128,8 +128,8 @@ def test_what_cannot_be_averaged_is_refused(file_of, toy):
             combine([first, path])
 
 
-def test_bounds_must_be_alike(file_of):
-    """Half-way between two bounds is neither of them."""
+def test_different_lower_bounds_are_an_error(file_of):
+    """The mean of two bounds equals neither of them."""
     task = Task("rain", ["tp"], ["tp"], [24], ["lsm"])
     spec = {"_target_": "models.statistical.emos.EMOS", "family": "censored_normal", "seasonal": False}
     paths = [file_of(f"{lower}", seed, spec | {"lower": lower}, task) for seed, lower in enumerate((0, 0.1, 0))]
@@ -137,7 +137,7 @@ def test_bounds_must_be_alike(file_of):
         combine(paths[:2])
 
 
-def test_what_differs_without_harm_is_kept_of_all(file_of):
+def test_different_provenances_are_merged(file_of):
     def provenance(run):
         counted = {"unfitted": {"cells": run, "of": 108}, "validation_crps": 0.1 * run}
         return YEARS | {"run": run, "data": f"store {run}"} | counted
@@ -146,7 +146,7 @@ def test_what_differs_without_harm_is_kept_of_all(file_of):
     assert found == YEARS | {"runs": [1, 2], "data": ["store 1", "store 2"], "unfitted": {"cells": 3, "of": 216}}
 
 
-def test_the_verb(file_of, tmp_path):
+def test_the_verb_combine(file_of, tmp_path):
     paths = [str(file_of(f"{seed}", seed)) for seed in range(2)]
     command = [sys.executable, "-m", "models.combine", f"output={tmp_path / 'both'}"]
     run = subprocess.run([*command, f"correctors=[{','.join(paths)}]"], capture_output=True, text=True, check=True)

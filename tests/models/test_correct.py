@@ -1,4 +1,4 @@
-"""The verb `correct`: what becomes of missing values, and what is said of inputs that cannot be corrected."""
+"""The verb `correct`: missing values, and errors for inputs that cannot be corrected."""
 
 import json
 
@@ -19,10 +19,9 @@ from models import correct as verb
 from models.combine import combine
 from models.correct import correct
 from models.corrector import Corrector, needed_task
-from models.device import choose_device
 from models.normalizer import Normalizer
 
-# The command runs a module that this file has imported.
+# `runpy` warns because the command runs a module that this file has imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
@@ -31,7 +30,7 @@ PATCH = (slice(2, 4), slice(3, 6))
 
 
 def forecast(path, holes=()):
-    """Write forecasts of 2t and msl; `holes` are (start, variable, member) that miss the values of the patch."""
+    """Write forecasts of 2t and msl; `holes` are (start, variable, member) without values in the patch."""
     random = np.random.default_rng(3)
     encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
     with path.open("wb") as file:
@@ -59,7 +58,7 @@ def values(path):
 
 
 def made(spec, task=TASK):
-    """A corrector whose weights and units do something else in every cell."""
+    """Return a corrector with different weights and units in every cell."""
     torch.manual_seed(0)
     corrector = Corrector(needed_task(spec, task), GRID, spec, torch.rand(3, *GRID.shape))
     corrector.normalizer.location.fill_(280).add_(torch.randn(GRID.shape))
@@ -75,8 +74,7 @@ EMOS = {"_target_": "models.statistical.emos.EMOS"}
 UNET = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1}
 
 
-def test_where_a_member_is_missing_all_members_stay_as_they_came(tmp_path):
-    """Until now they became the mean of the training years, all of them nearly alike."""
+def test_members_are_unchanged_where_a_member_is_missing(tmp_path):
     whole, holed = forecast(tmp_path / "whole"), forecast(tmp_path / "holed", [(STARTS[0], "2t", 2)])
     without = correct(made(EMOS), whole, tmp_path / "one")
     done = correct(made(EMOS), holed, tmp_path / "two")
@@ -96,7 +94,7 @@ def test_where_a_member_is_missing_all_members_stay_as_they_came(tmp_path):
     assert abs(expected - raw)[~np.isnan(raw)].mean() > 100 * step
 
 
-def test_an_input_that_training_always_had_is_missed_aloud(tmp_path):
+def test_a_gap_in_an_input_that_all_training_samples_have_is_reported(tmp_path):
     source = forecast(tmp_path / "input", [(start, "msl", 3) for start in STARTS])
     corrector = made(UNET)
     said = "msl: 12 cells of 2 forecasts lack the value of some member, but no training sample does; the model read"
@@ -106,8 +104,8 @@ def test_an_input_that_training_always_had_is_missed_aloud(tmp_path):
     assert np.isfinite(values(tmp_path / "out")[:, 0]).all()
 
 
-def test_a_committee_says_what_none_of_its_correctors_has_seen(tmp_path):
-    """And a network leaves alone what it has seen no value of."""
+def test_a_committee_reports_gaps_that_none_of_its_correctors_has_seen(tmp_path):
+    """And the correction is the raw ensemble in cells without training values."""
     parts = [made(UNET) for _ in range(2)]
     parts[0].normalizer.always[1, 2, 3] = 0
     for number, part in enumerate(parts):
@@ -124,14 +122,14 @@ def test_a_committee_says_what_none_of_its_correctors_has_seen(tmp_path):
     np.testing.assert_allclose(found[..., 7, 7], raw[..., 7, 7], rtol=0, atol=2**-9)
 
 
-def test_a_target_that_no_member_has_stays_missing(tmp_path):
+def test_a_target_without_any_member_stays_missing(tmp_path):
     source = forecast(tmp_path / "input", [(STARTS[1], "2t", number) for number in range(1, MEMBERS + 1)])
     done = correct(made(EMOS), source, tmp_path / "out")
     assert done.notes[0].startswith("2t: 6 cells of 1 forecast lack the value of some member, but no training")
     np.testing.assert_array_equal(np.isnan(values(tmp_path / "out")), np.isnan(values(source)))
 
 
-def test_the_normaliser_learns_where_inputs_always_have_values(toy):
+def test_the_normaliser_stores_where_inputs_always_have_values(toy):
     data = toy(TASK, GRID, 5)
     data.samples[2].mask[1, 4, 7] = False
     normalizer = Normalizer(TASK, GRID)
@@ -141,7 +139,7 @@ def test_the_normaliser_learns_where_inputs_always_have_values(toy):
     assert normalizer.always.sum() == 2 * 9 * 14 - 1
 
 
-def test_a_corrector_of_before_says_nothing_of_what_training_had(tmp_path):
+def test_an_old_corrector_file_reports_no_gaps_of_inputs(tmp_path):
     path = tmp_path / "old"
     made(UNET).save(path)
     with safe_open(path, framework="pt") as file:
@@ -152,7 +150,7 @@ def test_a_corrector_of_before_says_nothing_of_what_training_had(tmp_path):
     assert not correct(Corrector.load(path), source, tmp_path / "out").notes
 
 
-def test_a_model_without_a_number_is_refused(tmp_path):
+def test_a_forecast_without_a_value_is_an_error(tmp_path):
     corrector = made({"_target_": "models.statistical.climatology.Climatology"})
     corrector.model.coefficients.fill_(1)[..., 2, 3] = torch.nan
     sentence = "the corrected forecast of 2020-01-01T12:00:00 .24 h has no value in 1 of 126 cells where the input"
@@ -162,7 +160,7 @@ def test_a_model_without_a_number_is_refused(tmp_path):
 
 
 def test_the_model_computes_on_the_device(tmp_path, monkeypatch):
-    """All that the model gets, and all that it has, is on `meta`, a device without values; they are put in by hand."""
+    """Inputs and state of the model are on `meta`, a device without values; the test inserts the result."""
     seen = []
 
     def members(self, sample, raw, *options):
@@ -175,7 +173,7 @@ def test_the_model_computes_on_the_device(tmp_path, monkeypatch):
     assert (values(tmp_path / "out")[:, 0] == 281.5).all()
 
 
-def test_the_verb_passes_the_device_on(folder, command, monkeypatch):
+def test_the_verb_passes_the_device(folder, command, monkeypatch):
     asked = []
     monkeypatch.setattr(
         verb, "choose_device", lambda option, ranks: asked.append((option, ranks)) or torch.device("meta")
@@ -183,32 +181,16 @@ def test_the_verb_passes_the_device_on(folder, command, monkeypatch):
     monkeypatch.setattr(
         verb, "correct", lambda *options: asked.append(options[-1]) or verb.CorrectionSummary(0, ["2t: a note"])
     )
-    main = verb.main  # `command` would import the module anew
+    main = verb.main  # `command` would import the module again
     monkeypatch.setattr("sys.argv", ["correct", "corrector=right", "input=forecast", "output=never", "device=gpu"])
     monkeypatch.chdir(folder)
     main()
     assert asked == [("gpu", 1), torch.device("meta")]
 
 
-def test_which_device_is_taken(monkeypatch):
-    for there, option, ranks, expected in (
-        (False, "auto", 1, "cpu"), (True, "auto", 1, "cuda"), (True, "auto", 2, "cpu"), (True, "cpu", 1, "cpu"),
-        (True, "gpu", 1, "cuda"),
-    ):  # fmt: skip
-        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
-        assert choose_device(option, ranks).type == expected
-    with pytest.raises(InputError, match=r"device=gpu supports one process, and mesh has 2; set mesh=\[1,1\]"):
-        choose_device("gpu", 2)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match="device=gpu, but PyTorch finds no usable GPU; set device=cpu"):
-        choose_device("gpu", 1)
-    with pytest.raises(InputError, match="device must be one of auto, cpu, gpu, got 'cuda'"):
-        choose_device("cuda", 1)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A corrector, files that are right, and files that are wrong in one way each."""
+    """Return a folder with a valid corrector and forecast, and files with one error each."""
     folder = tmp_path_factory.mktemp("wrong")
     corrector = made(EMOS)
     corrector.save(folder / "right")
@@ -278,7 +260,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("option", WRONG)
-def test_what_is_wrong_is_said_in_one_sentence(option, folder, command):
+def test_an_error_is_one_sentence(option, folder, command):
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     options = {"corrector": "right", "input": "forecast", "output": "never"}
     name, _, value = option.partition("=")
@@ -290,7 +272,7 @@ def test_what_is_wrong_is_said_in_one_sentence(option, folder, command):
     assert not list((folder / "folder").iterdir())
 
 
-def test_a_folder_that_is_not_there_is_made(folder, command, tmp_path):
+def test_a_missing_output_folder_is_created(folder, command, tmp_path):
     ended = command(folder, "correct", "corrector=right", "input=forecast", f"output={tmp_path}/new/of/20200101")
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.endswith("20200101: 8 messages corrected (2t at +24 h), all others copied unchanged\n")

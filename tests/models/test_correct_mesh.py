@@ -1,4 +1,4 @@
-"""A corrected file is the same, byte for byte, however many ranks have made it."""
+"""A corrected file is the same, byte for byte, for any number of ranks."""
 
 import math
 import os
@@ -21,7 +21,7 @@ from models.correct import correct
 from models.corrector import Corrector
 from models.parallel.mesh import Mesh, arrange_mesh
 
-# The command runs a module that this file has imported.
+# `runpy` warns because the command runs a module that this file has imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
@@ -40,7 +40,7 @@ def shape_of(mesh):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with forecasts, and correctors that do something else in every cell and every channel."""
+    """Return a folder with forecasts, and correctors with different weights in every cell and channel."""
     folder = tmp_path_factory.mktemp("files")
     write_archive(folder)
     for name, (task, spec) in SPECS.items():
@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
 
 
 def corrected(mesh, folder, name, target):
-    """Return how many messages were corrected, or what was wrong, as this rank is told."""
+    """Return the number of corrected messages on this rank, or the error."""
     try:
         return correct(Corrector.load(folder / f"{name}.safetensors"), folder / "ensemble.grib", target, mesh).messages
     except InputError as error:
@@ -67,19 +67,19 @@ def shared(rank, shape, *arguments):
 
 
 def unreadable(rank, shape, *arguments):
-    """What all are told if the last rank alone cannot read."""
+    """Return the error on every rank if only the last rank cannot read."""
 
     def fail(*_):
         raise InputError("message 3 cannot be read")
 
     mesh = arrange_mesh(*shape)
     if rank == mesh.ranks - 1:
-        verb.read_tile = fail  # in this process of its own
+        verb.read_tile = fail  # in the process of this rank only
     return corrected(mesh, *arguments)
 
 
 def values(path):
-    """The values of all messages, as ecCodes reads them."""
+    """Return the values of all messages, as ecCodes reads them."""
     found = []
     with path.open("rb") as file:
         while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
@@ -89,14 +89,14 @@ def values(path):
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=shape_of)
-def test_the_file_is_that_of_one_process(mesh, folder, tmp_path):
+def test_the_file_equals_that_of_one_process(mesh, folder, tmp_path):
     one, many = tmp_path / "one", tmp_path / "many"
     assert corrected(None, folder, "two", one) == 384
     assert together(math.prod(mesh), shared, mesh, folder, "two", many) == [384] * math.prod(mesh)
     assert many.read_bytes() == one.read_bytes() != (folder / "ensemble.grib").read_bytes()
 
 
-def test_that_of_a_network_too_but_for_the_rounding_of_single_precision(folder, tmp_path):
+def test_the_file_of_a_network_differs_by_rounding_only(folder, tmp_path):
     one, many = tmp_path / "one", tmp_path / "many"
     corrected(None, folder, "unet", one)
     together(4, shared, (1, 2, 2), folder, "unet", many)
@@ -107,19 +107,19 @@ def test_that_of_a_network_too_but_for_the_rounding_of_single_precision(folder, 
     assert (difference > 0).mean() < 0.01
 
 
-def test_what_one_rank_cannot_read_all_are_told(folder, tmp_path):
+def test_a_read_error_on_one_rank_is_raised_on_all(folder, tmp_path):
     target = tmp_path / "never"
     told = together(2, unreadable, (1, 2, 1), folder, "emos", target)
     assert told == ["message 3 cannot be read"] * 2
     assert not list(tmp_path.iterdir())
 
 
-def test_what_the_first_rank_cannot_write_all_are_told(folder, tmp_path):
+def test_a_write_error_on_the_first_rank_is_raised_on_all(folder, tmp_path):
     told = together(2, shared, (1, 1, 2), folder, "emos", tmp_path)
     assert told == [f"{tmp_path} is a folder; name a file to write"] * 2
 
 
-def test_forecasts_are_not_shared_out(folder, tmp_path):
+def test_a_mesh_with_data_parallelism_is_an_error(folder, tmp_path):
     told = corrected(Mesh(2, 1, 1), folder, "emos", tmp_path / "never")
     assert told.startswith("the first number of mesh must be 1, got 2: forecasts are corrected one after the other")
 

@@ -25,8 +25,8 @@ def test_members_respect_physical_bounds(toy):
     assert Corrector(TASK, GRID, RAW, data.static).members(sample).min() == 0
 
 
-def test_normalising_is_undone_exactly(toy):
-    """Means and mean squares of normalised samples, taken by brute force, are 0 and 1."""
+def test_normalised_samples_have_mean_0_and_mean_square_1(toy):
+    """Means and mean squares by brute force; the normalisation can be undone."""
     data = toy(TASK, GRID, 12)
     normalizer = Normalizer(TASK, GRID)
     normalizer.fit(lambda: batches(data, 5))
@@ -38,12 +38,12 @@ def test_normalising_is_undone_exactly(toy):
     torch.testing.assert_close(whole.target * scale + location, next(batches(data, 12)).target)
 
 
-def test_a_misspelt_hyper_parameter_is_named():
+def test_a_misspelt_hyper_parameter_is_an_error():
     with pytest.raises(InputError, match="MLP has no option 'widht'; it has width, depth, dropout"):
         build_model({"_target_": "models.networks.mlp.MLP", "widht": 3}, TASK, GRID)
 
 
-def test_a_file_that_is_no_corrector_is_refused_by_name(tmp_path):
+def test_a_file_that_is_no_corrector_is_an_error_with_its_name(tmp_path):
     with pytest.raises(InputError, match=r"there is no corrector .*missing"):
         Corrector.load(tmp_path / "missing")
     (tmp_path / "text").write_text("not tensors")
@@ -54,7 +54,7 @@ def test_a_file_that_is_no_corrector_is_refused_by_name(tmp_path):
         Corrector.load(tmp_path / "tensors")
 
 
-def test_a_truncated_corrector_is_refused_by_name(tmp_path, toy):
+def test_a_truncated_corrector_is_an_error_with_its_name(tmp_path, toy):
     path = tmp_path / "corrector.safetensors"
     Corrector(TASK, GRID, RAW, toy(TASK, GRID, 1).static).save(path)
     path.write_bytes(path.read_bytes()[:-100])
@@ -62,7 +62,7 @@ def test_a_truncated_corrector_is_refused_by_name(tmp_path, toy):
         Corrector.load(path)
 
 
-def test_a_file_of_other_shapes_is_refused_by_name(toy, tmp_path, monkeypatch):
+def test_a_file_with_other_shapes_is_an_error_with_its_name(toy, tmp_path, monkeypatch):
     """The model has changed since the file was written."""
     made = Corrector(TASK, GRID, {"_target_": "models.networks.mlp.MLP", "width": 5}, toy(TASK, GRID, 1).static)
     monkeypatch.setitem(made.spec, "width", 6)
@@ -85,13 +85,13 @@ def test_a_file_of_other_shapes_is_refused_by_name(toy, tmp_path, monkeypatch):
         ({"routing": {"quantil": 0.3}}, "model.mixture.routing has no option 'quantil'"),
     ],
 )
-def test_wrong_options_of_a_mixture_are_named(mixture, sentence):
+def test_invalid_options_of_a_mixture_are_errors(mixture, sentence):
     with pytest.raises(InputError, match=sentence):
         build_model({"_target_": "models.networks.unet.UNet", "width": 4, "mixture": mixture}, TASK, GRID)
 
 
 def dry_and_wet(spec):
-    """A corrector of rain in m whose units are those of a wet and a dry world, and its forecasts of 10 samples."""
+    """Return a corrector of rain in m with units of a wet and a dry world, and its forecasts of 10 samples."""
     generator = torch.Generator().manual_seed(5)
     made = Corrector(RAIN, GLOBE, spec, torch.zeros(3, *GLOBE.shape))
     climate = 10 ** (-5 + 4 * torch.rand(1, *GLOBE.shape, generator=generator))
@@ -123,14 +123,14 @@ BOUNDED = {
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-def test_a_bound_in_physical_units_is_the_physical_bound_exactly(name):
+def test_the_lower_bound_in_physical_units_is_exact(name):
     forecast = dry_and_wet(BOUNDED[name])
     assert torch.equal(forecast.lower, torch.zeros_like(forecast.lower))
     assert not forecast.cdf(torch.nextafter(forecast.lower, -torch.ones(()))).any()
 
 
 def test_a_calibrated_censored_forecast_has_a_flat_histogram():
-    """The truth is drawn from the forecast; half of it lies on the bound, 0, and has the probability of this value."""
+    """The truth is drawn from the forecast; half of the draws lie on the bound, 0."""
     forecast = dry_and_wet(BOUNDED["emos"])
     generator = torch.Generator().manual_seed(6)
     truth = (forecast.mu + forecast.sigma * torch.randn(forecast.mu.shape, generator=generator)).clamp(min=0)
@@ -143,6 +143,6 @@ def test_a_calibrated_censored_forecast_has_a_flat_histogram():
     torch.testing.assert_close(forecast.log_prob(truth)[dry], expected[dry])
 
 
-def test_a_bound_that_is_not_the_physical_one_stays():
+def test_another_bound_than_the_physical_one_is_unchanged():
     forecast = dry_and_wet(BOUNDED["emos"] | {"lower": 0.01})
     torch.testing.assert_close(forecast.lower, torch.full_like(forecast.lower, 0.01), rtol=1e-5, atol=0)

@@ -1,4 +1,4 @@
-"""Members as they are written: their values against closed forms, their order against brute force."""
+"""Members that `correct` writes: their values against closed forms, their order against brute force."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ TIED = hnp.arrays(np.float64, (6, 3), elements=st.sampled_from([0.0, 1.0, 2.0, n
 
 
 def batch(members, task=TASK, starts=(1_000_000_000,)):
-    """A batch with these members (M, B, C, H, W), complete where none of them is NaN."""
+    """Return a batch with these members (M, B, C, H, W); the mask is True where none of them is NaN."""
     ensemble = members.movedim(0, 1)
     B, _, _, *cells = ensemble.shape
     return Sample(
@@ -33,7 +33,7 @@ def batch(members, task=TASK, starts=(1_000_000_000,)):
 
 
 def coupled(raw, distribution=None, **options):
-    """Members (M, cells) that are written for raw ones of this shape, of a standard normal distribution."""
+    """Return the written members (M, cells) for raw members of this shape and a standard normal distribution."""
     cells = raw.shape[1]
     sample, grid = batch(torch.as_tensor(raw)[:, None, None, None]), Grid([0.0], list(np.linspace(0, 300, cells)))
     distribution = distribution or Normal(torch.zeros(1, 1, 1, cells).double(), torch.ones(1, 1, 1, cells).double())
@@ -51,22 +51,22 @@ def test_every_member_keeps_its_rank(raw, seed, levels):
 
 
 @given(FIELDS, st.permutations(range(6)))
-def test_members_in_another_order_are_the_same_members_in_that_order(raw, order):
-    """Where no two are equal: those that are have no order to keep."""
+def test_reordered_raw_members_give_the_same_members_reordered(raw, order):
+    """For raw members that differ, because equal ones have no order."""
     raw = raw + np.arange(6)[:, None] * 1e-6
     distinct = [len(set(column)) == 6 for column in raw.T]
     np.testing.assert_array_equal(coupled(raw[order])[:, distinct], coupled(raw)[order][:, distinct])
 
 
 @given(TIED)
-def test_where_a_member_is_missing_the_raw_ones_stay(raw):
+def test_raw_members_stay_where_a_member_is_missing(raw):
     corrected, missing = coupled(raw).numpy(), np.isnan(raw).any(0)
     np.testing.assert_array_equal(corrected[:, missing], raw[:, missing])
     assert np.isfinite(corrected[:, ~missing]).all()
 
 
 @given(FIELDS)
-def test_an_ensemble_of_as_many_members_is_itself(raw):
+def test_an_ensemble_of_equal_size_gives_its_own_members(raw):
     own = Ensemble(torch.tensor(raw)[:, None, None, None])
     np.testing.assert_array_equal(coupled(raw, own), raw)
 
@@ -111,8 +111,8 @@ def test_spread_and_score_of_members_of_a_calibrated_forecast(M, levels, spread,
     assert float(scores.mean()) == pytest.approx(expected, abs=4 * float(scores.std()) / scores.numel() ** 0.5)
 
 
-def test_rain_on_dry_members_falls_on_each_of_them_alike():
-    """With 3 members, that of the highest rank is each one in a third of all cells, of other cells for other names."""
+def test_equal_raw_members_get_the_highest_rank_equally_often():
+    """With 3 dry members, each ranks highest in a third of the cells, in other cells for another seed or start."""
     dry = torch.zeros(3, 2, 2, *GRID.shape)
     drizzle = torch.full((2, 2, *GRID.shape), 0.1)
     rain = CensoredNormal(0 * drizzle, drizzle, torch.tensor(0.0))  # no more than one of three members is wet
@@ -133,7 +133,7 @@ def test_rain_on_dry_members_falls_on_each_of_them_alike():
         assert (first == each).sum() == pytest.approx(N / 3, abs=4 * (N * 2 / 9) ** 0.5)
 
 
-def test_equal_members_change_places_only_with_one_another():
+def test_equal_members_exchange_ranks_only_with_each_other():
     raw = torch.tensor([2.0, 0.0, 0.0, 1.0, 0.0])[:, None].expand(5, 400).numpy()
     ranks = coupled(raw).argsort(0).argsort(0)
     assert (ranks[0] == 4).all()
@@ -142,7 +142,7 @@ def test_equal_members_change_places_only_with_one_another():
     assert len(orders) == 6
 
 
-def test_each_tile_draws_its_part_of_the_globe():
+def test_tiles_have_the_random_numbers_of_the_globe():
     generator = torch.Generator().manual_seed(1)
     raw = torch.randint(2, (4, 2, 2, *GRID.shape), generator=generator).float()
     normal = Normal(*torch.rand(2, 2, 2, *GRID.shape, generator=generator))
@@ -155,19 +155,19 @@ def test_each_tile_draws_its_part_of_the_globe():
         assert torch.equal(part.members, domain.cut(whole))
 
 
-def test_members_keep_to_physical_bounds_where_the_distribution_does_not():
+def test_members_are_clamped_to_physical_bounds():
     raw = torch.rand(5, 1, 2, *GRID.shape, generator=torch.Generator().manual_seed(2)) - 0.5
     normal = Normal(torch.zeros(1, 2, *GRID.shape), torch.ones(1, 2, *GRID.shape))
     rain, wind = written_members(normal, batch(raw, RAIN), RAIN, GRID).members.unbind(2)
     assert rain.min() == 0
     assert wind.min() < 0
-    # Raw members are not touched where one of them is missing.
+    # Raw members are unchanged where one of them is missing.
     raw[2, 0, 1, 0] = torch.nan
     left = written_members(normal, batch(raw, RAIN), RAIN, GRID).members[:, 0, 0, 0]
     torch.testing.assert_close(left, raw[:, 0, 1, 0], rtol=0, atol=0, equal_nan=True)
 
 
-def test_values_alone_are_the_members_in_increasing_order():
+def test_member_values_are_the_members_in_increasing_order():
     raw = torch.randn(5, 1, 2, *GRID.shape, generator=torch.Generator().manual_seed(3))
     for forecast in (Normal(raw[0], raw[1].exp()), Ensemble(raw), Ensemble(raw[:3])):
         values = member_values(forecast, RAIN, 5).members
@@ -182,6 +182,6 @@ def test_values_alone_are_the_members_in_increasing_order():
         ({"seed": -1}, "seed must be a whole number from 0 to 9223372036854775807, got -1"),
     ],
 )
-def test_wrong_options_are_named(options, sentence):
+def test_invalid_options_are_errors(options, sentence):
     with pytest.raises(InputError, match=sentence):
         coupled(np.zeros((2, 1)), **options)

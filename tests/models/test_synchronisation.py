@@ -1,4 +1,4 @@
-"""Networks never make the host wait for a device, and make no tensors anywhere but on theirs."""
+"""Networks never make the host wait for a device, and create tensors on their own device only."""
 
 import pytest
 import torch
@@ -25,11 +25,11 @@ MORE = {
     "gamma": SPECS["mlp"] | {"head": "censored_shifted_gamma"},
 }
 ALL = SPECS | MORE
-del ALL["boosted_emos"]  # never trained step by step; it looks up lead times on the host, to copy no maps
+del ALL["boosted_emos"]  # has no training steps; it reads lead times on the host, so that it need not copy maps
 
 
 def step(name, toy, device):
-    """Forward and backward pass of a training step, with what makes the host wait."""
+    """Run forward and backward pass of a training step; return the operations that make the host wait."""
     spec = ALL[name] | ({"dropout": 0.2} if "dropout" in ALL[name] else {})
     task = needed_task(spec, TASK)
     model = build_model(spec, task, GRID).train()
@@ -45,19 +45,19 @@ def step(name, toy, device):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_no_step_of_a_network_makes_the_host_wait(name, toy):
+def test_no_training_step_makes_the_host_wait(name, toy):
     assert not step(name, toy, "cpu")[1]
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_networks_make_tensors_on_their_own_device_only(name, toy):
-    """Tensors on `meta` have no values: what asks for one, or meets a tensor of another device, fails."""
+def test_networks_create_tensors_on_their_own_device_only(name, toy):
+    """Tensors on `meta` have no values: reading one, or mixing it with a tensor on another device, fails."""
     loss, waits = step(name, toy, "meta")
     assert loss.device.type == "meta"
     assert not waits
 
 
-def test_quantiles_over_tiles_are_found_without_waiting(monkeypatch):
+def test_quantiles_over_tiles_do_not_make_the_host_wait(monkeypatch):
     monkeypatch.setattr(quantile, "sum_over", lambda group, x: x)
     x = torch.rand(3, 4 * 13 * 20, generator=torch.Generator().manual_seed(0)) ** 4
     with Waits() as waits:
@@ -68,7 +68,7 @@ def test_quantiles_over_tiles_are_found_without_waiting(monkeypatch):
 
 
 @pytest.mark.parametrize("ask", [torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.cpu, torch.Tensor.item])
-def test_a_tensor_without_values_tells_none(ask):
+def test_reading_a_tensor_without_values_fails(ask):
     with pytest.raises((NotImplementedError, RuntimeError, TypeError)):
         ask(torch.zeros((), device="meta"))
 
@@ -85,7 +85,7 @@ def test_a_tensor_without_values_tells_none(ask):
         "repeat": lambda x: x.repeat_interleave(torch.ones(5, dtype=torch.int64)),
     }.items(),
 )
-def test_what_makes_a_host_wait_is_seen(name, wait):
+def test_operations_that_make_the_host_wait_are_detected(name, wait):
     with Waits() as waits:
         wait(torch.rand(5))
     assert sum(waits.found.values()) >= 1, name

@@ -21,7 +21,7 @@ PEERS = {
     Normal: scoringrules.crps_normal,
     Logistic: scoringrules.crps_logistic,
     CensoredNormal: lambda y, mu, sigma, lower: scoringrules.crps_cnormal(y, mu, sigma, lower=lower),
-    # An infinite upper end makes this peer's result NaN; no probability is left beyond 600 σ either.
+    # This library returns NaN for an infinite upper bound; there is no probability beyond 600 σ.
     CensoredLogistic: lambda y, mu, sigma, lower: scoringrules.crps_clogistic(
         y, mu, sigma, lower=lower, upper=mu + 600 * sigma
     ),
@@ -33,7 +33,7 @@ positive = st.floats(0.05, 5)
 
 
 def make(kind, mu, sigma, lower=-0.5, dtype=torch.float64):
-    """Return a distribution of any kind; `lower` is for those that have one."""
+    """Return a distribution of any kind; only bounded ones use `lower`."""
     mu, sigma = torch.as_tensor(mu, dtype=dtype), torch.as_tensor(sigma, dtype=dtype)
     return kind(mu, sigma, torch.as_tensor(lower, dtype=dtype)) if kind in CENSORED else kind(mu, sigma)
 
@@ -50,7 +50,7 @@ def test_crps_equals_scoringrules(kind):
     parameters = (y, mu, sigma, lower) if kind in CENSORED else (y, mu, sigma)
     with np.errstate(invalid="ignore"):
         expected = PEERS[kind](*(p.numpy() for p in parameters))
-    known = np.isfinite(expected)  # the peer divides by zero where all probability lies on the censoring point
+    known = np.isfinite(expected)  # the library divides by zero where all probability lies on the bound
     assert known.mean() > 0.9
     np.testing.assert_allclose(make(kind, mu, sigma, lower).crps(y)[known], expected[known], rtol=0, atol=1e-12)
 
@@ -81,7 +81,7 @@ def test_crps_is_the_integral_of_the_squared_difference_from_the_step(kind, y):
     def integrand(x):
         return (float(distribution.cdf(torch.tensor(x, dtype=torch.float64))) - (x >= y)) ** 2
 
-    # Piece by piece between the jumps of the integrand, which no quadrature likes.
+    # One integral between any two jumps of the integrand, because quadrature needs smooth functions.
     edges = sorted({-80.0, -0.5, y, 80.0})
     expected = sum(
         scipy.integrate.quad(integrand, a, b, points=[np.clip(0.4, a, b)], epsabs=1e-10, limit=200)[0]
@@ -134,7 +134,7 @@ def test_censored_moments_equal_those_by_integration(kind, lower):
 
 
 @pytest.mark.parametrize("kind", CENSORED)
-def test_a_censoring_point_far_below_changes_nothing_even_in_float32(kind):
+def test_a_bound_far_below_has_no_effect_in_float32(kind):
     plain = {CensoredNormal: Normal, CensoredLogistic: Logistic}[kind]
     mu, sigma, y = draws(7, 3, 100).float()
     censored, uncensored = (make(k, mu, sigma.exp(), -1e5, torch.float32) for k in (kind, plain))
@@ -161,14 +161,14 @@ def test_log_prob_equals_scipy(kind):
 def test_small_probabilities_keep_their_digits_in_float32(kind):
     value = torch.tensor([-12.0, -6.0, -3.0, 1.0])
     expected = LAWS[kind].cdf(value.double().numpy())
-    # exp(-z²/2) has the rounding of z²/2 = 72, which is 4e-6, as its relative error; processors add their own.
+    # The relative error of exp(-z²/2) is the rounding error of z²/2 = 72, 4e-6, plus that of the processor.
     np.testing.assert_allclose(make(kind, 0.0, 1.0, dtype=torch.float32).cdf(value), expected, rtol=5e-5)
 
 
 @pytest.mark.parametrize("kind", PARAMETRIC)
 @settings(max_examples=40)
 @given(mu=numbers, sigma=positive, lower=numbers, y=numbers, shift=numbers, stretch=positive)
-def test_affine_moves_everything_along(kind, mu, sigma, lower, y, shift, stretch):
+def test_affine_is_consistent(kind, mu, sigma, lower, y, shift, stretch):
     shift, stretch, y = (torch.tensor(v, dtype=torch.float64) for v in (shift, stretch, y))
     before = make(kind, mu, sigma, lower)
     after, moved = before.affine(shift, stretch), shift + stretch * y
@@ -178,7 +178,7 @@ def test_affine_moves_everything_along(kind, mu, sigma, lower, y, shift, stretch
     torch.testing.assert_close(after.std, stretch * before.std, **close)
     torch.testing.assert_close(after.crps(moved), stretch * before.crps(y), **close)
     torch.testing.assert_close(after.quantile(level), shift + stretch * before.quantile(level), **close)
-    if kind not in CENSORED:  # where y meets the censoring point, rounding decides
+    if kind not in CENSORED:  # rounding decides where y equals the bound
         torch.testing.assert_close(after.log_prob(moved), before.log_prob(y) - stretch.log(), **close)
 
 
@@ -197,7 +197,7 @@ def test_quantile_inverts_cdf(kind, mu, sigma, lower, level):
 
 @settings(max_examples=40)
 @given(values=st.lists(numbers, min_size=2, max_size=12), y=numbers, seed=st.integers(0, 9))
-def test_ensemble_does_not_care_about_order_and_units(values, y, seed):
+def test_ensemble_does_not_depend_on_order_and_units(values, y, seed):
     members, y = torch.tensor(values, dtype=torch.float64), torch.tensor(y, dtype=torch.float64)
     shuffled = Ensemble(members[torch.randperm(len(members), generator=torch.Generator().manual_seed(seed))])
     moved = Ensemble(members).affine(torch.tensor(3.0), torch.tensor(2.0))
@@ -212,7 +212,7 @@ def test_ensemble_does_not_care_about_order_and_units(values, y, seed):
 
 def test_ensemble_quantile_of_a_batch_of_global_fields():
     members = torch.arange(3.0)[:, None].expand(3, 2**24 // 3 + 1)
-    assert members.numel() > 2**24  # more than torch.quantile takes
+    assert members.numel() > 2**24  # more than torch.quantile accepts
     quantile = Ensemble(members).quantile(torch.tensor([0.25]))
     assert quantile.shape == (1, members.shape[1])
     assert (quantile == 0.5).all()
@@ -228,7 +228,7 @@ def test_one_member_has_no_spread_and_no_fair_score():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", PARAMETRIC)
 def test_crps_and_its_gradients_stay_finite(kind, dtype):
-    """σ from nothing to huge, truths up to 10⁶ away, on both sides of the censoring point."""
+    """σ from tiny to huge, truths up to 10⁶ away, on both sides of the bound."""
     sigma, y = torch.meshgrid(
         torch.tensor([0, 1e-40, 1e-20, 1e-6, 1, 1e6], dtype=dtype),
         torch.tensor([-1e6, -1, -0.5, 0, 1e-9, 1, 1e6], dtype=dtype),

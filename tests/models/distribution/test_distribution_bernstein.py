@@ -55,7 +55,7 @@ def test_crps_is_the_integral_of_the_quantile_score(degree, position):
 
 
 def test_degree_one_is_the_uniform_distribution():
-    """CRPS of U(0, 1): y² - y + 1/3 inside, and outside the distance more."""
+    """CRPS of U(0, 1): y² - y + 1/3 inside; outside, the distance is added."""
     uniform = Bernstein(torch.tensor([[0.0], [1.0]]))
     for y, expected in ((0.0, 1 / 3), (0.5, 1 / 12), (1.0, 1 / 3), (-2.0, 2 + 1 / 3), (3.0, 2 + 1 / 3)):
         assert float(uniform.crps(torch.tensor([y]))) == pytest.approx(expected, abs=1e-6)
@@ -64,7 +64,7 @@ def test_degree_one_is_the_uniform_distribution():
     assert uniform.log_prob(torch.tensor([1.3])).item() == -math.inf
 
 
-def test_sampling_agrees():
+def test_moments_and_crps_agree_with_sampling():
     ours = Bernstein(ascending(2, 7, 3))
     sample = ours.sample(200_000, torch.Generator().manual_seed(3))
     assert sample.shape == (200_000, 3)
@@ -82,7 +82,7 @@ def test_sampling_agrees():
     shift=st.floats(-5, 5),
     stretch=st.floats(0.05, 5),
 )
-def test_any_coefficients_make_a_distribution_that_moves_with_its_units(values, y, shift, stretch):
+def test_any_coefficients_give_a_distribution_and_affine_is_consistent(values, y, shift, stretch):
     ours = Bernstein(torch.tensor(values, dtype=torch.float64))
     quantiles = ours.quantile(torch.linspace(0, 1, 33))
     assert (quantiles.diff() >= -1e-12).all()
@@ -125,6 +125,6 @@ def test_missing_truth_has_no_score():
     assert score.isnan().tolist() == [True, False]
 
 
-def test_one_coefficient_is_refused():
+def test_one_coefficient_is_an_error():
     with pytest.raises(ValueError, match="needs two coefficients at least"):
         Bernstein(torch.zeros(1, 3))

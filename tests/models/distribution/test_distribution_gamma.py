@@ -39,7 +39,7 @@ def test_crps_equals_scoringrules():
 @pytest.mark.parametrize("lower", [-1.0, 0.0, 0.3, 3.0])
 @pytest.mark.parametrize("truth", [-0.5, 0.0, 0.31, 4.0])
 def test_crps_is_the_integral_of_the_squared_difference_from_the_step(shape, lower, truth):
-    """The gamma distribution begins at 0: the bound lies below it, at it or above."""
+    """The support of the gamma distribution starts at 0: the bound lies below, at or above 0."""
     law, scale = scipy.stats.gamma(shape, scale=0.7), 0.7
 
     def integrand(x):
@@ -54,7 +54,7 @@ def test_crps_is_the_integral_of_the_squared_difference_from_the_step(shape, low
 @pytest.mark.parametrize("shape", SHAPES[1:])
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.999])
 def test_moments_probabilities_and_quantiles_equal_scipy(shape, share):
-    """Censored so that this share of the probability lies on the bound."""
+    """Censored so that the bound has this share of the probability."""
     law = scipy.stats.gamma(shape, scale=2.0)
     lower = law.ppf(share) if share else -0.5
     ours = make(shape, 2.0, 0.0, lower)
@@ -63,7 +63,7 @@ def test_moments_probabilities_and_quantiles_equal_scipy(shape, share):
     mean = shape * above[1] - c * above[0]
     square = shape * (shape + 1) * above[2] - 2 * c * shape * above[1] + c * c * above[0]
     assert float(ours.mean) == pytest.approx(lower + 2 * mean, rel=1e-9, abs=1e-9)
-    # The difference of squares has lost its digits where the shape is large.
+    # The difference of squares has few digits for large shapes.
     assert float(ours.std) == pytest.approx(2 * math.sqrt(square - mean * mean), rel=1e-5, abs=1e-7)
     level = torch.tensor([1e-6, 0.01, 0.3, 0.5, 0.9, 0.9999, 1 - 1e-9], dtype=torch.float64)
     value = ours.quantile(level)
@@ -79,7 +79,7 @@ def test_moments_probabilities_and_quantiles_equal_scipy(shape, share):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_derivative_by_the_shape_equals_that_of_many_digits(shape):
+def test_the_derivative_by_the_shape_equals_mpmath(shape):
     mpmath.mp.dps = 30
     z = np.array([-4, -0.5, 0.3, 3])
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-6)):
@@ -110,7 +110,7 @@ def test_gradients_equal_finite_differences(name):
         assert torch.autograd.gradgradcheck(value, (shape, scale, shift), rtol=1e-3, atol=1e-5, fast_mode=True)
 
 
-def test_sampling_agrees():
+def test_moments_and_crps_agree_with_sampling():
     ours = make([0.3, 1.5, 40.0], [2.0, 1.0, 0.2], [-0.2, -1.0, -7.0])
     sample = ours.sample(20_000, torch.Generator().manual_seed(3))
     assert sample.shape == (20_000, 3)
@@ -130,7 +130,7 @@ def test_sampling_agrees():
     y=st.floats(-1, 9),
     level=st.floats(0.001, 0.999),
 )
-def test_affine_moves_everything_along_and_quantile_inverts_cdf(shape, scale, shift, y, level):
+def test_affine_is_consistent_and_quantile_inverts_cdf(shape, scale, shift, y, level):
     before, y = make(shape, scale, shift), torch.tensor(y, dtype=torch.float64)
     after = before.affine(torch.tensor(3.0), torch.tensor(0.5))
     levels = torch.tensor([level], dtype=torch.float64)
@@ -159,7 +159,7 @@ def test_a_large_shape_is_the_normal_and_shape_one_the_exponential_distribution(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_everything_and_its_gradients_stay_finite(dtype):
-    """Shapes and scales from nothing to huge, truths and bounds up to 10⁶ standard deviations away."""
+    """Shapes and scales from tiny to huge, truths and bounds up to 10⁶ standard deviations away."""
     far = [-1e6, -1.0, 0.0, 1e-9, 1.0, 1e6]
     sizes = [0.0, 1e-20, 1e-6, 1.0, 1e6]
     shapes = [0.0, 1e-12, 1e-3, 1.0, 30.0, 1e7, 1e14]
@@ -182,7 +182,7 @@ def test_everything_and_its_gradients_stay_finite(dtype):
                 assert gradient is None or gradient.isfinite().all()
 
 
-def test_without_doubt_the_score_is_the_distance():
+def test_without_spread_the_score_is_the_distance():
     y = draws(6, 50)
     for dtype in (torch.float32, torch.float64):
         sure = make(torch.full((50,), 4.0), 1e-12, 0.5, -1.0, dtype)

@@ -29,7 +29,7 @@ def test_crps_equals_scoringrules():
     mu, y, lower = draws(0, 3, 500) * 2
     sigma = draws(1, 500).exp()
     bound = (lower - mu) / sigma
-    known = bound < 3  # beyond, the peer divides by what is left of 1 - Φ
+    known = bound < 3  # further out, the library divides by 1 - Φ, which has no digits left
     assert known.double().mean() > 0.7
     assert (bound[known] > 0).double().mean() > 0.2
     y = torch.maximum(y, lower)
@@ -78,8 +78,8 @@ def test_moments_probabilities_and_quantiles_equal_scipy(bound):
     assert highest == math.inf
 
 
-def test_far_above_the_mean_the_excess_is_exponential_even_in_float32():
-    """Of mean 1/l and, against its own bound, of score 1/(2l); l from 10⁴ to 10¹⁸."""
+def test_far_above_the_mean_the_excess_is_exponential_in_float32():
+    """Its mean is 1/l, and its CRPS against the bound 1/(2l); l from 10⁴ to 10¹⁸."""
     for bound in (1e4, 1e6, 1e12, 1e18):
         ours = make(-bound, 1.0, 0.0, torch.float32)
         assert float(ours.mean) == pytest.approx(1 / bound, rel=1e-5)
@@ -91,7 +91,7 @@ def test_far_above_the_mean_the_excess_is_exponential_even_in_float32():
             assert float(ours.cdf(torch.tensor(e / bound))) == pytest.approx(1 - math.exp(-e), rel=1e-4)
 
 
-def test_a_bound_far_below_changes_nothing_even_in_float32():
+def test_a_bound_far_below_has_no_effect_in_float32():
     mu, sigma, y = draws(2, 3, 100).float()
     ours, plain = make(mu, sigma.exp(), -1e5, torch.float32), Normal(mu, sigma.exp())
     level = torch.tensor([0.01, 0.5, 0.99])
@@ -102,7 +102,7 @@ def test_a_bound_far_below_changes_nothing_even_in_float32():
     torch.testing.assert_close(ours.quantile(level), plain.quantile(level), rtol=1e-5, atol=1e-5)
 
 
-def test_sampling_agrees():
+def test_moments_and_crps_agree_with_sampling():
     ours = make([-4.0, 0.0, 2.0], [0.9, 1.5, 1.0], 0.2)
     sample = ours.sample(50_000, torch.Generator().manual_seed(3))
     assert sample.shape == (50_000, 3)
@@ -122,7 +122,7 @@ def test_sampling_agrees():
     y=st.floats(-5, 9),
     level=st.floats(0.001, 0.999),
 )
-def test_affine_moves_everything_along_and_quantile_inverts_cdf(mu, sigma, lower, y, level):
+def test_affine_is_consistent_and_quantile_inverts_cdf(mu, sigma, lower, y, level):
     before, y = make(mu, sigma, lower), torch.tensor(y, dtype=torch.float64)
     after = before.affine(torch.tensor(3.0), torch.tensor(0.5))
     levels = torch.tensor([level], dtype=torch.float64)
@@ -137,7 +137,7 @@ def test_affine_moves_everything_along_and_quantile_inverts_cdf(mu, sigma, lower
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_everything_and_its_gradients_stay_finite(dtype):
-    """σ from nothing to huge, truths and bounds up to 10⁶ away."""
+    """σ from tiny to huge, truths and bounds up to 10⁶ away."""
     far = [-1e6, -1, -0.5, 0, 1e-9, 1, 1e6]
     values = torch.cartesian_prod(*(torch.tensor(v, dtype=dtype) for v in ([0, 1e-40, 1e-20, 1e-6, 1, 1e6], far, far)))
     sigma, y, mu = values.T

@@ -1,4 +1,4 @@
-"""Scores above a threshold, of joint values, nearly fair: against brute force and a published library."""
+"""Threshold-weighted, energy and almost fair scores, against brute force and a published library."""
 
 import itertools
 import math
@@ -61,12 +61,12 @@ def test_threshold_weighted_crps_is_the_integral_from_the_threshold_on(kind, thr
 
 
 @pytest.mark.parametrize("kind", [Normal, Logistic])
-def test_a_threshold_far_below_weighs_nothing(kind):
+def test_a_threshold_far_below_has_no_effect(kind):
     distribution, y = kind(draws(2, 50).float(), draws(3, 50).exp().float()), draws(4, 50).float()
     torch.testing.assert_close(threshold_weighted_crps(distribution, y, torch.tensor(-1e5)), distribution.crps(y))
 
 
-def test_a_distribution_without_closed_form_is_refused():
+def test_a_distribution_without_closed_form_is_an_error():
     with pytest.raises(TypeError, match="no closed form of the threshold-weighted CRPS of a TruncatedNormal"):
         threshold_weighted_crps(TruncatedNormal(*torch.ones(3)), torch.ones(()), torch.ones(()))
 
@@ -78,8 +78,8 @@ def test_the_almost_fair_score_is_the_mean_of_both(alpha):
     torch.testing.assert_close(ensemble.crps(y, fair=alpha), expected, rtol=0, atol=1e-12)
 
 
-def test_the_almost_fair_score_sees_a_single_member_run_away():
-    """One of M anywhere, the others on the truth: the fair score is zero, Lang et al.'s grows with the distance."""
+def test_the_almost_fair_score_depends_on_a_single_outlier():
+    """One member is an outlier, the others equal the truth: the fair score is zero, the almost fair score grows."""
     truth = torch.zeros(1)
     for distance in (1.0, 1e6):
         ensemble = Ensemble(torch.tensor([[0.0], [0.0], [distance]]))
@@ -112,7 +112,7 @@ def test_energy_score_of_one_value_is_the_crps(values, y, alpha):
     )
 
 
-def test_energy_score_does_not_care_about_directions():
+def test_energy_score_does_not_depend_on_directions():
     members, y = draws(9, 8, 20, 3), draws(10, 20, 3)
     rotation = torch.linalg.qr(draws(11, 3, 3)).Q
     score = energy_score(members, y, dim=-1)
@@ -125,7 +125,7 @@ def test_energy_score_of_one_member_is_its_distance():
     assert math.isnan(energy_score(members, y, dim=0, fair=True).item())
 
 
-def test_energy_score_has_gradients_also_where_members_meet():
+def test_energy_score_has_gradients_where_members_are_equal():
     members = draws(12, 5, 4, 3).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: energy_score(x, draws(13, 4, 3), dim=1, fair=0.95), (members,))
     equal = torch.zeros(5, 4, 3, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Fits at once: in blocks of rows, counted where they fail, and without reading anything back from a device."""
+"""Fits before training: in blocks of rows, counted where they fail; forecasts read nothing back from a device."""
 
 import warnings
 from itertools import pairwise
@@ -38,7 +38,7 @@ def corrector_of(spec, data, task=TASK, grid=GRID):
 
 @pytest.mark.parametrize("name", FITTED)
 def test_blocks_of_rows_give_the_same_numbers(name, toy, monkeypatch):
-    """As if no more than one row would fit into memory."""
+    """As if only one row fitted into memory."""
     spec = FITTED[name]
     data = toy(needed_task(spec, TASK), GRID, 80)
     for sample in data.samples[::2]:
@@ -54,7 +54,7 @@ def test_blocks_of_rows_give_the_same_numbers(name, toy, monkeypatch):
     found = corrector_of(spec, data)
     assert {(rows.start, rows.stop) for rows in rows_read} == {(None, None), (0, 1), (1, 2), (2, 3)}
     assert found.provenance == expected.provenance
-    # In another order of sums a minimum is the same, where it lies in coefficients not to the last digit.
+    # In another order of summation, the minimum is the same, its coefficients are not to the last digit.
     for own, theirs in zip(found.model.buffers(), expected.model.buffers(), strict=True):
         torch.testing.assert_close(own, theirs, rtol=1e-5, atol=1e-5, equal_nan=True)
     sample = next(batches(data, 20))
@@ -72,7 +72,7 @@ def test_a_block_fits_into_memory(toy, monkeypatch):
     assert len(passes.blocks(10 * cases.CASES_BYTES)) == 5
 
 
-def test_largest_gap_is_that_of_a_loop():
+def test_longest_gap_equals_a_loop():
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
         days = torch.randint(1, 366, (int(torch.randint(1, 12, (), generator=generator)),), generator=generator)
@@ -124,7 +124,7 @@ def test_cells_that_cannot_be_fitted_are_counted(toy):
 
 
 @pytest.mark.parametrize(("name", "count", "needed"), [("emos", 8, 12), ("climatology", 19, 20), ("boosted", 7, 8)])
-def test_where_no_cell_can_be_fitted_there_is_no_corrector(name, count, needed, toy):
+def test_no_fit_in_any_cell_is_an_error(name, count, needed, toy):
     task = Task("toy", ["2t"], ["2t"], [24])
     data = toy(task, GRID, count)
     step = 365 * 86400 // count
@@ -134,8 +134,8 @@ def test_where_no_cell_can_be_fitted_there_is_no_corrector(name, count, needed, 
     assert issubclass(TooFewCasesError, InputError)
 
 
-def test_a_cell_that_training_never_saw_is_the_raw_ensemble(toy):
-    """Its location was 0 K, so that 280 K were a departure of many standard deviations, or 0 K the correction."""
+def test_a_cell_without_training_values_is_the_raw_ensemble(toy):
+    """With a location of 0 K, 280 K would be a departure of many standard deviations."""
     task = Task("toy", ["2t", "msl"], ["2t"], [24])
     data = toy(task, GRID, 100)
     for sample in data.samples:
@@ -170,7 +170,7 @@ def test_one_cell_is_a_grid_without_warnings(toy):
 
 
 class NoReading(TorchDispatchMode):
-    """Fails where a tensor's value decides what Python does next, or the size of another tensor."""
+    """Fails where Python or the size of a tensor depends on the value of another tensor."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__

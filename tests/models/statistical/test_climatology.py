@@ -1,4 +1,4 @@
-"""Climatology against a window of 45 days, the classical way to make one."""
+"""Climatology against the classical one, a window of 45 days."""
 
 import math
 
@@ -19,7 +19,7 @@ DAYS = [7, 10, 52, 55, 98, 101, 143, 146, 189, 192, 234, 237, 280, 283, 325, 329
 
 
 def truth_of(years, days, seed=0):
-    """Return a batch, its ensemble NaN as nobody may look at it, and the law that its truth follows."""
+    """Return a batch without ensemble (NaN), and the distribution of its truth."""
     dates = np.array([np.datetime64(f"{year}-01-01") + day for year in years for day in days])
     phase = 2 * np.pi * (dates - dates.astype("M8[Y]").astype("M8[D]")).astype(int) / 365.25
     place = np.arange(12).reshape(GRID.shape)
@@ -35,7 +35,7 @@ def truth_of(years, days, seed=0):
 
 
 def window_climatology(train, test, width=45):
-    """Mean and standard deviation of the training truths of all years in a window around each date."""
+    """Return mean and standard deviation of the training truths in a window around each day of the year."""
     valid = [(b.init_time.numpy() + 48 * 3600).astype("M8[s]").astype("M8[D]") for b in (train, test)]
     day = [(v - v.astype("M8[Y]").astype("M8[D]")).astype(int) for v in valid]
     gap = np.abs(day[1][:, None] - day[0][None])
@@ -55,7 +55,7 @@ def test_is_at_least_as_good_as_a_window_and_close_to_the_truth(days):
     assert score < (1.025 if days is DAYS else 1.01) * law.crps(test.target).mean()
 
 
-def test_has_the_mean_and_spread_of_the_season():
+def test_mean_and_spread_follow_the_season():
     model = Climatology(TASK, GRID, harmonics=1)
     train, _ = truth_of(range(1950, 2014), range(0, 365, 3))
     model.fit([train])
@@ -87,7 +87,7 @@ def test_cells_without_truth_have_none_and_missing_dates_do_not_count():
     torch.testing.assert_close(model.coefficients[..., 1, 1], half.coefficients[..., 1, 1], rtol=0, atol=1e-3)
 
 
-def test_is_unknown_before_a_fit_and_can_be_stored():
+def test_the_forecast_is_nan_before_a_fit_and_a_fit_can_be_stored():
     train, _ = truth_of(range(1998, 2010), DAYS)
     model, copy = Climatology(TASK, GRID, harmonics=1), Climatology(TASK, GRID, harmonics=1)
     assert model(train).mean.isnan().all()
@@ -98,6 +98,6 @@ def test_is_unknown_before_a_fit_and_can_be_stored():
 
 
 @pytest.mark.parametrize("harmonics", [-1, 1.5, 100])
-def test_harmonics_must_make_sense(harmonics):
+def test_an_invalid_number_of_harmonics_is_an_error(harmonics):
     with pytest.raises(InputError, match="harmonics must be a whole number"):
         Climatology(TASK, GRID, harmonics)

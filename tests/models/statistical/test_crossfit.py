@@ -1,4 +1,4 @@
-"""In training, what was fitted beforehand is what a fit without the sample's own year gives, by brute force."""
+"""In training, a sample gets the fit to all other years; compared with fits by brute force."""
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "baseline": {"seasonal
 
 
 def valid_year(sample):
-    """Calendar year in which a sample is valid, by NumPy."""
+    """Return the calendar year of the valid time of a sample, by NumPy."""
     seconds = int(sample.init_time) + 3600 * int(sample.lead_time)
     return int(np.datetime64(seconds, "s").astype("M8[Y]").astype(int)) + 1970
 
 
 def without(data, years):
-    """The samples of a toy data set that are valid in none of some years."""
+    """Return the samples of a toy data set outside some years."""
     return [s for s in data.samples if valid_year(s) not in years]
 
 
@@ -58,7 +58,7 @@ def test_in_training_a_sample_gets_the_error_maps_of_the_other_years(toy):
 
 
 @pytest.mark.parametrize("options", [{}, {"shared": "partly", "seasonal": False}, {"shared": True, "seasonal": False}])
-def test_in_training_a_start_is_fitted_to_other_years(options, toy):
+def test_in_training_a_baseline_is_fitted_to_other_years(options, toy):
     task, grid = Task("toy", ["2t"], ["2t"], [24, 48]), Grid((50.0, 40.0), (0.0, 10.0))
     data = toy(task, grid, 430)  # 2001 to 2006
     start = EMOSBaseline(task, grid, options)
@@ -92,7 +92,7 @@ def test_the_fold_of_a_sample_is_its_calendar_year():
     assert all(len(set(groups[years == year])) == 1 for year in set(years))
 
 
-def test_a_single_year_is_left_out_in_stretches_and_that_is_said(toy):
+def test_a_single_year_is_held_out_in_parts_with_a_note(toy):
     task = Task("toy", ["2t"], ["2t"], [24])
     data = toy(task, GRID, 80)
     start = int(np.datetime64("2001-01-02", "s").astype(int))
@@ -106,7 +106,7 @@ def test_a_single_year_is_left_out_in_stretches_and_that_is_said(toy):
     assert not any("all training samples are valid" in note for note in corrector.notes)
 
 
-def test_what_serves_training_alone_is_not_in_the_file(toy, tmp_path):
+def test_fits_of_folds_are_not_in_the_file(toy, tmp_path):
     data = toy(TASK, GRID, 150)
     corrector = Corrector(TASK, GRID, MLP, data.static)
     corrector.fit(data)

@@ -1,4 +1,4 @@
-"""EMOS against scipy, known coefficients and its promises as a model."""
+"""EMOS against scipy, against known coefficients, and its properties as a model."""
 
 import math
 
@@ -33,13 +33,13 @@ FAMILIES = ("normal", "logistic", "censored_normal", "censored_logistic", "trunc
 
 
 def peer_crps(family, y, mu, sigma):
-    """CRPS by the published library, likelihood by scipy: neither shares a line with ours."""
+    """Return the CRPS by a published library."""
     if family == "normal":
         return scoringrules.crps_normal(y, mu, sigma)
     if family == "logistic":
         return scoringrules.crps_logistic(y, mu, sigma)
     if family == "truncated_normal":
-        with np.errstate(all="ignore"):  # where a search looks so far out that the peer has no number
+        with np.errstate(all="ignore"):  # the library gives NaN far from the minimum
             return scoringrules.crps_tnormal(y, mu, sigma, lower=0.0, upper=np.inf)
     if family == "censored_normal":
         return scoringrules.crps_cnormal(y, mu, sigma, lower=0.0)
@@ -89,7 +89,7 @@ def crps(model, batch):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("scale", ["quadratic", "log"])
 @pytest.mark.parametrize("score", ["crps", "likelihood"])
-def test_coefficients_are_those_that_scipy_finds(family, scale, score):
+def test_coefficients_equal_those_of_scipy(family, scale, score):
     generator = torch.Generator().manual_seed(1)
     mean, noise = torch.randn(2, 250, 3, generator=generator, dtype=torch.float64)
     std = torch.rand(250, 3, generator=generator, dtype=torch.float64) + 0.2
@@ -120,7 +120,7 @@ def test_coefficients_are_those_that_scipy_finds(family, scale, score):
         )
 
 
-def test_a_large_sample_gives_the_coefficients_that_made_it():
+def test_a_large_sample_gives_the_true_coefficients():
     task = task_of()
     batch = forecasts(6000, task)
     model = EMOS(task, GRID)
@@ -155,7 +155,7 @@ def test_season_spread_and_bias_are_learnt():
     plain.fit([train])
     full.fit([train])
     assert crps(full, test) < 0.98 * crps(plain, test) < 0.95 * crps(raw, test)
-    # The bias that was put in grows by 0.01 per hour of lead time.
+    # The bias of the toy data grows by 0.01 per hour of lead time.
     a = full.coefficients[:, 0].mean((1, 2, 3))
     torch.testing.assert_close(a, torch.tensor([0.0, 0.24, 0.48]), rtol=0, atol=0.08)
 
@@ -163,7 +163,7 @@ def test_season_spread_and_bias_are_learnt():
 @pytest.mark.parametrize("scale", ["quadratic", "log"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_units_do_not_matter(family, scale):
-    """A fit in units of its own, other at each cell, gives the same forecast when mapped back."""
+    """A fit in other units, different in each cell, gives the same forecast after conversion."""
     task = task_of()
     train, test = forecasts(200, task, seed=3), forecasts(50, task, seed=4)
     lower = -1.0 if Regression(family).bounded else None
@@ -188,7 +188,7 @@ def test_units_do_not_matter(family, scale):
     torch.testing.assert_close(back.crps(test.target), ours(test).crps(test.target), rtol=0, atol=5e-3)
 
 
-def test_missing_values_are_as_if_they_had_never_been():
+def test_missing_cases_have_no_effect():
     task = task_of()
     batch = forecasts(120, task, seed=6)
     clean, holed, masked = EMOS(task, GRID), EMOS(task, GRID), EMOS(task, GRID)
@@ -210,8 +210,8 @@ def test_cells_without_truth_or_errors_keep_the_raw_ensemble(scale):
     target = batch.target.clone()
     target[:, 0, 0, 0] = torch.nan  # no truth
     target[11:, 0, 0, 1] = torch.nan  # fewer than two cases per coefficient
-    target[:, 0, 0, 2] = 273.15  # nothing ever happens
-    target[:, 0, 0, 3] = 5 + 2 * batch.ensemble[:, :, 1, 0, 3].mean(1)  # the mean tells all
+    target[:, 0, 0, 2] = 273.15  # constant truth
+    target[:, 0, 0, 3] = 5 + 2 * batch.ensemble[:, :, 1, 0, 3].mean(1)  # a function of the mean
     model = EMOS(task, GRID, scale=scale)
     model.fit([batch._replace(target=target)])
     raw = raw_coefficients(model.regression, seasonal=True)
@@ -223,8 +223,8 @@ def test_cells_without_truth_or_errors_keep_the_raw_ensemble(scale):
 
 
 @pytest.mark.parametrize("scale", ["quadratic", "log"])
-def test_one_member_is_enough(scale):
-    """Without any spread the error is learnt from the truth alone."""
+def test_one_member_is_sufficient(scale):
+    """Without spread, σ is fitted to the truth alone."""
     task = task_of()
     batch = forecasts(300, task, M=1, seed=8)
     model = EMOS(task, GRID, scale=scale)
@@ -291,7 +291,7 @@ def test_shared_model_counts_cells_by_their_area():
 
 
 def cells_that_differ(by, cases, seed):
-    """Ensemble mean, std and truth of 40 cells whose offsets differ by so much, in a second half of the cases anew."""
+    """Return mean, std and truth of 40 cells with offsets of standard deviation `by`, for training and test."""
     generator = torch.Generator().manual_seed(seed)
     mean, noise = torch.randn(2, 2 * cases, 40, generator=generator, dtype=torch.float64)
     std = torch.rand(2 * cases, 40, generator=generator, dtype=torch.float64) + 0.5
@@ -300,14 +300,14 @@ def cells_that_differ(by, cases, seed):
 
 
 @pytest.mark.parametrize("scale", ["quadratic", "log"])
-def test_cells_depart_from_what_they_share_as_far_as_it_pays(scale):
+def test_partly_shared_coefficients_lie_where_held_out_scores_are_best(scale):
     form = Regression(scale=scale)
     for by, cases, kept in ((0, 12, True), (5, 100, False)):
         (m, _), (s, _), (y, _) = cells_that_differ(by, cases, seed=20)
         data = EMOSCases(m, s, y)
         expected = data.fit_shared(form).expand(-1, 40) if kept else data.fit_cells(form)
         torch.testing.assert_close(data.fit_partly_shared(form), expected, rtol=0, atol=1e-12)
-    # Where cells differ a little and cases are few, the middle is better than either end, in cases not seen before.
+    # If cells differ a little and cases are few, coefficients in between have the best score of test cases.
     m, s, y = cells_that_differ(0.4, 16, seed=21)
     data = EMOSCases(m[0], s[0], y[0])
     fits = data.fit_partly_shared(form), data.fit_shared(form), data.fit_cells(form)
@@ -315,7 +315,7 @@ def test_cells_depart_from_what_they_share_as_far_as_it_pays(scale):
     assert partly < min(ends)
 
 
-def test_a_cell_of_few_cases_has_the_coefficients_of_all():
+def test_a_cell_with_few_cases_gets_the_shared_coefficients():
     (m, _), (s, _), (y, _) = cells_that_differ(5, 100, seed=22)
     y[5:, 7] = torch.nan
     found = EMOSCases(m, s, y).fit_partly_shared(Regression())
@@ -340,7 +340,7 @@ def test_partly_shared_model_fits_each_target_and_lead():
         EMOS(task, GRID, shared="part")
 
 
-def test_partly_shared_coefficients_do_not_depend_on_the_rows_read_at_once(monkeypatch):
+def test_partly_shared_coefficients_do_not_depend_on_blocks_of_rows(monkeypatch):
     task = task_of(targets=(T2M, Z500), leads=(24, 48))
     batch = forecasts(120, task, seed=23)
     whole, rows = (EMOS(task, GRID, seasonal=False, shared="partly") for _ in range(2))
@@ -351,8 +351,8 @@ def test_partly_shared_coefficients_do_not_depend_on_the_rows_read_at_once(monke
 
 
 @pytest.mark.parametrize("shared", [True, "partly"])
-def test_shared_coefficients_are_fitted_to_some_cells_where_there_are_many(shared, monkeypatch):
-    """Against a fit to every n-th cell by hand."""
+def test_shared_coefficients_are_fitted_to_some_cells_of_a_large_grid(shared, monkeypatch):
+    """Compared with a fit to every n-th cell."""
     task = task_of(targets=(T2M,), leads=(48,))
     batch = forecasts(120, task, seed=23)
     H, W = GRID.shape
@@ -404,7 +404,7 @@ def test_a_fitted_model_can_be_stored(shared):
     assert float(copy(batch).quantile(torch.tensor([0.0])).min()) == -3
 
 
-def test_mistakes_are_said_in_one_sentence():
+def test_invalid_options_are_errors():
     task = task_of()
     with pytest.raises(InputError, match="family=gauss is unknown; choose one of normal"):
         EMOS(task, GRID, family="gauss")

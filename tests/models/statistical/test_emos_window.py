@@ -1,4 +1,4 @@
-"""EMOS that follows the calendar, and EMOS of the latest days, against fits of the same cases one by one."""
+"""EMOS with calendar windows, and fits to trailing windows, against single fits to the same cases."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ DAY = 86400
 
 
 def forecasts(years, step=5, days=range(365), seed=0):
-    """Every `step`th of the `days` of some years: bias and factor of the mean both follow the year."""
+    """Return forecasts of every `step`-th day, whose bias and slope have an annual cycle."""
     g = torch.Generator().manual_seed(seed)
     dates = [np.datetime64(f"{year}-01-01") + day for year in years for day in list(days)[::step]]
     valid = torch.tensor(np.array(dates).astype("M8[s]").astype(np.int64))
@@ -36,7 +36,7 @@ def score(model, batch):
     return float(model(batch).crps(batch.target).mean())
 
 
-def test_a_window_follows_what_a_harmonic_of_the_bias_cannot():
+def test_windows_are_better_than_a_seasonal_bias_if_the_slope_is_seasonal():
     train, test = forecasts(range(2000, 2008)), forecasts(range(2008, 2010), seed=1)
     whole, seasonal, window = (
         EMOS(TASK, GRID, **o) for o in ({"seasonal": False}, {}, {"seasonal": False, "window_days": 30})
@@ -46,7 +46,7 @@ def test_a_window_follows_what_a_harmonic_of_the_bias_cannot():
     assert score(window, test) < 0.9 * score(seasonal, test) < 0.6 * score(whole, test)
 
 
-def test_at_the_centre_of_a_window_are_the_coefficients_of_its_cases():
+def test_coefficients_at_the_centre_of_a_window_fit_its_cases():
     train = forecasts(range(2001, 2004), step=1)
     model = EMOS(TASK, GRID, seasonal=False, window_days=30)
     model.fit([train])
@@ -56,7 +56,7 @@ def test_at_the_centre_of_a_window_are_the_coefficients_of_its_cases():
     day = torch.tensor([(d - d.astype("M8[Y]")).astype(int) for d in first.numpy().astype("M8[s]").astype("M8[D]")])
     mean, std = train.ensemble.mean(1)[:, 0].flatten(1), train.ensemble.std(1)[:, 0].flatten(1)
     for lead in (0, 1):
-        # Window 0 is that of New Year, from 2 December on; window 12 that of the 183rd day.
+        # Window 0 is centred on 1 January and starts on 2 December; window 12 is centred on day 183.
         for k, near in ((0, (day <= 30) | (day >= 335.25)), (12, (day >= 152.625) & (day <= 212.625))):
             chosen = near & (train.lead_time == 24 * lead)
             expected = EMOSCases(mean[chosen], std[chosen], train.target[chosen, 0].flatten(1)).fit_cells(Regression())
@@ -65,7 +65,7 @@ def test_at_the_centre_of_a_window_are_the_coefficients_of_its_cases():
             )
 
 
-def test_between_centres_coefficients_change_evenly():
+def test_coefficients_are_interpolated_between_centres():
     model = EMOS(TASK, GRID, seasonal=False, window_days=30)
     a = torch.arange(24.0)
     model.coefficients[24:, 0] = a[:, None, None, None]
@@ -77,13 +77,13 @@ def test_between_centres_coefficients_change_evenly():
     torch.testing.assert_close(model(batch).mean[:, 0, 0, 0], expected, rtol=0, atol=1e-4)
 
 
-def test_a_window_without_cases_takes_the_coefficients_of_the_whole_year():
+def test_a_window_without_cases_gets_the_coefficients_of_the_whole_year():
     train = forecasts(range(2000, 2006), step=2, days=range(150, 240))
     year, window = EMOS(TASK, GRID, seasonal=False), EMOS(TASK, GRID, seasonal=False, window_days=20)
     year.fit([train])
     window.fit([train])
     torch.testing.assert_close(window.coefficients[0], year.coefficients[0])
-    assert not torch.equal(window.coefficients[18], year.coefficients[0])  # of the 183rd day
+    assert not torch.equal(window.coefficients[18], year.coefficients[0])  # centred on day 183
     assert (
         not (window.coefficients == raw_coefficients(window.regression, False).view(-1, 1, 1, 1))
         .all((1, 2, 3, 4))
@@ -91,7 +91,7 @@ def test_a_window_without_cases_takes_the_coefficients_of_the_whole_year():
     )
 
 
-def test_a_model_of_windows_can_be_shared_and_stored():
+def test_a_model_with_windows_can_be_shared_and_stored():
     train = forecasts(range(2000, 2004))
     model, copy = (EMOS(TASK, GRID, seasonal=False, window_days=45, shared=True, scale="log") for _ in range(2))
     model.fit([train])
@@ -101,7 +101,7 @@ def test_a_model_of_windows_can_be_shared_and_stored():
     assert score(model, train) < score(EMOS(TASK, GRID), train)
 
 
-def test_mistakes_are_said_in_one_sentence():
+def test_invalid_options_are_errors():
     with pytest.raises(
         InputError, match=r"model\.window_days=30 and model\.seasonal=true .*; set model\.seasonal=false"
     ):
@@ -117,7 +117,7 @@ def test_mistakes_are_said_in_one_sentence():
 
 
 @pytest.mark.parametrize("family", ["normal", "censored_logistic"])
-def test_the_latest_cases_are_those_before(family):
+def test_trailing_fits_use_the_cases_before(family):
     g = torch.Generator().manual_seed(4)
     mean, noise = torch.randn(2, 70, 2, generator=g, dtype=torch.float64)
     std = torch.rand(70, 1, generator=g, dtype=torch.float64) + 0.5
@@ -136,7 +136,7 @@ def test_the_latest_cases_are_those_before(family):
     assert EMOSCases(mean[:30], std[:30], truth[:30], lower=lower).fit_trailing(form, 30).isnan().all()
 
 
-def test_the_latest_cases_follow_a_model_that_changes():
+def test_trailing_fits_follow_a_change_of_the_forecast_model():
     g = torch.Generator().manual_seed(5)
     mean, noise = torch.randn(2, 600, 1, generator=g, dtype=torch.float64)
     truth = mean + noise + 3 * (torch.arange(600) >= 300)[:, None]
@@ -146,4 +146,4 @@ def test_the_latest_cases_follow_a_model_that_changes():
     fixed = EMOSCases(mean[:300], one[:300], truth[:300]).fit_cells(form)[:, None]
     followed = predict_emos(form, trailing[:, late], mean[late], one[late]).crps(truth[late]).mean()
     assert followed < 0.4 * predict_emos(form, fixed, mean[late], one[late]).crps(truth[late]).mean()
-    assert followed < 0.62  # a normal error of one: 1/√π = 0.564
+    assert followed < 0.62  # a normal error with standard deviation 1 has 1/√π = 0.564

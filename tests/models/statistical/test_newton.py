@@ -27,7 +27,7 @@ def logistic_loss(x, features, labels):
     return torch.nn.functional.softplus(-labels * (features @ x)).mean() + 0.01 * x.square().sum()
 
 
-def test_logistic_regressions_end_where_scipy_ends():
+def test_logistic_regressions_converge_to_those_of_scipy():
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(30, 50, 6, generator=generator, dtype=torch.float64)
     labels = torch.sign(torch.randn(30, 50, generator=generator, dtype=torch.float64))
@@ -44,7 +44,7 @@ def test_logistic_regressions_end_where_scipy_ends():
         assert float(found.value[k]) <= peer.fun + 1e-12
 
 
-def test_curved_valleys_are_followed_from_every_start():
+def test_curved_valleys_are_followed_from_every_initial_value():
     start = torch.randn(40, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     steep = torch.linspace(1, 30, 40, dtype=torch.float64)
     found = minimise(expander(rosenbrock, steep), start)
@@ -52,7 +52,7 @@ def test_curved_valleys_are_followed_from_every_start():
     torch.testing.assert_close(found.parameters, torch.ones_like(start), rtol=0, atol=1e-4)
 
 
-def test_problems_do_not_see_each_other():
+def test_problems_are_independent():
     start = torch.randn(8, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     steep = torch.linspace(1, 100, 8, dtype=torch.float64)
     together = minimise(expander(rosenbrock, steep), start)
@@ -61,7 +61,7 @@ def test_problems_do_not_see_each_other():
         torch.testing.assert_close(alone.parameters[0], together.parameters[k], rtol=0, atol=1e-12)
 
 
-def test_a_saddle_and_a_maximum_are_left():
+def test_steps_lead_away_from_a_saddle_and_a_maximum():
     def objective(x):
         return 2 + (x[0] ** 2 - 1) ** 2 + (x[1] - 1) ** 2
 
@@ -71,7 +71,7 @@ def test_a_saddle_and_a_maximum_are_left():
     torch.testing.assert_close(found.parameters, torch.tensor([[1.0, 1], [-1, 1]], dtype=torch.float64))
 
 
-def test_units_and_idle_parameters_do_not_matter():
+def test_units_and_parameters_without_influence_do_not_matter():
     def objective(x, unit):
         return (1e-9 * x[0] / unit - 3).cosh() + (x[1] * unit - 2) ** 2 + 0 * x[2]
 
@@ -82,14 +82,14 @@ def test_units_and_idle_parameters_do_not_matter():
     torch.testing.assert_close(found.parameters, expected, rtol=1e-4, atol=0)
 
 
-def test_a_problem_without_numbers_does_not_hurt_the_others():
+def test_a_problem_with_nan_does_not_change_the_others():
     start = torch.tensor([[0.5, 0.5], [float("nan"), 0.0]], dtype=torch.float64)
     found = minimise(expander(rosenbrock, torch.ones(2, dtype=torch.float64)), start)
     assert found.converged.tolist() == [True, False]
     torch.testing.assert_close(found.parameters[0], torch.ones(2, dtype=torch.float64), rtol=0, atol=1e-5)
 
 
-def test_an_objective_without_minimum_is_said():
+def test_an_objective_without_minimum_does_not_converge():
     found = minimise(expander(lambda x: torch.exp(-x[0])), torch.zeros(1, 1, dtype=torch.float64), steps=20)
     assert not found.converged[0]
     assert found.value[0] < 1e-3
