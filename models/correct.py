@@ -56,7 +56,9 @@ def main(cfg: DictConfig) -> None:
         summary = correct(corrector, forecast, output, mesh, levels, seed, analysis, device)
         names = ", ".join(map(str, corrector.task.targets))
         leads = ", ".join(f"+{lead}" for lead in corrector.task.lead_times)
-        mesh.print(f"{output}: {summary.messages} messages corrected ({names} at {leads} h), all others copied unchanged")
+        mesh.print(
+            f"{output}: {summary.messages} messages corrected ({names} at {leads} h), all others copied unchanged"
+        )
         for note in summary.notes:
             mesh.print(note)
 
@@ -239,9 +241,8 @@ class TileCorrector:
     def _correct_tile(self, sample: Sample, raw: Tensor) -> tuple[np.ndarray, Tensor]:
         """Return the members (M, T, H, W) of the own tile, and the result of `count_gaps`."""
         batch = Sample(*(tensor[None].to(self.device) for tensor in sample))
-        members = self.corrector.members(batch, raw[:, None].to(self.device), self.quantile_levels, self.seed)[
-            :, 0
-        ].cpu()
+        raw_members = raw[:, None].to(self.device)
+        members = self.corrector.members(batch, raw_members, self.quantile_levels, self.seed)[:, 0].cpu()
         task = self.corrector.task
         covered = sample.mask[list(task.target_channels)]
         if lost := int((covered & ~members.isfinite().all(0)).sum()):

@@ -1,4 +1,4 @@
-"""Statistical post-processing: raw ensemble, climatology, EMOS and boosted EMOS, all fitted in one go.
+"""Statistical post-processing: raw ensemble, climatology, EMOS and boosted EMOS, fitted without training steps.
 
-Imports `models.distribution` and `models.parallel`. `models.networks` imports EMOS as a baseline that networks correct.
+Imports `models.distribution` and `models.parallel`. `models.networks` imports the fits that networks start from.
 """

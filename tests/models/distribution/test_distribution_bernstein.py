@@ -7,10 +7,11 @@ import pytest
 import scipy.integrate
 import scipy.interpolate
 import torch
+from distribution_checks import check_sampling
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.distribution import Bernstein, Ensemble
+from models.distribution import Bernstein
 
 
 def ascending(seed, *shape):
@@ -66,13 +67,8 @@ def test_degree_one_is_the_uniform_distribution():
 
 def test_moments_and_crps_agree_with_sampling():
     ours = Bernstein(ascending(2, 7, 3))
-    sample = ours.sample(200_000, torch.Generator().manual_seed(3))
-    assert sample.shape == (200_000, 3)
-    y = torch.tensor([-1.5, 0.0, 0.2], dtype=torch.float64)
-    torch.testing.assert_close(ours.mean, sample.mean(0), rtol=0, atol=0.01)
-    torch.testing.assert_close(ours.std, sample.std(0), rtol=0.01, atol=0)
-    torch.testing.assert_close(ours.cdf(y), (sample <= y).double().mean(0), rtol=0, atol=0.005)
-    torch.testing.assert_close(ours.crps(y), Ensemble(sample).crps(y, fair=True), rtol=0, atol=0.01)
+    moments = {"rtol": 0, "atol": 0.01}, {"rtol": 0.01, "atol": 0}
+    check_sampling(ours, [-1.5, 0.0, 0.2], draws=200_000, moments=moments, cdf=0.005, crps=0.01)
 
 
 @settings(max_examples=40)

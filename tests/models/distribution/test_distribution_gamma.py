@@ -11,10 +11,11 @@ import scipy.special
 import scipy.stats
 import scoringrules
 import torch
+from distribution_checks import check_affine, check_sampling
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.distribution import CensoredShiftedGamma, Ensemble, Normal
+from models.distribution import CensoredShiftedGamma, Normal
 
 SHAPES = [1e-6, 0.03, 0.4, 1.0, 2.7, 19.99, 20.01, 300.0, 1e5]
 
@@ -112,14 +113,9 @@ def test_gradients_equal_finite_differences(name):
 
 def test_moments_and_crps_agree_with_sampling():
     ours = make([0.3, 1.5, 40.0], [2.0, 1.0, 0.2], [-0.2, -1.0, -7.0])
-    sample = ours.sample(20_000, torch.Generator().manual_seed(3))
-    assert sample.shape == (20_000, 3)
+    moments = [{"rtol": 0.05, "atol": 0}] * 2
+    sample = check_sampling(ours, [0.0, 1.0, 1.5], draws=20_000, moments=moments, cdf=0.015, crps=0.02)
     assert (sample >= 0).all()
-    y = torch.tensor([0.0, 1.0, 1.5], dtype=torch.float64)
-    torch.testing.assert_close(ours.mean, sample.mean(0), rtol=0.05, atol=0)
-    torch.testing.assert_close(ours.std, sample.std(0), rtol=0.05, atol=0)
-    torch.testing.assert_close(ours.cdf(y), (sample <= y).double().mean(0), rtol=0, atol=0.015)
-    torch.testing.assert_close(ours.crps(y), Ensemble(sample).crps(y, fair=True), rtol=0, atol=0.02)
 
 
 @settings(max_examples=20)
@@ -132,13 +128,8 @@ def test_moments_and_crps_agree_with_sampling():
 )
 def test_affine_is_consistent_and_quantile_inverts_cdf(shape, scale, shift, y, level):
     before, y = make(shape, scale, shift), torch.tensor(y, dtype=torch.float64)
-    after = before.affine(torch.tensor(3.0), torch.tensor(0.5))
     levels = torch.tensor([level], dtype=torch.float64)
-    close = {"rtol": 1e-7, "atol": 1e-9}
-    torch.testing.assert_close(after.mean, 3 + before.mean / 2, **close)
-    torch.testing.assert_close(after.std, before.std / 2, **close)
-    torch.testing.assert_close(after.crps(3 + y / 2), before.crps(y) / 2, **close)
-    torch.testing.assert_close(after.quantile(levels), 3 + before.quantile(levels) / 2, **close)
+    check_affine(before, y, torch.tensor(3.0), torch.tensor(0.5), levels, {"rtol": 1e-7, "atol": 1e-9})
     value = before.quantile(levels)[0]
     if value > 0:
         assert float(before.cdf(value)) == pytest.approx(level, abs=1e-7)

@@ -9,10 +9,11 @@ import scipy.integrate
 import scipy.stats
 import scoringrules
 import torch
+from distribution_checks import check_affine, check_sampling
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.distribution import Ensemble, Normal, TruncatedNormal
+from models.distribution import Normal, TruncatedNormal
 
 BOUNDS = [-40.0, -3.0, -0.4, 0.0, 1e-6, 0.7, 2.999, 3.001, 8.0, 30.0]
 
@@ -104,14 +105,9 @@ def test_a_bound_far_below_has_no_effect_in_float32():
 
 def test_moments_and_crps_agree_with_sampling():
     ours = make([-4.0, 0.0, 2.0], [0.9, 1.5, 1.0], 0.2)
-    sample = ours.sample(50_000, torch.Generator().manual_seed(3))
-    assert sample.shape == (50_000, 3)
+    moments = [{"rtol": 0.01, "atol": 0}] * 2
+    sample = check_sampling(ours, [0.3, 1.0, 1.5], draws=50_000, moments=moments, cdf=0.01, crps=0.01)
     assert (sample >= 0.2).all()
-    y = torch.tensor([0.3, 1.0, 1.5], dtype=torch.float64)
-    torch.testing.assert_close(ours.mean, sample.mean(0), rtol=0.01, atol=0)
-    torch.testing.assert_close(ours.std, sample.std(0), rtol=0.01, atol=0)
-    torch.testing.assert_close(ours.cdf(y), (sample <= y).double().mean(0), rtol=0, atol=0.01)
-    torch.testing.assert_close(ours.crps(y), Ensemble(sample).crps(y, fair=True), rtol=0, atol=0.01)
 
 
 @settings(max_examples=30)
@@ -124,13 +120,8 @@ def test_moments_and_crps_agree_with_sampling():
 )
 def test_affine_is_consistent_and_quantile_inverts_cdf(mu, sigma, lower, y, level):
     before, y = make(mu, sigma, lower), torch.tensor(y, dtype=torch.float64)
-    after = before.affine(torch.tensor(3.0), torch.tensor(0.5))
     levels = torch.tensor([level], dtype=torch.float64)
-    close = {"rtol": 1e-7, "atol": 1e-9}
-    torch.testing.assert_close(after.mean, 3 + before.mean / 2, **close)
-    torch.testing.assert_close(after.std, before.std / 2, **close)
-    torch.testing.assert_close(after.crps(3 + y / 2), before.crps(y) / 2, **close)
-    torch.testing.assert_close(after.quantile(levels), 3 + before.quantile(levels) / 2, **close)
+    check_affine(before, y, torch.tensor(3.0), torch.tensor(0.5), levels, {"rtol": 1e-7, "atol": 1e-9})
     assert float(before.cdf(before.quantile(levels)[0])) == pytest.approx(level, abs=1e-7)
     assert before.crps(y) >= 0
 

@@ -14,6 +14,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models import corrector as corrector_module
 from models.corrector import Corrector, build_model, in_batches, needed_task
+from models.normalizer import Normalizer
 from models.statistical import cases
 from models.statistical.cases import TooFewCasesError, covers_year, lead_index, longest_gap
 
@@ -156,6 +157,17 @@ def test_a_cell_without_training_values_is_the_raw_ensemble(toy):
     torch.testing.assert_close(members[..., unseen], raw[..., unseen], rtol=0, atol=0)
     assert (found.mean - raw.mean(0))[..., ~unseen].abs().min() > 0.1
     assert found.crps(sample.target).isfinite().all()
+
+
+def test_a_sea_only_variable_without_values_over_land_gets_no_note(toy):
+    task = Task("toy", ["sst", "2t"], ["2t"], [24])
+    data = toy(task, GRID, 20)
+    for sample in data.samples:
+        sample.mask[:2, 1], sample.ensemble[:, :2, 1] = False, torch.nan
+    normalizer = Normalizer(task, GRID)
+    normalizer.fit(lambda: batches(data, 5))
+    (note,) = normalizer.report.notes
+    assert note == "2t has no value in 4 of 12 cells in all training samples; there the correction is the raw ensemble"
 
 
 def test_one_cell_is_a_grid_without_warnings(toy):
