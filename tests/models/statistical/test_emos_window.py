@@ -1,4 +1,4 @@
-"""EMOS with calendar windows, and fits to trailing windows, against single fits to the same cases."""
+"""EMOS with calendar windows, against single fits to the same cases."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.statistical.emos import EMOS
-from models.statistical.emos_regression import EMOSCases, predict_emos, raw_coefficients
+from models.statistical.emos_regression import EMOSCases, raw_coefficients
 from models.statistical.regression import Regression
 
 GRID = Grid.regular(3, 4)
@@ -109,41 +109,3 @@ def test_invalid_options_are_errors():
     for window in (0, 183, 1.5):
         with pytest.raises(InputError, match="window_days must be a whole number from 1 to 182"):
             EMOS(TASK, GRID, seasonal=False, window_days=window)
-    case = torch.ones(5, 1)
-    with pytest.raises(InputError, match="length must be a whole number of at least 1"):
-        EMOSCases(case, case, case).fit_trailing(Regression(), 0)
-    with pytest.raises(InputError, match="delay must be a whole number of at least 1"):
-        EMOSCases(case, case, case).fit_trailing(Regression(), 3, delay=0)
-
-
-@pytest.mark.parametrize("family", ["normal", "censored_logistic"])
-def test_trailing_fits_use_the_cases_before(family):
-    g = torch.Generator().manual_seed(4)
-    mean, noise = torch.randn(2, 70, 2, generator=g, dtype=torch.float64)
-    std = torch.rand(70, 1, generator=g, dtype=torch.float64) + 0.5
-    truth = mean + std * noise
-    truth[33, 1] = torch.nan
-    form = Regression(family)
-    lower = torch.tensor([-0.5, -1.0]).double() if form.bounded else None
-    found = EMOSCases(mean, std, truth, lower=lower).fit_trailing(form, 30, delay=2)
-    assert found.shape == (4, 70, 2)
-    assert found[:, :31].isnan().all()
-    assert found[:, 31:].isfinite().all()
-    for day in (31, 50, 69):
-        past = slice(day - 31, day - 1)
-        expected = EMOSCases(mean[past], std[past], truth[past], lower=lower).fit_cells(form)
-        torch.testing.assert_close(found[:, day], expected, rtol=0, atol=1e-9)
-    assert EMOSCases(mean[:30], std[:30], truth[:30], lower=lower).fit_trailing(form, 30).isnan().all()
-
-
-def test_trailing_fits_follow_a_change_of_the_forecast_model():
-    g = torch.Generator().manual_seed(5)
-    mean, noise = torch.randn(2, 600, 1, generator=g, dtype=torch.float64)
-    truth = mean + noise + 3 * (torch.arange(600) >= 300)[:, None]
-    one, form = torch.ones_like(mean), Regression()
-    trailing = EMOSCases(mean, one, truth).fit_trailing(form, 40)
-    late = slice(350, 600)
-    fixed = EMOSCases(mean[:300], one[:300], truth[:300]).fit_cells(form)[:, None]
-    followed = predict_emos(form, trailing[:, late], mean[late], one[late]).crps(truth[late]).mean()
-    assert followed < 0.4 * predict_emos(form, fixed, mean[late], one[late]).crps(truth[late]).mean()
-    assert followed < 0.62  # a normal error with standard deviation 1 has 1/√π = 0.564
