@@ -117,7 +117,7 @@ def test_correctors_that_cannot_be_averaged_are_errors(file_of, toy):
     many = file_of("many", 5, provenance=YEARS | {"members": 50})
     island = file_of("island", 6, static=toy(TASK, GRID, 1, seed=6).static)
     for path, sentence in (
-        (logistic, "a Normal and a Logistic have no average; combine correctors with heads of one kind"),
+        (logistic, "a Normal and a Logistic cannot be averaged; combine correctors with heads of one kind"),
         (day, r"day and .*first differ in their task; combine correctors of the same training data"),
         (late, r"late and .*first differ in their span of train_years \(\[2000, 2010\] and \[2000, 2004\]\)"),
         (many, r"many and .*first differ in their number of members in training \(50 and 5\)"),

@@ -69,12 +69,12 @@ def test_a_class_that_a_module_only_imports_is_refused(own):
 @pytest.mark.parametrize(
     ("text", "place", "what"),
     [
-        ("import torch\nimport no_such_library\n", "line 2", "No module process_group 'no_such_library'"),
+        ("import torch\nimport no_such_library\n", "line 2", "No module named 'no_such_library'"),
         ("from torch import no_such_name\n", "line 1", "cannot import name 'no_such_name'"),
         ("x = 1\n\ndef f(:\n", "line 3", "SyntaxError: invalid syntax"),
         ("x = 1\ny = undefined\n", "line 2", "NameError: name 'undefined' is not defined"),
         ("import torch\nx = torch.no_such_thing\n", "", "has no attribute 'no_such_thing'"),
-        ("from models.no_such_module import x\n", "line 1", "No module process_group 'models.no_such_module'"),
+        ("from models.no_such_module import x\n", "line 1", "No module named 'models.no_such_module'"),
     ],
 )
 def test_an_error_inside_a_module_is_reported_with_file_and_line(own, text, place, what):

@@ -58,7 +58,7 @@ def test_a_truncated_corrector_is_an_error_with_its_name(tmp_path, toy):
     path = tmp_path / "corrector.safetensors"
     Corrector(TASK, GRID, RAW, toy(TASK, GRID, 1).static).save(path)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(InputError, match="not a whole safetensors file"):
+    with pytest.raises(InputError, match="not a complete safetensors file"):
         Corrector.load(path)
 
 

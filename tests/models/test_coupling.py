@@ -178,7 +178,7 @@ def test_member_values_are_the_members_in_increasing_order():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"levels": "gringorten"}, "levels must be one of hazen, weibull, got 'gringorten'"),
+        ({"quantile_levels": "gringorten"}, "quantile_levels must be one of hazen, weibull, got 'gringorten'"),
         ({"seed": -1}, "seed must be a whole number from 0 to 9223372036854775807, got -1"),
     ],
 )

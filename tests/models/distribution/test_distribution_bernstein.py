@@ -122,5 +122,5 @@ def test_missing_truth_has_no_score():
 
 
 def test_one_coefficient_is_an_error():
-    with pytest.raises(ValueError, match="needs two coefficients at least"):
+    with pytest.raises(ValueError, match="needs at least two coefficients"):
         Bernstein(torch.zeros(1, 3))

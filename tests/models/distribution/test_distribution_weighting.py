@@ -67,7 +67,7 @@ def test_a_threshold_far_below_has_no_effect(kind):
 
 
 def test_a_distribution_without_closed_form_is_an_error():
-    with pytest.raises(TypeError, match="no closed form of the threshold-weighted CRPS of a TruncatedNormal"):
+    with pytest.raises(TypeError, match="the threshold-weighted CRPS of a TruncatedNormal has no closed form"):
         threshold_weighted_crps(TruncatedNormal(*torch.ones(3)), torch.ones(()), torch.ones(()))
 
 
