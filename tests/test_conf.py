@@ -106,7 +106,7 @@ def test_every_experiment_is_built(experiment):
     assert isinstance(build(cfg.trainer), TrainerOptions)
     assert isinstance(build(cfg.data.split), Split)
     assert callable(build(cfg.loss))
-    assert callable(build(cfg.data.archive).refuse)
+    assert callable(build(cfg.data.archive).check_available)
 
 
 def test_no_two_experiments_share_a_run_folder():
