@@ -28,7 +28,7 @@ _sent: Counter[str] | None = None
 
 
 @contextmanager
-def counting() -> Iterator[Counter[str]]:
+def count_sent_bytes() -> Iterator[Counter[str]]:
     """Count the bytes that this rank sends inside the block, by kind: halo, halo gradient, sum."""
     global _sent
     before, _sent = _sent, Counter()
@@ -74,7 +74,7 @@ class Exchange:
     def begin(self, x: Tensor) -> Tensor:
         """Return the own window with the cells of the tile `x`; cells of other ranks are uninitialised."""
         plan, index = self.plan, self.indices(x.device)
-        window = (x.new_empty if plan.whole else x.new_zeros)(*x.shape[:-2], *plan.shape)
+        window = (x.new_empty if plan.fully_covered else x.new_zeros)(*x.shape[:-2], *plan.shape)
         window[..., *plan.window] = x[..., *plan.tile]
         _cells(window).index_copy_(-1, index.own_to, x.flatten(-2).index_select(-1, index.own_from))
         return window

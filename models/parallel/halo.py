@@ -43,7 +43,7 @@ class HaloPlan:
     foreign_from: np.ndarray
     sends: tuple[np.ndarray, ...]
     receives: tuple[int, ...]
-    whole: bool
+    fully_covered: bool
     """Whether no cell of the window is zero by definition."""
 
     @property
@@ -84,7 +84,7 @@ def plan_halo(domain: Domain, windows: tuple[Intervals, Intervals], beyond_zero:
         foreign_from=order[np.searchsorted(received, cells[foreign], sorter=order)],
         sends=tuple(_in_tile(domain, need[domain.rank], domain.rank) for need in needs),
         receives=tuple(map(len, needs[domain.rank])),
-        whole=bool((source != ZERO_CELL).all()),
+        fully_covered=bool((source != ZERO_CELL).all()),
     )
 
 

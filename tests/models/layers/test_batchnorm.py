@@ -1,4 +1,4 @@
-"""Batch normalisation on ranks with other tiles and other samples, against PyTorch's on all of them at once."""
+"""Batch normalisation on ranks with different tiles and samples, against PyTorch's on one process."""
 
 import copy
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from data_pipeline.grid import Grid
 from models.layers.norms import BatchNorm2d, GroupNorm
-from models.parallel.exchange import counting
+from models.parallel.exchange import count_sent_bytes
 from models.parallel.mesh import arrange_mesh
 
 GRID, CHANNELS = Grid.regular(13, 16), 6
@@ -40,7 +40,7 @@ def layers(domain, dtype):
 def data(mean, dtype):
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(5, CHANNELS, *GRID.shape, dtype=torch.float64, generator=generator)
-    # Tiles and samples differ in their means, or it would not matter which of them counts.
+    # Tiles and samples have different means, so that the test sees which of them count.
     x += torch.linspace(-1, 1, 13)[:, None] + torch.arange(5.0)[:, None, None, None]
     return (x + mean).to(dtype), torch.randn(x.shape, dtype=torch.float64, generator=generator).to(dtype)
 
@@ -71,16 +71,16 @@ def three_steps(rank, mean, dtype):
         differences[name] = relative(buffer.double(), one.get_buffer(name).double())
     one.eval()
     many.eval()
-    with counting() as sent:
+    with count_sent_bytes() as sent:
         differences["evaluation"] = relative(many(ours), own(one(theirs), domain, rank))
     assert not sent
     return differences, {name: buffer.tolist() for name, buffer in many.named_buffers()}
 
 
 @pytest.mark.parametrize("mean", [0.0, 1e4])
-def test_it_is_the_layer_of_one_process(mean):
+def test_ranks_give_the_results_of_one_process(mean):
     results = together(4, three_steps, mean, torch.float64)
-    # PyTorch's own layer has but 12 digits left of a departure from 1e4.
+    # PyTorch's own layer loses 4 of 16 digits for a mean of 1e4.
     tolerance = 1e-12 if mean == 0 else 1e-10
     for differences, statistics in results:
         assert max(differences.values()) < tolerance, differences
@@ -88,7 +88,7 @@ def test_it_is_the_layer_of_one_process(mean):
 
 
 def large_mean(rank):
-    """Errors in single precision, against double precision on the same values: ours, and the textbook's E[x²] - m²."""
+    """Errors in single precision, against double precision: of our variance, and of E[x²] - m²."""
     domain = hybrid()
     x, weights = data(1e4, torch.float32)
     exact, ours = layers(domain, torch.float64)[0], layers(domain, torch.float32)[1]
@@ -105,7 +105,7 @@ def large_mean(rank):
     )
 
 
-def test_a_large_mean_takes_no_digits_from_the_variance():
+def test_a_large_mean_does_not_cost_digits_of_the_variance():
     for output, gradient, naive in together(4, large_mean):
         assert output < 2e-6
         assert gradient < 2e-6
@@ -123,7 +123,7 @@ def half_precision(rank):
     return relative(found.float(), own(expected, domain, rank).float()), relative(many.running_var, one.running_var)
 
 
-def test_half_precision_is_summed_in_full():
+def test_half_precision_is_summed_in_double_precision():
     for output, variance in together(4, half_precision):
         assert output < 2**-7, "half precision has eight bits"
         assert variance < 1e-5
@@ -134,16 +134,16 @@ def messages(rank):
     domain, x = hybrid(), torch.randn(2, CHANNELS, 6 + rank % 2, 16, requires_grad=True)
     found = []
     for layer in (BatchNorm2d(domain, CHANNELS), GroupNorm(domain, 3, CHANNELS)):
-        with counting() as forward:
+        with count_sent_bytes() as forward:
             y = layer(x)
-        with counting() as backward:
+        with count_sent_bytes() as backward:
             y.sum().backward()
         found.append((forward, backward))
     return found
 
 
-def test_statistics_are_all_that_travels():
-    """Mean and variance forward, two sums backward, 8 bytes each; and how many values there are where nobody knows."""
+def test_only_statistics_are_sent():
+    """Mean and variance forward, two sums backward, 8 bytes each; and the number of values, if it is unknown."""
     for batch, group in together(4, messages):
         assert batch == ({"sum": 8 * (2 * CHANNELS + 1)}, {"sum": 8 * 2 * CHANNELS})
         assert group == ({"sum": 8 * 2 * 2 * 3}, {"sum": 8 * 2 * 2 * 3})
@@ -165,7 +165,7 @@ def test_layers_can_be_compiled():
         assert max(differences) < 1e-6
 
 
-def test_on_one_rank_it_is_pytorchs():
+def test_one_rank_equals_pytorch():
     one, many = layers(GRID, torch.float32)
     x, _ = data(1.0, torch.float32)
     assert torch.equal(one(x), many(x))

@@ -1,4 +1,4 @@
-"""The blend of experts against loops over cells and experts, and against convolutions that it contains."""
+"""The blend of experts against loops over cells and experts, and against single convolutions."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def field():
 
 
 @pytest.mark.parametrize(("gate", "options"), [("latent", {}), ("sphere", {"degree": 3}), ("computed", {})])
-def test_each_cell_hears_all_experts_as_much_as_it_wants_them(gate, options):
+def test_each_cell_gets_the_weighted_mean_of_experts(gate, options):
     layer, x = blend(gate, **options), field()
     wide, wanted = pad(x, GRID, 1, 1, 1, 1), layer.gate(x).expand(B, -1, -1, -1).detach().numpy()
     kernels = layer.experts.weight.detach().unflatten(0, (E, OUTPUTS))
@@ -40,7 +40,7 @@ def test_each_cell_hears_all_experts_as_much_as_it_wants_them(gate, options):
         np.testing.assert_allclose(y[b, :, i, j], (say[:, None] * says.numpy()).sum(0) / say.sum(), rtol=1e-12)
 
 
-def test_experts_that_agree_are_one_convolution():
+def test_equal_experts_are_one_convolution():
     layer, one, x = blend("latent"), Conv2d(GRID, INPUTS, OUTPUTS).double(), field()
     with torch.no_grad():
         layer.experts.weight.copy_(one.weight.repeat(E, 1, 1, 1))
@@ -48,7 +48,7 @@ def test_experts_that_agree_are_one_convolution():
     torch.testing.assert_close(layer(x), one(x), rtol=0, atol=1e-12)
 
 
-def test_a_cell_that_wants_but_one_expert_hears_that_one():
+def test_a_gate_of_one_expert_gives_that_expert():
     layer, x = blend("latent"), field()
     with torch.no_grad():
         layer.gate.weight.zero_()[2] = 1e3
@@ -67,7 +67,7 @@ def test_derivatives_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(f, (x, *weights), fast_mode=True)
 
 
-def test_at_first_all_have_almost_the_same_say():
+def test_initial_weights_are_almost_equal():
     torch.manual_seed(0)
     layer = Mixing(E, "latent", blend=True)(GRID, INPUTS, OUTPUTS)
     assert isinstance(layer, SpatialBlend)
@@ -75,7 +75,7 @@ def test_at_first_all_have_almost_the_same_say():
     assert 0 < float((say - 1 / E).abs().max().detach()) < 0.02
 
 
-def test_a_blend_has_nothing_to_choose_or_to_route():
+def test_a_blend_refuses_options_of_choices():
     for option in ({"scale_by_gate": True}, {"routing": {}}):
         with pytest.raises(InputError, match="for experts of which some are chosen; leave them out with blend=true"):
             Mixing(E, "latent", blend=True, **option)

@@ -1,4 +1,4 @@
-"""Dropout against its own promise: the share, the scale, independence, and masks that no tiling or device changes."""
+"""Dropout: share, scale, independence, and masks that do not depend on tiles or device."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def dropped(layer, starts, x):
 
 
 @pytest.mark.parametrize("channels", [False, True])
-def test_the_share_is_dropped_and_the_rest_scaled(channels):
+def test_a_share_is_dropped_and_the_rest_scaled(channels):
     x = torch.ones(64, 50, *GRID.shape)
     kept, again = dropped(Dropout(GRID, 0.3, channels), list(range(64)), x)
     assert kept.unique().tolist() == [0, pytest.approx(1 / 0.7, rel=2e-5)]
@@ -36,7 +36,7 @@ def test_the_share_is_dropped_and_the_rest_scaled(channels):
     assert ((per_channel == per_channel[..., :1]).all() == channels).item()
 
 
-def test_a_forecast_keeps_its_mask_in_any_batch():
+def test_masks_of_a_forecast_do_not_depend_on_the_batch():
     layer, x = Dropout(GRID, 0.5), torch.ones(1, 3, *GRID.shape)
     (both, _), (alone, _) = dropped(layer, [7, 9], x.expand(2, -1, -1, -1)), dropped(layer, [9], x)
     torch.testing.assert_close(both[1:], alone)
@@ -52,7 +52,7 @@ def test_nothing_is_dropped_in_evaluation():
 
 @pytest.mark.parametrize("channels", [False, True])
 @pytest.mark.parametrize(("bands", "sectors"), [(2, 2), (3, 5)])
-def test_tiles_are_cut_from_one_mask(channels, bands, sectors):
+def test_tiles_are_parts_of_one_mask(channels, bands, sectors):
     x = torch.ones(2, 3, *GRID.shape)
     whole = dropped(Dropout(GRID, 0.5, channels), [3, 4], x)
     for rank in range(bands * sectors):
@@ -61,7 +61,7 @@ def test_tiles_are_cut_from_one_mask(channels, bands, sectors):
         assert all(torch.equal(domain.cut(a), b) for a, b in zip(whole, tile, strict=True))
 
 
-def test_a_step_is_named_by_the_seed():
+def test_masks_of_a_step_follow_the_seed():
     layer, x, masks = Dropout(GRID, 0.5, channels=True), torch.ones(2, 64, *GRID.shape), []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)
@@ -71,7 +71,7 @@ def test_a_step_is_named_by_the_seed():
     assert not torch.equal(masks[0], masks[1])
 
 
-def test_masks_are_drawn_again_from_where_it_was_asked():
+def test_same_masks_repeats_masks_from_the_time_of_the_call():
     layer, x = Dropout(GRID, 0.5), torch.ones(1, 3, *GRID.shape)
     with masks_for(batch([3])):
         layer(x)
@@ -83,7 +83,7 @@ def test_masks_are_drawn_again_from_where_it_was_asked():
         assert not torch.equal(layer(x), expected[0])
 
 
-def test_without_a_batch_masks_follow_the_seed_of_torch():
+def test_without_a_batch_masks_follow_the_seed():
     layer, x, masks = Dropout(GRID, 0.5), torch.ones(2, 3, *GRID.shape), []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)
@@ -94,19 +94,19 @@ def test_without_a_batch_masks_follow_the_seed_of_torch():
 
 
 def wrapped(number, bits):
-    """A whole number as the signed one that its last `bits` are."""
+    """The signed integer of the last `bits` of an integer."""
     return (number + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
 
 def splitmix(state):
-    """The published finaliser on Python's whole numbers."""
+    """The published finaliser in Python integers."""
     state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
     return state ^ (state >> 31)
 
 
 def number_by_hand(key, channel, row, column):
-    """One number of a mask, from whole numbers of any length."""
+    """One number of a mask, in Python integers."""
     own = splitmix((key + splitmix(channel * 45 + row)) % 2**64)
     word = wrapped(own + splitmix(column // 2), 32)
     for factor, shift in ((0x21F0AAAD, 15), (0x735A2D97, 16)):
@@ -117,8 +117,8 @@ def number_by_hand(key, channel, row, column):
     return wrapped(word >> 16 if column % 2 else word, 16)
 
 
-def test_the_numbers_are_those_of_whole_numbers_that_wrap_around():
-    """So they are the same on every device, and a run that is continued elsewhere has the same masks."""
+def test_hashes_equal_those_of_python_integers():
+    """So they are equal on every device, and a run that resumes on another device has the same masks."""
     keys = [5, -(2**61) + 7]
     found = Dropout(GRID, 0.5)._values(torch.tensor(keys), 3)
     for b, channel, row, column in [(0, 0, 0, 0), (0, 0, 0, 1), (0, 2, 44, 15), (1, 1, 17, 6), (1, 2, 3, 9)]:
@@ -141,7 +141,7 @@ NEIGHBOURS = {"layers": 0, "forecasts": 1, "channels": 2, "rows": 3, "columns": 
 
 
 def surprise(counts):
-    """How many standard deviations chi-square, of as many classes that are equally frequent, lies from its mean."""
+    """The distance of chi-square from its mean, in standard deviations, for equally frequent classes."""
     expected = counts.sum() / len(counts)
     chi_square = float(((counts - expected) ** 2 / expected).sum())
     return (chi_square - (len(counts) - 1)) / (2 * (len(counts) - 1)) ** 0.5
@@ -160,12 +160,12 @@ def test_all_numbers_are_equally_frequent(numbers):
 
 
 @pytest.mark.parametrize("axis", NEIGHBOURS.values(), ids=NEIGHBOURS)
-def test_neighbours_know_nothing_of_each_other(numbers, axis):
+def test_neighbours_are_independent(numbers, axis):
     u = (numbers.float() - 32767.5) / 65536
     for lag in (1, 2, 3):
         one, other = u.narrow(axis, 0, u.shape[axis] - lag), u.narrow(axis, lag, u.shape[axis] - lag)
         assert abs(float((one.double() * other).mean()) * 12 * one.numel() ** 0.5) < 4
-    # Pairs of their first six bits, and of their last.
+    # Pairs of the first six bits, and of the last six.
     one, other = (numbers.narrow(axis, first, numbers.shape[axis] - 1) for first in (0, 1))
     for pairs in ((one >> 10) << 6 | (other >> 10), (one & 63) << 6 | (other & 63), (one >> 10) << 6 | (other & 63)):
         assert abs(surprise(np.bincount(pairs.flatten().numpy(), minlength=4096))) < 4

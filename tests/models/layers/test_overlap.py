@@ -15,7 +15,7 @@ from models.layers.convolution import Conv2d
 from models.layers.overlap import convolve, overlapping_work, overlaps, rim
 from models.layers.padding import HaloPad
 from models.parallel.domain import Domain
-from models.parallel.exchange import allsum, counting
+from models.parallel.exchange import allsum, count_sent_bytes
 
 GRIDS = {
     "poles": Grid.regular(29, 50),
@@ -49,7 +49,7 @@ def differentiated(layer, x):
     """Return output, gradients of input, weight and bias of a weighted sum, and the bytes sent forward and back."""
     H, W = layer.out.shape
     weights = layer.out.cut(torch.sin(torch.arange(H * W, dtype=torch.float64)).view(H, W))
-    with counting() as sent:
+    with count_sent_bytes() as sent:
         y = layer(x)
         (y * weights).sum().backward()
     return [y.detach(), x.grad, layer.weight.grad, layer.bias.grad], dict(sent)
@@ -100,7 +100,7 @@ def without_some_gradients(rank):
         ):
             y = function()
             asked = [part for part in (x, weight, bias) if part is not None and part.requires_grad]
-            with counting() as sent:
+            with count_sent_bytes() as sent:
                 results.append((torch.autograd.grad(y.square().sum(), asked), sent["halo gradient"]))
         (ours, our_bytes), (torchs, their_bytes) = results
         same = all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(ours, torchs, strict=True))
@@ -143,7 +143,7 @@ def in_half_precision(rank):
     results = []
     for kind in (Conv2d, Meanwhile):
         layer, x = layer_on(domain, kind=kind).float(), field_on(domain).detach().float().requires_grad_()
-        with counting() as sent:
+        with count_sent_bytes() as sent:
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 y = layer(x)
             y.float().square().sum().backward()

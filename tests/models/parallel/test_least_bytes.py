@@ -8,7 +8,7 @@ from ranks import together
 
 from models.layers.loss_term import loss_terms
 from models.parallel.domain import Domain
-from models.parallel.exchange import counting
+from models.parallel.exchange import count_sent_bytes
 
 
 def bytes_of(rank, bands, sectors, grid, name):
@@ -16,9 +16,9 @@ def bytes_of(rank, bands, sectors, grid, name):
     domain = Domain.split(grid, bands, sectors, rank, dist.group.WORLD.group_name)
     layer = LAYERS[name](domain)
     x = torch.ones(3, 2, *domain.own_shape, requires_grad=True)
-    with counting() as forward:
+    with count_sent_bytes() as forward:
         y = layer(x)
-    with counting() as backward:
+    with count_sent_bytes() as backward:
         (y.sum() + loss_terms(layer)).backward()
     return forward["halo"], backward["halo gradient"]
 

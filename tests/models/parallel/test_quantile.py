@@ -10,7 +10,7 @@ from ranks import together
 
 from data_pipeline.grid import Grid
 from models.parallel.domain import Domain
-from models.parallel.exchange import counting
+from models.parallel.exchange import count_sent_bytes
 from models.parallel.quantile import quantile
 
 GRID = Grid.regular(5, 8)
@@ -30,7 +30,7 @@ SHARES = (0.0, 0.3, 0.5, 0.77, 0.999)
 def on_tiles(rank, bands, sectors):
     domain = Domain.split(Grid.regular(29, 50), bands, sectors, rank, dist.group.WORLD.group_name)
     x = torch.rand(3, 2, 29, 50, generator=torch.Generator().manual_seed(0)) ** 4
-    with counting() as sent:
+    with count_sent_bytes() as sent:
         found = [quantile(domain.cut(x), share, domain).tolist() for share in SHARES]
     return found, [quantile(x, share, Domain.of(domain.grid)).tolist() for share in SHARES], sent
 
