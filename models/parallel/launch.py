@@ -43,7 +43,7 @@ def launch(ranks: int) -> NoReturn:
         rank, number = killed[0]
         print(
             f"error: rank {rank} of {ranks} was killed by signal {number} ({signal.strsignal(number)}); "
-            "if memory was short take more ranks or smaller batches; run the same command again to go on",
+            "if memory was short, use more ranks or smaller batches; run the same command again to resume",
             file=sys.stderr,
         )
     # Of several codes the one nearest to the cause: 1 a bug, 2 a wrong input, 3 a run that can resume.

@@ -1,1 +1,1 @@
-"""Models of a package outside the project, as a third party would write them; tests see it as an installed package."""
+"""Example of a package with models of its own; tests use it as an installed package."""

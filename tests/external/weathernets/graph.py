@@ -1,4 +1,4 @@
-"""GraphNet: messages on an icosahedral mesh, after GraphCast (Lam et al. 2023, doi:10.1126/science.adi2336)."""
+"""GraphNet: message passing on an icosahedral mesh, after GraphCast (Lam et al. 2023, doi:10.1126/science.adi2336)."""
 
 from itertools import combinations
 
@@ -11,10 +11,10 @@ from models.networks.head import make_head, zero_convolution
 
 
 class GraphNet(nn.Module):
-    """Cells write to the three nearest nodes of the mesh, its nodes exchange messages, and cells read these nodes.
+    """Each cell sends to its three nearest nodes, nodes exchange messages, and each cell reads its three nodes.
 
-    A cell knows its nodes, wherever on the globe it lies: the model claims `any_grid`. Nodes belong to no tile, so that
-    it does not claim `tiles`.
+    Nearest nodes exist for every position of a cell, so the model claims `any_grid`. Nodes belong to no tile, so it
+    does not claim `tiles`.
     """
 
     moments_only = any_grid = True
@@ -24,7 +24,7 @@ class GraphNet(nn.Module):
         self.features, self.head = Features(task, grid), make_head(head, task, grid)
         nodes, edges = icosphere(level)
         nearest, weights = neighbours(cells_of(grid), nodes)
-        # Made by numpy and not part of the file: the constructor must also work on torch's `meta` device.
+        # Computed by numpy, because the constructor must work on torch's `meta` device, and not saved.
         for name, table in {"edges": edges, "nearest": nearest, "weights": weights, "nodes": nodes}.items():
             self.register_buffer(name, torch.from_numpy(table), persistent=False)
         self.encoder = nn.Sequential(nn.Linear(self.features.count, width), nn.GELU())
@@ -53,7 +53,7 @@ class GraphNet(nn.Module):
         return self.head(self.last(torch.cat([maps, read], dim=1)), sample)
 
     def _mean(self, values, node, weights):
-        """Weighted mean at every node of the values that are sent to it, 0 where none is; (B, E, F) to (B, N, F)."""
+        """Weighted mean at every node of the values sent to it, 0 without any; (B, E, F) to (B, N, F)."""
         total = values.new_zeros(len(values), len(self.nodes), values.shape[2]).index_add(1, node, values)
         return total / weights.new_zeros(len(self.nodes)).index_add(0, node, weights).clamp(min=1e-6)[:, None]
 
@@ -63,7 +63,7 @@ def mlp(inputs, outputs):
 
 
 def icosphere(level):
-    """Return the nodes (N, 3) of an icosahedron whose triangles were quartered `level` times, and the edges (2, E)."""
+    """Return nodes (N, 3) and edges (2, E) of an icosahedron whose triangles are split in four `level` times."""
     golden = (1 + 5**0.5) / 2
     nodes = [[s, t * golden, 0] for s in (-1, 1) for t in (-1, 1)]
     nodes = np.array(nodes + [[0, s, t] for s, t, _ in nodes] + [[t, 0, s] for s, t, _ in nodes])
@@ -91,7 +91,7 @@ def cells_of(grid):
 
 
 def neighbours(cells, nodes):
-    """Return the three nearest nodes (C, 3) of every cell, and their weights, which fall with distance and add to 1."""
+    """Return the three nearest nodes (C, 3) of every cell and their weights: smaller with distance, of sum 1."""
     cosine = cells @ nodes.T
     nearest = np.argpartition(-cosine, 2, axis=1)[:, :3]
     weights = 1 / (0.05 + np.arccos(np.clip(np.take_along_axis(cosine, nearest, 1), -1, 1)))

@@ -1,4 +1,4 @@
-"""A small residual network as image libraries write them: it knows of no forecast, no grid and no distribution."""
+"""A small residual network as in image libraries, without code for forecasts, grids or distributions."""
 
 from torch import nn
 
@@ -25,5 +25,5 @@ class ResNet(nn.Module):
 
 
 def resnet(in_channels, **options):
-    """Return a `ResNet`: libraries offer functions beside classes."""
+    """Return a `ResNet`: some libraries have functions beside classes."""
     return ResNet(in_channels, **options)

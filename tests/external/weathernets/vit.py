@@ -9,10 +9,10 @@ from models.networks.head import make_head
 
 
 class ViT(nn.Module):
-    """Patches of `patch` rows and columns are tokens of `width` numbers; all of them attend to one another.
+    """Patches of `patch` rows and columns are tokens of `width` numbers, which all attend to one another.
 
-    The patches must cover the grid exactly, so that the model does not claim `any_grid`; attention needs all patches,
-    so that it does not claim `tiles`.
+    Patches must cover the grid exactly, so the model does not claim `any_grid`. Attention needs all patches, so it does
+    not claim `tiles`.
     """
 
     moments_only = True
