@@ -1,5 +1,5 @@
 # What a newcomer types: `make demo`, `make test`, `make check`. Each sets up what it needs in .venv.
-.PHONY: help demo results heat test test-long wheel check benchmarks setup lock clean
+.PHONY: help demo results heat test test-long test-processors wheel check benchmarks setup lock clean
 
 help:
 	@echo "make demo     make the twin experiment, train, evaluate, correct (about 5 minutes the first time)"
@@ -7,8 +7,9 @@ help:
 	@echo "make heat     the heat experiment of the mixture of experts, its ablations and rivals (docs/heat.md)"
 	@echo "make benchmarks  measure every claim of docs/benchmarks.md (11 minutes)"
 	@echo "make test     run the tests           make check    format, lint, types"
+	@echo "make test-long  the tests that take longest: published results, tables of the documents (2 minutes)"
 	@echo "make wheel    build the wheel and run every verb from it, in an environment of its own (2 minutes)"
-	@echo "make test-long  the numerical tests without vector instructions and with AVX2, on one thread and on two (takes long)"
+	@echo "make test-processors  the numerical tests without vector instructions and with AVX2, on one thread and on two (half an hour)"
 	@echo "make setup    only set up .venv       make lock     renew requirements.lock    make clean"
 
 demo: setup
@@ -25,6 +26,9 @@ test: setup
 
 test-long: setup
 	@scripts/test-long
+
+test-processors: setup
+	@scripts/test-processors
 
 wheel: setup
 	@scripts/wheel

@@ -24,8 +24,25 @@ from data_pipeline.sample_reader import static_fields
 from data_pipeline.task import Task
 
 ROOT = Path(__file__).parents[1]
-LONGEST = ("test_contract_mesh", "test_contract_mesh_steps", "test_end_to_end", "test_mesh", "test_traffic")
-"""Names of files that take minutes: `scripts/test` starts with them, so that all processes end at about one time."""
+LONGEST = (
+    "tests/models/test_contract_mesh_steps.py",
+    "tests/training/test_mesh.py",
+    "tests/end_to_end/test_processes.py",
+    "tests/end_to_end/test_verbs.py",
+    "tests/models/test_contract_mesh.py",
+    "tests/models/parallel/test_mesh.py",
+    "tests/training/test_compile.py",
+    "tests/data_pipeline/synthetic/twin/test_experiment.py",
+    "tests/data_pipeline/test_prepare.py",
+    "tests/evaluation/test_mesh.py",
+    "tests/models/test_contract.py",
+    "tests/models/parallel/test_launch.py",
+    "tests/models/test_correct_mesh.py",
+    "tests/models/networks/test_start.py",
+    "tests/data_pipeline/prefetch/test_peers.py",
+    "tests/training/test_recompute.py",
+)
+"""Files that take longest, by time: `scripts/test` starts with them, so that both processes end at about one time."""
 
 # A change is judged by the same examples on every machine; `HYPOTHESIS_PROFILE=explore make test` looks for new ones.
 settings.register_profile("gate", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -46,7 +63,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first."""
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    places = {ROOT / path: place for place, path in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(scope="session")

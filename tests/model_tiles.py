@@ -30,7 +30,7 @@ ODD, COARSE = Grid.regular(29, 50), Grid.regular(37, 72)
 BUILT = {name: build_model(spec, needed_task(spec, TASK), ODD) for name, spec in SPECS.items()}
 SPECS = {name: spec for name, spec in SPECS.items() if claims(BUILT[name]).tiles}
 NETWORKS = [name for name in SPECS if [*BUILT[name].parameters()]]
-CASES, MORE = [(name, ODD) for name in SPECS], [(name, COARSE) for name in NETWORKS]
+STATISTICAL = [name for name in SPECS if name not in NETWORKS]
 SPECS["emos of partly one set"] = SHIPPED["emos"] | {"shared": "partly"}
 """Not in the cases: every rank makes all of its five fits."""
 TRUNK = {"_target_": "models.networks.trunk.Trunk", "width": 4, "depth": 1, "dropout": 0.0, "mixture": None}

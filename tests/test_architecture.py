@@ -1,24 +1,47 @@
-"""The arrows between the packages, read from the imports of every file."""
+"""The layout of the project: which folder may import which others, read from the imports of every file."""
 
 import ast
 import re
+import statistics
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("data_pipeline", "models", "training", "evaluation", "conf")
+DATA, COMMON = "data_pipeline", "data_pipeline/common"
+FORMATS, GRIB, NETCDF = "data_pipeline/formats", "data_pipeline/formats/grib", "data_pipeline/formats/netcdf"
+PREFETCH, STATISTICS, STORE = "data_pipeline/prefetch", "data_pipeline/statistics", "data_pipeline/store"
+SYNTHETIC, TWIN = "data_pipeline/synthetic", "data_pipeline/synthetic/twin"
+MODELS, DISTRIBUTION, PARALLEL, LAYERS = "models", "models/distribution", "models/parallel", "models/layers"
+STATISTICAL, NETWORKS = "models/statistical", "models/networks"
+ALL_MODELS = {MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS}
 MAY_IMPORT = {
-    "data_pipeline": set(),
-    "models": {"data_pipeline"},
-    "training": {"data_pipeline", "models"},
-    "evaluation": {"data_pipeline", "models"},
-    "conf": {"data_pipeline"},
+    COMMON: set(),
+    # Its files hold what all share (grid, task, sample, protocols), and on top the archive and the verb `prepare`.
+    DATA: {COMMON, FORMATS, GRIB, NETCDF, PREFETCH, STATISTICS, STORE},
+    FORMATS: {DATA, COMMON, GRIB, NETCDF},
+    GRIB: {DATA, COMMON, FORMATS},
+    NETCDF: {DATA, COMMON, FORMATS},
+    PREFETCH: {DATA, COMMON},
+    STATISTICS: {DATA, COMMON, FORMATS},
+    STORE: {DATA, COMMON, FORMATS},
+    SYNTHETIC: {DATA, COMMON, FORMATS},
+    TWIN: {DATA, COMMON, FORMATS, GRIB},
+    DISTRIBUTION: {COMMON},
+    PARALLEL: {DATA, COMMON},
+    LAYERS: {DATA, COMMON, PARALLEL},
+    STATISTICAL: {DATA, COMMON, DISTRIBUTION, PARALLEL},
+    NETWORKS: {DATA, COMMON, STATISTICS, MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL},
+    MODELS: {DATA, COMMON, FORMATS, GRIB, NETCDF, DISTRIBUTION, PARALLEL, STATISTICAL, NETWORKS},
+    "training": {DATA, COMMON, PREFETCH, STATISTICS, STORE, SYNTHETIC, *ALL_MODELS},
+    "evaluation": {DATA, COMMON, STORE, MODELS, DISTRIBUTION, PARALLEL, STATISTICAL},
+    "conf": {COMMON},
 }
+"""Every folder may import itself and these; only verbs import `conf`, and nothing imports a verb."""
 VERBS = {
     "data_pipeline/prepare.py",
     "models/combine.py",
@@ -27,64 +50,124 @@ VERBS = {
     "evaluation/evaluate.py",
 }
 SOURCES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+PROGRAM = [
+    *SOURCES,
+    *(path.relative_to(ROOT) for name in ("benchmarks", "scripts") for path in (ROOT / name).rglob("*.py")),
+]
 
 
 def imports(path):
+    """The dotted names of all modules, and of all names in modules, that a file imports."""
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
-            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=str)
-def test_dependencies_point_one_way(path):
-    package = path.parts[0]
-    ours = {name.partition(".")[0] for name in imports(path)} & set(PACKAGES) - {package}
-    assert ours <= MAY_IMPORT[package] | ({"conf"} if str(path) in VERBS else set())
+def source_of(name):
+    """The file of this project that an imported name comes from, None for other packages."""
+    for dotted in (name, name.rpartition(".")[0]):
+        path = ROOT / dotted.replace(".", "/")
+        for found in (path.with_suffix(".py"), path / "__init__.py"):
+            if name.partition(".")[0] in PACKAGES and found.is_file():
+                return found.relative_to(ROOT)
+    return None
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=str)
-def test_each_border_is_crossed_in_one_place(path):
-    found = {name.partition(".")[0] for name in imports(path)}
-    if path.parts[0] != "conf":
-        assert "hydra" not in found
-        assert "omegaconf" not in found or str(path) in {*VERBS, "training/run_folder.py"}
-    if path.parts[:3] != ("data_pipeline", "formats", "grib"):
-        assert not found & {"eccodes", "cfgrib", "gribapi"}
-    if path.parts[0] != "training":
-        assert not found & {"pytorch_lightning", "lightning"}
+IMPORTS = {path: list(imports(path)) for path in SOURCES}
+OURS = [(path, name, source) for path in SOURCES for name in IMPORTS[path] if (source := source_of(name))]
 
 
-def named(requirement):
-    """The name that a requirement begins with, as distributions are compared by it."""
+def test_every_folder_is_in_the_table():
+    assert {str(path.parent) for path in SOURCES} == set(MAY_IMPORT)
+
+
+def test_folders_import_only_the_folders_below_them():
+    offenders = []
+    for path, name, source in OURS:
+        folder, other = str(path.parent), str(source.parent)
+        allowed = MAY_IMPORT[folder] | {folder} | ({"conf"} if str(path) in VERBS else set())
+        if other not in allowed or str(source) in VERBS:
+            offenders.append(f"{path} imports {name}")
+    assert offenders == []
+
+
+def test_a_module_inside_a_folder_never_imports_in_a_circle():
+    """Imports at the top of files alone: a circle would otherwise depend on which file is imported first."""
+    below = {path: set() for path in SOURCES}
+    for path in SOURCES:
+        for node in ast.parse((ROOT / path).read_text()).body:
+            if isinstance(node, ast.ImportFrom):
+                found = {source_of(f"{node.module}.{alias.name}") for alias in node.names}
+                below[path] |= found - {None, path}
+    while free := {path for path, others in below.items() if not others}:
+        below = {path: others - free for path, others in below.items() if path not in free}
+    assert below == {}
+
+
+def test_each_border_is_crossed_in_one_place():
+    borders = {
+        "hydra": lambda path: path.parts[0] == "conf",
+        "omegaconf": lambda path: path.parts[0] == "conf" or str(path) in {*VERBS, "training/run_folder.py"},
+        "eccodes": lambda path: path.is_relative_to(GRIB),
+        "cfgrib": lambda path: path.is_relative_to(GRIB),
+        "gribapi": lambda path: path.is_relative_to(GRIB),
+        "pytorch_lightning": lambda path: path.parts[0] == "training",
+        "lightning": lambda path: path.parts[0] == "training",
+    }
+    assert [
+        f"{path} imports {name}"
+        for path, names in IMPORTS.items()
+        for name in names
+        if (allowed := borders.get(name.partition(".")[0])) and not allowed(path)
+    ] == []
+
+
+def distribution_name(requirement):
+    """The name at the start of a requirement, as names of distributions are compared."""
     return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
 
 
-def test_the_program_imports_only_what_the_wheel_requires():
-    """What only the tests need is not there where the wheel is installed."""
-    required = {named(line) for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]}
+def test_the_program_imports_only_packages_that_the_wheel_requires():
+    """Packages of the tests are not installed with the wheel."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = {distribution_name(line) for line in project["dependencies"]}
     distributions = packages_distributions()
-    imported = {name.partition(".")[0] for path in SOURCES for name in imports(path)}
+    imported = {name.partition(".")[0] for names in IMPORTS.values() for name in names}
     others = imported - set(PACKAGES) - sys.stdlib_module_names
-    assert not [name for name in others if not required & {named(found) for found in distributions[name]}]
+    assert [name for name in others if not required & {distribution_name(found) for found in distributions[name]}] == []
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "archive",
-        "cluster",
-        "formats.grib",
-        "grid",
-        "formats.netcdf",
-        "prepare",
-        "statistics.statistic_file",
-        "store",
+def test_data_is_read_without_torch():
+    """Cluster workers and `prepare` start faster without PyTorch: one process imports all that they use."""
+    modules = [
+        "archive", "cluster", "formats.grib", "grid", "formats.netcdf", "prepare", "statistics.statistic_file", "store",
         "task",
-    ],
-)
-def test_reading_an_archive_does_not_need_torch(module):
-    code = f"import sys, data_pipeline.{module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+    ]  # fmt: skip
+    lines = [f"import data_pipeline.{module}; assert 'torch' not in sys.modules, '{module}'" for module in modules]
+    process = subprocess.run(
+        [sys.executable, "-c", "\n".join(["import sys", *lines])], cwd=ROOT, stderr=subprocess.PIPE
+    )
+    assert process.returncode == 0, process.stderr.decode()
+
+
+def test_every_folder_says_what_it_is_for():
+    folders = {path.parent for path in SOURCES}
+    missing = [str(f) for f in folders if not ast.get_docstring(ast.parse((ROOT / f / "__init__.py").read_text()))]
+    assert missing == []
+
+
+def test_few_file_names_occur_twice():
+    """The same name is for the same role in formats that are alike, so that a search by name finds one file."""
+    counts = Counter(path.name for path in PROGRAM if path.name != "__init__.py")
+    assert len(twice := sorted(name for name, count in counts.items() if count > 1)) <= 11, twice
+
+
+def test_files_are_neither_long_nor_tiny():
+    assert 80 <= statistics.median(len((ROOT / path).read_text().splitlines()) for path in PROGRAM) <= 200
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120

@@ -26,6 +26,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel):
         ["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert found == {"deepweather.py", *tracked.split()}
+    assert {f"{package}/py.typed" for package in PACKAGES} <= found
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +37,30 @@ def installed(wheel, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("verb", ["prepare", "train", "combine", "evaluate", "correct"])
-def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path, verb):
+EVERY_VERB = """
+import sys
+import deepweather
+assert deepweather.__file__.startswith(sys.argv[1]), deepweather.__file__
+for verb in sys.argv[2:]:
+    print(f"verb {verb}")
+    sys.argv = ["deepweather", verb, "--cfg", "job"]
+    deepweather.main()
+"""
+
+
+def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path):
+    shown = {
+        "prepare": "generator:", "train": "trainer:", "combine": "output:", "evaluate": "split:", "correct": "output:",
+    }  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     process = subprocess.run(
-        [sys.executable, "-m", "deepweather", verb, "--cfg", "job"],
+        [sys.executable, "-c", EVERY_VERB, installed, *shown],
         cwd=tmp_path, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert "Traceback" not in process.stderr
-    shown = {"prepare": "source:", "train": "trainer:", "evaluate": "split:"}
-    assert shown.get(verb, "output:") in process.stdout
+    outputs = dict(output.split("\n", 1) for output in process.stdout.split("verb ")[1:])
+    assert all(text in outputs[verb] for verb, text in shown.items()), outputs
 
 
 def test_the_command_says_its_verbs():

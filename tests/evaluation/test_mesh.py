@@ -2,12 +2,10 @@
 
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -215,10 +213,7 @@ def test_every_rank_reads_its_tile_and_the_files_are_the_same(mesh, project, tmp
 def test_the_command_starts_its_ranks_and_its_scores_are_known_to_all_meshes(project, command):
     options = [*OPTIONS, f"data.path={project}", "run_dir=two", "member_counts=[2,4]"]
     options.append("correctors={emos: emos/corrector.safetensors}")
-    ended = subprocess.run(
-        [sys.executable, ROOT / "scripts/deepweather.py", "evaluate", "mesh=[1,2]", *options],
-        cwd=project, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    ended = forks.run([ROOT / "scripts/deepweather.py", "evaluate", "mesh=[1,2]", *options], cwd=project)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("forecasts of 4 members") == ended.stdout.count("wrote two/scores.json") == 1
     agree_scores(scores(project / "two"), scores(project / "one"), 1e-5)

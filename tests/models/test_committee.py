@@ -1,7 +1,5 @@
 """A committee forecasts the average of its correctors; the verb `combine` writes it to one file."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -146,20 +144,21 @@ def test_different_provenances_are_merged(file_of):
     assert found == YEARS | {"runs": [1, 2], "data": ["store 1", "store 2"], "unfitted": {"cells": 3, "of": 216}}
 
 
-def test_the_verb_combine(file_of, tmp_path):
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
+def test_the_verb_combine(file_of, tmp_path, command):
     paths = [str(file_of(f"{seed}", seed)) for seed in range(2)]
-    command = [sys.executable, "-m", "models.combine", f"output={tmp_path / 'both'}"]
-    run = subprocess.run([*command, f"correctors=[{','.join(paths)}]"], capture_output=True, text=True, check=True)
-    assert "a committee of 2" in run.stdout
+    both = f"correctors=[{','.join(paths)}]"
+    ended = command(tmp_path, "combine", f"output={tmp_path / 'both'}", both)
+    assert ended.code == 0, ended.stderr
+    assert "a committee of 2" in ended.stdout
     assert [len(Corrector.load(tmp_path / "both").model.correctors)] == [2]
     before = Path(paths[0]).read_bytes()
-    command[-1] = f"output={paths[0]}"
-    run = subprocess.run([*command, f"correctors=[{','.join(paths)}]"], capture_output=True, text=True)
-    assert (run.returncode, run.stderr) == (
+    ended = command(tmp_path, "combine", f"output={paths[0]}", both)
+    assert (ended.code, ended.stderr) == (
         2, f"error: output={paths[0]} is one of the correctors; choose another output file\n"
     )  # fmt: skip
     assert Path(paths[0]).read_bytes() == before
     for wrong in (f"correctors=[{paths[0]}]", f"correctors={paths[0]}"):
-        run = subprocess.run([*command, wrong], capture_output=True, text=True)
-        assert run.returncode != 0
-        assert "error: correctors must be a list of two files or more" in run.stderr
+        ended = command(tmp_path, "combine", f"output={tmp_path / 'never'}", wrong)
+        assert ended.code == 2
+        assert "error: correctors must be a list of two files or more" in ended.stderr

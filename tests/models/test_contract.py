@@ -122,7 +122,14 @@ def test_any_grid_if_claimed_and_a_sentence_about_the_grid_if_not(name, toy, gri
     assert str(grid) in sentence
 
 
-@pytest.mark.parametrize("name", [name for name in NETWORKS if claimed(name).any_grid])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "unet" else pytest.param(name, marks=pytest.mark.long)
+        for name in NETWORKS
+        if claimed(name).any_grid
+    ],
+)
 def test_half_a_degree(name, toy):
     """The grid of ENS-10."""
     grid = Grid.regular(361, 720)

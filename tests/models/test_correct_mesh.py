@@ -1,12 +1,10 @@
 """A corrected file is the same, byte for byte, for any number of ranks."""
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import eccodes
+import forks
 import numpy as np
 import pytest
 import torch
@@ -126,13 +124,8 @@ def test_a_mesh_with_data_parallelism_is_an_error(folder, tmp_path):
 
 def test_the_command_starts_its_ranks(folder, tmp_path):
     corrected(None, folder, "two", tmp_path / "one")
-    ended = subprocess.run(
-        [
-            sys.executable, ROOT / "scripts/deepweather.py", "correct", "mesh=[1,2]",
-            f"corrector={folder}/two.safetensors", f"input={folder}/ensemble.grib", "output=many",
-        ],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    files = [f"corrector={folder}/two.safetensors", f"input={folder}/ensemble.grib", "output=many"]
+    ended = forks.run([ROOT / "scripts/deepweather.py", "correct", "mesh=[1,2]", *files], cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "many: 384 messages corrected (msl, 2t at +24 h), all others copied unchanged\n"
     assert (tmp_path / "many").read_bytes() == (tmp_path / "one").read_bytes()

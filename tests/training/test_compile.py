@@ -21,7 +21,8 @@ from training.datamodule import open_training_data
 from training.network_training import compile_
 from training.trainer_options import TrainerOptions
 
-NET = {"_target_": "models.networks.lenet.LeNet", "width": 2, "hidden": 4, "dropout": 0.2}
+MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "depth": 1, "dropout": 0.2}
+LENET = {"_target_": "models.networks.lenet.LeNet", "width": 2, "hidden": 4, "dropout": 0.2}
 CPU = torch.device("cpu")
 TASK = Task("toy", ["sst", "2t", "10u"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(9, 12)
@@ -36,9 +37,9 @@ MORE = {
 ALL = {name: spec | {key: SMALL[key] for key in SMALL if key in spec} for name, spec in (SPECS | MORE).items()}
 
 
-def one_step(toy, compiled):
+def one_step(toy, network, compiled):
     """Loss and gradients of a training step."""
-    net, train, val = module(toy, Mesh.single(), torch.float32, NET)
+    net, train, val = module(toy, Mesh.single(), torch.float32, network)
     net.train()
     if compiled:
         compile_(net.corrector.model, CPU, Mesh.single(), sharded=False)
@@ -50,8 +51,9 @@ def one_step(toy, compiled):
     return [loss.detach(), *(parameter.grad for parameter in net.parameters())]
 
 
-def test_numbers_are_the_same_but_for_rounding(toy):
-    ours, theirs = one_step(toy, True), one_step(toy, False)
+@pytest.mark.parametrize("network", [MLP, pytest.param(LENET, marks=pytest.mark.long)], ids=["mlp", "lenet"])
+def test_numbers_are_the_same_but_for_rounding(network, toy):
+    ours, theirs = one_step(toy, network, True), one_step(toy, network, False)
     assert float((ours[0] - theirs[0]).abs()) <= 1e-5 * float(theirs[0])
     largest = max(float(gradient.abs().max()) for gradient in theirs[1:])
     assert max(float((a - b).abs().max()) for a, b in zip(ours[1:], theirs[1:], strict=True)) <= 1e-5 * largest

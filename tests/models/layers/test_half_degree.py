@@ -1,5 +1,6 @@
 """Layers and the U-Net on tiles of the half-degree globe, 361 x 720, against the whole of it."""
 
+import pytest
 import torch
 import torch.distributed as dist
 from layers import differences, inputs, made, results
@@ -23,6 +24,7 @@ def layers_on_tiles(rank, bands, sectors, path):
     return {name: differences(domain, name, expected) for name, expected in torch.load(path).items()}
 
 
+@pytest.mark.long
 def test_layers(tmp_path):
     torch.save({name: results(made(name, GRID), *inputs(GRID)) for name in NAMES}, tmp_path / "whole.pt")
     for found in together(3, layers_on_tiles, 3, 1, tmp_path / "whole.pt"):

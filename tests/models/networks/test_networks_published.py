@@ -19,6 +19,7 @@ from models.corrector import Corrector
 from models.distribution import Normal
 
 pyreadr = pytest.importorskip("pyreadr")
+pytestmark = pytest.mark.long
 NAMES = ("temp", "pres", "u", "v", "wspd", "wgust", "tcc", "sh")
 
 

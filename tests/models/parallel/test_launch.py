@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from forks import Program
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.grid import Grid
+from models.parallel import launch
 from models.parallel.mesh import _report_lost_ranks, join_mesh
 
 PRELUDE = """
@@ -20,8 +22,10 @@ import os, signal, sys, time
 import torch
 from conf import leave
 from data_pipeline.common.errors import InputError, InterruptedRunError
+from models.parallel import launch
 from models.parallel.mesh import join_mesh
 
+launch.GRACE = GRACE_SECONDS
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 try:
     with join_mesh(SHAPE, "mesh", TIMEOUT) as mesh:
@@ -37,17 +41,18 @@ SOON = 60
 
 @pytest.fixture
 def script(tmp_path):
-    """Start a program that makes itself a mesh; its folder is the current one."""
+    """Start a program that makes a mesh of itself. It is a fork of a server unless `kind` is `subprocess.Popen`."""
     processes = []
 
-    def start(body, shape=(1, 3), timeout=10.0, environment=None):
-        text = PRELUDE.replace("SHAPE", repr(list(shape))).replace("TIMEOUT", str(timeout))
+    def start(body, shape=(1, 3), timeout=10.0, environment=None, kind=Program, grace=launch.GRACE, **options):
+        text = PRELUDE.replace("GRACE_SECONDS", str(grace))
+        text = text.replace("SHAPE", repr(list(shape))).replace("TIMEOUT", str(timeout))
         (tmp_path / "program.py").write_text(
             text.replace("BODY", textwrap.indent(textwrap.dedent(body), " " * 8).strip())
         )
-        process = subprocess.Popen(
+        process = kind(
             [sys.executable, "program.py"], cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})}, **options,
         )  # fmt: skip
         processes.append(process)
         return process
@@ -81,13 +86,15 @@ def gone(pid):
         return True
 
 
-def test_ranks_meet_and_one_speaks(script):
-    process = script("mesh.print(f'{mesh.ranks} ranks, {int(mesh.sum(torch.tensor(mesh.rank)))}')")
+@pytest.mark.parametrize("kind", [Program, subprocess.Popen], ids=["forked", "new processes"])
+def test_ranks_meet_and_one_speaks(script, kind):
+    process = script("mesh.print(f'{mesh.ranks} ranks, {int(mesh.sum(torch.tensor(mesh.rank)))}')", kind=kind)
     assert ended(process) == (0, "3 ranks, 3\n", [])
 
 
 def test_threads_of_a_library_end_before_python_does(script):
-    process = script("""
+    process = script(
+        """
         import atexit, glob
 
         def threads():
@@ -97,20 +104,25 @@ def test_threads_of_a_library_end_before_python_does(script):
         mesh.sum(torch.ones(1))
         before = threads()
         atexit.register(lambda: mesh.print(f"{before > 0}, {threads()}"))
-    """)
+    """,
+        finalize=True,
+    )
     assert ended(process) == (0, "True, 0\n", [])
 
 
 @pytest.mark.parametrize(("ending", "code"), [("pass", 0), ("raise InputError('taken')", 2)])
 def test_tensors_that_are_still_under_way_do_no_harm_in_the_end(script, ending, code):
     # Threads that wait for Python's lock with the last of a tensor, while Python ends: half of the runs were aborted.
-    process = script(f"""
+    process = script(
+        f"""
         import torch.distributed as dist
         sys.setswitchinterval(100)
         works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(200)]
         del works
         {ending}
-    """)
+    """,
+        finalize=True,
+    )
     assert ended(process)[::2] == (code, ["error: taken"] * (code == 2))
 
 
@@ -170,6 +182,7 @@ def test_a_rank_that_does_not_answer_is_given_up(script, tmp_path):
             mesh.sum(torch.ones(3))
         """,
         timeout=0.1,
+        grace=2.0,
     )
     os.kill(wait_for(tmp_path / "pid"), signal.SIGSTOP)
     code, _, lines = ended(process)

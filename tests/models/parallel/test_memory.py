@@ -39,6 +39,7 @@ def test_every_rank_needs_its_share_of_memory(bands, sectors, whole):
             assert of_one / MORE / ranks < found < of_one * MORE / ranks
 
 
+@pytest.mark.long
 def test_four_ranks_need_a_quarter_of_the_memory_each_at_half_a_degree():
     grid = Grid.regular(361, 720)
     for found, of_one in zip(memory(grid, 1, 4, 1), memory(grid), strict=True):

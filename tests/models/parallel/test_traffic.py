@@ -65,6 +65,7 @@ def test_a_training_step_sends_only_the_bytes_that_are_needed(meshes):
     assert found == expected
 
 
+@pytest.mark.long
 def test_the_table_in_the_docs_equals_the_counts():
     found, expected = found_and_least(MESHES, [("half a degree", as_shipped, HALF_DEGREE)])
     assert found == expected

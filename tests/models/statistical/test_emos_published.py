@@ -260,6 +260,7 @@ def monsoon_score(
     return float(np.mean(scores))
 
 
+@pytest.mark.long
 def test_rain_of_the_south_asian_monsoon_does_no_harm(monsoon, request, record_property):
     """There is hardly any skill beyond climatology to be had."""
     assert monsoon.truth.shape == (30, 718)

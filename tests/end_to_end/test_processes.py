@@ -1,0 +1,73 @@
+"""Training by several processes, and training that is interrupted: the same command goes on to the same result."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from conftest import ROOT
+from forks import Program
+from safetensors.torch import load_file
+from twin_project import QUICK, SPLIT
+
+
+def start(folder, *arguments, kind=Program):
+    """A verb as a process of its own, a fork of a server unless `kind` is `subprocess.Popen`."""
+    return kind(
+        [sys.executable, ROOT / "scripts/deepweather.py", *arguments],
+        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_ranks_train_together(project):
+    """Four ranks leave what one leaves: the same files, the same weights, the same table but for the last digits."""
+    process = start(project, "train", *SPLIT, "model=unet", "run_dir=runs/mesh", *QUICK, "trainer.mesh=[2,2]")
+    output, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors) == (0, "")
+    assert "in 2 x 1 tiles, batches shared by 2" in output
+    assert output.count("epoch") == 2
+    one, four = project / "runs/unet", project / "runs/mesh"
+    assert {path.name for path in one.iterdir()} == {path.name for path in four.iterdir()}
+    expected, found = (load_file(folder / "corrector.safetensors") for folder in (one, four))
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4 * float(tensor.abs().max()))
+    tables = [np.loadtxt(folder / "metrics.csv", delimiter=",", skiprows=1) for folder in (one, four)]
+    np.testing.assert_allclose(*tables, rtol=1e-5)
+
+
+def test_a_mesh_goes_on_as_one_process_when_a_rank_was_killed(project, succeed):
+    options = [*SPLIT, "model=unet", "run_dir=runs/killed", "trainer.epochs=10", "trainer.patience=10", "model.width=4"]
+    process = start(project, "train", *options, "trainer.mesh=[1,2]", kind=subprocess.Popen)
+    for line in process.stdout:
+        if line.startswith("epoch   2"):
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(children[-1]), signal.SIGKILL)
+            break
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3, errors
+    assert "was killed by signal 9" in errors
+    assert "going on from" in succeed(project, "train", *options)
+    rows = (project / "runs/killed/metrics.csv").read_text().splitlines()
+    assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 11))
+
+
+def test_interrupted_training_goes_on(project, succeed):
+    """Kill -TERM in the middle, then the same command again."""
+    options = [*SPLIT, "model=unet", "run_dir=runs/long", "trainer.epochs=10", "trainer.patience=10", "model.width=4"]
+    process = start(project, "train", *options)
+    for line in process.stdout:
+        if line.startswith("epoch   2"):
+            process.terminate()
+            break
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3, errors
+    assert "run the same command again" in errors
+    assert not (project / "runs/long/corrector.safetensors").exists()
+    assert "going on from" in succeed(project, "train", *options)
+    rows = (project / "runs/long/metrics.csv").read_text().splitlines()
+    assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 11))

@@ -1,0 +1,119 @@
+"""What the verbs leave behind, on the tiny twin: run folders, scores, corrected files of several targets."""
+
+import json
+import re
+
+import eccodes
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from twin_project import QUICK, SPLIT, TWIN, keys, messages
+
+from data_pipeline.archive import Archive
+from data_pipeline.dataset import ForecastDataset
+from models.corrector import Corrector
+
+
+def test_a_sweep_trains_each_model_in_its_folder(project, succeed):
+    """With the default `run_dir`, whose name depends on the model."""
+    succeed(project, "train", "-m", *SPLIT, "model=raw,climatology")
+    for model in ("raw", "climatology"):
+        assert (project / f"runs/twin-t2m-{model}/corrector.safetensors").exists()
+
+
+def test_a_run_leaves_what_it_promised(project):
+    run = project / "runs/unet"
+    assert {path.name for path in run.iterdir()} == {
+        "corrector.safetensors", "config.yaml", "metrics.csv", "checkpoints", "tensorboard",
+    }  # fmt: skip
+    assert len((run / "metrics.csv").read_text().splitlines()) == 3
+
+
+def test_a_second_run_finds_its_work_done(project, succeed):
+    before = (project / "runs/unet/corrector.safetensors").stat().st_mtime_ns
+    output = succeed(project, "train", *SPLIT, "model=unet", "run_dir=runs/unet", *QUICK)
+    assert "already trained" in output
+    assert (project / "runs/unet/corrector.safetensors").stat().st_mtime_ns == before
+    assert "all" in succeed(project, "prepare", *TWIN)
+
+
+def test_evaluation_scores_everybody(project, succeed):
+    options = (*SPLIT, "correctors={emos: runs/emos/corrector.safetensors, unet: runs/unet/corrector.safetensors}")
+    output = succeed(project, "evaluate", *options, "run_dir=runs/scores")
+    scores = json.loads((project / "runs/scores/scores.json").read_text())
+    assert set(scores["models"]) == {"raw", "climatology", "emos", "unet"}
+    crps = {name: model["crps"] for name, model in scores["models"].items()}
+    assert scores["oracle"]["crps"] < crps["emos"] < crps["raw"] < crps["climatology"]
+    assert scores["models"]["raw"]["captured"] == pytest.approx(0)
+    assert "<html" in (project / "runs/scores/report.html").read_text()
+    assert "emos" in output
+
+
+def test_one_model_corrects_several_targets_and_lead_times(project, succeed):
+    """Joint, by one network: all three gain, and a file that holds all fields is corrected at both lead times."""
+    joint = [*SPLIT, "task=joint", "task.lead_times=[24,48]"]
+    options = ["model=mlp", "model.width=16", "trainer.epochs=4", "trainer.ema_decay=0.9", "trainer.learning_rate=1e-2"]
+    succeed(project, "train", *joint, *options, "run_dir=runs/joint")
+    succeed(project, "evaluate", *joint, "correctors={mlp: runs/joint/corrector.safetensors}", "run_dir=runs/joint")
+    for target in ("z500", "t850", "2t"):
+        models = json.loads((project / f"runs/joint/{target}/scores.json").read_text())["models"]
+        assert models["mlp"]["crps"] < models["raw"]["crps"]
+    together = project / "all.20180108"
+    together.write_bytes(
+        b"".join((project / f"data/twin/output.{kind}.20180108").read_bytes() for kind in ("sfc", "pl"))
+    )
+    succeed(project, "correct", "corrector=runs/joint/corrector.safetensors", f"input={together}", "output=joint.grib")
+    changed = {
+        (keys(before)["shortName"], keys(before)["level"], keys(before)["stepRange"])
+        for before, after in zip(messages(together), messages(project / "joint.grib"), strict=True)
+        if eccodes.codes_get_message(before) != eccodes.codes_get_message(after)
+    }
+    assert changed == {(*field, lead) for field in (("z", "500"), ("t", "850"), ("2t", "0")) for lead in ("24", "48")}
+
+
+def test_a_model_may_learn_from_the_first_members(project, succeed, refuse):
+    """EMOS is what it would be if the archive had no more of them."""
+    succeed(project, "train", *SPLIT, "model=emos", "max_members=3", "run_dir=runs/few")
+    found = Corrector.load(project / "runs/few/corrector.safetensors")
+    assert found.provenance["members"] == 3
+    data = [str(project / f"data/twin/{name}.*") for name in ("output", "analysis")]
+    every = ForecastDataset(Archive(*data), found.task, range(2010, 2015))
+    few = [sample._replace(ensemble=sample.ensemble[:3]) for sample in every]
+    expected = Corrector(found.task, found.grid, found.spec, found.static)
+    expected.fit(few)
+    torch.testing.assert_close(found.model.coefficients, expected.model.coefficients, rtol=0, atol=5e-3)
+    expected.fit(every)
+    assert (found.model.coefficients - expected.model.coefficients).std() > 0.02
+    line = refuse(project, "train", *SPLIT, "model=emos", "max_members=9", "run_dir=runs/many")
+    assert line == "error: members must be a number from 1 to 5 or different positions from 0 to 4, got 9"
+
+
+def test_extremes_can_be_what_counts(project, succeed, refuse):
+    """The climate of the training years goes into the loss; that of other years does not."""
+    climate = "loss.climate=prepared/twin-t2m/efi.nc"
+    succeed(project, "prepare", *TWIN, *SPLIT, "statistics=[efi]")
+    options = ["model=mlp", "loss=eecrps", climate, "trainer.epochs=2"]
+    output = succeed(project, "train", *SPLIT, *options, "run_dir=runs/extremes")
+    losses = np.loadtxt(project / "runs/extremes/metrics.csv", delimiter=",", skiprows=1)[:, 2]
+    crps = float(output.split("validation: crps ")[1].split()[0])
+    assert (losses < crps).all()
+    leaky = ["data.split.train=[2010,2013]", "data.split.val=[2014,2014]"]
+    line = refuse(project, "train", *leaky, *options, "run_dir=runs/leaky")
+    assert "is the climate of 2010-2014, the training years are 2010-2013" in line
+    line = refuse(project, "train", *SPLIT, "model=emos", "loss=squared_error", "run_dir=runs/at-once")
+    assert "is fitted at once, by a score of its own; leave out loss" in line
+
+
+def test_the_script_of_the_documents_runs_as_it_stands(project, monkeypatch, succeed):
+    """docs/training.md: ten lines with a stock Trainer; `evaluate` takes what they save. Only the years are others."""
+    document = (ROOT / "docs/training.md").read_text()
+    (script,) = re.findall(r"```python\n(.*?)```", document, re.S)
+    years = "train=(1998, 2013), val=(2014, 2015), test=(2016, 2017)"
+    assert years in script
+    script = script.replace(years, "train=(2010, 2014), val=(2015, 2015), test=(2016, 2017)")
+    assert len([line for line in script.splitlines() if line and "import" not in line]) <= 10
+    monkeypatch.chdir(project)
+    exec(compile(script, "docs/training.md", "exec"), {})
+    assert Corrector.load(project / "corrector.safetensors").provenance["train_years"] == [2010, 2014]
+    succeed(project, "evaluate", *SPLIT, "correctors={script: corrector.safetensors}", "run_dir=runs/script")
