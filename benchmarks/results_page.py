@@ -1,4 +1,4 @@
-"""Results: the tables of docs/results.md, and docs/results.json, from the runs that `make results` leaves.
+"""Write the tables of docs/results.md and docs/results.json from the runs of `make results`.
 
 python -m benchmarks.results_page runs/results runs/heat docs/results
 """
@@ -17,20 +17,20 @@ from xml.etree import ElementTree
 import numpy as np
 
 from data_pipeline.common.files import atomic_write
-from evaluation.tables import CLAIM, VERDICT, amount, percent, ratio, subject
+from evaluation.tables import CLAIM, VERDICT, forecast_title, format_amount, format_percent, format_ratio
 
 BEGIN, END = "<!-- tables: made by `make results` -->", "<!-- end of tables -->"
-NAMES = {
+MODEL_LABELS = {
     "raw": "raw", "climatology": "climatology", "emos": "EMOS", "mlp": "MLP", "unet": "U-Net",
     "blend_unet": "blend U-Net", "transformer": "transformer", "independent": "independent transformer",
 }  # fmt: skip
 COMMITTEE = "s"
-"""What the name of a committee has more than that of the model of its seeds: `unet-0`, `unet-1`, `unets`."""
+"""Suffix of a committee's name: the seeds `unet-0` and `unet-1` form the committee `unets`."""
 
 
 @dataclass(frozen=True)
-class Model:
-    """One model of a scoreboard: the entries of its seeds, which are called `NAME-SEED`, or its only one."""
+class ModelRow:
+    """One model of a scoreboard, with the entries of all its seeds (`NAME-SEED`), or with its single entry."""
 
     name: str
     runs: tuple[str, ...]
@@ -47,15 +47,15 @@ class Model:
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """The name in the tables."""
         single = self.name.removesuffix(COMMITTEE)
-        if self.name not in NAMES and single in NAMES:
-            return f"committee of {NAMES[single]}s"
-        return NAMES.get(self.name, self.name)
+        if self.name not in MODEL_LABELS and single in MODEL_LABELS:
+            return f"committee of {MODEL_LABELS[single]}s"
+        return MODEL_LABELS.get(self.name, self.name)
 
 
 def hull(intervals: Sequence[Sequence[float] | None]) -> tuple[float, float] | None:
-    """Return the smallest interval that holds all of them, None where there is none.
+    """Return the smallest interval that holds all intervals, None if there are none.
 
     >>> hull([[1, 3], [2, 4]])
     (1, 4)
@@ -64,25 +64,25 @@ def hull(intervals: Sequence[Sequence[float] | None]) -> tuple[float, float] | N
     return (min(low for low, _ in known), max(high for _, high in known)) if known else None
 
 
-def models_of(scores: Mapping[str, Any]) -> dict[str, Model]:
-    """Return the models of a scoreboard in its order, the seeds of one together."""
+def models_of(scores: Mapping[str, Any]) -> dict[str, ModelRow]:
+    """Return the models of a scoreboard in its order, with the seeds of each model together."""
     runs: dict[str, list[str]] = {}
     for run in scores["models"]:
         name, _, seed = run.rpartition("-")
         runs.setdefault(name if seed.isdigit() else run, []).append(run)
-    return {name: Model(name, tuple(own), tuple(scores["models"][r] for r in own)) for name, own in runs.items()}
+    return {name: ModelRow(name, tuple(own), tuple(scores["models"][r] for r in own)) for name, own in runs.items()}
 
 
-def chosen(models: Mapping[str, Model], folder: Path) -> str:
-    """Return the model with the lowest mean validation loss, or its committee: the test years must choose nothing.
+def choose_best(models: Mapping[str, ModelRow], folder: Path) -> str:
+    """Return the model with the lowest mean validation loss, or its committee. Test years are not used.
 
-    A model of fewer seeds than others have may be lucky, and is not chosen.
+    A model with fewer seeds than others is not chosen: its mean is more uncertain.
     """
 
-    def loss(model: Model) -> float:
+    def loss(model: ModelRow) -> float:
         files = [folder / run / "metrics.csv" for run in model.runs]
         if len(files) < most or not all(file.exists() for file in files):
-            return np.inf  # nothing was learnt step by step, or not often enough
+            return np.inf  # not trained by gradient descent, or too few seeds
         losses = [np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)[:, 3].min() for file in files]
         return float(np.mean(losses))
 
@@ -91,26 +91,30 @@ def chosen(models: Mapping[str, Model], folder: Path) -> str:
     return best + COMMITTEE if best + COMMITTEE in models else best
 
 
-def table(scores: Mapping[str, Any], models: Mapping[str, Model], best: str) -> str:
+def score_table(scores: Mapping[str, Any], models: Mapping[str, ModelRow], best: str) -> str:
     """Return the scores of all models."""
     lines = ["| model | CRPS | vs raw | captured | of each seed | spread/error |", "|---|---|---|---|---|---|"]
     for name, model in models.items():
         captured = model.mean("captured") if name not in ("raw", "climatology") else None
-        seeds = [percent(entry["captured"], unit="") for entry in model.entries] if len(model.entries) > 1 else []
+        seeds = (
+            [format_percent(entry["captured"], unit="") for entry in model.entries] if len(model.entries) > 1 else []
+        )
         mark = "**" if name == best else ""
         cells = [
             f"{mark}{model.label}{mark}",
-            amount(model.mean("crps"), scores),
+            format_amount(model.mean("crps"), scores),
             ""
             if name == "raw"
-            else interval(percent(model.mean("skill_vs_raw"), sign=True), model.hull("skill_vs_raw")),
-            "" if captured is None else f"{mark}{percent(captured)}{mark}",
+            else interval(format_percent(model.mean("skill_vs_raw"), sign=True), model.hull("skill_vs_raw")),
+            "" if captured is None else f"{mark}{format_percent(captured)}{mark}",
             ", ".join(seeds),
-            ratio(model.mean("spread_skill")),
+            format_ratio(model.mean("spread_skill")),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     if oracle := scores["oracle"]:
-        lines.append(f"| oracle | {amount(oracle['crps'], scores)} | | 100 % | | {ratio(oracle['spread_skill'])} |")
+        lines.append(
+            f"| oracle | {format_amount(oracle['crps'], scores)} | | 100 % | | {format_ratio(oracle['spread_skill'])} |"
+        )
     return "\n".join(lines)
 
 
@@ -118,12 +122,12 @@ def interval(text: str, bounds: tuple[float, float] | None) -> str:
     """Return a percentage with the interval of a fraction."""
     if bounds is None:
         return text
-    low, high = (percent(bound, unit="") for bound in bounds)
+    low, high = (format_percent(bound, unit="") for bound in bounds)
     return f"{text} [{low}, {high}]"
 
 
-def steps(scores: Mapping[str, Any], models: Mapping[str, Model]) -> str:
-    """Return how much lower the CRPS of each model is than that of others before it, seed by seed.
+def difference_table(scores: Mapping[str, Any], models: Mapping[str, ModelRow]) -> str:
+    """Return the table of differences in CRPS between each model and earlier models, for each seed.
 
     These are the model before and the U-Net; of a committee, the model that it is made of, the committee before and
     that of U-Nets.
@@ -133,32 +137,34 @@ def steps(scores: Mapping[str, Any], models: Mapping[str, Model]) -> str:
     ladder = [name for name in models if name != "climatology" and name not in committees]
     for index, name in enumerate(ladder):
         others = [*ladder[max(index - 1, 0) : index], *(["unet"] if "unet" in ladder[:index] else [])]
-        lines += [step(scores, models[name], models[other]) for other in dict.fromkeys(others)]
+        lines += [difference_row(scores, models[name], models[other]) for other in dict.fromkeys(others)]
     together = list(committees)
     for index, committee in enumerate(together):
         base = "unet" + COMMITTEE
         others = [*together[max(index - 1, 0) : index], *([base] if base in together[:index] else [])]
         others = [committees[committee], *dict.fromkeys(others)]
-        lines += [step(scores, models[committee], models[other]) for other in others]
+        lines += [difference_row(scores, models[committee], models[other]) for other in others]
     return "\n".join(lines)
 
 
-def step(scores: Mapping[str, Any], model: Model, other: Model) -> str:
-    """Return the line of two models: `other` stands before `model` on the scoreboard."""
+def difference_row(scores: Mapping[str, Any], model: ModelRow, other: ModelRow) -> str:
+    """Return the row of two models; `other` comes before `model` on the scoreboard."""
     count = max(len(model.runs), len(other.runs))
     pairs = [scores["pairs"][model.runs[i % len(model.runs)]][other.runs[i % len(other.runs)]] for i in range(count)]
-    difference = amount(mean(pair["crps_minus"] for pair in pairs), scores, sign=True)
-    bounds = [" to ".join(amount(bound, scores, sign=True) for bound in pair["ci95"]) for pair in pairs if pair["ci95"]]
+    difference = format_amount(mean(pair["crps_minus"] for pair in pairs), scores, sign=True)
+    bounds = [
+        " to ".join(format_amount(bound, scores, sign=True) for bound in pair["ci95"]) for pair in pairs if pair["ci95"]
+    ]
     return f"| {model.label} | {other.label} | {difference} | {'; '.join(bounds)} |"
 
 
-def twin(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return the section of one task, and its figures for the best model."""
+def task_section(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the section of one task, and the main numbers of its best model."""
     scores = json.loads((folder / "scores.json").read_text("utf-8"))
     models = models_of(scores)
-    best = chosen(models, folder)
-    title = f"### {subject(scores)} ({scores['units']})"
-    text = f"{title}\n\n{table(scores, models, best)}\n\n{steps(scores, models)}"
+    best = choose_best(models, folder)
+    title = f"### {forecast_title(scores)} ({scores['units']})"
+    text = f"{title}\n\n{score_table(scores, models, best)}\n\n{difference_table(scores, models)}"
     figures = {
         "best": best,
         "crps": models[best].mean("crps"),
@@ -169,8 +175,8 @@ def twin(folder: Path) -> tuple[str, dict[str, Any]]:
     return text, figures
 
 
-def by_size(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return the section on other numbers of members than those of the training, and who keeps the claim to pass."""
+def member_count_section(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the section on numbers of members other than in training, and the result of the gate for each model."""
     scores = json.loads((folder / "scores.json").read_text("utf-8"))
     sizes = list(scores["models"]["raw"]["by"]["members"])
     columns = [f"{kind} of {size}" for kind in ("fair CRPS", "spread/error") for size in sizes]
@@ -179,7 +185,10 @@ def by_size(folder: Path) -> tuple[str, dict[str, Any]]:
     for name, model in models_of(scores).items():
         (entry,) = model.entries
         entries, gate = entry["by"]["members"].values(), entry["gate"]
-        crps, spread = (amount(e["crps_fair"], scores) for e in entries), (ratio(e["spread_skill"]) for e in entries)
+        crps, spread = (
+            (format_amount(e["crps_fair"], scores) for e in entries),
+            (format_ratio(e["spread_skill"]) for e in entries),
+        )
         cells = [
             model.label,
             *crps,
@@ -189,19 +198,19 @@ def by_size(folder: Path) -> tuple[str, dict[str, Any]]:
         ]
         lines.append("| " + " | ".join(cells) + " |")
         figures[name] = {"claims": gate["claimed"], "holds": gate["holds"]}
-    return f"### {subject(scores)}, by number of members ({scores['units']})\n\n" + "\n".join(lines), figures
+    return f"### {forecast_title(scores)}, by number of members ({scores['units']})\n\n" + "\n".join(lines), figures
 
 
 def properties(file: Path, prefix: str) -> dict[str, float]:
-    """Return the figures that tests have left in their report (JUnit's XML), by what their name has after `prefix`."""
+    """Return the properties with `prefix` in a JUnit report of the tests, by the rest of their name."""
     found = {p.attrib["name"]: float(p.attrib["value"]) for p in ElementTree.parse(file).iter("property")}
     return {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
 
 
-def replaced(page: str, tables: str) -> str:
-    """Return a page with other tables between its two marks.
+def replace_tables(page: str, tables: str) -> str:
+    """Return a page with `tables` between its two marks.
 
-    >>> replaced(f"a{BEGIN}b{END}c", "x").replace(chr(10), "")[1:-1] == f"{BEGIN}x{END}"
+    >>> replace_tables(f"a{BEGIN}b{END}c", "x").replace(chr(10), "")[1:-1] == f"{BEGIN}x{END}"
     True
     """
     before, after = page.split(BEGIN)[0], page.split(END)[1]
@@ -210,11 +219,11 @@ def replaced(page: str, tables: str) -> str:
 
 def main(runs: Path, heat: Path, results: Path) -> None:
     """Write `results`.md and `results`.json."""
-    sections = {task: twin(runs / task) for task in ("t2m", "t850", "z500")}
+    sections = {task: task_section(runs / task) for task in ("t2m", "t850", "z500")}
     figures: dict[str, Any] = {"twin": {task: found for task, (_, found) in sections.items()}}
     texts = [text for text, _ in sections.values()]
     if (runs / "sizes" / "scores.json").exists():
-        text, figures["sizes"] = by_size(runs / "sizes")
+        text, figures["sizes"] = member_count_section(runs / "sizes")
         texts.append(text)
     if exams := sorted(heat.glob("smoe-*/test_check.json")):
         figures["smoe_heat"] = {"within_1pct": [json.loads(file.read_text())["within"] for file in exams]}
@@ -224,7 +233,7 @@ def main(runs: Path, heat: Path, results: Path) -> None:
         if monsoon := properties(published, "monsoon."):
             figures["monsoon"] = monsoon
     page = results.with_suffix(".md")
-    text = replaced(page.read_text("utf-8"), "\n\n".join(texts))
+    text = replace_tables(page.read_text("utf-8"), "\n\n".join(texts))
     with atomic_write(page, "w") as file:
         file.write(text)
     with atomic_write(results.with_suffix(".json"), "w") as file:

@@ -1,8 +1,8 @@
-"""The border between Hydra and Python: `verb` makes a command of a function, `build` makes objects from YAML.
+"""The interface between Hydra and Python: `verb` turns a function into a command, `build` creates objects from YAML.
 
-Only verb files import this package, and no other file imports Hydra. A misspelt option, a wrong value, a missing
-file: one line on stderr that starts with `error:`, exit code 2 (3 if the same command can resume), no traceback
-unless DEEPWEATHER_DEBUG=1.
+Only verb files import this package, and no other file imports Hydra. User errors, such as a misspelt
+option, a wrong value or a missing file, print one line on stderr that starts with `error:` and exit with code 2, or 3
+if the same command can resume. DEEPWEATHER_DEBUG=1 shows the traceback.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from data_pipeline.common.packages import conf_folders
 from data_pipeline.common.renamed import current_arguments, current_option, current_spec
 
 SHORT = ("path", "store")
-"""Options of `data` that nearly every command has, and that may be given without its name."""
+"""Options of `data` that can be given without the prefix `data.`."""
 
 
 class Packages(SearchPathPlugin):
@@ -48,7 +48,7 @@ Plugins.instance().register(Packages)
 
 
 def build(node: Any, **objects: Any) -> Any:
-    """Make the object that a YAML node describes; `objects` are further arguments of its constructor."""
+    """Return the object that a YAML node describes; `objects` are further arguments of its constructor."""
     return instantiate(node, _convert_="all", **objects)
 
 
@@ -58,12 +58,12 @@ def plain(node: Any) -> Any:
 
 
 def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
-    """Make `function(cfg)` the command that is configured by `conf/NAME.yaml`; to be run at the foot of its file."""
+    """Return a decorator that turns `function(cfg)` into the command with the options of `conf/NAME.yaml`."""
 
     def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
         def task(cfg: DictConfig) -> None:
-            # Here and not outside: Hydra would print a line of its own about the error on its way.
-            with _sentences(name):
+            # Inside Hydra's task: outside, Hydra would also print its own line about the error.
+            with _reporting_errors(name):
                 _rename_model_options(cfg)
                 function(cfg)
 
@@ -75,7 +75,7 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
             # Hydra's own report of a wrong option has many lines and exits with 1.
             os.environ["HYDRA_FULL_ERROR"] = "1"
             signal.signal(signal.SIGTERM, signal.default_int_handler)
-            with _sentences(name):
+            with _reporting_errors(name):
                 main()
 
         return command
@@ -102,16 +102,16 @@ def _model_class(name: str, arguments: list[str]) -> str | None:
 
 
 @contextmanager
-def _sentences(verb: str) -> Iterator[None]:
+def _reporting_errors(verb: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        leave(InterruptedRunError("interrupted; run the same command again to go on"))
+        leave(InterruptedRunError("interrupted; run the same command again to resume"))
     except Exception as error:
-        found = explain(error, verb)
-        if found is None or os.environ.get("DEEPWEATHER_DEBUG") == "1":
+        explained = explain(error, verb)
+        if explained is None or os.environ.get("DEEPWEATHER_DEBUG") == "1":
             raise
-        leave(found)
+        leave(explained)
 
 
 def leave(error: InputError) -> NoReturn:
@@ -121,7 +121,7 @@ def leave(error: InputError) -> NoReturn:
 
 
 def explain(error: BaseException, verb: str = "") -> InputError | None:
-    """Return the sentence for the user if `error`, or what caused it, is the user's to mend."""
+    """Return the error for the user if `error`, or one of its causes, is a user error, else None."""
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
         chain.append(cause)
@@ -140,7 +140,7 @@ def explain(error: BaseException, verb: str = "") -> InputError | None:
             "give the name of one of its files, or leave the group out"
         )
     if isinstance(error, HydraException):
-        # A constructor that was given an argument it does not have, or none that it needs.
+        # A constructor got an unknown argument, or lacks a required one.
         return InputError(str(chain[-1] if isinstance(chain[-1], TypeError) else error).split("\nfull_key")[0])
     return None
 

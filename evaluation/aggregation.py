@@ -1,7 +1,7 @@
-"""Weighted averages that add up: over cells, forecasts, chunks and processes.
+"""Weighted averages that can be added: over cells, forecasts, batches and processes.
 
-A region is a field of weights, so that area weighting, hemispheres and land all are the same thing. Every
-average is kept per forecast (for leads, seasons and the bootstrap) and per cell (for maps).
+A region is a field of weights, which covers area weighting, hemispheres and land alike. Every average is kept per
+forecast (for lead times, seasons and the bootstrap) and per cell (for maps).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from models.parallel.domain import Domain
 
 CRPS, ERROR = CELL_SCORES.index("crps"), CELL_SCORES.index("error")
 TROPICS = 20.0
-"""Latitude in degrees where the tropics end; the regions of the WMO's forecast verification."""
+"""Latitude in degrees where the tropics end, as in the WMO's forecast verification."""
 
 
 @dataclass(frozen=True)
 class WeightedMean:
-    """A weighted average not yet divided: sums of values and of weights, which broadcast against each other.
+    """A weighted average as a sum of values and a sum of weights, which broadcast against each other.
 
     >>> (WeightedMean(np.array(6.0), np.array(2.0)) + WeightedMean(np.array(1.0), np.array(2.0))).value.item()
     1.75
@@ -41,7 +41,7 @@ class WeightedMean:
 
     @classmethod
     def zeros(cls, *shape: int, bins: int | None = None) -> WeightedMean:
-        """Return the empty average; with `bins`, of a histogram whose bins share their weight."""
+        """Return an empty average; with `bins`, of a histogram whose bins share one weight."""
         if bins is None:
             return cls(np.zeros(shape), np.zeros(shape))
         return cls(np.zeros((*shape, bins)), np.zeros((*shape, 1)))
@@ -53,21 +53,21 @@ class WeightedMean:
         return WeightedMean(self.total[index], self.weight[index])
 
     def sum(self, axis: int | tuple[int, ...]) -> WeightedMean:
-        """Merge the averages along `axis` into one."""
+        """Merge the averages along `axis`."""
         return WeightedMean(self.total.sum(axis), self.weight.sum(axis))
 
     @property
     def value(self) -> np.ndarray:
-        """The average; NaN where nothing was counted."""
+        """The average; NaN where the weight is 0."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return self.total / np.where(self.weight > 0, self.weight, np.nan)
 
 
 def region_weights(grid: Grid, land: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """Return weights (H, W) for every region that has points on the grid.
+    """Return the weights (H, W) of every region that has points on the grid.
 
-    All follow the cell area but `unweighted`, in which every grid point counts once. `land` is the share of
-    land in each cell; at least one half makes it a land point.
+    The weight of a cell is its area; in `unweighted` it is 1. `land` is the land fraction of each cell; a cell with at
+    least one half is a land point.
     """
     area = np.broadcast_to(grid.weights[:, None], grid.shape)
     latitude = np.array(grid.latitudes)[:, None]
@@ -84,12 +84,12 @@ def region_weights(grid: Grid, land: np.ndarray | None = None) -> dict[str, np.n
 
 
 class Tally:
-    """All averages of one model: every score, interval, histogram and map is made from them.
+    """All averages of one model, from which every score, interval, histogram and map is computed.
 
-    `per_forecast[statistic]` has the axes (forecast, target, region), `histogram` one more for the bins and
-    `per_cell[statistic]` (lead time, target, row, column), which there is only with `maps`. Tallies of different
-    forecasts add up with `+`. `members` says whether the model's forecasts are ensembles. `missing` counts the cells
-    with an analysis at which the model gives no number: they are an error, unless the model is `optional`.
+    `per_forecast[score]` has the axes (forecast, target, region), `histogram` one more for the bins and
+    `per_cell[score]` (lead time, target, row, column); it is empty without `maps`. Tallies of different forecasts are
+    merged by `+`. `members` is true if the model's forecasts are ensembles. `missing` counts the cells with an analysis
+    where the model's forecast is not finite: an error, unless the model is `optional`.
     """
 
     def __init__(
@@ -119,38 +119,38 @@ class Tally:
         uniform: Tensor,
         drawn: bool = True,
     ) -> None:
-        """Count a batch over (B, T, H, W): `rows` and `leads` are its places on the forecast and lead axes.
+        """Add a batch over (B, T, H, W); `rows` and `leads` are its indices on the forecast and lead axes.
 
-        Truth that is NaN has no weight. A forecast that is NaN where there is truth is refused, for a model must not
-        choose the cells that it is scored on. Sums are made on the device of `truth`, in double precision, and leave
-        it in one transfer. For `drawn` see `statistics.expected_squared_error`.
+        NaN truth has no weight. NaN forecasts where there is truth are refused: a model must not choose the cells that
+        it is scored on. Sums are computed in double precision on the device of `truth` and moved to the CPU in one
+        transfer. For `drawn` see `cell_scores.expected_squared_error`.
         """
         self.members = is_ensemble(forecast)
         values = torch.stack([value.double() for value in cell_scores(forecast, truth, drawn).values()])
         valid = ~truth.isnan()
-        known = values[CRPS].isfinite() & values[ERROR].isfinite()
+        finite = values[CRPS].isfinite() & values[ERROR].isfinite()
         index = calibration_bin(forecast, truth, uniform, self.bins)
         counted = torch.cat([values.masked_fill(~valid, 0), valid[None].double()])
         weights = torch.from_numpy(self.weights).to(truth.device)
         parts = [
-            (valid & ~known).sum(dtype=torch.float64)[None],
+            (valid & ~finite).sum(dtype=torch.float64)[None],
             _by_region(counted, weights),
             torch.stack([_by_region((index == k) & valid, weights) for k in range(self.bins)]),
         ]
-        places = sorted(set(leads.tolist())) if self.per_cell else []
-        for place in places:
-            # Positions and not a mask, whose number of entries the device would have to tell first.
-            mine = torch.from_numpy(np.flatnonzero(leads == place)).to(truth.device)
+        lead_indices = sorted(set(leads.tolist())) if self.per_cell else []
+        for lead_index in lead_indices:
+            # Indices, not a mask: the size of a masked selection would be read back from the device.
+            mine = torch.from_numpy(np.flatnonzero(leads == lead_index)).to(truth.device)
             parts.append(counted.index_select(1, mine).sum(1))
-        missing, sums, bins, *maps = _moved(parts)
+        missing, sums, bins, *maps = _to_numpy(parts)
         self._check(int(missing[0]))
-        for k, statistic in enumerate(CELL_SCORES):
-            mean = self.per_forecast[statistic]
+        for k, score in enumerate(CELL_SCORES):
+            mean = self.per_forecast[score]
             mean.total[rows] += sums[k]
             mean.weight[rows] += sums[-1]
-            for place, cells in zip(places, maps, strict=True):
-                self.per_cell[statistic].total[place] += cells[k]
-                self.per_cell[statistic].weight[place] += cells[-1]
+            for lead_index, cells in zip(lead_indices, maps, strict=True):
+                self.per_cell[score].total[lead_index] += cells[k]
+                self.per_cell[score].weight[lead_index] += cells[-1]
         self.histogram.total[rows] += np.moveaxis(bins, 0, -1)
         self.histogram.weight[rows, ..., 0] += sums[-1]
 
@@ -158,8 +158,8 @@ class Tally:
         self.missing += missing
         if missing and not self.optional:
             raise InputError(
-                f"{self.name} gives no number at {missing} points where there is an analysis; "
-                "leave these points out of the data or this model out of the comparison"
+                f"{self.name}: the forecast is not finite at {missing} points that have an analysis; "
+                "remove the analysis there or this model from the comparison"
             )
 
     def __add__(self, other: Tally) -> Tally:
@@ -172,7 +172,7 @@ class Tally:
 
     @classmethod
     def of_tiles(cls, tiles: Sequence[Tally], domain: Domain) -> Tally:
-        """Return the tally of the whole grid from those of all tiles of `domain`, which saw the same forecasts."""
+        """Return the tally of the whole grid from the tallies of all tiles of `domain`, over the same forecasts."""
 
         def joined(maps: Sequence[WeightedMean]) -> WeightedMean:
             return WeightedMean(domain.join([mean.total for mean in maps]), domain.join([mean.weight for mean in maps]))
@@ -191,8 +191,8 @@ def _by_region(values: Tensor, weights: Tensor) -> Tensor:
     return values.to(weights).flatten(-2) @ weights.flatten(1).T
 
 
-def _moved(parts: Sequence[Tensor]) -> list[np.ndarray]:
-    """Return tensors of one device as arrays, by a single transfer."""
+def _to_numpy(parts: Sequence[Tensor]) -> list[np.ndarray]:
+    """Return tensors of one device as arrays, in a single transfer."""
     flat = torch.cat([part.flatten() for part in parts]).cpu().numpy()
     ends = np.cumsum([part.numel() for part in parts])
     return [piece.reshape(part.shape) for piece, part in zip(np.split(flat, ends[:-1]), parts, strict=True)]

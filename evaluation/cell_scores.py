@@ -1,7 +1,7 @@
-"""Numbers for every grid cell from a predictive distribution and the truth.
+"""Scores of a predictive distribution in every grid cell.
 
-They are averaged over cells and dates just as they are; everything that is not linear (roots, ratios, skills)
-waits in `metrics` until the averages are complete. A cell whose truth is NaN gives NaN and is left out there.
+They can be averaged over cells and dates. Functions that are not linear (roots, ratios, skills) are in `metrics` and
+are applied to complete averages. A cell with NaN truth gives NaN, and has no weight in the averages.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ CELL_SCORES = ("crps", "crps_fair", "error", "squared_error", "expected_squared_
 
 
 def cell_scores(distribution: Distribution, truth: Tensor, drawn: bool = True) -> dict[str, Tensor]:
-    """Return each of `STATISTICS` for every element of `truth`, in its shape; for `drawn` see
-    `expected_squared_error`.
-    """
+    """Return each of `CELL_SCORES` in the shape of `truth`; for `drawn` see `expected_squared_error`."""
     error = distribution.mean - truth
     return {
         "crps": distribution.crps(truth),
@@ -31,11 +29,11 @@ def cell_scores(distribution: Distribution, truth: Tensor, drawn: bool = True) -
 
 
 def expected_squared_error(distribution: Distribution, drawn: bool = True) -> Tensor:
-    """Return the squared error that the mean has on average if the truth is drawn from the distribution.
+    """Return the expected squared error of the mean if the truth is drawn from the distribution.
 
-    This is the variance; for M members that are draws it is (M + 1)/M times their unbiased variance, because the
-    mean of a few draws is uncertain itself (Fortin et al. 2014, doi:10.1175/JHM-D-14-0008.1). Members that are
-    quantiles of a distribution are not `drawn`: their mean is that of the distribution, and the factor is 1.
+    This is the variance. For M members that are random draws it is (M + 1)/M times their unbiased variance, because
+    their mean is uncertain too (Fortin et al. 2014, doi:10.1175/JHM-D-14-0008.1). For members that are quantiles of a
+    distribution (`drawn` false) the factor is 1: their mean is the distribution's mean.
     """
     if isinstance(distribution, Patched):
         inner, outer = (expected_squared_error(part, drawn) for part in (distribution.inner, distribution.outer))
@@ -45,28 +43,23 @@ def expected_squared_error(distribution: Distribution, drawn: bool = True) -> Te
         return variance
     M = len(distribution.members)
     if M < 2:
-        raise InputError("an ensemble of one member has no spread to score; give at least two members")
+        raise InputError("an ensemble of one member has no spread; use at least two members")
     return variance * ((M + 1) / M) if drawn else variance
 
 
 def is_ensemble(distribution: Distribution) -> bool:
-    """Return whether a model's forecasts are members, be it that untrained cells have the raw ones."""
+    """Return whether a model's forecasts are members, also where untrained cells have the raw members."""
     return isinstance(distribution.inner if isinstance(distribution, Patched) else distribution, Ensemble)
 
 
-def histogram_bins(distribution: Distribution, default: int) -> int:
-    """Return how many bins the calibration histogram has: M + 1 for M members, else `default`."""
-    return len(distribution.members) + 1 if isinstance(distribution, Ensemble) else default
-
-
 def calibration_bin(distribution: Distribution, truth: Tensor, uniform: Tensor, bins: int) -> Tensor:
-    """Return the bin (0 ... bins - 1) of the rank or PIT histogram that the truth falls into, as int64.
+    """Return the bin (0 ... bins - 1) of the truth in the rank or PIT histogram, as int64.
 
-    For an ensemble, the rank of the truth among its members; a truth that equals some of them is put between
-    them at random (Hamill 2001, doi:10.1175/1520-0493(2001)129<0550:IORHFV>2.0.CO;2). For other distributions
-    the probability integral transform F(y-) + u (F(y) - F(y-)), which is uniform also where the distribution
-    has point masses (Czado et al. 2009, doi:10.1111/j.1541-0420.2009.01191.x). `uniform` holds u in [0, 1) in
-    the shape of `truth`; cells without truth get a bin that means nothing.
+    For an ensemble, the rank of the truth among the members; ties are broken at random (Hamill 2001,
+    doi:10.1175/1520-0493(2001)129<0550:IORHFV>2.0.CO;2). For other distributions, the probability integral transform
+    F(y-) + u (F(y) - F(y-)), which is uniform also where the distribution has point masses (Czado et al.
+    2009, doi:10.1111/j.1541-0420.2009.01191.x). `uniform` holds u in [0, 1) in the shape of `truth`;
+    cells without truth get an arbitrary bin.
     """
     if isinstance(distribution, Patched):
         parts = (distribution.inner, distribution.outer)
@@ -85,7 +78,7 @@ def calibration_bin(distribution: Distribution, truth: Tensor, uniform: Tensor, 
 def tie_breaker(seed: int, init_time: Tensor, lead_time: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return the `uniform` of `calibration_bin` for a batch of forecasts, (B, *shape).
 
-    Drawn per forecast, so that neither the order nor the batch size changes a score.
+    The draws are seeded per forecast, so that scores do not depend on the order or the batch size.
     """
     draws = [
         np.random.default_rng([seed, int(start) % 2**63, int(lead)]).random(shape, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Charts of the report: the share of the oracle's gain, skill by lead, region and season, calibration."""
+"""Charts of the report: share of the oracle's gain, skill by lead time, region and season, calibration."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from evaluation.figure_style import FAINT, INK, RC, WIDTH, model_colours
+from evaluation.figure_style import FAINT, INK, PAGE_WIDTH, RC, model_colours
 from evaluation.scoreboard import headline_keys
 
 REGION_ORDER = ("global", "north", "tropics", "south", "land", "sea")
 
 
 def gain_chart(scores: Mapping[str, Any]) -> Figure:
-    """Bars of the captured share of the oracle's gain, from the raw ensemble (0) to the oracle (100 %).
+    """Draw bars of the captured share of the oracle's gain, from the raw ensemble (0) to the oracle (100 %).
 
-    The share is that by the fair CRPS where it is valid; a mark shows that by the plain CRPS.
+    The bar uses the fair CRPS where it is valid; a diamond shows the share by the plain CRPS.
     """
     models = {
         n: m for n, m in scores["models"].items() if n not in ("raw", "climatology") and m["captured"] is not None
     }
     colours = model_colours(scores["models"])
     with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(WIDTH, 0.5 + 0.36 * len(models)), layout="constrained")
+        figure = Figure(figsize=(PAGE_WIDTH, 0.5 + 0.36 * len(models)), layout="constrained")
         ax = figure.add_subplot()
         for row, (name, model) in enumerate(models.items()):
             key = headline_keys(model)[1]
@@ -50,13 +50,13 @@ def gain_chart(scores: Mapping[str, Any]) -> Figure:
 
 
 def skill_chart(scores: Mapping[str, Any]) -> Figure:
-    """Skill against the raw ensemble by lead time, region and season, by the fair CRPS where it is valid."""
+    """Draw the skill against the raw ensemble by lead time, region and season, by the fair CRPS where it is valid."""
     models = [name for name in scores["models"] if name not in ("raw", "climatology")] or ["climatology"]
     colours = model_colours(scores["models"])
     groups = _groups(scores, models[0])
     ratios = [len(labels) + 0.6 for labels in groups.values()]
     with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+        figure = Figure(figsize=(PAGE_WIDTH, 3.1), layout="constrained")
         panels = figure.subplots(1, len(groups), sharey=True, width_ratios=ratios, squeeze=False)[0]
         for ax, (kind, labels) in zip(panels, groups.items(), strict=True):
             for k, name in enumerate(models):
@@ -75,12 +75,12 @@ def skill_chart(scores: Mapping[str, Any]) -> Figure:
 
 
 def spread_chart(scores: Mapping[str, Any]) -> Figure:
-    """Ratio of spread to error by region, one row of dots per model; 1 is calibrated."""
+    """Draw the ratio of spread to error by region, one row of dots per model; 1 is calibrated."""
     names = [name for name in scores["models"] if name != "climatology"]
     colours = model_colours(scores["models"])
     labels = _groups(scores, names[0])["region"]
     with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
+        figure = Figure(figsize=(PAGE_WIDTH, 2.6), layout="constrained")
         ax = figure.add_subplot()
         for k, name in enumerate(names):
             entries = [scores["models"][name]["by"]["region"][label] for label in labels]
@@ -95,13 +95,13 @@ def spread_chart(scores: Mapping[str, Any]) -> Figure:
 
 
 def histogram_chart(scores: Mapping[str, Any]) -> Figure:
-    """Rank or PIT histogram of every model, each bin over what it would hold if all were alike."""
+    """Draw the rank or PIT histogram of every model, relative to a flat one."""
     panels = {name: model["rank_histogram"] for name, model in scores["models"].items() if name != "climatology"}
     if scores["oracle"]:
         panels["oracle"] = scores["oracle"]["rank_histogram"]
     colours = model_colours(scores["models"])
     with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(WIDTH, 2.0), layout="constrained")
+        figure = Figure(figsize=(PAGE_WIDTH, 2.0), layout="constrained")
         for ax, (name, bins) in zip(
             figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
         ):
@@ -122,14 +122,14 @@ def _groups(scores: Mapping[str, Any], name: str) -> dict[str, list[str]]:
         "region": [label for label in REGION_ORDER if label in by["region"]],
         "season": list(by["season"]),
     }
-    # One lead time or season says what the global value says already.
+    # A single lead time or season repeats the global value.
     return {kind: labels for kind, labels in groups.items() if len(labels) > 1 or kind == "region"}
 
 
 def _points(
     ax: Axes, entries: list[dict[str, Any]], key: str, factor: float, colour: str, offset: float, name: str
 ) -> None:
-    """Dots of one model with their intervals where there are any."""
+    """Draw the scores of one model as dots, with their intervals if they have any."""
     places = np.arange(len(entries)) + offset
     for place, entry in zip(places, entries, strict=True):
         if interval := entry["ci95"].get(key):

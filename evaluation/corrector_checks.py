@@ -1,6 +1,6 @@
-"""Guard: which correctors may be scored on a split at all.
+"""Checks that a corrector may be scored on a split.
 
-A score on years that a corrector has seen, or against another quantity, would look fine and mean nothing.
+A score on years that the corrector was trained on, or against another quantity, would look good and mean nothing.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ SEEN = {"train_years": "trained", "val_years": "validated"}
 
 
 def check_name(name: str) -> None:
-    """Refuse names of correctors that the report uses itself or could not show."""
+    """Refuse names of correctors that are reserved, or that the report cannot show."""
     if name in RESERVED:
-        raise InputError(f"correctors.{name}: {name} is always scored under that name; give the corrector another one")
+        raise InputError(f"correctors.{name}: the name {name} is reserved; give the corrector another name")
     if not re.fullmatch(r"[\w.+-]+", name):
-        raise InputError(f"correctors: {name!r} is no name for a corrector; use letters, digits and . + - _")
+        raise InputError(f"correctors: {name!r} is not a valid name; use letters, digits and . + - _")
 
 
 def check_emos(name: str, corrector: Corrector, path: Path) -> None:
-    """Refuse to call a corrector `emos`, which others are compared with, if it is not an EMOS that was fitted."""
+    """Refuse the name `emos`, with which others are compared, for a corrector that is not a fitted EMOS."""
     if name != EMOS_NAME:
         return
     if not isinstance(corrector.model, EMOS):
         raise InputError(
-            f"correctors.emos: {path} holds the model {type(corrector.model).__name__}; the name emos is kept for the "
-            "reference EMOS, which all others are compared with: give this corrector another name"
+            f"correctors.emos: {path} holds the model {type(corrector.model).__name__}; the name emos is reserved "
+            "for the reference EMOS; give this corrector another name"
         )
     unfitted = corrector.provenance.get("unfitted")
     if unfitted and unfitted["cells"] >= unfitted["of"]:
         raise InputError(
-            f"correctors.emos: {path} was fitted in no cell (0 of {unfitted['of']} regressions), so that it is the raw "
-            "ensemble under another name; train it on more years or with model.seasonal=false, or leave it out"
+            f"correctors.emos: {path} was fitted in no cell (0 of {unfitted['of']} regressions), so it equals the raw "
+            "ensemble; train it on more years or with model.seasonal=false, or leave it out"
         )
 
 
 def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, years: Collection[int]) -> None:
-    """Refuse a corrector that has seen the scored `years`, or that is for another task or grid."""
+    """Refuse a corrector that was trained or validated on the scored `years`, or for another task or grid."""
     for key, verb in SEEN.items():
         span = corrector.provenance.get(key)
         if span is None:
@@ -82,7 +82,7 @@ def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, ye
 
 
 def check_comparison(names: Collection[str], notes: Sequence[str]) -> None:
-    """Refuse to score the raw ensemble alone; `notes` say why there is nothing else."""
+    """Refuse to score the raw ensemble alone; `notes` hold the reason why there is nothing else."""
     if set(names) == {"raw"}:
         why = "".join(f" ({note})" for note in notes)
         raise InputError(
@@ -92,7 +92,7 @@ def check_comparison(names: Collection[str], notes: Sequence[str]) -> None:
 
 
 def check_enough_members(member_counts: Collection[int], members: int) -> None:
-    """Refuse to score more members than there are."""
+    """Refuse member counts above the number of members."""
     if member_counts and max(member_counts) > members:
         raise InputError(
             f"member_counts has {max(member_counts)}, the forecasts have {members} members; leave out larger numbers, "

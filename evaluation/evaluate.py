@@ -1,7 +1,7 @@
 """The verb `evaluate`: score correctors, the raw ensemble, climatology and the oracle on the same forecasts.
 
-Writes `scores.json`, `report.html` and `figures/` into `run_dir`; a task with several targets gets one folder
-each. On a mesh all ranks score their part, and the first one writes.
+Writes `scores.json`, `report.html` and `figures/` into `run_dir`, or into one folder for each target of a task with
+several targets. On a mesh all ranks score a part, and the first rank writes.
 """
 
 from __future__ import annotations
@@ -39,11 +39,19 @@ from evaluation.corrector_checks import (
 )
 from evaluation.figures import ExampleForecast, MapData
 from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
-from evaluation.references import check_references, left_out, references, tile_of, unequal, unfitted, valid_times
+from evaluation.references import (
+    check_references,
+    climatology_warnings,
+    fit_references,
+    tile_of,
+    training_years_warnings,
+    unfitted_warnings,
+    valid_times,
+)
 from evaluation.report import write_report
 from evaluation.scoreboard import Scoreboard
 from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models, to_device
-from evaluation.shown_corrector import check_shown, choice
+from evaluation.shown_corrector import check_shown, choose_shown
 from evaluation.tables import plain_table
 from models.corrector import Corrector
 from models.coupling import QUANTILE_LEVELS
@@ -54,21 +62,21 @@ from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
 
 SCORES_FORMAT = 2
-"""Version of `scores.json`; results of another version are made anew."""
+"""Version of `scores.json`; results of another version are computed again."""
 
 
 @verb("evaluate")
 def main(cfg: DictConfig) -> None:
-    """Do all of it on every rank of the mesh."""
+    """Evaluate on all ranks of the mesh."""
     with join_mesh(plain(cfg)["mesh"]) as mesh:
         run(cfg, mesh)
 
 
 def run(cfg: DictConfig, mesh: Mesh) -> None:
-    """Open everything, score, write, print the table."""
+    """Open correctors and data, score, write the results, print the table."""
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
     source, years = partial(choose_source, archive, cfg.data.store), split.years(cfg.split)
-    paths, sizes = corrector_paths(cfg), check_member_counts(plain(cfg)["member_counts"])
+    paths, member_counts = corrector_paths(cfg), check_member_counts(plain(cfg)["member_counts"])
     wanted = check_references(plain(cfg)["references"])
     check_shown(cfg.shown_corrector, paths)
     check_choice("quantile_levels", cfg.quantile_levels, QUANTILE_LEVELS)
@@ -78,57 +86,64 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     correctors = {name: Corrector.load(path) for name, path in paths.items()}
     for name, path in paths.items():
         check_emos(name, correctors[name], path)
-    trained = {name: training_members(correctors[name], path, sizes) for name, path in paths.items()} if sizes else {}
-    inputs = mesh.run_on_first(lambda: describe(cfg, source(years).fingerprint, paths, sizes))
+    trained = (
+        {name: training_members(correctors[name], path, member_counts) for name, path in paths.items()}
+        if member_counts
+        else {}
+    )
+    inputs = mesh.run_on_first(lambda: fingerprint_inputs(cfg, source(years).fingerprint, paths, member_counts))
     folders = target_folders(Path(cfg.run_dir), task)
-    if done := mesh.run_on_first(lambda: finished(folders, inputs)):
+    if done := mesh.run_on_first(lambda: load_finished(folders, inputs)):
         mesh.print("\n\n".join(plain_table(scores) for scores in done))
-        mesh.print(f"{cfg.run_dir} holds the scores of these correctors and data already; nothing was done")
+        mesh.print(f"{cfg.run_dir} already holds the scores of these correctors and data; nothing was done")
         return
 
-    # The first rank finds out what is there and leaves it in the cache before all others look.
+    # The first rank indexes the files and caches the index before the others open them.
     grid = mesh.run_on_first(lambda: ForecastDataset(source(years), task, years).grid)
     for name, path in paths.items():
         check_corrector(correctors[name], path, task, grid, years)
     domain = mesh.domain(grid)
     forecasts = tile_of(domain, source(years), task, years, cfg.max_members)
-    check_enough_members(sizes, forecasts.members)
+    check_enough_members(member_counts, forecasts.members)
     mesh.print(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
     if forecasts.skipped_message:
         mesh.print(forecasts.skipped_message)
     every = int((~np.isnat(valid_times(source(years), task, years))).sum())
     correctors = {name: corrector.on(domain) for name, corrector in correctors.items()}
     training = split.years("train")
-    compared, climatology = references(wanted, source, task, years, training, cfg.max_members, domain, mesh)
-    notes = [*left_out(climatology), *climatology.notes, *unequal(climatology, correctors)]
-    notes += [note for name, corrector in correctors.items() for note in unfitted(name, corrector)]
+    compared, climatology = fit_references(wanted, source, task, years, training, cfg.max_members, domain, mesh)
+    notes = [*climatology_warnings(climatology), *climatology.notes, *training_years_warnings(climatology, correctors)]
+    notes += [note for name, corrector in correctors.items() for note in unfitted_warnings(name, corrector)]
     compared |= correctors
     check_comparison(compared, notes)
     models = {name: corrector.to(device).bind(task) for name, corrector in compared.items()}
     land, oracle = land_share(archive, forecasts), open_oracle(archive, task, years, domain)
     options = ScoringOptions(
-        cfg.batch_size, cfg.seed, sizes, written=set(correctors), levels=cfg.quantile_levels, optional=["climatology"],
-        device=device,
+        cfg.batch_size, cfg.seed, member_counts, written=set(correctors), levels=cfg.quantile_levels,
+        optional=["climatology"], device=device,
     )  # fmt: skip
     board = score_models(models, forecasts, region_weights(grid, land), oracle, options, mesh)
     if lost := mesh.broadcast(dict(board.lost)):
         compared = {name: corrector for name, corrector in compared.items() if name not in lost}
-        notes = [*left_out(climatology, lost["climatology"]), *(n for n in notes if not n.startswith("climatology"))]
+        notes = [
+            *climatology_warnings(climatology, lost["climatology"]),
+            *(n for n in notes if not n.startswith("climatology")),
+        ]
         check_comparison(compared, notes)
     independent = {name for name, corrector in compared.items() if claims(corrector.model).any_size}
     about = {
         "format": SCORES_FORMAT, "split": cfg.split, "years": [min(years), max(years)], "members": forecasts.members,
         "levels": cfg.quantile_levels, "unverified": every - len(forecasts), "inputs": inputs,
     }  # fmt: skip
-    results = Results(
+    evaluation = Evaluation(
         replace(board, independent=independent), about, notes, cfg.shown_corrector, correctors,
-        member_count_claims(compared, trained, sizes), models, forecasts, land, mesh, device,
+        member_count_claims(compared, trained, member_counts), models, forecasts, land, mesh, device,
     )  # fmt: skip
-    mesh.print("\n\n".join([results.publish(target, folder) for target, folder in enumerate(folders)]))
+    mesh.print("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(folders)]))
 
 
 def corrector_paths(cfg: DictConfig) -> dict[str, Path]:
-    """Return the corrector files by the names they are reported under."""
+    """Return the corrector files by name."""
     given = plain(cfg)["correctors"] or {}
     if not isinstance(given, dict):
         raise InputError(f"correctors must be {{NAME: path, ...}}, got {given!r}")
@@ -137,13 +152,13 @@ def corrector_paths(cfg: DictConfig) -> dict[str, Path]:
     return {str(name): Path(path) for name, path in given.items()}
 
 
-def describe(
-    cfg: DictConfig, fingerprint: str, paths: Mapping[str, Path], sizes: Collection[int] = ()
+def fingerprint_inputs(
+    cfg: DictConfig, fingerprint: str, paths: Mapping[str, Path], member_counts: Collection[int] = ()
 ) -> dict[str, Any]:
-    """Return what the scores depend on: options, data, and the contents of the corrector files."""
+    """Return fingerprints of everything that the scores depend on: options, data and corrector files."""
     beside = ("run_dir", "correctors", "mesh", "member_counts", "device")
     options = {name: value for name, value in plain(cfg).items() if name not in beside}
-    return ({"sizes": list(sizes)} if sizes else {}) | {
+    return ({"sizes": list(member_counts)} if member_counts else {}) | {
         "options": hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16],
         "data": fingerprint,
         "deepweather": version("deepweather"),
@@ -152,14 +167,14 @@ def describe(
 
 
 def target_folders(run_dir: Path, task: Task) -> list[Path]:
-    """Return where the results of each target go: `run_dir` itself where there is but one."""
+    """Return the folder of each target's results: `run_dir` itself if there is a single target."""
     if len(task.targets) == 1:
         return [run_dir]
     return [run_dir / f"{target.name}{target.level or ''}" for target in task.targets]
 
 
-def finished(folders: Collection[Path], inputs: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the scores that are there already, if they are of this format and these inputs, else None."""
+def load_finished(folders: Collection[Path], inputs: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the scores in `folders` if all have this format and these inputs, else None."""
     found = []
     for folder in folders:
         try:
@@ -174,14 +189,14 @@ def finished(folders: Collection[Path], inputs: Mapping[str, Any]) -> list[dict[
 
 
 def land_share(archive: Archive, forecasts: ForecastDataset) -> np.ndarray | None:
-    """Return the land-sea mask (H, W) of the archive, or None where it has none on this grid."""
+    """Return the land-sea mask (H, W) of the archive, or None if it has none on this grid."""
     if "lsm" not in archive.static or not grid_of(archive.static).matches(forecasts.grid):
         return None
     return archive.static["lsm"].values
 
 
 def open_oracle(archive: Archive, task: Task, years: Collection[int], domain: Domain) -> ForecastDataset | None:
-    """Return the oracle's forecasts that are valid in `years`, or None where there are none."""
+    """Return the oracle's forecasts that are valid in `years`, or None if there are none."""
     if archive.oracle is None:
         return None
     if not len(valid_times(archive.oracle, task, years)):
@@ -190,8 +205,8 @@ def open_oracle(archive: Archive, task: Task, years: Collection[int], domain: Do
 
 
 @dataclass(frozen=True)
-class Results:
-    """All that scores, report and table are made of; the targets are published one by one."""
+class Evaluation:
+    """Everything that scores, report and table need; `publish` writes the results of one target."""
 
     board: Scoreboard
     about: Mapping[str, Any]
@@ -206,26 +221,26 @@ class Results:
     device: torch.device
 
     def publish(self, target: int, folder: Path) -> str:
-        """Write scores and report of one target; return the table for people. All ranks draw the example."""
-        lead = int(self.board.lead_times.max())  # maps are of the longest one that was scored
-        scores, best, row = self.mesh.run_on_first(lambda: self._chosen(target, lead))
+        """Write scores and report of one target; return the table as text. All ranks compute the example forecast."""
+        lead = int(self.board.lead_times.max())  # maps show the longest lead time that was scored
+        scores, best, row = self.mesh.run_on_first(lambda: self._scores(target, lead))
         domain = self.mesh.domain(self.board.grid)
         example = example_of(self.forecasts[row], target, self.models["raw"], self.models[best], domain, self.device)
-        self.mesh.run_on_first(lambda: self._write(folder, scores, self._fields(target, lead, example)))
+        self.mesh.run_on_first(lambda: self._write(folder, scores, self._map_data(target, lead, example)))
         return plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html"
 
-    def _chosen(self, target: int, lead: int) -> tuple[dict[str, Any], str, int]:
-        """Return the scores, the model that the report shows, and the row of its typical forecast."""
+    def _scores(self, target: int, lead: int) -> tuple[dict[str, Any], str, int]:
+        """Return the scores, the model that the report shows, and the row of its example forecast."""
         scores = self.board.scores(target)
         unverified = self.about["unverified"]
         scores["left_out"] |= {"forecasts": unverified}
         scores |= {key: value for key, value in self.about.items() if key != "unverified"}
         scores["warnings"] = [*self.notes, *scores["warnings"]]
-        scores["best"] = choice(self.best, self.correctors, scores)
+        scores["best"] = choose_shown(self.best, self.correctors, scores)
         best = scores["best"]["model"]
         return with_gates(scores, self.claims), best, typical_forecast(self.board, target, best, lead)
 
-    def _fields(self, target: int, lead: int, example: ExampleForecast) -> MapData:
+    def _map_data(self, target: int, lead: int, example: ExampleForecast) -> MapData:
         place = self.board.task.lead_times.index(lead)
         crps, fair, bias = (
             {name: tally.per_cell[statistic][place, target].value for name, tally in self.board.tallies.items()}
@@ -235,7 +250,7 @@ class Results:
 
     def _write(self, folder: Path, scores: Mapping[str, Any], fields: MapData) -> None:
         write_report(folder, scores, fields)
-        # The scores come last: where they are, the report is whole.
+        # The scores are written last: if they exist, the report is complete.
         with atomic_write(folder / "scores.json", "w") as file:
             json.dump(scores, file, indent=1, allow_nan=False)
 
@@ -244,7 +259,7 @@ class Results:
 def example_of(
     sample: Sample, target: int, raw: Forecaster, model: Forecaster, domain: Domain, device: torch.device | str = "cpu"
 ) -> ExampleForecast:
-    """Return one forecast before and after its correction, on the whole grid of which `sample` is a tile."""
+    """Return one forecast before and after its correction, on the whole grid; `sample` is this rank's tile."""
     batch = to_device(Sample(*(tensor[None] for tensor in sample)), device)
     before, after = raw(batch), model(batch)
     tiles = torch.stack([field[0, target] for field in (batch.target, before.mean, after.mean, after.std)])
@@ -252,12 +267,12 @@ def example_of(
 
 
 def typical_forecast(board: Scoreboard, target: int, best: str, lead: int) -> int:
-    """Return the row of the forecast at which the gain of `best` over the raw ensemble is the median."""
+    """Return the row of the forecast with the median gain of `best` over the raw ensemble."""
     rows = np.flatnonzero(board.lead_times == lead)
     everywhere = list(board.regions).index("global")
     score = "crps_fair" if board.fair_is_valid(best) else "crps"
     raw, model = (board.tallies[name].per_forecast[score][rows, target, everywhere].value for name in ("raw", best))
-    order = np.argsort(raw - model)  # NaN, where nothing could be scored, comes last
+    order = np.argsort(raw - model)  # NaN, of forecasts without score, comes last
     return int(rows[order[(np.isfinite(raw - model).sum() - 1) // 2]])
 
 

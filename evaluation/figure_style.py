@@ -1,4 +1,4 @@
-"""How figures look: one drawing serves the page (SVG, in light and dark) and slides (PNG)."""
+"""Style of the figures, and their output as SVG for the page (light and dark theme) and as PNG for slides."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from matplotlib.figure import Figure
 
 from data_pipeline.common.files import atomic_path
 
-WIDTH = 9.6
-"""Inches of the page's width; a figure for half the page has half of it, so that all text is of one size."""
+PAGE_WIDTH = 9.6
+"""Width of the page in inches. A figure of half the page's width has half of it, so that all text has one size."""
 INK, FAINT = "#22272e", "#8b949e"
-"""Colours of text and of rules; in the page they follow its theme."""
+"""Colours of text and of rules; the page replaces them by the colours of its theme."""
 THEMED = {INK: "currentColor", FAINT: "var(--faint)"}
 
 REFERENCE_COLOURS = {"raw": "#7d8590", "climatology": "#b08d57", "emos": "#56b4e9", "oracle": "#e69f00"}
 MODEL_COLOURS = ("#d55e00", "#009e73", "#cc79a7", "#0072b2", "#8c6bb1", "#b5a300")
-"""Okabe & Ito's colours, which differ for every kind of colour vision."""
+"""Colours of Okabe & Ito, which are distinct with every kind of colour vision."""
 
 RC: Any = {
     "font.family": "DejaVu Sans",
@@ -51,34 +51,34 @@ RC: Any = {
 
 
 def model_colours(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each model; the references keep theirs in every report."""
+    """Return a colour for each model; the references have the same colour in every report."""
     others = [name for name in names if name not in REFERENCE_COLOURS]
     return REFERENCE_COLOURS | {name: MODEL_COLOURS[k % len(MODEL_COLOURS)] for k, name in enumerate(others)}
 
 
 def save_png(figure: Figure, path: Path) -> None:
-    """Write a picture on white."""
+    """Write a figure on a white background."""
     with atomic_path(path) as partial, matplotlib.rc_context(RC):
         figure.savefig(partial, format="png", dpi=160, facecolor="white", bbox_inches="tight", pad_inches=0.08)
 
 
 def inline_svg(figure: Figure, name: str, alt: str) -> str:
-    """Return an `<svg>` element that takes its font and ink from the page around it.
+    """Return an `<svg>` element with the font and text colour of the page.
 
-    Its ids begin with `name`, because all pictures of a page share one name space.
+    Its ids begin with `name`, because all figures of a page share one name space.
     """
     buffer = io.StringIO()
     with matplotlib.rc_context(RC | {"svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    # Two equal images in a picture would have one id; nothing refers to it.
+    # Two equal images in a figure would have the same id; nothing refers to it.
     svg = re.sub(r'(<image[^>]*?) id="[^"]*"', r"\1", svg)
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     svg = svg.replace("'DejaVu Sans'", "inherit")
     for colour, themed in THEMED.items():
         svg = svg.replace(colour, themed)
-    # The viewBox keeps the proportions; the width is the page's to choose.
+    # The viewBox keeps the proportions; the page sets the width.
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1).strip()

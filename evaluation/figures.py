@@ -1,4 +1,4 @@
-"""The pictures of a report: which there are, and what they are drawn from."""
+"""The figures of the report and the data that they show."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 
 from data_pipeline.grid import Grid
 from evaluation.charts import gain_chart, histogram_chart, skill_chart, spread_chart
-from evaluation.figure_style import RC, WIDTH
-from evaluation.maps import BETTER, DIVERGING, SEQUENTIAL, add_colour_bar, draw_field, map_figure, scale
+from evaluation.figure_style import PAGE_WIDTH, RC
+from evaluation.maps import BETTER, DIVERGING, SEQUENTIAL, add_colour_bar, colour_scale, draw_field, map_figure
 
 
 @dataclass(frozen=True)
 class ExampleForecast:
-    """One forecast of the split, every field (H, W) in physical units."""
+    """One forecast of the split; all fields (H, W) are in physical units."""
 
     init_time: int
     lead_time: int
@@ -30,7 +30,7 @@ class ExampleForecast:
 
     @property
     def valid(self) -> str:
-        """Start and valid time for people."""
+        """Start and valid time as text."""
         start = datetime.fromtimestamp(self.init_time, UTC)
         end = start + timedelta(hours=self.lead_time)
         return f"{start:%-d %B %Y, %H} UTC + {self.lead_time} h, valid {end:%-d %B %Y, %H} UTC"
@@ -38,9 +38,9 @@ class ExampleForecast:
 
 @dataclass(frozen=True)
 class MapData:
-    """What maps are drawn from, at the longest lead time: averages (H, W) of each model and one example.
+    """Data of the maps at the longest lead time: averages (H, W) of each model, and one example forecast.
 
-    `crps_fair` is the fair CRPS. `land` is the share of land, None where it is not known.
+    `land` is the land fraction, None if it is unknown.
     """
 
     grid: Grid
@@ -53,7 +53,7 @@ class MapData:
 
 
 def improvement(scores: Mapping[str, Any], fields: MapData, name: str) -> tuple[np.ndarray, str]:
-    """Return how far the CRPS of a model lies below that of the raw ensemble, in per cent of it, and the label."""
+    """Return the reduction of a model's CRPS relative to the raw ensemble in per cent, and a label."""
     fair = scores["models"][name]["crps_fair_valid"]
     crps = fields.crps_fair if fair else fields.crps
     raw, corrected = crps["raw"], crps[name]
@@ -63,7 +63,7 @@ def improvement(scores: Mapping[str, Any], fields: MapData, name: str) -> tuple[
 
 
 def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Figure]:
-    """Return every picture of the report by the name of its file."""
+    """Return every figure of the report by its file name."""
     best, units = scores["best"]["model"], scores["units"]
 
     def draw(maps: dict[str, np.ndarray], label: str, cmap: str, centred: bool) -> Figure:
@@ -71,7 +71,7 @@ def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Figure
 
     gained, label = improvement(scores, fields, best)
     bias = {name: fields.bias[name] for name in ("raw", best)}
-    pictures = {
+    figures = {
         "crps_raw": draw({"": fields.crps["raw"]}, f"CRPS of the raw ensemble ({units})", SEQUENTIAL, centred=False),
         "improvement": draw({"": gained}, label, BETTER, centred=True),
         "bias": draw(bias, f"mean forecast − analysis ({units})", DIVERGING, centred=True),
@@ -81,12 +81,12 @@ def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Figure
         "example": _example_figure(fields, best, units),
     }
     if scores["oracle"] and best != "climatology":
-        pictures["gain"] = gain_chart(scores)
-    return pictures
+        figures["gain"] = gain_chart(scores)
+    return figures
 
 
 def _example_figure(fields: MapData, best: str, units: str) -> Figure:
-    """Analysis, both means, their errors and the corrected spread of one forecast."""
+    """Draw analysis, both means, their errors and the corrected spread of one forecast."""
     example = fields.example
     values = {"analysis": example.truth, "raw mean": example.raw_mean, f"{best} mean": example.mean}
     errors = {
@@ -95,7 +95,7 @@ def _example_figure(fields: MapData, best: str, units: str) -> Figure:
     }
     projection = "mollweide" if fields.grid.periodic else "rectilinear"
     with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
+        figure = Figure(figsize=(PAGE_WIDTH, 4.6), layout="constrained")
         axes = figure.subplots(2, 3, subplot_kw={"projection": projection})
         panels = (
             (axes[0], values, False, "RdYlBu_r", units),
@@ -109,7 +109,7 @@ def _example_figure(fields: MapData, best: str, units: str) -> Figure:
             ),
         )
         for row, content, centred, cmap, label in panels:
-            norm = scale(list(content.values()), centred)
+            norm = colour_scale(list(content.values()), centred)
             for ax, (title, field) in zip(row, content.items(), strict=True):
                 mesh = draw_field(ax, fields.grid, field, norm, cmap, fields.land)
                 ax.set_title(title)

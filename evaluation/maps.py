@@ -1,4 +1,4 @@
-"""Maps of the globe in equal areas, so that one sees what an area-weighted score averages."""
+"""Maps in an equal-area projection, because scores are area-weighted averages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from data_pipeline.grid import Grid
-from evaluation.figure_style import FAINT, INK, RC, WIDTH
+from evaluation.figure_style import FAINT, INK, PAGE_WIDTH, RC
 
 SEQUENTIAL, DIVERGING, BETTER = "YlGnBu", "RdBu_r", "BrBG"
-"""Amounts; differences, red for too much; improvements, blue-green for better: all safe for every eye."""
+"""Colour maps for amounts, for differences (red: too high) and for improvements (blue-green: better); all are readable
+with colour vision deficiency."""
 
 
 def map_figure(
@@ -26,13 +27,14 @@ def map_figure(
 ) -> Figure:
     """Draw maps, titled by the keys of `fields`, side by side with one colour scale.
 
-    A `centred` scale is symmetric about zero. It ends at the 98th percentile, so that a few cells do not
-    bleach the rest.
+    A `centred` scale is symmetric about 0. It ends at the 98th percentile, so that a few extreme cells do not dominate.
     """
     columns = len(fields)
     with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(4.65 if columns == 1 else WIDTH, 3.0 if columns == 1 else 3.2), layout="constrained")
-        norm = scale(list(fields.values()), centred)
+        figure = Figure(
+            figsize=(4.65 if columns == 1 else PAGE_WIDTH, 3.0 if columns == 1 else 3.2), layout="constrained"
+        )
+        norm = colour_scale(list(fields.values()), centred)
         axes = [figure.add_subplot(1, columns, k + 1, projection=_projection(grid)) for k in range(columns)]
         for ax, (title, field) in zip(axes, fields.items(), strict=True):
             mesh = draw_field(ax, grid, field, norm, cmap, land)
@@ -41,8 +43,8 @@ def map_figure(
     return figure
 
 
-def scale(fields: list[np.ndarray], centred: bool) -> Normalize:
-    """Return the common scale of some fields; symmetric about zero where `centred`."""
+def colour_scale(fields: list[np.ndarray], centred: bool) -> Normalize:
+    """Return the common colour scale of fields; symmetric about 0 if `centred`."""
     values = np.concatenate([field[np.isfinite(field)] for field in fields])
     if not values.size:
         return Normalize(-1, 1)
@@ -68,7 +70,7 @@ def draw_field(
         coast = ax.contour(
             project(longitudes), project(latitudes), land[:, columns], [0.5], colors="#333333", linewidths=0.7
         )
-        # As a path the projected coast would be the largest part of the page.
+        # As a vector path the projected coast would be the largest part of the page.
         coast.set_rasterized(True)
     ax.grid(visible=False)
     ax.set(xticks=[], yticks=[])
@@ -82,7 +84,7 @@ def draw_field(
 def add_colour_bar(
     figure: Figure, mesh: matplotlib.cm.ScalarMappable, axes: list[Axes], label: str, both_ends: bool
 ) -> None:
-    """Add a slim horizontal colour bar with arrow heads where values run over the end."""
+    """Add a horizontal colour bar with arrow heads at the ends that values exceed."""
     bar = figure.colorbar(
         mesh, ax=axes, orientation="horizontal", label=label, aspect=34, shrink=0.7 if len(axes) == 1 else
         0.45, pad=0.03, extend="both" if both_ends else "max",
@@ -96,7 +98,7 @@ def _projection(grid: Grid) -> str:
 
 
 def _unrolled(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """Longitudes and column numbers from date line to date line; a globe's overlap by a column each side."""
+    """Return longitudes and column indices from date line to date line; a globe overlaps by a column on each side."""
     longitudes = np.array(grid.longitudes)
     if not grid.periodic:
         return longitudes, np.arange(len(longitudes))

@@ -1,9 +1,9 @@
-"""Ensemble size: whether a model's scores stay what they are when members are added, and whether it claims so.
+"""Numbers of members: whether a model's scores depend on the number of members, and whether it claims that they do not.
 
-The gate asks two things of the first n members of the same forecasts, for all n that were scored. The fair CRPS, what
-infinitely many members of that kind would score, must not get worse with more of them: for no pair of sizes may the
-95 % interval of the paired difference lie above zero. And spread / error must stay within 5 % of its value at the size
-in training.
+The gate has two conditions on the scores of the first n members of the same forecasts, for all n that were scored. The
+fair CRPS, which estimates the score of infinitely many members, must not increase with more members: for no pair of
+numbers may the 95 % interval of the paired difference lie above zero. And spread / error must stay within 5 % of its
+value at the number of members in training.
 """
 
 from __future__ import annotations
@@ -13,48 +13,48 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_pipeline.common.errors import InputError
-from evaluation.tables import percent
+from evaluation.tables import format_percent
 from models.corrector import Corrector
 from models.protocol import claims
 
-TOLERANCE = 0.05
+SPREAD_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
 class MemberCountClaim:
-    """With how many members a model is to be compared, and whether it claims to pass the gate."""
+    """The number of members to compare with (`base`), and whether the model claims to pass the gate (`made`)."""
 
     base: int
     made: bool
 
 
 def check_member_counts(option: object) -> tuple[int, ...]:
-    """Return the option `sizes` in increasing order; null is none.
+    """Return the option `member_counts` in increasing order, () for null.
 
-    One member has no spread, and one size nothing to be compared with.
+    Each number must be at least 2, since one member has no spread, and there must be two numbers to compare.
     """
     if option is None:
         return ()
     given = option if isinstance(option, list) else []
-    sizes = sorted({size for size in given if type(size) is int and size >= 2})
-    if len(sizes) < max(2, len(given)):
+    counts = sorted({size for size in given if type(size) is int and size >= 2})
+    if len(counts) < max(2, len(given)):
         raise InputError(
             "member_counts must be two or more different numbers of members, each at least 2, such as [5,10,20], or "
             f"null to score only all of them; got {option!r}"
         )
-    return tuple(sizes)
+    return tuple(counts)
 
 
 def member_count_claims(
-    correctors: Mapping[str, Corrector], trained: Mapping[str, int], sizes: Sequence[int]
+    correctors: Mapping[str, Corrector], trained: Mapping[str, int], counts: Sequence[int]
 ) -> dict[str, MemberCountClaim]:
-    """Return what each of the `correctors` claims, some of which were `trained` with a known number of members.
+    """Return the claim of each corrector; `trained` holds the numbers of members of those that were trained.
 
-    The references, which were trained with none, are held to the smallest of these numbers.
+    References without training are compared with the smallest of these numbers.
     """
-    if not sizes:
+    if not counts:
         return {}
-    common = min(trained.values(), default=min(sizes))
+    common = min(trained.values(), default=min(counts))
     return {
         name: MemberCountClaim(trained.get(name, common), claims(corrector.model).any_size)
         for name, corrector in correctors.items()
@@ -62,9 +62,9 @@ def member_count_claims(
 
 
 def member_count_gate(by_member_count: Mapping[str, Any], claim: MemberCountClaim) -> dict[str, Any]:
-    """Return how a model with the scores `by_member_count` does at the gate.
+    """Return the result of the gate for a model with the scores `by_member_count`.
 
-    `faults` says in words what keeps it from passing, the worst of each kind. `holds` is None where there is no fault,
+    `faults` lists the failed conditions in words, with the worst case of each. `holds` is None if there is no fault,
     but a score or an interval is missing.
     """
     base = by_member_count[str(claim.base)]["spread_skill"]
@@ -77,14 +77,14 @@ def member_count_gate(by_member_count: Mapping[str, Any], claim: MemberCountClai
         faults.append(f"fair CRPS is worse with {size} members than with {fewer}")
     drift = {size: value / base - 1 for size, value in ratios.items() if base and value is not None}
     size, most = max(drift.items(), key=lambda found: abs(found[1]), default=("", 0.0))
-    if abs(most) > TOLERANCE:
-        faults.append(f"spread / error {percent(most, sign=True)} with {size} members")
+    if abs(most) > SPREAD_TOLERANCE:
+        faults.append(f"spread / error {format_percent(most, sign=True)} with {size} members")
     holds = False if faults else True if known else None
     return {"claimed": claim.made, "base": claim.base, "holds": holds, "faults": faults}
 
 
 def with_gates(scores: dict[str, Any], claims: Mapping[str, MemberCountClaim]) -> dict[str, Any]:
-    """Return the scores with every model's member_count_gate, and a warning for every claim that does not hold."""
+    """Return the scores with the result of the gate for every model, and a warning for every false claim."""
     models, warnings = dict(scores["models"]), list(scores["warnings"])
     for name, claim in claims.items():
         models[name] = models[name] | {"gate": (found := member_count_gate(models[name]["by"]["members"], claim))}

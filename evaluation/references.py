@@ -1,4 +1,4 @@
-"""References: the raw ensemble and climatology, which correctors are compared with, and why one is left out."""
+"""References: the raw ensemble and climatology, which correctors are compared with, and the warnings about them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 from models.statistical.cases import TooFewCasesError
 
-NAMES = ("raw", "climatology")
+REFERENCE_NAMES = ("raw", "climatology")
 
 
 @dataclass(frozen=True)
 class ClimatologyFit:
-    """The years that climatology is fitted on, and what its fit left out; or `why` it is no reference."""
+    """The years of climatology's fit and notes about it, or `why` climatology cannot be a reference."""
 
     years: tuple[int, ...] = ()
     why: str = ""
@@ -31,29 +31,29 @@ class ClimatologyFit:
 
 def check_references(option: object) -> tuple[str, ...]:
     """Return the option `references` with `raw`, which is always scored."""
-    if not isinstance(option, list) or any(name not in NAMES for name in option):
-        raise InputError(f"references must be a list of {' and '.join(NAMES)}, such as [raw], got {option!r}")
+    if not isinstance(option, list) or any(name not in REFERENCE_NAMES for name in option):
+        raise InputError(f"references must be a list of {' and '.join(REFERENCE_NAMES)}, such as [raw], got {option!r}")
     return tuple(dict.fromkeys(["raw", *option]))
 
 
 def tile_of(
     domain: Domain, source: DataSource, task: Task, years: Collection[int], members: int | None = None
 ) -> ForecastDataset:
-    """Open the forecasts that are valid in `years` where the own tile of `domain` lies, of the first `members`."""
+    """Open the first `members` of the forecasts that are valid in `years`, on this rank's tile of `domain`."""
     rows, columns = domain.tile
     return ForecastDataset(source, task, years, members=members, rows=rows, columns=columns)
 
 
-def made(
+def make_reference(
     name: str, source: DataSource, task: Task, years: Collection[int], members: int | None, domain: Domain, mesh: Mesh
 ) -> Corrector:
-    """Return the reference `name`, fitted on `years`, with the whole globe shared by all ranks of the mesh."""
-    # Cells are independent, so that ranks of the data axis have their part of the globe too.
+    """Return the reference `name`, fitted on `years`; all ranks of the mesh share the globe."""
+    # Cells are independent, so that ranks of the data axis get a part of the globe too.
     shared = mesh.shared(domain.grid)
     return build_reference(name, task, shared, partial(tile_of, shared, source, years=years, members=members))
 
 
-def references(
+def fit_references(
     wanted: Collection[str],
     source: Callable[[Collection[int]], DataSource],
     task: Task,
@@ -63,24 +63,26 @@ def references(
     domain: Domain,
     mesh: Mesh,
 ) -> tuple[dict[str, Corrector], ClimatologyFit]:
-    """Return the `wanted` references by name, of which climatology is fitted on the `training` years if it can be."""
-    found = {"raw": made("raw", source(years), task, years, members, domain, mesh).on(domain)}
+    """Return the `wanted` references by name, and the fit of climatology on the `training` years."""
+    found = {"raw": make_reference("raw", source(years), task, years, members, domain, mesh).on(domain)}
     if "climatology" not in wanted:
         return found, ClimatologyFit()
-    fitted = cases(source(training), task, years, training)
+    fitted = climatology_years(source(training), task, years, training)
     if fitted.why:
         return found, fitted
     mesh.print("fitting climatology on the training years")
     try:
-        corrector = made("climatology", source(training), task, training, members, domain, mesh)
+        corrector = make_reference("climatology", source(training), task, training, members, domain, mesh)
     except TooFewCasesError as error:
         return found, ClimatologyFit(why=str(error))
     found["climatology"] = corrector.on(domain)
     return found, replace(fitted, notes=tuple(f"climatology: {note}" for note in corrector.notes))
 
 
-def cases(source: DataSource, task: Task, years: Collection[int], training: Collection[int]) -> ClimatologyFit:
-    """Return what there is to fit climatology on, or why it cannot be a reference for the scored `years`."""
+def climatology_years(
+    source: DataSource, task: Task, years: Collection[int], training: Collection[int]
+) -> ClimatologyFit:
+    """Return the years to fit climatology on, or why it cannot be a reference for the scored `years`."""
     span = f"{min(training)}-{max(training)}"
     if shared := set(years) & set(training):
         return ClimatologyFit(
@@ -105,30 +107,30 @@ def valid_times(source: DataSource, task: Task, years: Collection[int]) -> np.nd
     return valid[~np.isnat(valid).all(1)]
 
 
-def left_out(fitted: ClimatologyFit, missing: int = 0) -> list[str]:
-    """Return the warning about a climatology that is no reference, or gives no number at `missing` points."""
+def climatology_warnings(fitted: ClimatologyFit, missing: int = 0) -> list[str]:
+    """Return the warning about a climatology that is left out, or that has no value at `missing` points."""
     why = fitted.why
     if missing:
-        why = f"it gives no number at {missing} points where there is an analysis, for its training years have too few"
+        why = f"it has no value at {missing} points that have an analysis: there are too few training cases"
     return [f"climatology is left out: {why}"] if why else []
 
 
-def unequal(fitted: ClimatologyFit, correctors: Mapping[str, Corrector]) -> list[str]:
-    """Return a warning for all correctors that were trained on other years than climatology."""
+def training_years_warnings(fitted: ClimatologyFit, correctors: Mapping[str, Corrector]) -> list[str]:
+    """Return a warning for each group of correctors that were trained on other years than climatology."""
     others: dict[tuple[int, ...], list[str]] = {}
     for name, corrector in correctors.items():
         first, last = corrector.provenance["train_years"]
         if fitted.years and (span := tuple(range(first, last + 1))) != fitted.years:
             others.setdefault(span, []).append(name)
     return [
-        f"climatology was fitted on {said(fitted.years)}, {', '.join(names)} on {said(span)}: their skill against "
-        "climatology is partly due to other training years"
+        f"climatology was fitted on {_year_range(fitted.years)}, {', '.join(names)} on {_year_range(span)}: their "
+        "skill against climatology is partly due to other training years"
         for span, names in others.items()
     ]
 
 
-def unfitted(name: str, corrector: Corrector) -> list[str]:
-    """Return the warning about the regressions of a corrector that had too few cases to be fitted."""
+def unfitted_warnings(name: str, corrector: Corrector) -> list[str]:
+    """Return the warning about regressions of a corrector with too few cases to be fitted."""
     cells = corrector.provenance.get("unfitted") or {"cells": 0}
     if not cells["cells"]:
         return []
@@ -138,8 +140,8 @@ def unfitted(name: str, corrector: Corrector) -> list[str]:
     ]
 
 
-def said(years: Sequence[int]) -> str:
-    """Return years in words: `16 years (1998–2013)`."""
+def _year_range(years: Sequence[int]) -> str:
+    """Return years as text: `16 years (1998–2013)`."""
     if len(years) == 1:
         return f"1 year ({years[0]})"
     return f"{len(years)} years ({years[0]}–{years[-1]})"

@@ -1,7 +1,4 @@
-"""The report: one page that opens anywhere, reads in a minute, and prints.
-
-Everything in it comes from the scores and from `pictures`; nothing is fetched when it is opened.
-"""
+"""The report: a single HTML page that needs no other files and can be printed."""
 
 from __future__ import annotations
 
@@ -18,16 +15,16 @@ from evaluation.figures import MapData, draw_figures
 from evaluation.scoreboard import headline_keys
 from evaluation.shown_corrector import OPTION, VALIDATION
 from evaluation.tables import (
-    amount,
-    end,
+    fair_crps_footnote,
+    forecast_title,
+    format_amount,
+    format_bound,
+    format_percent,
+    format_years,
     html_table,
-    interacting,
-    left_out,
+    member_count_table,
     members_table,
-    percent,
-    size_table,
-    subject,
-    years,
+    omission_note,
 )
 
 ALT = {
@@ -40,60 +37,60 @@ ALT = {
     "spread": "Ratio of spread to error by region",
     "example": "One forecast before and after correction",
 }
-"""Every picture the page has a place for, in words."""
+"""Alternative text of every figure of the page."""
 
 
 def write_report(folder: Path, scores: Mapping[str, Any], fields: MapData) -> None:
-    """Write `report.html`, and every picture in it as `figures/NAME.png`, into `folder`."""
-    pictures = draw_figures(scores, fields)
-    for name, figure in pictures.items():
+    """Write `report.html` and every figure as `figures/NAME.png` into `folder`."""
+    figures = draw_figures(scores, fields)
+    for name, figure in figures.items():
         save_png(figure, folder / "figures" / f"{name}.png")
-    images = {name: inline_svg(figure, name, ALT[name]) for name, figure in pictures.items()}
+    images = {name: inline_svg(figure, name, ALT[name]) for name, figure in figures.items()}
     with atomic_write(folder / "report.html") as file:
         file.write(page(scores, fields, images).encode())
 
 
 def page(scores: Mapping[str, Any], fields: MapData, images: Mapping[str, str]) -> str:
-    """Return the page as HTML; the section of a picture that is not in `images` is hidden."""
+    """Return the page as HTML; the section of the gain figure is hidden if `images` lacks it."""
     resources = files("evaluation")
     facts = [
-        f"{scores['split']} years {years(scores)}",
+        f"{scores['split']} years {format_years(scores)}",
         f"{scores['n_dates']} starts, {scores['n_forecasts']} forecasts",
         f"{scores['members']} raw members",
         scores["grid"],
-        *filter(None, [left_out(scores)]),
+        *filter(None, [omission_note(scores)]),
     ]
     return Template(resources.joinpath("report.html").read_text("utf-8")).substitute(
         {f"image_{name}": images.get(name, "") for name in ALT},
         style=resources.joinpath("report.css").read_text("utf-8"),
-        title=escape(subject(scores)),
+        title=escape(forecast_title(scores)),
         headline=headline(scores),
         facts=" · ".join(map(escape, facts)),
         warnings="".join(f'<p class="warning">{escape(text)}</p>' for text in scores["warnings"]),
         table=html_table(scores),
-        fair=escape(interacting(scores)),
+        fair=escape(fair_crps_footnote(scores)),
         members_section=members_section(scores),
         best=escape(scores["best"]["model"]),
         units=escape(scores["units"]),
         members=scores["members"],
         lead=f"{fields.lead_time} h",
         example=escape(fields.example.valid),
-        sizes=size_section(scores),
+        sizes=member_count_section(scores),
         gain_hidden="" if "gain" in images else "hidden",
     )
 
 
-def size_section(scores: Mapping[str, Any]) -> str:
-    """Return the section on the number of members; nothing where all members alone were scored."""
+def member_count_section(scores: Mapping[str, Any]) -> str:
+    """Return the section on the number of members; "" if only all members were scored."""
     if "gate" not in scores["models"]["raw"]:
         return ""
     return Template(files("evaluation").joinpath("member_counts.html").read_text("utf-8")).substitute(
-        table=size_table(scores)
+        table=member_count_table(scores)
     )
 
 
 def members_section(scores: Mapping[str, Any]) -> str:
-    """Return the section on the members that `correct` writes; nothing where there is no corrector."""
+    """Return the section on the members that `correct` writes; "" if there is no corrector."""
     if not (table := members_table(scores)):
         return ""
     template = Template(files("evaluation").joinpath("members.html").read_text("utf-8"))
@@ -101,12 +98,12 @@ def members_section(scores: Mapping[str, Any]) -> str:
 
 
 def headline(scores: Mapping[str, Any]) -> str:
-    """Return the result in a sentence or two, as HTML: gains by the fair CRPS where it is valid."""
+    """Return the main result as HTML; gains are by the fair CRPS where it is valid."""
     name = scores["best"]["model"]
     model = scores["models"][name]
     raw, captured, emos = headline_keys(model)
     if model[raw] is None:
-        crps = f"{amount(model['crps'], scores)} {escape(scores['units'])}"
+        crps = f"{format_amount(model['crps'], scores)} {escape(scores['units'])}"
         return f"<b>{escape(name)}</b> has a CRPS of {crps}."
     verb = "lowers" if model[raw] >= 0 else "raises"
     kind = "fair CRPS" if model["crps_fair_valid"] else "plain CRPS"
@@ -117,14 +114,14 @@ def headline(scores: Mapping[str, Any]) -> str:
     text += "."
     if model[captured] is not None and name != "climatology":
         text += (
-            f" That is <b>{percent(model[captured])}</b> of the gain of the oracle, which knows the state around "
-            "which the members were drawn and the equations of nature."
+            f" That is <b>{format_percent(model[captured])}</b> of the gain of the oracle, which knows the state "
+            "around which the members were drawn and the equations of nature."
         )
     return text + _choice(scores)
 
 
 def _choice(scores: Mapping[str, Any]) -> str:
-    """Return how the model of the headline was chosen, where there was a choice."""
+    """Return how the model of the headline was chosen, if there was a choice."""
     others = [name for name in scores["models"] if name not in ("raw", "climatology")]
     by = scores["best"]["by"]
     if by == OPTION or len(others) < 2:
@@ -132,16 +129,16 @@ def _choice(scores: Mapping[str, Any]) -> str:
     if by == VALIDATION:
         return f" Of {len(others)} correctors it had the lowest CRPS on the validation years."
     return (
-        f" Of {len(others)} correctors it has the lowest CRPS on these years. Years that choose a model flatter it: "
-        "name the one that validation years chose as <code>shown_corrector=NAME</code>."
+        f" Of {len(others)} correctors it has the lowest CRPS on these years. Scores on these years favour a model "
+        "that they select: name the one that validation years chose as <code>shown_corrector=NAME</code>."
     )
 
 
 def _change(model: Mapping[str, Any], key: str) -> str:
-    """Size of a change whose direction is said in words, with its interval."""
+    """Return the absolute value of a change with its interval; the text around it states the direction."""
     sign = 1 if model[key] >= 0 else -1
-    text = f"<b>{percent(sign * model[key])}</b>"
+    text = f"<b>{format_percent(sign * model[key])}</b>"
     if interval := model["ci95"][key]:
         low, high = sorted(sign * value for value in interval)
-        text += f" <span class='ci'>[{end(low)}, {percent(high)}]</span>"
+        text += f" <span class='ci'>[{format_bound(low)}, {format_percent(high)}]</span>"
     return text

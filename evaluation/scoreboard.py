@@ -1,4 +1,4 @@
-"""Scoreboard: the tallies of all models over one split, and the scores that are computed from them.
+"""Scoreboard: the tallies of all models over one split, and their scores.
 
 `Scoreboard.scores` is the content of `scores.json`; docs/scores.md defines every key.
 """
@@ -32,8 +32,8 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Group:
-    """What a score is averaged over: some of the forecasts, and the weights of one region."""
+class ScoreGroup:
+    """The forecasts and the region that a score is averaged over."""
 
     rows: np.ndarray
     region: int
@@ -41,15 +41,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """Tallies that saw the same forecasts.
+    """Tallies over the same forecasts.
 
-    `init_times` (seconds since 1970) and `lead_times` (hours) say for each place along the forecast axis of
-    the tallies which forecast it is. `tallies` holds `raw`, `climatology` if it could be fitted, and the
-    correctors in the order of the report; the `oracle` may lack some of the forecasts. `by_member_count` holds, by
-    increasing number of members, the tallies of the same models on the first so many; `written` the tallies of the
-    members that `correct` writes. `lost` are the models that were left out because they give no number, with the
-    number of points. The members of a model are draws whose fair CRPS is valid only where each is made without the
-    others, as those of the `independent` models are.
+    `init_times` (seconds since 1970) and `lead_times` (hours) identify the forecasts along the forecast axis of the
+    tallies. `tallies` holds `raw`, `climatology` if it could be fitted, and the correctors in the order of the report;
+    the `oracle` may lack some forecasts. `by_member_count` maps each number of members, increasing, to the tallies of
+    all models on that many first members. `written` holds the tallies of the members that `correct` writes. `lost` maps
+    models that were left out because their forecasts are not finite to the number of such points. The fair CRPS of
+    members is valid only for the `independent` models, whose members do not depend on each other.
     """
 
     task: Task
@@ -78,7 +77,7 @@ class Scoreboard:
             models[name]["crps_fair_valid"] = self.fair_is_valid(name)
             models[name]["members"] = self._members(name, target, everything)
             models[name]["by"] = {}
-        # Group by group, because the models of a group share the draws of the bootstrap.
+        # ScoreGroup by group: the models of a group share the cached draws of the bootstrap.
         for kind, members in groups.items():
             for label, group in members.items():
                 for name, model in models.items():
@@ -105,53 +104,53 @@ class Scoreboard:
             "warnings": self._warnings(models),
         }
 
-    def _groups(self) -> dict[str, dict[str, Group]]:
+    def _groups(self) -> dict[str, dict[str, ScoreGroup]]:
         every = np.ones(len(self.init_times), dtype=bool)
         index = {name: number for number, name in enumerate(self.regions)}
         valid = (self.init_times + self.lead_times * 3600).astype("datetime64[s]")
         month = valid.astype("datetime64[M]").astype(int) % 12 + 1
-        leads = {str(lead): Group(self.lead_times == lead, index["global"]) for lead in self.task.lead_times}
-        seasons = {name: Group(np.isin(month, months), index["global"]) for name, months in SEASONS.items()}
+        leads = {str(lead): ScoreGroup(self.lead_times == lead, index["global"]) for lead in self.task.lead_times}
+        seasons = {name: ScoreGroup(np.isin(month, months), index["global"]) for name, months in SEASONS.items()}
         return {
             "lead": {name: group for name, group in leads.items() if group.rows.any()},
-            "region": {name: Group(every, number) for name, number in index.items()},
+            "region": {name: ScoreGroup(every, number) for name, number in index.items()},
             "season": {name: group for name, group in seasons.items() if group.rows.any()},
         }
 
     def fair_is_valid(self, name: str) -> bool:
-        """Return whether the fair CRPS of a model means what it says: it has a closed form, or independent members.
+        """Return whether the fair CRPS of a model is valid: it has a closed form, or independent members.
 
-        Members that were made from each other can lower the fair CRPS below that of any distribution.
+        Members that depend on each other can have a lower fair CRPS than any distribution.
         """
         return not self._tally(name).members or name in (*self.independent, ORACLE)
 
     def _left_out(self, target: int) -> dict[str, int]:
-        """Count, over all forecasts, the cells without analysis or without all members, which no model is scored in."""
+        """Return the number of cells, over all forecasts, that have no analysis or lack a member and are not scored."""
         unweighted = list(self.regions).index("unweighted")
         counted = self.tallies["raw"].per_forecast["crps"].weight[:, target, unweighted].sum()
         cells = len(self.init_times) * self.regions["unweighted"].size
         return {"cells": cells - round(counted), "of": cells}
 
-    def _own(self, name: str, target: int, group: Group) -> dict[str, float | None]:
+    def _own(self, name: str, target: int, group: ScoreGroup) -> dict[str, float | None]:
         return self._alone(self._tally(name), target, group)
 
-    def _alone(self, tally: Tally, target: int, group: Group) -> dict[str, float | None]:
-        """Scores that need no other model."""
+    def _alone(self, tally: Tally, target: int, group: ScoreGroup) -> dict[str, float | None]:
+        """Return the scores that need no other model."""
         means = {s: mean[group.rows, target, group.region].sum(0) for s, mean in tally.per_forecast.items()}
         return {key: _number(value) for key, value in metrics.scores(means).items()}
 
-    def _entry(self, name: str, target: int, group: Group) -> dict[str, Any]:
-        """Scores of one model over one group, alone and against the references, with intervals."""
+    def _entry(self, name: str, target: int, group: ScoreGroup) -> dict[str, Any]:
+        """Return the scores of one model over one group, alone and against the references, with intervals."""
         entry: dict[str, Any] = self._own(name, target, group)
         intervals: dict[str, Any] = {}
-        for key, quantity in self._quantities(name).items():
-            means = [self._crps(model, target, group, quantity.fair) for model in quantity.models]
-            entry[key], intervals[key] = self._compared(quantity.score, means, group)
+        for key, comparison in self._comparisons(name).items():
+            means = [self._crps(model, target, group, comparison.fair) for model in comparison.models]
+            entry[key], intervals[key] = self._compared(comparison.score, means, group)
         entry["ci95"] = intervals
         return entry
 
-    def _members(self, name: str, target: int, group: Group) -> dict[str, Any] | None:
-        """Scores of the members that `correct` writes, and their comparison with the distribution and with raw."""
+    def _members(self, name: str, target: int, group: ScoreGroup) -> dict[str, Any] | None:
+        """Return the scores of the members that `correct` writes, also against the distribution and raw."""
         if name not in self.written:
             return None
         tally = self.written[name]
@@ -168,8 +167,8 @@ class Scoreboard:
             entry[key], intervals[key] = self._compared(score, [crps, *means], group)
         return entry | {"ci95": intervals}
 
-    def _pairs(self, target: int, group: Group) -> dict[str, dict[str, Any]]:
-        """Difference in CRPS of each model to all that stand before it, with its interval."""
+    def _pairs(self, target: int, group: ScoreGroup) -> dict[str, dict[str, Any]]:
+        """Return the difference in CRPS of each model to every earlier model, with its interval."""
         found: dict[str, dict[str, Any]] = {}
         names = list(self.tallies)
         for number, name in enumerate(names):
@@ -180,8 +179,8 @@ class Scoreboard:
                 found[name][other] = {"crps_minus": difference, "ci95": interval}
         return found
 
-    def _fewer(self, size: int, name: str, target: int, group: Group) -> dict[str, dict[str, Any]]:
-        """Difference in fair CRPS of a model with `size` members to itself with fewer, with its interval."""
+    def _fewer(self, size: int, name: str, target: int, group: ScoreGroup) -> dict[str, dict[str, Any]]:
+        """Return the difference in fair CRPS of a model with `size` members to the same model with fewer members."""
         fair = {
             count: tallies[name].per_forecast["crps_fair"][group.rows, target, group.region]
             for count, tallies in self.by_member_count.items()
@@ -193,9 +192,9 @@ class Scoreboard:
         return found
 
     def _compared(
-        self, score: Callable[..., np.ndarray], means: Sequence[WeightedMean], group: Group
+        self, score: Callable[..., np.ndarray], means: Sequence[WeightedMean], group: ScoreGroup
     ) -> tuple[float | None, list[float] | None]:
-        """Return a function of some averages over the forecasts that all of them counted, and its interval."""
+        """Return a function of averages over the forecasts that all of them have, and its interval."""
         starts, position = np.unique(self.init_times[group.rows], return_inverse=True)
         counted = np.all([mean.weight > 0 for mean in means], axis=0) if means else np.zeros(0, bool)
         if not counted.any():
@@ -204,25 +203,25 @@ class Scoreboard:
         interval = BlockBootstrap(starts, self.seed).interval(score, *per_start)
         return _number(score(*(mean[counted].sum(0).value for mean in means))), list(interval) if interval else None
 
-    def _quantities(self, name: str) -> dict[str, Comparison]:
-        """What is compared, of no models where one of them is missing or has no fair CRPS that is valid."""
-        quantities = {"crps": Comparison(np.asarray, (name,))}
+    def _comparisons(self, name: str) -> dict[str, Comparison]:
+        """Return all comparisons by key, without models where a model is missing or its fair CRPS is not valid."""
+        comparisons = {"crps": Comparison(np.asarray, (name,))}
         for ending, fair in (("", False), ("_fair", True)):
             for reference in REFERENCES:
-                quantities[f"skill_vs_{reference}{ending}"] = Comparison(metrics.skill, (name, reference), fair)
-            quantities[f"captured{ending}"] = Comparison(metrics.captured, (name, "raw", ORACLE), fair)
+                comparisons[f"skill_vs_{reference}{ending}"] = Comparison(metrics.skill, (name, reference), fair)
+            comparisons[f"captured{ending}"] = Comparison(metrics.captured, (name, "raw", ORACLE), fair)
         for reference in REFERENCES:
-            quantities[f"crps_minus_{reference}"] = Comparison(np.subtract, (name, reference))
+            comparisons[f"crps_minus_{reference}"] = Comparison(np.subtract, (name, reference))
         known = {*self.tallies, *([ORACLE] if self.oracle else [])}
         fair_ones = {model for model in known if self.fair_is_valid(model)}
         return {
-            key: quantity if (fair_ones if quantity.fair else known).issuperset(quantity.models) else
-            replace(quantity, models=())
-            for key, quantity in quantities.items()
+            key: comparison if (fair_ones if comparison.fair else known).issuperset(comparison.models) else
+            replace(comparison, models=())
+            for key, comparison in comparisons.items()
         }  # fmt: skip
 
-    def _crps(self, name: str, target: int, group: Group, fair: bool = False) -> WeightedMean:
-        # The fair CRPS of the oracle always: truth and oracle are draws of one law, of which the oracle has few.
+    def _crps(self, name: str, target: int, group: ScoreGroup, fair: bool = False) -> WeightedMean:
+        # Always the fair CRPS of the oracle: truth and oracle members are draws of one distribution.
         statistic = "crps_fair" if fair or name == ORACLE else "crps"
         return self._tally(name).per_forecast[statistic][group.rows, target, group.region]
 
@@ -235,7 +234,7 @@ class Scoreboard:
         everywhere = list(self.regions).index("global")
         return tally.histogram[:, target, everywhere].sum(0).value.tolist()
 
-    def _oracle_entry(self, target: int, group: Group) -> dict[str, Any] | None:
+    def _oracle_entry(self, target: int, group: ScoreGroup) -> dict[str, Any] | None:
         if self.oracle is None:
             return None
         own = self._own(ORACLE, target, group)
@@ -249,7 +248,7 @@ class Scoreboard:
         }
 
     def _warnings(self, models: Mapping[str, Any]) -> list[str]:
-        """Return a sentence for each result that is too good to be true: nothing can expect to beat the oracle."""
+        """Return a warning for each model that beats the oracle beyond its interval, which suggests a data leak."""
         return [
             f"leak? {name} captures {100 * model[key]:.0f} % of the gain of the oracle: it beats the oracle beyond its "
             "95 % interval, so it has probably seen the truth that it is scored on"
@@ -260,16 +259,16 @@ class Scoreboard:
 
 
 def headline_keys(model: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return the keys of skill against raw, share of the oracle's gain and skill against EMOS to be shown first.
+    """Return the keys of the main scores: skill against raw, share of the oracle's gain, skill against EMOS.
 
-    They are the fair ones, by which members and closed forms can be compared, where the model's fair CRPS is valid.
+    These are the fair scores, which compare members with closed forms, where the model's fair CRPS is valid.
     """
     ending = "_fair" if model["crps_fair_valid"] else ""
     return f"skill_vs_raw{ending}", f"captured{ending}", f"skill_vs_emos{ending}"
 
 
 def _merge(mean: WeightedMean, position: np.ndarray, starts: int, counted: np.ndarray) -> WeightedMean:
-    """Sum the forecasts of one start; those that some model of the comparison lacks count for none."""
+    """Sum the forecasts of each start, without forecasts that a model of the comparison lacks."""
     total, weight = np.where(counted, mean.total, 0.0), np.where(counted, mean.weight, 0.0)
     return WeightedMean(np.bincount(position, total, starts), np.bincount(position, weight, starts))
 

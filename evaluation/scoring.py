@@ -1,4 +1,4 @@
-"""Scoring: every model on the same forecasts, which are read once, by one process or by the ranks of a mesh."""
+"""Scoring of all models on the same forecasts, which are read once, by one process or by the ranks of a mesh."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from models.parallel.mesh import Mesh
 from models.statistical.raw import Raw
 
 Forecaster = Callable[[Sample], Distribution]
-"""Takes a batch, returns a distribution over (B, T, H, W) in physical units."""
+"""A function of a batch that returns a distribution over (B, T, H, W) in physical units."""
 
 
 class Forecasts(Protocol):
-    """What is needed of `data_pipeline.dataset.ForecastDataset`."""
+    """The part of `data_pipeline.dataset.ForecastDataset` that scoring uses."""
 
     task: Task
     grid: Grid
@@ -49,7 +49,7 @@ class Forecasts(Protocol):
 
 @dataclass(frozen=True)
 class ScoringOptions:
-    """How the models are scored, beside what they are scored on.
+    """How the models are scored.
 
     `member_counts` are numbers of first members that are scored too. `written` are the models whose members, as
     `correct` writes them with these quantile `levels`, are scored beside their distributions. An `optional` model that
@@ -76,12 +76,12 @@ def score_models(
 ) -> Scoreboard:
     """Return the scoreboard of all `models`, and of the `oracle`'s ensemble where it covers a forecast.
 
-    A cell without analysis, or without the whole raw ensemble, is scored for no model. Other numbers of members are
-    scored in the same cells.
+    Cells without analysis, or with a missing raw member, are scored for no model. All numbers of members are scored in
+    the same cells.
 
     On a `mesh` all ranks must call this, with models and forecasts of their own tile and `regions` of the whole grid.
-    Ranks of the data axis take different forecasts. The first rank gets the scoreboard of all; that of another rank
-    holds only what this rank has seen.
+    Ranks of the data axis score different forecasts. The first rank gets the complete scoreboard; another rank gets
+    only its own part.
     """
     mesh, options = mesh or Mesh.single(), options or ScoringOptions()
     task, count, domain = forecasts.task, len(forecasts), mesh.domain(forecasts.grid)
@@ -97,7 +97,7 @@ def score_models(
     }
     written = {name: Tally(name, *shape, bins=everyone + 1, maps=False) for name in models if name in options.written}
     times = torch.zeros(2, count, dtype=torch.int64)
-    progress = Progress(count)
+    progress = ScoringProgress(count)
     for rows, batch in _share(forecasts, options.batch_size, mesh):
         times[:, rows] = torch.stack([batch.init_time, batch.lead_time])
         uniform = _uniform(batch, options.seed, domain).to(options.device)
@@ -110,12 +110,12 @@ def score_models(
                 forecast = model(some)
                 counted[name].add(rows, places, forecast, truth, uniform)
                 if size == everyone and name in written:
-                    # Scores of single cells do not ask which member has which value.
+                    # Scores of single cells do not depend on the order of the members.
                     values = member_values(forecast, task, everyone, options.levels)
                     written[name].add(rows, places, values, truth, uniform, drawn=is_ensemble(forecast))
         if mesh.first:
             progress.show(int(rows[-1]) + 1)
-    init_times, lead_times = (mesh.sum(times) // mesh.tiles).numpy()  # every tile of a forecast knows its times
+    init_times, lead_times = (mesh.sum(times) // mesh.tiles).numpy()  # every tile of a forecast adds its times
     ceiling = None
     if oracle is not None:
         ceiling = Tally(ORACLE, *shape, bins=oracle.members + 1)
@@ -144,14 +144,14 @@ def to_device(batch: Sample, device: torch.device | str) -> Sample:
 
 
 def _share(forecasts: Forecasts, batch_size: int, mesh: Mesh) -> Iterator[tuple[np.ndarray, Sample]]:
-    """Yield the batches that this rank scores, of every so many-th forecast, with their numbers among all."""
+    """Yield the batches that this rank scores, every `mesh.data`-th forecast, with their indices among all."""
     rows = np.arange(mesh.data_rank, len(forecasts), mesh.data)
     for number, batch in enumerate(batches(Subset(forecasts, rows.tolist()), batch_size)):  # type: ignore[arg-type]
         yield rows[number * batch_size :][:batch_size], batch
 
 
 def _merged(tally: Tally, mesh: Mesh, domain: Domain) -> Tally:
-    """Return on the first rank the tally of the whole grid and all forecasts, on others their own part of it."""
+    """Return the tally of the whole grid and all forecasts on the first rank, and their own part on the others."""
     parts = mesh.gather(tally)
     if parts is None:
         return tally
@@ -167,7 +167,7 @@ def _add_oracle(
     options: ScoringOptions,
     domain: Domain,
 ) -> None:
-    """Count the forecasts of a batch of the oracle that are among those that are scored."""
+    """Add the forecasts of a batch of the oracle that are also scored for the models."""
     keys = list(zip(batch.init_time.tolist(), batch.lead_time.tolist(), strict=True))
     shared = [k for k, key in enumerate(keys) if key in rows_of]
     if not shared:
@@ -181,20 +181,20 @@ def _add_oracle(
 
 
 def _uniform(batch: Sample, seed: int, domain: Domain) -> Tensor:
-    # Drawn for the whole grid, so that a cell has the same draw whichever tile it is in.
+    # Drawn for the whole grid, so that the draw of a cell does not depend on the tiles.
     shape = batch.target.shape[1], *domain.shape
     return domain.cut(tie_breaker(seed, batch.init_time, batch.lead_time, shape))
 
 
-class Progress:
-    """A line every few seconds, plain enough for a log."""
+class ScoringProgress:
+    """Prints a line every few seconds."""
 
     def __init__(self, total: int, every: float = 5.0) -> None:
         self._total, self._every, self._began = total, every, time.monotonic()
         self._last = self._began
 
     def show(self, done: int) -> None:
-        """Say how far it is, if it is time for that."""
+        """Print the progress if the last line is old enough."""
         now = time.monotonic()
         if now - self._last >= self._every and done < self._total:
             self._last = now

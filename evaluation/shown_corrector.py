@@ -1,4 +1,4 @@
-"""Choice: which corrector the headline and the maps of the report show."""
+"""The choice of the corrector that the headline and the maps of the report show."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from models.corrector import Corrector
 from models.protocol import claims
 
 OPTION, VALIDATION, SCORED = "option", "validation years", "scored years"
-"""What chose the corrector."""
+"""How the corrector was chosen."""
 TRAINING = ("train_years", "val_years", "data", "members")
 """Provenance that two correctors must share for their validation scores to be comparable."""
 
 
 def check_shown(best: object, names: Collection[str]) -> None:
-    """Refuse to show in the report what is not among the correctors."""
+    """Refuse an option `shown_corrector` that is not the name of a corrector."""
     if best is not None and best not in names:
         known = ", ".join(names) or "there are none"
         raise InputError(
@@ -25,8 +25,8 @@ def check_shown(best: object, names: Collection[str]) -> None:
         )
 
 
-def choice(best: str | None, correctors: Mapping[str, Corrector], scores: Mapping[str, Any]) -> dict[str, str]:
-    """Return the `model` that is shown and what it was chosen `by`: option, validation years or the scored years."""
+def choose_shown(best: str | None, correctors: Mapping[str, Corrector], scores: Mapping[str, Any]) -> dict[str, str]:
+    """Return the `model` to show and what it was chosen `by`: option, validation years or scored years."""
     if best is not None:
         return {"model": best, "by": OPTION}
     if validated := lowest_validation(correctors):
@@ -35,10 +35,10 @@ def choice(best: str | None, correctors: Mapping[str, Corrector], scores: Mappin
 
 
 def lowest_validation(correctors: Mapping[str, Corrector]) -> str | None:
-    """Return the corrector with the lowest validation CRPS; None where these are missing or not comparable.
+    """Return the corrector with the lowest validation CRPS; None if the scores are missing or not comparable.
 
-    The validation CRPS is in units of the normalised targets, which depend on the training years and on the data; a
-    `physical` model has no normalisation, and a committee no validation score of its own.
+    The validation CRPS is in normalised units, which depend on the training years and the data. A `physical` model has
+    no normalisation, and a committee has no validation score.
     """
     found = {name: corrector.provenance.get("validation_crps") for name, corrector in correctors.items()}
     alike = {repr([corrector.provenance.get(key) for key in TRAINING]) for corrector in correctors.values()}
@@ -56,8 +56,8 @@ def lowest_validation(correctors: Mapping[str, Corrector]) -> str | None:
 def lowest_crps(scores: Mapping[str, Any]) -> str:
     """Return the corrector with the lowest CRPS on the scored years, the fair one where it is valid.
 
-    Climatology where there is no corrector. The choice uses the truth of these years: it is for showing, not for
-    telling which model is the best.
+    Climatology if there is no corrector. The choice uses the truth of the scored years, so it is for display only: it
+    does not show which model is best.
     """
     models = scores["models"]
     correctors = [name for name in models if name not in ("raw", "climatology")]
@@ -65,5 +65,5 @@ def lowest_crps(scores: Mapping[str, Any]) -> str:
 
 
 def crps_key(model: Mapping[str, Any]) -> str:
-    """Return the key of the CRPS by which a model is compared with others: the fair one where it is valid."""
+    """Return the key of the CRPS for comparing a model with others: the fair CRPS where it is valid."""
     return "crps_fair" if model["crps_fair_valid"] else "crps"

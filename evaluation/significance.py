@@ -1,9 +1,9 @@
 """Intervals for scores of forecasts that are correlated in time: a paired block bootstrap over starts.
 
-Two forecasts that start a few days apart share their weather, so single starts must not be resampled as if
-they were independent (Künsch 1989, doi:10.1214/aos/1176347265; Wilks 1997,
-doi:10.1175/1520-0442(1997)010<0065:RHTFAF>2.0.CO;2). Whole blocks of neighbouring starts are drawn instead,
-and all models that a score compares see the same draw.
+Forecasts that start a few days apart are correlated, so single starts must not be resampled as if they were
+independent (Künsch 1989, doi:10.1214/aos/1176347265; Wilks 1997,
+doi:10.1175/1520-0442(1997)010<0065:RHTFAF>2.0.CO;2). Blocks of neighbouring starts are drawn
+instead, and all models that a score compares get the same draw.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ import numpy as np
 from evaluation.aggregation import WeightedMean
 
 NEIGHBOURS = 10 * 86_400
-"""Seconds up to which two starts are neighbours: weather has forgotten itself after some ten days."""
+"""Largest gap between neighbouring starts in seconds: weather is nearly uncorrelated after ten days."""
 FEWEST_BLOCKS = 4
-"""With fewer independent blocks an interval would be a guess."""
+"""With fewer independent blocks there is no interval."""
 
 
 @dataclass(frozen=True)
 class BlockBootstrap:
     """Draws of blocks of neighbouring forecast starts.
 
-    The starts are cut into runs whose members follow each other by at most `NEIGHBOURS`. A block is a number
-    of consecutive starts of one run, which is closed to a ring (Politis & Romano 1992), so that every start
-    is drawn equally often; a run shorter than that is one block. `times` are the starts in seconds,
-    increasing.
+    The starts are cut into runs with gaps of at most `NEIGHBOURS`. A block is a number of consecutive starts of one
+    run. A run is closed to a ring (Politis & Romano 1992), so that every start is drawn equally often; a run shorter
+    than the block length is one block. `times` are the starts in seconds, increasing.
     """
 
     times: np.ndarray
@@ -41,12 +40,11 @@ class BlockBootstrap:
     def interval(self, score: Callable[..., np.ndarray], *means: WeightedMean) -> tuple[float, float] | None:
         """Return the 95 % interval of `score(value, ...)` of averages with one entry per start.
 
-        Starts at which nothing was counted are left out. The length of the blocks follows from how much the
-        score's own contributions (jackknife) of neighbouring starts resemble each other. The percentiles are
-        widened as those of Student's t are against the normal ones, with one degree of freedom less than
-        there are blocks, since few blocks vary too little (Hesterberg 2015,
-        doi:10.1080/00031305.2015.1089789). None where there are fewer than `FEWEST_BLOCKS` blocks or the
-        score is undefined.
+        Starts with weight 0 are left out. The block length follows from the correlation of the score's jackknife
+        contributions at neighbouring starts. The percentiles are widened by Student's t relative to the normal
+        distribution, with one degree of freedom less than blocks, because the bootstrap of few blocks underestimates
+        the variance (Hesterberg 2015, doi:10.1080/00031305.2015.1089789). None if there are fewer than `FEWEST_BLOCKS`
+        blocks or the score is undefined.
         """
         counted = np.all([mean.weight > 0 for mean in means], axis=0)
         times, means = self.times[counted], tuple(mean[counted] for mean in means)
@@ -69,8 +67,8 @@ class BlockBootstrap:
 def draw_blocks(times: tuple[float, ...], length: int, replicates: int, seed: int) -> tuple[int, np.ndarray]:
     """Return the number of blocks in a draw, and how often each start is in each draw (replicates, n).
 
-    As many blocks are drawn as make up, on average, as many starts as there are. The few draws that many
-    scores share are kept.
+    The blocks of a draw hold, on average, as many starts as there are. The latest draws are cached, because many scores
+    share them.
     """
     blocks, chance = ring_blocks(neighbouring_runs(np.array(times)), length)
     count = round(len(times) / (chance @ blocks.sum(1)))
@@ -95,7 +93,7 @@ def block_length(series: np.ndarray, runs: np.ndarray) -> int:
 
     n' = n (1 - r)/(1 + r) is the effective number of starts; r is the correlation of neighbours within runs,
     corrected for the bias -(1 + 4r)/n of its estimate (Kendall 1954, doi:10.1093/biomet/41.3-4.403). At
-    least 2, for even where r looks small neighbouring starts are not to be taken for independent.
+    least 2: neighbouring starts are not independent even if the estimate of r is small.
     """
     n = len(series)
     anomaly = series - series.mean()
@@ -111,10 +109,10 @@ def block_length(series: np.ndarray, runs: np.ndarray) -> int:
 
 
 def ring_blocks(runs: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all blocks as rows of zeros and ones (n, n), and the chances that draw all starts alike.
+    """Return all blocks as rows of zeros and ones (n, n), and probabilities that draw all starts equally often.
 
-    Block i begins at start i. A start belongs to as many blocks as its block has members, hence chances are
-    proportional to one over the size.
+    Block i begins at start i. A start belongs to as many blocks as its block has members, hence the probabilities are
+    proportional to one over the block size.
     """
     n = len(runs)
     blocks = np.zeros((n, n))
@@ -127,7 +125,7 @@ def ring_blocks(runs: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def expanded_tail(tail: float, count: int) -> float:
-    """Return the share to cut off each side: Φ(sqrt(n/(n - 1)) t) for the t of `tail`, n = `count` blocks.
+    """Return the fraction to cut off on each side: Φ(sqrt(n/(n - 1)) t) for the t of `tail`, n = `count` blocks.
 
     The quantile t of Student's distribution with ν = n - 1 degrees of freedom comes from the normal quantile
     z: z + (z³ + z)/(4ν) + (5z⁵ + 16z³ + 3z)/(96ν²) + (3z⁷ + 19z⁵ + 17z³ - 15z)/(384ν³) (Abramowitz & Stegun

@@ -1,4 +1,4 @@
-"""The scores as tables, for the page and for a terminal."""
+"""Tables of the scores, for the page and for the terminal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from typing import Any
 
 from data_pipeline.task import Variable
 
+VARIABLE_NAMES = {
+    "2t": "2 m temperature", "t": "temperature", "z": "geopotential", "u": "eastward wind",
+    "v": "northward wind", "q": "specific humidity", "w": "vertical velocity", "d": "divergence",
+    "msl": "mean sea-level pressure", "10u": "10 m eastward wind", "10v": "10 m northward wind",
+    "sst": "sea-surface temperature", "skt": "skin temperature", "tp": "total precipitation",
+    "cp": "convective precipitation", "tcc": "total cloud cover", "tcw": "total column water",
+    "tcwv": "total column water vapour",
+}  # fmt: skip
 SKILLS = {
     "vs raw, fair": ("raw", "skill_vs_raw_fair"),
     "vs raw, plain": ("raw", "skill_vs_raw"),
@@ -19,35 +27,35 @@ SKILLS = {
 CAPTURED = {"captured, fair": "captured_fair", "captured, plain": "captured"}
 BESIDE = "crps_minus_distribution"
 INVALID = "†"
-"""Marks models whose members are not made independently of each other: their fair CRPS is not valid."""
+"""Marks models whose members depend on each other, so that their fair CRPS is not valid."""
 COLUMNS = (
     "model", "CRPS", "fair", "vs raw, fair [95 %]", "plain", "vs EMOS, fair [95 %]", "captured", "plain",
     "spread/error", "members",
 )  # fmt: skip
-WIDTHS = ("<12", ">8", ">8", ">2", "<24", "<9", "<24", ">8", ">8", ">14", ">9")
-"""Of the table for a terminal: `captured` is the fair one; `members` is spread/error of the members as written."""
+COLUMN_WIDTHS = ("<12", ">8", ">8", ">2", "<24", "<9", "<24", ">8", ">8", ">14", ">9")
+"""Columns of the terminal's table: `captured` is by the fair CRPS; `members` is spread/error of the written members."""
 CLAIM = {True: "yes", False: "no"}
 VERDICT = {True: "yes", False: "no", None: "too few starts to tell"}
 
 
-def subject(scores: Mapping[str, Any]) -> str:
-    """Return what is forecast, for people: `Temperature at 850 hPa, 48 h ahead`."""
+def forecast_title(scores: Mapping[str, Any]) -> str:
+    """Return the predicted variable and lead times as text: `Temperature at 850 hPa, 48 h ahead`."""
     variable = Variable.parse(scores["target"])
-    name = variable.title
+    name = VARIABLE_NAMES.get(variable.name, variable.name)
     level = f" at {variable.level} hPa" if variable.level else ""
     *leads, last = map(str, scores["lead_times"])
     lead = f"{', '.join(leads)} and {last}" if leads else last
     return f"{name[0].upper()}{name[1:]}{level}, {lead} h ahead"
 
 
-def years(scores: Mapping[str, Any]) -> str:
+def format_years(scores: Mapping[str, Any]) -> str:
     """Return the scored years: `2016–2017`."""
     first, last = scores["years"]
     return f"{first}" if first == last else f"{first}–{last}"
 
 
-def amount(value: float | None, scores: Mapping[str, Any], sign: bool = False) -> str:
-    """Return a value in the target's units, with the decimals that show three digits of the raw CRPS."""
+def format_amount(value: float | None, scores: Mapping[str, Any], sign: bool = False) -> str:
+    """Return a value in the target's units, with as many decimals as show three digits of the raw CRPS."""
     if value is None:
         return "–"
     scale = scores["models"]["raw"]["crps"] or 1.0
@@ -56,26 +64,26 @@ def amount(value: float | None, scores: Mapping[str, Any], sign: bool = False) -
     return _minus(f"{value:{plus}.{decimals}f}" if decimals < 7 else f"{value:{plus}.2e}")
 
 
-def percent(value: float | None, sign: bool = False, unit: str = " %") -> str:
-    """Return a fraction as per cent, with one decimal below a hundred."""
+def format_percent(value: float | None, sign: bool = False, unit: str = " %") -> str:
+    """Return a fraction in per cent, with one decimal below 100."""
     if value is None:
         return "–"
-    number = round(100 * value, 1) + 0.0  # no minus zero
+    number = round(100 * value, 1) + 0.0  # avoid -0.0
     return _minus(f"{number:{'+' if sign else ''}.{1 if abs(number) < 100 else 0}f}{unit}")
 
 
-def ratio(value: float | None) -> str:
+def format_ratio(value: float | None) -> str:
     """Return a ratio with two decimals."""
     return "–" if value is None else f"{value:.2f}"
 
 
-def end(value: float) -> str:
-    """Return one end of an interval in per cent, without the sign for per cent."""
-    return percent(value, unit="")
+def format_bound(value: float) -> str:
+    """Return one end of an interval in per cent, without the sign."""
+    return format_percent(value, unit="")
 
 
 def html_table(scores: Mapping[str, Any]) -> str:
-    """Return the table of all models for the page; columns without any value are left out."""
+    """Return the table of all models for the page, without empty columns."""
     columns = ["CRPS", "fair CRPS", *SKILLS, *CAPTURED, "RMSE", "bias", "spread / error"]
     columns = [c for c in columns if c not in SKILLS or scores["models"]["raw"][SKILLS[c][1]] is not None]
     if scores["oracle"] is None:
@@ -83,10 +91,10 @@ def html_table(scores: Mapping[str, Any]) -> str:
     rows = {name: _cells(name, model, scores) for name, model in scores["models"].items()}
     if oracle := scores["oracle"]:
         rows["oracle"] = {
-            "CRPS": amount(oracle["crps_plain"], scores),
-            "fair CRPS": amount(oracle["crps"], scores),
+            "CRPS": format_amount(oracle["crps_plain"], scores),
+            "fair CRPS": format_amount(oracle["crps"], scores),
             **dict.fromkeys(CAPTURED, "100 %"),
-            "spread / error": ratio(oracle["spread_skill"]),
+            "spread / error": format_ratio(oracle["spread_skill"]),
         }
     head = "".join(f"<th scope='col'>{column}</th>" for column in ["model", *columns])
     body = "".join(
@@ -99,7 +107,7 @@ def html_table(scores: Mapping[str, Any]) -> str:
 
 
 def members_table(scores: Mapping[str, Any]) -> str:
-    """Return, for the page, the table of the members that `correct` writes; empty where there are none."""
+    """Return the table of the members that `correct` writes, for the page; "" if there are none."""
     rows = [
         (name, model["crps"], model["spread_skill"], members)
         for name, model in scores["models"].items()
@@ -111,14 +119,17 @@ def members_table(scores: Mapping[str, Any]) -> str:
     ]  # fmt: skip
 
     def show(value: float) -> str:
-        return amount(value, scores, sign=True)
+        return format_amount(value, scores, sign=True)
+
+    def show_skill(value: float | None) -> str:
+        return format_percent(value, sign=True)
 
     body = "".join(
         f"<tr><th scope='row'>{escape(name)}</th>"
-        f"<td>{amount(crps, scores)}</td><td>{amount(members['crps'], scores)}</td>"
+        f"<td>{format_amount(crps, scores)}</td><td>{format_amount(members['crps'], scores)}</td>"
         f"<td>{_cell(show(members[BESIDE]), members['ci95'][BESIDE], show)}</td>"
-        f"<td>{_cell(percent(members['skill_vs_raw'], sign=True), members['ci95']['skill_vs_raw'], end)}</td>"
-        f"<td>{ratio(spread)}</td><td>{ratio(members['spread_skill'])}</td></tr>"
+        f"<td>{_cell(show_skill(members['skill_vs_raw']), members['ci95']['skill_vs_raw'], format_bound)}</td>"
+        f"<td>{format_ratio(spread)}</td><td>{format_ratio(members['spread_skill'])}</td></tr>"
         for name, crps, spread, members in rows
     )
     head = "".join(f"<th scope='col'>{column}</th>" for column in columns)
@@ -126,45 +137,47 @@ def members_table(scores: Mapping[str, Any]) -> str:
 
 
 def plain_table(scores: Mapping[str, Any]) -> str:
-    """Return the small table for a terminal."""
+    """Return the table for the terminal."""
     rows = [COLUMNS]
     for name, model in scores["models"].items():
         written = model["members"]
         rows.append(
             (
-                name, amount(model["crps"], scores), fair_amount(model, scores), _plain(model, "skill_vs_raw_fair"),
-                percent(model["skill_vs_raw"], sign=True), _plain(model, "skill_vs_emos_fair"),
-                _valid(model, "captured_fair")[0], percent(model["captured"]), ratio(model["spread_skill"]),
-                ratio(written["spread_skill"]) if written else "",
+                name, format_amount(model["crps"], scores), format_fair_crps(model, scores),
+                _plain(model, "skill_vs_raw_fair"),
+                format_percent(model["skill_vs_raw"], sign=True), _plain(model, "skill_vs_emos_fair"),
+                _valid(model, "captured_fair")[0], format_percent(model["captured"]),
+                format_ratio(model["spread_skill"]),
+                format_ratio(written["spread_skill"]) if written else "",
             )
         )  # fmt: skip
     if oracle := scores["oracle"]:
-        crps = amount(oracle["crps_plain"], scores), amount(oracle["crps"], scores)
-        rows.append(("oracle", *crps, "", "", "", "100 %", "100 %", ratio(oracle["spread_skill"]), ""))
-    where = f"{scores['split']} {years(scores)}, {scores['n_dates']} starts"
-    lines = [f"{subject(scores)}: {where}; CRPS in {scores['units']}"]
-    lines += ["".join(map(format, (*cells[:3], "", *cells[3:]), WIDTHS)).rstrip() for cells in rows]
-    return "\n".join([*lines, *_footnotes(scores), *_plain_sizes(scores), *warnings(scores)])
+        crps = format_amount(oracle["crps_plain"], scores), format_amount(oracle["crps"], scores)
+        rows.append(("oracle", *crps, "", "", "", "100 %", "100 %", format_ratio(oracle["spread_skill"]), ""))
+    where = f"{scores['split']} {format_years(scores)}, {scores['n_dates']} starts"
+    lines = [f"{forecast_title(scores)}: {where}; CRPS in {scores['units']}"]
+    lines += ["".join(map(format, (*cells[:3], "", *cells[3:]), COLUMN_WIDTHS)).rstrip() for cells in rows]
+    return "\n".join([*lines, *_footnotes(scores), *_plain_member_counts(scores), *warning_lines(scores)])
 
 
-def fair_amount(model: Mapping[str, Any], scores: Mapping[str, Any]) -> str:
-    """Return the fair CRPS of a model, with a mark where it is not valid."""
-    return amount(model["crps_fair"], scores) + ("" if model["crps_fair_valid"] else INVALID)
+def format_fair_crps(model: Mapping[str, Any], scores: Mapping[str, Any]) -> str:
+    """Return the fair CRPS of a model as text, marked if it is not valid."""
+    return format_amount(model["crps_fair"], scores) + ("" if model["crps_fair_valid"] else INVALID)
 
 
-def interacting(scores: Mapping[str, Any]) -> str:
-    """Return the footnote on models whose fair CRPS is not valid; empty where there are none."""
+def fair_crps_footnote(scores: Mapping[str, Any]) -> str:
+    """Return the footnote on models whose fair CRPS is not valid; "" if there are none."""
     names = ", ".join(name for name, model in scores["models"].items() if not model["crps_fair_valid"])
     return (
-        f"{INVALID} the members of {names} are not made independently of each other: their fair CRPS can be lower "
-        "than that of any honest forecast, so that plain scores stand in its place"
+        f"{INVALID} the members of {names} depend on each other: their fair CRPS can be lower than the CRPS of any "
+        "distribution, so plain scores are shown instead"
         if names
         else ""
     )
 
 
-def left_out(scores: Mapping[str, Any]) -> str:
-    """Return how many cells and forecasts were left out, in words; empty where none was."""
+def omission_note(scores: Mapping[str, Any]) -> str:
+    """Return the numbers of cells and forecasts that were left out, as text; "" if there are none."""
     found, parts = scores["left_out"], []
     if found["cells"]:
         parts.append(f"{found['cells']:,} of {found['of']:,} cells have no analysis or lack a member")
@@ -175,17 +188,17 @@ def left_out(scores: Mapping[str, Any]) -> str:
     return "left out: " + "; ".join(parts) if parts else ""
 
 
-def warnings(scores: Mapping[str, Any]) -> list[str]:
+def warning_lines(scores: Mapping[str, Any]) -> list[str]:
     """Return a line for each warning."""
     return [f"warning: {text}" for text in scores["warnings"]]
 
 
 def _footnotes(scores: Mapping[str, Any]) -> list[str]:
-    return [text for text in (interacting(scores), left_out(scores)) if text]
+    return [text for text in (fair_crps_footnote(scores), omission_note(scores)) if text]
 
 
-def size_table(scores: Mapping[str, Any]) -> str:
-    """Return the table of all models by number of members for the page."""
+def member_count_table(scores: Mapping[str, Any]) -> str:
+    """Return the table of all models by number of members, for the page."""
     sizes = list(scores["models"]["raw"]["by"]["members"])
     groups = "".join(
         f"<th scope='colgroup' colspan='{len(sizes)}'>{group} with</th>" for group in ("fair CRPS", "spread / error")
@@ -195,7 +208,7 @@ def size_table(scores: Mapping[str, Any]) -> str:
     )
     body = "".join(
         f"<tr><th scope='row'>{escape(name)}</th>"
-        + "".join(f"<td>{cell}</td>" for cell in _size_cells(model, scores))
+        + "".join(f"<td>{cell}</td>" for cell in _member_count_cells(model, scores))
         + "</tr>"
         for name, model in scores["models"].items()
     )
@@ -205,33 +218,33 @@ def size_table(scores: Mapping[str, Any]) -> str:
     )
 
 
-def _size_cells(model: Mapping[str, Any], scores: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the base, both scores with every number of members and their change from the base, claim and verdict."""
+def _member_count_cells(model: Mapping[str, Any], scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the base, both scores for each number of members with their change from the base, claim and result."""
     by_member_count, gate = model["by"]["members"], model["gate"]
     yield (base := str(gate["base"]))
-    for key, show in (("crps_fair", lambda value: amount(value, scores)), ("spread_skill", ratio)):
+    for key, show in (("crps_fair", lambda value: format_amount(value, scores)), ("spread_skill", format_ratio)):
         reference = by_member_count[base][key]
         for size, entry in by_member_count.items():
             changes = size != base and reference and entry[key] is not None
-            change = percent(entry[key] / reference - 1, sign=True) if changes else ""
+            change = format_percent(entry[key] / reference - 1, sign=True) if changes else ""
             yield show(entry[key]) + (f" <span class='ci'>{change}</span>" if change else "")
     yield CLAIM[gate["claimed"]]
     yield VERDICT[gate["holds"]] + "".join(f" <span class='ci'>{fault}</span>" for fault in gate["faults"])
 
 
-def _plain_sizes(scores: Mapping[str, Any]) -> list[str]:
-    """Return the lines on the number of members for a terminal; none where all members alone were scored."""
+def _plain_member_counts(scores: Mapping[str, Any]) -> list[str]:
+    """Return the lines on the number of members for the terminal; [] if only all members were scored."""
     if "gate" not in scores["models"]["raw"]:
         return []
     sizes = list(scores["models"]["raw"]["by"]["members"])
     lines = [
-        f"by number of members: fair CRPS in {scores['units']}, spread/error; who claims that it does not matter",
+        f"by number of members: fair CRPS in {scores['units']}, spread/error; claims: scores do not depend on it",
         f"{'model':<14}{_row(sizes, 9)}   {_row(sizes, 6)}  {'claims':<8}holds",
     ]
     for name, model in scores["models"].items():
         entries, gate = model["by"]["members"].values(), model["gate"]
-        crps = _row((amount(entry["crps_fair"], scores) for entry in entries), 9)
-        spread = _row((ratio(entry["spread_skill"]) for entry in entries), 6)
+        crps = _row((format_amount(entry["crps_fair"], scores) for entry in entries), 9)
+        spread = _row((format_ratio(entry["spread_skill"]) for entry in entries), 6)
         verdict = ", ".join([VERDICT[gate["holds"]], *gate["faults"]])
         lines.append(f"{name:<14}{crps}   {spread}  {CLAIM[gate['claimed']]:<8}{verdict}")
     return lines
@@ -243,27 +256,27 @@ def _row(cells: Iterable[str], width: int) -> str:
 
 def _cells(name: str, model: Mapping[str, Any], scores: Mapping[str, Any]) -> dict[str, str]:
     cells = {
-        "CRPS": _cell(amount(model["crps"], scores), model["ci95"]["crps"], lambda v: amount(v, scores)),
-        "fair CRPS": fair_amount(model, scores),
-        "RMSE": amount(model["rmse"], scores),
-        "bias": amount(model["bias"], scores, sign=True),
-        "spread / error": ratio(model["spread_skill"]),
+        "CRPS": _cell(format_amount(model["crps"], scores), model["ci95"]["crps"], lambda v: format_amount(v, scores)),
+        "fair CRPS": format_fair_crps(model, scores),
+        "RMSE": format_amount(model["rmse"], scores),
+        "bias": format_amount(model["bias"], scores, sign=True),
+        "spread / error": format_ratio(model["spread_skill"]),
     }
     for column, (reference, key) in SKILLS.items():
         if reference != name:
             text, interval = _valid(model, key, sign=True)
-            cells[column] = _cell(text, interval, end)
+            cells[column] = _cell(text, interval, format_bound)
     if name not in ("raw", "climatology"):
-        cells |= {column: _cell(*_valid(model, key), end) for column, key in CAPTURED.items()}
+        cells |= {column: _cell(*_valid(model, key), format_bound) for column, key in CAPTURED.items()}
     return cells
 
 
 def _valid(model: Mapping[str, Any], key: str, sign: bool = False) -> tuple[str, list[float] | None]:
-    """Return a score in per cent and its interval; the plain one with a mark where the fair one is not valid."""
+    """Return a score in per cent and its interval; the plain score, marked, if the fair one is not valid."""
     mark = ""
     if key.endswith("_fair") and not model["crps_fair_valid"]:
         key, mark = key.removesuffix("_fair"), INVALID
-    return percent(model[key], sign=sign) + mark, model["ci95"][key]
+    return format_percent(model[key], sign=sign) + mark, model["ci95"][key]
 
 
 def _cell(text: str, interval: list[float] | None, show: Callable[[float], str]) -> str:
@@ -274,7 +287,7 @@ def _cell(text: str, interval: list[float] | None, show: Callable[[float], str])
 
 def _plain(model: Mapping[str, Any], key: str) -> str:
     text, interval = _valid(model, key, sign=True)
-    return text + (f" [{end(interval[0])}, {end(interval[1])}]" if interval else "")
+    return text + (f" [{format_bound(interval[0])}, {format_bound(interval[1])}]" if interval else "")
 
 
 def _minus(text: str) -> str:

@@ -3,11 +3,12 @@
 import os
 import runpy
 import sys
+import warnings
 
 VERBS = {
-    "prepare": ("data_pipeline.prepare", "make the twin experiment, or look through your own files"),
+    "prepare": ("data_pipeline.prepare", "make the data of the twin experiment, or index your own files"),
     "train": ("training.train", "fit a corrector on the training years"),
-    "combine": ("models.combine", "make one corrector of several, such as those of three seeds"),
+    "combine": ("models.combine", "average several correctors, such as three seeds, as one corrector"),
     "evaluate": ("evaluation.evaluate", "score correctors on the test years: scores.json, report.html"),
     "correct": ("models.correct", "GRIB in, corrected GRIB out"),
 }
@@ -17,7 +18,7 @@ USAGE = "usage: deepweather VERB [option=value ...]\n\n" + "\n".join(
 
 
 def main() -> None:
-    """Run the verb exactly as `python -m MODULE` would: processes that a mesh starts find their way."""
+    """Run the verb as `python -m MODULE` would, so that `models.parallel.launch` can start more processes of it."""
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help", "help"):
         print(f"{USAGE}\n\n`deepweather VERB --help` lists a verb's options.")
         return
@@ -25,13 +26,15 @@ def main() -> None:
     if verb not in VERBS:
         sys.exit(_unknown(verb))
     del sys.argv[1]
-    # Such processes must not import from the folder they happen to run in.
+    # Processes must not import modules from the current folder.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
-    # Threads that spin while they wait for each other slow a machine that others use as well five-fold.
+    # On a shared machine, threads that spin while they wait made training five times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Our one sentence, not the stack of a library's own log, unless it is asked for.
+    # Hide stack traces that PyTorch logs beside our error message.
     if os.environ.get("DEEPWEATHER_DEBUG") != "1":
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    # A process that has imported the verb, such as a test, gets a second copy of its module, which does no harm.
+    warnings.filterwarnings("ignore", ".*found in sys.modules after import", RuntimeWarning)
     runpy.run_module(VERBS[verb][0], run_name="__main__", alter_sys=True)
 
 

@@ -1,7 +1,7 @@
-"""Recompute: blocks of a network are computed once more when their gradient is wanted, so that less must be kept.
+"""Activation checkpointing: blocks of a network are computed again in the backward pass, which saves memory.
 
-Between the passes only the inputs of blocks are kept, not what was computed in them (Chen et al. 2016, "sublinear
-memory cost", arXiv:1604.06174). Blocks are the elements of every `nn.ModuleList` that have parameters.
+Between the passes only the inputs of blocks are kept, not their activations (Chen et al. 2016, "sublinear memory
+cost", arXiv:1604.06174). A block is an element of an `nn.ModuleList` that has parameters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from models.layers.loss_term import loss_terms
 
 
 def checkpoint_activations(model: nn.Module) -> None:
-    """Let every block of `model` be computed again in the backward pass, to the same numbers."""
+    """Make every block of `model` recompute its activations in the backward pass, bit for bit."""
     found = list(blocks(model))
     if not found:
         raise InputError(
@@ -30,11 +30,11 @@ def checkpoint_activations(model: nn.Module) -> None:
             "set it to false"
         )
     for block in found:
-        block.forward = partial(_kept_by_inputs, block, block.forward)
+        block.forward = partial(_checkpointed, block, block.forward)
 
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the blocks of a network; blocks within blocks are part of them."""
+    """Yield the outermost blocks of a network."""
     for child in module.children():
         if isinstance(child, nn.ModuleList):
             yield from (block for block in child if any(True for _ in block.parameters()))
@@ -42,19 +42,19 @@ def blocks(module: nn.Module) -> Iterator[nn.Module]:
             yield from blocks(child)
 
 
-def _kept_by_inputs(block: nn.Module, forward: Callable[..., Any], *inputs: Any) -> Any:
+def _checkpointed(block: nn.Module, forward: Callable[..., Any], *inputs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*inputs)
-    # Always to the end: where one rank stopped early, others would wait for its part in an exchange.
+    # No early stop: other ranks would wait for this rank's part of an exchange.
     return checkpoint(
         forward, *inputs, use_reentrant=False, early_stop=False,
-        context_fn=lambda: (nullcontext(), _once_more(block, same_masks())),
+        context_fn=lambda: (nullcontext(), _recomputing(block, same_masks())),
     )  # fmt: skip
 
 
 @contextmanager
-def _once_more(block: nn.Module, masks: AbstractContextManager[None]) -> Iterator[None]:
-    """Let a block be computed as in the forward pass: with the same masks, and so that nothing counts twice."""
+def _recomputing(block: nn.Module, masks: AbstractContextManager[None]) -> Iterator[None]:
+    """Recompute a block as in the forward pass: same dropout masks, no second update of running means or terms."""
     counts = [layer._buffers for layer in block.modules() if isinstance(layer, _BatchNorm)]
     before = [dict(buffers) for buffers in counts]
     for buffers in counts:
@@ -63,5 +63,5 @@ def _once_more(block: nn.Module, masks: AbstractContextManager[None]) -> Iterato
         yield
     for buffers, kept in zip(counts, before, strict=True):
         buffers.update(kept)
-    # The loss of the step has got these already.
+    # The forward pass has already added these terms to the loss.
     loss_terms(block)

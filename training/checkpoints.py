@@ -1,6 +1,6 @@
-"""Checkpoints: `last.ckpt`, from where the run goes on, and `best.ckpt`, the epoch with the lowest validation loss.
+"""Checkpoints: `last.ckpt`, from which a run resumes, and `best.ckpt`, the epoch with the lowest validation loss.
 
-There is no `best.ckpt` until an epoch has a lower validation loss than the start.
+`best.ckpt` is written once an epoch has a lower validation loss than the initial weights.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from data_pipeline.sample import Sample
 from models.parallel.mesh import Mesh
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ASKED = 2.0
-"""Seconds between two questions to all ranks whether to save or to stop; a step that takes longer asks each time."""
+SECONDS_BETWEEN_QUERIES = 2.0
+"""Ranks agree about this often whether to save or stop, and after every step if steps take longer."""
 
 
 class Checkpoints(Checkpoint):
-    """Saves at the end of every epoch, every so many minutes in between, and when the run is told to stop.
+    """Saves after every epoch, every `minutes` within an epoch, and when SIGINT or SIGTERM arrives.
 
-    In the midst of an epoch it saves only between two steps, so that every part of the state is of the same step.
-    Each file appears whole or not at all. All ranks of a mesh save and stop after the same step, even if a signal has
-    reached only one of them. They agree on it in memory of the CPU, every `ASKED` seconds or so: the GPU is not waited
-    for, and the number of steps between two questions is itself agreed on. One rank alone decides after each step.
+    Within an epoch it saves only between two steps, so that all parts of the state are of the same step. Files are
+    written atomically. All ranks of a mesh save and stop after the same step, even if only one of them got a signal.
+    They agree through a message between CPUs about every `SECONDS_BETWEEN_QUERIES`, which does not wait for the GPU;
+    the number of steps until the next message is agreed on too. A single rank decides after each step.
     """
 
     def __init__(self, folder: Path, minutes: float, mesh: Mesh) -> None:
         self.last, self.best, self._mesh = folder / "last.ckpt", folder / "best.ckpt", mesh
         self._seconds, self._saved = 60 * minutes, time.monotonic()
         self.start = self.lowest = self.latest = math.inf
-        """Validation losses before training, of the best weights, and of the last epoch."""
+        """Validation losses before training, of the best weights, and of the latest epoch."""
         self._stop = False
-        self._next_question, self._asked = 0, (0, time.monotonic())
+        self._next_query, self._last_query = 0, (0, time.monotonic())
 
     @contextmanager
     def stopping_gently(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM end the step that is under way; the second one interrupts at once."""
+        """Stop after the current step at the first SIGINT or SIGTERM, and at once at the second."""
         before = {number: signal.getsignal(number) for number in SIGNALS}
         self._listen()
         try:
@@ -68,41 +68,41 @@ class Checkpoints(Checkpoint):
         self._stop = True
 
     def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take SIGTERM back from Lightning, which would answer it by a message to ranks that exchange others."""
+        """Replace Lightning's SIGTERM handler, whose message to all ranks would mix with their other messages."""
         self._listen()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Ask all ranks after the first step that is taken."""
+        """Query all ranks after the first step."""
         self._listen()
-        self._next_question, self._asked = trainer.global_step, (trainer.global_step, time.monotonic())
+        self._next_query, self._last_query = trainer.global_step, (trainer.global_step, time.monotonic())
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
     ) -> None:
-        """Save if it is time; the last step of an epoch leaves that to the epoch's end."""
+        """Save if it is due. After the last step of an epoch, `on_train_epoch_end` saves."""
         if batch_idx + 1 == trainer.num_training_batches or not took_optimizer_step(trainer, batch_idx):
             return
-        due, stop = self._agreed(trainer.global_step)
+        due, stop = self._agree(trainer.global_step)
         if due or stop:
             self._save(trainer, self.last)
         if stop:
             raise KeyboardInterrupt
 
-    def _agreed(self, step: int) -> tuple[bool, bool]:
-        """Return whether all ranks shall save after this step, and whether they shall stop."""
+    def _agree(self, step: int) -> tuple[bool, bool]:
+        """Return whether all ranks save after this step, and whether they stop."""
         due = time.monotonic() - self._saved >= self._seconds
         if self._mesh.ranks == 1:
             return due, self._stop
-        if step < self._next_question:
+        if step < self._next_query:
             return False, False
-        before, then = self._asked
-        self._asked = (step, time.monotonic())
-        own = [due, self._stop, self._asked[1] - then]
+        before, then = self._last_query
+        self._last_query = (step, time.monotonic())
+        own = [due, self._stop, self._last_query[1] - then]
         due, stop, seconds = self._mesh.sum(torch.tensor(own, dtype=torch.float64)).tolist()
-        # The sum is the same number on all ranks, and so is the step of the next question.
+        # All ranks get the same sum, so all choose the same step for the next query.
         each = seconds / self._mesh.ranks / max(step - before, 1)
-        wait = min(ASKED, self._seconds)
-        self._next_question = step + max(1, int(wait / each) if each else 1)
+        wait = min(SECONDS_BETWEEN_QUERIES, self._seconds)
+        self._next_query = step + max(1, int(wait / each) if each else 1)
         return due > 0, stop > 0
 
     def on_validation_batch_end(
@@ -114,36 +114,36 @@ class Checkpoints(Checkpoint):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Stop if asked to: the run will go on from the last checkpoint and validate again."""
-        self._stop_if_asked()
+        """Stop if a signal arrived: the run resumes from the last checkpoint and validates again."""
+        self._stop_if_signalled()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Note the validation loss of the start: an epoch is kept only if it is better."""
-        # A resumed run validates the weights that it goes on with, which are not the start.
+        """Keep the validation loss of the initial weights: `best.ckpt` must be better."""
+        # A resumed run validates the weights of the checkpoint here, not the initial ones.
         if trainer.sanity_checking and trainer.ckpt_path is None:
             start = float(trainer.callback_metrics["val_loss"])
             self.start = self.lowest = start if math.isfinite(start) else math.inf
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save; last of all callbacks, so that the checkpoint holds what the others have noted."""
-        # A loss that is not a number is never lower.
+        """Save. This runs after all other callbacks, so that the checkpoint holds their state of this epoch."""
+        # A NaN loss is never lower.
         self.latest = float(trainer.callback_metrics["val_loss"])
         if self.latest < self.lowest:
             self.lowest = self.latest
             self._save(trainer, self.best)
         self._save(trainer, self.last)
-        self._stop_if_asked()
+        self._stop_if_signalled()
 
     def _save(self, trainer: pl.Trainer, path: Path) -> None:
-        # Raises where a rank is lost: the weights after an exchange that broke off are not saved.
+        # The barrier raises if a rank is lost: weights after a broken exchange must not be saved.
         trainer.strategy.barrier()
         with atomic_path(path) if trainer.is_global_zero else nullcontext(path) as partial:
             trainer.save_checkpoint(partial, weights_only=False)
-        # No rank goes on before the file is there under its name.
+        # All ranks wait until the file has its final name.
         trainer.strategy.barrier()
         self._saved = time.monotonic()
 
-    def _stop_if_asked(self) -> None:
+    def _stop_if_signalled(self) -> None:
         if self._mesh.sum(torch.tensor(int(self._stop))):
             raise KeyboardInterrupt
 
@@ -152,11 +152,11 @@ class Checkpoints(Checkpoint):
         return {"start": self.start, "lowest": self.lowest, "latest": self.latest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take them back from a checkpoint."""
+        """Restore the validation losses from a checkpoint."""
         self.start, self.lowest, self.latest = (state_dict[name] for name in ("start", "lowest", "latest"))
 
 
 def took_optimizer_step(trainer: pl.Trainer, batch_idx: int) -> bool:
-    """Return whether the optimizer has taken a step with this batch, or only summed its gradients."""
+    """Return whether this batch completed an optimizer step, and not only added to the gradients."""
     batches = batch_idx + 1
     return batches % trainer.accumulate_grad_batches == 0 or batches == trainer.num_training_batches

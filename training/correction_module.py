@@ -1,4 +1,4 @@
-"""CorrectionModule: the Lightning module that trains a corrector by its area-weighted loss."""
+"""CorrectionModule: the Lightning module that trains a corrector."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from training.trainer_options import TrainerOptions
 
 
 class CorrectionModule(pl.LightningModule):
-    """Minimises the mean of `loss` over cells, targets and forecasts, each cell weighted as the loss says.
+    """Minimises the mean of `loss` over cells, targets and forecasts, with the cell weights of the loss.
 
-    Cells without a truth, or where a raw member of the target is missing, do not count: evaluation leaves them out too.
+    Cells without truth, or with a missing raw member of the target, have no weight; evaluation leaves them out too.
 
-    The loss is taken in normalised units, so that targets of different size count alike. On a `mesh` the mean is that
-    over all its ranks, whatever the sizes of tiles and batches. Without one the module runs under any
-    `pytorch_lightning.Trainer`. Of the `schedule` it reads learning rate, weight decay, optimizer, scheduler and seed;
-    the number of steps is the Trainer's. Give the number of `batches` of an epoch if their loader keeps
-    a state: a resumed Trainer that is asked for `estimated_stepping_batches` never restores that state.
+    The loss is computed in normalised units, so that all targets count alike. On a `mesh` the mean is over all ranks,
+    whatever the sizes of tiles and batches. Without a mesh the module runs under any `pytorch_lightning.Trainer`. It
+    reads learning rate, weight decay, optimizer, scheduler and seed from `options`; the number of steps is the
+    Trainer's. Give the number of `batches` of an epoch if their loader has a state: `estimated_stepping_batches` of a
+    resumed Trainer prevents Lightning from restoring that state.
     """
 
     area: Tensor
@@ -39,13 +39,13 @@ class CorrectionModule(pl.LightningModule):
     def __init__(
         self,
         corrector: Corrector,
-        schedule: TrainerOptions | None = None,
+        options: TrainerOptions | None = None,
         loss: Loss | None = None,
         mesh: Mesh | None = None,
         batches: int | None = None,
     ) -> None:
         super().__init__()
-        self.corrector, self.schedule, self.mesh = corrector, schedule or TrainerOptions(), mesh or Mesh.single()
+        self.corrector, self.options, self.mesh = corrector, options or TrainerOptions(), mesh or Mesh.single()
         self.loss, self._batches = loss or CRPS(), batches
         self._termed = any(isinstance(layer, LossTermLayer) for layer in corrector.model.modules())
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
@@ -53,7 +53,7 @@ class CorrectionModule(pl.LightningModule):
         self._validated: list[Tensor] = []
 
     def training_step(self, batch: Sample, index: int) -> dict[str, Tensor]:
-        """Return the own share of the loss, times the ranks; and the sums of all, of which `History` takes the mean."""
+        """Return this rank's share of the loss, times the number of ranks, and the sums over all ranks."""
         with masks_for(batch):
             value, weight = self.weighted(self.loss, batch)
         sums = self.mesh.sum(torch.stack([value.detach().double(), weight.double()]))
@@ -63,9 +63,9 @@ class CorrectionModule(pl.LightningModule):
         return {"loss": (total * self.mesh.ranks).to(value), "sums": sums}
 
     def _share(self, forecasts: int, weight: Tensor) -> Tensor:
-        """Return what each of the own `forecasts` is of those of all ranks.
+        """Return the weight of each of this rank's `forecasts` in the mean over the forecasts of all ranks.
 
-        Ranks that only watch, because the batch is too small for all, have no truth, and their terms do not count.
+        Ranks that get no forecast, because the batch is too small, have no truth, and their terms do not count.
         """
         mesh = self.mesh
         known = torch.zeros(mesh.data, 2, dtype=torch.float64, device=weight.device)
@@ -75,7 +75,7 @@ class CorrectionModule(pl.LightningModule):
         return takes_part[mesh.data_rank] / clamp_to_tiny((known[:, 1] * takes_part).sum())
 
     def on_validation_epoch_start(self) -> None:
-        """Forget the sums of the validation before."""
+        """Reset the sums."""
         self._validated = []
 
     def validation_step(self, batch: Sample, index: int) -> None:
@@ -85,37 +85,37 @@ class CorrectionModule(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Log the loss over all validation years as `val_loss`."""
         value, weight = self.mesh.sum(torch.stack(self._validated).sum(0))
-        # The ranks of a mesh have the same sums. Those of another strategy do not.
+        # Ranks of a mesh have the same sums; ranks of another strategy do not.
         foreign = self.mesh.ranks < self.trainer.world_size
         self.log("val_loss", value / clamp_to_tiny(weight), sync_dist=foreign)
 
     def weighted(self, loss: Loss, batch: Sample) -> tuple[Tensor, Tensor]:
-        """Return what the own tile of a batch adds to the weighted sum of a loss, and to the sum of the weights."""
+        """Return the weighted sum of a loss over this rank's tile of a batch, and the sum of the weights."""
         corrector = self.corrector
         normalizer, area = corrector.normalizer, corrector.domain.cut(self.area)
         sample = normalizer(batch._replace(target=verifiable(batch, corrector.task.target_channels)))
         return weighted_sum(loss, corrector.model(sample), sample, area, normalizer)
 
     def on_train_epoch_start(self) -> None:
-        """Pass the epoch to the loader; one that goes on half-way knows it from the checkpoint."""
+        """Pass the epoch to the loader. A loader that resumes inside an epoch has it from the checkpoint."""
         if isinstance(loader := self.trainer.train_dataloader, Prefetcher):
             loader.set_epoch(self.current_epoch)
 
     def on_train_batch_start(self, batch: Sample, batch_idx: int) -> None:
-        """Name the random numbers of the batch (dropout) by seed and step: a resumed run is the same run."""
+        """Seed the random numbers of the batch (dropout) by seed and step, so that a resumed run is the same run."""
         part = batch_idx % self.trainer.accumulate_grad_batches
-        seed = self.schedule.seed * 1_000_003 + self.global_step + 1_000_000_007 * part
+        seed = self.options.seed * 1_000_003 + self.global_step + 1_000_000_007 * part
         # Not `torch.manual_seed`: without a GPU it keeps a stack trace for each kind of device, 5 ms in every step.
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_available():
             torch.cuda.manual_seed_all(seed)
 
     def configure_optimizers(self) -> Any:
-        """Return optimizer and scheduler of the schedule for as many steps as the Trainer will take."""
-        options, epochs = self.schedule, self.trainer.max_epochs or 0
+        """Return optimizer and scheduler for the number of steps of the Trainer."""
+        options, epochs = self.options, self.trainer.max_epochs or 0
         steps_of_epoch = self._steps_of_epoch()
         if epochs < 1 or steps_of_epoch < 1:
-            raise InputError("the number of steps is not known; give the Trainer max_epochs and data that has a length")
+            raise InputError("the number of steps is unknown; give the Trainer max_epochs and data with a length")
         self._steps = epochs * steps_of_epoch
         groups = decay_groups(self.corrector.model, options.weight_decay, self.corrector.grid.shape)
         optimizer = make_optimizer(options.optimizer, groups, options.learning_rate)
@@ -132,14 +132,14 @@ class CorrectionModule(pl.LightningModule):
         return math.ceil(batches / trainer.accumulate_grad_batches)
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step a scheduler, but not after the last step of the run, for which some have no learning rate."""
+        """Step a scheduler, except after the last step of the run: some schedulers have no next learning rate."""
         if self.global_step < self._steps and not isinstance(scheduler, ReduceLROnPlateau):
             super().lr_scheduler_step(scheduler, metric)
 
     def on_train_epoch_end(self) -> None:
-        """Step the scheduler that follows a metric.
+        """Step a scheduler that follows a metric.
 
-        Lightning would do so after the callbacks have saved the epoch, and a run that goes on from there would miss it.
+        Lightning would do this after the callbacks saved the epoch, and a run resumed from there would miss the step.
         """
         for config in self.trainer.lr_scheduler_configs:
             if config.reduce_on_plateau and (self.current_epoch + 1) % config.frequency == 0:
@@ -152,5 +152,5 @@ class CorrectionModule(pl.LightningModule):
 
 
 def clamp_to_tiny(weight: Tensor) -> Tensor:
-    """Return a sum of weights by which one can divide: where no truth is known at all, the mean is 0."""
+    """Return a positive sum of weights to divide by: the mean is 0 where there is no truth at all."""
     return weight.clamp(min=torch.finfo(torch.float32).tiny)

@@ -1,4 +1,4 @@
-"""EECRPS: the CRPS, weighted by how extreme the raw forecast is; a loss for those who are warned of extremes."""
+"""EECRPS: the CRPS weighted by how extreme the raw forecast is, for users who warn of extremes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from models.statistical import predictors
 from models.statistical.cases import lead_index
 from training.loss import Loss
 
-AGAIN = "make it with deepweather prepare 'statistics=[efi]' and the same options of data and task"
+_REMEDY = "make it with deepweather prepare 'statistics=[efi]' and the same options of data and task"
 
 
 @dataclass(frozen=True)
 class EECRPS(Loss):
-    """|EFI| CRPS in every cell (Ashkboos et al. 2022, arXiv:2206.14786): what is usual hardly counts.
+    """|EFI| CRPS in every cell (Ashkboos et al. 2022, arXiv:2206.14786): forecasts near climatology have little weight.
 
-    The extreme forecast index is that of the raw members against the `climate` of their start day, the file `efi.nc`
-    of `deepweather prepare`. It must know all training years and no others. That of the own tile is kept in memory.
+    The extreme forecast index (EFI) compares the raw members with the `climate` of their start day, the file `efi.nc`
+    of `deepweather prepare`. The climate must be of all training years and no others.
     """
 
     climate: str
@@ -46,22 +46,22 @@ class EECRPS(Loss):
         super().__post_init__()
         check_choice("loss.form", self.form, get_args(Form))
 
-    def on(self, domain: Domain, task: Task, years: Sequence[int], fingerprint: str) -> WeightedByIndex:
-        """Return the loss for the own tile, its climate read; refuse that of other data, years, grids or targets."""
+    def load(self, domain: Domain, task: Task, years: Sequence[int], fingerprint: str) -> WeightedByIndex:
+        """Return the loss with the climate of this rank's tile; refuse one of other data, years, grid or targets."""
         file = load_statistic(self.climate, "efi")
         made = json.loads(file.attrs["made_from"])
         targets = [str(target) for target in task.targets]
         there = {"lead time": file.lead_time.values.tolist(), "target": file.variable.values.tolist()}
         for name, wanted in (("lead time", task.lead_times), ("target", targets)):
             if absent := [value for value in wanted if value not in there[name]]:
-                raise InputError(f"{self.climate} is a climate without the {name} {absent[0]}; {AGAIN}")
+                raise InputError(f"{self.climate} is a climate without the {name} {absent[0]}; {_REMEDY}")
         if made["years"] != list(years):
             known, training = ("-".join(map(str, pair)) for pair in (made["years"], years))
-            raise InputError(f"{self.climate} is the climate of {known}, the training years are {training}; {AGAIN}")
+            raise InputError(f"{self.climate} is the climate of {known}, the training years are {training}; {_REMEDY}")
         if made["data"] != fingerprint:
-            raise InputError(f"{self.climate} is the climate of other forecasts than those of data; {AGAIN}")
+            raise InputError(f"{self.climate} is the climate of other forecasts than those of data; {_REMEDY}")
         if not Grid(tuple(file.latitude.values), tuple(file.longitude.values)).matches(domain.grid):
-            raise InputError(f"{self.climate} is a climate on another grid than {domain.grid}; {AGAIN}")
+            raise InputError(f"{self.climate} is a climate on another grid than {domain.grid}; {_REMEDY}")
         rows, columns = domain.tile
         part = file.climate.sel(variable=targets, lead_time=list(task.lead_times)).isel(
             latitude=rows, longitude=columns
@@ -74,9 +74,9 @@ class EECRPS(Loss):
 
 @dataclass(frozen=True, eq=False)
 class WeightedByIndex(Loss):
-    """The loss of `EECRPS`, its `climate` at hand: (lead time, day, quantile, T, H, W) in physical units.
+    """`EECRPS` with a loaded `climate`: (lead time, day, quantile, T, H, W) in physical units.
 
-    It is computed where the samples are. The climate is copied there once and stays.
+    The climate is copied to the device of the samples once and kept there.
     """
 
     climate: Tensor
@@ -93,19 +93,19 @@ class WeightedByIndex(Loss):
         object.__setattr__(self, "_tables", {self.climate.device: (self.climate, position)})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> WeightedByIndex:
-        """Return the same: it does not change, and its climate is large."""
+        """Return the object itself: it is immutable, and its climate is large."""
         return self
 
-    def refuse_other_starts(self, starts: np.ndarray) -> None:
+    def check_starts(self, starts: np.ndarray) -> None:
         """Refuse forecasts that start on a day of the year that the climate does not have."""
         if absent := sorted(set(climatology_day(starts).tolist()) - set(self.days)):
-            raise InputError(f"the climate of loss.climate has no start on day {absent[0]} of the year; {AGAIN}")
+            raise InputError(f"the climate of loss.climate has no start on day {absent[0]} of the year; {_REMEDY}")
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
-        """|EFI| CRPS in every cell; 0 where there is no index, because a member or the climate is missing."""
+        """|EFI| CRPS in every cell; 0 where a member or the climate is missing, so that there is no index."""
         known = sample.mask[:, list(self.task.target_channels)]
         weight = self.index(sample, normalizer).abs().nan_to_num(0).to(sample.target)
-        # A day of the year without a climate is no missing value: its loss is NaN, which ends the run.
+        # A start day without climate is an error, not a missing value: its loss is NaN, which ends the run.
         lost = (self._positions(sample) < 0)[:, None, None, None]
         return weight.where(known, 0).masked_fill(lost, torch.nan) * forecast.crps(sample.target)
 
@@ -114,12 +114,12 @@ class WeightedByIndex(Loss):
         location, scale = normalizer.target_scaling
         members = sample.ensemble[:, :, list(self.task.target_channels)]
         climate, _ = self._on(members.device)
-        # By the same steps as the members came to these units: those that equal a quantile still do.
+        # The same operations as for the members, so that members that equal a quantile still do.
         chosen = climate[lead_index(sample.lead_time, self.task), self._positions(sample).clamp(min=0)]
         return efi(members, (chosen.to(members) - location) / scale, self.form)
 
     def _positions(self, sample: Sample) -> Tensor:
-        """Return the positions (B,) of the start days in the climate; -1 for one that it does not have."""
+        """Return the positions (B,) of the start days in the climate, -1 for a day that it lacks."""
         return self._on(sample.init_time.device)[1][start_day(sample.init_time)]
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -158,7 +158,7 @@ def _reference(members: Tensor, climate: Tensor) -> Tensor:
         lower = int(level * (size - 1))
         part = level * (size - 1) - lower
         below, above = ordered[:, lower], ordered[:, min(lower + 1, size - 1)]
-        # Step by step as numpy does, so that members that equal a quantile of the climate still do.
+        # In the same order of operations as numpy, so that members that equal a quantile of the climate still do.
         step = above - below
         own.append(below + step * part if part < 0.5 else above - step * (1 - part))
     for p, quantile in zip(levels[1:-1].tolist(), climate[:, 1:-1].unbind(1), strict=True):

@@ -1,4 +1,4 @@
-"""The exam of the heat experiment: how often a network is right about runs that it has never seen, and where."""
+"""The test check of the heat experiment: the accuracy of a network on test runs, by region of the plate."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from data_pipeline.synthetic.heat import Heat
 from models.corrector import Corrector
 from models.networks.heat import Mixture
 
-ALMOST_NOTHING = 1e-8
-"""By so much a forecast may be wrong also where the truth is nothing."""
+ABSOLUTE_TOLERANCE = 1e-8
+"""Error that counts as correct where the truth is 0."""
 
 
 @dataclass(frozen=True)
 class HeatCheck:
-    """Percentage of points where |forecast - truth| ≤ 10⁻⁸ + `tolerance` |truth|, of all and of each region.
+    """Percentage of points with |forecast - truth| ≤ 10⁻⁸ + `tolerance` |truth|, over all points and by region.
 
-    `scaled` is the same with a tolerance that is smaller by α / max α where less moves. `gate` is the percentage of
-    cells that ask the expert of their region, whichever expert that is.
+    `scaled` multiplies the tolerance by α / max α, where α is the diffusivity of the region. `gate` is the percentage
+    of cells that choose the expert of their region, for the best assignment of experts to regions.
     """
 
     tolerance: float = 0.01
@@ -33,7 +33,7 @@ class HeatCheck:
         check_positive("test_check.tolerance", self.tolerance)
 
     def __call__(self, corrector: Corrector, heat: Heat, samples: ForecastDataset) -> dict[str, Any]:
-        """Return the marks of a corrector."""
+        """Return the percentages, the mean squared error and the number of parameters of a corrector."""
         speed = np.array(heat.diffusivities)
         strictness = torch.from_numpy((speed / speed.max())[heat.region]).float()
         hits, scaled = torch.zeros(2, *heat.region.shape)
@@ -41,11 +41,11 @@ class HeatCheck:
         with torch.no_grad():
             for batch in batches(samples, 100):
                 error, truth = (corrector(batch).mean - batch.target)[:, 0], batch.target[:, 0].abs()
-                hits += (error.abs() <= ALMOST_NOTHING + self.tolerance * truth).sum(0)
-                scaled += (error.abs() <= ALMOST_NOTHING + self.tolerance * strictness * truth).sum(0)
+                hits += (error.abs() <= ABSOLUTE_TOLERANCE + self.tolerance * truth).sum(0)
+                scaled += (error.abs() <= ABSOLUTE_TOLERANCE + self.tolerance * strictness * truth).sum(0)
                 squares += float(error.double().square().sum())
         share = 100 * hits.double().numpy() / len(samples)
-        marks: dict[str, Any] = {
+        result: dict[str, Any] = {
             "within": float(share.mean()),
             "regions": [float(share[heat.region == region].mean()) for region in range(len(speed))],
             "scaled": float(100 * scaled.double().mean() / len(samples)),
@@ -53,12 +53,12 @@ class HeatCheck:
             "parameters": sum(parameter.numel() for parameter in corrector.model.parameters()),
         }
         if isinstance(corrector.model, Mixture):
-            marks["gate"] = agreement(corrector.model.choice.numpy(), heat.region)
-        return marks
+            result["gate"] = agreement(corrector.model.choice.numpy(), heat.region)
+        return result
 
 
 def agreement(choice: np.ndarray, kind: np.ndarray) -> float:
-    """Return the percentage of cells where the expert is that of the region, for the best way to pair the two.
+    """Return the percentage of cells whose expert is the expert of their region, for the best assignment of both.
 
     >>> agreement(np.array([2, 2, 0, 1]), np.array([0, 0, 1, 1]))
     75.0

@@ -1,4 +1,4 @@
-"""History: the scores of every epoch, as `metrics.csv`, as lines for people, and in the checkpoint."""
+"""The losses of each epoch: in `metrics.csv`, as printed lines, and in the checkpoint."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from data_pipeline.common.files import atomic_write
 from data_pipeline.sample import Sample
 
 
-class History(pl.Callback):
-    """Keeps its rows in the checkpoint, so that the file of a resumed run is the file of one run."""
+class LossHistory(pl.Callback):
+    """Writes `metrics.csv` and prints a line for each epoch.
+
+    The rows are also kept in the checkpoint, so that a resumed run writes the same file as an uninterrupted one.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,33 +31,33 @@ class History(pl.Callback):
         self._rate = 0.0
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Print the validation loss of the weights that the run starts from or goes on with."""
+        """Print the validation loss of the first weights of the run, or of the resumed ones."""
         if trainer.sanity_checking:
             start = float(trainer.callback_metrics["val_loss"])
             if trainer.ckpt_path is None:
                 self._lowest = start if math.isfinite(start) else math.inf
             if trainer.is_global_zero:
-                print(f"at the start: val_loss {start:.4g}", flush=True)
+                print(f"initial weights: val_loss {start:.4g}", flush=True)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begin the mean of an epoch; not called for an epoch that goes on half-way."""
+        """Reset the sums of the epoch; not called for an epoch that is resumed."""
         self._sums = [0.0, 0.0]
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Sample, batch_idx: int
     ) -> None:
-        """Note the learning rate of the step; after it the scheduler has set that of the next one."""
+        """Keep the learning rate of this step; after the step the scheduler has set the next one."""
         self._rate = trainer.optimizers[0].param_groups[0]["lr"]
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
     ) -> None:
-        """Add the batch to the mean; it stays on the device, so that the step need not wait for it."""
+        """Add the batch to the sums. They stay on the device, so that the step does not wait for a transfer."""
         sums = outputs["sums"]
         self._sums = torch.as_tensor(self._sums, dtype=sums.dtype, device=sums.device) + sums
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Add the epoch's row."""
+        """Write and print the epoch's row."""
         score, weight = torch.as_tensor(self._sums).tolist()
         row = {
             "train_loss": score / weight if weight else 0.0,
@@ -80,10 +83,10 @@ class History(pl.Callback):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rows, the lowest validation loss, and the unfinished mean of the epoch, for the checkpoint."""
+        """Return the rows, the lowest validation loss and the sums of the unfinished epoch, for the checkpoint."""
         return {"rows": self._rows, "lowest": self._lowest, "sums": torch.as_tensor(self._sums).tolist()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take them back from a checkpoint."""
+        """Restore them from a checkpoint."""
         self._rows = list(state_dict["rows"])
         self._lowest, self._sums = state_dict["lowest"], state_dict["sums"]

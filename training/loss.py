@@ -1,7 +1,7 @@
-"""Losses: what training minimises, in every cell; the trainer takes the mean over cells, targets and forecasts.
+"""Losses in every cell; training minimises their mean over cells, targets and forecasts.
 
-A loss is called with a forecast over (B, T, H, W) and its sample in normalised units, and the `normalizer` that made
-them so. It returns (B, T, H, W), or (B, 1, H, W) if it judges all targets of a cell together.
+A loss is called with a forecast over (B, T, H, W), its sample in normalised units and the `normalizer` that defines
+these units. It returns (B, T, H, W), or (B, 1, H, W) if it scores all targets of a cell jointly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Loss:
 
     weighting: Weighting = "area"
     reads_members: ClassVar[bool] = False
-    """Whether the loss looks at the members of the raw ensemble, and not at their mean and spread only."""
+    """Whether the loss needs the members of the raw ensemble, not only their mean and spread."""
 
     def __post_init__(self) -> None:
         check_choice("loss.weighting", self.weighting, get_args(Weighting))
@@ -49,10 +49,11 @@ class Loss:
 
 @dataclass(frozen=True)
 class CRPS(Loss):
-    """Continuous ranked probability score; a closed form has no members, so `fair` changes nothing of it.
+    """Continuous ranked probability score.
 
-    With `fair` 1 an ensemble is judged as if it had infinitely many members, with 0 as it is. In between lies the
-    almost fair score, with which AIFS-CRPS (Lang et al. 2024, arXiv:2412.15832) is trained at 0.95.
+    `fair` interpolates the score of an ensemble from plain (0) to fair (1), which estimates the score of infinitely
+    many members. AIFS-CRPS (Lang et al. 2024, arXiv:2412.15832) is trained with 0.95. Distributions in closed form
+    ignore `fair`.
     """
 
     fair: float = 0.0
@@ -70,25 +71,23 @@ class CRPS(Loss):
 class GaussianCRPS(Loss):
     """CRPS of the normal distribution with the forecast's mean and standard deviation.
 
-    Of members the standard deviation is the unbiased one (divisor M - 1). This is the loss with which PoET (Ben
-    Bouallègue et al. 2024, arXiv:2303.17195) is trained on ENS-10. For a normal forecast it is the CRPS.
+    The standard deviation of members is the unbiased one (divisor M - 1). PoET (Ben Bouallègue et al. 2024,
+    arXiv:2303.17195) is trained on ENS-10 with this loss. For a normal forecast it equals the CRPS.
     """
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """CRPS of the normal distribution in every cell."""
         if isinstance(forecast, Ensemble) and len(forecast.members) < 2:
-            raise InputError(
-                "loss gaussian_crps needs the spread of at least two members, and the forecast has one; take loss=crps"
-            )
+            raise InputError("loss gaussian_crps needs at least two members, and the forecast has one; set loss=crps")
         return Normal(forecast.mean, forecast.std).crps(sample.target)
 
 
 @dataclass(frozen=True)
 class ThresholdWeightedCRPS(Loss):
-    """CRPS that looks only at values above `threshold`, in physical units: for extremes. `fair` as for the CRPS.
+    """`weight` times the CRPS of values above `threshold`, plus 1 - `weight` times the CRPS of all values.
 
-    `weight` is that of this score, and 1 - `weight` that of the CRPS of all values; alone it would leave open what is
-    forecast below the threshold.
+    For extremes. `threshold` is in physical units. The second score is needed because the first one does not depend on
+    the forecast below the threshold. `fair` is that of `CRPS`.
     """
 
     threshold: float
@@ -107,19 +106,19 @@ class ThresholdWeightedCRPS(Loss):
         truth = sample.target
         if len(location) > 1:
             raise InputError(
-                f"loss.threshold is one threshold, the task has {len(location)} targets; train one at a time"
+                f"loss.threshold is one threshold, the task has {len(location)} targets; train one target at a time"
             )
         threshold = ((self.threshold - location) / scale).to(truth)
         try:
             extreme = threshold_weighted_crps(forecast, truth, threshold.expand_as(truth), self.fair)  # type: ignore[arg-type]
         except TypeError as error:
-            raise InputError(f"{error}; take loss=crps, or a model whose head is normal or logistic") from None
+            raise InputError(f"{error}; set loss=crps, or use a model with a normal or logistic head") from None
         return self.weight * extreme + (1 - self.weight) * forecast.crps(truth, self.fair)
 
 
 @dataclass(frozen=True)
 class EnergyScore(Loss):
-    """Energy score of all targets of a cell together: it also sees how members combine them. `fair` as for the CRPS."""
+    """Energy score of all targets of a cell jointly: it depends on their correlation. `fair` is that of `CRPS`."""
 
     fair: float = 0.0
 
@@ -131,15 +130,15 @@ class EnergyScore(Loss):
         """Energy score in every cell, (B, 1, H, W)."""
         if not isinstance(forecast, Ensemble):
             raise InputError(
-                f"loss energy judges members, and this model gives a {_words(forecast)} distribution for each target; "
-                "take a model that corrects members, such as model=transformer model.head=members, or loss=crps"
+                f"loss energy needs members, and this model gives a {_words(forecast)} distribution for each target; "
+                "use a model that corrects members, such as model=transformer model.head=members, or loss=crps"
             )
         return energy_score(forecast.members, sample.target, 1, self.fair).unsqueeze(1)
 
 
 @dataclass(frozen=True)
 class SquaredError(Loss):
-    """(mean - truth)²: of the mean alone, so that nothing is learnt about doubt."""
+    """(mean - truth)²; the spread gets no gradient."""
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Squared error in every cell."""
@@ -148,15 +147,15 @@ class SquaredError(Loss):
 
 @dataclass(frozen=True)
 class SeparateMeanAndSpread(Loss):
-    """(mean - truth)², plus the CRPS of what is left around this mean, of which the mean hears nothing.
+    """(mean - truth)², plus the CRPS of the distribution around this mean, without its gradient on the mean.
 
-    So Deep Weather learns (Grönquist et al. 2021, doi:10.1098/rsta.2020.0092): the mean as if there were no doubt,
-    the doubt as if the mean were given.
+    The mean learns from the squared error only, and the spread from the CRPS only, as in Deep Weather (Grönquist et al.
+    2021, doi:10.1098/rsta.2020.0092).
     """
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Sum of both in every cell."""
-        # Only where `mu` is the mean can one be held while the other parameters learn.
+        # The mean can be detached only where it is the parameter `mu`.
         if not isinstance(forecast, Normal | Logistic):
             raise InputError(
                 "loss separate needs a distribution whose mean is a parameter, normal or logistic; this model's "
@@ -169,12 +168,12 @@ class SeparateMeanAndSpread(Loss):
 def weighted_sum(
     loss: Loss, forecast: Distribution, sample: Sample, area: Tensor, normalizer: Normalizer
 ) -> tuple[Tensor, Tensor]:
-    """Return the sum of weight times loss over all (B, T, H, W) with a truth, and the sum of the weights.
+    """Return the sum of weight times loss over all (B, T, H, W) with truth, and the sum of the weights.
 
-    `area` (H, W) are the areas of the cells. A NaN in `sample.target` is a truth that is not known.
+    `area` (H, W) are the areas of the cells. NaN in `sample.target` is missing truth.
     """
     known = torch.isfinite(sample.target)
-    # The loss of an unknown truth is taken at the mean and given no weight: NaN would poison the gradient.
+    # Missing truth is replaced by the mean and has no weight: NaN would make the gradient NaN.
     truth = torch.where(known, sample.target, forecast.mean.detach())
     value = loss(forecast, sample._replace(target=truth), normalizer)
     if value.shape[1] < known.shape[1]:

@@ -1,4 +1,4 @@
-"""Descent: a corrector is trained step by step, by Lightning, and keeps the weights that the validation years like."""
+"""Training of a network by gradient descent, with Lightning; the weights with the lowest validation loss are kept."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from training.activation_checkpointing import checkpoint_activations
 from training.checkpoints import Checkpoints
 from training.correction_module import CorrectionModule
 from training.datamodule import TrainingData
-from training.history import History
+from training.history import LossHistory
 from training.loss import CRPS
 from training.mesh_strategy import mesh_trainer_flags
 from training.run_folder import CURVES
-from training.specs import make
+from training.specs import build_spec
 from training.trainer_options import TrainerOptions
-from training.weight_average import Average, validated
+from training.weight_average import WeightAverage, validated_weights
 
-WARNINGS = (
+EXPECTED_WARNINGS = (
     "does not have many workers",
     "Checkpoint directory",
     "log_every_n",
@@ -44,32 +44,32 @@ WARNINGS = (
     "The `srun`",
     "in eval mode at the start",
 )
-"""Of Lightning and PyTorch, on what is meant to be as it is."""
+"""Warnings of Lightning and PyTorch about intended behaviour."""
 
 
 def train_network(module: CorrectionModule, data: TrainingData, run_dir: Path) -> torch.device:
-    """Train by gradient descent and leave the best weights in `module`; goes on from the last checkpoint.
+    """Train `module` by gradient descent, or resume from the last checkpoint, and load the best weights into it.
 
-    The module is left on the device of the training, which is returned.
+    Returns the device of the training, on which the module stays.
     """
-    schedule, mesh = module.schedule, module.mesh
+    options, mesh = module.options, module.mesh
     for noisy in ("pytorch_lightning.utilities.rank_zero", "pytorch_lightning.accelerators.cuda"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    for expected in WARNINGS:
+    for expected in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{expected}")
-    set_matmul_precision(schedule.matmul_precision)
-    checkpoints = Checkpoints(run_dir / "checkpoints", schedule.checkpoint_minutes, mesh)
-    trainer = make_trainer(schedule, mesh, checkpoints, run_dir)
+    set_matmul_precision(options.matmul_precision)
+    checkpoints = Checkpoints(run_dir / "checkpoints", options.checkpoint_minutes, mesh)
+    trainer = make_trainer(options, mesh, checkpoints, run_dir)
     device = trainer.strategy.root_device
     resumed = mesh.run_on_first(checkpoints.last.exists)
     if resumed:
-        mesh.print(f"going on from {checkpoints.last}")
-    # What is trained may be in parts; what is kept is whole.
+        mesh.print(f"resuming from {checkpoints.last}")
+    # The copy may be sharded while it is trained; `module` holds full weights.
     trained = copy.deepcopy(module)
-    if schedule.activation_checkpointing:
+    if options.activation_checkpointing:
         checkpoint_activations(trained.corrector.model)
-    if schedule.compile:
-        compile_(trained.corrector.model, device, mesh, schedule.sharded)
+    if options.compile:
+        compile_model(trained.corrector.model, device, mesh, options.sharded)
     for batches in (data.train_batches, data.val_batches):
         batches.pin = device.type == "cuda"
     try:
@@ -82,140 +82,140 @@ def train_network(module: CorrectionModule, data: TrainingData, run_dir: Path) -
                 weights_only=True,
             )
     except SystemExit:
-        # So Lightning ends after it has caught an interrupt.
+        # Lightning raises SystemExit after an interrupt.
         if not trainer.interrupted:
             raise
         raise InterruptedRunError(
-            f"interrupted in epoch {trainer.current_epoch + 1}; run the same command again to go on from there"
+            f"interrupted in epoch {trainer.current_epoch + 1}; run the same command again to resume"
         ) from None
     except MisconfigurationException as error:
         raise InputError(f"Lightning's Trainer cannot run with these options of trainer: {error}") from error
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{checkpoints.last} holds more than tensors and numbers, which a callback or scheduler of trainer has put "
-            "there, and is not read; leave that one out and start with another run_dir"
+            f"{checkpoints.last} holds objects other than tensors and numbers, from a callback or scheduler of "
+            "trainer, and is not loaded; leave out that callback or scheduler and use another run_dir"
         ) from error
-    # Left on the CPU, the validation of what was trained on a GPU would take longer than the training.
+    # On the CPU, the final validation could take longer than the training on a GPU.
     module.to(device)
     if mesh.run_on_first(checkpoints.best.exists):
-        module.load_state_dict(validated(torch.load(checkpoints.best, weights_only=True, map_location=device)))
+        module.load_state_dict(validated_weights(torch.load(checkpoints.best, weights_only=True, map_location=device)))
     if warning := check_validation_losses(checkpoints.start, checkpoints.lowest, checkpoints.latest):
         mesh.print(f"warning: {warning}")
     return device
 
 
-def check_validation_losses(start: float, lowest: float, latest: float) -> str:
-    """Return a sentence about a training that went badly, or nothing; refuse one that diverged at once.
+def check_validation_losses(initial: float, lowest: float, latest: float) -> str:
+    """Return a warning if training did not improve the initial weights, "" otherwise; raise if it diverged.
 
-    The arguments are the validation losses of the start, of the best weights (the start among them) and of the last
-    epoch.
+    The arguments are validation losses: `initial` of the initial weights, `lowest` of the best weights (including the
+    initial ones), `latest` of the last epoch.
     """
     remedy = "a lower trainer.learning_rate or trainer.gradient_clip may help"
-    if lowest < start:
-        return "" if math.isfinite(latest) else f"the validation loss became {latest}, and an earlier epoch is kept"
-    if not latest <= 2 * start:
+    if lowest < initial:
+        return "" if math.isfinite(latest) else f"the validation loss became {latest}; an earlier epoch is kept"
+    if not latest <= 2 * initial:
         raise InputError(
-            f"training diverged: the validation loss went from {start:.4g} to {latest:.4g}, and no epoch was better "
-            f"than the start, so no corrector is saved; {remedy} (in another run_dir)"
+            f"training diverged: the validation loss went from {initial:.4g} to {latest:.4g}, and no epoch was better "
+            f"than the initial weights, so no corrector is saved; {remedy} (in another run_dir)"
         )
     return (
-        f"no epoch has a lower validation loss than the start ({start:.4g}, last epoch {latest:.4g}), so the corrector "
-        f"is saved as it was before training; {remedy}"
+        f"no epoch has a lower validation loss than the initial weights ({initial:.4g}, last epoch {latest:.4g}), "
+        f"so the corrector is saved with the initial weights; {remedy}"
     )
 
 
-def make_trainer(schedule: TrainerOptions, mesh: Mesh, checkpoints: Checkpoints, run_dir: Path) -> pl.Trainer:
-    """Return Lightning's Trainer with the project's callbacks and what the schedule names besides."""
-    stopping = EarlyStopping("val_loss", patience=schedule.patience, stopping_threshold=schedule.early_stop_below)
-    averages = [Average(schedule.ema_decay)] if schedule.ema_decay else []
+def make_trainer(options: TrainerOptions, mesh: Mesh, checkpoints: Checkpoints, run_dir: Path) -> pl.Trainer:
+    """Return Lightning's Trainer with the project's callbacks and the callbacks, loggers and flags of the options."""
+    stopping = EarlyStopping("val_loss", patience=options.patience, stopping_threshold=options.early_stop_below)
+    averages = [WeightAverage(options.ema_decay)] if options.ema_decay else []
     callbacks = [
-        make(f"trainer.callbacks[{index}]", spec, pl.Callback) for index, spec in enumerate(schedule.callbacks)
+        build_spec(f"trainer.callbacks[{index}]", spec, pl.Callback) for index, spec in enumerate(options.callbacks)
     ]
-    flags = {name: _made(f"trainer.lightning.{name}", value) for name, value in (schedule.lightning or {}).items()}
-    silent = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
+    flags = {name: _flag_value(f"trainer.lightning.{name}", value) for name, value in (options.lightning or {}).items()}
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
     try:
         trainer = pl.Trainer(
-            max_epochs=schedule.epochs, accelerator=schedule.accelerator, **mesh_trainer_flags(mesh, schedule),
-            precision=schedule.precision, gradient_clip_val=schedule.gradient_clip,
-            accumulate_grad_batches=schedule.accumulate_grad_batches, benchmark=schedule.cudnn_benchmark,
-            callbacks=[checkpoints, stopping, *averages, *callbacks, History(run_dir / "metrics.csv")],
-            logger=_loggers(schedule, run_dir), profiler=_profiler(schedule, run_dir),
-            default_root_dir=run_dir, num_sanity_val_steps=-1, **(silent | flags),
+            max_epochs=options.epochs, accelerator=options.accelerator, **mesh_trainer_flags(mesh, options),
+            precision=options.precision, gradient_clip_val=options.gradient_clip,
+            accumulate_grad_batches=options.accumulate_grad_batches, benchmark=options.cudnn_benchmark,
+            callbacks=[checkpoints, stopping, *averages, *callbacks, LossHistory(run_dir / "metrics.csv")],
+            logger=_loggers(options, run_dir), profiler=_profiler(options, run_dir),
+            default_root_dir=run_dir, num_sanity_val_steps=-1, **(quiet | flags),
         )  # fmt: skip
     except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
-        asked = f"trainer.accelerator={schedule.accelerator} with precision={schedule.precision}"
-        asked += f" and lightning={dict(schedule.lightning)}" if schedule.lightning else ""
-        raise InputError(f"{asked} cannot be had here: {error}") from None
+        asked = f"trainer.accelerator={options.accelerator} with precision={options.precision}"
+        asked += f" and lightning={dict(options.lightning)}" if options.lightning else ""
+        raise InputError(f"{asked} is not available here: {error}") from None
     disable_sigterm_broadcast(trainer)
     return trainer
 
 
 def disable_sigterm_broadcast(trainer: pl.Trainer) -> None:
-    """Keep Lightning from asking all ranks before every step whether one has got SIGTERM.
+    """Stop Lightning from broadcasting before every step whether a rank got SIGTERM.
 
-    It would wait for the GPU each time; `Checkpoints` asks in memory of the CPU. The name is private: a test holds it
-    to the versions of Lightning that have it.
+    The broadcast waits for the GPU each time; `Checkpoints` sends this message between CPUs. The method is private: a
+    test fails when a version of Lightning no longer has it.
     """
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
 
 def set_matmul_precision(precision: str) -> None:
-    """Set how many digits of float32 GPUs multiply: all, or with `high` and `medium` those of TF32 and bfloat16.
+    """Set the precision of float32 products on GPUs: `highest` is float32, `high` TF32, `medium` bfloat16.
 
-    cuDNN's convolutions follow: by PyTorch's default they would be in TF32, and float32 would not be what it says.
+    cuDNN's convolutions are set alike: PyTorch's default for them is TF32, also with `highest` products.
     """
     torch.set_float32_matmul_precision(precision)
     torch.backends.cudnn.allow_tf32 = precision != "highest"
 
 
-def _loggers(schedule: TrainerOptions, run_dir: Path) -> list[Logger]:
-    if schedule.loggers is None:
+def _loggers(options: TrainerOptions, run_dir: Path) -> list[Logger]:
+    if options.loggers is None:
         return [TensorBoardLogger(run_dir, name=CURVES, version="")]
     return [
-        make(f"trainer.loggers[{index}]", spec, Logger, given={"save_dir": str(run_dir)})
-        for index, spec in enumerate(schedule.loggers)
+        build_spec(f"trainer.loggers[{index}]", spec, Logger, given={"save_dir": str(run_dir)})
+        for index, spec in enumerate(options.loggers)
     ]
 
 
-def _profiler(schedule: TrainerOptions, run_dir: Path) -> Profiler | str | None:
-    if not isinstance(schedule.profiler, Mapping):
-        return schedule.profiler
-    profiler: Profiler = make("trainer.profiler", schedule.profiler, Profiler, given={"dirpath": str(run_dir)})
+def _profiler(options: TrainerOptions, run_dir: Path) -> Profiler | str | None:
+    if not isinstance(options.profiler, Mapping):
+        return options.profiler
+    profiler: Profiler = build_spec("trainer.profiler", options.profiler, Profiler, given={"dirpath": str(run_dir)})
     return profiler
 
 
-def _made(option: str, value: Any) -> Any:
-    """Return the value of a flag, with objects in place of specs."""
+def _flag_value(option: str, value: Any) -> Any:
+    """Return the value of a flag of the Trainer, with objects in place of specs."""
     if isinstance(value, list):
-        return [_made(option, inner) for inner in value]
-    return make(option, value, object) if isinstance(value, Mapping) and "_target_" in value else value
+        return [_flag_value(option, inner) for inner in value]
+    return build_spec(option, value, object) if isinstance(value, Mapping) and "_target_" in value else value
 
 
-def compile_(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool) -> None:
-    """Let PyTorch compile a model when it is first used, if it can."""
+def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool) -> None:
+    """Make PyTorch compile a model at its first call; raise if there is no working compiler."""
     if mesh.tiles > 1 or sharded:
         raise InputError(
-            "trainer.compile=true may change the order in which ranks talk to each other; share batches only "
-            "(trainer.mesh=[N,1], trainer.sharded=false), or set it to false"
+            "trainer.compile=true may change the order of messages between ranks; use trainer.mesh=[N,1] and "
+            "trainer.sharded=false, or set compile=false"
         )
-    # What it does not compile it says at length.
+    # It logs many lines about code that it does not compile.
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
     try:
         torch.compile(lambda x: x + 1)(torch.zeros(2, device=device))
-    except Exception as error:  # one for each backend and each thing that it may lack
+    except Exception as error:  # each backend raises its own classes
         why = str(error).strip().splitlines()[0]
         raise InputError(
-            f"trainer.compile=true needs a compiler that works, g++ for CPUs and Triton for GPUs ({why}); "
+            f"trainer.compile=true needs a working compiler, g++ for CPUs and Triton for GPUs ({why}); "
             "install it, or set trainer.compile=false"
         ) from None
     model.compile()
 
 
 @torch.no_grad()
-def score(module: CorrectionModule, batches: Iterable[Sample], device: torch.device | str = "cpu") -> float:
+def validation_crps(module: CorrectionModule, batches: Iterable[Sample], device: torch.device | str = "cpu") -> float:
     """Return the area-weighted CRPS in normalised units over a whole data set, computed on `device`.
 
-    A data set is refused that says nothing about it.
+    Raises `InputError` if no cell of the data set can be verified, or if the CRPS is not finite.
     """
     module.to(device)
     sums = torch.zeros(2, dtype=torch.float64, device=device)

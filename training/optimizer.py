@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from models.parallel.domain import Domain
-from training.specs import find, make
+from training.specs import build_spec, check_spec
 
 ADAMW = {"_target_": "torch.optim.AdamW"}
 """The default optimizer (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
@@ -24,61 +24,65 @@ ONE_CYCLE = {"_target_": "torch.optim.lr_scheduler.OneCycleLR"}
 """The default scheduler (Smith & Topin 2019, arXiv:1708.07120)."""
 
 LIGHTNING = ("interval", "frequency", "monitor")
-"""Keys of `trainer.scheduler` that Lightning reads: when the scheduler steps, and which metric it follows."""
+"""Keys of `trainer.scheduler` for Lightning: when the scheduler steps, and which metric it follows."""
 
 
 def check_optimizer(spec: Any, learning_rate: float, weight_decay: float) -> None:
-    """Refuse an optimizer that cannot be made, or that would ignore or override another option of `trainer`."""
+    """Refuse an optimizer that cannot be created, or that ignores or overrides another option of `trainer`."""
     option = "trainer.optimizer"
-    made = find(option, spec, Optimizer, given={"params": None, "lr": learning_rate, "weight_decay": weight_decay})
+    found = check_spec(
+        option, spec, Optimizer, given={"params": None, "lr": learning_rate, "weight_decay": weight_decay}
+    )
     for name, other in (("params", ""), ("lr", "trainer.learning_rate"), ("weight_decay", "trainer.weight_decay")):
         if name in spec:
             raise InputError(f"{option} must not set {name!r}" + (f"; set {other}" if other else ""))
-    if weight_decay and not takes(made, "weight_decay"):
+    if weight_decay and not has_argument(found, "weight_decay"):
         raise InputError(f"{option}: {spec['_target_']} has no weight decay; set trainer.weight_decay=0")
 
 
 def check_scheduler(spec: Any) -> None:
-    """Refuse a scheduler that cannot be made or followed."""
+    """Refuse a scheduler that cannot be created, or whose interval or metric cannot be used."""
     option = "trainer.scheduler"
     arguments = _without_lightning(spec)
-    made = find(option, arguments, LRScheduler, given=_given(arguments, None, 1.0, 1))
+    found = check_spec(option, arguments, LRScheduler, given=_given(arguments, None, 1.0, 1))
     if "optimizer" in arguments:
-        raise InputError(f"{option} must not set 'optimizer'; it is that of trainer.optimizer")
+        raise InputError(f"{option} must not set 'optimizer'; set trainer.optimizer")
     check_integer(f"{option}.frequency", spec.get("frequency", 1), 1)
-    interval = spec.get("interval", "epoch" if follows_metric(made) else "step")
+    interval = spec.get("interval", "epoch" if follows_metric(found) else "step")
     check_choice(f"{option}.interval", interval, ("step", "epoch"))
-    if follows_metric(made) and interval == "step":
-        raise InputError(f"{option}: {spec['_target_']} follows a metric of whole epochs; leave out interval: step")
-    if "monitor" in spec and not follows_metric(made):
+    if follows_metric(found) and interval == "step":
+        raise InputError(
+            f"{option}: {spec['_target_']} follows a metric that is known once per epoch; leave out interval: step"
+        )
+    if "monitor" in spec and not follows_metric(found):
         raise InputError(f"{option}: {spec['_target_']} follows no metric; leave out monitor")
 
 
 def make_optimizer(spec: Mapping[str, Any] | None, groups: list[dict[str, Any]], learning_rate: float) -> Optimizer:
     """Return the optimizer of parameter `groups`, by default AdamW."""
-    made: Optimizer = make(
+    found: Optimizer = build_spec(
         "trainer.optimizer",
         spec or ADAMW,
         Optimizer,
         given={"params": groups, "lr": learning_rate, "weight_decay": 0.0},
     )
-    return made
+    return found
 
 
 def make_scheduler(
     spec: Mapping[str, Any] | None, optimizer: Optimizer, learning_rate: float, steps: int, epochs: int
 ) -> dict[str, Any]:
-    """Return a scheduler and what Lightning must know of it, by default one cycle over all steps of the run.
+    """Return a scheduler in Lightning's format, by default one cycle over all steps of the run.
 
-    `{_steps_: share}` in the spec is a share of the scheduler's own steps: as many as there are `steps` in the run, or
-    `epochs` if its interval is an epoch, divided by its frequency.
+    `{_steps_: fraction}` is a fraction of the scheduler's own steps: the `steps` of the run, or its `epochs` if the
+    interval is an epoch, divided by the frequency.
     """
     spec = spec or ONE_CYCLE
     arguments = _without_lightning(spec)
     interval, frequency = str(spec.get("interval", "step")), int(spec.get("frequency", 1))
     own_steps = math.ceil((steps if interval == "step" else epochs) / frequency)
     given = _given(arguments, optimizer, learning_rate, own_steps)
-    scheduler = make("trainer.scheduler", arguments, LRScheduler, given=given, steps=own_steps)
+    scheduler = build_spec("trainer.scheduler", arguments, LRScheduler, given=given, steps=own_steps)
     described: dict[str, Any] = {"scheduler": scheduler, "interval": interval, "frequency": frequency}
     if isinstance(scheduler, ReduceLROnPlateau):
         described |= {"interval": "epoch", "monitor": spec.get("monitor", "val_loss")}
@@ -86,12 +90,12 @@ def make_scheduler(
 
 
 def decay_groups(model: nn.Module, weight_decay: float, grid: tuple[int, int]) -> list[dict[str, Any]]:
-    """Return the parameter groups of an optimizer: the weights that decay, and the parameters that do not.
+    """Return two parameter groups for an optimizer: parameters with weight decay, and parameters without it.
 
-    Weight decay bounds the gain of matrices and kernels. These parameters do not decay (decision 025):
+    Weight decay limits matrices and kernels. It does not apply to (decision 025):
 
     - biases, and scales and shifts of norms: one number for each channel;
-    - parameters with a value for every cell of the `grid`: embeddings, maps of local layers and of gates;
+    - parameters with a value for every cell of the `grid`: cell embeddings, maps of local layers and of gates;
     - `nn.Embedding`, and the names that a module returns from `no_weight_decay()`, the convention of timm's backbones.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -99,7 +103,7 @@ def decay_groups(model: nn.Module, weight_decay: float, grid: tuple[int, int]) -
         return [{"params": parameters}]
     exempt: set[Tensor] = set()
     for module in model.modules():
-        exempt |= {value for value in module.parameters(recurse=False) if not decays(module, value, grid)}
+        exempt |= {value for value in module.parameters(recurse=False) if not has_weight_decay(module, value, grid)}
         if callable(names := getattr(module, "no_weight_decay", None)):
             exempt |= {module.get_parameter(name) for name in names()}
     groups = [
@@ -109,31 +113,31 @@ def decay_groups(model: nn.Module, weight_decay: float, grid: tuple[int, int]) -
     return [group for group in groups if group["params"]]
 
 
-def decays(module: nn.Module, parameter: Tensor, grid: tuple[int, int]) -> bool:
-    """Return whether a parameter that `module` itself holds is a matrix or a kernel."""
+def has_weight_decay(module: nn.Module, parameter: Tensor, grid: tuple[int, int]) -> bool:
+    """Return whether weight decay applies to `parameter`, which is a direct parameter of `module`."""
     if isinstance(module, _NormBase | nn.LayerNorm | nn.GroupNorm | nn.Embedding):
         return False
-    # A layer of a network may lie on a coarser grid than the corrector.
+    # A layer of a network may be on a coarser grid than the corrector.
     own = getattr(module, "out", None)
     grids = {tuple(grid), tuple(own.shape) if isinstance(own, Domain) else tuple(grid)}
     if not isinstance(module, _ConvNd | nn.Linear) and tuple(parameter.shape[-2:]) in grids:
         return False
-    # Trailing dimensions of size 1 only let a vector be broadcast over cells.
+    # Trailing dimensions of size 1 only make a vector broadcast over cells.
     size = list(parameter.shape)
     while size and size[-1] == 1:
         size.pop()
     return len(size) >= 2
 
 
-def takes(function: Any, name: str) -> bool:
-    """Return whether a class or function has an argument of this name."""
+def has_argument(function: Any, name: str) -> bool:
+    """Return whether a class or function accepts an argument of this name."""
     parameters = inspect.signature(function).parameters
     return name in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
-def follows_metric(made: Any) -> bool:
-    """Return whether a scheduler steps by a metric."""
-    return isinstance(made, type) and issubclass(made, ReduceLROnPlateau)
+def follows_metric(found: Any) -> bool:
+    """Return whether a scheduler follows a metric."""
+    return isinstance(found, type) and issubclass(found, ReduceLROnPlateau)
 
 
 def _without_lightning(spec: Any) -> Any:

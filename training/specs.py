@@ -1,8 +1,9 @@
-"""Objects that a configuration names by `_target_`: found, checked and made, with an error sentence for every mistake.
+"""Objects that the options of `trainer` describe by `_target_` and arguments: `check_spec` and `build_spec`.
 
     trainer.optimizer: {_target_: torch.optim.SGD, momentum: 0.9}
 
-The checks need no data and no model, so a misspelt name ends a run before anything is read.
+The checks need neither data nor a model, so a misspelt name ends a run before data are read. `models.target` does the
+same for parts of models, but only imports from packages that may be named in a corrector file.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Any
 from data_pipeline.common.errors import InputError
 
 STEPS = "_steps_"
-"""`{_steps_: 0.1}` stands for a tenth of all steps of the run, whose number no configuration can know."""
+"""`{_steps_: 0.1}` stands for a tenth of all steps of the run, whose number depends on the data."""
 
 
-def find(option: str, spec: Any, kind: type, *, given: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-    """Return the class or function that `spec` names; refuse a wrong name, a wrong class or a wrong argument.
+def check_spec(option: str, spec: Any, kind: type, *, given: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+    """Return the class or function that `spec` names; raise `InputError` for a wrong name, class or argument.
 
-    `kind` is the class that the object must have. `given` holds the arguments that the project adds by itself.
-    Specs inside `spec` are checked too.
+    `kind` is the required class of the object. `given` holds the arguments that the project adds. Specs inside `spec`
+    are checked too.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("_target_"), str):
         raise InputError(f"{option} must be {{_target_: package.Class, argument: value, ...}}, got {spec!r}")
@@ -32,11 +33,11 @@ def find(option: str, spec: Any, kind: type, *, given: Mapping[str, Any] | None 
         raise InputError(f"{option}: {spec['_target_']} is not a {kind.__name__}")
     _arguments(option, spec, made, set(given or {}))
     for name, inner in _inside(spec):
-        find(f"{option}.{name}", inner, object, given=given)
+        check_spec(f"{option}.{name}", inner, object, given=given)
     return made
 
 
-def make(
+def build_spec(
     option: str,
     spec: Mapping[str, Any],
     kind: type,
@@ -47,16 +48,16 @@ def make(
     """Return the object that `spec` describes.
 
     An argument of `given` is passed if the class has a parameter of that name and `spec` does not set it. `steps` is
-    the number that `{_steps_: share}` is a share of.
+    the total of which `{_steps_: fraction}` is a fraction.
     """
     given = dict(given or {})
-    found = find(option, spec, kind, given=given)
+    found = check_spec(option, spec, kind, given=given)
 
     def value(of: Any) -> Any:
         if isinstance(of, Mapping) and "_target_" in of:
-            return make(option, of, object, given=given, steps=steps)
+            return build_spec(option, of, object, given=given, steps=steps)
         if isinstance(of, Mapping) and set(of) == {STEPS}:
-            return _share_of(option, of[STEPS], steps)
+            return _fraction_of_steps(option, of[STEPS], steps)
         if isinstance(of, Mapping):
             return {name: value(inner) for name, inner in of.items()}
         if isinstance(of, list | tuple):
@@ -70,8 +71,8 @@ def make(
         made = found(**arguments, **added)
     except InputError:
         raise
-    except Exception as error:  # whatever a library says about the value of an argument
-        raise InputError(f"{option}: {spec['_target_']} cannot be made: {error or type(error).__name__}") from error
+    except Exception as error:  # libraries raise any class for a wrong value
+        raise InputError(f"{option}: {spec['_target_']} cannot be created: {error or type(error).__name__}") from error
     if not isinstance(made, kind):
         raise InputError(f"{option}: {spec['_target_']} returns a {type(made).__name__}, not a {kind.__name__}")
     return made
@@ -114,7 +115,7 @@ def _arguments(option: str, spec: Mapping[str, Any], made: Callable[..., Any], g
 
 
 def _inside(value: Any, name: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the specs inside a spec, with their place."""
+    """Yield the specs inside a spec, with their dotted path."""
     items: Any = ()
     if isinstance(value, Mapping):
         items = ((str(key), inner) for key, inner in value.items())
@@ -128,9 +129,9 @@ def _inside(value: Any, name: str = "") -> Iterator[tuple[str, Mapping[str, Any]
             yield from _inside(inner, place)
 
 
-def _share_of(option: str, share: Any, steps: int | None) -> int:
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise InputError(f"{option}: {STEPS} must be a share of all steps from 0 to 1, got {share!r}")
+def _fraction_of_steps(option: str, fraction: Any, steps: int | None) -> int:
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+        raise InputError(f"{option}: {STEPS} must be a fraction of all steps from 0 to 1, got {fraction!r}")
     if steps is None:
-        raise InputError(f"{option}: {STEPS} is only known to trainer.scheduler")
-    return max(1, round(share * steps)) if share else 0
+        raise InputError(f"{option}: {STEPS} is allowed in trainer.scheduler only")
+    return max(1, round(fraction * steps)) if fraction else 0

@@ -1,4 +1,4 @@
-"""TrainerOptions: how long, how fast and on what a network is trained."""
+"""TrainerOptions: the options of the group `trainer`, and their checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytorch_lightning.profilers import Profiler
 from data_pipeline.common.checks import check_between, check_boolean, check_choice, check_integer, check_positive
 from data_pipeline.common.errors import InputError
 from training.optimizer import ADAMW, check_optimizer, check_scheduler
-from training.specs import find
+from training.specs import check_spec
 
 Precision = Literal["32-true", "bf16-mixed"]
 Compression = Literal["none", "fp16", "bf16"]
@@ -36,33 +36,33 @@ OWNED = {
     "gradient_clip_val": "set trainer.gradient_clip",
     "benchmark": "set trainer.cudnn_benchmark",
     "default_root_dir": "set run_dir",
-    "max_steps": "the learning rate is planned for whole epochs; set trainer.epochs",
-    "fast_dev_run": "it saves no checkpoints, from which the corrector is made; set trainer.epochs=1",
-    "barebones": "it saves no checkpoints, from which the corrector is made",
+    "max_steps": "the scheduler needs whole epochs; set trainer.epochs",
+    "fast_dev_run": "it saves no checkpoints, which the corrector needs; set trainer.epochs=1",
+    "barebones": "it saves no checkpoints, which the corrector needs",
     "enable_checkpointing": "checkpoints are always saved",
-    "num_sanity_val_steps": "the whole validation is the baseline of the run",
-    "val_check_interval": "every epoch ends with a validation, which chooses the best weights",
-    "check_val_every_n_epoch": "every epoch ends with a validation, which chooses the best weights",
-    "limit_val_batches": "the best weights are chosen on all validation years; change data.split.val",
+    "num_sanity_val_steps": "the first validation covers all validation years, to compare all epochs with it",
+    "val_check_interval": "every epoch ends with a validation, which selects the best weights",
+    "check_val_every_n_epoch": "every epoch ends with a validation, which selects the best weights",
+    "limit_val_batches": "the best weights are selected on all validation years; change data.split.val",
     "limit_test_batches": "training runs no test",
     "limit_predict_batches": "training runs no prediction",
     "overfit_batches": "it validates on training data; change data.split",
-    "use_distributed_sampler": "ranks are dealt their samples by trainer.mesh",
-    "reload_dataloaders_every_n_epochs": "batches are read ahead through the whole run",
-    "sync_batchnorm": "set model.norm, whose statistics are of all ranks",
+    "use_distributed_sampler": "trainer.mesh distributes the samples among ranks",
+    "reload_dataloaders_every_n_epochs": "batches are prefetched across epochs",
+    "sync_batchnorm": "set model.norm, whose statistics cover all ranks",
 }
 """Flags of Lightning's Trainer that `trainer.lightning` must not set, and what to do instead."""
 
 
 @dataclass(frozen=True)
 class TrainerOptions:
-    """Options of gradient training, which docs/training.md explains one by one.
+    """Options of training by gradient descent; docs/training.md explains each of them.
 
     `optimizer`, `scheduler`, `callbacks`, `loggers` and `profiler` are specs, `{_target_: package.Class, ...}`, and
     `lightning` holds further flags of Lightning's Trainer. All names in them are checked here.
 
-    `mesh` is [data, spatial] or [data, bands, sectors]: the number of ranks that share a batch, and of those that share
-    a sample. A run that is killed loses at most `checkpoint_minutes` of work.
+    `mesh` is [data, spatial] or [data, bands, sectors]: the number of ranks that share a batch, and the number of ranks
+    that share a sample. A killed run loses at most `checkpoint_minutes` of work.
     """
 
     epochs: int = 15
@@ -128,13 +128,13 @@ class TrainerOptions:
         if self.scheduler is not None:
             check_scheduler(self.scheduler)
         for index, spec in enumerate(_listed("trainer.callbacks", self.callbacks)):
-            find(f"trainer.callbacks[{index}]", spec, pl.Callback)
+            check_spec(f"trainer.callbacks[{index}]", spec, pl.Callback)
         for index, spec in enumerate(_listed("trainer.loggers", self.loggers)):
-            find(f"trainer.loggers[{index}]", spec, Logger, given={"save_dir": None})
+            check_spec(f"trainer.loggers[{index}]", spec, Logger, given={"save_dir": None})
         if isinstance(self.profiler, str):
             check_choice("trainer.profiler", self.profiler, ("simple", "advanced", "pytorch"))
         elif self.profiler is not None:
-            find("trainer.profiler", self.profiler, Profiler, given={"dirpath": None})
+            check_spec("trainer.profiler", self.profiler, Profiler, given={"dirpath": None})
         self._check_flags()
 
     def _check_flags(self) -> None:
@@ -151,7 +151,7 @@ class TrainerOptions:
                 raise InputError(f"trainer.lightning: Lightning's Trainer has no flag {flag!r}; {hint}")
             for index, inner in enumerate(value if isinstance(value, list | tuple) else [value]):
                 if isinstance(inner, Mapping) and "_target_" in inner:
-                    find(f"trainer.lightning.{flag}[{index}]", inner, object)
+                    check_spec(f"trainer.lightning.{flag}[{index}]", inner, object)
         if flags.get("deterministic") and self.cudnn_benchmark:
             raise InputError(
                 "trainer.lightning.deterministic and trainer.cudnn_benchmark exclude each other; "

@@ -1,4 +1,4 @@
-"""Average: the moving average of the weights, which scores better than the last ones while these still jump about."""
+"""Exponential moving average of the weights: it scores better than the latest weights while these still fluctuate."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from data_pipeline.sample import Sample
 from training.checkpoints import took_optimizer_step
-from training.mesh_strategy import local_part, reshard, whole
+from training.mesh_strategy import gather_full, local_part, reshard
 
 
-class Average(pl.Callback):
-    """After each step a ← d a + (1 - d) w with d = min(decay, (1 + t) / (10 + t)), t being the steps before it.
+class WeightAverage(pl.Callback):
+    """Averages the weights w after each step: a ← d a + (1 - d) w with d = min(decay, (1 + t) / (10 + t)).
 
-    The average (Polyak & Juditsky 1992, doi:10.1137/0330046) is of all weights, and of the means and variances that
-    batch normalisation has seen, for those belong to the weights that made them. It is what is validated.
+    t is the number of earlier steps (Polyak & Juditsky 1992, doi:10.1137/0330046). The running means and variances of
+    batch normalisation are averaged too, because they belong to the weights. Validation uses the averages.
     """
 
     def __init__(self, decay: float) -> None:
@@ -27,7 +27,7 @@ class Average(pl.Callback):
         self._means: dict[str, Tensor] = {}
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begin with the weights as they are, or go on with what a checkpoint held."""
+        """Start from the current weights, or from the averages of a checkpoint."""
         self._means = {
             name: local_part(self._means.get(name, weight), weight).detach().to(weight.device, copy=True)
             for name, weight in _weights(pl_module).items()
@@ -37,7 +37,7 @@ class Average(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
     ) -> None:
-        """Take in the weights of the step, if the batch has ended one."""
+        """Update the averages, if this batch completed an optimizer step."""
         if not took_optimizer_step(trainer, batch_idx):
             return
         before = trainer.global_step - 1
@@ -46,11 +46,11 @@ class Average(pl.Callback):
             self._means[name].lerp_(weight, 1 - kept)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Put the averages in the place of the weights."""
+        """Swap the averages in."""
         self._swap(pl_module)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Put the weights back."""
+        """Swap the weights back."""
         self._swap(pl_module)
 
     @torch.no_grad()
@@ -62,22 +62,22 @@ class Average(pl.Callback):
             weight.copy_(kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averages, whole, for the checkpoint."""
-        means: dict[str, Any] = whole(self._means)
+        """Return the averages as full tensors, for the checkpoint."""
+        means: dict[str, Any] = gather_full(self._means)
         return means
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take them back from a checkpoint."""
+        """Restore the averages from a checkpoint."""
         self._means = dict(state_dict)
 
 
-def validated(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint as they were validated: averages, where there are any."""
-    return {**checkpoint["state_dict"], **checkpoint["callbacks"].get(Average.__qualname__, {})}
+def validated_weights(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the weights that a checkpoint was validated with: the averages, if it has them."""
+    return {**checkpoint["state_dict"], **checkpoint["callbacks"].get(WeightAverage.__qualname__, {})}
 
 
 def _weights(module: pl.LightningModule) -> dict[str, Tensor]:
-    """Return what is averaged, by its name in the state of the module."""
+    """Return the tensors that are averaged, by their names in the state of the module."""
     reshard(module)
     found: dict[str, Tensor] = dict(module.named_parameters())
     for name, layer in module.named_modules():

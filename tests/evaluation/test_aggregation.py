@@ -121,7 +121,7 @@ def test_a_model_must_not_choose_its_cells():
     mu[0, 0, 3, 2] = math.nan
     tally = Tally("mlp", 1, 1, 1, region_weights(GRID), bins=4)
     arguments = np.array([0]), np.array([0]), Normal(mu, torch.ones_like(mu))
-    with pytest.raises(InputError, match="mlp gives no number at 1 points"):
+    with pytest.raises(InputError, match="mlp: the forecast is not finite at 1 points"):
         tally.add(*arguments, truth, truth)
     truth[0, 0, 3, 2] = math.nan
     tally.add(*arguments, truth, torch.zeros_like(truth))

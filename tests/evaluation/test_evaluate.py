@@ -16,7 +16,7 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.task import Task, Variable
 from evaluation import evaluate, report
 from evaluation.aggregation import region_weights
-from evaluation.evaluate import finished, target_folders, typical_forecast
+from evaluation.evaluate import load_finished, target_folders, typical_forecast
 from evaluation.scoring import score_models
 from models.corrector import Corrector
 from models.distribution import Normal
@@ -184,7 +184,7 @@ def test_climatology_of_too_few_cases_is_left_out(
     assert warning.startswith(
         "climatology is left out: climatology cannot be fitted in any cell at lead time 48 h: a cell needs 20"
         if everywhere
-        else f"climatology is left out: it gives no number at {20 * 12} points where there is an analysis"
+        else f"climatology is left out: it has no value at {20 * 12} points that have an analysis"
     )
     assert f"warning: {warning}" in capsys.readouterr().out
     assert warning in (tmp_path / "report.html").read_text()
@@ -214,7 +214,7 @@ def test_the_name_emos_is_kept_for_an_emos_that_was_fitted(archive, emos, deepwe
         corrector.provenance = provenance | {"unfitted": {"cells": cells, "of": of}}
         corrector.save(tmp_path / f"{cells}.safetensors")
     for file, sentence in (
-        ("raw", "holds the model Raw; the name emos is kept"),
+        ("raw", "holds the model Raw; the name emos is reserved"),
         ("84", "was fitted in no cell (0 of 84"),
     ):
         with pytest.raises(SystemExit) as left:
@@ -312,11 +312,11 @@ def test_land_of_another_grid_is_not_used(archive):
 def test_what_is_not_finished_is_made_again(tmp_path, text):
     (tmp_path / "scores.json").write_text(text)
     (tmp_path / "report.html").write_text("")
-    assert finished([tmp_path], {}) is None
+    assert load_finished([tmp_path], {}) is None
     (tmp_path / "scores.json").write_text('{"format": 2, "inputs": {}}')
-    assert finished([tmp_path], {}) == [{"format": 2, "inputs": {}}]
+    assert load_finished([tmp_path], {}) == [{"format": 2, "inputs": {}}]
     (tmp_path / "report.html").unlink()
-    assert finished([tmp_path], {}) is None
+    assert load_finished([tmp_path], {}) is None
 
 
 def test_folders_are_named_by_target():
@@ -331,7 +331,7 @@ def test_folders_are_named_by_target():
         ("batch_size=0", "batch_size must be a whole number of at least 1, got 0"),
         ("seed=one", "seed must be a whole number of at least 0, got 'one'"),
         ("correctors=[a]", "correctors must be {NAME: path, ...}, got ['a']"),
-        ("correctors={raw: a}", "correctors.raw: raw is always scored under that name"),
+        ("correctors={raw: a}", "correctors.raw: the name raw is reserved"),
         ("correctors={emos: nowhere}", "there is no corrector nowhere"),
         ("split=tets", "there is no split 'tets'"),
         ("member_counts=5", "member_counts must be two or more different numbers of members, each at least 2"),

@@ -267,7 +267,7 @@ def test_references_are_held_to_the_numbers_of_those_who_were_trained():
 def test_who_claims():
     claimed = {name for name in SPECS if member_count_claims({name: of(name)}, {}, (5, 10))[name].made}
     assert claimed == {"raw", "climatology", "transformer_independent"}
-    changed = {"head": "normal"}, {"attention": True}
+    changed = {"head": "normal"}, {"member_attention": True}
     assert not any(of("transformer_independent", **change).model.any_size for change in changed)
 
 

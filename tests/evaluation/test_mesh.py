@@ -26,7 +26,6 @@ from models.parallel.mesh import Mesh, arrange_mesh
 from models.statistical.raw import Raw
 
 # The command runs a module that this file has imported.
-pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
 
 GRID = Grid.regular(9, 14)
 TASK = Task("toy", ["msl", "2t"], ["2t", "msl"], [24, 48])

@@ -1,4 +1,4 @@
-"""The page: complete by itself, and saying what the scores say."""
+"""The report: one complete page, whose text and figures agree with the scores."""
 
 import re
 from dataclasses import replace
@@ -12,10 +12,10 @@ from data_pipeline.grid import Grid
 from evaluation.charts import skill_chart
 from evaluation.figure_style import INK, inline_svg, model_colours
 from evaluation.figures import ExampleForecast, MapData, draw_figures
-from evaluation.maps import draw_field, map_figure, scale
+from evaluation.maps import colour_scale, draw_field, map_figure
 from evaluation.report import ALT, headline, page, write_report
 from evaluation.shown_corrector import lowest_crps
-from evaluation.tables import amount, html_table, percent, plain_table, subject
+from evaluation.tables import forecast_title, format_amount, format_percent, html_table, plain_table
 
 GRID = Grid.regular(9, 12)
 FAIR = ("skill_vs_raw", "skill_vs_emos", "skill_vs_climatology", "captured")
@@ -245,9 +245,12 @@ def test_missing_values_leave_gaps(fields, grid, projection):
 
 def test_a_scale_of_differences_is_centred():
     field = np.array([[-1.0, 0.0], [3.0, np.nan]])
-    norm = scale([field, field / 2], centred=True)
+    norm = colour_scale([field, field / 2], centred=True)
     assert norm.vmin == -norm.vmax < 0
-    assert scale([np.full((2, 2), np.nan)], centred=False).vmin < scale([np.ones((2, 2))], centred=False).vmax
+    assert (
+        colour_scale([np.full((2, 2), np.nan)], centred=False).vmin
+        < colour_scale([np.ones((2, 2))], centred=False).vmax
+    )
 
 
 def test_the_globe_is_drawn_from_the_date_line_without_a_gap():
@@ -255,7 +258,7 @@ def test_the_globe_is_drawn_from_the_date_line_without_a_gap():
     longitude = np.array(GRID.longitudes)
     field = np.broadcast_to(((longitude > 0) & (longitude < 180)).astype(float), GRID.shape)
     ax = Figure().add_subplot(projection="mollweide")
-    mesh = draw_field(ax, GRID, field, scale([field], False), "viridis", None)
+    mesh = draw_field(ax, GRID, field, colour_scale([field], False), "viridis", None)
     edges = mesh.get_coordinates()[0, :, 0]
     middle = (edges[1:] + edges[:-1]) / 2
     assert edges[0] <= -np.pi
@@ -273,8 +276,8 @@ def test_the_headline_says_what_the_table_says(scores):
     assert words(headline(scores)) == (
         "unet lowers the fair CRPS of the raw ensemble by 30.0 % [29.0, 31.0 %] and that of EMOS by 12.5 % "
         "[11.5, 13.5 %]. That is 60.0 % of the gain of the oracle, which knows the state around which the members were "
-        "drawn and the equations of nature. Of 2 correctors it has the lowest CRPS on these years. Years that choose a "
-        "model flatter it: name the one that validation years chose as shown_corrector=NAME."
+        "drawn and the equations of nature. Of 2 correctors it has the lowest CRPS on these years. Scores on these "
+        "years favour a model that they select: name the one that validation years chose as shown_corrector=NAME."
     )
     for name, crps, skill in (("unet", 0.5, -0.25), ("emos", 0.6, -0.5)):
         scores["models"][name] |= entry(crps, skill_vs_raw=skill, skill_vs_emos=1 / 6, captured=-0.5)
@@ -289,7 +292,7 @@ def test_a_model_that_was_named_is_shown_without_a_word_of_choice(scores, fields
     assert text.startswith("emos lowers the fair CRPS of the raw ensemble by 20.0 % [19.0, 21.0 %]. That is 40.0 %")
     assert "lowest" not in text
     assert "<tr class=best><th scope='row'>emos</th>" in html_table(scores)
-    assert "Where emos helps" in page(scores, fields, {})
+    assert "Improvement by emos" in page(scores, fields, {})
 
 
 def test_a_model_that_validation_years_chose_is_said_to_be(scores):
@@ -310,7 +313,7 @@ def test_members_that_interact_are_compared_by_plain_scores(scores, fields):
     text = words(headline(scores))
     assert text.startswith("unet lowers the plain CRPS of the raw ensemble by 17.5 %")
     assert "That is 35.0 % of the gain" in text
-    note = "† the members of unet are not made independently of each other: their fair CRPS can be lower than that of"
+    note = "† the members of unet depend on each other: their fair CRPS can be lower than the CRPS of any"
     assert note in plain_table(scores)
     assert note in page(scores, fields, {})
     (row,) = [line.split() for line in plain_table(scores).splitlines() if line.startswith("unet")]
@@ -354,14 +357,14 @@ def test_warnings_are_seen(scores, fields):
 @pytest.mark.parametrize(("raw", "value", "text"), [(0.384, 0.2634, "0.263"), (93.0, 74.26, "74.3"), (812.0, 5.4, "5")])
 def test_amounts_have_three_digits_of_the_raw_score(scores, raw, value, text):
     scores["models"]["raw"]["crps"] = raw
-    assert amount(value, scores) == text
-    assert amount(-value, scores, sign=True) == "−" + text
-    assert amount(None, scores) == "–"
+    assert format_amount(value, scores) == text
+    assert format_amount(-value, scores, sign=True) == "−" + text
+    assert format_amount(None, scores) == "–"
 
 
 def test_numbers_for_people():
-    assert [percent(v) for v in (0.1234, -0.0001, -2.129, None)] == ["12.3 %", "0.0 %", "−213 %", "–"]
-    assert percent(0.5, sign=True) == "+50.0 %"
+    assert [format_percent(v) for v in (0.1234, -0.0001, -2.129, None)] == ["12.3 %", "0.0 %", "−213 %", "–"]
+    assert format_percent(0.5, sign=True) == "+50.0 %"
 
 
 @pytest.mark.parametrize(
@@ -372,7 +375,7 @@ def test_numbers_for_people():
     ],
 )
 def test_the_subject_is_named_for_people(scores, target, leads, text):
-    assert subject(scores | {"target": target, "lead_times": leads}) == text
+    assert forecast_title(scores | {"target": target, "lead_times": leads}) == text
 
 
 def test_references_keep_their_colours():

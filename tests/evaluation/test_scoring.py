@@ -11,7 +11,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import verifiable
 from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
-from evaluation.scoring import Progress, ScoringOptions, score_models
+from evaluation.scoring import ScoringOptions, ScoringProgress, score_models
 from models.distribution import Normal
 from models.statistical.raw import Raw
 
@@ -83,7 +83,7 @@ def test_the_oracle_is_found_by_date(toy):
 
 
 def test_progress_is_said_now_and_then(capsys):
-    progress = Progress(4, every=0)
+    progress = ScoringProgress(4, every=0)
     for done in (1, 2, 4):
         progress.show(done)
     lines = capsys.readouterr().out.splitlines()

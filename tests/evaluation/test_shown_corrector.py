@@ -6,7 +6,7 @@ import torch
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.shown_corrector import check_shown, choice
+from evaluation.shown_corrector import check_shown, choose_shown
 from models.corrector import Corrector
 
 SCORES = {"models": {
@@ -27,12 +27,12 @@ def corrector(score, model="models.statistical.emos.EMOS", **provenance):
 
 def test_the_named_one_comes_first():
     correctors = {"a": corrector(0.2), "b": corrector(0.1), "c": corrector(0.3)}
-    assert choice("c", correctors, SCORES) == {"model": "c", "by": "option"}
+    assert choose_shown("c", correctors, SCORES) == {"model": "c", "by": "option"}
 
 
 def test_validation_years_choose_and_not_the_scored_ones():
     correctors = {"a": corrector(0.1), "b": corrector(0.2), "c": corrector(0.3)}
-    assert choice(None, correctors, SCORES) == {"model": "a", "by": "validation years"}
+    assert choose_shown(None, correctors, SCORES) == {"model": "a", "by": "validation years"}
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,13 @@ def test_validation_years_choose_and_not_the_scored_ones():
 def test_scores_that_are_not_comparable_choose_nothing(other):
     """Then it is the lowest on the scored years: by the fair CRPS, where it is valid."""
     correctors = {"a": corrector(0.1), "b": corrector(0.2), "c": other()}
-    assert choice(None, correctors, SCORES) == {"model": "b", "by": "scored years"}
+    assert choose_shown(None, correctors, SCORES) == {"model": "b", "by": "scored years"}
 
 
 def test_without_correctors_it_is_climatology():
-    assert choice(None, {}, {"models": {"raw": {}, "climatology": SCORES["models"]["a"]}})["model"] == "climatology"
+    assert (
+        choose_shown(None, {}, {"models": {"raw": {}, "climatology": SCORES["models"]["a"]}})["model"] == "climatology"
+    )
 
 
 def test_what_is_not_there_cannot_be_shown():

@@ -31,7 +31,7 @@ def one_step(mesh, toy, name, twice):
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with open_training_data(train, val, Budget(), net.schedule, mesh) as data:
+    with open_training_data(train, val, Budget(), net.options, mesh) as data:
         torch.manual_seed(1)
         own = {tensor.untyped_storage().data_ptr() for tensor in net.state_dict().values()}
         with saved_tensors_hooks(keep, lambda tensor: tensor):

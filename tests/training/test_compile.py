@@ -18,7 +18,7 @@ from models.layers.dropout import masks_for
 from models.layers.loss_term import loss_terms
 from models.parallel.mesh import Mesh
 from training.datamodule import open_training_data
-from training.network_training import compile_
+from training.network_training import compile_model
 from training.trainer_options import TrainerOptions
 
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "depth": 1, "dropout": 0.2}
@@ -42,9 +42,9 @@ def one_step(toy, network, compiled):
     net, train, val = module(toy, Mesh.single(), torch.float32, network)
     net.train()
     if compiled:
-        compile_(net.corrector.model, CPU, Mesh.single(), sharded=False)
+        compile_model(net.corrector.model, CPU, Mesh.single(), sharded=False)
         assert net.corrector.model._compiled_call_impl is not None
-    with open_training_data(train, val, Budget(), net.schedule, Mesh.single()) as data:
+    with open_training_data(train, val, Budget(), net.options, Mesh.single()) as data:
         torch.manual_seed(1)
         loss = net.training_step(next(iter(data.train_batches)), 0)["loss"]
     loss.backward()
@@ -104,13 +104,13 @@ def test_no_compiler_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", broken)
     with pytest.raises(InputError, match=r"compile=true needs .*No working C\+\+ compiler found\); install it"):
-        compile_(torch.nn.Linear(1, 1), CPU, Mesh.single(), sharded=False)
+        compile_model(torch.nn.Linear(1, 1), CPU, Mesh.single(), sharded=False)
 
 
 @pytest.mark.parametrize(("mesh", "sharded"), [(Mesh(bands=2), False), (Mesh(data=2), True)], ids=["tiles", "parts"])
 def test_where_order_matters_it_is_refused(mesh, sharded):
-    with pytest.raises(InputError, match=r"trainer\.compile=true may change the order in which ranks talk"):
-        compile_(torch.nn.Linear(1, 1), CPU, mesh, sharded)
+    with pytest.raises(InputError, match=r"trainer\.compile=true may change the order of messages"):
+        compile_model(torch.nn.Linear(1, 1), CPU, mesh, sharded)
 
 
 def test_what_a_compiler_decides_itself_is_not_asked_for_as_well():

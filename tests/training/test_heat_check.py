@@ -117,7 +117,7 @@ def test_one_command_trains_and_examines(tmp_path, command):
         heat = Heat(rows=8, columns=9, steps=6)
         again = HeatCheck()(corrector, heat, ForecastDataset(heat, corrector.task, [2020, 2021]))
         assert again == marks
-        assert ended.stdout.splitlines()[-1].startswith("exam: ")
+        assert ended.stdout.splitlines()[-1].startswith("test check: ")
     rows = heat_table(tmp_path / "runs" / "heat").splitlines()
     assert [row.split("|")[1].strip() for row in rows] == ["run", "---", "known_regions-42", "smoe-42"]
     assert rows[3].split("|")[2].strip() == "243"

@@ -33,7 +33,7 @@ def stages(tmp_path_factory, command):
     ):
         ended = command(folder, *TRAIN, *options)
         assert ended.code == 0, ended.stderr
-    assert f"beginning with the weights of {FIRST}" in ended.stdout
+    assert f"initial weights from {FIRST}" in ended.stdout
     return folder
 
 

@@ -25,9 +25,9 @@ from training import checkpoints
 from training.checkpoints import Checkpoints
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
-from training.network_training import make_trainer, score, set_matmul_precision, train_network
+from training.network_training import make_trainer, set_matmul_precision, train_network, validation_crps
 from training.trainer_options import OWNED, TrainerOptions
-from training.weight_average import Average
+from training.weight_average import WeightAverage
 
 FREE = {
     "min_epochs", "min_steps", "max_time", "limit_train_batches", "log_every_n_steps", "enable_progress_bar",
@@ -91,9 +91,9 @@ class Counting(pl.Callback):
 
 def trained(toy, folder, **options):
     net, train, val = module(toy, Mesh.single(), torch.float32, MLP, **options)
-    with open_training_data(train, val, Budget(), net.schedule, Mesh.single()) as data:
+    with open_training_data(train, val, Budget(), net.options, Mesh.single()) as data:
         train_network(net, data, folder)
-        return net, score(net, data.val_batches)
+        return net, validation_crps(net, data.val_batches)
 
 
 def test_callbacks_loggers_profiler_and_flags_reach_the_run(toy, tmp_path, monkeypatch):
@@ -119,10 +119,10 @@ def test_callbacks_loggers_profiler_and_flags_reach_the_run(toy, tmp_path, monke
 def test_what_lightning_refuses_is_one_sentence(tmp_path):
     twice = {"_target_": "pytorch_lightning.callbacks.EarlyStopping", "monitor": "val_loss"}
     for options, sentence in (
-        ({"callbacks": [twice]}, "cannot be had here: .*EarlyStopping"),
+        ({"callbacks": [twice]}, "is not available here: .*EarlyStopping"),
         (
             {"lightning": {"gradient_clip_algorithm": "none"}},
-            "lightning=.* cannot be had here: .*`gradient_clip_algorithm`",
+            "lightning=.* is not available here: .*`gradient_clip_algorithm`",
         ),
     ):
         schedule = TrainerOptions(accelerator="cpu", **options)
@@ -143,7 +143,7 @@ def test_accumulated_batches_make_one_step(toy, tmp_path):
                              optimizer={"_target_": "torch.optim.SGD"}, weight_decay=0.0, gradient_clip=None,
                              scheduler={"_target_": "torch.optim.lr_scheduler.ConstantLR", "factor": 1.0})  # fmt: skip
     expected = module(toy, Mesh.single(), torch.float64, MLP | {"dropout": 0.0})[0].train()
-    with open_training_data(train, val, Budget(), net.schedule, Mesh.single()) as data:
+    with open_training_data(train, val, Budget(), net.options, Mesh.single()) as data:
         batches = list(data.train_batches)
     parameters = list(expected.corrector.model.parameters())
     for together_ in (batches[:2], batches[2:]):
@@ -151,7 +151,7 @@ def test_accumulated_batches_make_one_step(toy, tmp_path):
         gradients = torch.autograd.grad(sum(losses), parameters)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.data -= 1e-2 * gradient
-    with open_training_data(train, val, Budget(), net.schedule, Mesh.single()) as data:
+    with open_training_data(train, val, Budget(), net.options, Mesh.single()) as data:
         train_network(net, data, tmp_path)
     assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
     state = torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
@@ -190,9 +190,9 @@ def test_the_last_validation_runs_where_it_is_asked_to(toy):
             seen.append(x.device.type)
             return torch.tensor([3.0, 2.0])
 
-    with open_training_data(train, val, Budget(), net.schedule, Mesh.single()) as data:
+    with open_training_data(train, val, Budget(), net.options, Mesh.single()) as data:
         net.mesh = Noting()
-        assert score(net.eval(), data.val_batches, "meta") == 1.5
+        assert validation_crps(net.eval(), data.val_batches, "meta") == 1.5
     assert seen == ["meta"]
 
 
@@ -223,7 +223,7 @@ def test_a_run_without_an_end_is_refused(toy):
     train = toy(TASK, GRID, 8)
     net = CorrectionModule(Corrector(TASK, GRID, MLP, train.static))
     trainer = pl.Trainer(max_epochs=-1, logger=False, enable_checkpointing=False, accelerator="cpu")
-    with pytest.raises(InputError, match="the number of steps is not known; give the Trainer max_epochs"):
+    with pytest.raises(InputError, match="the number of steps is unknown; give the Trainer max_epochs"):
         trainer.fit(net, DataLoader(train, 8))
 
 
@@ -251,7 +251,7 @@ def sharded_averages(rank):
     theirs = EMAWeightAveraging(decay=0.1)
     theirs.setup(None, net, "fit")
     fully_shard(net.layer, mesh=init_device_mesh("cpu", (2,)))
-    ours = Average(0.1)
+    ours = WeightAverage(0.1)
 
     class Trainer:
         global_step, accumulate_grad_batches, num_training_batches = 1, 1, 9

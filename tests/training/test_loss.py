@@ -88,7 +88,7 @@ def test_the_gaussian_crps_is_that_of_mean_and_unbiased_spread():
 
 def test_the_gaussian_crps_needs_two_members_and_stands_members_that_agree():
     batch, made = normalised(ONE)
-    with pytest.raises(InputError, match="loss gaussian_crps needs the spread of at least two members"):
+    with pytest.raises(InputError, match="loss gaussian_crps needs at least two members"):
         GaussianCRPS()(Ensemble(drawn(2, 1, 2, 1, 4, 6)), batch, made)
     members = torch.ones(3, 2, 1, 4, 6, dtype=torch.float64, requires_grad=True)
     GaussianCRPS()(Ensemble(members), batch, made).sum().backward()
@@ -190,10 +190,10 @@ class Strange:
 @pytest.mark.parametrize(
     ("loss", "forecast", "task", "sentence"),
     [
-        (EnergyScore(), Normal(torch.zeros(1), torch.ones(1)), TWO, "energy judges .* gives a normal distribution"),
+        (EnergyScore(), Normal(torch.zeros(1), torch.ones(1)), TWO, "energy needs members, .* gives a normal dist"),
         (SeparateMeanAndSpread(), Ensemble(torch.zeros(3, 1)), ONE, "separate needs .* normal or .* is ensemble"),
         (ThresholdWeightedCRPS(280.0), None, TWO, "loss.threshold is one threshold, the task has 2 targets"),
-        (ThresholdWeightedCRPS(280.0), Strange(), ONE, "no closed form .* of a Strange; take loss=crps, or a model"),
+        (ThresholdWeightedCRPS(280.0), Strange(), ONE, "no closed form .* of a Strange; set loss=crps, or use"),
     ],
 )  # fmt: skip
 def test_what_a_loss_cannot_judge_is_said(loss, forecast, task, sentence):
@@ -229,7 +229,7 @@ def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, form, tmp_p
     batch, made = normalised(task)
     batch.mask[0, 1, 3, 3] = False
     forecast = Normal(drawn(3, 2, len(task.targets), 4, 6), drawn(4, 2, len(task.targets), 4, 6).exp())
-    found = EECRPS("efi.nc", form).on(Domain.of(GRID), task, [2000, 2014], "abc")(forecast, batch, made)
+    found = EECRPS("efi.nc", form).load(Domain.of(GRID), task, [2000, 2014], "abc")(forecast, batch, made)
     raw = sample(task).ensemble.numpy()
     for b, (lead, day) in enumerate(((1, 0), (0, 1))):
         for t, channel in enumerate(task.target_channels):
@@ -247,12 +247,12 @@ def test_eecrps_on_tiles_is_that_of_the_whole(tmp_path, monkeypatch):
     climate(tmp_path, monkeypatch)
     batch, made = normalised(TWO)
     forecast = Normal(drawn(3, 2, 2, 4, 6), drawn(4, 2, 2, 4, 6).exp())
-    whole = EECRPS("efi.nc").on(Domain.of(GRID), TWO, [2000, 2014], "abc")(forecast, batch, made)
+    whole = EECRPS("efi.nc").load(Domain.of(GRID), TWO, [2000, 2014], "abc")(forecast, batch, made)
     for rank in range(4):
         domain = Domain.split(GRID, 2, 2, rank)
         own = Sample(*(domain.cut(tensor) if tensor.ndim > 3 else tensor for tensor in batch))
         tile = Normal(domain.cut(forecast.mu), domain.cut(forecast.sigma))
-        found = EECRPS("efi.nc").on(domain, TWO, [2000, 2014], "abc")(tile, own, normalizer(TWO, domain))
+        found = EECRPS("efi.nc").load(domain, TWO, [2000, 2014], "abc")(tile, own, normalizer(TWO, domain))
         torch.testing.assert_close(found, domain.cut(whole), rtol=0, atol=0)
 
 
@@ -270,17 +270,17 @@ def test_eecrps_on_tiles_is_that_of_the_whole(tmp_path, monkeypatch):
 def test_another_climate_is_refused(changes, task, years, data, grid, sentence, tmp_path, monkeypatch):
     climate(tmp_path, monkeypatch, **changes)
     with pytest.raises(InputError, match=rf"^efi\.nc {sentence}.*; make it with deepweather prepare"):
-        EECRPS("efi.nc").on(Domain.of(grid), task, years, data)
+        EECRPS("efi.nc").load(Domain.of(grid), task, years, data)
 
 
 def test_a_start_that_the_climate_does_not_know_is_named(tmp_path, monkeypatch):
     climate(tmp_path, monkeypatch)
     batch, made = normalised(ONE)
-    loss = EECRPS("efi.nc").on(Domain.of(GRID), ONE, [2000, 2014], "abc")
+    loss = EECRPS("efi.nc").load(Domain.of(GRID), ONE, [2000, 2014], "abc")
     later = batch.init_time + torch.tensor([0, 86400])
-    loss.refuse_other_starts(batch.init_time.numpy().astype("datetime64[s]"))
+    loss.check_starts(batch.init_time.numpy().astype("datetime64[s]"))
     with pytest.raises(InputError, match="has no start on day 8 of the year; make it with deepweather prepare"):
-        loss.refuse_other_starts(later.numpy().astype("datetime64[s]"))
+        loss.check_starts(later.numpy().astype("datetime64[s]"))
     # A sample that came past that check is not taken for one without weight.
     found = loss(Normal(batch.target, torch.ones_like(batch.target)), batch._replace(init_time=later), made)
     assert found[1].isnan().all()

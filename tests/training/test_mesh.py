@@ -21,9 +21,9 @@ from training import checkpoints
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
 from training.initial_state import fit_corrector
+from training.mesh_strategy import gather_full as put_together
 from training.mesh_strategy import shard
-from training.mesh_strategy import whole as put_together
-from training.network_training import score, train_network
+from training.network_training import train_network, validation_crps
 from training.trainer_options import TrainerOptions
 
 MESHES = [(1, 3, 1), (1, 1, 2), (1, 2, 2), (3, 1, 1), (2, 2, 1)]
@@ -111,7 +111,7 @@ def one_step(mesh, toy, name):
     """Loss and gradients of the first batch as DDP takes them: the mean over all ranks."""
     net, train, val = module(toy, mesh, torch.float64, SPECS[name])
     net.train()
-    with open_training_data(train, val, Budget(), net.schedule, mesh) as data:
+    with open_training_data(train, val, Budget(), net.options, mesh) as data:
         torch.manual_seed(1)
         loss = net.training_step(next(iter(data.train_batches)), 0)["loss"]
     found = [mesh.sum(loss) / mesh.ranks]
@@ -150,9 +150,9 @@ def trained(mesh, toy, folder, dtype=torch.float64, budget=None, slow=0.0, **opt
     """Train as the verb does; return the table of epochs, the weights, the score, and how many samples were read."""
     net, train, val = module(toy, mesh, dtype, epochs=options.pop("epochs", 5), **options)
     train.slow, train.reads = slow, 0
-    with open_training_data(train, val, budget or Budget(), net.schedule, mesh) as data:
+    with open_training_data(train, val, budget or Budget(), net.options, mesh) as data:
         train_network(net, data, folder)
-        final = score(net.eval(), data.val_batches)
+        final = validation_crps(net.eval(), data.val_batches)
     rows = [[float(x) for x in line.split(",")] for line in (folder / "metrics.csv").read_text().splitlines()[1:]]
     return rows, {name: tensor.numpy() for name, tensor in net.state_dict().items()}, final, train.reads
 
@@ -271,7 +271,7 @@ def test_averages_go_on_on_another_mesh(toy, tmp_path):
 def stopped(rank, shape, toy, folder):
     """Be told to stop on one rank only; ranks ask each other after every step, not every two seconds."""
     mesh = arrange_mesh(*shape)
-    checkpoints.ASKED = 0.0
+    checkpoints.SECONDS_BETWEEN_QUERIES = 0.0
     original = CorrectionModule.on_train_batch_start
 
     def ask(self, batch, batch_idx):

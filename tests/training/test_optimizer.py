@@ -204,8 +204,8 @@ def test_a_wrong_spec_is_one_sentence_before_anything_is_read(options, sentence)
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ({"_target_": f"{TORCH}.OneCycleLR", "pct_start": 2.0}, "cannot be made: Expected float between 0 and 1"),
-        ({"_target_": f"{TORCH}.CosineAnnealingLR", "T_max": {"_steps_": 2}}, "_steps_ must be a share of all steps"),
+        ({"_target_": f"{TORCH}.OneCycleLR", "pct_start": 2.0}, "cannot be created: Expected float between 0 and 1"),
+        ({"_target_": f"{TORCH}.CosineAnnealingLR", "T_max": {"_steps_": 2}}, "_steps_ must be a fraction of all"),
     ],
 )  # fmt: skip
 def test_what_only_a_library_can_refuse_is_a_sentence_too(spec, sentence):

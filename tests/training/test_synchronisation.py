@@ -20,9 +20,9 @@ from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES
 from models.corrector import build_model
 from models.parallel.mesh import Mesh
 from training.eecrps import WeightedByIndex
-from training.history import History
+from training.history import LossHistory
 from training.loss import CRPS, EnergyScore, SeparateMeanAndSpread, SquaredError, ThresholdWeightedCRPS
-from training.weight_average import Average
+from training.weight_average import WeightAverage
 
 META = torch.device("meta")
 EMBEDDED = {
@@ -99,7 +99,7 @@ def test_callbacks_of_a_step_do_not_wait_for_its_device(toy):
         optimizers = (torch.optim.SGD([torch.zeros(1)], 0.1),)
 
     net, step, batch, _ = one_step(toy, SPECS["mlp"])
-    average, history = Average(0.9), History("metrics.csv")
+    average, history = WeightAverage(0.9), LossHistory("metrics.csv")
     average.on_fit_start(Trainer, net)
     with Copies() as copies:
         for callback in (average, history):

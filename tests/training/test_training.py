@@ -21,9 +21,9 @@ from training.checkpoints import Checkpoints
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
 from training.loss import CRPS, weighted_sum
-from training.network_training import score, train_network
+from training.network_training import train_network, validation_crps
 from training.trainer_options import TrainerOptions
-from training.weight_average import validated
+from training.weight_average import validated_weights
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
 GRID = Grid.regular(9, 12)
@@ -54,13 +54,13 @@ def module(toy, epochs=6, spec=MLP, **options):
 
 def run(net, train, val, folder, budget=None):
     """Train `net` as the verb does."""
-    with open_training_data(train, val, budget or Budget(), net.schedule, net.mesh) as data:
+    with open_training_data(train, val, budget or Budget(), net.options, net.mesh) as data:
         train_network(net, data, folder)
 
 
 def score_of(net, dataset):
-    with open_training_data(dataset, dataset, Budget(), net.schedule, net.mesh) as data:
-        return score(net, data.val_batches)
+    with open_training_data(dataset, dataset, Budget(), net.options, net.mesh) as data:
+        return validation_crps(net, data.val_batches)
 
 
 def assert_same_run(ours, theirs, folder):
@@ -153,7 +153,7 @@ def test_with_every_option_it_is_the_same_run(toy, tmp_path, monkeypatch, option
     monkeypatch.setattr(Checkpoints, "on_validation_end", lambda *arguments: None)
     val, (ours, train) = toy(TASK, GRID, 8, seed=5), module(toy, **options)
     run(ours, train, val, tmp_path / "whole")
-    step = -(-4 // ours.schedule.accumulate_grad_batches) * ours.schedule.epochs - 6
+    step = -(-4 // ours.options.accumulate_grad_batches) * ours.options.epochs - 6
     for minutes in (1e-9, 10.0):
         with monkeypatch.context() as patch:
             patch.setattr(CorrectionModule, "training_step", kill_at(step, pull))
@@ -196,7 +196,7 @@ def test_a_signal_in_validation_does_not_wait_for_its_end(whole, toy, tmp_path, 
         original(self, batch, index)
 
     net, train = module(toy, checkpoint_minutes=1e-9)
-    net.schedule = replace(net.schedule, batch_size=4)
+    net.options = replace(net.options, batch_size=4)
     with monkeypatch.context() as patch:
         patch.setattr(CorrectionModule, "validation_step", validation_step)
         with pytest.raises(InterruptedRunError):
@@ -228,8 +228,12 @@ def say_losses(monkeypatch, losses):
     [
         ([9.0, 3.0, 1.0, 2.0], 8, ""),
         ([math.nan, 3.0, 4.0, 1.0], 12, ""),
-        ([9.0, 3.0, math.nan], 4, "warning: the validation loss became nan, and an earlier epoch is kept"),
-        ([1.0, 1.5, 1.2, 1.0], 0, "warning: no epoch has a lower validation loss than the start (1, last epoch 1)"),
+        ([9.0, 3.0, math.nan], 4, "warning: the validation loss became nan; an earlier epoch is kept"),
+        (
+            [1.0, 1.5, 1.2, 1.0],
+            0,
+            "warning: no epoch has a lower validation loss than the initial weights (1, last epoch 1)",
+        ),
     ],
 )
 def test_the_weights_with_the_lowest_validation_loss_are_kept(toy, tmp_path, monkeypatch, capsys, losses, step, said):
@@ -268,7 +272,7 @@ def test_a_finished_run_that_is_started_again_says_the_same(toy, tmp_path, monke
     for _ in range(2):
         net, train = module(toy, epochs=2)
         run(net, train, val, tmp_path)
-        assert "no epoch has a lower validation loss than the start (1, last epoch 1.2)" in capsys.readouterr().out
+        assert "a lower validation loss than the initial weights (1, last epoch 1.2)" in capsys.readouterr().out
 
 
 def test_validation_without_truth_is_refused(toy):
@@ -322,7 +326,7 @@ def test_what_is_validated_and_kept_is_the_average_of_all_weights(toy, tmp_path,
     assert best["global_step"] in (4, 8)
     for name, tensor in scored[best["global_step"] // 4].items():
         torch.testing.assert_close(net.state_dict()[f"corrector.model.{name}"], tensor, rtol=0, atol=0)
-        torch.testing.assert_close(validated(best)[f"corrector.model.{name}"], tensor, rtol=0, atol=0)
+        torch.testing.assert_close(validated_weights(best)[f"corrector.model.{name}"], tensor, rtol=0, atol=0)
     # What was validated is what scores so.
     rows = [row.split(",") for row in (tmp_path / "metrics.csv").read_text().splitlines()]
     score_now = score_of(net.eval(), toy(TASK, GRID, 8, seed=5))
@@ -331,7 +335,7 @@ def test_what_is_validated_and_kept_is_the_average_of_all_weights(toy, tmp_path,
 
 def test_the_table_shows_the_rate_and_a_plateau_lowers_it(toy, tmp_path):
     net, train = module(toy, epochs=12, scheduler=PLATEAU, patience=12)
-    net.schedule = replace(net.schedule, learning_rate=0.3)
+    net.options = replace(net.options, learning_rate=0.3)
     run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
     rows = [[float(x) for x in row.split(",")] for row in (tmp_path / "metrics.csv").read_text().splitlines()[1:]]
     best, rate = math.inf, 0.3
@@ -349,7 +353,7 @@ def test_a_plateau_that_ends_with_an_epoch_is_in_its_checkpoint(toy, tmp_path, m
 
     def fast():
         net, train = module(toy, **options)
-        net.schedule = replace(net.schedule, learning_rate=0.3)
+        net.options = replace(net.options, learning_rate=0.3)
         return net, train
 
     ours, train = fast()
@@ -475,8 +479,8 @@ def test_a_wrong_option_is_named_with_its_value(option, value):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_an_accelerator_that_is_not_there_is_named(toy, tmp_path):
     net, train = module(toy)
-    net.schedule = replace(net.schedule, accelerator="gpu")
-    with pytest.raises(InputError, match=r"trainer\.accelerator=gpu .* cannot be had here"):
+    net.options = replace(net.options, accelerator="gpu")
+    with pytest.raises(InputError, match=r"trainer\.accelerator=gpu .* is not available here"):
         run(net, train, train, tmp_path)
 
 
