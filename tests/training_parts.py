@@ -1,4 +1,4 @@
-"""A small network on toy data that is about to be trained, on any mesh: the same everywhere."""
+"""A small network and toy data for training, the same on any mesh."""
 
 import time
 
@@ -19,7 +19,7 @@ GRID = Grid.regular(13, 20)
 
 
 class Tile(Dataset):
-    """The own tile of toy samples; of every third the truth is unknown in some cells, most of them in the south."""
+    """This rank's tile of toy samples; every third sample lacks truth in some cells, mostly in the south."""
 
     def __init__(self, toy, domain, count, dtype, seed=0, task=TASK):
         self.data, self.domain, self.dtype, self.slow = toy(task, GRID, count, seed=seed), domain, dtype, 0.0
@@ -53,14 +53,14 @@ class Tile(Dataset):
 
 
 def module(toy, mesh, dtype, spec=NET, count=17, val=10, **options):
-    """A module that is about to be trained, and its two data sets; the same on every mesh."""
-    domain, task = mesh.domain(GRID), needed_task(spec, TASK)
+    """A module before training, and its two data sets; the same on every mesh."""
+    domain, task = mesh.domain(GRID), needs(spec, TASK)
     train, val = (Tile(toy, domain, n, dtype, seed) for n, seed in ((count, 0), (val, 5)))
     torch.manual_seed(0)
     fitted = Corrector(task, GRID, spec, train.data.static)
     fitted.fit(toy(task, GRID, 8))
     corrector = Corrector(task, domain, spec, train.data.static)
-    # Not fitted on tiles: what is fitted is rounded to single precision, which may fall to either side.
+    # Not fitted on tiles, because fits are rounded to single precision.
     corrector.load_state_dict(fitted.state_dict())
     torch.manual_seed(3)
     for parameter in corrector.model.parameters():

@@ -1,4 +1,4 @@
-"""Averages against loops and analytic integrals; parts add up to the whole."""
+"""Averages against loops and analytic integrals; sums of parts equal the whole."""
 
 import math
 
@@ -43,7 +43,7 @@ def test_regions_weigh_by_area(region, south, north):
     assert np.average(field, weights=weights) == pytest.approx((high**3 - low**3) / (3 * (high - low)), rel=5e-3)
 
 
-def test_regions_part_the_globe():
+def test_regions_partition_the_globe():
     land = np.linspace(0, 1, 20).reshape(5, 4)
     weights = region_weights(GRID, land)
     np.testing.assert_allclose(weights["north"] + weights["tropics"] + weights["south"], weights["global"])
@@ -69,7 +69,7 @@ def part(ensemble, rows):
     return Ensemble(ensemble.members[:, rows])
 
 
-def test_a_tally_is_what_loops_over_cells_give():
+def test_a_tally_equals_loops_over_cells():
     ensemble, truth, uniform = batch()
     leads = np.array([0, 1, 1, 0, 1, 1])
     regions = region_weights(GRID)
@@ -115,7 +115,7 @@ def test_batches_and_processes_add_up(sizes):
             np.testing.assert_allclose(tally.per_cell[name].value, whole.per_cell[name].value, atol=1e-12)
 
 
-def test_a_model_must_not_choose_its_cells():
+def test_nan_forecasts_where_there_is_truth_are_refused():
     truth = torch.zeros(1, 1, 5, 4)
     mu = truth.clone()
     mu[0, 0, 3, 2] = math.nan
@@ -129,7 +129,7 @@ def test_a_model_must_not_choose_its_cells():
 
 
 class Waits(TorchDispatchMode):
-    """Counts the operations for which a program must wait for its device."""
+    """Counts the operations for which the program waits for the device."""
 
     def __init__(self):
         super().__init__()
@@ -142,8 +142,8 @@ class Waits(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("law", [Ensemble, lambda members: Normal(members.mean(0), members.std(0))])
-def test_a_batch_is_counted_without_waiting_for_the_device(law, monkeypatch):
-    """All sums leave the device by one transfer."""
+def test_adding_a_batch_makes_one_transfer_from_the_device(law, monkeypatch):
+    """All sums are moved to the CPU in one transfer."""
     transfers = []
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: transfers.append(tensor.shape) or tensor)
     ensemble, truth, uniform = batch()

@@ -1,4 +1,4 @@
-"""Per-cell statistics against loops over the definitions, and histograms against what they must look like."""
+"""Cell scores against loops over their definitions, and histograms with known shapes."""
 
 import math
 
@@ -29,7 +29,7 @@ def uniform(*shape, seed=1):
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_ensemble_statistics_are_their_definitions():
+def test_ensemble_scores_equal_their_definitions():
     members, truth = draws(4, 2, 1, 2, 3), draws(2, 1, 2, 3, seed=9)
     found = cell_scores(Ensemble(members), truth)
     assert tuple(found) == CELL_SCORES
@@ -50,15 +50,15 @@ def test_ensemble_statistics_are_their_definitions():
 
 
 @pytest.mark.parametrize("distribution", [Ensemble(draws(3, 5)), Normal(draws(5), torch.ones(5).double())])
-def test_no_truth_gives_no_number(distribution):
+def test_missing_truth_gives_nan(distribution):
     truth = torch.tensor([0.0, math.nan, 1.0, math.nan, 2.0], dtype=torch.float64)
     for value in cell_scores(distribution, truth).values():
         assert value.isnan().tolist() == truth.isnan().tolist()
 
 
 @pytest.mark.parametrize("members", [2, 5, 10])
-def test_expected_squared_error_is_what_a_calibrated_ensemble_has(members):
-    """Truth and members are draws of one law: the mean misses the truth by σ² (1 + 1/M)."""
+def test_expected_squared_error_equals_that_of_a_calibrated_ensemble(members):
+    """Truth and members are draws of one distribution: the squared error of the mean is σ² (1 + 1/M)."""
     values = 3 * draws(members + 1, 200_000)
     ensemble, truth = Ensemble(values[1:]), values[0]
     actual = (ensemble.mean - truth).square().mean()
@@ -82,7 +82,7 @@ def test_exchangeable_members_have_a_flat_histogram():
     assert frequencies(ensemble, values[0], 11).tolist() == pytest.approx([1 / 11] * 11, abs=0.004)
 
 
-def test_overconfident_members_have_a_u():
+def test_overconfident_members_have_a_u_shaped_histogram():
     values = draws(11, 100_000)
     histogram = frequencies(Ensemble(values[1:] / 2), values[0], 11)
     assert min(histogram[0], histogram[-1]) > 2 / 11
@@ -103,7 +103,7 @@ def test_ties_are_broken_evenly():
 
 
 class Clipped(Normal):
-    """A normal law whose negative values became a point mass at zero."""
+    """A normal distribution with its negative values censored to a point mass at zero."""
 
     def cdf(self, value):
         return torch.where(value < 0, torch.zeros_like(value), super().cdf(value))
@@ -115,8 +115,8 @@ def test_a_point_mass_is_spread_over_its_bins():
     assert frequencies(law, truth, 10).tolist() == pytest.approx([0.1] * 10, abs=0.005)
 
 
-def test_untrained_cells_are_scored_as_what_they_have():
-    """Members here and raw ones there are members; beside a closed form each cell has its own statistics."""
+def test_untrained_cells_are_scored_by_their_own_kind_of_forecast():
+    """Corrected and raw members together are an ensemble; with a closed form each cell is scored by its own kind."""
     members, truth, where = draws(4, 6), draws(6, seed=2), torch.tensor([True, False] * 3)
     raw, law = Ensemble(members), Normal(draws(6, seed=3), torch.ones(6).double())
     assert is_ensemble(Patched(where, Ensemble(members + 1), raw))
@@ -138,8 +138,8 @@ def test_members_that_are_quantiles_have_the_spread_of_their_values():
 
 @pytest.mark.parametrize("kind", [CensoredNormal, CensoredLogistic])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_dry_truth_is_on_the_point_mass(kind, dtype):
-    """Rain of a calibrated censored law, through a corrector's change of units and back: exact zeros, a flat PIT.
+def test_dry_truth_falls_on_the_point_mass(kind, dtype):
+    """Rain of a calibrated censored distribution, scaled to other units and back: exact zeros, a flat PIT.
 
     The law is in units of the normalised target, in which the bound 0 is (0 - 3.7)/0.3, rounded.
     """
@@ -165,7 +165,7 @@ def test_the_extremes_are_in_the_outer_bins():
     assert calibration_bin(law, truth, torch.zeros(3), 5)[:2].tolist() == [0, 4]
 
 
-def test_ties_are_broken_alike_in_any_batch():
+def test_ties_are_broken_alike_in_every_batch():
     starts, leads = torch.tensor([10, 20, 30]), torch.tensor([24, 48, 24])
     whole = tie_breaker(3, starts, leads, (2, 4))
     assert whole.shape == (3, 2, 4)

@@ -1,4 +1,4 @@
-"""Comparisons that would mean nothing are refused, by the name of the file."""
+"""Comparisons without meaning are refused with the name of the file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_a_corrector_of_other_years_may_be_scored():
         (lambda: corrector(grid=Grid.regular(9, 16)), "was made for 9 x 16 points"),
     ],
 )
-def test_others_are_refused(made, sentence):
+def test_correctors_that_must_not_be_scored_are_refused(made, sentence):
     with pytest.raises(InputError) as caught:
         check_corrector(made(), PATH, TASK, GRID, YEARS)
     assert str(caught.value).startswith(f"{PATH} {sentence}")
@@ -56,17 +56,17 @@ def test_others_are_refused(made, sentence):
 
 
 @pytest.mark.parametrize("name", ["raw", "climatology", "oracle", "my model", "$x$", ""])
-def test_names_that_would_confuse_are_refused(name):
+def test_reserved_and_invalid_names_are_refused(name):
     with pytest.raises(InputError, match="correctors"):
         check_name(name)
 
 
 @pytest.mark.parametrize("name", ["emos", "unet-2", "v1.3", "U_net"])
-def test_names_that_read_well_are_taken(name):
+def test_valid_names_are_accepted(name):
     check_name(name)
 
 
-def test_sizes_have_something_to_be_compared_with():
+def test_training_members_must_be_among_member_counts():
     assert training_members(corrector(members=10), PATH, (5, 10)) == 10
     with pytest.raises(InputError) as caught:
         training_members(corrector(members=10), PATH, (5, 20))
@@ -78,14 +78,14 @@ def test_sizes_have_something_to_be_compared_with():
         training_members(corrector(), PATH, (5, 20))
 
 
-def test_the_raw_ensemble_alone_is_no_comparison():
+def test_the_raw_ensemble_alone_is_refused():
     check_comparison(["raw", "climatology"], [])
     check_comparison(["raw", "emos"], ["climatology is left out: x"])
     with pytest.raises(InputError, match=r"raw ensemble with \(climatology is left out: x\); give correctors"):
         check_comparison(["raw"], ["climatology is left out: x"])
 
 
-def test_more_members_than_there_are_cannot_be_scored():
+def test_member_counts_above_the_number_of_members_are_refused():
     check_enough_members((), 3)
     check_enough_members((5, 10), 10)
     with pytest.raises(InputError, match=r"^member_counts has 50, the forecasts have 10 members; leave out larger"):

@@ -1,4 +1,4 @@
-"""The verb from an archive in memory to the files it writes."""
+"""The verb `evaluate`, from an archive in memory to the files that it writes."""
 
 import json
 import re
@@ -26,7 +26,7 @@ from models.statistical.raw import Raw
 
 @pytest.fixture
 def deepweather(monkeypatch):
-    """Run the verb as the command line does, but in this process."""
+    """Run the verb like the command line, in this process."""
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # the verb sets it; to be undone
 
@@ -83,8 +83,8 @@ def test_the_whole_path(archive, emos, deepweather, tmp_path, capsys):
     assert (run_dir / "scores.json").stat().st_mtime_ns == before
 
 
-def test_the_first_members_alone(archive, emos, deepweather, tmp_path, capsys, monkeypatch):
-    """As if there were no more in the files."""
+def test_max_members_equals_an_archive_of_fewer_members(archive, emos, deepweather, tmp_path, capsys, monkeypatch):
+    """The scores equal those of files with fewer members."""
     monkeypatch.setattr(report, "draw_figures", lambda *_: {})
     correctors = f"correctors={{emos: {emos}}}"
     deepweather(tmp_path / "few", correctors, "max_members=3")
@@ -96,8 +96,8 @@ def test_the_first_members_alone(archive, emos, deepweather, tmp_path, capsys, m
     assert few == everyone
 
 
-def test_by_number_of_members(archive, emos, deepweather, tmp_path, capsys, monkeypatch):
-    """All members alone, then some of them too, then all alone again: what is added changes nothing of the rest."""
+def test_member_counts_add_scores_and_change_no_others(archive, emos, deepweather, tmp_path, capsys, monkeypatch):
+    """The scores of all members are the same with and without `member_counts`."""
     monkeypatch.setattr(report, "draw_figures", lambda *_: {})
     correctors, plain = f"correctors={{emos: {emos}}}", tmp_path / "plain"
     deepweather(plain, correctors)
@@ -154,7 +154,7 @@ def scored(run_dir):
 
 
 def test_climatology_is_not_scored_on_years_that_it_was_fitted_on(archive, deepweather, tmp_path, capsys):
-    """As a reference it would know the answer: skill against it would be too low without a word."""
+    """Climatology fitted on the scored years would be too good, and skill against it silently too low."""
     with pytest.raises(SystemExit) as left:
         deepweather(tmp_path, "split=train")
     assert left.value.code == 2
@@ -194,7 +194,7 @@ def test_climatology_of_too_few_cases_is_left_out(
     assert f"with ({warning}); give correctors" in capsys.readouterr().err
 
 
-def test_climatology_of_other_years_than_the_correctors_is_said(archive, emos, deepweather, no_pictures, tmp_path):
+def test_climatology_of_other_years_than_the_correctors_is_a_warning(archive, emos, deepweather, no_pictures, tmp_path):
     other = Corrector.load(emos)
     other.provenance |= {"train_years": [1998, 2013]}
     other.save(tmp_path / "other.safetensors")
@@ -205,7 +205,7 @@ def test_climatology_of_other_years_than_the_correctors_is_said(archive, emos, d
     ]
 
 
-def test_the_name_emos_is_kept_for_an_emos_that_was_fitted(archive, emos, deepweather, no_pictures, tmp_path, capsys):
+def test_the_name_emos_is_reserved_for_a_fitted_emos(archive, emos, deepweather, no_pictures, tmp_path, capsys):
     corrector = Corrector.load(emos)
     provenance = corrector.provenance
     other = Corrector(corrector.task, GRID, {"_target_": "models.statistical.raw.Raw"}, corrector.static, provenance)
@@ -227,7 +227,7 @@ def test_the_name_emos_is_kept_for_an_emos_that_was_fitted(archive, emos, deepwe
     assert warning in (tmp_path / "some/report.html").read_text()
 
 
-def test_what_is_not_scored_is_counted(archive, emos, deepweather, no_pictures, tmp_path, capsys):
+def test_cells_and_forecasts_that_are_not_scored_are_counted(archive, emos, deepweather, no_pictures, tmp_path, capsys):
     """Two cells without analysis, one of them in another year; one without a member; one start without analysis."""
     archive.truth = archive.truth.copy()
     test = np.flatnonzero(archive.starts.astype("datetime64[Y]").astype(int) == 46)
@@ -246,11 +246,11 @@ def test_what_is_not_scored_is_counted(archive, emos, deepweather, no_pictures, 
 
 
 class SeenError(Exception):
-    """All that a test wanted to see has been seen."""
+    """Ends the verb once the test has its data."""
 
 
-def test_the_device_is_that_of_models_and_batches(archive, emos, deepweather, tmp_path, monkeypatch):
-    """The device `meta` computes nothing, but shows what is to_device to it."""
+def test_models_and_batches_are_moved_to_the_device(archive, emos, deepweather, tmp_path, monkeypatch):
+    """The device `meta` computes nothing, but tensors on it show that they were moved."""
     asked, models = [], []
 
     def choose_device(option, ranks):
@@ -295,7 +295,7 @@ def test_a_leak_is_an_error_and_nothing_is_written(archive, emos, deepweather, t
     assert not (tmp_path / "run").exists()
 
 
-def test_an_oracle_of_other_years_is_no_oracle(archive):
+def test_an_oracle_of_other_years_is_not_used(archive):
     task, domain = Task("t", ["2t"], ["2t"], [48]), Domain.of(GRID)
     assert evaluate.open_oracle(archive, task, [2015], domain) is None
     assert len(evaluate.open_oracle(archive, task, [2016], domain)) == 20
@@ -309,7 +309,7 @@ def test_land_of_another_grid_is_not_used(archive):
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 1, "inputs": {}}', '{"format": 2, "inputs": {"data": "other"}}'])
-def test_what_is_not_finished_is_made_again(tmp_path, text):
+def test_unfinished_results_are_computed_again(tmp_path, text):
     (tmp_path / "scores.json").write_text(text)
     (tmp_path / "report.html").write_text("")
     assert load_finished([tmp_path], {}) is None
@@ -346,7 +346,7 @@ def test_folders_are_named_by_target():
         ("member_counts=[2,50]", "member_counts has 50, the forecasts have 5 members"),
     ],
 )
-def test_wrong_options_are_one_sentence(archive, deepweather, tmp_path, capsys, override, sentence):
+def test_a_wrong_option_is_one_error_line(archive, deepweather, tmp_path, capsys, override, sentence):
     with pytest.raises(SystemExit) as left:
         deepweather(tmp_path, override)
     assert left.value.code == 2

@@ -1,4 +1,4 @@
-"""The gate of ensemble size: who passes, who fails, who claims to pass."""
+"""The gate on the number of members: models that pass, models that fail, and claims."""
 
 import math
 
@@ -68,7 +68,7 @@ def narrower_with_more(batch):
 
 
 def few_words(batch):
-    """Mean and spread, of which the mean gets better with members."""
+    """Mean and spread of the members; the error of the mean decreases with their number."""
     return Normal(batch.ensemble.mean(1), batch.ensemble.std(1))
 
 
@@ -93,7 +93,7 @@ def scores(board):
     return with_gates(board.scores(0), dict.fromkeys(MODELS, MemberCountClaim(10, True)))
 
 
-def test_draws_of_the_truth_score_alike_whatever_their_number(scores):
+def test_scores_of_draws_of_the_truth_do_not_depend_on_their_number(scores):
     """The fair CRPS is 1/√π, the plain one 1 + 1/M times as large, spread over error is 1."""
     found = scores["models"]["raw"]["by"]["members"]
     assert list(found) == ["5", "10", "20", "50"]
@@ -104,7 +104,7 @@ def test_draws_of_the_truth_score_alike_whatever_their_number(scores):
     assert scores["models"]["raw"]["gate"] == {"claimed": True, "base": 10, "holds": True, "faults": []}
 
 
-def test_who_looks_at_no_member_scores_alike_to_the_last_digit(scores):
+def test_scores_of_a_model_without_members_are_equal_bit_for_bit(scores):
     model = scores["models"]["climatology"]
     found = {tuple(entry[key] for key in ("crps", "rmse", "spread")) for entry in model["by"]["members"].values()}
     assert len(found) == 1
@@ -113,7 +113,7 @@ def test_who_looks_at_no_member_scores_alike_to_the_last_digit(scores):
     assert model["gate"]["holds"] is True
 
 
-def test_who_looks_at_the_number_of_members_is_found_out(scores):
+def test_a_model_that_depends_on_the_number_of_members_fails(scores):
     """Of the shift: E|√2 Z + d| - 1/√π = √2 (2φ(t) + t (2Φ(t) - 1)) - 1/√π with t = d/√2."""
     found = scores["models"]["off"]["by"]["members"]
     for size, entry in found.items():
@@ -133,8 +133,8 @@ def test_who_looks_at_the_number_of_members_is_found_out(scores):
     )
 
 
-def test_better_with_members_is_not_worse(scores):
-    """The spread is that of the draws, but the mean of M errs √(1 + 1/M) times as much as that of all."""
+def test_a_model_that_improves_with_members_passes(scores):
+    """The spread does not change, and the error of the mean of M members is √(1 + 1/M) times that of all."""
     found = scores["models"]["normal"]["by"]["members"]
     assert all(pair["ci95"][1] < 0 for entry in found.values() for pair in entry["fewer"].values())
     for size, entry in found.items():
@@ -144,7 +144,7 @@ def test_better_with_members_is_not_worse(scores):
 
 
 @pytest.mark.parametrize("size", [5, 20])
-def test_a_size_scores_as_an_archive_of_so_many_members(scores, size):
+def test_a_member_count_equals_an_archive_of_so_many_members(scores, size):
     alone = score_models(MODELS, Draws(size), REGIONS).scores(0)["models"]
     assert list(alone) == list(scores["models"])
     beside = {"by", "rank_histogram", "crps_unweighted", "crps_fair_unweighted", "crps_fair_valid", "members"}
@@ -168,13 +168,13 @@ def test_differences_are_paired(board, scores):
     assert high - low < np.diff(entry["ci95"]["crps"])
 
 
-def test_all_members_are_scored_once_and_maps_are_theirs_alone(board):
+def test_all_members_are_scored_once_and_only_they_have_maps(board):
     assert board.by_member_count[50]["raw"] is board.tallies["raw"]
     assert board.tallies["raw"].per_cell
     assert not board.by_member_count[20]["raw"].per_cell
 
 
-def test_all_sizes_are_scored_in_the_same_cells():
+def test_all_member_counts_are_scored_in_the_same_cells():
     data = Draws(20, 4)
     data.mask[1, 0, 2, 3] = False
     data.ensemble[1, 15, 0, 2, 3] = math.nan
@@ -187,7 +187,7 @@ def test_all_sizes_are_scored_in_the_same_cells():
     assert weights[0][1, 0, 0] < weights[0][0, 0, 0]
 
 
-def test_without_sizes_nothing_changes(draws):
+def test_without_member_counts_nothing_changes(draws):
     plain = score_models({"raw": raw}, draws, REGIONS).scores(0)
     assert with_gates(plain, {}) == plain
     assert "members" not in plain["models"]["raw"]["by"]
@@ -228,7 +228,7 @@ def test_the_gate(made, holds, faults):
     }
 
 
-def test_a_failure_of_those_who_claim_nothing_is_no_warning():
+def test_only_a_false_claim_is_a_warning():
     scores = {"models": {"net": {"by": {"members": entries((2, 1, 1))}}}, "warnings": ["else"]}
     assert with_gates(scores, {"net": MemberCountClaim(10, False)})["warnings"] == ["else"]
     assert len(with_gates(scores, {"net": MemberCountClaim(10, True)})["warnings"]) == 2
@@ -238,13 +238,13 @@ def test_a_failure_of_those_who_claim_nothing_is_no_warning():
 @pytest.mark.parametrize(
     "option", [5, "5", [5], [], [5, 5], [1, 5], [0, 2], [5, True], [2.0, 3], ["5", 10], {"a": 1}, [[5, 10]]]
 )
-def test_sizes_must_make_sense(option):
+def test_wrong_member_counts_are_refused(option):
     with pytest.raises(InputError, match=r"^member_counts must be two or more .* or null .* got") as caught:
         check_member_counts(option)
     assert str(caught.value).endswith(repr(option))
 
 
-def test_sizes_come_in_any_order():
+def test_member_counts_are_sorted():
     assert check_member_counts([20, 5, 10]) == (5, 10, 20)
     assert check_member_counts(None) == ()
 
@@ -255,7 +255,7 @@ def of(name, task=None, **options):
     return Corrector(task, Grid.regular(13, 16), SPECS[name] | options, torch.zeros(len(task.static_names), 13, 16))
 
 
-def test_references_are_held_to_the_numbers_of_those_who_were_trained():
+def test_the_base_of_references_is_the_smallest_of_the_correctors():
     models = {"raw": of("raw"), "climatology": of("climatology"), "a": of("emos"), "b": of("mlp")}
     found = member_count_claims(models, trained := {"a": 20, "b": 10}, (5, 10, 20))
     assert {name: claim.base for name, claim in found.items()} == {"raw": 10, "climatology": 10} | trained
@@ -264,7 +264,7 @@ def test_references_are_held_to_the_numbers_of_those_who_were_trained():
     assert member_count_claims(models, trained, ()) == {}
 
 
-def test_who_claims():
+def test_claims_of_models():
     claimed = {name for name in SPECS if member_count_claims({name: of(name)}, {}, (5, 10))[name].made}
     assert claimed == {"raw", "climatology", "transformer_independent"}
     changed = {"head": "normal"}, {"member_attention": True}
@@ -282,7 +282,7 @@ def test_who_claims():
     ],
     ids=str,
 )
-def test_who_claims_says_of_a_member_what_it_would_say_without_the_others(name, options, toy):
+def test_a_claiming_model_corrects_each_member_without_the_others(name, options, toy):
     torch.manual_seed(0)
     made = of(name, **options).double().eval()
     for tensor in (*made.model.parameters(), *([made.model.coefficients] if name == "climatology" else [])):

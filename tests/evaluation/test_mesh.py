@@ -1,4 +1,4 @@
-"""Scores on a mesh are those of one process: whatever is shared out, nothing is counted twice, nothing is left out."""
+"""Scores on a mesh equal those of one process, however forecasts and cells are distributed."""
 
 import json
 import math
@@ -35,7 +35,7 @@ MESHES = [(1, 1, 3), (3, 1, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2)]
 
 
 class Part(Dataset):
-    """The own tile of every sample, in double precision and so coarse that many members are equal to the truth."""
+    """This rank's tile of every sample, in double precision, rounded so that many members equal the truth."""
 
     def __init__(self, dataset, domain):
         self.dataset, self.domain = dataset, domain
@@ -63,7 +63,7 @@ def with_holes(data):
 
 
 def normal(batch):
-    """A forecast of few words."""
+    """A forecast without parameters."""
     mean = batch.ensemble.mean(1)[:, [1, 0]]
     return Normal(mean - 0.5, torch.ones_like(mean))
 
@@ -81,7 +81,7 @@ def scored(mesh, data, oracle, land):
 
 
 def numbers(board):
-    """Everything in a scoreboard, by name."""
+    """All arrays of a scoreboard, by name."""
     found = {"init_times": board.init_times, "lead_times": board.lead_times}
     some = {
         f"{name} {size}": tally for size, tallies in board.by_member_count.items() for name, tally in tallies.items()
@@ -99,7 +99,7 @@ def numbers(board):
 
 
 def leaves(value, path=""):
-    """Numbers and words of nested scores, by their path."""
+    """Values of nested scores, by their path."""
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return {key: leaf for name, inner in items for key, leaf in leaves(inner, f"{path}/{name}").items()}
@@ -107,7 +107,7 @@ def leaves(value, path=""):
 
 
 def compare(rank, data, bands, sectors, forecasts, oracle):
-    """What the mesh finds and what one process finds, on the first rank."""
+    """Results of the mesh and of one process, on the first rank."""
     land = np.linspace(0, 1, 9 * 14).reshape(GRID.shape)
     mesh = arrange_mesh(data, bands, sectors)
     board, example = scored(mesh, forecasts, oracle, land)
@@ -160,7 +160,7 @@ def test_scores_are_those_of_one_process(mesh, toy):
         agree_scores(*pair)
 
 
-def test_ranks_without_any_forecast_do_no_harm(toy):
+def test_ranks_without_forecasts_are_allowed(toy):
     arrays, scores = together(3, compare, 3, 1, 1, toy(TASK, GRID, 2), None)[0]
     for pair in arrays:
         agree(*pair)
@@ -200,7 +200,7 @@ def scores(folder):
 
 @pytest.mark.parametrize("mesh", [(2, 2, 1), (1, 1, 3)], ids=lambda mesh: "x".join(map(str, mesh)))
 def test_every_rank_reads_its_tile_and_the_files_are_the_same(mesh, project, tmp_path):
-    """Members are read in single precision: their spread has five digits, whatever is done with it."""
+    """Members are read in single precision, so their spread has five digits."""
     together(math.prod(mesh), evaluated, *mesh, project, tmp_path)
     agree_scores(scores(tmp_path), scores(project / "one"), 1e-5)
     drawn, expected = (
@@ -209,7 +209,7 @@ def test_every_rank_reads_its_tile_and_the_files_are_the_same(mesh, project, tmp
     assert drawn == expected
 
 
-def test_the_command_starts_its_ranks_and_its_scores_are_known_to_all_meshes(project, command):
+def test_the_command_starts_its_ranks_and_its_scores_are_reused_on_any_mesh(project, command):
     options = [*OPTIONS, f"data.path={project}", "run_dir=two", "member_counts=[2,4]"]
     options.append("correctors={emos: emos/corrector.safetensors}")
     ended = forks.run([ROOT / "scripts/deepweather.py", "evaluate", "mesh=[1,2]", *options], cwd=project)

@@ -1,4 +1,4 @@
-"""Scores from averages: identities and cases whose answer is known."""
+"""Scores from averages: identities and cases with a known result."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a reader sees: every number of tables and figures against one that is computed from the data by another way.
+"""Every number in tables and figures against one that is computed from the data independently.
 
 The other way is numpy on the archive's arrays. Correctors have coefficients that the test has set.
 """

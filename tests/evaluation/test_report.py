@@ -89,7 +89,7 @@ def fields():
 
 
 class Links(HTMLParser):
-    """Everything that a browser would load or jump to, and every id."""
+    """Collects all links, sources and ids of a page."""
 
     def __init__(self, text):
         super().__init__()
@@ -113,7 +113,7 @@ def written(tmp_path_factory):
     return folder
 
 
-def test_the_page_needs_nothing_but_itself(written):
+def test_the_page_needs_no_other_files(written):
     text = (written / "report.html").read_text()
     found = Links(text)
     assert found.images == len(ALT)
@@ -124,7 +124,7 @@ def test_the_page_needs_nothing_but_itself(written):
     assert urls == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
 
-def test_pictures_do_not_share_ids(written):
+def test_figures_do_not_share_ids(written):
     text = (written / "report.html").read_text()
     found = Links(text)
     assert len(set(found.ids)) == len(found.ids)
@@ -132,7 +132,7 @@ def test_pictures_do_not_share_ids(written):
     assert used <= {f"#{name}" for name in found.ids}
 
 
-def test_every_picture_is_there_for_slides(written):
+def test_every_figure_is_written_as_png(written):
     pictures = list((written / "figures").iterdir())
     assert sorted(path.name for path in pictures) == sorted(f"{name}.png" for name in ALT)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
@@ -144,12 +144,12 @@ def test_text_follows_the_theme_of_the_page(written):
     assert INK not in text
 
 
-def test_a_picture_is_the_same_each_time(scores):
+def test_a_figure_is_reproducible(scores):
     pictures = [inline_svg(skill_chart(scores), "skill", "x") for _ in range(2)]
     assert pictures[0] == pictures[1]
 
 
-def test_without_oracle_land_and_correctors_the_page_has_less(scores, fields, tmp_path):
+def test_without_oracle_land_and_correctors_sections_are_left_out(scores, fields, tmp_path):
     scores["oracle"] = None
     scores["models"] = {name: scores["models"][name] for name in ("raw", "climatology")}
     for model in scores["models"].values():
@@ -168,7 +168,7 @@ def test_without_oracle_land_and_correctors_the_page_has_less(scores, fields, tm
     assert not (tmp_path / "figures/gain.png").exists()
 
 
-def test_without_climatology_all_pictures_but_no_column(scores, fields):
+def test_without_climatology_there_are_all_figures_but_no_column(scores, fields):
     del scores["models"]["climatology"]
     for model in scores["models"].values():
         for one in (model, *(e for group in model["by"].values() for e in group.values())):
@@ -180,7 +180,7 @@ def test_without_climatology_all_pictures_but_no_column(scores, fields):
 
 
 def with_sizes(scores):
-    """Every model with 5, 10 and 20 members; the U-Net claims what does not hold."""
+    """Every model with 5, 10 and 20 members; the U-Net makes a false claim."""
     for name, model in scores["models"].items():
         ratios = {"5": 0.8, "10": 0.87, "20": 0.9 if name == "unet" else None}
         model["by"]["members"] = {
@@ -194,7 +194,7 @@ def with_sizes(scores):
     return scores
 
 
-def test_the_number_of_members_has_a_section_where_it_was_asked_for(scores, fields):
+def test_member_counts_have_a_section(scores, fields):
     plain = page(scores, fields, {})
     assert "With fewer or more members" not in plain
     text = page(with_sizes(scores), fields, {})
@@ -217,7 +217,7 @@ def test_the_number_of_members_has_a_section_where_it_was_asked_for(scores, fiel
     assert rows["climatology"][-2:] == ["no", "yes"]
 
 
-def test_the_terminal_says_who_claims_what(scores):
+def test_the_terminal_shows_claims_and_results(scores):
     before = plain_table(scores).splitlines()
     lines = plain_table(with_sizes(scores | {"warnings": ["last"]})).splitlines()
     assert lines[: len(before)] == before
@@ -271,7 +271,7 @@ def words(html):
     return re.sub("<[^>]*>", "", html)
 
 
-def test_the_headline_says_what_the_table_says(scores):
+def test_the_headline_agrees_with_the_table(scores):
     assert lowest_crps(scores) == "unet"
     assert words(headline(scores)) == (
         "unet lowers the fair CRPS of the raw ensemble by 30.0 % [29.0, 31.0 %] and that of EMOS by 12.5 % "
@@ -286,7 +286,7 @@ def test_the_headline_says_what_the_table_says(scores):
     assert "and lowers that of EMOS by 16.7 %" in text
 
 
-def test_a_model_that_was_named_is_shown_without_a_word_of_choice(scores, fields):
+def test_a_model_chosen_by_the_option_is_shown_without_explanation(scores, fields):
     scores["best"] = {"model": "emos", "by": "option"}
     text = words(headline(scores))
     assert text.startswith("emos lowers the fair CRPS of the raw ensemble by 20.0 % [19.0, 21.0 %]. That is 40.0 %")
@@ -295,13 +295,13 @@ def test_a_model_that_was_named_is_shown_without_a_word_of_choice(scores, fields
     assert "Improvement by emos" in page(scores, fields, {})
 
 
-def test_a_model_that_validation_years_chose_is_said_to_be(scores):
+def test_a_choice_by_validation_years_is_stated(scores):
     scores["best"]["by"] = "validation years"
     assert words(headline(scores)).endswith("Of 2 correctors it had the lowest CRPS on the validation years.")
 
 
-def test_members_that_interact_are_compared_by_plain_scores(scores, fields):
-    """The fair CRPS of the U-Net is the lowest, and means nothing: it is neither compared nor chosen by."""
+def test_dependent_members_are_compared_by_plain_scores(scores, fields):
+    """The fair CRPS of the U-Net is the lowest but not valid: it is used neither for comparison nor for the choice."""
     unet = scores["models"]["unet"]
     unet |= {"crps": 0.33, "crps_fair": 0.1, "crps_fair_valid": False, "skill_vs_raw": 0.175, "captured": 0.35}
     unet["ci95"]["skill_vs_raw"] = [0.165, 0.185]
@@ -324,7 +324,7 @@ def test_members_that_interact_are_compared_by_plain_scores(scores, fields):
     assert [text.get_text() for text in pictures["gain"].axes[0].texts] == ["40 %", "35 %"]
 
 
-def test_what_was_left_out_is_counted(scores, fields):
+def test_cells_and_forecasts_left_out_are_counted(scores, fields):
     assert "left out" not in plain_table(scores)
     assert "left out" not in page(scores, fields, {})
     scores["left_out"] = {"cells": 1234, "of": 3456, "forecasts": 2}
@@ -348,7 +348,7 @@ def test_tables_hold_every_model(scores):
     assert len({len(row.split("<td>")) for row in html.split("<tr")[2:]}) == 1
 
 
-def test_warnings_are_seen(scores, fields):
+def test_warnings_are_shown(scores, fields):
     scores["warnings"] = ["leak? unet captures <120 %>"]
     assert '<p class="warning">leak? unet captures &lt;120 %&gt;</p>' in page(scores, fields, {})
     assert plain_table(scores).endswith("warning: leak? unet captures <120 %>")
@@ -362,7 +362,7 @@ def test_amounts_have_three_digits_of_the_raw_score(scores, raw, value, text):
     assert format_amount(None, scores) == "–"
 
 
-def test_numbers_for_people():
+def test_number_formats():
     assert [format_percent(v) for v in (0.1234, -0.0001, -2.129, None)] == ["12.3 %", "0.0 %", "−213 %", "–"]
     assert format_percent(0.5, sign=True) == "+50.0 %"
 
@@ -374,11 +374,11 @@ def test_numbers_for_people():
         ("z@500", [0, 24, 48], "Geopotential at 500 hPa, 0, 24 and 48 h ahead"),
     ],
 )
-def test_the_subject_is_named_for_people(scores, target, leads, text):
+def test_the_title_names_variable_and_lead_times(scores, target, leads, text):
     assert forecast_title(scores | {"target": target, "lead_times": leads}) == text
 
 
-def test_references_keep_their_colours():
+def test_references_have_fixed_colours():
     with_emos, without = model_colours(["raw", "emos", "a", "b"]), model_colours(["raw", "a", "b"])
     assert with_emos == without
     assert len(set(with_emos.values())) == len(with_emos)

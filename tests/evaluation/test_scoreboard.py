@@ -1,4 +1,4 @@
-"""scores.json: its contract, and its numbers by another way."""
+"""scores.json: its keys, and its numbers against independent computations."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ LAND = np.tile([1.0, 0.0], (7, 4))
 
 
 class Simulation:
-    """Truth and oracle share one law N(signal, 1); raw is biased by -1 and half as wide; emos knows both."""
+    """Truth and oracle are N(signal, 1); raw is biased by -1 with half the spread; emos is N(signal, 1)."""
 
     def __init__(self, names=("raw", "climatology", "emos", "net"), oracle_from=0):
         self.regions = region_weights(GRID, LAND)
@@ -66,7 +66,7 @@ def scores(simulation):
     return simulation.board.scores(0)
 
 
-def test_the_contract(scores):
+def test_scores_json_has_exactly_these_keys(scores):
     again = json.loads(json.dumps(scores, allow_nan=False))
     assert again == scores
     assert set(scores) == {
@@ -146,7 +146,7 @@ def test_skills_are_relative(scores):
     assert models["raw"]["captured"] == models["raw"]["skill_vs_raw"] == models["emos"]["skill_vs_emos"] == 0
 
 
-def test_the_perfect_law_is_calibrated_and_captures_everything(scores):
+def test_the_true_distribution_is_calibrated_and_captures_everything(scores):
     """CRPS of N(m, 1) for a truth from it is 1/√π, and so is the oracle's fair CRPS."""
     net, oracle = scores["models"]["net"], scores["oracle"]
     assert net["crps"] == pytest.approx(np.pi**-0.5, rel=0.02)
@@ -160,7 +160,7 @@ def test_the_perfect_law_is_calibrated_and_captures_everything(scores):
     assert scores["warnings"] == []
 
 
-def test_intervals_hold_their_score_and_tell_models_apart(scores):
+def test_intervals_contain_their_score_and_separate_models(scores):
     for model in scores["models"].values():
         for key, interval in model["ci95"].items():
             assert interval[0] <= model[key] <= interval[1]
@@ -214,7 +214,7 @@ def test_captured_compares_the_forecasts_that_the_oracle_has():
     assert net["captured"] == pytest.approx((raw - model) / (raw - oracle))
 
 
-def test_too_good_to_be_true_is_said():
+def test_a_model_better_than_the_oracle_is_a_warning():
     scores = Simulation(("raw", "climatology", "net", "cheat")).board.scores(0)
     assert len(scores["warnings"]) == 1
     assert scores["warnings"][0].startswith("leak? cheat captures")
@@ -229,7 +229,7 @@ def test_lead_times_of_a_start_are_resampled_together(simulation, scores):
 
 
 def test_a_fair_crps_is_compared_only_where_it_is_valid(simulation):
-    """Nine members on the truth and one far away have a fair CRPS of zero, and a plain one that tells."""
+    """Nine members on the truth and one far away have a fair CRPS of 0, and a large plain CRPS."""
     board, models = simulation.board, simulation.models
     truth = simulation.truth
     cheat = Ensemble(torch.stack([*[truth] * 9, truth + 300]))

@@ -1,4 +1,4 @@
-"""Streaming a data set past all models: the batches do not matter, and nobody is scored on other cells."""
+"""Scoring of all models: scores do not depend on batches, and all models are scored in the same cells."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ REGIONS = region_weights(GRID)
 
 
 def centred(batch):
-    """A model of few words."""
+    """A minimal model."""
     mean = batch.ensemble.mean(1)[:, [1]]
     return Normal(mean, torch.ones_like(mean))
 
@@ -30,7 +30,7 @@ def run(data, oracle=None, **options):
     return score_models({"raw": Raw(TASK, GRID), "net": centred}, data, REGIONS, oracle, ScoringOptions(**options))
 
 
-def test_the_batch_size_does_not_matter(toy):
+def test_scores_do_not_depend_on_the_batch_size(toy):
     data = toy(TASK, GRID, 7)
     one, many = run(data, batch_size=1), run(data, batch_size=4)
     for name, tally in one.tallies.items():
@@ -50,7 +50,7 @@ def test_every_forecast_has_its_row(toy):
     assert board.tallies["net"].per_cell["crps"].weight[:, 0, 2, 3].tolist() == [3, 3]
 
 
-def test_a_cell_without_all_members_is_scored_for_nobody(toy):
+def test_a_cell_without_all_members_is_scored_for_no_model(toy):
     data = toy(TASK, GRID, 4)
     sample = data.samples[1]
     sample.mask[1, 2, 3] = False
@@ -70,7 +70,7 @@ def test_a_mask_of_another_variable_does_not_matter(toy):
 
 
 def test_the_oracle_is_found_by_date(toy):
-    """It may have another order, fewer forecasts, other ones too, and another number of members."""
+    """The oracle may have another order, other forecasts and another number of members."""
     data = toy(TASK, GRID, 6)
     oracle = toy(replace(TASK, inputs=TASK.targets), GRID, 8, members=9, seed=3)
     full = run(data, oracle).oracle
@@ -82,7 +82,7 @@ def test_the_oracle_is_found_by_date(toy):
     assert counted.tolist() == [False, True, True, False, False, True]
 
 
-def test_progress_is_said_now_and_then(capsys):
+def test_progress_is_printed_every_few_seconds(capsys):
     progress = ScoringProgress(4, every=0)
     for done in (1, 2, 4):
         progress.show(done)

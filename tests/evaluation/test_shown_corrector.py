@@ -1,4 +1,4 @@
-"""The corrector that a report shows: named, chosen by validation years, or said to be chosen by the scored years."""
+"""The corrector that a report shows: from the option, the validation years or the scored years."""
 
 import pytest
 import torch
@@ -25,12 +25,12 @@ def corrector(score, model="models.statistical.emos.EMOS", **provenance):
     return Corrector(TASK, GRID, {"_target_": model}, torch.zeros(len(TASK.static_names), 5, 8), provenance)
 
 
-def test_the_named_one_comes_first():
+def test_the_option_has_precedence():
     correctors = {"a": corrector(0.2), "b": corrector(0.1), "c": corrector(0.3)}
     assert choose_shown("c", correctors, SCORES) == {"model": "c", "by": "option"}
 
 
-def test_validation_years_choose_and_not_the_scored_ones():
+def test_validation_years_choose_before_scored_years():
     correctors = {"a": corrector(0.1), "b": corrector(0.2), "c": corrector(0.3)}
     assert choose_shown(None, correctors, SCORES) == {"model": "a", "by": "validation years"}
 
@@ -45,19 +45,19 @@ def test_validation_years_choose_and_not_the_scored_ones():
         lambda: corrector(0.01, runs=["r", "s"]),
     ],
 )
-def test_scores_that_are_not_comparable_choose_nothing(other):
-    """Then it is the lowest on the scored years: by the fair CRPS, where it is valid."""
+def test_validation_scores_that_are_not_comparable_are_not_used(other):
+    """The scored years choose: the lowest CRPS, the fair one where it is valid."""
     correctors = {"a": corrector(0.1), "b": corrector(0.2), "c": other()}
     assert choose_shown(None, correctors, SCORES) == {"model": "b", "by": "scored years"}
 
 
-def test_without_correctors_it_is_climatology():
+def test_without_correctors_climatology_is_shown():
     assert (
         choose_shown(None, {}, {"models": {"raw": {}, "climatology": SCORES["models"]["a"]}})["model"] == "climatology"
     )
 
 
-def test_what_is_not_there_cannot_be_shown():
+def test_an_unknown_corrector_cannot_be_shown():
     check_shown(None, ())
     check_shown("a", ["a", "b"])
     with pytest.raises(

@@ -22,7 +22,7 @@ def every(days, count):
 
 
 def pairs(count):
-    """Starts as a sparse archive has them: two neighbours, then nothing for weeks."""
+    """Starts of a sparse archive: pairs of neighbours with gaps of weeks."""
     return np.sort(np.concatenate([np.arange(count) * 45, np.arange(count) * 45 + 3.5])) * DAY
 
 
@@ -48,7 +48,7 @@ def autoregressive(rng, count, correlation):
     ],
     ids=["independent", "weak", "strong", "two years", "pairs"],
 )
-def test_95_percent_intervals_hold_the_truth_95_percent_of_the_time(times, correlation):
+def test_95_percent_intervals_contain_the_truth_in_95_percent_of_cases(times, correlation):
     hits, trials = 0, 300
     for trial in range(trials):
         rng = np.random.default_rng([trial, len(times)])
@@ -78,7 +78,7 @@ def test_a_paired_interval_is_narrower_than_two_single_ones():
     assert high < 0
 
 
-def test_skill_of_a_model_with_itself_is_certain():
+def test_skill_of_a_model_against_itself_is_zero():
     mean = of(np.random.default_rng(0).gamma(4, size=40))
     assert BlockBootstrap(every(4, 40)).interval(lambda a, b: 1 - a / b, mean, mean) == (0, 0)
 
@@ -111,7 +111,7 @@ def test_undefined_scores_have_no_interval():
     assert BlockBootstrap(every(4, 40)).interval(lambda a: a * np.nan, mean) is None
 
 
-def test_jackknife_of_a_mean_is_the_departure_from_it():
+def test_jackknife_of_a_mean_is_the_anomaly():
     values = np.random.default_rng(0).normal(size=12)
     np.testing.assert_allclose(jackknife(np.asarray, of(values)), values - values.mean())
 
@@ -122,7 +122,7 @@ def test_runs_end_where_the_gap_is_long():
 
 
 @pytest.mark.parametrize("length", [2, 3, 7])
-def test_every_start_is_drawn_alike(length):
+def test_every_start_is_drawn_equally_often(length):
     runs = np.array([0, 0, 0, 0, 0, 1, 1, 2, 3, 3, 3])
     blocks, chance = ring_blocks(runs, length)
     assert chance.sum() == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""Blocks that are computed twice: the same numbers to the bit, less kept in memory, on one rank and on many."""
+"""Activation checkpointing: equal numbers bit for bit with less memory, on one rank and on many."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ BLOCKS = [name for name in SPECS if any(True for _ in blocks(build_model(SPECS[n
 
 
 def one_step(mesh, toy, name, twice):
-    """Loss, gradients and buffers after a training step, and the bytes kept between its passes."""
+    """Loss, gradients and buffers after a training step, and the bytes kept for the backward pass."""
     net, train, val = module(toy, mesh, torch.float64, SPECS[name])
     net.train()
     if twice:
@@ -42,12 +42,12 @@ def one_step(mesh, toy, name, twice):
     return [tensor.detach().numpy() for tensor in numbers], sum(n for where, n in kept.items() if where not in own)
 
 
-def test_networks_of_blocks_are_among_the_models():
+def test_some_models_have_blocks():
     assert {"unet", "ens10_unet", "transformer", "routed"} <= set(BLOCKS)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_gradients_and_running_statistics_are_the_same_and_less_is_kept(name, toy):
+def test_gradients_and_running_statistics_are_equal_with_less_memory(name, toy):
     (expected, before), (found, after) = (one_step(Mesh.single(), toy, name, twice) for twice in (False, True))
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -60,21 +60,21 @@ def both_on(rank, shape, toy, names):
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 2), (2, 2, 1)], ids=str)
-def test_on_a_mesh_too(shape, toy):
+def test_gradients_are_equal_on_a_mesh(shape, toy):
     for found in together(4, both_on, shape, toy, ["unet", "ens10_unet", "transformer", "routed"]):
         for name, (expected, ours) in found.items():
             for one, other in zip(ours, expected, strict=True):
                 np.testing.assert_array_equal(one, other, err_msg=name)
 
 
-def test_blocks_within_blocks_are_part_of_them():
+def test_only_outermost_blocks_are_found():
     inner = torch.nn.Linear(1, 1)
     outer = torch.nn.Sequential(torch.nn.ModuleList([inner]), torch.nn.ReLU())
     net = torch.nn.Sequential(torch.nn.ModuleList([outer, torch.nn.ReLU()]), torch.nn.ModuleList([inner]))
     assert list(blocks(net)) == [outer, inner]
 
 
-def test_a_model_without_blocks_is_named(toy):
+def test_a_model_without_blocks_is_refused(toy):
     net, *_ = module(toy, Mesh.single(), torch.float32, SPECS["mlp"])
     with pytest.raises(
         InputError, match=r"trainer\.activation_checkpointing=true needs a model with blocks, and MLP has none"

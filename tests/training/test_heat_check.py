@@ -1,4 +1,4 @@
-"""The exam of the heat experiment against loops over points, and the experiment in little from its command on."""
+"""The check of the heat experiment against loops over points, and a small version of the experiment."""
 
 import json
 from itertools import permutations
@@ -20,8 +20,8 @@ TASK = Task("heat", ["heat"], ["heat"], [1])
 HEAT = Heat(rows=8, columns=9, first_year=2000, last_year=2009, steps=6)
 
 
-def test_the_exam_of_those_who_say_that_nothing_changes():
-    """Point by point; also where that is nearly right, because nothing conducts."""
+def test_the_check_of_a_forecast_without_change():
+    """Against a loop over points, also where the forecast is nearly right because nothing conducts."""
     data = ForecastDataset(HEAT, TASK, [2003, 2004])
     marks = HeatCheck(0.03)(
         Corrector(TASK, HEAT.grid, {"_target_": "models.statistical.raw.Raw"}, data.static), HEAT, data
@@ -45,7 +45,7 @@ def test_the_exam_of_those_who_say_that_nothing_changes():
     assert "gate" not in marks
 
 
-def test_gates_agree_whatever_their_experts_are_called():
+def test_agreement_does_not_depend_on_the_order_of_experts():
     generator = np.random.default_rng(0)
     kind, choice = generator.integers(0, 3, (2, 20, 20))
     best = max((np.array(names)[choice] == kind).mean() for names in permutations(range(3)))
@@ -57,7 +57,7 @@ def test_gates_agree_whatever_their_experts_are_called():
 
 
 def learnt(network, rate, damping=None, seed=0):
-    """Train on a little plate for 24 epochs; return the percentages of points within 1 % and of cells that agree."""
+    """Train on a small plate for 24 epochs; return the percentages of points within 1 % and of cells that agree."""
     heat = Heat(rows=12, columns=12, first_year=1900, last_year=1929, steps=30)
     torch.manual_seed(seed)
     rules = {} if damping is None else {"routing": {"quantile": 0.3, "damping": damping}}
@@ -83,8 +83,8 @@ def learnt(network, rate, damping=None, seed=0):
     return within, agreement(model.choice.numpy(), heat.region) if network == "Mixture" else None
 
 
-def test_taught_gates_and_damped_experts_find_the_regions_and_others_do_not():
-    """Which of two experts wins a cell is a matter of luck in so short a time: the better of two seeds."""
+def test_classification_and_damping_are_needed_to_find_the_regions():
+    """The result of so short a training is partly random: the better of two seeds counts."""
     marks = (learnt("Mixture", 1e-3, damping=0.0, seed=seed) for seed in (1, 2))
     assert any(within > 99.9 and gate == 100 for within, gate in marks)
     within, gate = learnt("Mixture", 1e-3, damping=1.0)
@@ -100,8 +100,8 @@ LITTLE = [
 ]  # fmt: skip
 
 
-def test_one_command_trains_and_examines(tmp_path, command):
-    """Twice: what is done is not done again. A rival beside it; both are in the table."""
+def test_one_command_trains_and_checks(tmp_path, command):
+    """The second call repeats nothing. Both runs, the mixture and another model, are in the table."""
     for _ in range(2):
         ended = command(tmp_path, "train", *LITTLE)
         assert ended.code == 0, ended.stderr
@@ -123,13 +123,13 @@ def test_one_command_trains_and_examines(tmp_path, command):
     assert rows[3].split("|")[2].strip() == "243"
 
 
-def test_there_is_nothing_to_prepare(tmp_path, command):
+def test_prepare_is_not_needed(tmp_path, command):
     ended = command(tmp_path, "prepare", "data=heat", "task=heat")
     assert ended.code == 0, ended.stderr
     assert "nothing to prepare" in ended.stdout
     assert not (tmp_path / "data").exists()
 
 
-def test_a_tolerance_is_a_number_above_nothing():
+def test_the_tolerance_must_be_positive():
     with pytest.raises(InputError, match=r"test_check\.tolerance must be a number greater than 0, got 0"):
         HeatCheck(0)

@@ -1,4 +1,4 @@
-"""A run that begins with the weights of another: Deep Weather's two stages, by two commands."""
+"""A run with the initial weights of another run: Deep Weather's two stages, by two commands."""
 
 import shutil
 
@@ -50,7 +50,7 @@ def test_the_second_stage_holds_the_first_and_trains_the_rest(stages):
 
 
 def test_the_second_file_does_not_need_the_first(stages, tmp_path):
-    """μ is that of the first stage, σ its own."""
+    """μ equals the first stage, σ differs."""
     shutil.copy(stages / "runs/second/corrector.safetensors", tmp_path)
     second = Corrector.load(tmp_path / "corrector.safetensors")
     sample = Sample(
@@ -64,7 +64,7 @@ def test_the_second_file_does_not_need_the_first(stages, tmp_path):
     assert not torch.allclose(ours.sigma, theirs.sigma)
 
 
-def test_a_run_belongs_to_the_weights_that_it_began_with(stages, tmp_path, command):
+def test_a_run_with_other_initial_weights_is_refused(stages, tmp_path, command):
     shutil.copytree(stages, folder := tmp_path / "copy")
     second = (*TRAIN, *SIGMA, f"initial_weights={FIRST}", "run_dir=runs/second")
     assert "is already trained with these options" in command(folder, *second).stdout
@@ -95,7 +95,7 @@ def test_weights_of_another_kind_or_other_data_are_refused(stages, options, sent
     assert not (stages / "runs/refused/config.yaml").exists()
 
 
-def test_a_file_that_is_not_there_is_named():
+def test_a_missing_file_is_named():
     with pytest.raises(InputError, match=r"there is no corrector none.safetensors; train it first"):
         hash_initial_weights({"initial_weights": "none.safetensors"})
     assert hash_initial_weights({"initial_weights": None, "members": 5}) == {"members": 5}

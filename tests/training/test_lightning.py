@@ -1,4 +1,4 @@
-"""What Lightning offers reaches a run by name; what of it is replaced is replaced for a reason that holds."""
+"""Features of Lightning can be set by name; for each one that is replaced a test shows the reason."""
 
 import ast
 import inspect
@@ -36,7 +36,7 @@ FREE = {
 }  # fmt: skip
 MLP = {"_target_": "models.networks.mlp.MLP", "width": 8, "depth": 1}
 VERSION = "2.6."
-"""Of Lightning, with which the private names below were looked up."""
+"""Version of Lightning in which the private names below were checked."""
 PRIVATE = {
     "_setup_model": "MeshStrategy shards a model where DDP would wrap it",
     "_register_ddp_hooks": "Lightning registers ddp_comm_hook on GPUs only",
@@ -44,14 +44,14 @@ PRIVATE = {
 }
 
 
-def test_every_flag_of_the_trainer_is_owned_or_free():
-    """A flag of a newer Lightning must be put on one side."""
+def test_every_flag_of_the_trainer_is_classified():
+    """A new flag of Lightning must be classified."""
     assert set(inspect.signature(pl.Trainer).parameters) == set(OWNED) | FREE
     assert not set(OWNED) & FREE
 
 
-def test_private_names_of_lightning_are_those_of_the_version_that_was_looked_at():
-    """For another version look up whether it still calls these names, and for what; then change `VERSION`."""
+def test_private_names_of_lightning_are_of_the_checked_version():
+    """For another version check whether it still uses these names in the same way; then change `VERSION`."""
     assert pl.__version__.startswith(VERSION)
     ours = {name for path in Path(training.__file__).parent.glob("*.py") for name in private_names(path)}
     assert ours == set(PRIVATE)
@@ -116,7 +116,7 @@ def test_callbacks_loggers_profiler_and_flags_reach_the_run(toy, tmp_path, monke
     assert float(rows[-1].split(",")[4]) == pytest.approx(1e-2 / 250_000, rel=1e-6)
 
 
-def test_what_lightning_refuses_is_one_sentence(tmp_path):
+def test_errors_of_lightning_are_one_error_line(tmp_path):
     twice = {"_target_": "pytorch_lightning.callbacks.EarlyStopping", "monitor": "val_loss"}
     for options, sentence in (
         ({"callbacks": [twice]}, "is not available here: .*EarlyStopping"),
@@ -130,14 +130,14 @@ def test_what_lightning_refuses_is_one_sentence(tmp_path):
             make_trainer(schedule, Mesh.single(), Checkpoints(tmp_path, 1.0, Mesh.single()), tmp_path)
 
 
-def test_a_metric_that_is_not_there_is_named(toy, tmp_path):
+def test_an_unknown_metric_is_named(toy, tmp_path):
     spec = {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau", "monitor": "val_los"}
     with pytest.raises(InputError, match=r"scheduler\.monitor: there is no metric 'val_los'; there is .*val_loss"):
         trained(toy, tmp_path, epochs=1, scheduler=spec)
 
 
 def test_accumulated_batches_make_one_step(toy, tmp_path):
-    """Two batches of 8 for a step, and the third alone, whose gradient counts half."""
+    """Two batches of 8 for a step; the third batch alone has half the gradient."""
     net, train, val = module(toy, Mesh.single(), torch.float64, MLP | {"dropout": 0.0}, epochs=1,
                              accumulate_grad_batches=2,
                              optimizer={"_target_": "torch.optim.SGD"}, weight_decay=0.0, gradient_clip=None,
@@ -171,15 +171,15 @@ def test_matrices_and_convolutions_have_one_precision(precision, convolutions, m
 
 
 @pytest.mark.parametrize("benchmark", [True, False])
-def test_the_trainer_is_told_whether_to_try_algorithms(benchmark, tmp_path, monkeypatch):
+def test_cudnn_benchmark_reaches_the_trainer(benchmark, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not benchmark)
     make_trainer(TrainerOptions(cudnn_benchmark=benchmark, accelerator="cpu"), Mesh.single(),
                 Checkpoints(tmp_path, 1.0, Mesh.single()), tmp_path)  # fmt: skip
     assert torch.backends.cudnn.benchmark == benchmark
 
 
-def test_the_last_validation_runs_where_it_is_asked_to(toy):
-    """On `meta`, whose tensors have no values: network, batches and sums must all be there."""
+def test_the_final_validation_runs_on_the_given_device(toy):
+    """On the device `meta`: network, batches and sums must all be moved there."""
     net, train, val = module(toy, Mesh.single(), torch.float32, MLP)
     seen = []
 
@@ -200,7 +200,7 @@ def test_the_last_validation_runs_where_it_is_asked_to(toy):
 
 
 def test_the_module_runs_under_a_stock_trainer(toy, tmp_path):
-    """The default learning rate ends where one cycle over its steps ends, and it learns what there is to learn."""
+    """The learning rate ends at the end of one cycle over all steps, and bias and spread are learnt."""
     train, val = toy(TASK, GRID, 24), toy(TASK, GRID, 8, seed=5)
     torch.manual_seed(0)
     corrector = Corrector(TASK, GRID, MLP, train.static)
@@ -215,11 +215,11 @@ def test_the_module_runs_under_a_stock_trainer(toy, tmp_path):
     trainer.fit(net, DataLoader(train, 8, shuffle=True), DataLoader(val, 4))
     assert trainer.global_step == 15
     assert float(trainer.callback_metrics["val_loss"]) < 0.9 * before
-    # The last step is followed by no other.
+    # There is no step after the last one.
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(2e-2 / 250_000, rel=1e-6)
 
 
-def test_a_run_without_an_end_is_refused(toy):
+def test_a_run_without_a_number_of_steps_is_refused(toy):
     train = toy(TASK, GRID, 8)
     net = CorrectionModule(Corrector(TASK, GRID, MLP, train.static))
     trainer = pl.Trainer(max_epochs=-1, logger=False, enable_checkpointing=False, accelerator="cpu")
@@ -230,8 +230,8 @@ def test_a_run_without_an_end_is_refused(toy):
 # The average of weights: Lightning's, and why ours.
 
 
-def test_lightnings_average_is_the_same_on_one_process(toy, tmp_path):
-    """But for the first steps, in which ours is shorter: so it starts from the same number of steps on."""
+def test_lightnings_average_is_equal_on_one_process(toy, tmp_path):
+    """Our average is shorter in the first steps, so both are compared from the same step."""
     spec = {"_target_": "pytorch_lightning.callbacks.EMAWeightAveraging", "decay": 0.1}
     scores = [
         trained(toy, tmp_path / name, epochs=3, **options)[1]
@@ -242,7 +242,7 @@ def test_lightnings_average_is_the_same_on_one_process(toy, tmp_path):
 
 
 def sharded_averages(rank):
-    """Average a sharded layer over a step by both ways; check ours by hand, and return what Lightning's says."""
+    """Average a sharded layer over a step in both ways; check ours by hand, and return Lightning's result."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(4, 4)
     net = pl.LightningModule()
@@ -270,8 +270,8 @@ def sharded_averages(rank):
     return "averaged"
 
 
-def test_lightnings_average_does_not_know_sharded_weights():
-    """Should it learn that, `training.weight_average` can go."""
+def test_lightnings_average_does_not_support_sharded_weights():
+    """If this fails, Lightning supports them and `training.weight_average` can be removed."""
     assert all("DTensor" in answer for answer in together(2, sharded_averages))
 
 
@@ -279,7 +279,7 @@ def test_lightnings_average_does_not_know_sharded_weights():
 
 
 class TwoRanks:
-    """A mesh of which the other rank says the same, in time that a test counts."""
+    """A mesh whose other rank gives the same answers, with a simulated clock."""
 
     ranks, rank = 2, 0
 
@@ -293,13 +293,13 @@ class TwoRanks:
 
 
 class Stepping:
-    """A trainer that is at a step."""
+    """A trainer at a given step."""
 
     accumulate_grad_batches, num_training_batches, global_step = 1, 10**9, 0
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.01, 7), (0.5, 260), (30.0, 1001)])
-def test_ranks_ask_each_other_every_two_seconds(seconds, most, monkeypatch, tmp_path):
+def test_ranks_query_each_other_every_two_seconds(seconds, most, monkeypatch, tmp_path):
     clock, mesh = [0.0], TwoRanks()
     monkeypatch.setattr(Stepping, "global_step", 0)
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[0])
@@ -317,7 +317,7 @@ def test_ranks_ask_each_other_every_two_seconds(seconds, most, monkeypatch, tmp_
     assert mesh.asked <= most
 
 
-def test_one_rank_asks_nobody(tmp_path):
+def test_a_single_rank_sends_no_query(tmp_path):
     saver = Checkpoints(tmp_path, 1e-9, Mesh.single())
     saver._mesh = type("Alone", (), {"ranks": 1})
     assert saver._agreed(1) == (True, False)

@@ -1,4 +1,4 @@
-"""Losses against formulas in physical units, brute force and a published library; what cannot be is said."""
+"""Losses against formulas in physical units, brute force and a published library; error messages."""
 
 import json
 
@@ -41,7 +41,7 @@ def drawn(seed, *shape):
 
 
 def normalizer(task, domain=GRID):
-    """As if fitted: 2 m temperature around 280 K, by 10 K; rain around 1 mm, by 2 mm."""
+    """A normaliser: 2 m temperature with mean 280 K and scale 10 K; rain with mean 1 mm and scale 2 mm."""
     made = Normalizer(task, domain).double()
     made.location.copy_(torch.tensor([1e5, 280.0, 1e-3])[:, None, None] + torch.linspace(0, 1e-3, 24).view(4, 6))
     made.scale.copy_(torch.tensor([1e3, 10.0, 2e-3]))
@@ -66,7 +66,7 @@ def normalised(task):
     return made(batch._replace(static=torch.zeros(2, 3, 4, 6))), made
 
 
-def test_crps_takes_the_fair_part_that_is_asked_for():
+def test_fair_interpolates_the_crps():
     batch, made = normalised(TWO)
     members = drawn(2, 7, 2, 2, 4, 6)
     for fair in (0.0, 0.95, 1.0):
@@ -76,7 +76,7 @@ def test_crps_takes_the_fair_part_that_is_asked_for():
         torch.testing.assert_close(CRPS(fair)(Ensemble(members), batch, made), expected)
 
 
-def test_the_gaussian_crps_is_that_of_mean_and_unbiased_spread():
+def test_the_gaussian_crps_uses_mean_and_unbiased_spread():
     batch, made = normalised(TWO)
     members = drawn(2, 7, 2, 2, 4, 6)
     found = GaussianCRPS()(Ensemble(members), batch, made)
@@ -86,7 +86,7 @@ def test_the_gaussian_crps_is_that_of_mean_and_unbiased_spread():
     assert GaussianCRPS()(normal, batch, made).equal(CRPS()(normal, batch, made))
 
 
-def test_the_gaussian_crps_needs_two_members_and_stands_members_that_agree():
+def test_the_gaussian_crps_needs_two_members_and_allows_equal_members():
     batch, made = normalised(ONE)
     with pytest.raises(InputError, match="loss gaussian_crps needs at least two members"):
         GaussianCRPS()(Ensemble(drawn(2, 1, 2, 1, 4, 6)), batch, made)
@@ -95,7 +95,7 @@ def test_the_gaussian_crps_needs_two_members_and_stands_members_that_agree():
     assert torch.isfinite(members.grad).all()
 
 
-def test_the_energy_score_is_that_of_scoringrules():
+def test_the_energy_score_equals_scoringrules():
     batch, made = normalised(TWO)
     members = drawn(2, 7, 2, 2, 4, 6)
     found = EnergyScore()(Ensemble(members), batch, made)
@@ -106,7 +106,7 @@ def test_the_energy_score_is_that_of_scoringrules():
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-12)
 
 
-def test_joint_values_of_which_one_is_unknown_have_no_weight():
+def test_a_cell_with_one_missing_target_has_no_weight():
     batch, made = normalised(TWO)
     truth = batch.target.clone()
     truth[0, 1, 2, 3] = torch.nan
@@ -140,7 +140,7 @@ def test_the_threshold_is_in_physical_units():
         assert 10 * float(loss[b, 0, i, j]) == pytest.approx(0.7 * above + 0.3 * all_values, rel=1e-4)
 
 
-def test_the_squared_error_is_of_the_mean_alone():
+def test_the_squared_error_depends_on_the_mean_only():
     batch, made = normalised(ONE)
     members = drawn(2, 7, 2, 1, 4, 6)
     expected = (sum(members) / 7 - batch.target) ** 2
@@ -148,8 +148,8 @@ def test_the_squared_error_is_of_the_mean_alone():
 
 
 @pytest.mark.parametrize(("kind", "law"), [(Normal, "normal"), (Logistic, "logistic")])
-def test_apart_the_mean_learns_from_its_error_and_the_rest_from_what_it_leaves(kind, law):
-    """Against scoringrules, and its gradient against differences of one part while the other is held."""
+def test_separate_trains_the_mean_by_squared_error_and_the_rest_by_crps(kind, law):
+    """Against scoringrules; the gradient against finite differences of one term with the other fixed."""
     batch, made = normalised(ONE)
     mu, sigma = drawn(3, 2, 1, 4, 6).requires_grad_(), drawn(4, 2, 1, 4, 6).exp().requires_grad_()
 
@@ -196,7 +196,7 @@ class Strange:
         (ThresholdWeightedCRPS(280.0), Strange(), ONE, "no closed form .* of a Strange; set loss=crps, or use"),
     ],
 )  # fmt: skip
-def test_what_a_loss_cannot_judge_is_said(loss, forecast, task, sentence):
+def test_a_forecast_that_a_loss_cannot_score_is_refused(loss, forecast, task, sentence):
     with pytest.raises(InputError, match=sentence):
         loss(forecast, *normalised(task))
 
@@ -205,7 +205,7 @@ def test_what_a_loss_cannot_judge_is_said(loss, forecast, task, sentence):
 
 
 def climate(tmp_path, monkeypatch, **changes):
-    """The climate of both targets on two days, as a file of `prepare` gives it; rain is 0 up to some quantile."""
+    """The climate of both targets on two days, in the format of `prepare`; rain is 0 up to some quantile."""
     made_from = {"years": [2000, 2014], "data": "abc", "task": TWO.to_json()} | changes
     values = np.sort(drawn(7, 2, 2, 2, 21, 4, 6).numpy(), axis=3)
     values[0] = 280 + 10 * values[0]
@@ -243,7 +243,7 @@ def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, form, tmp_p
     assert (values[1] == 0).any()
 
 
-def test_eecrps_on_tiles_is_that_of_the_whole(tmp_path, monkeypatch):
+def test_eecrps_on_tiles_equals_the_whole_grid(tmp_path, monkeypatch):
     climate(tmp_path, monkeypatch)
     batch, made = normalised(TWO)
     forecast = Normal(drawn(3, 2, 2, 4, 6), drawn(4, 2, 2, 4, 6).exp())
@@ -273,7 +273,7 @@ def test_another_climate_is_refused(changes, task, years, data, grid, sentence, 
         EECRPS("efi.nc").load(Domain.of(grid), task, years, data)
 
 
-def test_a_start_that_the_climate_does_not_know_is_named(tmp_path, monkeypatch):
+def test_a_start_day_without_climate_is_named(tmp_path, monkeypatch):
     climate(tmp_path, monkeypatch)
     batch, made = normalised(ONE)
     loss = EECRPS("efi.nc").load(Domain.of(GRID), ONE, [2000, 2014], "abc")
@@ -281,7 +281,7 @@ def test_a_start_that_the_climate_does_not_know_is_named(tmp_path, monkeypatch):
     loss.check_starts(batch.init_time.numpy().astype("datetime64[s]"))
     with pytest.raises(InputError, match="has no start on day 8 of the year; make it with deepweather prepare"):
         loss.check_starts(later.numpy().astype("datetime64[s]"))
-    # A sample that came past that check is not taken for one without weight.
+    # A sample that passed this check has a loss of NaN, not a weight of 0.
     found = loss(Normal(batch.target, torch.ones_like(batch.target)), batch._replace(init_time=later), made)
     assert found[1].isnan().all()
     assert not found[0].isnan().any()
@@ -289,7 +289,7 @@ def test_a_start_that_the_climate_does_not_know_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("form", ["exact", "reference"])
 @pytest.mark.parametrize("members", [1, 2, 10])
-def test_the_index_on_a_device_is_that_of_numpy(form, members):
+def test_the_index_in_torch_equals_numpy(form, members):
     """Members that equal a quantile, missing members and missing quantiles among them."""
     forecasts = (4 * drawn(1, 3, members, 5, 7)).round() / 4
     quantiles = ((4 * drawn(2, 3, 21, 5, 7)).round() / 4).sort(1).values
@@ -301,7 +301,7 @@ def test_the_index_on_a_device_is_that_of_numpy(form, members):
     assert found.isnan().sum() == 2
 
 
-def test_the_day_of_a_start_is_that_of_the_calendar():
+def test_the_start_day_equals_the_calendar():
     """All days from 1901 to 2099."""
     days = np.arange(np.datetime64("1901-01-01"), np.datetime64("2100-01-01"))
     found = start_day(torch.from_numpy(days.astype("datetime64[s]").astype(np.int64) + 82_800))

@@ -1,4 +1,4 @@
-"""Training on a mesh of ranks is training on one: losses, gradients, weights, scores, checkpoints."""
+"""Training on a mesh equals training on one rank: losses, gradients, weights, scores, checkpoints."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ SHAPE = pytest.mark.parametrize("shape", MESHES, ids=lambda shape: "x".join(map(
 
 
 def fitted_on(rank, shape, toy, name):
-    """What a model has learnt at once, and of how large a tile it has read samples for that."""
+    """The fitted state of a model, and the size of the tiles that were read for the fit."""
     mesh, tiles = arrange_mesh(*shape) if shape else Mesh.single(), []
     spec = SPECS[name]
     task = needed_task(spec, TASK)
@@ -59,7 +59,7 @@ def fitted_on(rank, shape, toy, name):
 
 @pytest.mark.parametrize("name", ["emos", "climatology", "mlp"])
 @pytest.mark.parametrize(("shape", "rows"), [((2, 1, 1), {6, 7}), ((2, 2, 1), {3, 4}), ((2, 1, 2), {6, 7})], ids=str)
-def test_a_fit_is_shared_by_all_ranks(shape, rows, name, toy):
+def test_all_ranks_share_a_fit(shape, rows, name, toy):
     expected, _ = fitted_on(0, None, toy, name)
     found = together(shape[0] * shape[1] * shape[2], fitted_on, shape, toy, name)
     assert {tile[0] for _, tiles in found for tile in tiles} == rows
@@ -69,7 +69,7 @@ def test_a_fit_is_shared_by_all_ranks(shape, rows, name, toy):
 
 
 def cross_fitted_on(rank, shape, toy):
-    """Tables that serve training alone: those of the error maps and of the start."""
+    """The cross-fitted tables of the error maps and of the baseline."""
     mesh = arrange_mesh(*shape) if shape else Mesh.single()
     spec = SPECS["mlp"] | {"baseline": {"seasonal": False}}
 
@@ -95,7 +95,7 @@ def test_each_tile_has_its_part_of_the_maps_for_training(shape, toy):
             np.testing.assert_allclose(found, whole[..., *tile], rtol=0, atol=1e-6 * np.abs(whole).max())
 
 
-def test_where_the_model_cannot_be_built_on_smaller_tiles_each_rank_fits_it(toy):
+def test_each_rank_fits_a_model_that_cannot_be_built_on_smaller_tiles(toy):
     """Three halvings of 13 rows leave 2, which four ranks cannot share."""
     expected, _ = fitted_on(0, None, toy, "deep")
     for state, tiles in together(4, fitted_on, (4, 1, 1), toy, "deep"):
@@ -129,7 +129,7 @@ def steps_of_all(rank, shape, toy, names):
 
 @pytest.fixture(scope="module")
 def steps_alone(toy):
-    """Of every model that has gradients and works on tiles; the backbone does with an option only."""
+    """All models with gradients that work on tiles; the backbone needs an option for it."""
     found = {name: one_step(Mesh.single(), toy, name) for name in SPECS if name not in ("deep", "backbone")}
     return {name: numbers for name, numbers in found.items() if len(numbers) > 1}
 
@@ -178,18 +178,18 @@ def assert_same(found, expected, tolerance):
 
 @pytest.fixture(scope="module")
 def alone(toy, tmp_path_factory):
-    """The run of one process: 15 steps, of which every third is of one sample, which most ranks can but watch."""
+    """The run of one process: 24 steps; every third step has a single sample, so most ranks get none."""
     return on_mesh((1, 1, 1), toy, tmp_path_factory.mktemp("alone"))
 
 
 @SHAPE
-def test_a_run_is_that_of_one_process(shape, toy, tmp_path, alone):
+def test_a_run_equals_one_process(shape, toy, tmp_path, alone):
     found = on_mesh(shape, toy, tmp_path)
     assert [row[1] for row in found[0]] == list(range(3, 16, 3))
     assert_same(found, alone, 1e-10)
 
 
-def test_a_run_in_single_precision_is_that_of_one_process(toy, tmp_path):
+def test_a_run_in_single_precision_equals_one_process(toy, tmp_path):
     runs = [on_mesh(s, toy, tmp_path / str(s), dtype=torch.float32) for s in ((1, 1, 1), (2, 2, 1))]
     for ours, theirs in zip(runs[1][0], runs[0][0], strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5)
@@ -209,14 +209,14 @@ def test_sharding_weights_changes_nothing(shape, toy, tmp_path, alone):
     ],
     ids=["in blocks", "in sectors", "in parts and blocks"],
 )
-def test_averages_are_those_of_one_process(shape, options, toy, tmp_path):
+def test_averages_equal_one_process(shape, options, toy, tmp_path):
     expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", epochs=3, ema_decay=0.8)
     assert_same(on_mesh(shape, toy, tmp_path / "mesh", epochs=3, ema_decay=0.8, **options), expected, 1e-10)
 
 
 @pytest.mark.parametrize("shape", [(3, 1, 1), (1, 2, 2), (2, 2, 1)], ids=lambda shape: "x".join(map(str, shape)))
-def test_routing_is_that_of_one_process(shape, toy, tmp_path):
-    """Of every third step most ranks only watch: what they see must not teach the gates."""
+def test_routing_equals_one_process(shape, toy, tmp_path):
+    """In every third step most ranks have no sample, and their routing must not train the gates."""
     options = {"spec": SPECS["routed"], "epochs": 3}
     expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", **options)
     assert_same(on_mesh(shape, toy, tmp_path / "mesh", **options), expected, 1e-10)
@@ -226,11 +226,11 @@ def test_routing_is_that_of_one_process(shape, toy, tmp_path):
 
 
 class PulledError(Exception):
-    """Somebody pulls the plug."""
+    """Simulates a killed process."""
 
 
 def broken_off(rank, shape, toy, folder, options, after):
-    """Train until a step, leaving checkpoints on the way."""
+    """Train until a step, saving checkpoints."""
     mesh = arrange_mesh(*shape) if shape != (1, 1, 1) else Mesh.single()
     original = CorrectionModule.on_train_batch_start
 
@@ -255,13 +255,13 @@ def broken_off(rank, shape, toy, folder, options, after):
     ],
     ids=["2x2 to 1", "2x2 in parts to 4x1", "1 to 1x3", "2x1 to two sectors in parts", "1x2 in parts to 1"],
 )
-def test_a_run_goes_on_on_another_mesh(first, parts, then, parts_then, toy, tmp_path, alone):
+def test_a_run_is_resumed_on_another_mesh(first, parts, then, parts_then, toy, tmp_path, alone):
     together(first[0] * first[1] * first[2], broken_off, first, toy, tmp_path, {"sharded": parts}, 10)
     assert (tmp_path / "checkpoints/last.ckpt").exists()
     assert_same(on_mesh(then, toy, tmp_path, sharded=parts_then), alone, 1e-10)
 
 
-def test_averages_go_on_on_another_mesh(toy, tmp_path):
+def test_averages_are_resumed_on_another_mesh(toy, tmp_path):
     options = {"ema_decay": 0.8, "epochs": 4}
     expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", **options)
     together(2, broken_off, (2, 1, 1), toy, tmp_path / "parts", options | {"sharded": True}, 8)
@@ -269,7 +269,7 @@ def test_averages_go_on_on_another_mesh(toy, tmp_path):
 
 
 def stopped(rank, shape, toy, folder):
-    """Be told to stop on one rank only; ranks ask each other after every step, not every two seconds."""
+    """Send a signal to one rank only; ranks query each other after every step, not every two seconds."""
     mesh = arrange_mesh(*shape)
     checkpoints.SECONDS_BETWEEN_QUERIES = 0.0
     original = CorrectionModule.on_train_batch_start
@@ -285,7 +285,7 @@ def stopped(rank, shape, toy, folder):
     return info.value.exit_code
 
 
-def test_what_one_rank_is_told_all_do_after_the_same_step(toy, tmp_path, alone):
+def test_a_signal_to_one_rank_stops_all_after_the_same_step(toy, tmp_path, alone):
     assert together(2, stopped, (1, 2, 1), toy, tmp_path) == [3, 3]
     assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 8
     assert_same(on_mesh((1, 2, 1), toy, tmp_path), alone, 1e-10)
@@ -295,7 +295,7 @@ def test_what_one_rank_is_told_all_do_after_the_same_step(toy, tmp_path, alone):
 
 
 @pytest.mark.parametrize("option", [{"precision": "bf16-mixed"}, {"compression": "fp16"}], ids=str)
-def test_fewer_digits_are_nearly_the_same_run(option, toy, tmp_path):
+def test_lower_precision_is_nearly_the_same_run(option, toy, tmp_path):
     exact = on_mesh((1, 1, 1), toy, tmp_path / "exact", dtype=torch.float32)
     found = on_mesh((2, 2, 1), toy, tmp_path / "short", dtype=torch.float32, **option)
     assert found[0][-1] == pytest.approx(exact[0][-1], rel=1e-2)
@@ -307,15 +307,15 @@ def test_compression_to_bf16_needs_gpus(toy, tmp_path):
         on_mesh((2, 1, 1), toy, tmp_path, dtype=torch.float32, compression="bf16")
 
 
-def test_compression_of_what_is_in_parts_is_refused():
-    with pytest.raises(InputError, match=r"trainer\.compression and trainer\.sharded exclude each other"):
+def test_compression_with_sharding_is_refused():
+    with pytest.raises(InputError, match=r"trainer\.compression is of gradients that are whole"):
         TrainerOptions(sharded=True, compression="bf16")
 
 
 # Caches of others.
 
 
-def test_ranks_take_samples_from_each_others_caches(toy, tmp_path):
+def test_ranks_read_samples_from_each_others_caches(toy, tmp_path):
     size = Tile(toy, Mesh.single().domain(GRID), 2, torch.float64).nbytes
     budget = Budget(staging_bytes=80 * size, memory_bytes=40 * size, threads=2)
     options = {"count": 40, "epochs": 6, "slow": 0.03, "budget": budget}
@@ -330,7 +330,7 @@ def test_ranks_take_samples_from_each_others_caches(toy, tmp_path):
 
 
 def kept_in_parts(rank):
-    """Whether a network with lists of layers within the blocks of a list is the same whole after it was shared."""
+    """Return whether a network with nested lists of blocks has the same full weights after sharding."""
     torch.manual_seed(0)
     task = Task("toy", ["2t", "msl"], ["2t"], [24])
     model = DeepWeather(task, Grid.regular(9, 12), bias_width=1, bias_depth=0)
@@ -340,5 +340,5 @@ def kept_in_parts(rank):
     return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_blocks_that_hold_lists_of_layers_are_kept_in_parts():
+def test_blocks_that_hold_lists_of_layers_are_sharded():
     assert together(2, kept_in_parts) == [True, True]

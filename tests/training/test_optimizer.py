@@ -1,4 +1,4 @@
-"""Optimizers and schedulers by name: the default learning rate in closed form, what decays, what is refused."""
+"""Optimizers and schedulers by name: the default learning rate, weight decay, and refused options."""
 
 import math
 import re
@@ -55,7 +55,7 @@ def wave(start, end, part):
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 24, 100])
 def test_the_default_is_one_cycle_over_all_steps(steps):
-    """Up from 1/25 for 30 % of all steps, down to 1/250,000, in half waves of a cosine; momentum the other way."""
+    """Cosine from 1/25 up over 30 % of all steps, then down to 1/250,000; momentum in the opposite direction."""
     peak, last = 0.3 * steps - 1, steps - 1
     for step, (rate, momentum) in enumerate(paces(TrainerOptions(learning_rate=0.02), steps)):
         if step < peak:
@@ -66,7 +66,7 @@ def test_the_default_is_one_cycle_over_all_steps(steps):
         assert (rate, momentum) == pytest.approx((0.02 * expected[0], expected[1]), rel=1e-12)
 
 
-def test_documented_schedulers_do_what_their_comments_say():
+def test_documented_schedulers_match_their_comments():
     warm, plateau, constant = (TrainerOptions(**block["trainer"]) for block in BLOCKS)
     rates = [rate / 2e-3 for rate, _ in paces(warm, 100)]
     assert rates[:6] == pytest.approx([0.01, 0.208, 0.406, 0.604, 0.802, 1.0])
@@ -92,7 +92,7 @@ def test_documented_commands_are_here():
     assert schedule_of("experiment=poet_t2m", "~trainer.scheduler", words).scheduler == spec
 
 
-def test_steps_are_those_of_the_interval():
+def test_steps_are_fractions_of_the_interval():
     spec = {"_target_": f"{TORCH}.LinearLR", "start_factor": 1.0, "end_factor": 0.0, "total_iters": {"_steps_": 0.5}}
     by_step = [rate for rate, _ in paces(TrainerOptions(learning_rate=1.0, scheduler=spec), 40)]
     assert by_step == pytest.approx([max(0.0, 1 - step / 20) for step in range(40)])
@@ -106,8 +106,8 @@ def test_steps_are_those_of_the_interval():
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_matrices_and_kernels_decay_and_nothing_else(name):
-    """By a step without gradients, in which AdamW only decays; the names say what each parameter is."""
+def test_only_matrices_and_kernels_have_weight_decay(name):
+    """In a step without gradients AdamW applies only weight decay."""
     spec = SPECS[name]
     model = build_model(spec, needed_task(spec, TASK), GRID)
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -126,7 +126,7 @@ def test_matrices_and_kernels_decay_and_nothing_else(name):
 
 
 class Backbone(nn.Module):
-    """As timm's vision transformers: a matrix, and a token that its author exempts."""
+    """Like timm's vision transformers: a matrix, and a token that is exempt from weight decay."""
 
     def __init__(self):
         super().__init__()
@@ -147,7 +147,7 @@ def test_a_foreign_network_can_exempt_parameters():
     assert exempt["weight_decay"] == 0.0
 
 
-def test_parameters_that_are_shared_or_frozen_are_given_once_or_not():
+def test_shared_parameters_are_passed_once_and_frozen_ones_not():
     net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     net[1].weight = net[0].weight
     net[0].bias.requires_grad_(False)
@@ -196,7 +196,7 @@ def test_parameters_that_are_shared_or_frozen_are_given_once_or_not():
     ],
     ids=lambda of: "",
 )  # fmt: skip
-def test_a_wrong_spec_is_one_sentence_before_anything_is_read(options, sentence):
+def test_a_wrong_spec_is_refused_before_data_are_read(options, sentence):
     with pytest.raises(InputError, match=sentence):
         TrainerOptions(**options)
 
@@ -208,6 +208,6 @@ def test_a_wrong_spec_is_one_sentence_before_anything_is_read(options, sentence)
         ({"_target_": f"{TORCH}.CosineAnnealingLR", "T_max": {"_steps_": 2}}, "_steps_ must be a fraction of all"),
     ],
 )  # fmt: skip
-def test_what_only_a_library_can_refuse_is_a_sentence_too(spec, sentence):
+def test_errors_of_constructors_are_one_error_line(spec, sentence):
     with pytest.raises(InputError, match=rf"trainer\.scheduler: .*{sentence}"):
         paces(TrainerOptions(scheduler=spec), 10)

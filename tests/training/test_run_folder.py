@@ -1,4 +1,4 @@
-"""A run folder belongs to one run: what makes it another run, and what does not."""
+"""A run folder belongs to one run: options that make another run, and options that do not."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def changed(group, option, value):
     return OPTIONS | {group: OPTIONS[group] | {option: value}}
 
 
-def test_the_same_options_go_on(tmp_path):
+def test_the_same_options_resume(tmp_path):
     assert claim(tmp_path, OPTIONS, "data 1") == claim(tmp_path, OPTIONS | {"run_dir": "moved"}, "data 1")
 
 
@@ -25,7 +25,7 @@ def test_the_same_options_go_on(tmp_path):
     [changed("data", "cache", {"memory": 9, "folder": "/other/disk"}), changed("trainer", "checkpoint_minutes", 1)],
     ids=["another disk", "other minutes"],
 )
-def test_options_without_effect_on_the_result_go_on(tmp_path, options):
+def test_options_without_effect_on_the_result_resume(tmp_path, options):
     assert claim(tmp_path, OPTIONS, "data 1") == claim(tmp_path, options, "data 1")
 
 
@@ -38,7 +38,7 @@ def test_options_without_effect_on_the_result_go_on(tmp_path, options):
         (OPTIONS, "data 2", "fingerprint"),
     ],
 )
-def test_another_run_is_refused_by_what_differs(tmp_path, options, fingerprint, named):
+def test_another_run_is_refused_with_the_differing_groups(tmp_path, options, fingerprint, named):
     claim(tmp_path, OPTIONS, "data 1")
     with pytest.raises(InputError, match=f"holds a run with other .*{named}.*; choose another run_dir"):
         claim(tmp_path, options, fingerprint)
@@ -61,7 +61,7 @@ def test_a_run_of_an_older_version_is_refused(tmp_path):
 
 
 def fail(folder, error, made=()):
-    """A run that claims its folder, makes something and fails."""
+    """Claim a folder, create subfolders and fail."""
     with resumable(folder):
         claim(folder, OPTIONS, "data 1")
         for name in made:
@@ -70,14 +70,14 @@ def fail(folder, error, made=()):
 
 
 @pytest.mark.parametrize("made", [[], ["tensorboard"], ["tensorboard", "checkpoints"]])
-def test_a_run_that_is_refused_keeps_its_folder_only_for_what_it_learnt(tmp_path, made):
+def test_a_refused_run_keeps_its_folder_only_with_checkpoints(tmp_path, made):
     with pytest.raises(InputError, match="wrong option"):
         fail(tmp_path, InputError("wrong option"), made)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == ({"config.yaml", *made} if "checkpoints" in made else set())
 
 
-def test_a_run_that_is_refused_leaves_what_was_there_before(tmp_path):
+def test_a_refused_run_does_not_delete_earlier_files(tmp_path):
     (tmp_path / "tensorboard").mkdir()
     with pytest.raises(InputError, match="wrong option"):
         fail(tmp_path, InputError("wrong option"))
@@ -85,13 +85,13 @@ def test_a_run_that_is_refused_leaves_what_was_there_before(tmp_path):
 
 
 @pytest.mark.parametrize("error", [DiskFullError("no space"), InterruptedRunError("stopped")])
-def test_a_run_that_can_go_on_keeps_its_folder(tmp_path, error):
+def test_a_resumable_run_keeps_its_folder(tmp_path, error):
     with pytest.raises(InterruptedRunError):
         fail(tmp_path, error)
     assert (tmp_path / "config.yaml").exists()
 
 
-def test_what_another_run_holds_stays_its_own(tmp_path):
+def test_a_refused_run_does_not_touch_another_runs_folder(tmp_path):
     claim(tmp_path, OPTIONS, "data 1")
     with pytest.raises(InputError, match="holds a run"), resumable(tmp_path):
         claim(tmp_path, OPTIONS, "data 2")

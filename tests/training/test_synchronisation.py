@@ -1,4 +1,4 @@
-"""A training step reads nothing back from its device: on a GPU the host would stand still until it has come.
+"""A training step reads nothing back from its device, because the host would wait for a GPU.
 
 The step is taken on the device `meta`, whose tensors have a shape and no values. So `item`, `tolist`, `float`, `bool`,
 `nonzero`, a boolean index, `numpy` and `cpu` all fail, and a copy between devices is counted.
@@ -38,7 +38,7 @@ TRAINED = {
 
 
 class Copies(TorchDispatchMode):
-    """Notes copies from one device to another."""
+    """Records copies from one device to another."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +55,7 @@ class Copies(TorchDispatchMode):
 
 
 def one_step(toy, spec, loss=None):
-    """Take one step on `meta`; return what it returned and the copies that it made."""
+    """Run one step on the device `meta`; return its result and the copies."""
     net, train, _ = module(toy, Mesh.single(), torch.float32, spec)
     net.loss = loss or CRPS()
     net.train().to(META)
@@ -87,7 +87,7 @@ def test_a_step_with_every_loss_does_not_wait_for_its_device(loss, spec, toy):
 
 
 @pytest.mark.parametrize("form", ["exact", "reference"])
-def test_the_climate_of_extremes_is_copied_once(form, toy):
+def test_the_climate_of_eecrps_is_copied_once(form, toy):
     loss = WeightedByIndex(torch.rand(1, 1, len(CLIMATE_PROBABILITIES), 1, *GRID.shape), (252,), TASK, form)
     assert one_step(toy, SPECS["mlp"], loss)[3] == 2 * [("aten._to_copy.default", {"cpu", "meta"})]
     assert one_step(toy, SPECS["mlp"], loss)[3] == []
@@ -109,7 +109,7 @@ def test_callbacks_of_a_step_do_not_wait_for_its_device(toy):
     assert len(copies.found) <= 1
 
 
-def test_what_would_wait_is_found_here():
+def test_a_copy_from_the_device_is_detected():
     tensor = torch.zeros(3, device=META)
     for wait in (
         lambda: tensor[0].item(), lambda: tensor.tolist(), lambda: float(tensor[0]), lambda: bool(tensor[0]),

@@ -1,4 +1,4 @@
-"""Training steps on toy data: it learns what there is to learn, and a resumed run is the same run."""
+"""Training on toy data: bias and spread are learnt, and a resumed run is the same run."""
 
 import math
 import os
@@ -53,7 +53,7 @@ def module(toy, epochs=6, spec=MLP, **options):
 
 
 def run(net, train, val, folder, budget=None):
-    """Train `net` as the verb does."""
+    """Train `net` like the verb."""
     with open_training_data(train, val, budget or Budget(), net.options, net.mesh) as data:
         train_network(net, data, folder)
 
@@ -97,7 +97,7 @@ def whole(toy, tmp_path_factory):
 
 
 class PulledError(Exception):
-    """The plug, pulled."""
+    """Simulates a killed process."""
 
 
 def pull(self, *arguments):
@@ -105,7 +105,7 @@ def pull(self, *arguments):
 
 
 def kill_at(step, act):
-    """Return a training step that acts like `act` in front of step number `step` of the whole run."""
+    """Return a training step that calls `act` before step number `step` of the run."""
     original = CorrectionModule.training_step
 
     def training_step(self, batch, index):
@@ -122,7 +122,7 @@ def kill_at(step, act):
     [(1e-9, Budget(threads=3)), (10.0, Budget(memory_bytes=0, staging_bytes=40_000))],
     ids=["saved at every step", "saved at every epoch"],
 )
-def test_a_run_that_dies_and_goes_on_is_the_same_run(whole, toy, tmp_path, monkeypatch, step, minutes, budget):
+def test_a_killed_and_resumed_run_is_the_same_run(whole, toy, tmp_path, monkeypatch, step, minutes, budget):
     (tmp_path / "whole").symlink_to(whole[1] / "whole")
     val = toy(TASK, GRID, 8, seed=5)
     with monkeypatch.context() as patch:
@@ -149,7 +149,7 @@ def test_a_run_that_dies_and_goes_on_is_the_same_run(whole, toy, tmp_path, monke
     ids=str,
 )  # fmt: skip
 def test_with_every_option_it_is_the_same_run(toy, tmp_path, monkeypatch, options):
-    # Some of these do not learn in so few epochs; without a start to compare with, weights of an epoch are kept.
+    # Some options do not improve in so few epochs; without an initial loss, the weights of an epoch are kept.
     monkeypatch.setattr(Checkpoints, "on_validation_end", lambda *arguments: None)
     val, (ours, train) = toy(TASK, GRID, 8, seed=5), module(toy, **options)
     run(ours, train, val, tmp_path / "whole")
@@ -160,7 +160,7 @@ def test_with_every_option_it_is_the_same_run(toy, tmp_path, monkeypatch, option
             net, _ = module(toy, checkpoint_minutes=minutes, **options)
             with pytest.raises(PulledError):
                 run(net, train, val, tmp_path / "parts")
-        # What was done after the last checkpoint is done again.
+        # Steps after the last checkpoint are repeated.
         step += 1
     again, _ = module(toy, **options)
     run(again, train, val, tmp_path / "parts")
@@ -168,7 +168,7 @@ def test_with_every_option_it_is_the_same_run(toy, tmp_path, monkeypatch, option
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_step_and_the_run_goes_on_after_it(whole, toy, tmp_path, monkeypatch, number):
+def test_a_signal_stops_after_the_step_and_the_run_resumes(whole, toy, tmp_path, monkeypatch, number):
     (tmp_path / "whole").symlink_to(whole[1] / "whole")
     val = toy(TASK, GRID, 8, seed=5)
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
@@ -184,7 +184,7 @@ def test_a_signal_ends_the_step_and_the_run_goes_on_after_it(whole, toy, tmp_pat
     assert_same_run(again, whole[0], tmp_path)
 
 
-def test_a_signal_in_validation_does_not_wait_for_its_end(whole, toy, tmp_path, monkeypatch):
+def test_a_signal_interrupts_validation(whole, toy, tmp_path, monkeypatch):
     (tmp_path / "whole").symlink_to(whole[1] / "whole")
     val, seen = toy(TASK, GRID, 8, seed=5), []
     original = CorrectionModule.validation_step
@@ -204,7 +204,7 @@ def test_a_signal_in_validation_does_not_wait_for_its_end(whole, toy, tmp_path, 
     assert seen == [0, 0, 8]
 
 
-def test_the_second_signal_does_not_wait_for_the_step(toy, tmp_path, monkeypatch):
+def test_the_second_signal_interrupts_at_once(toy, tmp_path, monkeypatch):
     def twice(self):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
@@ -266,7 +266,7 @@ def test_a_training_that_diverges_is_refused(toy, tmp_path, monkeypatch, bad):
         run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
 
 
-def test_a_finished_run_that_is_started_again_says_the_same(toy, tmp_path, monkeypatch, capsys):
+def test_a_finished_run_that_is_started_again_repeats_its_warning(toy, tmp_path, monkeypatch, capsys):
     val = toy(TASK, GRID, 8, seed=5)
     say_losses(monkeypatch, [1.0, 1.5, 1.2, 1.2])  # the last is of the weights with which the second command starts
     for _ in range(2):
@@ -282,7 +282,7 @@ def test_validation_without_truth_is_refused(toy):
         score_of(module(toy)[0], val)
 
 
-def test_forecasts_that_are_no_numbers_are_refused(toy):
+def test_nan_forecasts_are_refused(toy):
     net, data = module(toy)
     for parameter in net.corrector.model.parameters():
         torch.nn.init.constant_(parameter, math.nan)
@@ -290,9 +290,9 @@ def test_forecasts_that_are_no_numbers_are_refused(toy):
         score_of(net, data)
 
 
-def test_what_is_validated_and_kept_is_the_average_of_all_weights(toy, tmp_path, monkeypatch):
-    """The average as a weighted sum of the weights after each step, batch normalisation's statistics among them."""
-    # So few steps of batch normalisation are worse than the start, which would be kept.
+def test_the_average_of_the_weights_is_validated_and_saved(toy, tmp_path, monkeypatch):
+    """Against a weighted sum of the weights after each step, including batch normalisation's statistics."""
+    # After so few steps of batch normalisation the loss is higher than that of the initial weights.
     monkeypatch.setattr(Checkpoints, "on_validation_end", lambda *arguments: None)
     seen, scored = [], []
     step, end = CorrectionModule.on_train_batch_start, CorrectionModule.on_validation_epoch_end
@@ -327,13 +327,13 @@ def test_what_is_validated_and_kept_is_the_average_of_all_weights(toy, tmp_path,
     for name, tensor in scored[best["global_step"] // 4].items():
         torch.testing.assert_close(net.state_dict()[f"corrector.model.{name}"], tensor, rtol=0, atol=0)
         torch.testing.assert_close(validated_weights(best)[f"corrector.model.{name}"], tensor, rtol=0, atol=0)
-    # What was validated is what scores so.
+    # The validated weights have the reported score.
     rows = [row.split(",") for row in (tmp_path / "metrics.csv").read_text().splitlines()]
     score_now = score_of(net.eval(), toy(TASK, GRID, 8, seed=5))
     assert score_now == pytest.approx(min(float(row[3]) for row in rows[1:]), rel=1e-6)
 
 
-def test_the_table_shows_the_rate_and_a_plateau_lowers_it(toy, tmp_path):
+def test_metrics_show_the_learning_rate_and_a_plateau_lowers_it(toy, tmp_path):
     net, train = module(toy, epochs=12, scheduler=PLATEAU, patience=12)
     net.options = replace(net.options, learning_rate=0.3)
     run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
@@ -347,7 +347,7 @@ def test_the_table_shows_the_rate_and_a_plateau_lowers_it(toy, tmp_path):
 
 
 def test_a_plateau_that_ends_with_an_epoch_is_in_its_checkpoint(toy, tmp_path, monkeypatch):
-    """By a run that dies in the first step of each epoch and goes on from the end of the one before."""
+    """Each run is killed in the first step of an epoch and resumed from the end of the previous epoch."""
     val = toy(TASK, GRID, 8, seed=5)
     options = {"epochs": 7, "scheduler": PLATEAU, "patience": 7}
 
@@ -401,7 +401,7 @@ def test_an_interrupt_is_resumable(toy, tmp_path, monkeypatch):
         run(net, train, toy(TASK, GRID, 8), tmp_path)
 
 
-def test_unknown_truth_has_no_weight_and_leaves_the_gradient_alone():
+def test_missing_truth_has_no_weight_and_no_gradient():
     truth = torch.tensor([[[[1.0, float("nan")], [3.0, 4.0]]]])
     area = torch.tensor([[0.5, 0.5], [1.5, 1.5]])
     mu = torch.zeros(1, 1, 2, 2, requires_grad=True)
@@ -427,7 +427,7 @@ def masked(data, value):
 
 
 def test_a_cell_without_all_members_counts_in_no_loss(toy):
-    """Whatever the truth is there: training and validation count the cells that evaluation counts."""
+    """Its truth does not matter: training and validation use the same cells as evaluation."""
     net, _ = module(toy)
     found = []
     for value in (280.0, 1e6, math.nan):
@@ -441,7 +441,7 @@ def test_a_cell_without_all_members_counts_in_no_loss(toy):
 
 
 @pytest.mark.parametrize("weighting", ["area", "none"])
-def test_cells_are_weighted_as_the_loss_says(toy, weighting):
+def test_cells_have_the_weights_of_the_loss(toy, weighting):
     net, data = module(toy)
     batch = next(iter(torch.utils.data.DataLoader(data, batch_size=8)))
     with torch.no_grad():
@@ -477,7 +477,7 @@ def test_a_wrong_option_is_named_with_its_value(option, value):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_an_accelerator_that_is_not_there_is_named(toy, tmp_path):
+def test_a_missing_accelerator_is_named(toy, tmp_path):
     net, train = module(toy)
     net.options = replace(net.options, accelerator="gpu")
     with pytest.raises(InputError, match=r"trainer\.accelerator=gpu .* is not available here"):
