@@ -1,4 +1,4 @@
-"""Every file under conf/ is composed and built; what is wrong in a command is said in one sentence."""
+"""Every file under conf/ is composed and built; a wrong command prints one error line."""
 
 from pathlib import Path
 
@@ -128,7 +128,7 @@ def test_the_shipped_defaults_are_those_of_the_constructors():
 
 
 @pytest.mark.parametrize("verb", ["prepare", "train", "evaluate", "correct"])
-def test_a_verb_writes_nowhere_but_where_it_was_told(verb):
+def test_a_verb_writes_only_into_its_run_folder(verb):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose(verb, ["+run_dir=x"] if verb == "correct" else ["run_dir=x"], return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)
@@ -136,7 +136,7 @@ def test_a_verb_writes_nowhere_but_where_it_was_told(verb):
     assert cfg.hydra.output_subdir is None
 
 
-def test_only_faults_of_the_user_are_explained_away():
+def test_only_user_errors_are_explained():
     assert explain(ZeroDivisionError("our bug")) is None
     wrapped = RuntimeError("wrapped by a library")
     wrapped.__cause__ = InputError("the file is truncated")
@@ -181,14 +181,14 @@ def test_only_faults_of_the_user_are_explained_away():
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_command_is_one_sentence(arguments, sentence, tmp_path, command):
+def test_a_wrong_command_is_one_error_line(arguments, sentence, tmp_path, command):
     ended = command(tmp_path, *arguments)
     assert ended.code == 2, ended.stderr
     (line,) = ended.stderr.splitlines()
     assert line.startswith(sentence)
 
 
-def test_where_the_data_are_can_be_said_in_short(tmp_path, command):
+def test_path_and_store_need_no_prefix(tmp_path, command):
     ended = command(tmp_path, "train", "data=ens10", "path=over/there", "store=near/here", "--cfg", "job")
     assert ended.code == 0
     assert "  path: over/there\n" in ended.stdout
