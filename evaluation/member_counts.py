@@ -32,11 +32,14 @@ def check_member_counts(option: object) -> tuple[int, ...]:
     """Return the option `member_counts` in increasing order, () for null.
 
     Each number must be at least 2, since one member has no spread, and there must be two numbers to compare.
+
+    >>> check_member_counts([10, 5])
+    (5, 10)
     """
     if option is None:
         return ()
     given = option if isinstance(option, list) else []
-    counts = sorted({size for size in given if type(size) is int and size >= 2})
+    counts = sorted({count for count in given if type(count) is int and count >= 2})
     if len(counts) < max(2, len(given)):
         raise InputError(
             "member_counts must be two or more different numbers of members, each at least 2, such as [5,10,20], or "

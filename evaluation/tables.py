@@ -65,7 +65,11 @@ def format_amount(value: float | None, scores: Mapping[str, Any], sign: bool = F
 
 
 def format_percent(value: float | None, sign: bool = False, unit: str = " %") -> str:
-    """Return a fraction in per cent, with one decimal below 100."""
+    """Return a fraction in per cent, with one decimal below 100.
+
+    >>> format_percent(0.123), format_percent(1.234, unit="")
+    ('12.3 %', '123')
+    """
     if value is None:
         return "–"
     number = round(100 * value, 1) + 0.0  # avoid -0.0

@@ -54,7 +54,7 @@ class Tile(Dataset):
 
 def module(toy, mesh, dtype, spec=NET, count=17, val=10, **options):
     """A module before training, and its two data sets; the same on every mesh."""
-    domain, task = mesh.domain(GRID), needs(spec, TASK)
+    domain, task = mesh.domain(GRID), needed_task(spec, TASK)
     train, val = (Tile(toy, domain, n, dtype, seed) for n, seed in ((count, 0), (val, 5)))
     torch.manual_seed(0)
     fitted = Corrector(task, GRID, spec, train.data.static)

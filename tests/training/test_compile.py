@@ -77,7 +77,7 @@ def passes(model, forward, sample):
 @pytest.mark.parametrize("name", ALL)
 def test_every_network_is_compiled_as_one_graph(name, toy):
     """No graph break and equal numbers, in training with dropout, also for a smaller last batch."""
-    task = needs(ALL[name], TASK)
+    task = needed_task(ALL[name], TASK)
     torch.manual_seed(0)
     model = build_model(ALL[name], task, GRID).double().train()
     for parameter in model.parameters():
