@@ -56,7 +56,7 @@ def test_every_cluster_is_built(cluster):
     made = build(composed("prepare", f"cluster={cluster}", "run_dir=.").cluster)
     assert made == type(made)()  # a default that is written twice must not differ
     assert made.at_once >= 1
-    assert callable(made.running)
+    assert callable(made.executor)
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)

@@ -51,7 +51,7 @@ def test_a_mesh_goes_on_as_one_process_when_a_rank_was_killed(project, succeed):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 3, errors
     assert "was killed by signal 9" in errors
-    assert "going on from" in succeed(project, "train", *options)
+    assert "resuming from" in succeed(project, "train", *options)
     rows = (project / "runs/killed/metrics.csv").read_text().splitlines()
     assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 11))
 
@@ -68,6 +68,6 @@ def test_interrupted_training_goes_on(project, succeed):
     assert process.returncode == 3, errors
     assert "run the same command again" in errors
     assert not (project / "runs/long/corrector.safetensors").exists()
-    assert "going on from" in succeed(project, "train", *options)
+    assert "resuming from" in succeed(project, "train", *options)
     rows = (project / "runs/long/metrics.csv").read_text().splitlines()
     assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 11))

@@ -102,7 +102,7 @@ def test_extremes_can_be_what_counts(project, succeed, refuse):
     line = refuse(project, "train", *leaky, *options, "run_dir=runs/leaky")
     assert "is the climate of 2010-2014, the training years are 2010-2013" in line
     line = refuse(project, "train", *SPLIT, "model=emos", "loss=squared_error", "run_dir=runs/at-once")
-    assert "is fitted at once, by a score of its own; leave out loss" in line
+    assert "is fitted in closed form, with its own score; leave out loss" in line
 
 
 def test_the_script_of_the_documents_runs_as_it_stands(project, monkeypatch, succeed):
