@@ -45,8 +45,8 @@ class Conv2d(nn.Conv2d):
         self.out = domain.coarsen() if stride == 2 else domain
         self.window = HaloPad(
             domain,
-            reach(self.out.row_cuts, kernel, stride),
-            reach(self.out.column_cuts, kernel, stride),
+            input_intervals(self.out.row_cuts, kernel, stride),
+            input_intervals(self.out.column_cuts, kernel, stride),
             beyond_zero,
             parity,
         )
@@ -61,7 +61,7 @@ class Conv2d(nn.Conv2d):
         return super().forward(self.window(x))
 
 
-def reach(cuts: Cuts, kernel: int, stride: int) -> Intervals:
+def input_intervals(cuts: Cuts, kernel: int, stride: int) -> Intervals:
     """Return the input intervals of output tiles: point j depends on `kernel` points around `stride` j."""
     before = (kernel - 1) // 2
     return tuple((stride * first - before, stride * (last - 1) - before + kernel) for first, last in pairwise(cuts))

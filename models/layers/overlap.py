@@ -40,7 +40,7 @@ def overlapping_work(exchange: Exchange | None, weight: Tensor, stride: int) -> 
         return 0
     kernel = weight.shape[-1]
     h, w = ((size - kernel) // stride + 1 for size in exchange.plan.shape)
-    twice = sum(map(area, rim(exchange.plan, kernel, stride)))
+    twice = sum(map(cell_count, rim(exchange.plan, kernel, stride)))
     return h * w * weight.numel() if 10 * twice <= h * w else 0
 
 
@@ -185,7 +185,7 @@ def rim(plan: HaloPlan, kernel: int, stride: int) -> list[Rectangle]:
         (slice(top, bottom), slice(0, left)),
         (slice(top, bottom), slice(right, w)),
     )
-    return [rectangle for rectangle in rectangles if area(rectangle)]
+    return [rectangle for rectangle in rectangles if cell_count(rectangle)]
 
 
 def _own_rectangle(plan: HaloPlan) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -204,7 +204,7 @@ def _own_rectangle(plan: HaloPlan) -> tuple[tuple[int, int], tuple[int, int]]:
     return (top, bottom), (left, right)
 
 
-def area(rectangle: Rectangle) -> int:
+def cell_count(rectangle: Rectangle) -> int:
     """Return the number of cells of a rectangle."""
     rows, columns = rectangle
     return (rows.stop - rows.start) * (columns.stop - columns.start)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from data_pipeline.grid import Grid
-from models.layers.convolution import reach
+from models.layers.convolution import input_intervals
 from models.layers.padding import HaloPad
 from models.parallel.domain import Cuts, Domain
 from models.parallel.halo import Intervals
@@ -107,7 +107,9 @@ class _Pool(nn.Module):
         super().__init__()
         domain, self.kernel = Domain.of(grid), kernel
         self.out = domain.coarsen()
-        self.window = HaloPad(domain, reach(self.out.row_cuts, kernel, 2), reach(self.out.column_cuts, kernel, 2))
+        self.window = HaloPad(
+            domain, input_intervals(self.out.row_cuts, kernel, 2), input_intervals(self.out.column_cuts, kernel, 2)
+        )
 
 
 class MaxPool2d(_Pool):

@@ -13,7 +13,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Normal
-from models.layers.convolution import Conv2d, reach
+from models.layers.convolution import Conv2d, input_intervals
 from models.layers.locally_connected import LocallyConnected
 from models.layers.norms import BatchNorm2d
 from models.layers.padding import HaloPad
@@ -104,7 +104,7 @@ class ParallelKernels(nn.Module):
     def __init__(self, grid: Grid | Domain, inputs: int, each: int) -> None:
         super().__init__()
         domain = Domain.of(grid)
-        rows, columns = (reach(cuts, KERNELS[-1], 1) for cuts in (domain.row_cuts, domain.column_cuts))
+        rows, columns = (input_intervals(cuts, KERNELS[-1], 1) for cuts in (domain.row_cuts, domain.column_cuts))
         self.window = HaloPad(domain, rows, columns)
         self.wide = nn.ModuleList(nn.Conv2d(inputs, each, kernel, bias=False) for kernel in KERNELS)
         self.bias, self.norm = nn.Parameter(torch.zeros(3 * each)), BatchNorm2d(grid, 3 * each)

@@ -17,14 +17,14 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Ensemble
-from models.layers.convolution import Conv2d, reach
+from models.layers.convolution import Conv2d, input_intervals
 from models.layers.mixture import Routing, SpatialMixture
 from models.layers.norms import BatchNorm2d
 from models.layers.padding import HaloPad
 from models.parallel.domain import Domain
 
 
-class Step(nn.Module):
+class OneStepModel(nn.Module):
     """A network that takes each member of the one field of a task a step ahead; it knows of no doubt.
 
     A step is a map of values, not of departures from a mean, so they come as they are. Beyond the edges all is zero.
@@ -44,7 +44,7 @@ class Step(nn.Module):
         return Ensemble(self.network(sample.ensemble.flatten(0, 1)).unflatten(0, (B, M)).movedim(1, 0))
 
 
-class Mixture(Step):
+class Mixture(OneStepModel):
     """One spatial mixture of `experts` and nothing else; `routing` are the options of `Routing`, None without."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Mixture(Step):
         return self.get_parameter("network.gate.weight").argmax(0)
 
 
-class CNN(Step):
+class CNN(OneStepModel):
     """Convolution to `width` maps, batch normalisation, ReLU, convolution: the same everywhere.
 
     With `coordinates` it is told where it is, in rows and columns from -1 to 1 (CoordConv, Liu et al. 2018,
@@ -87,14 +87,14 @@ class CNN(Step):
         super().__init__(task, nn.Sequential(*place, first, BatchNorm2d(grid, width), nn.ReLU(), last))
 
 
-class LocalKernels(Step):
+class LocalKernels(OneStepModel):
     """A kernel 3 x 3 of its own in each cell: a locally connected layer."""
 
     def __init__(self, task: Task, grid: Grid | Domain) -> None:
         super().__init__(task, Kernels(grid))
 
 
-class LocalBlend(Step):
+class LocalBlend(OneStepModel):
     """Convolutions whose outputs are added with weights of its own in each cell (a locally connected layer 1 x 1)."""
 
     def __init__(self, task: Task, grid: Grid | Domain, experts: int = 3) -> None:
@@ -102,7 +102,7 @@ class LocalBlend(Step):
         super().__init__(task, Blend(grid, experts))
 
 
-class KnownRegions(Step):
+class KnownRegions(OneStepModel):
     """A convolution for each region, which the static field `region` tells: a mixture whose gate is given."""
 
     def __init__(self, task: Task, grid: Grid | Domain, experts: int = 3) -> None:
@@ -141,7 +141,9 @@ class Kernels(nn.Module):
     def __init__(self, grid: Grid | Domain) -> None:
         super().__init__()
         self.out = domain = Domain.of(grid)
-        self.window = HaloPad(domain, reach(domain.row_cuts, 3, 1), reach(domain.column_cuts, 3, 1), beyond_zero=True)
+        self.window = HaloPad(
+            domain, input_intervals(domain.row_cuts, 3, 1), input_intervals(domain.column_cuts, 3, 1), beyond_zero=True
+        )
         self.weight = nn.Parameter(torch.empty(3, 3, *domain.shape).uniform_(-1, 1) * (6 / 9) ** 0.5)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -69,5 +69,5 @@ def test_every_patch_has_one_rank(mesh):
 
 
 def test_a_grid_without_a_whole_patch_is_refused():
-    with pytest.raises(InputError, match=r"patches of 12 x 12 cells needs as many rows and columns, and got 11 x 16"):
+    with pytest.raises(InputError, match=r"patches of 12 x 12 cells needs 12 rows and columns or more, got 11 x 16"):
         Patches(GRID, 12)

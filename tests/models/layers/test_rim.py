@@ -5,8 +5,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.grid import Grid
-from models.layers.convolution import reach
-from models.layers.overlap import area, rim
+from models.layers.convolution import input_intervals
+from models.layers.overlap import cell_count, rim
 from models.parallel.domain import Domain
 from models.parallel.halo import plan_halo
 
@@ -32,7 +32,9 @@ def test_the_rim_depends_on_cells_of_other_ranks(title, bands, sectors, kernel, 
     assume(bands * sectors > 1)
     domain = Domain.split(GRIDS[title], bands, sectors, data.draw(st.integers(0, bands * sectors - 1)))
     out = domain.coarsen() if stride == 2 else domain
-    plan = plan_halo(domain, (reach(out.row_cuts, kernel, stride), reach(out.column_cuts, kernel, stride)))
+    plan = plan_halo(
+        domain, (input_intervals(out.row_cuts, kernel, stride), input_intervals(out.column_cuts, kernel, stride))
+    )
     foreign = np.zeros(plan.shape, bool)
     foreign.flat[plan.foreign_to] = True
     h, w = out.own_shape
@@ -45,7 +47,7 @@ def test_the_rim_depends_on_cells_of_other_ranks(title, bands, sectors, kernel, 
     times = np.zeros((h, w), int)
     for block in rim(plan, kernel, stride):
         assert sees[block].any()
-        assert sees[block].size == area(block), "beyond the end"
+        assert sees[block].size == cell_count(block), "beyond the end"
         times[block] += 1
     assert (times[sees] == 1).all()
     assert times.max() <= 1
