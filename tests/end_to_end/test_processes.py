@@ -48,7 +48,7 @@ def test_a_mesh_goes_on_as_one_process_when_a_rank_was_killed(project, succeed):
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             os.kill(int(children[-1]), signal.SIGKILL)
             break
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 3, errors
     assert "was killed by signal 9" in errors
     assert "resuming from" in succeed(project, "train", *options)
@@ -64,7 +64,7 @@ def test_interrupted_training_goes_on(project, succeed):
         if line.startswith("epoch   2"):
             process.terminate()
             break
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 3, errors
     assert "run the same command again" in errors
     assert not (project / "runs/long/corrector.safetensors").exists()

@@ -35,7 +35,7 @@ except InputError as error:
 except KeyboardInterrupt:
     sys.exit(3)
 """
-SOON = 60
+SOON = 180
 """Seconds within which everything here must have ended, on a busy machine; timeouts of libraries are 10 minutes."""
 
 
@@ -181,7 +181,7 @@ def test_a_rank_that_does_not_answer_is_given_up(script, tmp_path):
         while True:
             mesh.sum(torch.ones(3))
         """,
-        timeout=0.1,
+        timeout=0.2,
         grace=2.0,
     )
     os.kill(wait_for(tmp_path / "pid"), signal.SIGSTOP)
