@@ -1,4 +1,5 @@
-"""Synthetic data: the twin experiment (`twin`) and the heat experiment (`heat`), for use without any download.
+"""Synthetic data that need no download: the twin experiment (`twin`) and the heat experiment (`heat`).
 
-Only configuration files name these classes. Imports `data_pipeline.formats` to write GRIB.
+Configuration files name these classes; apart from `training.test_check`, no other package imports them. This package
+imports `data_pipeline.formats`, to write GRIB and to read fields.
 """

@@ -1,9 +1,9 @@
-"""The twin experiment: forecasts of a small planet whose truth is known, so that everybody has data.
+"""The twin experiment: forecasts of a small planet whose truth is known, available without a download.
 
-`Twin` is the door. Inside, from the bottom up: `sphere` (transforms), `earth` (geography), `climate` (sun
-and sea), `dynamics` and `physics` (tendencies), `atmosphere` (integration), `diagnostics` (archived
-variables), `ensemble` (truth, members, oracle), `interpolation` and `output` (GRIB files), `processes` and
-`experiment` (running it all). The equations and what was measured stand in docs/twin.md.
+`Twin` is the public class. The modules, from the bottom up: `sphere` (transforms and interpolation), `noise`, `earth`
+(geography), `climate` (sun and sea), `dynamics` and `physics` (tendencies), `atmosphere` (integration), `diagnostics`
+(archived variables), `start_pairs` (units of work and their files), `simulation` (truth, members, oracle), `writer`
+(GRIB), `processes` and `experiment` (running it all). docs/twin.md describes the equations and the measured skill.
 """
 
 from data_pipeline.synthetic.twin.experiment import Twin

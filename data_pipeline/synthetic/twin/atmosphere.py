@@ -1,6 +1,6 @@
-"""The twin atmosphere: one object that starts, integrates and perturbs states.
+"""The twin atmosphere: initialisation, integration and perturbation of states.
 
-`Atmosphere(NATURE)` is the truth of the experiment, `Atmosphere(FORECAST)` the model that would predict it.
+`Atmosphere(NATURE)` generates the truth, `Atmosphere(FORECAST)` is the forecast model.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from data_pipeline.synthetic.twin.sphere import Sphere, resize
 from data_pipeline.synthetic.twin.state import State
 
 TRUNCATION = 21
-"""Degree of the finest structures."""
+"""Spectral truncation of nature and of the forecast model."""
 STEPS_PER_DAY = 6
-LARGEST_BATCH = 32
-"""Worlds that are integrated together: their fields and temporaries stay in the processor's cache."""
-SMALLEST_BATCH = 16
-"""Narrower matrix products take other paths and round otherwise: a month later, that is other weather."""
+MAX_BATCH = 32
+"""Larger batches do not fit into the processor's cache."""
+MIN_BATCH = 16
+"""Narrower matrix products round differently, which grows to other weather within a month."""
 
 
 class Atmosphere:
-    """A world with its own parameters; states of any number of worlds go in and come out."""
+    """An atmosphere with its own parameters. Methods take and return states of any batch size."""
 
     def __init__(
         self, parameters: Parameters, truncation: int = TRUNCATION, dtype: torch.dtype = torch.float32
@@ -43,10 +43,7 @@ class Atmosphere:
         self.physics = Physics(self.flow, self.earth, self.climate, parameters)
 
     def start(self, noise: Tensor, sea_anomaly: Tensor, day: float) -> State:
-        """Return the jets of the equilibrium, disturbed by normal `noise` (2N, N, 1, B).
-
-        A month of integration makes weather of them.
-        """
+        """Return the jets of the equilibrium plus normal `noise` (2N, N, 1, B), for a month of spin-up."""
         sphere, degree2 = self.sphere, -self.sphere.laplacian
         waves = 2e-3 * noise * sphere.mask * ((degree2 > 10) & (degree2 < 200)) / (degree2 + 1) ** 0.75
         jets = 0.8 * self.climate.thermal_wind(day)
@@ -60,21 +57,21 @@ class Atmosphere:
 
     def run(self, state: State, days: float) -> State:
         """Return the states `days` later."""
-        return in_batches(lambda batch: self._run(batch, round(days * STEPS_PER_DAY)), state)
+        return run_in_batches(lambda batch: self._run(batch, round(days * STEPS_PER_DAY)), state)
 
     def refine(self, state: State, sea_anomaly: Tensor) -> State:
-        """Take over states from a coarser sphere; the land starts in equilibrium with the sun."""
+        """Return the states of a coarser atmosphere at this truncation; the land starts in radiative equilibrium."""
         skin = self.climate.land(state.day).repeat(1, 1, state.batch)
         spectrum = resize(state.spectrum, self.sphere.truncation)
         return State(spectrum, skin, torch.zeros_like(skin), sea_anomaly, state.day)
 
     def perturb(self, state: State, noise: Tensor) -> State:
-        """Return the states with normal `noise` (2N, N, 6, B) added, more of it where the wind is strong.
+        """Return the states plus normal `noise` (2N, N, 6, B), scaled up where the wind is strong.
 
-        Potential vorticity gets most, largely the same on all levels, so that winds and heights stay in
-        balance; temperature and moisture get their own.
+        Most noise is in the potential vorticity and similar on all levels, so that wind and height stay balanced.
+        Temperature and moisture have independent noise.
         """
-        return in_batches(self._perturb, state, noise)
+        return run_in_batches(self._perturb, state, noise)
 
     def _perturb(self, state: State, noise: Tensor) -> State:
         sphere, degree2 = self.sphere, -self.sphere.laplacian
@@ -104,15 +101,15 @@ class Atmosphere:
         return state
 
 
-def in_batches(work: Callable[..., State], state: State, *fields: Tensor) -> State:
-    """Return `work(state, *fields)`, done for a few worlds at a time.
+def run_in_batches(work: Callable[..., State], state: State, *fields: Tensor) -> State:
+    """Return `work(state, *fields)`, computed in batches of `MIN_BATCH` to `MAX_BATCH` simulations.
 
-    What becomes of a world does not depend on how many others there are, or on which.
+    The result of a simulation does not depend on the other simulations of its batch.
     """
     parts = []
-    for worlds in torch.arange(state.batch).tensor_split(math.ceil(state.batch / LARGEST_BATCH)):
-        copies = math.ceil(SMALLEST_BATCH / len(worlds))
-        filled = worlds.repeat(copies)[: max(len(worlds), SMALLEST_BATCH)]
+    for positions in torch.arange(state.batch).tensor_split(math.ceil(state.batch / MAX_BATCH)):
+        copies = math.ceil(MIN_BATCH / len(positions))
+        filled = positions.repeat(copies)[: max(len(positions), MIN_BATCH)]
         part = work(state.take(filled), *(field[..., filled] for field in fields))
-        parts.append(part.take(slice(0, len(worlds))))
+        parts.append(part.take(slice(0, len(positions))))
     return State.join(parts)

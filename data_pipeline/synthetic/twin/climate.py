@@ -1,6 +1,6 @@
-"""What sun and sea prescribe: the equilibrium of winds and temperatures, the sea itself, the season.
+"""Prescribed climate: equilibrium winds and temperatures, sea temperature, sunshine.
 
-Whatever has a season takes `day`, the day of the year (1.0 is the start of 1 January; any real number).
+Seasonal functions take `day`, the day of the year: a real number, 1.0 at the start of 1 January.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from data_pipeline.synthetic.twin.parameters import (
 from data_pipeline.synthetic.twin.sphere import Sphere
 
 SHEARS = 31.0, 26.0
-"""Largest equilibrium wind difference between 200 and 500 and between 500 and 800 hPa, m s⁻¹."""
+"""Maximum equilibrium wind difference between 200 and 500 hPa and between 500 and 800 hPa, m s⁻¹."""
 SHEAR_SEASON = 0.25
-"""Share by which the winter hemisphere's shear exceeds the mean, and the summer's falls short."""
+"""Relative amplitude of the seasonal cycle of the shear, which is largest in winter."""
 LOG_PRESSURE_STEPS = tuple(math.log(PRESSURES[k + 1] / PRESSURES[k]) for k in (0, 1))
 COLDEST_DAY, COLDEST_DAY_AT_SEA = 20.0, 45.0
 FREEZING_SEA = 271.3
-"""K, where the sea freezes."""
+"""Freezing point of sea water, K."""
 LAPSE_RATE = 0.0065
 """K m⁻¹"""
 THERMAL_WIND = ROTATION * STREAMFUNCTION / GAS_CONSTANT
-"""K per unit of f (ψₖ - ψₖ₊₁) / ln(pₖ₊₁/pₖ), f in units of Ω."""
+"""Temperature per unit of f (ψₖ - ψₖ₊₁) / ln(pₖ₊₁/pₖ), with f in units of Ω, K."""
 LATITUDE = np.radians(np.linspace(-90, 90, 1801))
 SINE = np.sin(LATITUDE)
 
 
 def season(day: float, coldest: float = COLDEST_DAY) -> float:
-    """Return 1 in the middle of the northern winter, -1 in the middle of its summer."""
+    """Return 1 in the middle of the northern winter, -1 in the middle of the northern summer."""
     return math.cos(2 * math.pi * (day - coldest) / 365.25)
 
 
 class Climate:
-    """Prescribed fields (W, H, 1 or B) on one sphere, and spectra of the equilibrium of the thermal wind."""
+    """Prescribed fields (W, H, 1 or B) on a sphere, and spectra of the thermal wind in equilibrium."""
 
     def __init__(self, sphere: Sphere, earth: Earth, parameters: Parameters) -> None:
         self.earth = earth
@@ -60,7 +60,7 @@ class Climate:
         jets = [speed * _jet(SINE) for speed in SHEARS]
         yearly = [_balanced(sphere, k, jet) for k, jet in enumerate(jets)]
         seasonal = [_balanced(sphere, k, SHEAR_SEASON * jet * np.tanh(SINE / 0.2)) for k, jet in enumerate(jets)]
-        # The continents' share: less of it aloft, and 1/f kept finite at the equator.
+        # The effect of continents is smaller aloft; 1/f is kept finite at the equator.
         over_f = mu / (mu**2 + 0.1) / 2
         land = [share * contrast * over_f * LOG_PRESSURE_STEPS[k] / THERMAL_WIND for k, share in enumerate((0.4, 1.0))]
         self._wind_mean = sphere.to_spectrum(torch.stack([psi for psi, _ in yearly], 2))
@@ -71,7 +71,7 @@ class Climate:
         self._air_season = seasonal[1][1] + contrast - 6 * mu**3
 
     def thermal_wind(self, day: float) -> Tensor:
-        """Return the equilibrium of ψ₁ - ψ₂ and ψ₂ - ψ₃, spectrum (2N, N, 2, 1)."""
+        """Return ψ₁ - ψ₂ and ψ₂ - ψ₃ in equilibrium, spectrum (2N, N, 2, 1)."""
         return self._wind_mean + season(day) * self._wind_season
 
     def air(self, day: float) -> Tensor:
@@ -79,13 +79,13 @@ class Climate:
         return 280 + self._air_mean + season(day) * self._air_season
 
     def sea(self, day: float, anomaly: Tensor) -> Tensor:
-        """Return the sea-surface temperature, K; `anomaly` (W, H, B) belongs to the year."""
+        """Return the sea surface temperature, K, with the `anomaly` (W, H, B) of each year."""
         tilt = 0.09 * season(day, COLDEST_DAY_AT_SEA)
         thermal_latitude = self._mu * math.cos(0.09) + self._cos * math.sin(tilt)
         return (301 - 36 * thermal_latitude.abs() ** 2.2 + self.earth.sea + anomaly).clamp(min=FREEZING_SEA)
 
     def land(self, day: float) -> Tensor:
-        """Return the temperature that dry land would take under a mean sky, K."""
+        """Return the equilibrium temperature of dry land under mean cloud cover, K."""
         return 313 - 54 * self._mu**2 - 15 * season(day) * self._mu - LAPSE_RATE * self.earth.height
 
     def sunshine(self, day: float) -> Tensor:
@@ -94,15 +94,15 @@ class Climate:
 
 
 def _jet(sine: np.ndarray) -> np.ndarray:
-    """Profile of the shear over sin(latitude): 0 at equator and poles, 1 at 34 degrees north and south."""
+    """Return the profile of the shear over sin(latitude): 0 at equator and poles, 1 at 34 degrees north and south."""
     profile = sine**2 * (1 - sine**2) ** 2.25
     return profile / profile.max()
 
 
 def _balanced(sphere: Sphere, k: int, shear: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return ψₖ - ψₖ₊₁ and the layer's temperature, (W, H, 1), for a zonal shear U (m s⁻¹, at LATITUDE).
+    """Return ψₖ - ψₖ₊₁ and the temperature of the layer, (W, H, 1), for a zonal shear U (m s⁻¹, at LATITUDE).
 
-    ∂(ψₖ - ψₖ₊₁)/∂φ = -a U, and by thermal wind ∂T/∂φ = -f a U / (R ln(pₖ₊₁/pₖ)); both with mean zero.
+    ∂(ψₖ - ψₖ₊₁)/∂φ = -a U, and by thermal wind balance ∂T/∂φ = -f a U / (R ln(pₖ₊₁/pₖ)); both have mean zero.
     """
 
     def integrated(slope: np.ndarray) -> Tensor:

@@ -1,8 +1,7 @@
-"""From the state of the twin atmosphere to the fields that a weather centre archives.
+"""Archived variables, diagnosed from the state of the twin atmosphere.
 
-The three-level model knows little more than ψ, one temperature and one humidity; everything else is
-diagnosed with the relations of a first course in dynamics, so that the variables hang together as they do
-in real forecasts.
+The state holds ψ on three levels, one temperature and one humidity. All other variables follow from textbook relations,
+so that they are consistent with each other, as in real forecasts.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from data_pipeline.synthetic.twin.atmosphere import LARGEST_BATCH, Atmosphere
+from data_pipeline.synthetic.twin.atmosphere import MAX_BATCH, Atmosphere
 from data_pipeline.synthetic.twin.dynamics import F0
 from data_pipeline.synthetic.twin.parameters import GAS_CONSTANT, GRAVITY, ROTATION, VELOCITY
 from data_pipeline.synthetic.twin.physics import cloud_cover, saturation, to_surface
@@ -20,18 +19,18 @@ from data_pipeline.synthetic.twin.state import State
 from data_pipeline.task import Variable
 
 ACCUMULATED_NAMES = frozenset({"tp", "cp"})
-"""What never shrinks with time, nor a part of it beyond the whole; interpolation must respect it."""
+"""Variables that never decrease with time. Linear interpolation keeps this, and keeps cp below tp."""
 
 MEAN_HEIGHTS = 11800.0, 5570.0, 1950.0
 """Geopotential height of 200, 500 and 800 hPa, mean over the globe, m."""
-LAYER = 3e4
-"""Depth of the layers between 50, 350 and 650 hPa, whose stretching makes the vertical wind, Pa."""
+LAYER_DEPTH = 3e4
+"""Depth of the layers between 50, 350 and 650 hPa, Pa."""
 
 
 def diagnose(atmosphere: Atmosphere, state: State) -> dict[Variable, Tensor]:
-    """Return every archived field of a state, (W, H, B) on the Gaussian grid, in the units of GRIB."""
-    starts = range(0, state.batch, LARGEST_BATCH)
-    parts = [_diagnose(atmosphere, state.take(slice(first, first + LARGEST_BATCH))) for first in starts]
+    """Return all archived variables of a state, (W, H, B) on the Gaussian grid, in the units of GRIB."""
+    batches = range(0, state.batch, MAX_BATCH)
+    parts = [_diagnose(atmosphere, state.take(slice(first, first + MAX_BATCH))) for first in batches]
     return {variable: torch.cat([part[variable] for part in parts], -1) for variable in parts[0]}
 
 
@@ -47,7 +46,7 @@ def geopotential(atmosphere: Atmosphere, psi: Tensor) -> Tensor:
 
 
 def vertical_velocity(atmosphere: Atmosphere, state: State, psi: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ω at 350 and 650 hPa, Pa s⁻¹: what stretches the columns must spin them up.
+    """Return ω at 350 and 650 hPa, Pa s⁻¹, from the change of vorticity by stretching.
 
     D(ζ + f)/Dt = f ∂ω/∂p in each layer, with ω = 0 at 50 hPa; 1/f is kept finite at the equator.
     """
@@ -58,12 +57,12 @@ def vertical_velocity(atmosphere: Atmosphere, state: State, psi: Tensor) -> tupl
     vorticity_east, vorticity_north = sphere.gradient(sphere.laplacian * psi + coriolis)
     spin = tendency + (psi_east * vorticity_north - psi_north * vorticity_east) / sphere.cos2
     over_f = sphere.mu / torch.sqrt(sphere.mu**2 + 0.05) / F0
-    upper, middle, _ = (LAYER * ROTATION * spin * over_f).unbind(2)
+    upper, middle, _ = (LAYER_DEPTH * ROTATION * spin * over_f).unbind(2)
     return upper, upper + middle
 
 
 def saturation_humidity(temperature: Tensor, pressure: float) -> Tensor:
-    """Return the specific humidity of saturated air, kg kg⁻¹; pressure in hPa (Tetens)."""
+    """Return the specific humidity of saturated air, kg kg⁻¹, by the formula of Tetens; pressure in hPa."""
     vapour_pressure = 6.11 * torch.exp(17.3 * (temperature - 273.16) / (temperature - 35.9))
     return 0.622 * vapour_pressure / pressure
 
@@ -88,7 +87,7 @@ def _diagnose(atmosphere: Atmosphere, state: State) -> dict[Variable, Tensor]:
     u, v = physics.wind(psi)
     u500, v500 = u[:, :, 1], v[:, :, 1]
     u850, v850 = (1.15 * x[:, :, 2] - 0.15 * x[:, :, 1] for x in (u, v))
-    # Friction turns the wind at the ground towards low pressure.
+    # Friction turns the surface wind towards low pressure.
     turn = 0.2 * torch.sign(sphere.mu[:, :, 0])
 
     sea = physics.sea_temperature(state)
@@ -100,10 +99,10 @@ def _diagnose(atmosphere: Atmosphere, state: State) -> dict[Variable, Tensor]:
     fields = {
         "z@500": z500, "t@500": t500, "u@500": u500, "v@500": v500,
         "q@500": 0.7 * humidity * saturation_humidity(t500, 500),
-        "w@500": (w350 + w650) / 2, "d@500": (w350 - w650) / LAYER,
+        "w@500": (w350 + w650) / 2, "d@500": (w350 - w650) / LAYER_DEPTH,
         "z@850": z850, "t@850": air, "u@850": u850, "v@850": v850,
         "q@850": humidity * saturation_humidity(air, 850),
-        "w@850": 0.6 * w650, "d@850": w650 / LAYER,
+        "w@850": 0.6 * w650, "d@850": w650 / LAYER_DEPTH,
         "sst": sea, "tcw": vapour * (1 + 0.03 * clouds), "tcwv": vapour,
         "msl": 101300 + 0.85 * z1000, "tcc": clouds,
         "10u": 0.6 * u850 - turn * v850, "10v": 0.6 * v850 + turn * u850,

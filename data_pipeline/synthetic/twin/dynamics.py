@@ -1,4 +1,4 @@
-"""Three-level quasi-geostrophic flow on the sphere: how the winds carry vorticity, temperature and moisture.
+"""Three-level quasi-geostrophic flow on the sphere: advection of vorticity, temperature and moisture.
 
 The model of Marshall and Molteni (1993, doi:10.1175/1520-0469(1993)050<1792:TADUOP>2.0.CO;2): with the
 streamfunctions ψ₁, ψ₂, ψ₃ at 200, 500 and 800 hPa the potential vorticities are
@@ -8,8 +8,8 @@ streamfunctions ψ₁, ψ₂, ψ₃ at 200, 500 and 800 hPa the potential vortic
     q₃ = ∇²ψ₃ + R₂⁻²(ψ₂ - ψ₃)
     ∂qₖ/∂t = -J(ψₖ, qₖ + fₖ) + ...,   f₁ = f₂ = 2μ,   f₃ = 2μ (1 + h/H₀)
 
-in units of the Earth's radius and rotation. There are no gravity waves: any noise in q is balanced, and four
-hours are a short enough step.
+in units of the Earth's radius and rotation. There are no gravity waves: noise in q is balanced, and steps of four hours
+are stable.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ ROSSBY_RADII = 700e3, 450e3
 SCALE_HEIGHT = 9000.0
 """H₀, metres."""
 F0 = math.sqrt(2)
-"""f at 45°: quasi-geostrophic stretching knows no other."""
+"""f at 45°, a constant in quasi-geostrophic stretching."""
 F1, F2 = ((RADIUS / radius) ** 2 for radius in ROSSBY_RADII)
 STRETCHING = ((-F1, F1, 0.0), (F1, -F1 - F2, F2), (0.0, F2, -F2))
-"""What q holds besides ∇²ψ."""
+"""Coefficients of ψ in q, besides ∇²ψ."""
 
 
 class QuasiGeostrophy:
-    """Inverts potential vorticity and computes advection.
+    """Inversion of potential vorticity, and advection.
 
-    `height` is the orography (W, H, 1) in metres; `advection` multiplies every advecting wind.
+    `height` is the orography (W, H, 1) in metres; `advection` is a factor on the advecting winds.
     """
 
     def __init__(self, sphere: Sphere, height: Tensor, advection: float) -> None:
@@ -48,7 +48,7 @@ class QuasiGeostrophy:
         )
         inverse = torch.zeros_like(operator)
         inverse[1:] = torch.linalg.inv(operator[1:])
-        # The global mean of ψ means nothing, that of q is zero.
+        # The global mean of ψ has no effect; that of q is zero.
         operator[0] = 0
         self._operator, self._inverse = operator.to(dtype), inverse.to(dtype)
         coriolis = 2 * sphere.mu.expand(sphere.columns, -1, 3, -1).clone()
@@ -65,7 +65,7 @@ class QuasiGeostrophy:
         return torch.einsum("nkl,mnlb->mnkb", self._operator, streamfunction)
 
     def advect(self, spectrum: Tensor) -> Tensor:
-        """Return d/dt by advection of q₁, q₂, q₃ and of any number of tracers that the lowest wind carries.
+        """Return the tendency by advection of q₁, q₂, q₃ and of tracers, which the lowest wind carries.
 
         -J(ψ, q) = (∂ψ/∂μ ∂q/∂λ - ∂ψ/∂λ ∂q/∂μ), spectra (2N, N, 3 + tracers, B).
         """
@@ -75,14 +75,14 @@ class QuasiGeostrophy:
         east, north = self.sphere.gradient(torch.cat([psi, carried], 2))
         psi_east, psi_north, east, north = east[:, :, :3], north[:, :, :3], east[:, :, 3:], north[:, :, 3:]
         change = torch.empty_like(east)
-        for level, what in ((slice(0, 3), slice(0, 3)), (slice(2, 3), slice(3, None))):
-            torch.mul(psi_north[:, :, level], east[:, :, what], out=change[:, :, what])
-            change[:, :, what].addcmul_(psi_east[:, :, level], north[:, :, what], value=-1)
-        # Both products hold one factor 1 - μ² too many.
+        for level, advected in ((slice(0, 3), slice(0, 3)), (slice(2, 3), slice(3, None))):
+            torch.mul(psi_north[:, :, level], east[:, :, advected], out=change[:, :, advected])
+            change[:, :, advected].addcmul_(psi_east[:, :, level], north[:, :, advected], value=-1)
+        # Both products have an extra factor 1 - μ².
         return self.advection * self.sphere.to_spectrum(change, over_cos2=True)
 
     def runge_kutta(self, spectrum: Tensor, step: float) -> Tensor:
-        """Return the spectrum after `step` (units of 1/Ω) of advection alone, classical fourth order."""
+        """Return the spectrum after `step` (units of 1/Ω) of advection, by the classical fourth-order method."""
         k1 = self.advect(spectrum)
         k2 = self.advect(torch.add(spectrum, k1, alpha=step / 2))
         k3 = self.advect(torch.add(spectrum, k2, alpha=step / 2))

@@ -1,6 +1,6 @@
-"""The twin Earth: continents, mountains, and random textures of soil, roughness and sea temperature.
+"""The geography of the twin: continents, mountains, and random textures of soil, roughness and sea temperature.
 
-Coastlines are drawn by hand with a few corners each: enough for weather at 600 km to know land from sea.
+Coastlines are polygons with few corners, which suffices for weather at a resolution of 600 km.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.synthetic.twin.noise import Stream, normal
+from data_pipeline.synthetic.twin.noise import NoisePurpose, normal_noise
 from data_pipeline.synthetic.twin.sphere import Sphere, resize
 
 CONTINENTS = {
@@ -57,12 +57,12 @@ MOUNTAINS = {
 }  # fmt: skip
 """Gaussian hills: latitude, longitude, height in m, width in degrees of latitude and of longitude."""
 
-FINEST = 31
-"""Degree up to which textures are drawn, so that they are the same at every truncation below."""
+TEXTURE_TRUNCATION = 31
+"""Textures are drawn up to this degree, so that they agree at all lower truncations."""
 
 
 class Earth:
-    """Everything that does not change with time, as fields (W, H, 1) on a sphere's Gaussian grid."""
+    """Fields that do not change with time, (W, H, 1) on the Gaussian grid of a sphere."""
 
     def __init__(self, sphere: Sphere) -> None:
         def field(values: np.ndarray) -> Tensor:
@@ -70,7 +70,7 @@ class Earth:
 
         land = land_fraction(sphere.longitudes, sphere.latitudes)
         self.land = field(land)
-        """Share of land, 0 to 1."""
+        """Fraction of land, 0 to 1."""
         self.height = field(land * mountains(sphere.longitudes, sphere.latitudes))
         """Height of the surface, m."""
         self.roughness = _texture(sphere, 8, 21, number=0)
@@ -78,11 +78,11 @@ class Earth:
         self.soil = _texture(sphere, 8, 21, number=1)
         """Texture of the soil, standard deviation 1."""
         self.sea = 1.5 * _texture(sphere, 3, 10, number=2)
-        """Currents and upwelling: what the sea is warmer than its latitude, K."""
+        """Sea temperature minus its mean at the same latitude, from currents and upwelling, K."""
 
 
 def land_fraction(longitudes: np.ndarray, latitudes: np.ndarray) -> np.ndarray:
-    """Return the share of land around each point, (W, H): nine looks into each cell."""
+    """Return the fraction of land in each cell, (W, H), sampled at nine points."""
     offsets = np.array([-1, 0, 1]) / 3
     hits = np.zeros((len(longitudes), len(latitudes)))
     for east in offsets * 360 / len(longitudes):
@@ -94,7 +94,7 @@ def land_fraction(longitudes: np.ndarray, latitudes: np.ndarray) -> np.ndarray:
 
 
 def mountains(longitudes: np.ndarray, latitudes: np.ndarray) -> np.ndarray:
-    """Return the height of all mountains together, (W, H), m."""
+    """Return the sum of the heights of all mountains, (W, H), m."""
     height = np.zeros((len(longitudes), len(latitudes)))
     for lat, lon, top, north_south, east_west in MOUNTAINS.values():
         east = ((longitudes - lon + 180) % 360 - 180)[:, None] / east_west
@@ -104,7 +104,7 @@ def mountains(longitudes: np.ndarray, latitudes: np.ndarray) -> np.ndarray:
 
 
 def _inside(lon: np.ndarray, lat: np.ndarray, corners: tuple[tuple[int, int], ...]) -> np.ndarray:
-    """Whether points lie in a polygon: a ray to the east crosses its edges an odd number of times."""
+    """Return whether points lie in a polygon: a ray to the east crosses its edges an odd number of times."""
     inside = np.zeros(np.broadcast_shapes(lon.shape, lat.shape), dtype=bool)
     for (lon1, lat1), (lon2, lat2) in zip(corners, corners[1:] + corners[:1], strict=True):
         if lat1 != lat2:
@@ -114,10 +114,11 @@ def _inside(lon: np.ndarray, lat: np.ndarray, corners: tuple[tuple[int, int], ..
 
 
 def _texture(sphere: Sphere, lowest: int, highest: int, number: int) -> Tensor:
-    """Return a random field (W, H, 1) of degrees `lowest` to `highest`, standard deviation 1."""
-    N = FINEST + 1
+    """Return a random field (W, H, 1) with degrees from `lowest` to `highest` and standard deviation 1."""
+    N = TEXTURE_TRUNCATION + 1
     degree = torch.arange(N)
     band = (degree >= lowest) & (degree <= highest)
-    noise = normal((2 * N, N, 1), 0, Stream.EARTH, member=number) * torch.sqrt(band / (2 * degree + 1))[:, None]
+    noise = normal_noise((2 * N, N, 1), 0, NoisePurpose.EARTH, member=number)
+    noise = noise * torch.sqrt(band / (2 * degree + 1))[:, None]
     field = sphere.to_grid(resize(noise.to(sphere.mu.dtype), sphere.truncation) * sphere.mask[..., 0])
     return field / field.std()

@@ -1,4 +1,4 @@
-"""Twin: the experiment as a data source, from its options to its files."""
+"""The twin experiment, from its options to its files."""
 
 from __future__ import annotations
 
@@ -16,27 +16,25 @@ from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_write, lock_folder, remove_partial_files
 from data_pipeline.common.messages import Progress, format_size
 from data_pipeline.grid import Grid
-from data_pipeline.synthetic.twin.layout import STATIC, Block, message_bytes
 from data_pipeline.synthetic.twin.parameters import FORECAST, NATURE
 from data_pipeline.synthetic.twin.processes import run_in_processes
-from data_pipeline.synthetic.twin.starts import MOST, start_pairs
+from data_pipeline.synthetic.twin.start_pairs import MAX_DATES, STATIC_FILE, StartPair, message_bytes, start_pairs
 
-VERSION = 1
-"""Of the experiment; a change of its equations or its random numbers is another one."""
-RECORD = "twin.json"
-LARGEST_MESSAGE = 2**23
-"""Bytes that GRIB edition 1 can count."""
+_VERSION = 1
+"""Increased whenever the equations or the random numbers change."""
+OPTIONS_FILE = "twin.json"
+MAX_MESSAGE_BYTES = 2**23
+"""Limit of GRIB edition 1."""
 
 
 @dataclass(frozen=True)
 class Twin:
-    """Past forecasts of a small planet, with the truth, written to `path` as ENS-10 and ERA5 are.
+    """Past forecasts of a small planet and their truth, as GRIB files in `path` like those of ENS-10 and ERA5.
 
-    `rows` x `columns` points from pole to pole; `dates` start dates (an even number) in each year from
-    `first_year` to `last_year`; `members` forecasts each. The `oracle_years` get the best possible ensemble
-    as well. `difficulty` is the distance of the forecast model from nature: 0 is a perfect model, 0.5 one
-    about as good as real ones. The same options make the same data, whatever the number of `workers` (by
-    default one per processor).
+    The grid has `rows` x `columns` points from pole to pole. Each year from `first_year` to `last_year` has `dates`
+    start dates (an even number), each with `members` forecasts. The `oracle_years` also have the best possible
+    ensemble. `difficulty` scales the error of the forecast model: 0 is a perfect model, 0.5 is about as good as real
+    models. The files do not depend on the number of `workers`, by default one per processor.
     """
 
     path: str | Path
@@ -52,141 +50,146 @@ class Twin:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        check_integer("twin: rows", self.rows, 3, 10000)
-        check_integer("twin: columns", self.columns, 4, 10000)
-        check_integer("twin: first_year", self.first_year, 1900, 2100)
-        check_integer("twin: last_year", self.last_year, self.first_year, 2100)
-        check_integer("twin: dates", self.dates, 2, MOST)
-        check_integer("twin: members", self.members, 2, 250)
-        check_integer("twin: seed", self.seed, 0, 2**32 - 1)
+        check_integer("data.generator.rows", self.rows, 3, 10000)
+        check_integer("data.generator.columns", self.columns, 4, 10000)
+        check_integer("data.generator.first_year", self.first_year, 1900, 2100)
+        check_integer("data.generator.last_year", self.last_year, self.first_year, 2100)
+        check_integer("data.generator.dates", self.dates, 2, MAX_DATES)
+        check_integer("data.generator.members", self.members, 2, 250)
+        check_integer("data.generator.seed", self.seed, 0, 2**32 - 1)
         if self.workers is not None:
-            check_integer("twin: workers", self.workers, 1, 4096)
-        if message_bytes(self.rows * self.columns) >= LARGEST_MESSAGE:
-            raise InputError(f"twin: {self.rows} x {self.columns} points do not fit into a GRIB1 message")
+            check_integer("data.generator.workers", self.workers, 1, 4096)
+        if message_bytes(self.rows * self.columns) >= MAX_MESSAGE_BYTES:
+            raise InputError(
+                f"data.generator: {self.rows} x {self.columns} points do not fit into a GRIB1 message; "
+                "choose fewer rows or columns"
+            )
         if self.dates % 2:
-            raise InputError(f"twin: dates must be even, because they come in pairs; got {self.dates}")
+            raise InputError(f"data.generator.dates must be even, because dates come in pairs; got {self.dates}")
         if isinstance(self.oracle_years, int | str) or not set(self.oracle_years) <= set(self.years):
             raise InputError(
-                f"twin: oracle_years must be a list of years from {self.first_year} to {self.last_year}, "
+                f"data.generator.oracle_years must be a list of years from {self.first_year} to {self.last_year}, "
                 f"got {self.oracle_years!r}"
             )
         object.__setattr__(self, "oracle_years", tuple(sorted(set(self.oracle_years))))
         if not isinstance(self.difficulty, int | float) or not 0 <= self.difficulty <= 2:
-            raise InputError(f"twin: difficulty must lie between 0 and 2, got {self.difficulty!r}")
+            raise InputError(f"data.generator.difficulty must be a number from 0 to 2, got {self.difficulty!r}")
         object.__setattr__(self, "difficulty", float(self.difficulty))
 
     @property
     def folder(self) -> Path:
-        """Where the files lie."""
+        """The folder of the files."""
         return Path(self.path)
 
     @property
     def years(self) -> tuple[int, ...]:
-        """All years."""
+        """All years with forecasts."""
         return tuple(range(self.first_year, self.last_year + 1))
 
     def plan(self) -> str:
-        """Say what will be written."""
-        blocks = self._blocks()
-        files = sum(len(self._files(block)) for block in blocks) + 1
-        messages = sum(block.count_messages() for block in blocks) + 2
-        taken = format_size(messages * message_bytes(self.rows * self.columns))
+        """Return a description of the files to be written, and how many of them exist."""
+        pairs = self._pairs()
+        files = sum(len(self._files(pair)) for pair in pairs) + 1
+        messages = sum(pair.count_messages() for pair in pairs) + 2
+        total_size = format_size(messages * message_bytes(self.rows * self.columns))
         return (
             f"twin: {len(self.years)} years from {self.first_year}, {self.dates} start dates, "
             f"{self.members} members, {self.rows} x {self.columns} points\n"
-            f"twin: {files} files, {messages:,} GRIB messages, {taken} in {self.path}; "
-            f"{len(blocks) - len(self._missing())} of {len(blocks)} blocks are there"
+            f"twin: {files} files, {messages:,} GRIB messages, {total_size} in {self.path}; "
+            f"{len(pairs) - len(self._missing())} of {len(pairs)} start pairs exist"
         )
 
     def prepare(self) -> None:
-        """Write what is missing: after an interruption the rest, after a complete run nothing."""
-        self._record()
+        """Write the missing files. After an interruption, the same call writes the rest."""
+        self._check_options()
         with lock_folder(self.folder):
             remove_partial_files(self.folder)
             if missing := self._missing():
-                self._fill(missing)
-        print(f"twin: all {len(self._blocks())} blocks are in {self.path}", flush=True)
+                self._write_missing(missing)
+        print(f"twin: all {len(self._pairs())} start pairs are in {self.path}", flush=True)
 
-    def _fill(self, missing: list[Block]) -> None:
-        """Integrate and write the missing blocks, with a line for each."""
-        total = len(self._blocks())
-        progress = Progress("twin: block", total, total - len(missing))
+    def _write_missing(self, missing: list[StartPair]) -> None:
+        """Integrate and write the missing start pairs, with a progress line for each."""
+        total = len(self._pairs())
+        progress = Progress("twin: start pair", total, total - len(missing))
         workers = min(self.workers or processors(), len(missing))
-        print(f"twin: {len(missing)} of {total} blocks to do, {workers} at a time", flush=True)
+        print(f"twin: {len(missing)} of {total} start pairs to write, {workers} at a time", flush=True)
         try:
             with _terminable(), closing(run_in_processes(self._write, missing, workers)) as finished:
-                for block in finished:
-                    progress.step(" and ".join(f"{start:%d %b}" for start in block.starts))
+                for pair in finished:
+                    progress.step(" and ".join(f"{start:%d %b}" for start in pair.starts))
         except KeyboardInterrupt:
             raise InterruptedRunError(
-                f"interrupted after {progress.done} of {total} blocks; run the same command again to go on"
+                f"interrupted after {progress.done} of {total} start pairs; run the same command again to continue"
             ) from None
         except InputError as error:
             raise InterruptedRunError(
-                f"{error}; {progress.done} of {total} blocks are done, then run the same command again to go on"
+                f"{error}; {progress.done} of {total} start pairs are done; then run the same command again to continue"
             ) from None
         finally:
             remove_partial_files(self.folder)
 
-    def _write(self, block: Block) -> None:
-        """In a worker: integrate a block and write its files."""
-        # Workers alone need PyTorch: a run that finds all done is over before it would be loaded.
+    def _write(self, pair: StartPair) -> None:
+        """Integrate a start pair in a worker and write its files."""
+        # Imported only in workers: a run without work ends before PyTorch is loaded.
         import torch
 
-        from data_pipeline.synthetic.twin.output import Writer
+        from data_pipeline.synthetic.twin.writer import TwinWriter
 
         torch.set_num_threads(1)
-        writer = Writer(self.folder, Grid.regular(self.rows, self.columns))
-        if self.folder / STATIC in self._files(block):
+        writer = TwinWriter(self.folder, Grid.regular(self.rows, self.columns))
+        if self.folder / STATIC_FILE in self._files(pair):
             writer.write_static()
         with torch.inference_mode():
-            writer.write_block(block)
+            writer.write_pair(pair)
 
-    def _blocks(self) -> list[Block]:
+    def _pairs(self) -> list[StartPair]:
         return [
-            Block(pair, self.years, self.oracle_years, self.members, self.difficulty, self.seed)
-            for pair in start_pairs(self.dates)
+            StartPair(starts, self.years, self.oracle_years, self.members, self.difficulty, self.seed)
+            for starts in start_pairs(self.dates)
         ]
 
-    def _files(self, block: Block) -> list[Path]:
-        names = [name for start in block.starts for name in block.file_names(start)]
-        if block == self._blocks()[0]:
-            names.append(STATIC)
+    def _files(self, pair: StartPair) -> list[Path]:
+        names = [name for start in pair.starts for name in pair.file_names(start)]
+        if pair == self._pairs()[0]:
+            names.append(STATIC_FILE)
         return [self.folder / name for name in names]
 
-    def _missing(self) -> list[Block]:
-        return [block for block in self._blocks() if not all(file.exists() for file in self._files(block))]
+    def _missing(self) -> list[StartPair]:
+        return [pair for pair in self._pairs() if not all(file.exists() for file in self._files(pair))]
 
-    def _record(self) -> None:
-        """Write the options beside the data, or see that the data there were made with the same."""
+    def _check_options(self) -> None:
+        """Write the options next to the data, or raise if existing data were made with other options."""
         options = {name: value for name, value in asdict(self).items() if name not in ("path", "workers")}
         models = {"nature": asdict(NATURE), "forecast": asdict(NATURE.towards(FORECAST, self.difficulty))}
-        text = json.dumps({"version": VERSION} | options | models, indent=2) + "\n"
-        file = self.folder / RECORD
+        text = json.dumps({"version": _VERSION} | options | models, indent=2) + "\n"
+        file = self.folder / OPTIONS_FILE
         if not file.exists():
             with atomic_write(file, "w") as stream:
                 stream.write(text)
             return
-        way_out = f"choose another path or remove {self.path}"
         try:
             found = dict(json.loads(file.read_text()))
         except (ValueError, TypeError, OSError):
-            raise InputError(f"{file} is not the record of a twin experiment; {way_out}") from None
+            raise InputError(
+                f"{file} does not hold the options of a twin experiment; choose another data.path"
+            ) from None
         for name, value in json.loads(text).items():
             if found.get(name) != value:
                 raise InputError(
-                    f"the data in {self.path} were made with {name}={found.get(name)}, not {value}; {way_out}"
+                    f"the data in {self.path} were made with {name}={found.get(name)}, not {value}; "
+                    "choose another data.path"
                 )
 
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, where Python lets us: in the main thread."""
+    """Handle SIGTERM like Ctrl-C. Only the main thread can set signal handlers; elsewhere nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)

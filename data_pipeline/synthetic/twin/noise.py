@@ -1,7 +1,6 @@
-"""Random numbers that are named, not drawn in turn.
+"""Random numbers that depend only on their name: (seed, purpose, year, date, member).
 
-Whoever asks for the noise of (seed, stream, year, date, member) gets the same numbers, whatever else was
-computed before, beside it, or by how many processes.
+The numbers of one name do not depend on the order of the calls or on the number of processes.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor
 
 
-class Stream(IntEnum):
-    """What the noise is for; each purpose has numbers of its own."""
+class NoisePurpose(IntEnum):
+    """Purposes of noise; the numbers of different purposes are independent."""
 
     EARTH = 0
     START = 1
@@ -23,14 +22,14 @@ class Stream(IntEnum):
     MEMBER = 4
 
 
-def normal(
-    shape: tuple[int, ...], seed: int, stream: Stream, *, year: int = 0, date: int = 0, member: int = 0
+def normal_noise(
+    shape: tuple[int, ...], seed: int, purpose: NoisePurpose, *, year: int = 0, date: int = 0, member: int = 0
 ) -> Tensor:
-    """Return independent standard normal numbers, float32; every name is below 2¹⁶.
+    """Return independent standard normal numbers, float32; `year`, `date` and `member` must be below 2¹⁶.
 
-    Philox is a counter-based generator (Salmon et al. 2011, doi:10.1145/2063384.2063405): two keys that
-    differ anywhere give independent streams.
+    Philox is a counter-based generator (Salmon et al. 2011, doi:10.1145/2063384.2063405): keys that differ give
+    independent streams.
     """
-    name = year << 48 | date << 32 | stream << 16 | member
+    name = year << 48 | date << 32 | purpose << 16 | member
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, name], dtype=np.uint64)))
     return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32))

@@ -1,4 +1,4 @@
-"""What the air exchanges with sun, sea and land: heat, momentum and water; and the temperature of the land.
+"""Exchange of heat, momentum and water of the air with sun, sea and land, and the temperature of the land.
 
 Rates are per day, temperatures in K, water in kg m⁻², winds in m s⁻¹, fields (W, H, B).
 """
@@ -17,37 +17,37 @@ from data_pipeline.synthetic.twin.parameters import RADIUS, VELOCITY, Parameters
 from data_pipeline.synthetic.twin.state import State
 
 PLANETARY_DAYS = 5.0
-"""Damping time of planetary eddies (n ≲ 6), whose energy would otherwise grow for months."""
+"""Damping time of planetary eddies (n ≲ 6), whose energy otherwise grows for months."""
 AIR_DAYS = 3.0
-"""Time in which the air at 850 hPa takes the temperature that the thermal wind above demands."""
+"""Relaxation time of the temperature at 850 hPa to thermal wind balance."""
 LAND_DAYS = 2.0
-"""Time in which the land's surface takes the temperature that the sun demands."""
-SMALLEST = 21 * 22
-"""n(n + 1) of the scale that `Parameters.diffusion_days` is about."""
+"""Relaxation time of the land surface temperature to radiative equilibrium."""
+DIFFUSION_SCALE = 21 * 22
+"""n(n + 1) of the scale whose damping time is `Parameters.diffusion_days`."""
 
 
 def to_surface(temperature: Tensor, height: Tensor) -> Tensor:
-    """Return the temperature of air from 850 hPa brought down to the ground."""
+    """Return the surface air temperature for a temperature at 850 hPa."""
     return temperature + 9 - LAPSE_RATE * height
 
 
 def from_surface(temperature: Tensor, height: Tensor) -> Tensor:
-    """Return the temperature of air from the ground brought to 850 hPa."""
+    """Return the temperature at 850 hPa for a surface air temperature."""
     return temperature - 9 + LAPSE_RATE * height
 
 
 def saturation(temperature: Tensor) -> Tensor:
-    """Return the water vapour that a column can hold whose temperature at 850 hPa is given, kg m⁻²."""
+    """Return the water vapour of a saturated column with the given temperature at 850 hPa, kg m⁻²."""
     return 48 * torch.exp(0.065 * (temperature - 293))
 
 
 def cloud_cover(humidity: Tensor) -> Tensor:
-    """Return the share of cloud from the relative humidity of the column."""
+    """Return the cloud cover, 0 to 1, for the relative humidity of a column."""
     return torch.sigmoid((humidity - 0.72) / 0.08)
 
 
 class Physics:
-    """Everything but advection, as one step from a state to the next."""
+    """All processes except advection."""
 
     def __init__(self, flow: QuasiGeostrophy, earth: Earth, climate: Climate, parameters: Parameters) -> None:
         sphere = flow.sphere
@@ -70,33 +70,33 @@ class Physics:
         self._height_east, self._height_north = (slope / RADIUS for slope in self._slope(height))
 
         damping = torch.exp(-((sphere.laplacian / 30) ** 2)) / PLANETARY_DAYS
-        # The zonal mean flow is left to the thermal forcing.
+        # The zonal mean flow is not damped; the thermal forcing controls it.
         self._planetary = (damping * sphere.laplacian).repeat(len(sphere.mask), 1, 1, 1)
         self._planetary[:2] = 0
         self._soil_exchange = 1.2 * torch.exp(0.8 * parameters.soil * earth.soil)
         self._kelvin = 2 * sphere.mu[:, :, 0] * THERMAL_WIND / LOG_PRESSURE_STEPS[1]
 
     def diffuse(self, spectrum: Tensor, days: float) -> Tensor:
-        """Return the spectrum with small scales damped, e-folding time ∝ (n(n + 1))⁻⁴."""
-        rate = (self.sphere.laplacian / SMALLEST) ** 4 / self.parameters.diffusion_days
+        """Return the spectrum after ∇⁸ diffusion, with e-folding times ∝ (n(n + 1))⁻⁴."""
+        rate = (self.sphere.laplacian / DIFFUSION_SCALE) ** 4 / self.parameters.diffusion_days
         return spectrum * torch.exp(-days * rate)
 
     def sea_temperature(self, state: State) -> Tensor:
-        """Return the temperature of the sea of each world's year."""
+        """Return the sea surface temperature with the anomaly of each simulation."""
         return self.climate.sea(state.day, state.sea_anomaly)
 
     def surface_temperature(self, state: State) -> Tensor:
-        """Return the temperature of the surface, land and sea by their shares."""
+        """Return the surface temperature: land and sea weighted by their fractions."""
         return self.earth.land * state.skin + self._sea * self.sea_temperature(state)
 
     def wind(self, streamfunction: Tensor) -> tuple[Tensor, Tensor]:
-        """Return u and v on the grid of one level's or several levels' ψ (2N, N, ..., B)."""
+        """Return the wind components u and v on the grid from ψ (2N, N, ..., B)."""
         east, north = self.sphere.gradient(streamfunction)
         cos = self._cos.view(1, -1, *[1] * (east.ndim - 2))
         return north / cos * -VELOCITY, east / cos * VELOCITY
 
     def step(self, state: State, days: float) -> State:
-        """Return the state after `days` of physics; its `day` is left as it is."""
+        """Return the state after `days` of physics; the attribute `day` does not change."""
         sphere, climate, parameters, height = self.sphere, self.climate, self.parameters, self.earth.height
         psi = self.flow.streamfunction(state.spectrum[:, :, :3])
         excess = psi[:, :, :2] - psi[:, :, 1:] - climate.thermal_wind(state.day)
@@ -133,7 +133,7 @@ class Physics:
         )
 
     def _radiation(self, psi: Tensor, excess: Tensor) -> Tensor:
-        """Rate of change (2N, N, 5, B) of q by relaxing the thermal wind and by damping planetary eddies."""
+        """Return the tendency (2N, N, 5, B) of q by relaxation of the thermal wind and damping of planetary eddies."""
         upper, lower = (excess / self.parameters.relaxation_days).unbind(2)
         change = torch.zeros_like(psi[:, :, :1]).repeat(1, 1, 5, 1)
         change[:, :, 0] = F1 * upper
@@ -143,18 +143,20 @@ class Physics:
         return change
 
     def _land(self, state: State, air: Tensor, speed: Tensor, humidity: Tensor, days: float) -> Tensor:
-        """Temperature of the land after an implicit step between the sun's demand and the air's."""
+        """Return the land temperature after an implicit step towards radiative equilibrium and the air temperature."""
         parameters, climate, skin = self.parameters, self.climate, state.skin
         sunshine = climate.sunshine(state.day)
         clouds = 0.55 + parameters.cloud * (cloud_cover(humidity) - 0.55)
         snow = parameters.snow * torch.sigmoid((268 - skin) / 2) * sunshine.clamp(min=0.2)
-        demand = climate.land(state.day) + clouds * (13 - 30 * sunshine) - 6 * snow + parameters.soil * self.earth.soil
+        equilibrium = (
+            climate.land(state.day) + clouds * (13 - 30 * sunshine) - 6 * snow + parameters.soil * self.earth.soil
+        )
         air = to_surface(air, self.earth.height)
         stable = 0.5 + parameters.stability * (torch.sigmoid(air - skin) - 0.5)
         exchange = self._soil_exchange * (1 - 0.8 * stable) * (0.5 + speed / 12)
-        return (skin + days * (demand / LAND_DAYS + exchange * air)) / (1 + days * (1 / LAND_DAYS + exchange))
+        return (skin + days * (equilibrium / LAND_DAYS + exchange * air)) / (1 + days * (1 / LAND_DAYS + exchange))
 
     def _slope(self, spectrum: Tensor) -> tuple[Tensor, Tensor]:
-        """Eastward and northward derivative per radian of one field, (W, H, 1), from its spectrum."""
+        """Return the eastward and northward derivative per radian of one field, (W, H, 1), from its spectrum."""
         east, north = self.sphere.gradient(spectrum[:, :, 0])
         return east / self._cos, north / self._cos

@@ -1,4 +1,4 @@
-"""Work in several processes: none outlives the parent, and no failure of one leaves the parent waiting."""
+"""Worker processes that end with their parent, and whose failures are raised in the parent."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from typing import TypeVar, cast
 
 from data_pipeline.common.errors import InputError
 
-Task = TypeVar("Task")
+Item = TypeVar("Item")
 
 CONTEXT = multiprocessing.get_context("spawn")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's mallopt."""
 
 
-def run_in_processes(work: Callable[[Task], None], tasks: Sequence[Task], workers: int) -> Generator[Task, None, None]:
-    """Call `work(task)` for every task, in `workers` processes; yield each task when it is done.
+def run_in_processes(work: Callable[[Item], None], items: Sequence[Item], workers: int) -> Generator[Item, None, None]:
+    """Call `work(item)` for each item in `workers` processes; yield each item when it is done.
 
     An `InputError` in a worker is raised here. Closing the generator ends the workers.
     """
-    waiting = list(reversed(tasks))
+    waiting = list(reversed(items))
     processes: dict[Connection, SpawnProcess] = {}
-    busy: dict[Connection, Task] = {}
+    busy: dict[Connection, Item] = {}
     try:
-        for _ in range(min(workers, len(tasks))):
+        for _ in range(min(workers, len(items))):
             process, connection = _start(work)
             processes[connection] = process
             busy[connection] = waiting.pop()
@@ -47,17 +47,17 @@ def run_in_processes(work: Callable[[Task], None], tasks: Sequence[Task], worker
                     _send(connection, busy[connection])
                 yield done
     finally:
-        # Files of finished tasks have their names; what is unfinished is of no use to anybody.
+        # Finished items have written their files; unfinished files are useless.
         for process in processes.values():
             process.kill()
             process.join()
 
 
-def _start(work: Callable[[Task], None]) -> tuple[SpawnProcess, Connection]:
+def _start(work: Callable[[Item], None]) -> tuple[SpawnProcess, Connection]:
     here, there = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_serve, args=(work, there), daemon=True)
-    # Ctrl-C reaches every process of a terminal; what is blocked here at birth stays blocked there. The tracker goes
-    # first: where it is not there yet, `start` would make it, and unblock the signal on its way.
+    # Ctrl-C signals all processes of a terminal, so workers inherit a blocked SIGINT. The resource tracker must run
+    # before: if `start` launched it, it would unblock SIGINT.
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -68,30 +68,32 @@ def _start(work: Callable[[Task], None]) -> tuple[SpawnProcess, Connection]:
     return process, here
 
 
-def _send(connection: Connection, task: object) -> None:
-    # A worker that has died in the meantime is noticed by whoever waits for its answer.
+def _send(connection: Connection, item: object) -> None:
+    # A dead worker is detected when its answer is read.
     with contextlib.suppress(ConnectionError):
-        connection.send(task)
+        connection.send(item)
 
 
 def _receive(connection: Connection) -> None:
-    """Take a worker's word that its task is done, or raise what went wrong."""
+    """Wait for a worker's answer, and raise its error if it has one."""
     try:
         error = connection.recv()
     except (EOFError, ConnectionError):
-        raise InputError("a worker process was killed, perhaps for want of memory: use fewer workers") from None
+        raise InputError(
+            "a worker process was killed, possibly because memory was full; set a smaller data.generator.workers"
+        ) from None
     if error is not None:
         raise error
 
 
-def _serve(work: Callable[[Task], None], connection: Connection) -> None:
-    """Do tasks as they come."""
+def _serve(work: Callable[[Item], None], connection: Connection) -> None:
+    """Work on items as they arrive."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _keep_freed_memory()
     while True:
-        task = connection.recv()
+        item = connection.recv()
         try:
-            work(task)
+            work(item)
             connection.send(None)
         except InputError as error:
             connection.send(error)
@@ -100,7 +102,7 @@ def _serve(work: Callable[[Task], None], connection: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process as soon as its parent is gone, even by kill -9."""
+    """End this process when its parent ends, even by SIGKILL."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -108,9 +110,9 @@ def _end_with_parent() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Tell glibc, where there is one, not to hand large blocks back to the system after every operation.
+    """Stop glibc from returning large blocks to the system after each operation.
 
-    Otherwise most of the time goes into page faults.
+    Without this, page faults take most of the time. Other C libraries are not changed.
     """
     with contextlib.suppress(OSError, AttributeError):
         allocator = ctypes.CDLL(None)

@@ -1,10 +1,9 @@
-"""Spherical harmonics on a Gaussian grid: where the twin atmosphere takes its derivatives.
+"""Spherical harmonics on a Gaussian grid, and interpolation from this grid to the regular grid of the files.
 
-Arrays carry whatever they describe in their last dimensions, the batch last of all: a field is (W, H, ...,
-B) with longitude first, a spectrum is (2N, N, ..., B) where row 2m holds the real and row 2m + 1 the
-imaginary part of order m, and the second dimension is the degree n; N = truncation + 1. In this layout each
-half of a transform is one matrix product over all fields and members at once. At T21 that is faster than an
-FFT, and nothing is transposed.
+A field is (W, H, ..., B), with longitude first and the batch last. A spectrum is (2N, N, ..., B): row 2m holds the real
+part and row 2m + 1 the imaginary part of order m, the second dimension is the degree n, and N = truncation + 1. In this
+layout each half of a transform is one matrix product over all fields and members. At T21 that is faster than an FFT,
+and nothing is transposed.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data_pipeline.grid import Grid
 from data_pipeline.legendre import legendre
 
 
 class Sphere:
-    """Triangular truncation and the Gaussian grid on which products of two fields are free of aliasing.
+    """Triangular truncation, with a Gaussian grid on which products of two fields have no aliasing.
 
     f(λ, μ) = Σ_n [s_0n P_0n(μ) + 2 Σ_{m>0} Re(s_mn e^{imλ}) P_mn(μ)] with μ = sin(latitude) and ∫ P² dμ = 1.
     """
@@ -57,7 +57,7 @@ class Sphere:
         """cos²(latitude), (1, H, 1, 1)."""
         degree = torch.arange(N, dtype=dtype)
         self.laplacian = (-degree * (degree + 1)).view(1, -1, 1, 1)
-        """Eigenvalue -n(n + 1) of every degree, (1, N, 1, 1)."""
+        """Eigenvalue -n(n + 1) of each degree, (1, N, 1, 1)."""
         self.mask = (degree >= degree.view(-1, 1)).repeat_interleave(2, 0).to(dtype).view(2 * N, N, 1, 1)
         """1 where a coefficient exists, (2N, N, 1, 1): n ≥ m, and order 0 is real."""
         self.mask[1] = 0
@@ -74,7 +74,7 @@ class Sphere:
         )
 
     def to_spectrum(self, field: Tensor, over_cos2: bool = False) -> Tensor:
-        """Return the spectrum of a field, or of `field / (1 - μ²)`, which costs no more."""
+        """Return the spectrum of a field, or with `over_cos2` of `field / (1 - μ²)` at the same cost."""
         quadrature = self._quadrature_over_cos2 if over_cos2 else self._quadrature
         orders = (self._projection @ field.reshape(self.columns, -1)).view(len(self.mask), self.rows, -1)
         return torch.bmm(quadrature, orders).view(*self.mask.shape[:2], *field.shape[2:])
@@ -90,12 +90,60 @@ class Sphere:
 
 
 def resize(spectrum: Tensor, truncation: int) -> Tensor:
-    """Cut a spectrum to a lower truncation, or fill it up with zeros to a higher one."""
+    """Return a spectrum at another truncation: coefficients are dropped, or missing ones are zero."""
     N = truncation + 1
     shared = min(N, spectrum.shape[1])
     resized = spectrum.new_zeros(2 * N, N, *spectrum.shape[2:])
     resized[: 2 * shared, :shared] = spectrum[: 2 * shared, :shared]
     return resized
+
+
+class Interpolation:
+    """Interpolation from the Gaussian grid to `grid`, periodic in longitude and continuous across the poles.
+
+    Beyond a pole, a meridian continues 180 degrees of longitude away, with east and west, and north and south, swapped.
+    Four `points` make the interpolation cubic, two linear.
+    """
+
+    def __init__(self, sphere: Sphere, grid: Grid, points: int = 4) -> None:
+        around = periodic_lagrange(sphere.longitudes, np.array(grid.longitudes), 360.0, points)
+        # Angles on the great circle through both poles, from the north pole.
+        down = 90 - sphere.latitudes
+        circle = np.concatenate([down, 360 - down[::-1]])
+        across = periodic_lagrange(circle, 90 - np.array(grid.latitudes), 360.0, points)
+        # Columns for the far side are flipped, so that north comes first.
+        across = np.concatenate([across[:, : sphere.rows], across[:, sphere.rows :][:, ::-1]], axis=1)
+        self._around, self._across = (torch.tensor(matrix, dtype=sphere.mu.dtype) for matrix in (around.T, across))
+        self._poles = [row for row, latitude in enumerate(grid.latitudes) if abs(latitude) == 90]
+
+    def __call__(self, fields: Tensor, vector: bool = False) -> Tensor:
+        """Return fields (B, rows, columns) of the Gaussian grid as (B, H, W).
+
+        At a pole, a scalar has one value for all longitudes. With `vector`, fields are wind components, which refer to
+        the meridian of each point and change sign across a pole.
+        """
+        beyond = fields.roll(fields.shape[-1] // 2, dims=-1)
+        result = self._across @ torch.cat([fields, -beyond if vector else beyond], 1) @ self._around
+        if not vector:
+            result[:, self._poles] = result[:, self._poles].mean(-1, keepdim=True)
+        return result
+
+
+def periodic_lagrange(knots: np.ndarray, targets: np.ndarray, period: float, points: int) -> np.ndarray:
+    """Return the matrix (targets, knots) of Lagrange interpolation from the nearest knots, half of them on each side.
+
+    `knots` increase within one period; 4 `points` make it cubic, 2 linear.
+    """
+    count = len(knots)
+    left = np.searchsorted(knots, targets, side="right") - 1
+    turns, index = np.divmod(left[:, None] + np.arange(points) - (points // 2 - 1), count)
+    positions = knots[index] + period * turns
+    matrix = np.zeros((len(targets), count))
+    for k in range(points):
+        others = np.delete(positions, k, axis=1)
+        weight = np.prod((targets[:, None] - others) / (positions[:, k, None] - others), axis=1)
+        np.add.at(matrix, (np.arange(len(targets)), index[:, k]), weight)
+    return matrix
 
 
 def _legendre(truncation: int, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -106,7 +154,7 @@ def _legendre(truncation: int, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     N = truncation + 1
     m, n = np.arange(N)[:, None], np.arange(N + 1)[None]
     epsilon = np.sqrt(np.maximum(n**2 - m**2, 0) / (4 * n**2 - 1.0))
-    # One degree more than kept: the slope of the last one needs it.
+    # The slope of the highest degree needs one degree more.
     values = legendre(N, mu, 1 - mu**2)[:N]
     slopes = np.zeros((N, len(mu), N))
     degrees = np.arange(N)
@@ -116,5 +164,5 @@ def _legendre(truncation: int, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _interleave(real: np.ndarray, imaginary: np.ndarray) -> np.ndarray:
-    """Columns re, im, re, im, ... from two matrices of one column per order."""
+    """Return a matrix with columns re, im, re, im, ... from two matrices with one column per order."""
     return np.stack([real, imaginary], -1).reshape(len(real), -1)

@@ -1,4 +1,4 @@
-"""State: all that the atmosphere and the land remember, for many chains or members at once."""
+"""The prognostic state of atmosphere and land, for a batch of independent simulations."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class State:
-    """One moment of B independent worlds."""
+    """The state of B independent simulations at one time."""
 
     spectrum: Tensor
     """(2N, N, 5, B) q₁, q₂, q₃ in units of Ω; temperature at 850 hPa, K; column water vapour, kg m⁻²."""
     skin: Tensor
-    """(W, H, B) temperature of the land's surface, K (used where there is land)."""
+    """(W, H, B) temperature of the land surface, K; used where there is land."""
     rain: Tensor
     """(W, H, B) precipitation since the start of the forecast, kg m⁻²."""
     sea_anomaly: Tensor
-    """(W, H, B) what the sea of the year is warmer than usual, K."""
+    """(W, H, B) anomaly of the sea temperature, constant within a year, K."""
     day: float
     """Day of the year, 1.0 at the start of 1 January; the same for all B."""
 
     @property
     def batch(self) -> int:
-        """B."""
+        """The number of simulations B."""
         return self.skin.shape[-1]
 
     def take(self, index: slice | Tensor) -> State:
-        """Return some of the worlds."""
+        """Return the simulations at `index`."""
         return self._each(lambda field: field[..., index].contiguous())
 
     def repeat(self, count: int) -> State:
-        """Return `count` copies of every world, side by side."""
+        """Return `count` copies of each simulation, next to each other."""
         return self._each(lambda field: field.repeat_interleave(count, -1))
 
-    def forget_rain(self) -> State:
-        """Return the state with the rain gauges emptied."""
+    def reset_rain(self) -> State:
+        """Return the state with precipitation set to 0."""
         return replace(self, rain=torch.zeros_like(self.rain))
 
     def contract(self, count: int, factor: float) -> State:
-        """Return every group of `count` neighbours drawn towards its mean, deviations times `factor`."""
+        """Return the state with the deviations of each `count` neighbours from their mean times `factor`."""
 
-        def drawn(field: Tensor) -> Tensor:
+        def contracted(field: Tensor) -> Tensor:
             groups = field.view(*field.shape[:-1], -1, count)
             mean = groups.mean(-1, keepdim=True)
             return (mean + factor * (groups - mean)).view(field.shape)
 
-        return replace(self, spectrum=drawn(self.spectrum), skin=drawn(self.skin))
+        return replace(self, spectrum=contracted(self.spectrum), skin=contracted(self.skin))
 
     @staticmethod
     def join(parts: Sequence[State]) -> State:
-        """Return the worlds of all parts, which share their day, one after another."""
+        """Return the simulations of all parts, which have the same day, one after another."""
         fields = zip(*((part.spectrum, part.skin, part.rain, part.sea_anomaly) for part in parts), strict=True)
         spectrum, skin, rain, sea_anomaly = (torch.cat(field, -1) for field in fields)
         return State(spectrum, skin, rain, sea_anomaly, parts[0].day)

@@ -1,4 +1,4 @@
-"""A tiny twin experiment, made once, and a way to read it that is not the project's own."""
+"""A tiny twin experiment, prepared once, and a GRIB reader independent of the project."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,9 +27,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Twin:
 
 @pytest.fixture(scope="session")
 def read_grib() -> Callable[[Path], dict]:
-    """Function from a GRIB file to its fields (H, W), by (shortName, level, dataDate, step, member).
+    """Return a function that reads the fields (H, W) of a GRIB file by (shortName, level, dataDate, step, member).
 
-    More arguments are the only shortNames and steps that are wanted.
+    Further arguments restrict the shortNames and steps.
     """
 
     def read(file: Path, *wanted: object) -> dict:

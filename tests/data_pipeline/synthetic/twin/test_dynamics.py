@@ -1,4 +1,4 @@
-"""The dynamics against an exact solution, conservation laws and the balances of a first course."""
+"""The dynamics against an exact solution, conservation laws and textbook balances."""
 
 import math
 
@@ -25,7 +25,7 @@ def nature() -> Atmosphere:
 
 
 def random_flow(sphere: Sphere, batch: int = 3) -> torch.Tensor:
-    """ψ (2N, N, 3, B) of weather-like size: winds of some 10 m/s."""
+    """Return a random ψ (2N, N, 3, B) with winds of about 10 m/s."""
     generator = torch.Generator().manual_seed(5)
     noise = torch.randn(*sphere.mask.shape[:2], 3, batch, generator=generator, dtype=torch.float64)
     psi = 8e-3 * noise * sphere.mask / (1 - sphere.laplacian)
@@ -35,8 +35,8 @@ def random_flow(sphere: Sphere, batch: int = 3) -> torch.Tensor:
 
 @pytest.mark.parametrize(("n", "m"), [(4, 3), (5, 4), (12, 6)])
 @pytest.mark.parametrize("rotation", [0.0, 0.03])
-def test_a_rossby_haurwitz_wave_turns_at_its_speed(sphere: Sphere, n: int, m: int, rotation: float) -> None:
-    """On solid rotation ω a wave of degree n is an exact solution: it turns at ω - 2(1 + ω)/(n(n + 1))."""
+def test_a_rossby_haurwitz_wave_moves_at_its_phase_speed(sphere: Sphere, n: int, m: int, rotation: float) -> None:
+    """In solid rotation ω, a wave of degree n is an exact solution that moves at ω - 2(1 + ω)/(n(n + 1))."""
     flow = QuasiGeostrophy(sphere, torch.zeros(sphere.columns, sphere.rows, 1, dtype=torch.float64), 1.0)
     psi = torch.zeros(*sphere.mask.shape[:2], 3, 1, dtype=torch.float64)
     psi[0, 1] = -rotation * math.sqrt(2 / 3)
@@ -72,7 +72,7 @@ def test_energy_and_potential_enstrophy_are_conserved(sphere: Sphere) -> None:
     end = start
     for _ in range(24):
         end = flow.runge_kutta(end, DAY / 24)
-    # It must have been a day of weather, not of nothing.
+    # The flow must have changed.
     assert (end - start).norm() > 0.1 * start.norm()
     assert (energy(start) > 0).all()
     torch.testing.assert_close(energy(end), energy(start), rtol=1e-5, atol=0)
@@ -94,7 +94,7 @@ def test_a_tracer_keeps_its_mean_and_its_variance(sphere: Sphere) -> None:
     assert (after - before).abs().max() > 0.1 * before.std()
 
 
-def test_inversion_undoes_the_potential_vorticity_written_out(sphere: Sphere) -> None:
+def test_inversion_of_the_written_out_potential_vorticity(sphere: Sphere) -> None:
     flow = QuasiGeostrophy(sphere, Earth(sphere).height, 1.0)
     psi = random_flow(sphere)
     upper, middle, lower = (sphere.laplacian * psi).unbind(2)
@@ -120,7 +120,7 @@ def test_equilibrium_winds_are_westerly_aloft_in_both_hemispheres(nature: Atmosp
         jet = zonal[hemisphere & (latitude.abs() > 20) & (latitude.abs() < 60)]
         assert (jet > 3).all()
         assert (jet.amax(0) > 15).all()
-    # Thermal wind: where westerlies grow with height it is colder towards the pole, more so in winter.
+    # Thermal wind: westerlies increase with height where temperature falls towards the pole, most in winter.
     air = nature.climate.air(day).mean(0)[:, 0]
     contrast = {side: float(air[latitude.abs() < 10].mean() - air[side].mean()) for side in (0, -1)}
     assert min(contrast.values()) > 20
@@ -134,7 +134,7 @@ def test_a_zonal_flow_is_in_geostrophic_balance(nature: Atmosphere) -> None:
     u, v = nature.physics.wind(psi)
     phi = geopotential(nature, psi)
     assert v.abs().max() < 1e-9
-    # f u = -∂Φ/(a ∂φ); the right side with finite differences over the rows.
+    # f u = -∂Φ/(a ∂φ), with the derivative as finite differences between rows.
     latitude = torch.deg2rad(torch.tensor(sphere.latitudes))
     slope = torch.gradient(phi, spacing=(latitude,), dim=1)[0] / RADIUS
     coriolis = 2 * ROTATION * sphere.mu
@@ -143,7 +143,7 @@ def test_a_zonal_flow_is_in_geostrophic_balance(nature: Atmosphere) -> None:
 
 
 def test_rising_air_spins_up(nature: Atmosphere) -> None:
-    """D(ζ + f)/Dt = f ∂ω/∂p: the spin that the next minutes bring is the stretching diagnosed now."""
+    """D(ζ + f)/Dt = f ∂ω/∂p: the change of vorticity in the next minutes equals the diagnosed stretching."""
     sphere, flow = nature.sphere, nature.flow
     psi = random_flow(sphere, batch=1)
     spectrum = torch.cat([flow.potential_vorticity(psi), torch.zeros_like(psi[:, :, :2])], 2)

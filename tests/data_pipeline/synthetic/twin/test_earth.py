@@ -1,4 +1,4 @@
-"""Geography and climate against what everybody knows of the Earth."""
+"""Geography and climate against known facts about the Earth."""
 
 import numpy as np
 import pytest
@@ -30,14 +30,13 @@ NO_ANOMALY = torch.zeros(SPHERE.columns, SPHERE.rows, 1)
         ("Southern Ocean", -58, 120, 0),
     ],
 )
-def test_land_lies_where_it_should(place: str, latitude: float, longitude: float, is_land: float) -> None:
-    # A fine grid, of which one point is looked at.
+def test_known_places_are_land_or_sea(place: str, latitude: float, longitude: float, is_land: float) -> None:
     lon, lat = np.arange(360.0), np.arange(-89.5, 90.0)
     share = land_fraction(lon, lat)
     assert share[round(longitude) % 360, abs(lat - latitude).argmin()] == is_land, place
 
 
-def test_the_share_of_land_is_that_of_the_earth() -> None:
+def test_the_fraction_of_land_equals_that_of_the_earth() -> None:
     assert SPHERE.mean(EARTH.land).item() == pytest.approx(0.29, abs=0.04)
 
 
@@ -50,18 +49,18 @@ def test_mountains_are_highest_in_tibet() -> None:
     assert (EARTH.height[EARTH.land == 0] == 0).all()
 
 
-def test_textures_are_of_size_one_and_the_same_at_another_truncation() -> None:
+def test_textures_have_standard_deviation_one_and_agree_between_truncations() -> None:
     coarse = Earth(Sphere(15))
     for name in ("roughness", "soil"):
         texture = getattr(EARTH, name)
         assert texture.std().item() == pytest.approx(1)
-        # What both resolve must agree: degrees 8 to 15, up to the scale that makes the size one.
+        # The degrees 8 to 15, which both resolve, must agree up to a factor.
         fine = SPHERE.to_spectrum(texture[..., None])[:32, :16]
         low = Sphere(15).to_spectrum(getattr(coarse, name)[..., None])
         assert torch.corrcoef(torch.stack([fine.flatten(), low.flatten()]))[0, 1] > 0.9999
 
 
-def test_winter_is_where_it_belongs() -> None:
+def test_january_is_winter_in_the_north_and_summer_in_the_south() -> None:
     assert season(20.0) == 1
     assert season(20 + 365.25 / 2) == pytest.approx(-1)
     north = SPHERE.latitudes > 30
@@ -71,7 +70,7 @@ def test_winter_is_where_it_belongs() -> None:
         assert january[north[::-1]].mean() > july[north[::-1]].mean()
 
 
-def test_the_sea_is_warm_at_the_equator_and_freezes_at_the_poles() -> None:
+def test_the_sea_is_warm_at_the_equator_and_freezing_at_the_poles() -> None:
     sea = CLIMATE.sea(80.0, NO_ANOMALY).mean(0)[:, 0].numpy()
     assert 298 < sea[15:17].mean() < 304
     assert sea[[0, -1]] == pytest.approx(271.3, abs=0.01)

@@ -1,4 +1,4 @@
-"""The experiment as its users meet it: options, progress, interruption, and the same files every time."""
+"""The experiment for its users: options, progress, interruption, and equal files from equal options."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.synthetic.twin import Twin
-from data_pipeline.synthetic.twin.layout import Block
+from data_pipeline.synthetic.twin.start_pairs import StartPair
 
 PREPARE = """
 import json, sys
@@ -30,7 +30,7 @@ except InterruptedRunError as error:
 
 
 def prepare_elsewhere(twin: Twin) -> subprocess.Popen:
-    """Prepare in another process, the first of a process group of its own."""
+    """Prepare in another process, which leads a new process group."""
     options = json.dumps(asdict(twin) | {"path": str(twin.path)})
     command = [sys.executable, "-c", PREPARE, options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -39,7 +39,7 @@ def prepare_elsewhere(twin: Twin) -> subprocess.Popen:
 def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.02)
 
 
@@ -73,18 +73,18 @@ def content(folder: Path) -> dict[str, bytes]:
         ({"oracle_years": (2018,)}, "oracle_years must be a list of years from 1998 to 2017"),
         ({"oracle_years": 2016}, "oracle_years must be a list"),
         ({"last_year": 2010}, "oracle_years must be a list of years from 1998 to 2010"),
-        ({"difficulty": -0.1}, "difficulty must lie between 0 and 2"),
-        ({"difficulty": "hard"}, "difficulty must lie between 0 and 2"),
+        ({"difficulty": -0.1}, "difficulty must be a number from 0 to 2"),
+        ({"difficulty": "hard"}, "difficulty must be a number from 0 to 2"),
         ({"seed": -1}, "seed must be a whole number"),
         ({"workers": 0}, "workers must be a whole number"),
     ],
 )
-def test_wrong_options_are_named(tmp_path: Path, options: dict, sentence: str) -> None:
+def test_wrong_options_are_refused(tmp_path: Path, options: dict, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         Twin(tmp_path, **options)
 
 
-def test_the_plan_is_what_is_written(tiny: Twin) -> None:
+def test_the_plan_describes_the_files(tiny: Twin) -> None:
     files = content(Path(tiny.path))
     count = 0
     for name in files.keys() - {"twin.json"}:
@@ -95,33 +95,33 @@ def test_the_plan_is_what_is_written(tiny: Twin) -> None:
     assert f"{len(files)} files, {count:,} GRIB messages" in plan
     promised = float(re.search(r"([\d.]+) MB in", plan)[1])  # type: ignore[index]
     assert promised == pytest.approx(size / 1e6, rel=0.05)
-    assert "2 of 2 blocks are there" in plan
+    assert "2 of 2 start pairs exist" in plan
     assert json.loads(files["twin.json"])["members"] == 4
 
 
-def test_a_second_run_finds_all_done(tiny: Twin, capsys: pytest.CaptureFixture) -> None:
+def test_a_second_run_writes_nothing(tiny: Twin, capsys: pytest.CaptureFixture) -> None:
     folder = Path(tiny.path)
     before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
     tiny.prepare()
     assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
-    assert "all 2 blocks are in" in capsys.readouterr().out
+    assert "all 2 start pairs are in" in capsys.readouterr().out
 
 
 def test_other_options_need_another_folder(tiny: Twin) -> None:
-    with pytest.raises(InputError, match=r"were made with members=4, not 5; choose another path or remove"):
+    with pytest.raises(InputError, match=r"were made with members=4, not 5; choose another data.path"):
         replace(tiny, members=5).prepare()
     with pytest.raises(InputError, match=r"were made with difficulty=1.0, not 0.5"):
         replace(tiny, difficulty=0.5).prepare()
 
 
-def test_a_foreign_record_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_foreign_twin_json_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "twin.json").write_text("[1, 2")
-    with pytest.raises(InputError, match="is not the record of a twin experiment"):
+    with pytest.raises(InputError, match="does not hold the options of a twin experiment"):
         Twin(tmp_path).prepare()
     assert (tmp_path / "twin.json").read_text() == "[1, 2"
 
 
-def test_killed_and_resumed_and_with_another_number_of_workers_the_files_are_the_same(
+def test_files_do_not_depend_on_a_kill_or_the_number_of_workers(
     tiny: Twin, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     twin = replace(tiny, path=tmp_path, workers=1)
@@ -133,66 +133,66 @@ def test_killed_and_resumed_and_with_another_number_of_workers_the_files_are_the
     assert not (tmp_path / "output.pl.20180712").exists()
     (tmp_path / ".output.pl.20180712.1.partial").write_bytes(b"GRIB")
     twin.prepare()
-    assert "blocks to do, 1 at a time" in capsys.readouterr().out
+    assert "start pairs to write, 1 at a time" in capsys.readouterr().out
     assert content(tmp_path) == content(Path(tiny.path))
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
-def test_an_interrupted_run_says_how_to_go_on(tiny: Twin, tmp_path: Path, how: str) -> None:
+def test_an_interrupted_run_names_the_command_to_continue(tiny: Twin, tmp_path: Path, how: str) -> None:
     process = prepare_elsewhere(replace(tiny, path=tmp_path))
     assert process.stdout is not None
-    assert "2 of 2 blocks to do" in process.stdout.readline()
-    # The workers are being born, the worst of times.
+    assert "2 of 2 start pairs to write" in process.stdout.readline()
+    # Workers are starting, which is the most fragile moment.
     time.sleep(0.1)
     if how == "Ctrl-C":
-        # A terminal tells all processes.
+        # A terminal signals all processes of the group.
         os.killpg(process.pid, signal.SIGINT)
     else:
         process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert errors == "error: interrupted after 0 of 2 blocks; run the same command again to go on\n"
+    assert errors == "error: interrupted after 0 of 2 start pairs; run the same command again to continue\n"
     wait_for(lambda: group_is_gone(process), 10)
     assert sorted(file.name for file in tmp_path.iterdir() if file.name != "static") == ["twin.json"]
 
 
 class FullDisk(Twin):
-    """A twin whose workers find no space."""
+    """A twin whose workers find a full disk."""
 
-    def _write(self, block: Block) -> None:
+    def _write(self, pair: StartPair) -> None:
         raise InputError(f"no space left on the device while writing {self.path}/output.pl.20180108")
 
 
 class Killed(Twin):
     """A twin whose workers are killed."""
 
-    def _write(self, block: Block) -> None:
+    def _write(self, pair: StartPair) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Broken(Twin):
     """A twin with a bug."""
 
-    def _write(self, block: Block) -> None:
+    def _write(self, pair: StartPair) -> None:
         raise ZeroDivisionError("our fault")
 
 
-def test_a_full_disk_in_a_worker_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InterruptedRunError, match=r"no space left .*0108; 0 of 8 blocks are done, .* again"):
+def test_a_full_disk_in_a_worker_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(InterruptedRunError, match=r"no space left .*0108; 0 of 8 start pairs are done, .* again"):
         FullDisk(tmp_path).prepare()
 
 
-def test_a_killed_worker_does_not_hang_the_run(tmp_path: Path) -> None:
+def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(InterruptedRunError, match="worker process was killed"):
         Killed(tmp_path, workers=2).prepare()
 
 
-def test_a_bug_in_a_worker_is_not_the_users_fault(tmp_path: Path) -> None:
+def test_a_bug_in_a_worker_is_not_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="our fault"):
         Broken(tmp_path).prepare()
 
 
-def test_a_real_full_disk_leaves_nothing_half_written(tiny: Twin, tmp_path: Path) -> None:
+def test_a_real_full_disk_leaves_no_partial_file(tiny: Twin, tmp_path: Path) -> None:
     mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", tmp_path], capture_output=True, check=False
     )
@@ -217,7 +217,7 @@ def test_one_run_at_a_time(tiny: Twin, tmp_path: Path) -> None:
     process.communicate(timeout=120)
 
 
-def test_the_door_opens_without_torch() -> None:
-    """A run that finds all done, and whoever only reads, does not wait for PyTorch."""
+def test_the_package_is_imported_without_torch() -> None:
+    """A run without work does not load PyTorch."""
     code = "import sys, data_pipeline.synthetic.twin; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

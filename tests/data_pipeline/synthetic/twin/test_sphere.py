@@ -1,11 +1,16 @@
-"""Transforms against SciPy's spherical harmonics, finite differences and the theory of the Laplacian."""
+"""Transforms against SciPy's spherical harmonics and finite differences; interpolation against known fields."""
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import sph_harm_y
 
-from data_pipeline.synthetic.twin.sphere import Sphere, resize
+from data_pipeline.grid import Grid
+from data_pipeline.synthetic.twin.sphere import Interpolation, Sphere, periodic_lagrange, resize
 
 
 @pytest.fixture(scope="module", params=[15, 21])
@@ -14,7 +19,7 @@ def sphere(request: pytest.FixtureRequest) -> Sphere:
 
 
 def harmonic(sphere: Sphere, n: int, m: int, turn: float = 0.0) -> torch.Tensor:
-    """Real part of SciPy's Y_nm, east by `turn` radians, (W, H, 1)."""
+    """Return the real part of SciPy's Y_nm, shifted east by `turn` radians, (W, H, 1)."""
     longitude = np.radians(sphere.longitudes)[:, None] - turn
     colatitude = np.radians(90 - sphere.latitudes)[None, :]
     return torch.tensor(sph_harm_y(n, m, colatitude, longitude).real)[..., None]
@@ -26,31 +31,31 @@ def random_spectrum(sphere: Sphere, fields: int = 1) -> torch.Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64) * sphere.mask
 
 
-def test_a_spectrum_survives_the_grid(sphere: Sphere) -> None:
+def test_a_spectrum_is_unchanged_by_the_transform_to_the_grid_and_back(sphere: Sphere) -> None:
     spectrum = random_spectrum(sphere)
     torch.testing.assert_close(sphere.to_spectrum(sphere.to_grid(spectrum)), spectrum, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize(("n", "m"), [(0, 0), (1, 0), (1, 1), (7, 3), (12, 12), (15, 0), (15, 15)])
-def test_each_harmonic_is_one_coefficient_and_the_same_as_scipys(sphere: Sphere, n: int, m: int) -> None:
+def test_each_harmonic_of_scipy_is_one_coefficient(sphere: Sphere, n: int, m: int) -> None:
     turn = 0.3
     spectrum = sphere.to_spectrum(harmonic(sphere, n, m, turn))[..., 0]
     expected = torch.zeros_like(spectrum)
-    # SciPy's norm is over the sphere, its sign Condon and Shortley's; half of a real wave is at -m.
+    # SciPy normalises over the sphere, with the Condon-Shortley phase; half of a real wave is at -m.
     amplitude = (-1) ** m / np.sqrt(2 * np.pi) / (1 if m == 0 else 2)
     expected[2 * m, n] = amplitude * np.cos(m * turn)
     expected[2 * m + 1, n] = -amplitude * np.sin(m * turn)
     torch.testing.assert_close(spectrum, expected, rtol=0, atol=1e-13)
 
 
-def test_the_mean_square_is_the_sum_of_squares(sphere: Sphere) -> None:
+def test_the_mean_square_of_a_field_is_the_sum_of_its_squared_coefficients(sphere: Sphere) -> None:
     spectrum = random_spectrum(sphere)
     twice = torch.where(torch.arange(len(spectrum)) < 2, 1.0, 2.0).view(-1, 1, 1, 1)
     power = (twice * spectrum**2).sum((0, 1)) / 2
     torch.testing.assert_close(sphere.mean(sphere.to_grid(spectrum) ** 2), power)
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
+def test_the_gradient_equals_finite_differences() -> None:
     sphere = Sphere(21, torch.float64)
     spectrum = random_spectrum(sphere)
     east, north = sphere.gradient(spectrum)
@@ -84,7 +89,7 @@ def test_the_laplacian_has_the_eigenvalues_of_the_sphere(n: int, m: int) -> None
     torch.testing.assert_close(sphere.laplacian[0, n, 0, 0].item(), -float(n * (n + 1)))
 
 
-def test_division_by_cos2_is_the_quadratures_own() -> None:
+def test_over_cos2_equals_division_of_the_field() -> None:
     sphere = Sphere(21, torch.float64)
     field = sphere.to_grid(random_spectrum(sphere))
     torch.testing.assert_close(
@@ -92,9 +97,84 @@ def test_division_by_cos2_is_the_quadratures_own() -> None:
     )
 
 
-def test_products_of_two_fields_are_free_of_aliasing(sphere: Sphere) -> None:
+def test_products_of_two_fields_have_no_aliasing(sphere: Sphere) -> None:
     fine = Sphere(2 * sphere.truncation, torch.float64)
     a, b = random_spectrum(sphere, 2).unbind(2)
     coarse_product = sphere.to_spectrum(sphere.to_grid(a) * sphere.to_grid(b))
     fine_product = fine.to_spectrum(fine.to_grid(resize(a, fine.truncation)) * fine.to_grid(resize(b, fine.truncation)))
     torch.testing.assert_close(resize(fine_product, sphere.truncation), coarse_product, rtol=0, atol=1e-10)
+
+
+SPHERE = Sphere(21, torch.float64)
+
+
+def values_at(latitudes: object, longitudes: object, field: Callable) -> torch.Tensor:
+    lat, lon = np.radians(latitudes)[:, None], np.radians(longitudes)[None, :]
+    return torch.tensor(field(lat, lon) + 0 * lat * lon)[None]
+
+
+def interpolated(grid: Grid, field: Callable, vector: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    given_values = values_at(SPHERE.latitudes, SPHERE.longitudes, field)
+    return Interpolation(SPHERE, grid)(given_values, vector), values_at(grid.latitudes, grid.longitudes, field)
+
+
+SCALARS = {
+    "constant": lambda lat, lon: 1 + 0 * lat * lon,
+    "latitude": lambda lat, lon: np.sin(lat) ** 3,
+    "wave 1": lambda lat, lon: np.cos(lat) * np.sin(lat) * np.cos(lon - 0.4),
+    "wave 2 over the pole": lambda lat, lon: np.cos(lat) ** 2 * np.sin(2 * lon),
+}
+
+
+@pytest.mark.parametrize("shape", [(33, 64), (45, 90), (361, 720)])
+@pytest.mark.parametrize("name", SCALARS)
+def test_smooth_fields_are_interpolated_accurately(shape: tuple[int, int], name: str) -> None:
+    found, expected = interpolated(Grid.regular(*shape), SCALARS[name])
+    torch.testing.assert_close(found, expected, rtol=0, atol=3e-4)
+
+
+@pytest.mark.parametrize("shape", [(33, 64), (37, 72)])
+def test_a_wind_across_the_poles_keeps_its_direction(shape: tuple[int, int]) -> None:
+    # Rotation about an axis through the equator: u = -sin φ cos λ, v = sin λ.
+    for field in (lambda lat, lon: -np.sin(lat) * np.cos(lon), lambda lat, lon: np.sin(lon) + 0 * lat):
+        found, expected = interpolated(Grid.regular(*shape), field, vector=True)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+def test_a_scalar_has_one_value_at_a_pole() -> None:
+    noise = torch.randn(3, SPHERE.rows, SPHERE.columns, generator=torch.Generator().manual_seed(2)).double()
+    found = Interpolation(SPHERE, Grid.regular(19, 36))(noise)
+    assert found.shape == (3, 19, 36)
+    assert found[:, [0, -1]].std(-1).max() < 1e-12
+    assert found[:, 1].std() > 0.1
+
+
+@pytest.mark.parametrize("points", [2, 4])
+def test_values_at_knots_are_copied(points: int) -> None:
+    matrix = periodic_lagrange(SPHERE.longitudes, SPHERE.longitudes, 360.0, points)
+    np.testing.assert_allclose(matrix, np.eye(SPHERE.columns), atol=1e-12)
+
+
+def test_linear_interpolation_stays_between_its_knots() -> None:
+    noise = torch.rand(2, SPHERE.rows, SPHERE.columns, generator=torch.Generator().manual_seed(3)).double()
+    linear = Interpolation(SPHERE, Grid.regular(91, 180), points=2)
+    assert linear(noise).min() >= noise.min()
+    assert linear(noise).max() <= noise.max()
+    assert Interpolation(SPHERE, Grid.regular(91, 180))(noise).max() > noise.max()
+    meridian = periodic_lagrange(np.array([10.0, 100.0, 350.0]), np.array([0.0, 55.0]), 360.0, 2)
+    np.testing.assert_allclose(meridian, [[0.5, 0, 0.5], [0.5, 0.5, 0]])
+
+
+@given(
+    knots=st.lists(st.integers(0, 719), min_size=8, max_size=40, unique=True).map(lambda k: np.sort(k) / 2),
+    coefficients=st.lists(st.floats(-1, 1), min_size=4, max_size=4),
+    where=st.floats(0, 1),
+)
+def test_cubic_polynomials_are_exact_away_from_the_seam(
+    knots: np.ndarray, coefficients: list[float], where: float
+) -> None:
+    cubic = np.polynomial.Polynomial(coefficients, domain=[0, 360])
+    target = knots[1] + where * (knots[-3] - knots[1])
+    matrix = periodic_lagrange(knots, np.array([target]), 360.0, 4)
+    assert np.isclose(matrix @ cubic(knots), cubic(target), atol=1e-6)
+    assert (matrix != 0).sum() <= 4

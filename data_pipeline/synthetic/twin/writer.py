@@ -1,4 +1,4 @@
-"""Writes the fields of the twin experiment as GRIB, with the keys of the real archives."""
+"""GRIB files of the twin experiment, with the keys of the real archives."""
 
 from __future__ import annotations
 
@@ -19,33 +19,38 @@ from data_pipeline.grid import Grid
 from data_pipeline.synthetic.twin.atmosphere import TRUNCATION
 from data_pipeline.synthetic.twin.diagnostics import ACCUMULATED_NAMES
 from data_pipeline.synthetic.twin.earth import Earth
-from data_pipeline.synthetic.twin.ensemble import Fields, Snapshot, simulate
-from data_pipeline.synthetic.twin.interpolation import Interpolation
-from data_pipeline.synthetic.twin.layout import BITS, STATIC, VARIABLES, Block, file_name
 from data_pipeline.synthetic.twin.parameters import GRAVITY
-from data_pipeline.synthetic.twin.sphere import Sphere
-from data_pipeline.synthetic.twin.starts import REFERENCE_YEAR
+from data_pipeline.synthetic.twin.simulation import GaussianFields, Snapshot, simulate
+from data_pipeline.synthetic.twin.sphere import Interpolation, Sphere
+from data_pipeline.synthetic.twin.start_pairs import (
+    BITS_PER_VALUE,
+    REFERENCE_YEAR,
+    STATIC_FILE,
+    VARIABLES,
+    StartPair,
+    file_name,
+)
 from data_pipeline.task import Variable
 
 FORECAST_KEYS: dict[str, int | str] = {
     "centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26, "class": "od", "type": "pf",
-    "stream": "enfh", "expver": "0001", "stepUnits": "h", "bitsPerValue": BITS,
+    "stream": "enfh", "expver": "0001", "stepUnits": "h", "bitsPerValue": BITS_PER_VALUE,
 }  # fmt: skip
-"""Reforecasts: local definition 26 has room for the date of the model, besides that of the weather."""
+"""Reforecasts: local definition 26 has a key for the date of the model, besides the date of the start."""
 ANALYSIS_KEYS: dict[str, int | str] = {
     "centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 1, "class": "ea", "type": "an",
-    "stream": "oper", "expver": "0001", "bitsPerValue": BITS,
+    "stream": "oper", "expver": "0001", "bitsPerValue": BITS_PER_VALUE,
 }  # fmt: skip
 
 
-class Writer:
-    """Writes the experiment's files into `folder`, each whole or not at all."""
+class TwinWriter:
+    """Writes the files of the experiment into `folder`. A file appears when it is complete."""
 
     def __init__(self, folder: Path, grid: Grid) -> None:
         self.folder = folder
         sphere = Sphere(TRUNCATION)
         earth = Earth(sphere)
-        self._to_grid, self._linear = Interpolation(sphere, grid), Interpolation(sphere, grid, points=2)
+        self._to_grid, self._to_grid_linear = Interpolation(sphere, grid), Interpolation(sphere, grid, points=2)
         self._land = self._to_grid(rows_first(earth.land))[0].clamp(0, 1)
         self._height = self._to_grid(rows_first(earth.height))[0].clamp(min=0)
         self._forecasts = Encoder(grid, edition=1, **FORECAST_KEYS)
@@ -53,61 +58,59 @@ class Writer:
 
     def write_static(self) -> None:
         """Write the land-sea mask, 0 to 1, and the geopotential of the surface, m² s⁻²."""
-        with atomic_write(self.folder / STATIC) as file:
+        with atomic_write(self.folder / STATIC_FILE) as file:
             for name, values in (("lsm", self._land), ("z", GRAVITY * self._height)):
                 keys = {"dataDate": REFERENCE_YEAR * 10000 + 101, "dataTime": 0}
-                file.write(self._analyses.encode(values.numpy(), **_place(Variable(name)), **keys))
+                file.write(self._analyses.encode(values.numpy(), **_variable_keys(Variable(name)), **keys))
 
-    def write_block(self, block: Block) -> None:
-        """Integrate a block and write its files; those of one start date take their names at its end."""
-        for start, snapshots in groupby(simulate(block), key=attrgetter("start")):
+    def write_pair(self, pair: StartPair) -> None:
+        """Integrate a pair of start dates and write its files. All files of a start date appear together."""
+        for start, snapshots in groupby(simulate(pair), key=attrgetter("start")):
             with ExitStack() as stack:
-                files = {
-                    name: stack.enter_context(atomic_write(self.folder / name)) for name in block.file_names(start)
-                }
+                files = {name: stack.enter_context(atomic_write(self.folder / name)) for name in pair.file_names(start)}
                 for snapshot in snapshots:
-                    for name, message in self._messages(block, snapshot):
+                    for name, message in self._messages(pair, snapshot):
                         files[name].write(message)
 
-    def _messages(self, block: Block, snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
-        """Every message of a snapshot, each with the name of its file."""
-        yield from self._forecast_messages("output", snapshot, snapshot.members, block.years, block.members)
-        if block.oracle_years:
-            yield from self._forecast_messages("oracle", snapshot, snapshot.oracle, block.oracle_years, block.members)
+    def _messages(self, pair: StartPair, snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
+        """Yield all messages of a snapshot, each with the name of its file."""
+        yield from self._forecast_messages("output", snapshot, snapshot.members, pair.years, pair.members)
+        if pair.oracle_years:
+            yield from self._forecast_messages("oracle", snapshot, snapshot.oracle, pair.oracle_years, pair.members)
         valid = snapshot.start + timedelta(hours=snapshot.lead)
         for levels, variables in VARIABLES["analysis"].items():
             name = file_name("analysis", levels, snapshot.start)
-            for year, variable, (values,) in self._fields(snapshot.truth, variables, block.years):
-                keys = _place(variable) | {"dataDate": _date(year, valid), "dataTime": 0}
+            for year, variable, (values,) in self._fields(snapshot.truth, variables, pair.years):
+                keys = _variable_keys(variable) | {"dataDate": _date(year, valid), "dataTime": 0}
                 yield name, self._analyses.encode(values, **keys)
 
     def _forecast_messages(
-        self, kind: str, snapshot: Snapshot, fields: Fields, years: Sequence[int], members: int
+        self, kind: str, snapshot: Snapshot, fields: GaussianFields, years: Sequence[int], members: int
     ) -> Iterator[tuple[str, bytes]]:
         start = snapshot.start
         for levels, variables in VARIABLES[kind].items():
             name = file_name(kind, levels, start)
-            for year, variable, worlds in self._fields(fields, variables, years):
-                keys = _place(variable) | {
+            for year, variable, simulations in self._fields(fields, variables, years):
+                keys = _variable_keys(variable) | {
                     "referenceDate": _date(start.year, start), "dataDate": _date(year, start), "dataTime": 0,
                     "endStep": snapshot.lead, "numberOfForecastsInEnsemble": members + 1,
                 }  # fmt: skip
-                for number, values in enumerate(worlds, 1):
+                for number, values in enumerate(simulations, 1):
                     yield name, self._forecasts.encode(values, **keys, perturbationNumber=number)
 
     def _fields(
-        self, fields: Fields, variables: Sequence[Variable], years: Sequence[int]
+        self, fields: GaussianFields, variables: Sequence[Variable], years: Sequence[int]
     ) -> Iterator[tuple[int, Variable, np.ndarray]]:
-        """Each year's worlds of each variable on the grid of the files, (M, H, W)."""
+        """Yield the simulations (M, H, W) of each year and variable on the grid of the files."""
         gaussian = {variable: rows_first(fields[variable]) for variable in variables}
         for number, year in enumerate(years):
-            for variable, worlds in gaussian.items():
-                size = len(worlds) // len(years)
-                worlds = worlds[number * size : (number + 1) * size]
+            for variable, all_years in gaussian.items():
+                size = len(all_years) // len(years)
+                fields_of_year = all_years[number * size : (number + 1) * size]
                 if variable.name in ACCUMULATED_NAMES:
-                    values = self._linear(worlds)
+                    values = self._to_grid_linear(fields_of_year)
                 else:
-                    values = self._to_grid(worlds, vector=variable.parity == -1)
+                    values = self._to_grid(fields_of_year, vector=variable.parity == -1)
                 if variable.bounds != (None, None):
                     values = values.clamp(*variable.bounds)
                 if variable.sea_only:
@@ -120,12 +123,12 @@ def rows_first(fields: Tensor) -> Tensor:
     return fields.permute(2, 1, 0).contiguous()
 
 
-def _place(variable: Variable) -> dict[str, int | str]:
-    """Keys that say what is written, and where."""
+def _variable_keys(variable: Variable) -> dict[str, int | str]:
+    """Return the keys of a variable and its level."""
     level = "isobaricInhPa" if variable.level else "surface"
     return {"typeOfLevel": level, "level": variable.level, "shortName": variable.name}
 
 
 def _date(year: int, day: date) -> int:
-    """YYYYMMDD of a day in `year`; of one that lies in the year after the reference, in the next one."""
+    """Return YYYYMMDD of `day` moved from the reference year to `year`, or from the year after it to the next."""
     return (year + day.year - REFERENCE_YEAR) * 10000 + day.month * 100 + day.day

@@ -1,4 +1,4 @@
-"""Chains, kicks and random numbers: who depends on whom."""
+"""Start dates, chains, members and random numbers: which results depend on which options."""
 
 import re
 from collections.abc import Iterator
@@ -10,13 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.synthetic.twin import ensemble
-from data_pipeline.synthetic.twin.atmosphere import Atmosphere, in_batches
-from data_pipeline.synthetic.twin.ensemble import Snapshot, simulate
-from data_pipeline.synthetic.twin.layout import Block
-from data_pipeline.synthetic.twin.noise import Stream, normal
+from data_pipeline.synthetic.twin import simulation
+from data_pipeline.synthetic.twin.atmosphere import Atmosphere, run_in_batches
+from data_pipeline.synthetic.twin.noise import NoisePurpose, normal_noise
 from data_pipeline.synthetic.twin.parameters import NATURE
-from data_pipeline.synthetic.twin.starts import LEADS, MOST, STARTS, start_pairs
+from data_pipeline.synthetic.twin.simulation import Snapshot, simulate
+from data_pipeline.synthetic.twin.start_pairs import LEAD_TIMES, MAX_DATES, STARTS, StartPair, start_pairs
 from data_pipeline.synthetic.twin.state import State
 from data_pipeline.task import Variable
 
@@ -31,14 +30,14 @@ ENS10 = re.findall(
     1217 1220 1224 1227 1231
     """,
 )
-"""The start dates of ENS-10, from its own list."""
+"""Start dates of ENS-10, as published."""
 
 
 @pytest.fixture
 def short_spin_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two days instead of 32: the flow is not yet weather, but everything else is as it is."""
-    monkeypatch.setattr(ensemble, "COARSE_DAYS", 1)
-    monkeypatch.setattr(ensemble, "FINE_DAYS", 1)
+    """Shorten the spin-up from 32 days to two: the flow is not yet weather, which these tests do not need."""
+    monkeypatch.setattr(simulation, "COARSE_DAYS", 1)
+    monkeypatch.setattr(simulation, "FINE_DAYS", 1)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with torch.inference_mode():
@@ -47,33 +46,33 @@ def short_spin_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def first_day(years: tuple[int, ...], members: int = 2, difficulty: float = 1.0, seed: int = 0) -> Snapshot:
-    """What the first start date of a block shows after 24 h."""
-    block = Block(start_pairs(2)[0], years, years, members, difficulty, seed)
-    snapshots = simulate(block)
+    """Return the fields of the first start date after 24 h."""
+    pair = StartPair(start_pairs(2)[0], years, years, members, difficulty, seed)
+    snapshots = simulate(pair)
     next(snapshots)
     return next(snapshots)
 
 
-def test_the_start_dates_are_those_of_ens10() -> None:
+def test_start_dates_equal_those_of_ens10() -> None:
     assert [f"{day:%m%d}" for day in STARTS] == ENS10
     default = "0108 0111 0222 0226 0409 0412 0524 0528 0709 0712 0823 0827 1008 1011 1122 1126"
     assert " ".join(f"{first:%m%d} {second:%m%d}" for first, second in start_pairs(16)) == default
 
 
-@given(st.integers(1, MOST // 2))
-def test_start_dates_are_different_neighbours_and_verify_before_the_next_block(pairs: int) -> None:
+@given(st.integers(1, MAX_DATES // 2))
+def test_pairs_are_neighbouring_dates_that_verify_before_the_next_pair(pairs: int) -> None:
     dates = [day for pair in start_pairs(2 * pairs) for day in pair]
     assert len(dates) == 2 * pairs
     for day, following in pairwise(dates):
-        assert day + timedelta(hours=LEADS[-1]) < following
+        assert day + timedelta(hours=LEAD_TIMES[-1]) < following
     assert all((second - first).days in (3, 4) for first, second in start_pairs(2 * pairs))
-    assert (dates[-1] + timedelta(hours=LEADS[-1])).year == 2018
+    assert (dates[-1] + timedelta(hours=LEAD_TIMES[-1])).year == 2018
 
 
-def test_a_year_does_not_know_of_the_others(short_spin_up: None) -> None:
+def test_a_year_does_not_depend_on_other_years(short_spin_up: None) -> None:
     alone, among = first_day((2017,)), first_day((2015, 2016, 2017))
     for variable, values in alone.truth.items():
-        # A day of chaos makes a thousandth of the last digit, which depends on the machine; another year would be all.
+        # Rounding, which depends on the machine, grows to 1e-3 in a day; another year differs by about 1.
         scale = 1e-2 * among.truth[variable].std()
         assert (values[..., 0] - among.truth[variable][..., 2]).abs().max() <= scale, variable
         assert (alone.members[variable] - among.members[variable][..., 4:]).abs().max() <= scale, variable
@@ -82,7 +81,7 @@ def test_a_year_does_not_know_of_the_others(short_spin_up: None) -> None:
     assert (z500[..., 0] - z500[..., 1]).std() > 10
 
 
-def test_more_members_leave_the_truth_and_the_oracles_first_members_alone(short_spin_up: None) -> None:
+def test_truth_and_first_oracle_members_do_not_depend_on_the_number_of_members(short_spin_up: None) -> None:
     few, many = first_day((2016, 2017), members=2), first_day((2016, 2017), members=3)
     for variable in (Variable("z", 500), Variable("2t")):
         scale = 1e-2 * many.truth[variable].std()
@@ -90,57 +89,57 @@ def test_more_members_leave_the_truth_and_the_oracles_first_members_alone(short_
         assert (few.oracle[variable] - many.oracle[variable][..., [0, 1, 3, 4]]).abs().max() <= scale
 
 
-def test_difficulty_changes_the_forecasts_only(short_spin_up: None) -> None:
+def test_difficulty_changes_only_the_forecasts(short_spin_up: None) -> None:
     perfect, usual = first_day((2017,), difficulty=0.0), first_day((2017,))
     z500 = Variable("z", 500)
     assert torch.equal(perfect.truth[z500], usual.truth[z500])
     assert torch.equal(perfect.oracle[z500], usual.oracle[z500])
     assert (perfect.members[z500] - usual.members[z500]).abs().max() > 10
-    # A perfect model takes the mean of the oracle on, but for the little that is not linear in a day.
+    # With a perfect model, the ensemble mean follows the oracle's mean, apart from weak nonlinearity in one day.
     means = [fields[z500].mean(-1) for fields in (perfect.members, perfect.oracle)]
     assert (means[0] - means[1]).std() < 0.2 * perfect.oracle[z500].std(-1).mean()
 
 
-def test_another_seed_is_another_world(short_spin_up: None) -> None:
+def test_another_seed_gives_another_truth(short_spin_up: None) -> None:
     z500 = Variable("z", 500)
     one, other = (first_day((2017,), seed=seed).truth[z500] for seed in (0, 1))
     assert (one - other).std() > 10
 
 
-def test_a_batch_is_worked_on_in_parts_that_do_not_matter() -> None:
+def test_large_and_small_batches_are_split_and_filled_up() -> None:
     nature = Atmosphere(NATURE)
-    noise = normal((44, 22, 1, 70), 3, Stream.START)
+    noise = normal_noise((44, 22, 1, 70), 3, NoisePurpose.START)
     state = nature.start(noise, torch.zeros(64, 32, 70), 100.0)
     sizes = []
 
-    def remember(part: State) -> State:
+    def record_size(part: State) -> State:
         sizes.append(part.batch)
         return part
 
-    again = in_batches(remember, state)
+    again = run_in_batches(record_size, state)
     assert sizes == [24, 23, 23]
     assert torch.equal(again.spectrum, state.spectrum)
     assert again.day == state.day
     sizes.clear()
-    assert torch.equal(in_batches(remember, state.take(slice(3))).skin, state.skin[..., :3])
+    assert torch.equal(run_in_batches(record_size, state.take(slice(3))).skin, state.skin[..., :3])
     assert sizes == [16]
 
 
 def test_contraction_keeps_the_mean_and_scales_the_deviations() -> None:
-    spectrum = normal((4, 2, 5, 6), 0, Stream.START)
-    skin, rain, anomaly = (normal((3, 2, 6), 0, Stream.SEA, member=k) for k in range(3))
+    spectrum = normal_noise((4, 2, 5, 6), 0, NoisePurpose.START)
+    skin, rain, anomaly = (normal_noise((3, 2, 6), 0, NoisePurpose.SEA, member=k) for k in range(3))
     state = State(spectrum, skin, rain, anomaly, day=1.0)
-    drawn = state.contract(3, 0.85)
+    contracted = state.contract(3, 0.85)
     for group in (slice(0, 3), slice(3, 6)):
-        before, after = state.skin[..., group], drawn.skin[..., group]
+        before, after = state.skin[..., group], contracted.skin[..., group]
         torch.testing.assert_close(after.mean(-1), before.mean(-1))
         torch.testing.assert_close(after.std(-1), 0.85 * before.std(-1))
-    assert drawn.rain is state.rain
+    assert contracted.rain is state.rain
 
 
-def test_noise_is_normal_and_named() -> None:
-    noise = normal((1000, 200), 7, Stream.MEMBER, year=1998, date=1231, member=9)
-    assert torch.equal(noise, normal((1000, 200), 7, Stream.MEMBER, year=1998, date=1231, member=9))
+def test_noise_is_standard_normal_and_repeatable() -> None:
+    noise = normal_noise((1000, 200), 7, NoisePurpose.MEMBER, year=1998, date=1231, member=9)
+    assert torch.equal(noise, normal_noise((1000, 200), 7, NoisePurpose.MEMBER, year=1998, date=1231, member=9))
     assert abs(noise.mean()) < 0.01
     assert abs(noise.std() - 1) < 0.01
     assert abs((noise**4).mean() - 3) < 0.1
@@ -149,7 +148,7 @@ def test_noise_is_normal_and_named() -> None:
 NAMES = st.fixed_dictionaries(
     {
         "seed": st.integers(0, 2**32 - 1),
-        "stream": st.sampled_from(Stream),
+        "purpose": st.sampled_from(NoisePurpose),
         "year": st.integers(1900, 2100),
         "date": st.integers(0, 1231),
         "member": st.integers(0, 250),
@@ -158,10 +157,10 @@ NAMES = st.fixed_dictionaries(
 
 
 @given(NAMES, NAMES)
-def test_different_names_are_different_noise(one: dict, other: dict) -> None:
-    noises = [normal((500,), **name) for name in (one, other)]
+def test_noise_of_different_names_is_uncorrelated(one: dict, other: dict) -> None:
+    noises = [normal_noise((500,), **name) for name in (one, other)]
     if one == other:
         assert torch.equal(*noises)
     else:
-        # Five standard deviations of the correlation of independent numbers.
+        # Five standard deviations of the sample correlation of independent numbers.
         assert abs(torch.corrcoef(torch.stack(noises))[0, 1]) < 5 / 500**0.5

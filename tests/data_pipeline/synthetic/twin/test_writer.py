@@ -1,4 +1,4 @@
-"""The files: keys and coordinates of the real archives, and weather that hangs together."""
+"""The files: keys and coordinates of the real archives, and physically consistent fields."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -17,10 +17,10 @@ PARAMETERS = {
     "d": "155.128", "sst": "34.128", "tcw": "136.128", "tcwv": "137.128", "cp": "143.128", "msl": "151.128",
     "tcc": "164.128", "10u": "165.128", "10v": "166.128", "2t": "167.128", "tp": "228.128", "skt": "235.128",
 }  # fmt: skip
-"""As printed from real ENS-10 files."""
+"""As in ENS-10 files."""
 ALOFT, SURFACE = list(PARAMETERS)[:7], list(PARAMETERS)[7:]
 
-SANE = {
+PLAUSIBLE = {
     "z": (6e3, 6.2e4), "t": (210, 320), "u": (-90, 90), "v": (-90, 90), "q": (0, 0.06), "w": (-4, 4),
     "d": (-1e-4, 1e-4), "sst": (271, 308), "tcw": (0, 130), "tcwv": (0, 130), "cp": (0, 0.1), "tp": (0, 0.3),
     "msl": (9.4e4, 1.09e5), "tcc": (0, 1), "10u": (-40, 40), "10v": (-40, 40), "2t": (215, 330),
@@ -37,7 +37,7 @@ KEYS = (
 
 
 def keys_of(file: Path, **wanted: object) -> dict[str, object]:
-    """Return `KEYS`, as far as there are any, of the first message of a file that has the wanted values."""
+    """Return the defined `KEYS` of the first message of a file with the wanted values."""
     with file.open("rb") as stream:
         while (message := eccodes.codes_grib_new_from_file(stream)) is not None:
             if all(eccodes.codes_get(message, key) == value for key, value in wanted.items()):
@@ -123,7 +123,9 @@ def test_cfgrib_opens_the_truth_at_its_valid_times(folder: Path) -> None:
     assert data.z.dims == ("time", "isobaricInhPa", "latitude", "longitude")
 
 
-def test_fields_are_sane_and_only_the_sea_ends(surface: dict, aloft: dict, folder: Path, read_grib: Callable) -> None:
+def test_values_are_plausible_and_only_the_sea_temperature_is_missing_on_land(
+    surface: dict, aloft: dict, folder: Path, read_grib: Callable
+) -> None:
     static = read_grib(folder / "static")
     land, height = (static[name, 0, 20180101, 0, 0] for name in ("lsm", "z"))
     assert 0.2 < np.average(land.mean(1), weights=Grid.regular(33, 64).weights) < 0.4
@@ -131,14 +133,14 @@ def test_fields_are_sane_and_only_the_sea_ends(surface: dict, aloft: dict, folde
     assert 3000 < height.max() / 9.80665 < 6000
     for fields in (surface, aloft):
         for (name, *_), values in fields.items():
-            lowest, highest = SANE[name]
+            lowest, highest = PLAUSIBLE[name]
             assert lowest <= np.nanmin(values), name
             assert np.nanmax(values) <= highest * (1 + 1e-4), name
-            ends = land > 0.5 if name == "sst" else np.zeros_like(land, bool)
-            assert np.array_equal(np.isnan(values), ends), name
+            missing = land > 0.5 if name == "sst" else np.zeros_like(land, bool)
+            assert np.array_equal(np.isnan(values), missing), name
 
 
-def test_rain_accumulates_from_nothing_and_convection_is_part_of_it(surface: dict) -> None:
+def test_rain_accumulates_from_zero_and_includes_convective_rain(surface: dict) -> None:
     for (name, level, day, step, member), total in surface.items():
         if name != "tp":
             continue
@@ -151,13 +153,13 @@ def test_rain_accumulates_from_nothing_and_convection_is_part_of_it(surface: dic
             assert total.max() > 1e-3
 
 
-def test_a_pole_is_one_place(surface: dict, aloft: dict) -> None:
+def test_a_pole_has_one_value(surface: dict, aloft: dict) -> None:
     for (name, *_), values in (surface | aloft).items():
         if name not in VECTORS | {"sst"}:
             assert np.ptp(values[[0, -1]], axis=1).max() <= 1e-4 * np.ptp(values), name
     for name in ("u", "v"):
         wind = aloft[name, 500, 20170712, 0, 1][0]
-        # Straight across the pole: half a turn away, both components have the other sign.
+        # Across the pole, 180 degrees of longitude away, both components change sign.
         assert np.abs(wind + np.roll(wind, 32)).max() < 1e-2
 
 
@@ -172,7 +174,7 @@ def test_winds_are_westerly_and_near_geostrophic_in_both_hemispheres(aloft: dict
         assert np.abs(geostrophic - u[rows]).max() < 0.15 * u[rows].max()
 
 
-def test_the_season_is_that_of_the_date(folder: Path, surface: dict, read_grib: Callable) -> None:
+def test_the_season_follows_the_date(folder: Path, surface: dict, read_grib: Callable) -> None:
     january = read_grib(folder / "output.sfc.20180111", "2t", 0)["2t", 0, 20170111, 0, 1]
     july = surface["2t", 0, 20170712, 0, 1]
     siberia, australia = (slice(4, 6), slice(19, 22)), (slice(19, 22), slice(23, 25))
@@ -181,10 +183,10 @@ def test_the_season_is_that_of_the_date(folder: Path, surface: dict, read_grib: 
 
 
 @pytest.mark.parametrize(("name", "level"), [("z", 500), ("t", 850)])
-def test_members_are_the_oracles_own_drawn_towards_their_mean(
+def test_members_are_the_oracle_members_contracted_towards_their_mean(
     aloft: dict, folder: Path, read_grib: Callable, name: str, level: int
 ) -> None:
-    """These two fields are linear in the state, so the contraction at the start must be seen exactly."""
+    """These two fields are linear in the state, so they show the contraction at the start exactly."""
     oracle = read_grib(folder / "oracle.pl.20180712", name, 0)
     start = np.stack([oracle[name, level, 20160712, 0, member] for member in (1, 2, 3, 4)])
     members = np.stack([aloft[name, level, 20160712, 0, member] for member in (1, 2, 3, 4)])
@@ -196,7 +198,7 @@ def test_members_are_the_oracles_own_drawn_towards_their_mean(
 def test_the_truth_is_one_more_member_of_the_oracle(
     tiny: Twin, folder: Path, read_grib: Callable, name: str, level: int, levels: str
 ) -> None:
-    """Exchangeability: a flat rank histogram, as much spread as error. The forecasts have less."""
+    """Exchangeability: a flat rank histogram and a spread equal to the error. Forecasts have less spread."""
     area = Grid.regular(33, 64).weights[:, None] * np.ones(64)
     errors: dict[str, list[float]] = {"oracle": [], "output": []}
     spreads: dict[str, list[float]] = {"oracle": [], "output": []}
