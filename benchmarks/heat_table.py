@@ -1,6 +1,6 @@
 """Print the test checks of all runs of `scripts/heat` as the Markdown table of docs/heat.md.
 
-python -m benchmarks.heat_table runs/heat
+python -m benchresults.heat_table runs/heat
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import numpy as np
 
 
 def heat_table(folder: Path) -> str:
-    """Return the marks of all runs in a folder as a table in Markdown."""
+    """Return the test checks of all runs in a folder as a Markdown table."""
     lines = [
         "| run | parameters | epochs, best | within 1 % | scaled | by region | squared error | gate |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for file in sorted(folder.glob("*/test_check.json")):
-        marks = json.loads(file.read_text())
+        check = json.loads(file.read_text())
         losses = np.loadtxt(file.with_name("metrics.csv"), delimiter=",", skiprows=1, ndmin=2)[:, 3]
-        regions = " / ".join(f"{share:.2f}" for share in marks["regions"])
-        gate = f"{marks['gate']:.2f} %" if "gate" in marks else ""
+        regions = " / ".join(f"{share:.2f}" for share in check["regions"])
+        gate = f"{check['gate']:.2f} %" if "gate" in check else ""
         lines.append(
-            f"| {file.parent.name} | {marks['parameters']:,} | {len(losses)}, {np.nanargmin(losses) + 1} "
-            f"| {marks['within']:.3f} % | {marks['scaled']:.3f} % | {regions} | {marks['squared_error']:.1e} | {gate} |"
+            f"| {file.parent.name} | {check['parameters']:,} | {len(losses)}, {np.nanargmin(losses) + 1} "
+            f"| {check['within']:.3f} % | {check['scaled']:.3f} % | {regions} | {check['squared_error']:.1e} | {gate} |"
         )
     return "\n".join(lines)
 

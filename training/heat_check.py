@@ -13,7 +13,7 @@ from data_pipeline.common.checks import check_positive
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.synthetic.heat import Heat
 from models.corrector import Corrector
-from models.networks.heat import Mixture
+from models.networks.heat_networks import Mixture
 
 ABSOLUTE_TOLERANCE = 1e-8
 """Error that counts as correct where the truth is 0."""
@@ -53,7 +53,7 @@ class HeatCheck:
             "parameters": sum(parameter.numel() for parameter in corrector.model.parameters()),
         }
         if isinstance(corrector.model, Mixture):
-            result["gate"] = agreement(corrector.model.choice.numpy(), heat.region)
+            result["gate"] = agreement(corrector.model.chosen_expert.numpy(), heat.region)
         return result
 
 

@@ -55,7 +55,7 @@ DEEP_WEATHER_OPTIONS = {"learns": "trained_networks", "roughness": "smoothness_p
 MODEL_OPTIONS: dict[str, dict[str, str]] = {
     "models.networks.backbone.Backbone": NETWORK_OPTIONS,
     "models.networks.deep_weather.DeepWeather": DEEP_WEATHER_OPTIONS,
-    "models.networks.heat.Mixture": {"weighted": "scale_by_gate"},
+    "models.networks.heat_networks.Mixture": {"weighted": "scale_by_gate"},
     "models.networks.lenet.LeNet": NETWORK_OPTIONS,
     "models.networks.mlp.MLP": NETWORK_OPTIONS | {"embedding": "cell_embedding"},
     "models.networks.poet.PoET": {"attention": "attention_resolutions"},
@@ -72,14 +72,14 @@ An option inside another one has a dotted old name, with the current name of the
 """
 
 STATISTICAL = ("emos", "climatology", "raw")
-NETWORKS = ("backbone", "lenet", "mlp", "unet", "transformer", "poet", "deep_weather", "ens10", "heat")
+NETWORKS = ("backbone", "lenet", "mlp", "unet", "transformer", "poet", "deep_weather", "ens10")
 LAYERS = {"spatial.normalization": "layers.norms", "spatial.local": "layers.locally_connected"}
 MODULES = (
     {f"models.{name}": f"models.statistical.{name}" for name in STATISTICAL}
     | {"models.boosting": "models.statistical.boosted_emos"}
     | {f"models.{name}": f"models.networks.{name}" for name in NETWORKS}
     | {f"models.{old}": f"models.{new}" for old, new in LAYERS.items()}
-    | {"models.spatial": "models.layers"}
+    | {"models.heat": "models.networks.heat_networks", "models.spatial": "models.layers"}
 )
 """Old to new module of the classes that a `_target_` may name."""
 

@@ -61,7 +61,7 @@ def learnt(network, rate, damping=None, seed=0):
     heat = Heat(rows=12, columns=12, first_year=1900, last_year=1929, steps=30)
     torch.manual_seed(seed)
     rules = {} if damping is None else {"routing": {"quantile": 0.3, "damping": damping}}
-    model = build_model({"_target_": f"models.networks.heat.{network}"} | rules, TASK, heat.grid)
+    model = build_model({"_target_": f"models.networks.heat_networks.{network}"} | rules, TASK, heat.grid)
     if network == "Mixture":
         # Experts that are roughly right: to start from noise takes a hundred times as many steps.
         for kernel, alpha in zip(model.network.experts.weight.data, heat.diffusivities, strict=True):
@@ -80,7 +80,7 @@ def learnt(network, rate, damping=None, seed=0):
     model.eval()
     with torch.no_grad():
         within = 100 * float(((model.network(x) - y).abs() <= 0.01 * y.abs()).double().mean())
-    return within, agreement(model.choice.numpy(), heat.region) if network == "Mixture" else None
+    return within, agreement(model.chosen_expert.numpy(), heat.region) if network == "Mixture" else None
 
 
 def test_classification_and_damping_are_needed_to_find_the_regions():

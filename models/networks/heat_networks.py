@@ -1,6 +1,7 @@
-"""Networks of the heat experiment, one step ahead: which of them find out that some places conduct better than others?
+"""Networks of the heat experiment: a mixture of experts and its rivals, which forecast one step.
 
-Those of Dryden & Hoefler (2022, arXiv:2211.13491): a mixture of experts and its rivals. docs/heat.md compares them.
+The experiment of Dryden & Hoefler (2022, arXiv:2211.13491) tests which networks learn that regions conduct heat
+differently. docs/heat.md compares the results.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from models.parallel.domain import Domain
 
 
 class OneStepModel(nn.Module):
-    """A network that takes each member of the one field of a task a step ahead; it knows of no doubt.
+    """A network that forecasts each member of a single field one step ahead, without adding uncertainty.
 
-    A step is a map of values, not of departures from a mean, so they come as they are. Beyond the edges all is zero.
+    Values are not normalised, because a step maps values, not departures from a mean. Cells beyond the edges are zero.
     """
 
     physical = any_grid = tiles = True
@@ -35,17 +36,19 @@ class OneStepModel(nn.Module):
     def __init__(self, task: Task, network: nn.Module) -> None:
         super().__init__()
         if len(task.channels) > 1:
-            raise InputError(f"task {task.name} has {len(task.channels)} inputs, this model takes one; take task=heat")
+            raise InputError(
+                f"task {task.name} has {len(task.channels)} inputs, but this model needs one; use task=heat"
+            )
         self.network = network
 
     def forward(self, sample: Sample) -> Ensemble:
-        """Return the members a step later, over (B, 1, H, W)."""
+        """Return the members one step later, over (B, 1, H, W)."""
         B, M, *_ = sample.ensemble.shape
         return Ensemble(self.network(sample.ensemble.flatten(0, 1)).unflatten(0, (B, M)).movedim(1, 0))
 
 
 class Mixture(OneStepModel):
-    """One spatial mixture of `experts` and nothing else; `routing` are the options of `Routing`, None without."""
+    """A single spatial mixture of `experts`; `routing` holds the options of `Routing`, None for no routing."""
 
     def __init__(
         self,
@@ -58,20 +61,20 @@ class Mixture(OneStepModel):
         check_boolean("model.scale_by_gate", scale_by_gate)
         rules = None if routing is None else construct("model.routing", Routing, routing)
         super().__init__(
-            task, SpatialMixture(grid, 1, 1, experts, scale_by_gate=scale_by_gate, routing=rules, beyond_zero=True)
+            task,
+            SpatialMixture(grid, 1, 1, experts, scale_by_gate=scale_by_gate, routing=rules, beyond_zero=True),
         )
 
     @property
-    def choice(self) -> Tensor:
-        """Which expert each cell asks, (H, W)."""
+    def chosen_expert(self) -> Tensor:
+        """The expert that each cell uses, (H, W)."""
         return self.get_parameter("network.gate.weight").argmax(0)
 
 
 class CNN(OneStepModel):
-    """Convolution to `width` maps, batch normalisation, ReLU, convolution: the same everywhere.
+    """Convolution to `width` maps, batch normalisation, ReLU, convolution, with the same weights in all cells.
 
-    With `coordinates` it is told where it is, in rows and columns from -1 to 1 (CoordConv, Liu et al. 2018,
-    arXiv:1807.03247).
+    With `coordinates`, row and column from -1 to 1 are further inputs (CoordConv, Liu et al. 2018, arXiv:1807.03247).
     """
 
     def __init__(self, task: Task, grid: Grid | Domain, width: int = 4, coordinates: bool = False) -> None:
@@ -83,19 +86,19 @@ class CNN(OneStepModel):
             layer.register_parameter("bias", None)
         nn.init.kaiming_uniform_(first.weight, nonlinearity="relu")
         nn.init.kaiming_uniform_(last.weight, nonlinearity="linear")
-        place = [Coordinates(grid)] if coordinates else []
-        super().__init__(task, nn.Sequential(*place, first, BatchNorm2d(grid, width), nn.ReLU(), last))
+        coordinate_layers = [Coordinates(grid)] if coordinates else []
+        super().__init__(task, nn.Sequential(*coordinate_layers, first, BatchNorm2d(grid, width), nn.ReLU(), last))
 
 
 class LocalKernels(OneStepModel):
-    """A kernel 3 x 3 of its own in each cell: a locally connected layer."""
+    """A locally connected layer: each cell has its own 3 x 3 kernel."""
 
     def __init__(self, task: Task, grid: Grid | Domain) -> None:
         super().__init__(task, Kernels(grid))
 
 
 class LocalBlend(OneStepModel):
-    """Convolutions whose outputs are added with weights of its own in each cell (a locally connected layer 1 x 1)."""
+    """Convolutions whose outputs are added with weights of each cell (a 1 x 1 locally connected layer)."""
 
     def __init__(self, task: Task, grid: Grid | Domain, experts: int = 3) -> None:
         check_integer("model.experts", experts, 1)
@@ -103,40 +106,40 @@ class LocalBlend(OneStepModel):
 
 
 class KnownRegions(OneStepModel):
-    """A convolution for each region, which the static field `region` tells: a mixture whose gate is given."""
+    """A convolution for each region: a mixture whose gate is the static field `region`."""
 
     def __init__(self, task: Task, grid: Grid | Domain, experts: int = 3) -> None:
         check_integer("model.experts", experts, 1)
         if "region" not in task.static:
-            raise InputError("model heat/known_regions looks at the static field region; add data.static=[region]")
-        super().__init__(task, experts_of(grid, experts))
+            raise InputError("model heat/known_regions needs the static field region; add data.static=[region]")
+        super().__init__(task, make_experts(grid, experts))
         self._region = task.static_names.index("region")
 
     def forward(self, sample: Sample) -> Ensemble:
-        """Return the members a step later, over (B, 1, H, W)."""
-        said = torch.stack([self.network(member) for member in sample.ensemble.unbind(1)])
+        """Return the members one step later, over (B, 1, H, W)."""
+        outputs = torch.stack([self.network(member) for member in sample.ensemble.unbind(1)])
         region = sample.static[:, self._region].long()[None, :, None]
-        return Ensemble(said.gather(2, region.expand(len(said), -1, -1, -1, -1)))
+        return Ensemble(outputs.gather(2, region.expand(len(outputs), -1, -1, -1, -1)))
 
 
 class Coordinates(nn.Module):
-    """Adds two channels: the row and the column, both from -1 to 1."""
+    """Adds two channels: row and column, both from -1 to 1."""
 
-    place: Tensor
+    coordinates: Tensor
 
     def __init__(self, grid: Grid | Domain) -> None:
         super().__init__()
         self.out = Domain.of(grid)
         rows, columns = (torch.linspace(-1, 1, size) for size in self.out.shape)
-        self.register_buffer("place", torch.stack(torch.meshgrid(rows, columns, indexing="ij")), persistent=False)
+        self.register_buffer("coordinates", torch.stack(torch.meshgrid(rows, columns, indexing="ij")), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, C + 2, H, W)."""
-        return torch.cat([x, self.out.cut(self.place).to(x).expand(len(x), -1, -1, -1)], dim=1)
+        """Return x (B, C, H, W) with the coordinates, (B, C + 2, H, W)."""
+        return torch.cat([x, self.out.cut(self.coordinates).to(x).expand(len(x), -1, -1, -1)], dim=1)
 
 
 class Kernels(nn.Module):
-    """The sum over 3 x 3 cells, weighted anew in each cell."""
+    """The weighted sum over 3 x 3 cells, with weights of each cell."""
 
     def __init__(self, grid: Grid | Domain) -> None:
         super().__init__()
@@ -147,27 +150,27 @@ class Kernels(nn.Module):
         self.weight = nn.Parameter(torch.empty(3, 3, *domain.shape).uniform_(-1, 1) * (6 / 9) ** 0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, 1, H, W) to the same shape."""
-        seen, weight, (H, W) = self.window(x), self.out.cut(self.weight), self.out.own_shape
-        return sum(weight[i, j] * seen[..., i : i + H, j : j + W] for i in range(3) for j in range(3))
+        """Return the output for x (B, 1, H, W), in the same shape."""
+        padded, weight, (H, W) = self.window(x), self.out.cut(self.weight), self.out.own_shape
+        return sum(weight[i, j] * padded[..., i : i + H, j : j + W] for i in range(3) for j in range(3))
 
 
 class Blend(nn.Module):
-    """What experts say, added with weights of its own in each cell."""
+    """The sum of the outputs of experts, with weights of each cell."""
 
     def __init__(self, grid: Grid | Domain, experts: int) -> None:
         super().__init__()
         self.out = Domain.of(grid)
-        self.experts = experts_of(grid, experts)
+        self.experts = make_experts(grid, experts)
         self.weight = nn.Parameter(torch.empty(experts, *self.out.shape).uniform_(-1, 1) * (3 / experts) ** 0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, 1, H, W) to the same shape."""
+        """Return the output for x (B, 1, H, W), in the same shape."""
         return (self.experts(x) * self.out.cut(self.weight)).sum(1, keepdim=True)
 
 
-def experts_of(grid: Grid | Domain, count: int) -> Conv2d:
-    """Return convolutions of one output each, set up as those of a mixture."""
+def make_experts(grid: Grid | Domain, count: int) -> Conv2d:
+    """Return `count` convolutions with one output each, initialised as in a mixture."""
     layer = Conv2d(grid, 1, count, beyond_zero=True)
     layer.register_parameter("bias", None)
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")

@@ -1,4 +1,4 @@
-"""Networks of the heat experiment: those that can say the truth do, given the right numbers; and all run in tiles."""
+"""Networks of the heat experiment: exact forecasts with exact weights, and equal results on tiles."""
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ from models.parallel.mesh import arrange_mesh
 TASK = Task("heat", ["heat"], ["heat"], [1], ["region"])
 HEAT = Heat(rows=12, columns=13, first_year=2000, last_year=2003, steps=5)
 SPECS = {
-    "smoe": {"_target_": "models.networks.heat.Mixture", "routing": {"quantile": 0.3}},
-    "derivative": {"_target_": "models.networks.heat.Mixture", "scale_by_gate": True},
-    "cnn": {"_target_": "models.networks.heat.CNN"},
-    "coord_conv": {"_target_": "models.networks.heat.CNN", "coordinates": True},
-    "local_kernels": {"_target_": "models.networks.heat.LocalKernels"},
-    "local_blend": {"_target_": "models.networks.heat.LocalBlend"},
-    "known_regions": {"_target_": "models.networks.heat.KnownRegions"},
+    "smoe": {"_target_": "models.networks.heat_networks.Mixture", "routing": {"quantile": 0.3}},
+    "derivative": {"_target_": "models.networks.heat_networks.Mixture", "scale_by_gate": True},
+    "cnn": {"_target_": "models.networks.heat_networks.CNN"},
+    "coord_conv": {"_target_": "models.networks.heat_networks.CNN", "coordinates": True},
+    "local_kernels": {"_target_": "models.networks.heat_networks.LocalKernels"},
+    "local_blend": {"_target_": "models.networks.heat_networks.LocalBlend"},
+    "known_regions": {"_target_": "models.networks.heat_networks.KnownRegions"},
 }
 
 
@@ -45,12 +45,12 @@ def batch():
         ("local_kernels", 36_864), ("local_blend", 12_315), ("known_regions", 27),
     ],
 )  # fmt: skip
-def test_number_of_parameters_equals_the_papers(name, count):
+def test_numbers_of_parameters_equal_those_of_the_paper(name, count):
     assert sum(parameter.numel() for parameter in model(name, Heat().grid).parameters()) == count
 
 
 def stencils():
-    """The kernel of each region, (3, 1, 3, 3)."""
+    """Return the exact kernel of each region, (3, 1, 3, 3)."""
     kernels = torch.zeros(3, 1, 3, 3)
     for kernel, alpha in zip(kernels, HEAT.diffusivities, strict=True):
         kernel[0] = alpha * torch.tensor([[0.0, 1, 0], [1, 1 / alpha - 4, 1], [0, 1, 0]])
@@ -58,8 +58,8 @@ def stencils():
 
 
 @torch.no_grad()
-def teach(name, network):
-    """Put the truth into a network."""
+def set_exact_weights(name, network):
+    """Set the weights of a network to the exact solution."""
     own = functional.one_hot(torch.from_numpy(HEAT.region)).movedim(-1, 0).float()
     if name == "local_kernels":
         network.weight.copy_(torch.einsum("rhw,rij->ijhw", own, stencils()[:, 0]))
@@ -70,17 +70,17 @@ def teach(name, network):
 
 
 @pytest.mark.parametrize("name", ["smoe", "derivative", "local_kernels", "local_blend", "known_regions"])
-def test_those_that_know_places_can_say_the_truth(name):
+def test_local_networks_with_exact_weights_forecast_the_truth(name):
     made, sample = model(name), batch()
     assert (made(sample).mean - sample.target).abs().max() > 0.1
-    teach(name, made.network)
+    set_exact_weights(name, made.network)
     torch.testing.assert_close(made(sample).mean, sample.target, rtol=1e-5, atol=1e-7)
     if name == "smoe":
-        np.testing.assert_array_equal(made.choice, HEAT.region)
+        np.testing.assert_array_equal(made.chosen_expert, HEAT.region)
 
 
 @pytest.mark.parametrize("name", ["cnn", "coord_conv"])
-def test_a_convolution_says_the_same_everywhere_unless_it_is_told_where_it_is(name):
+def test_only_coordinates_make_a_convolution_depend_on_position(name):
     made, field = model(name).eval(), torch.zeros(1, 1, *HEAT.grid.shape)
     found = []
     for row, column in ((3, 3), (8, 9)):
@@ -91,7 +91,7 @@ def test_a_convolution_says_the_same_everywhere_unless_it_is_told_where_it_is(na
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_every_member_takes_its_own_step(name):
+def test_members_are_forecast_independently(name):
     made, sample = model(name).eval(), batch()
     other = sample.ensemble.flip(0)
     both = made(sample._replace(ensemble=torch.cat([sample.ensemble, other], 1))).members
@@ -101,7 +101,7 @@ def test_every_member_takes_its_own_step(name):
 
 
 def step(domain, name):
-    """Output, and gradients of a squared error with its routing, in double precision."""
+    """Return the output and the gradients of the squared error plus routing terms, in double precision."""
     made = model(name, domain).double()
     cut = (lambda x: x) if isinstance(domain, Grid) else domain.cut
     sample = batch()
@@ -124,7 +124,7 @@ def on_tiles(rank):
     return results
 
 
-def test_in_tiles_they_are_what_they_are_on_the_whole_plate():
+def test_outputs_and_gradients_on_tiles_equal_those_on_the_whole_plate():
     expected = {name: step(HEAT.grid, name) for name in SPECS}
     for found in together(4, on_tiles):
         for name, (out, tile, gradients) in found.items():
@@ -133,11 +133,11 @@ def test_in_tiles_they_are_what_they_are_on_the_whole_plate():
                 torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-14)
 
 
-def test_values_come_as_they_are_and_the_file_knows_it(tmp_path):
+def test_values_are_not_normalised_after_saving_and_loading(tmp_path):
     data = ForecastDataset(HEAT, TASK, [2001])
     made = Corrector(TASK, HEAT.grid, SPECS["known_regions"], data.static)
     made.fit(data)
-    teach("known_regions", made.model.network)
+    set_exact_weights("known_regions", made.model.network)
     made.save(tmp_path / "corrector.safetensors")
     sample = batch()
     found = Corrector.load(tmp_path / "corrector.safetensors")(sample).mean
@@ -147,7 +147,7 @@ def test_values_come_as_they_are_and_the_file_knows_it(tmp_path):
 @pytest.mark.parametrize(
     ("task", "spec", "sentence"),
     [
-        (Task("two", ["2t", "tp"], ["2t"], [24]), SPECS["cnn"], "task two has 2 inputs, this model takes one"),
+        (Task("two", ["2t", "tp"], ["2t"], [24]), SPECS["cnn"], "task two has 2 inputs, but this model needs one"),
         (Task("heat", ["heat"], ["heat"], [1]), SPECS["known_regions"], r"add data.static=\[region\]"),
         (TASK, SPECS["smoe"] | {"experts": 1}, "model.experts must be a whole number of at least 2, got 1"),
         (TASK, SPECS["smoe"] | {"routing": {"quantil": 1}}, "model.routing has no option 'quantil'; it has quantile"),
@@ -155,6 +155,6 @@ def test_values_come_as_they_are_and_the_file_knows_it(tmp_path):
         (TASK, SPECS["cnn"] | {"coordinates": 1}, "model.coordinates must be true or false, got 1"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(task, spec, sentence):
+def test_wrong_options_are_refused(task, spec, sentence):
     with pytest.raises(InputError, match=sentence):
         build_model(spec, task, HEAT.grid)
