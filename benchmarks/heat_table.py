@@ -1,6 +1,6 @@
 """Print the test checks of all runs of `scripts/heat` as the Markdown table of docs/heat.md.
 
-python -m benchresults.heat_table runs/heat
+python -m benchmarks.heat_table runs/heat
 """
 
 from __future__ import annotations

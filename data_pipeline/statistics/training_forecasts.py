@@ -114,11 +114,11 @@ class TrainingForecasts:
         return {k: chunk for (k,), chunk in chunks.items()}
 
     def _chunks(
-        self, array: xr.DataArray, keys: Collection[tuple[int, ...]], axes: Sequence[str], what: str
+        self, array: xr.DataArray, keys: Collection[tuple[int, ...]], axes: Sequence[str], label: str
     ) -> dict[Any, Delayed]:
         """Return the delayed parts of `array` at the positions along its first `axes`."""
         # With a token, Dask does not hash the positions of all messages.
-        name = f"{self.source.fingerprint} {self.task.lead_times} {what}"
+        name = f"{self.source.fingerprint} {self.task.lead_times} {label}"
         chunks = array.chunk(dict.fromkeys(axes, 1), token=name).data.to_delayed()
         shape, flat = array.shape[len(axes) :], chunks.reshape(chunks.shape[: len(axes)])
         reshape = delayed(np.reshape, pure=True)

@@ -1,4 +1,4 @@
-"""An archive of random fields, known to the tests as arrays: hindcasts from December to January, with land."""
+"""An archive of random fields whose values the tests have as arrays: hindcasts of December to March, with land."""
 
 from types import SimpleNamespace
 
@@ -27,13 +27,13 @@ LAND[4:12, 5:11] = True
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
-    """`archive`, and what is in it: ensemble[name][start, lead, member], truth[valid time]."""
+    """An `archive` and its values: ensemble[name][start, lead, member], truth[valid time]."""
     return make(tmp_path_factory.mktemp("statistics"))
 
 
 @pytest.fixture(scope="session")
 def spoilt(tmp_path_factory):
-    """The same archive, but for all that is valid after the training years."""
+    """The same archive with other values after the training years."""
     return make(tmp_path_factory.mktemp("spoilt"), spoilt_after=TRAINING_YEARS[1])
 
 
@@ -46,7 +46,7 @@ def make(folder, spoilt_after=9999):
     shape = (len(starts), len(LEADS), len(NUMBERS), *GRID.shape)
     ensemble = {name: (base + 20 * random.normal(size=shape)) for name, base in BASE.items()}
     ensemble["sst"][..., LAND] = np.nan
-    # One member of one forecast has no field; what is missing is masked.
+    # One member of one forecast has no field, which is masked.
     hole = (starts.index(np.datetime64("2011-01-08", "s")), 1, 2)
     truth = {}
     with (folder / "ensemble").open("wb") as file, (folder / "analysis").open("wb") as verification:
@@ -80,7 +80,7 @@ def training(toy):
 
 @pytest.fixture(scope="session")
 def computed(training):
-    """Compute a statistic; return its pieces put together, as arrays by name."""
+    """Return a function that computes a statistic and returns its arrays by name."""
 
     def run(statistic, training=training):
         variables, coordinates = statistic.axes(training)
@@ -100,7 +100,7 @@ def computed(training):
 
 @pytest.fixture(scope="session")
 def in_training(toy):
-    """Positions (start, lead time) of the forecasts that are valid in the training years."""
+    """Return the positions (start, lead time) of the forecasts valid in the training years."""
     return [
         (i, j)
         for i, start in enumerate(toy.starts)

@@ -10,7 +10,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.daily_climatology import DailyClimatology
 
 
-def test_days_are_the_same_in_every_year():
+def test_climatology_days_equal_those_of_a_common_year():
     first = date(2015, 1, 1)
     for day in (first + timedelta(days=k) for k in range(3 * 365)):
         of_a_common_year = day.replace(year=2015) if (day.month, day.day) != (2, 29) else date(2015, 2, 28)
@@ -18,7 +18,7 @@ def test_days_are_the_same_in_every_year():
         assert found == of_a_common_year.timetuple().tm_yday
 
 
-def test_windows_go_round_the_turn_of_the_year():
+def test_windows_continue_across_the_turn_of_the_year():
     days = [1, 3, 180, 360, 364]
     assert days_in_window(days, 1, 5) == [0, 1, 4]
     assert days_in_window(days, 364, 9) == [0, 1, 3, 4]
@@ -26,7 +26,7 @@ def test_windows_go_round_the_turn_of_the_year():
 
 
 @pytest.mark.parametrize(("window", "memory"), [(31, 2_000_000_000), (7, 1)])
-def test_it_is_what_a_loop_over_days_gives(toy, computed, training, window, memory):
+def test_maps_equal_a_loop_over_days(toy, computed, training, window, memory):
     statistic = DailyClimatology(window_days=window, memory_bytes=memory)
     found = computed(statistic)
     (bands,) = {len(statistic._bands(training, found["day"], 2))}
@@ -52,6 +52,6 @@ def test_it_is_what_a_loop_over_days_gives(toy, computed, training, window, memo
         ({"memory_bytes": 0}, "climatology.memory_bytes must be a number greater than 0"),
     ],
 )
-def test_wrong_options_are_named(options, sentence):
+def test_wrong_options_are_refused(options, sentence):
     with pytest.raises(InputError, match=sentence):
         DailyClimatology(**options)

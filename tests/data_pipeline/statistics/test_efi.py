@@ -1,4 +1,4 @@
-"""The extreme forecast index: limits, quadrature, the published saturation; its climate against numpy's quantiles."""
+"""The extreme forecast index: limits, quadrature, published values; its climate against NumPy's quantiles."""
 
 from itertools import pairwise
 
@@ -19,22 +19,22 @@ def of(members, form, climate=CLIMATE):
 
 
 @pytest.mark.parametrize(("form", "limit"), [("exact", 1.0), ("reference", 0.7914)])
-def test_members_outside_the_climate_are_as_extreme_as_can_be(form, limit):
+def test_members_outside_the_climate_have_the_extreme_index(form, limit):
     assert of(np.full(10, 99.0), form) == pytest.approx(limit, abs=5e-5)
     assert of(np.full(10, -99.0), form) == pytest.approx(-limit, abs=5e-5)
 
 
 @pytest.mark.parametrize("form", ["exact", "reference"])
-def test_an_ensemble_that_is_the_climate_is_not_extreme(form):
+def test_an_ensemble_equal_to_the_climate_has_index_zero(form):
     assert of(CLIMATE, form) == pytest.approx(0, abs=0.03 if form == "exact" else 1e-12)
 
 
-def test_no_rain_where_it_never_rains_is_not_extreme():
+def test_no_rain_in_a_climate_without_rain_has_index_zero():
     assert of(np.zeros(10), "exact", np.zeros((21, 1))) == pytest.approx(0, abs=1e-12)
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=12))
-def test_the_exact_form_is_the_integral(members):
+def test_the_exact_form_equals_the_integral(members):
     below = [np.mean(np.array(members) < q) + np.mean(np.array(members) == q) / 2 for q in CLIMATE[:, 0]]
 
     def integrand(angle):
@@ -48,7 +48,7 @@ def test_the_exact_form_is_the_integral(members):
 
 
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=12))
-def test_the_reference_form_is_the_published_algorithm(members):
+def test_the_reference_form_equals_the_published_algorithm(members):
     own, total = np.quantile(members, CLIMATE_PROBABILITIES), 0.0
     for k in range(1, 20):
         p = CLIMATE_PROBABILITIES[k]
@@ -57,14 +57,14 @@ def test_the_reference_form_is_the_published_algorithm(members):
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=12), st.floats(0, 2))
-def test_the_index_grows_with_the_members_and_turns_with_the_sign(members, shift):
+def test_the_index_increases_with_the_members_and_changes_sign_with_the_data(members, shift):
     here = of(members, "exact")
     assert of(np.array(members) + shift, "exact") >= here - 1e-12
     assert of(-np.array(members), "exact", -CLIMATE[::-1]) == pytest.approx(-here, abs=1e-12)
 
 
 @pytest.mark.parametrize("form", ["exact", "reference"])
-def test_what_is_unknown_stays_unknown(form):
+def test_missing_values_give_nan(form):
     members, climate = np.zeros((5, 3)), np.linspace(-1, 1, 21)[:, None].repeat(3, 1)
     members[2, 0] = climate[4, 1] = np.nan
     assert np.isnan(extreme_forecast_index(members, climate, form)).tolist() == [True, True, False]
@@ -81,7 +81,7 @@ def test_members_of_another_shape_are_refused():
 
 
 @given(st.integers(1, 30), st.integers(0, 2**32 - 1))
-def test_quantiles_are_those_of_numpy(count, seed):
+def test_quantiles_equal_those_of_numpy(count, seed):
     random = np.random.default_rng(seed)
     values = random.normal(size=(count, 4, 2)).astype(np.float32)
     values[random.random(values.shape) < 0.2] = np.nan
@@ -95,12 +95,12 @@ def test_quantiles_are_those_of_numpy(count, seed):
 
 
 @pytest.mark.parametrize(("window", "memory"), [(9, 2_000_000_000), (3, 1)])
-def test_the_climate_is_what_a_loop_over_starts_gives(toy, computed, in_training, window, memory):
+def test_the_climate_equals_a_loop_over_starts(toy, computed, in_training, window, memory):
     found = computed(EfiClimate(window_starts=window, memory_bytes=memory))
     assert found["lead_time"] == [24, 48]
     for j in range(2):
         mine = [i for i, lead in in_training if lead == j]
-        # The starts are named by month and day; 31 December of 2009 is not in the archive.
+        # Starts by month and day; 31 December 2009 is not in the archive.
         names = sorted({str(toy.starts[i])[5:10] for i in mine})
         for d, name in enumerate(names):
             near = names[max(0, d - window // 2) : d + window // 2 + 1]
@@ -120,6 +120,6 @@ def test_the_climate_is_what_a_loop_over_starts_gives(toy, computed, in_training
         ({"memory_bytes": "much"}, "efi.memory_bytes must be a number greater than 0"),
     ],
 )
-def test_wrong_options_are_named(options, sentence):
+def test_wrong_options_are_refused(options, sentence):
     with pytest.raises(InputError, match=sentence):
         EfiClimate(**options)

@@ -1,4 +1,4 @@
-"""Local area-wise standardisation, against loops over windows and scipy's filters."""
+"""Local mean and standard deviation against loops over windows and SciPy's filters."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def year_of_validity(toy, i, j):
 
 
 def by_loops(fields_of_years, window, sigma):
-    """The definition: per year all values in each window, averaged over years, edges repeated, smoothed."""
+    """Return the maps by definition: statistics of each window and year, mean over years, edges repeated, smoothed."""
     means, stds = [], []
     for fields in fields_of_years:
         shape = fields.shape[1] - window + 1, fields.shape[2] - window + 1
@@ -33,7 +33,7 @@ def by_loops(fields_of_years, window, sigma):
 
 
 @pytest.mark.parametrize("options", [{}, {"window_cells": 3, "sigma_cells": 1.5, "member": 2}], ids=str)
-def test_it_is_what_the_definition_says(toy, computed, in_training, options):
+def test_maps_equal_the_definition(toy, computed, in_training, options):
     local = LocalMeanStd(**options)
     found = computed(local)
     for c, name in ((0, "2t"), (2, "z")):
@@ -46,8 +46,8 @@ def test_it_is_what_the_definition_says(toy, computed, in_training, options):
             assert np.allclose(found["std"][j, c], std, rtol=1e-4)
 
 
-def test_missing_values_count_nowhere(toy, computed):
-    """A cell far inland has no sea in its window; the others know the sea alone."""
+def test_missing_values_are_ignored(toy, computed):
+    """Cells far inland have no sea in their window and are NaN; other cells use only the sea."""
     found = computed(LocalMeanStd(window_cells=3, sigma_cells=0.5))
     unknown = np.zeros(toy.ensemble["sst"].shape[-2:], bool)
     unknown[5:11, 6:10] = True
@@ -66,7 +66,7 @@ def test_missing_values_count_nowhere(toy, computed):
         ({"member": -1}, "local.member must be a whole number"),
     ],
 )
-def test_wrong_options_are_named(options, sentence):
+def test_wrong_options_are_refused(options, sentence):
     with pytest.raises(InputError, match=sentence):
         LocalMeanStd(**options)
 
@@ -78,6 +78,6 @@ def test_wrong_options_are_named(options, sentence):
         ({"window_cells": 21}, "local.window_cells=21 is larger than the grid of 19 x 24 points"),
     ],
 )
-def test_options_that_do_not_fit_the_data_are_named(training: TrainingForecasts, options, sentence):
+def test_options_that_do_not_fit_the_data_are_refused(training: TrainingForecasts, options, sentence):
     with pytest.raises(InputError, match=sentence):
         LocalMeanStd(**options).axes(training)

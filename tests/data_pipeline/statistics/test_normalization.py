@@ -1,4 +1,4 @@
-"""The statistics that networks are normalised with, against the module that fits them itself."""
+"""Normalisation statistics against `models.normalizer.Normalizer`, which computes the same from samples."""
 
 import numpy as np
 import pytest
@@ -16,19 +16,19 @@ def found(computed):
     return computed(Normalization())
 
 
-def test_it_is_what_the_normalizer_fits(toy, training, found):
+def test_statistics_equal_those_of_the_normalizer(toy, training, found):
     dataset = ForecastDataset(toy.archive, TASK, range(2010, 2014))
     normalizer = Normalizer(TASK, training.grid)
     normalizer.fit(lambda: batches(dataset, 5))
     location = normalizer.location.numpy()
     known = np.isfinite(found["location"])
     assert 0 < known.mean() < 1
-    # Where there is no value at all, the normaliser has the mean of the row.
+    # In cells without a value, the normaliser has the mean of the row.
     assert np.allclose(location[known], found["location"][known], rtol=1e-6)
     assert np.allclose(found["scale"], normalizer.scale.numpy(), rtol=1e-6)
 
 
-def test_it_is_what_all_values_at_once_give(toy, training, found, in_training):
+def test_statistics_equal_those_of_all_values_at_once(toy, training, found, in_training):
     for c, name in enumerate(("2t", "sst", "z")):
         members = np.stack([toy.ensemble[name][key] for key in in_training])
         members[np.isnan(members).any(1, keepdims=True).repeat(3, 1)] = np.nan

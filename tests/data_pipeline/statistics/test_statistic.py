@@ -1,4 +1,4 @@
-"""Merged parts against the whole, and against a sum of squares that loses its digits."""
+"""Merged moments against those of all values, and against sums of squares, which lose digits."""
 
 import dask
 import numpy as np
@@ -22,7 +22,7 @@ def spread(values):
 
 
 @given(VALUES, st.lists(st.integers(0, 40), max_size=5))
-def test_parts_merge_to_the_whole(values, cuts):
+def test_merged_parts_equal_all_values(values, cuts):
     parts = [spread(part) for part in np.split(values, sorted(min(cut, len(values)) for cut in cuts))]
     merged = PartialMoments.merge(parts)
     for cell in range(values.shape[1]):
@@ -36,15 +36,15 @@ def test_parts_merge_to_the_whole(values, cuts):
             assert np.isnan(merged.std[cell])
 
 
-def test_a_small_spread_around_a_large_mean_keeps_its_digits():
+def test_a_small_spread_around_a_large_mean_keeps_its_precision():
     values = (54_000 + np.random.default_rng(0).normal(scale=0.1, size=(4000, 1))).astype(np.float32)
-    naive = np.square(values).mean() - np.square(values.mean())  # even its sign may be wrong
+    naive = np.square(values).mean() - np.square(values.mean())  # may even be negative
     merged = PartialMoments.merge([spread(part) for part in np.split(values, 40)])
     assert np.isclose(merged.std[0], values.astype(np.float64).std(), rtol=1e-12)
     assert not np.isclose(naive, merged.std[0] ** 2, rtol=0.1)
 
 
-def test_a_tree_merges_everything_once_and_few_at_a_time():
+def test_merge_tree_merges_each_part_once_and_few_at_a_time():
     widths = []
 
     def join(parts):

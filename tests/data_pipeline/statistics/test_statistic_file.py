@@ -1,4 +1,4 @@
-"""The files of statistics: what they say of themselves, and what is refused."""
+"""Files of statistics: contents, attributes, and damaged or unsuitable files that are refused."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ def climate(training, tmp_path_factory):
 
 
 @pytest.mark.parametrize("statistic", ALL, ids=lambda each: each.name)
-def test_the_file_holds_what_was_computed(statistic, training, computed, tmp_path):
+def test_the_file_holds_the_computed_values(statistic, training, computed, tmp_path):
     dataset = load_statistic(written(statistic, training, tmp_path / f"{statistic.name}.nc"), statistic.name)
     for name, values in computed(statistic).items():
         if values is not None and name in dataset.data_vars:
@@ -45,7 +45,7 @@ def test_the_file_holds_what_was_computed(statistic, training, computed, tmp_pat
 
 
 @pytest.mark.parametrize("statistic", ALL, ids=lambda each: each.name)
-def test_the_same_file_each_time_and_everywhere(statistic, training, tmp_path, processes):
+def test_files_are_equal_on_repetition_and_on_other_clusters(statistic, training, tmp_path, processes):
     here = written(statistic, training, tmp_path / "here.nc").read_bytes()
     assert here == written(statistic, training, tmp_path / "again.nc").read_bytes()
     write_statistic(tmp_path / "there.nc", statistic, training, statistic.compute(training, 2))
@@ -54,22 +54,22 @@ def test_the_same_file_each_time_and_everywhere(statistic, training, tmp_path, p
 
 @pytest.fixture(scope="module")
 def processes():
-    """A cluster of processes, where Dask computes unless it is told otherwise."""
+    """A cluster of processes, which is Dask's default while it runs."""
     with LocalProcesses(workers=1, threads=2, memory="2GB").executor():
         yield
 
 
-def test_the_file_says_what_it_was_made_from(training, toy, climate):
+def test_made_from_holds_data_years_task_and_options(training, toy, climate):
     dataset = load_statistic(climate, "efi")
     made = json.loads(dataset.attrs["made_from"])
     assert made["data"] == toy.archive.fingerprint
     assert made["years"] == [2010, 2013]
     assert made["task"] == training.task.to_json()
-    assert made["options"] == {"window": 9}  # how much memory it took does not matter
+    assert made["options"] == {"window": 9}  # without memory_bytes
     assert dataset.attrs["provenance"] == hashlib.sha256(dataset.attrs["made_from"].encode()).hexdigest()[:16]
 
 
-def test_a_file_is_known_by_what_it_was_made_from(training, climate):
+def test_is_written_compares_statistic_options_years_and_data(training, climate):
     assert is_written(climate, EfiClimate(), training)
     assert is_written(climate, EfiClimate(memory_bytes=10_000), training)
     assert not is_written(climate, EfiClimate(window_starts=7), training)
@@ -80,31 +80,31 @@ def test_a_file_is_known_by_what_it_was_made_from(training, climate):
     assert not is_written(climate.with_name("none.nc"), EfiClimate(), training)
 
 
-def test_a_part_can_be_read(climate):
+def test_a_selection_can_be_read(climate):
     whole = load_statistic(climate, "efi")
     part = load_statistic(climate, "efi", day=4, lead_time=24)
     assert part.climate.dims == ("variable", "quantile", "latitude", "longitude")
     assert np.array_equal(part.climate, whole.climate.sel(day=4, lead_time=24))
 
 
-def test_a_part_that_is_not_there_is_named(climate):
+def test_a_missing_coordinate_value_is_refused(climate):
     with pytest.raises(InputError, match=r"efi\.nc has no day=5; choose one of .*4, 8, 11"):
         load_statistic(climate, "efi", day=5)
 
 
-def test_one_statistic_is_not_taken_for_another(climate):
+def test_another_statistic_is_refused(climate):
     with pytest.raises(InputError, match=r"efi\.nc holds the statistic efi, not local"):
         load_statistic(climate, "local")
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"the file .*local\.nc does not exist; make it with deepweather prepare"):
         load_statistic(tmp_path / "local.nc", "local")
 
 
-def test_damage_anywhere_in_the_values_is_found(climate, tmp_path):
+def test_a_damaged_value_is_found(climate, tmp_path):
     content = bytearray(climate.read_bytes())
-    # The values of one chunk, found by what they are.
+    # The position of one chunk in the file.
     with netCDF4.Dataset(climate) as file:
         needle = file["climate"][0, 0, 0, 5, 0].data.tobytes()
     content[content.index(needle) + 3] ^= 1
@@ -114,14 +114,14 @@ def test_damage_anywhere_in_the_values_is_found(climate, tmp_path):
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-100], lambda content: b"", lambda content: content[100:]])
-def test_half_a_file_is_refused(climate, tmp_path, damage):
+def test_an_incomplete_file_is_refused(climate, tmp_path, damage):
     (tmp_path / "efi.nc").write_bytes(damage(climate.read_bytes()))
     with pytest.raises(InputError, match=r"efi\.nc is not a complete NetCDF file; remove it and prepare it again"):
         load_statistic(tmp_path / "efi.nc", "efi")
 
 
 @pytest.mark.parametrize("change", ["made_from", "provenance"])
-def test_a_file_whose_origin_was_edited_is_refused(climate, tmp_path, change):
+def test_a_file_with_edited_attributes_is_refused(climate, tmp_path, change):
     path = tmp_path / "efi.nc"
     path.write_bytes(climate.read_bytes())
     with netCDF4.Dataset(path, "a") as file:
@@ -130,7 +130,7 @@ def test_a_file_whose_origin_was_edited_is_refused(climate, tmp_path, change):
         load_statistic(path, "efi")
 
 
-def test_statistics_that_know_the_test_years_are_refused(climate):
+def test_statistics_from_the_test_years_are_refused(climate):
     dataset = load_statistic(climate, "efi")
     refuse_leak(dataset, range(2014, 2016))
     with pytest.raises(InputError, match=r"efi was computed from 2013, a year to be scored; .*data\.split\.train"):
@@ -138,14 +138,14 @@ def test_statistics_that_know_the_test_years_are_refused(climate):
 
 
 @pytest.mark.parametrize("statistic", ALL, ids=lambda each: each.name)
-def test_other_years_have_no_effect(statistic, training, spoilt, computed):
-    """All that is valid after the training years is doubled in the other archive."""
+def test_values_of_other_years_have_no_effect(statistic, training, spoilt, computed):
+    """In the other archive, all values after the training years are doubled."""
     other = computed(statistic, TrainingForecasts(spoilt.archive, training.task, training.years))
     for name, values in computed(statistic).items():
         assert np.array_equal(values, other[name], equal_nan=name not in ("variable",))
 
 
-def test_bands_cover_all_rows_once_within_the_memory():
+def test_bands_cover_each_row_once_within_the_memory():
     for rows in (1, 5, 16, 33, 361):
         for memory in (1, 100, 3_000, 10**9):
             found = latitude_bands(rows, 10, memory, 16)
@@ -154,7 +154,7 @@ def test_bands_cover_all_rows_once_within_the_memory():
 
 
 @pytest.mark.parametrize("foreseen", [True, False])
-def test_a_full_disk_leaves_nothing(training, small_disk, foreseen, monkeypatch):
+def test_a_full_disk_leaves_no_file(training, small_disk, foreseen, monkeypatch):
     (small_disk / "ballast").write_bytes(bytes(1024 * 1024 - 40_000))
     if not foreseen:
         monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10**9))

@@ -1,4 +1,4 @@
-"""The training forecasts as Dask sees them: from GRIB, NetCDF and a store alike, and nothing of other years."""
+"""The training forecasts as Dask arrays, equal from GRIB, NetCDF and a store."""
 
 import numpy as np
 import pytest
@@ -51,11 +51,11 @@ def test_netcdf_is_read_in_other_processes(netcdf, computed):
     assert np.array_equal(np.stack([values["location"][1] for _, values in pieces]), here, equal_nan=True)
 
 
-def test_what_a_variable_lacks_is_said(toy):
+def test_a_missing_variable_is_refused(toy):
     with pytest.raises(InputError, match="has no tp"):
         _ = TrainingForecasts(toy.archive, Task("rain", ["tp"], ["tp"], (24,)), (2010, 2013)).keys
 
 
-def test_years_without_forecasts_are_named(toy, training):
+def test_years_without_forecasts_are_refused(toy, training):
     with pytest.raises(InputError, match="no forecast is valid in 1990-1991 and has an analysis"):
         _ = TrainingForecasts(toy.archive, training.task, (1990, 1991)).keys
