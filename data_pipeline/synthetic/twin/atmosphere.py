@@ -42,7 +42,7 @@ class Atmosphere:
         self.climate = Climate(sphere, self.earth, parameters)
         self.physics = Physics(self.flow, self.earth, self.climate, parameters)
 
-    def start(self, noise: Tensor, sea_anomaly: Tensor, day: float) -> State:
+    def initial_state(self, noise: Tensor, sea_anomaly: Tensor, day: float) -> State:
         """Return the jets of the equilibrium plus normal `noise` (2N, N, 1, B), for a month of spin-up."""
         sphere, degree2 = self.sphere, -self.sphere.laplacian
         waves = 2e-3 * noise * sphere.mask * ((degree2 > 10) & (degree2 < 200)) / (degree2 + 1) ** 0.75

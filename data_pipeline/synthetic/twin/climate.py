@@ -38,7 +38,7 @@ LATITUDE = np.radians(np.linspace(-90, 90, 1801))
 SINE = np.sin(LATITUDE)
 
 
-def season(day: float, coldest: float = COLDEST_DAY) -> float:
+def seasonal_cycle(day: float, coldest: float = COLDEST_DAY) -> float:
     """Return 1 in the middle of the northern winter, -1 in the middle of the northern summer."""
     return math.cos(2 * math.pi * (day - coldest) / 365.25)
 
@@ -72,25 +72,25 @@ class Climate:
 
     def thermal_wind(self, day: float) -> Tensor:
         """Return ψ₁ - ψ₂ and ψ₂ - ψ₃ in equilibrium, spectrum (2N, N, 2, 1)."""
-        return self._wind_mean + season(day) * self._wind_season
+        return self._wind_mean + seasonal_cycle(day) * self._wind_season
 
     def air(self, day: float) -> Tensor:
         """Return the equilibrium temperature at 850 hPa, K."""
-        return 280 + self._air_mean + season(day) * self._air_season
+        return 280 + self._air_mean + seasonal_cycle(day) * self._air_season
 
     def sea(self, day: float, anomaly: Tensor) -> Tensor:
         """Return the sea surface temperature, K, with the `anomaly` (W, H, B) of each year."""
-        tilt = 0.09 * season(day, COLDEST_DAY_AT_SEA)
+        tilt = 0.09 * seasonal_cycle(day, COLDEST_DAY_AT_SEA)
         thermal_latitude = self._mu * math.cos(0.09) + self._cos * math.sin(tilt)
         return (301 - 36 * thermal_latitude.abs() ** 2.2 + self.earth.sea + anomaly).clamp(min=FREEZING_SEA)
 
     def land(self, day: float) -> Tensor:
         """Return the equilibrium temperature of dry land under mean cloud cover, K."""
-        return 313 - 54 * self._mu**2 - 15 * season(day) * self._mu - LAPSE_RATE * self.earth.height
+        return 313 - 54 * self._mu**2 - 15 * seasonal_cycle(day) * self._mu - LAPSE_RATE * self.earth.height
 
     def sunshine(self, day: float) -> Tensor:
         """Return the daily sunshine, 0 to 1, (1, H, 1)."""
-        return (self._cos - 0.45 * season(day) * self._mu).clamp(0, 1)
+        return (self._cos - 0.45 * seasonal_cycle(day) * self._mu).clamp(0, 1)
 
 
 def _jet(sine: np.ndarray) -> np.ndarray:

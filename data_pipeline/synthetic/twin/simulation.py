@@ -36,7 +36,7 @@ GaussianFields = dict[Variable, Tensor]
 
 COARSE_TRUNCATION, COARSE_DAYS, FINE_DAYS = 15, 24, 8
 """Spin-up: mostly at T15, which takes a third of the time of T21."""
-SPREAD = 0.85
+SPREAD_FACTOR = 0.85
 """Factor on the members' deviations from their mean at the start."""
 
 
@@ -64,7 +64,7 @@ def simulate(pair: StartPair) -> Iterator[Snapshot]:
         perturbed = nature.run(nature.perturb(truth.repeat(pair.members), member_noise), 1).reset_rain()
         truth_noise = _noise(pair, nature.sphere, 6, NoisePurpose.TRUTH, start)
         truth = nature.run(nature.perturb(truth, truth_noise), 1).reset_rain()
-        members = perturbed.contract(pair.members, SPREAD)
+        members = perturbed.contract(pair.members, SPREAD_FACTOR)
         oracle = perturbed.take(has_oracle) if has_oracle.any() else None
         for lead in LEAD_TIMES:
             if lead:
@@ -86,7 +86,7 @@ def _spin_up(pair: StartPair, nature: Atmosphere) -> State:
     coarse = Atmosphere(NATURE, COARSE_TRUNCATION)
     noise = _noise(pair, coarse.sphere, 1, NoisePurpose.START, first)
     mean_sea = torch.zeros(coarse.sphere.columns, coarse.sphere.rows, len(pair.years))
-    state = coarse.run(coarse.start(noise, mean_sea, day), COARSE_DAYS)
+    state = coarse.run(coarse.initial_state(noise, mean_sea, day), COARSE_DAYS)
     return nature.run(nature.refine(state, _sea_anomaly(pair, nature.sphere)), FINE_DAYS)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.synthetic.twin.climate import Climate, season
+from data_pipeline.synthetic.twin.climate import Climate, seasonal_cycle
 from data_pipeline.synthetic.twin.earth import Earth, land_fraction, mountains
 from data_pipeline.synthetic.twin.parameters import NATURE
 from data_pipeline.synthetic.twin.sphere import Sphere
@@ -61,8 +61,8 @@ def test_textures_have_standard_deviation_one_and_agree_between_truncations() ->
 
 
 def test_january_is_winter_in_the_north_and_summer_in_the_south() -> None:
-    assert season(20.0) == 1
-    assert season(20 + 365.25 / 2) == pytest.approx(-1)
+    assert seasonal_cycle(20.0) == 1
+    assert seasonal_cycle(20 + 365.25 / 2) == pytest.approx(-1)
     north = SPHERE.latitudes > 30
     for field in (CLIMATE.land, CLIMATE.air, CLIMATE.sunshine, lambda day: CLIMATE.sea(day, NO_ANOMALY)):
         january, july = (field(day).mean(0)[:, 0].numpy() for day in (20.0, 202.6))

@@ -109,7 +109,7 @@ def test_another_seed_gives_another_truth(short_spin_up: None) -> None:
 def test_large_and_small_batches_are_split_and_filled_up() -> None:
     nature = Atmosphere(NATURE)
     noise = normal_noise((44, 22, 1, 70), 3, NoisePurpose.START)
-    state = nature.start(noise, torch.zeros(64, 32, 70), 100.0)
+    state = nature.initial_state(noise, torch.zeros(64, 32, 70), 100.0)
     sizes = []
 
     def record_size(part: State) -> State:
