@@ -103,7 +103,7 @@ def estimate_reading(statistics: Sequence[Statistic], training: TrainingForecast
     start_time = time.monotonic()
     fields.read(init, lead, sample)
     per_field = (time.monotonic() - start_time) / (sample.shape[0] * sample.shape[1])
-    count = sum(statistic.reads(training) for statistic in statistics)
+    count = sum(statistic.count_fields(training) for statistic in statistics)
     return (
         f"statistics: {count:,} fields to read, {format_size(count * sample[0, 0].nbytes)} when decoded, at least "
         f"{format_duration(count * per_field / at_once)} with {at_once} at a time, "
@@ -113,7 +113,7 @@ def estimate_reading(statistics: Sequence[Statistic], training: TrainingForecast
 
 def with_progress(statistic: Statistic, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
     """Compute a statistic and print the progress."""
-    progress = Progress(f"{statistic.name}: piece", statistic.steps(training, at_once))
+    progress = Progress(f"{statistic.name}: piece", statistic.count_pieces(training, at_once))
     for piece in statistic.compute(training, at_once):
         yield piece
         progress.step(piece[0])

@@ -11,9 +11,16 @@ import numpy as np
 from dask.delayed import delayed
 
 from data_pipeline.calendar import DAYS_PER_YEAR, climatology_day, days_in_window
-from data_pipeline.common.checks import check_integer, check_positive
-from data_pipeline.common.errors import InputError
-from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, PartialMoments, Piece, merge_tree, variable_names
+from data_pipeline.common.checks import check_positive
+from data_pipeline.statistics.statistic import (
+    ROWS_OF_A_CHUNK,
+    Axes,
+    PartialMoments,
+    Piece,
+    check_window,
+    merge_tree,
+    variable_names,
+)
 from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
 
 
@@ -33,11 +40,7 @@ class DailyClimatology:
     name: ClassVar[str] = "climatology"
 
     def __post_init__(self) -> None:
-        check_integer("climatology.window_days", self.window_days, 1, DAYS_PER_YEAR)
-        if self.window_days % 2 == 0:
-            raise InputError(
-                f"climatology.window_days must be odd, so that the window has a middle day; got {self.window_days}"
-            )
+        check_window("climatology.window_days", self.window_days, DAYS_PER_YEAR)
         check_positive("climatology.memory_bytes", self.memory_bytes)
 
     def axes(self, training: TrainingForecasts) -> Axes:
@@ -50,11 +53,11 @@ class DailyClimatology:
             "day": sorted({day for days in calendar.values() for day in days}),
         }
 
-    def reads(self, training: TrainingForecasts) -> int:
+    def count_fields(self, training: TrainingForecasts) -> int:
         """Return the number of fields that are read."""
         return len({k for _, _, k in training.keys}) * len(training.task.targets)
 
-    def steps(self, training: TrainingForecasts, at_once: int) -> int:
+    def count_pieces(self, training: TrainingForecasts, at_once: int) -> int:
         """Return the number of pieces that `compute` yields."""
         bands = sum(len(self._bands(training, list(days), at_once)) for days in _calendar(training).values())
         return len(training.task.targets) * bands
@@ -74,11 +77,11 @@ class DailyClimatology:
                     moments = [merge_tree(part, PartialMoments.merge) for part in parts]
                     windows = [[moments[k] for k in days_in_window(days, day, self.window_days)] for day in days]
                     maps_of_days = dask.compute(*(finish(window) for window in windows))
-                    place = (v, h, at, rows)
+                    index = (v, h, at, rows)
                     yield (
                         f"{variable} at {hour:02} UTC, rows {rows.start + 1} to {rows.stop}",
                         {
-                            name: (place, np.stack([maps[k] for maps in maps_of_days]))
+                            name: (index, np.stack([maps[k] for maps in maps_of_days]))
                             for k, name in enumerate(("mean", "std"))
                         },
                     )

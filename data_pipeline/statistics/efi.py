@@ -18,9 +18,9 @@ import numpy as np
 from dask.delayed import delayed
 
 from data_pipeline.calendar import climatology_day
-from data_pipeline.common.checks import check_integer, check_positive
+from data_pipeline.common.checks import check_positive
 from data_pipeline.common.errors import InputError
-from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece, variable_names
+from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece, check_window, variable_names
 from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
 
 CLIMATE_PROBABILITIES = np.linspace(0, 1, 21)
@@ -101,9 +101,7 @@ class EfiClimate:
     name: ClassVar[str] = "efi"
 
     def __post_init__(self) -> None:
-        check_integer("efi.window_starts", self.window_starts, 1, 365)
-        if self.window_starts % 2 == 0:
-            raise InputError(f"efi.window_starts must be odd, to have a middle start; got {self.window_starts}")
+        check_window("efi.window_starts", self.window_starts, 365)
         check_positive("efi.memory_bytes", self.memory_bytes)
 
     def axes(self, training: TrainingForecasts) -> Axes:
@@ -117,11 +115,11 @@ class EfiClimate:
             "quantile": CLIMATE_PROBABILITIES,
         }
 
-    def reads(self, training: TrainingForecasts) -> int:
+    def count_fields(self, training: TrainingForecasts) -> int:
         """Return the number of fields that are read."""
         return len(training.keys) * len(training.task.targets) * len(training.numbers)
 
-    def steps(self, training: TrainingForecasts, at_once: int) -> int:
+    def count_pieces(self, training: TrainingForecasts, at_once: int) -> int:
         """Return the number of pieces that `compute` yields."""
         bands = sum(len(self._bands(training, calendar, at_once)) for calendar in _calendars(training).values())
         return len(training.task.targets) * bands

@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from data_pipeline.calendar import year_of
 from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
-from data_pipeline.statistics.statistic import Axes, PartialMoments, Piece, merge_tree, variable_names
+from data_pipeline.statistics.statistic import Axes, PartialMoments, Piece, check_window, merge_tree, variable_names
 from data_pipeline.statistics.training_forecasts import TrainingForecasts
 
 CUT_OFF = 4
@@ -42,9 +42,7 @@ class LocalMeanStd:
     name: ClassVar[str] = "local"
 
     def __post_init__(self) -> None:
-        check_integer("local.window_cells", self.window_cells, 1, 999)
-        if self.window_cells % 2 == 0:
-            raise InputError(f"local.window_cells must be odd, to have a middle cell; got {self.window_cells}")
+        check_window("local.window_cells", self.window_cells, 999)
         check_positive("local.sigma_cells", self.sigma_cells)
         check_integer("local.member", self.member, 0)
 
@@ -59,11 +57,11 @@ class LocalMeanStd:
         names = variable_names(training.task.channels)
         return {"mean": dimensions, "std": dimensions}, {"lead_time": training.task.lead_times, "variable": names}
 
-    def reads(self, training: TrainingForecasts) -> int:
+    def count_fields(self, training: TrainingForecasts) -> int:
         """Return the number of fields that are read."""
         return len(training.keys) * len(training.task.channels)
 
-    def steps(self, training: TrainingForecasts, at_once: int) -> int:
+    def count_pieces(self, training: TrainingForecasts, at_once: int) -> int:
         """Return the number of pieces that `compute` yields."""
         return len(training.task.lead_times) * len(training.task.channels)
 

@@ -30,11 +30,11 @@ class Normalization:
         names = variable_names(training.task.channels)
         return {"location": ("variable", "latitude", "longitude"), "scale": ("variable",)}, {"variable": names}
 
-    def reads(self, training: TrainingForecasts) -> int:
+    def count_fields(self, training: TrainingForecasts) -> int:
         """Return the number of fields that are read."""
         return len(training.keys) * len(training.task.channels) * len(training.numbers)
 
-    def steps(self, training: TrainingForecasts, at_once: int) -> int:
+    def count_pieces(self, training: TrainingForecasts, at_once: int) -> int:
         """Return the number of pieces that `compute` yields."""
         return len(training.task.channels)
 

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import numpy as np
 from dask.delayed import Delayed, delayed
 
+from data_pipeline.common.checks import check_integer
+from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.training_forecasts import TrainingForecasts
 from data_pipeline.task import Channel, Variable
 
@@ -36,14 +38,21 @@ class Statistic(Protocol):
     def axes(self, training: TrainingForecasts) -> Axes:
         """Return the dimensions and coordinates of the computed variables; raise if options do not fit the data."""
 
-    def reads(self, training: TrainingForecasts) -> int:
+    def count_fields(self, training: TrainingForecasts) -> int:
         """Return the number of fields that are read."""
 
-    def steps(self, training: TrainingForecasts, at_once: int) -> int:
+    def count_pieces(self, training: TrainingForecasts, at_once: int) -> int:
         """Return the number of pieces that `compute` yields."""
 
     def compute(self, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
         """Yield the values piece by piece; memory must hold `at_once` computations at a time."""
+
+
+def check_window(name: str, value: int, largest: int) -> None:
+    """Raise unless `value` is an odd number from 1 to `largest`."""
+    check_integer(name, value, 1, largest)
+    if value % 2 == 0:
+        raise InputError(f"{name} must be odd, so that the window has a centre; got {value}")
 
 
 def variable_names(variables: Iterable[Variable | Channel]) -> np.ndarray:

@@ -89,7 +89,7 @@ def computed(training):
         arrays = {name: np.full([sizes[d] for d in axes], np.nan) for name, axes in variables.items()}
         with Threads(2).executor():
             pieces = list(statistic.compute(training, 2))
-        assert len(pieces) == statistic.steps(training, 2)
+        assert len(pieces) == statistic.count_pieces(training, 2)
         for _, values in pieces:
             for name, (place, value) in values.items():
                 arrays[name][place] = value
