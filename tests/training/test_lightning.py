@@ -310,7 +310,7 @@ def test_ranks_query_each_other_every_two_seconds(seconds, most, monkeypatch, tm
         Stepping.global_step, clock[0] = step, clock[0] + seconds
         if step == 500:
             saver._handle(signal.SIGTERM, None)
-        if stopped is None and saver._agreed(step)[1]:
+        if stopped is None and saver._agree(step)[1]:
             stopped = step
     assert stopped is not None
     assert (stopped - 500) * seconds <= max(2.0, seconds)
@@ -320,6 +320,6 @@ def test_ranks_query_each_other_every_two_seconds(seconds, most, monkeypatch, tm
 def test_a_single_rank_sends_no_query(tmp_path):
     saver = Checkpoints(tmp_path, 1e-9, Mesh.single())
     saver._mesh = type("Alone", (), {"ranks": 1})
-    assert saver._agreed(1) == (True, False)
+    assert saver._agree(1) == (True, False)
     saver._handle(signal.SIGTERM, None)
-    assert saver._agreed(2) == (True, True)
+    assert saver._agree(2) == (True, True)

@@ -308,7 +308,7 @@ def test_compression_to_bf16_needs_gpus(toy, tmp_path):
 
 
 def test_compression_with_sharding_is_refused():
-    with pytest.raises(InputError, match=r"trainer\.compression is of gradients that are whole"):
+    with pytest.raises(InputError, match=r"trainer\.compression and trainer\.sharded exclude each other"):
         TrainerOptions(sharded=True, compression="bf16")
 
 

@@ -177,7 +177,7 @@ def test_shared_parameters_are_passed_once_and_frozen_ones_not():
         ({"scheduler": {"_target_": f"{TORCH}.OneCycleLR", "interval": "week"}}, r"interval must be one of step"),
         ({"scheduler": {"_target_": f"{TORCH}.OneCycleLR", "frequency": 0}}, r"frequency must be a whole number"),
         ({"scheduler": {"_target_": f"{TORCH}.OneCycleLR", "monitor": "val_loss"}}, r"no metric; leave out monitor"),
-        ({"scheduler": {"_target_": f"{TORCH}.ReduceLROnPlateau", "interval": "step"}}, r"epochs; leave out interval"),
+        ({"scheduler": {"_target_": f"{TORCH}.ReduceLROnPlateau", "interval": "step"}}, r"epoch; leave out interval"),
         (
             {"scheduler": {"_target_": f"{TORCH}.SequentialLR", "milestones": [1], "schedulers": [
                 {"_target_": f"{TORCH}.LinearLR", "start_facto": 1}]}},
