@@ -91,7 +91,7 @@ def compute_statistics(
                 try:
                     write_statistic(path, statistic, training, with_progress(statistic, training, at_once))
                 except DiskFullError as error:
-                    raise InterruptedRunError(f"{error}; then run the same command again to continue") from None
+                    raise InterruptedRunError(f"{error}; then run the same command again to resume") from None
             print(f"{statistic.name}: in {path}, {format_size(path.stat().st_size)}", flush=True)
 
 

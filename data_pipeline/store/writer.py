@@ -85,10 +85,10 @@ def complete_store(job: WriteJob, folder: Path, progress: Callable[[int, int], N
             _write_missing(job, folder, manifest, progress)
         except KeyboardInterrupt:
             raise InterruptedRunError(
-                f"interrupted while writing {folder}; run the same command again to go on"
+                f"interrupted while writing {folder}; run the same command again to resume"
             ) from None
         except DiskFullError as error:
-            raise InterruptedRunError(f"{error}; then run the same command again to go on") from None
+            raise InterruptedRunError(f"{error}; then run the same command again to resume") from None
 
 
 def _start_manifest(plan: StorePlan, folder: Path) -> Manifest:

@@ -247,7 +247,7 @@ def test_a_full_disk_can_be_resumed(ens10, prepare, small_disk, tmp_path):
     ended = prepare(f"path={ens10}", *TASK, ALL[0], f"run_dir={small_disk}/out")
     assert ended.code == 3
     assert "no space left" in ended.stderr
-    assert "run the same command again to continue" in ended.stderr
+    assert "run the same command again to resume" in ended.stderr
     (small_disk / "ballast").unlink()
     assert prepare(f"path={ens10}", *TASK, ALL[0], f"run_dir={small_disk}/out").code == 0
     assert prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=elsewhere").code == 0

@@ -120,11 +120,11 @@ class Twin:
                     progress.step(" and ".join(f"{start:%d %b}" for start in pair.starts))
         except KeyboardInterrupt:
             raise InterruptedRunError(
-                f"interrupted after {progress.done} of {total} start pairs; run the same command again to continue"
+                f"interrupted after {progress.done} of {total} start pairs; run the same command again to resume"
             ) from None
         except InputError as error:
             raise InterruptedRunError(
-                f"{error}; {progress.done} of {total} start pairs are done; then run the same command again to continue"
+                f"{error}; {progress.done} of {total} start pairs are done; then run the same command again to resume"
             ) from None
         finally:
             remove_partial_files(self.folder)

@@ -151,7 +151,7 @@ def test_an_interrupted_run_names_the_command_to_continue(tiny: Twin, tmp_path: 
         process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert errors == "error: interrupted after 0 of 2 start pairs; run the same command again to continue\n"
+    assert errors == "error: interrupted after 0 of 2 start pairs; run the same command again to resume\n"
     wait_for(lambda: group_is_gone(process), 10)
     assert sorted(file.name for file in tmp_path.iterdir() if file.name != "static") == ["twin.json"]
 
