@@ -9,14 +9,6 @@ from typing import Any
 
 from data_pipeline.task import Variable
 
-VARIABLE_NAMES = {
-    "2t": "2 m temperature", "t": "temperature", "z": "geopotential", "u": "eastward wind",
-    "v": "northward wind", "q": "specific humidity", "w": "vertical velocity", "d": "divergence",
-    "msl": "mean sea-level pressure", "10u": "10 m eastward wind", "10v": "10 m northward wind",
-    "sst": "sea-surface temperature", "skt": "skin temperature", "tp": "total precipitation",
-    "cp": "convective precipitation", "tcc": "total cloud cover", "tcw": "total column water",
-    "tcwv": "total column water vapour",
-}  # fmt: skip
 SKILLS = {
     "vs raw, fair": ("raw", "skill_vs_raw_fair"),
     "vs raw, plain": ("raw", "skill_vs_raw"),
@@ -41,7 +33,7 @@ VERDICT = {True: "yes", False: "no", None: "too few starts to tell"}
 def forecast_title(scores: Mapping[str, Any]) -> str:
     """Return the predicted variable and lead times as text: `Temperature at 850 hPa, 48 h ahead`."""
     variable = Variable.parse(scores["target"])
-    name = VARIABLE_NAMES.get(variable.name, variable.name)
+    name = variable.title
     level = f" at {variable.level} hPa" if variable.level else ""
     *leads, last = map(str, scores["lead_times"])
     lead = f"{', '.join(leads)} and {last}" if leads else last

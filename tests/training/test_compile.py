@@ -51,8 +51,9 @@ def one_step(toy, network, compiled):
     return [loss.detach(), *(parameter.grad for parameter in net.parameters())]
 
 
-def test_a_compiled_step_is_equal_up_to_rounding(toy):
-    ours, theirs = one_step(toy, True), one_step(toy, False)
+@pytest.mark.parametrize("network", [MLP, pytest.param(LENET, marks=pytest.mark.long)], ids=["mlp", "lenet"])
+def test_a_compiled_step_is_equal_up_to_rounding(network, toy):
+    ours, theirs = one_step(toy, network, True), one_step(toy, network, False)
     assert float((ours[0] - theirs[0]).abs()) <= 1e-5 * float(theirs[0])
     largest = max(float(gradient.abs().max()) for gradient in theirs[1:])
     assert max(float((a - b).abs().max()) for a, b in zip(ours[1:], theirs[1:], strict=True)) <= 1e-5 * largest

@@ -178,7 +178,7 @@ def assert_same(found, expected, tolerance):
 
 @pytest.fixture(scope="module")
 def alone(toy, tmp_path_factory):
-    """The run of one process: 24 steps; every third step has a single sample, so most ranks get none."""
+    """The run of one process: 15 steps; every third step has a single sample, so most ranks get none."""
     return on_mesh((1, 1, 1), toy, tmp_path_factory.mktemp("alone"))
 
 
