@@ -178,7 +178,7 @@ class Broken(Twin):
 
 
 def test_a_full_disk_in_a_worker_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(InterruptedRunError, match=r"no space left .*0108; 0 of 8 start pairs are done, .* again"):
+    with pytest.raises(InterruptedRunError, match=r"no space left .*0108; 0 of 8 start pairs are done; .* again"):
         FullDisk(tmp_path).prepare()
 
 
