@@ -13,7 +13,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import expand_paths, remove_abandoned_files
 from data_pipeline.common.messages import Progress, format_duration, format_size
 from data_pipeline.formats import grib, netcdf
-from data_pipeline.formats.grib.cache import cache_folder, index, is_cached, table_of
+from data_pipeline.formats.grib.cache import cache_folder, index_files, is_cached, table_of
 
 _PART_NAMES = {"ensemble": "ensemble", "analysis": "analysis", "static_fields": "static fields"}
 
@@ -34,7 +34,7 @@ class Inventory:
         )
         probe = remaining[len(remaining) // 2 :][:1]
         start_time = time.monotonic()
-        if probe and not index(probe) and not is_cached(probe[0]):
+        if probe and not index_files(probe) and not is_cached(probe[0]):
             raise InputError(
                 f"the index cannot be written to {cache_folder()}; free some space, or set DEEPWEATHER_CACHE "
                 "to a folder that you may write to"
@@ -68,7 +68,7 @@ class Inventory:
         if remaining:
             known = len(self._to_index) - len(remaining)
             progress = Progress("index: file", len(self._to_index), known)
-            damaged = index(
+            damaged = index_files(
                 remaining,
                 workers.map,
                 lambda done, _: progress.reach(known + done, f" ({remaining[done - 1].name})"),

@@ -67,7 +67,7 @@ def open_cube(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Datase
     return dataset.chunk({name: 1 for name in ("init_time", "lead_time", "time") if name in axes}, token=cube.token)
 
 
-def select(dataset: xr.Dataset, variable: Variable) -> xr.DataArray:
+def select_variable(dataset: xr.Dataset, variable: Variable) -> xr.DataArray:
     """Return one variable of an opened dataset, at its level.
 
     If a variable exists at the surface and on pressure levels, its surface field is called `NAME_surface` in the

@@ -39,7 +39,7 @@ def open_ensemble(
 
     `variables` and `lead_times` (hours) select fields; None selects all. Variables have their GRIB shortName.
     `number` is 0 for a control forecast and for files without members. `level` is in hPa. Where one name exists both
-    at the surface and on pressure levels, see `datasets.select`.
+    at the surface and on pressure levels, see `datasets.select_variable`.
 
     A missing field raises an `InputError`, or is NaN with `missing="mask"`. Levels that were not selected for a
     variable are NaN. With `chunks="auto"` the arrays are dask arrays with one chunk per start and lead time; with None

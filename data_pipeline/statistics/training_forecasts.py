@@ -13,7 +13,7 @@ from dask.delayed import Delayed, delayed
 
 from data_pipeline.archive import grid_of
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.datasets import select
+from data_pipeline.formats.datasets import select_variable
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL, DataSource
 from data_pipeline.split import count_valid, verified_forecasts
@@ -75,7 +75,7 @@ class TrainingForecasts:
 
         `rows` selects a band of latitudes, `member` the one member with that number, as (1, h, W).
         """
-        array = select(self._forecasts, variable).isel(latitude=rows)
+        array = select_variable(self._forecasts, variable).isel(latitude=rows)
         if member is not None:
             array = array.sel(number=[member])
         return self._chunks(array, keys, ("init_time", "lead_time"), f"{variable} {member} {rows}")
@@ -94,10 +94,10 @@ class TrainingForecasts:
         at: dict[ForecastKey, tuple[int, ...]]
         axes: tuple[str, ...]
         if channel.origin == "analysis":
-            array, axes = select(opened, variable).expand_dims(number=1, axis=1), ("time",)
+            array, axes = select_variable(opened, variable).expand_dims(number=1, axis=1), ("time",)
             at = {(i, j): (int(self._position(opened.time, i)),) for i, j in keys}
         else:
-            array, axes = select(opened, variable), ("init_time", "lead_time")
+            array, axes = select_variable(opened, variable), ("init_time", "lead_time")
             array = array.sel(number=[member] if member is not None else list(self.numbers))
             lead_at = {lead: k for k, lead in enumerate(opened.lead_time.values.tolist())}
             at = {
@@ -109,7 +109,7 @@ class TrainingForecasts:
 
     def truth(self, variable: Variable, positions: Collection[int], rows: slice = ALL) -> dict[int, Delayed]:
         """Return the delayed analysis (h, W) at each of the positions."""
-        array = select(self._analyses, variable).isel(latitude=rows)
+        array = select_variable(self._analyses, variable).isel(latitude=rows)
         chunks = self._chunks(array, [(k,) for k in positions], ("time",), f"truth {variable} {rows}")
         return {k: chunk for (k,), chunk in chunks.items()}
 

@@ -11,7 +11,7 @@ import torch
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.formats.datasets import select
+from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
@@ -288,7 +288,7 @@ def test_correct_reads_other_lead_times_from_its_input(archive, corrector, tmp_p
     (source,), (analyses,) = (map(Path, files) for files in (archive.ensemble, archive.analysis))
     assert correct(corrector, source, tmp_path / "out", analysis=analyses).messages == 4 * 2 * 3
     opened = open_ensemble(tmp_path / "out", TASK.inputs, TASK.lead_times, chunks=None)
-    found = select(opened, TASK.targets[0]).mean("number")
+    found = select_variable(opened, TASK.targets[0]).mean("number")
     for (start, lead), sample in zip(keys(data := ForecastDataset(archive, TASK, [2015, 2016])), data, strict=True):
         batch = type(sample)(*(tensor[None] for tensor in sample))._replace(static=corrector.static[None])
         with torch.no_grad():

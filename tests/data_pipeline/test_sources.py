@@ -13,7 +13,7 @@ import xarray as xr
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.datasets import select
+from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import DataSource
@@ -82,7 +82,7 @@ def write_netcdf(folder: Path, without: tuple = ()) -> Archive:
     # One file per start; for a start with a missing forecast, one file per field. Names as written by cdo.
     for i, year in enumerate(YEARS):
         for variable in VARIABLES:
-            field = select(forecasts, variable).values
+            field = select_variable(forecasts, variable).values
             complete = all(kept[variable, (i, j, k)] for j in range(3) for k in range(3))
             parts = [(slice(None), slice(None))] if complete else [
                 (slice(j, j + 1), slice(k, k + 1)) for j in range(3) for k in range(3) if kept[variable, (i, j, k)]
@@ -101,7 +101,7 @@ def write_netcdf(folder: Path, without: tuple = ()) -> Archive:
             axis(file, "time", days * 24, units="hours since 1990-01-01", standard_name="time")
             if variable.level:
                 axis(file, "plev", np.array([variable.level * 100.0]), units="Pa", standard_name="air_pressure")
-            name, values = f"var_{variable.name}", select(analyses, variable).values
+            name, values = f"var_{variable.name}", select_variable(analyses, variable).values
             dimensions = ("time", "plev") if variable.level else ("time",)
             write(file, name, dimensions, values[:, None] if variable.level else values, UNITS[variable.name])
     with create(folder / "static") as file:
@@ -178,7 +178,7 @@ def test_the_ensemble_as_a_dataset(source):
     np.testing.assert_allclose(dataset.latitude, GRID.latitudes)
     np.testing.assert_allclose(dataset.longitude, GRID.longitudes)
     for variable in VARIABLES:
-        values = select(dataset, variable).values
+        values = select_variable(dataset, variable).values
         assert values.dtype == np.float32
         for i, j, k in np.ndindex(3, 3, 3):
             expected = value(variable, YEARS[i], LEADS[j], NUMBERS[k])
@@ -191,7 +191,7 @@ def test_analyses_as_a_dataset(source):
     assert dataset["2t"].dims == ("time", "latitude", "longitude")
     for variable in VARIABLES:
         for year in YEARS:
-            found = select(dataset, variable).sel(time=f"{year}-01-04").squeeze("time")
+            found = select_variable(dataset, variable).sel(time=f"{year}-01-04").squeeze("time")
             np.testing.assert_allclose(found, value(variable, year, 0, -1), atol=PACKING)
 
 
@@ -219,7 +219,7 @@ def test_fields_are_those_of_the_dataset(source):
             out = np.full((3, 4, *GRID.shape), np.inf, dtype)
             fields.read(i, j, out)
             for c, variable in enumerate(VARIABLES):
-                np.testing.assert_allclose(out[:, c], select(dataset, variable)[i, j], rtol=0, atol=tolerance)
+                np.testing.assert_allclose(out[:, c], select_variable(dataset, variable)[i, j], rtol=0, atol=tolerance)
 
 
 def test_variables_in_another_order_and_fewer_lead_times(source):

@@ -78,7 +78,7 @@ def tables_of(paths: Sequence[Path]) -> Iterator[Table]:
         yield from _in_threads(table_of, paths[first : first + SCAN_THREADS])
 
 
-def index(
+def index_files(
     paths: Paths, each: Callable[..., Iterable[str | None]] | None = None, progress: ProgressFunction | None = None
 ) -> dict[Path, str]:
     """Scan the files that are not in the cache; return the files that cannot be read, with the error message.

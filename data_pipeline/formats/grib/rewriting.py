@@ -19,7 +19,7 @@ from data_pipeline.formats.grib.encode import MISSING
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.lattice import Lattice
 from data_pipeline.formats.grib.scan import scan_messages
-from data_pipeline.formats.grib.table import EPOCH, Kind
+from data_pipeline.formats.grib.table import UNIX_EPOCH, Kind
 from data_pipeline.task import Variable
 
 
@@ -74,7 +74,7 @@ def _message(kind: Kind, record: np.void) -> Message | None:
     """Return the contents of a message; None if its grid, level or step cannot be corrected."""
     if not kind.variable or not kind.layout.regular or record["step"] < 0 or record["step"] % 60:
         return None
-    start = EPOCH + timedelta(seconds=int(record["init"]))
+    start = UNIX_EPOCH + timedelta(seconds=int(record["init"]))
     return Message(kind.variable, start, int(record["step"]) // 60, int(record["number"]))
 
 

@@ -40,7 +40,7 @@ kind; start (`init`, seconds since 1970); step (minutes, -1 if unknown); member 
 `data` of the message.
 """
 
-EPOCH = datetime(1970, 1, 1)
+UNIX_EPOCH = datetime(1970, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class _Collector:
 
     def _seconds(self, year: int, month: int, day: int, hour: int, minute: int) -> int:
         try:
-            return int((datetime(year, month, day, hour, minute) - EPOCH).total_seconds())
+            return int((datetime(year, month, day, hour, minute) - UNIX_EPOCH).total_seconds())
         except ValueError:
             raise InputError(
                 f"{self.path} holds a message with the impossible date {year}-{month}-{day} {hour}:{minute}; "

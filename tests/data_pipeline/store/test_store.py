@@ -11,7 +11,7 @@ import xarray as xr
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.formats.datasets import select
+from data_pipeline.formats.datasets import select_variable
 from data_pipeline.moments import pseudo_members
 from data_pipeline.store import Store, choose_source
 from data_pipeline.task import Task
@@ -114,7 +114,7 @@ def test_any_netcdf_library_reads_the_files(archive, store, task):
         for k in range(found.sizes["sample"]):
             at = {"init_time": found.init_time.values[k], "lead_time": found.lead_time.values[k]}
             for c, variable in enumerate(task.inputs):
-                np.testing.assert_array_equal(found.ensemble[k, :, c], select(theirs, variable).sel(at))
+                np.testing.assert_array_equal(found.ensemble[k, :, c], select_variable(theirs, variable).sel(at))
 
 
 def test_years_outside_the_store_are_refused(archive, tmp_path, task, make):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib.cache import index, table_of, tables_of
+from data_pipeline.formats.grib.cache import index_files, table_of, tables_of
 from data_pipeline.formats.grib.table import RECORD, Table
 
 
@@ -202,7 +202,7 @@ def in_processes(function, paths):
 @pytest.mark.parametrize("each", [None, map, in_processes])
 def test_many_files_are_scanned_once_in_threads_or_processes(cache, files, scans, each):
     progress = []
-    assert index([str(path) for path in files], each, lambda *done: progress.append(done)) == {}
+    assert index_files([str(path) for path in files], each, lambda *done: progress.append(done)) == {}
     assert progress == [(k, 6) for k in range(1, 7)]
     assert len(list(cache.rglob("*.index"))) == 6
     before = len(scans)
@@ -215,7 +215,7 @@ def test_many_files_are_scanned_once_in_threads_or_processes(cache, files, scans
 def test_damaged_files_are_named_and_the_others_are_scanned(cache, files):
     files[1].write_bytes(b"rubbish")
     files[4].write_bytes(files[4].read_bytes()[:-1])
-    wrong = index(files)
+    wrong = index_files(files)
     assert list(wrong) == [files[1], files[4]]
     assert "output.1 holds no GRIB at byte 0" in wrong[files[1]]
     assert "output.4 is cut off" in wrong[files[4]]
@@ -225,7 +225,7 @@ def test_damaged_files_are_named_and_the_others_are_scanned(cache, files):
 READER = """
 import sys
 from pathlib import Path
-from data_pipeline.formats.grib.cache import index, table_of, tables_of
+from data_pipeline.formats.grib.cache import index_files, table_of, tables_of
 from data_pipeline.formats.grib.table import Table
 path = Path(sys.argv[1])
 expected = Table.of(path)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats import datasets
-from data_pipeline.formats.datasets import select
+from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.grib import reader as source
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.task import Variable
@@ -25,7 +25,7 @@ def file(writer, tmp_path_factory):
 def by_xarray(path, i, j, variables=VARIABLES):
     """The same forecast read through xarray, (M, C, H, W)."""
     dataset = open_ensemble(path, variables, LEADS, missing="mask", chunks=None)
-    fields = [select(dataset, variable).isel(init_time=i, lead_time=j).values for variable in variables]
+    fields = [select_variable(dataset, variable).isel(init_time=i, lead_time=j).values for variable in variables]
     return np.stack(fields, axis=1)
 
 
@@ -60,7 +60,7 @@ def test_double_precision_equals_the_file(file):
     fields.read(1, 0, out)
     dataset = open_ensemble(file, VARIABLES, LEADS, chunks=None, dtype=np.dtype(np.float64))
     for c, variable in enumerate(VARIABLES):
-        np.testing.assert_array_equal(out[:, c], select(dataset, variable).isel(init_time=1, lead_time=0))
+        np.testing.assert_array_equal(out[:, c], select_variable(dataset, variable).isel(init_time=1, lead_time=0))
     assert (out != out.astype(np.float32)).any()
 
 
@@ -99,7 +99,7 @@ def test_analyses_are_forecasts_of_lead_time_0(writer, tmp_path):
     out = np.empty((1, 2, 5, 8), np.float32)
     for k in range(2):
         fields.read(k, 0, out)
-        np.testing.assert_array_equal(out[0, 0], select(dataset, Variable("z", 500))[k])
+        np.testing.assert_array_equal(out[0, 0], select_variable(dataset, Variable("z", 500))[k])
         np.testing.assert_array_equal(out[0, 1], dataset["2t"][k])
 
 

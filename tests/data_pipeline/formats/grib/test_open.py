@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.datasets import select
+from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.grib import Encoder, reader
 from data_pipeline.formats.open import open_analysis, open_ensemble, open_static
 from data_pipeline.grid import Grid
@@ -63,7 +63,7 @@ def test_dimensions_coordinates_and_values_of_an_ens10_file(writer, tmp_path):
     np.testing.assert_allclose(dataset.latitude, writer.grid.latitudes)
     for name in names:
         variable = Variable.parse(name)
-        field = select(dataset, variable)
+        field = select_variable(dataset, variable)
         assert field.dtype == np.float32
         for i, year in enumerate((1998, 1999)):
             for j, lead in enumerate((0, 24, 48)):
@@ -159,11 +159,11 @@ def test_a_surface_field_and_a_pressure_level_with_one_name_are_both_read(writer
     path = writer.forecast(tmp_path / "file", ("z", "z@500"))
     dataset = open_ensemble(path, variables("z", "z@500"))
     for variable in variables("z", "z@500"):
-        field = select(dataset, variable)[0, 1, 2]
+        field = select_variable(dataset, variable)[0, 1, 2]
         np.testing.assert_allclose(field, writer.value(variable, 1998, 24, 3), atol=PACKING)
     assert list(open_ensemble(path, variables("z"))) == ["z"]
     np.testing.assert_array_equal(
-        select(open_ensemble(path, variables("z")), Variable("z")), select(dataset, Variable("z"))
+        select_variable(open_ensemble(path, variables("z")), Variable("z")), select_variable(dataset, Variable("z"))
     )
 
 
@@ -453,7 +453,7 @@ def test_analyses_by_valid_time(tmp_path):
     ]
     for time, k in zip(times, (1, 2, 0), strict=True):
         np.testing.assert_allclose(dataset["2t"][k], value("2t", time), atol=PACKING)
-        np.testing.assert_allclose(select(dataset, Variable("t", 850))[k], value("t@850", time), atol=PACKING)
+        np.testing.assert_allclose(select_variable(dataset, Variable("t", 850))[k], value("t@850", time), atol=PACKING)
     lazy = open_analysis(path, variables("2t"), chunks=None)
     xr.testing.assert_identical(lazy["2t"].load(), dataset["2t"].load())
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.datasets import select
+from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.task import Variable
 
@@ -111,7 +111,7 @@ def compare_messages(dataset, path, plain):
             continue
         if where["lead_time"] not in dataset.lead_time:
             continue
-        field = select(dataset, Variable(name, level)).sel(where)
+        field = select_variable(dataset, Variable(name, level)).sel(where)
         order = np.argsort(field.longitude.values.round(6) % 360, kind="stable")
         np.testing.assert_array_equal(field.values[:, order].ravel(), north_first(handle, plain).astype(np.float32))
         count += 1

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.datasets import select
+from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.netcdf import summarize_files
 from data_pipeline.formats.open import open_analysis, open_ensemble, open_static
 from data_pipeline.task import Variable
@@ -106,7 +106,7 @@ def test_era5_in_another_order_is_told_by_its_standard_names(samples):
     with netCDF4.Dataset(path) as file:
         k = file["level"][:].tolist().index(850)
         expected = file["temperature"][k].T[::-1]
-        np.testing.assert_array_equal(select(dataset, Variable("t", 850))[0], expected)
+        np.testing.assert_array_equal(select_variable(dataset, Variable("t", 850))[0], expected)
         np.testing.assert_array_equal(dataset.sst[0], file["sea_surface_temperature"][...].T[::-1])
 
 
