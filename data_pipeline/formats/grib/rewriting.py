@@ -95,7 +95,10 @@ def _replace(old: bytes, layout: Layout, field: np.ndarray, bits: int, message: 
         eccodes.codes_set_double_array(handle, "values", layout.store(np.where(missing, MISSING, field)))
         new = eccodes.codes_get_message(handle)
     except eccodes.CodesInternalError as error:
-        raise InputError(f"{message} cannot be written in the packing of the input: {error}") from None
+        raise InputError(
+            f"{message} cannot be written in the packing of the input ({error}); repack the input first, for instance "
+            "with ecCodes' grib_set -r -s packingType=grid_simple"
+        ) from None
     finally:
         eccodes.codes_release(handle)
     _check_message(old, new, layout, np.where(missing, np.nan, field), bits, message)

@@ -79,7 +79,9 @@ def _next_offset(path: Path, descriptor: int, offset: int) -> int:
             offset += len(block) - len(rest)
             start = os.pread(descriptor, MAX_HEADING + 4, offset).find(b"GRIB")
             if start < 0:
-                raise InputError(f"{path} holds no GRIB at byte {offset} and what follows; fetch the file again")
+                raise InputError(
+                    f"{path} holds no GRIB message from byte {offset} on; is it the right file, and complete?"
+                )
             return offset + start
         offset += len(block)
     return offset
