@@ -77,12 +77,12 @@ def test_padding_and_headings_between_messages_are_skipped(file, gap):
 @pytest.mark.parametrize("rubbish", [b"x", b"GRI", b"rubbish" * 100, b"\0" * 70_000 + b"rubbish"])
 def test_other_bytes_after_the_last_message_is_refused(file, rubbish):
     place = len(FIRST) + rubbish.count(b"\0")
-    with pytest.raises(InputError, match=f"no GRIB at byte {place} "):
+    with pytest.raises(InputError, match=f"no GRIB message from byte {place} "):
         found(file(FIRST + rubbish))
 
 
 def test_other_bytes_between_messages_is_refused(file):
-    with pytest.raises(InputError, match=f"no GRIB at byte {len(FIRST)} "):
+    with pytest.raises(InputError, match=f"no GRIB message from byte {len(FIRST)} "):
         found(file(FIRST + b"rubbish" * 100 + SECOND))
 
 
