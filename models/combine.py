@@ -32,11 +32,11 @@ def main(cfg: DictConfig) -> None:
 
 
 def combine(paths: Sequence[Path]) -> Corrector:
-    """Return the committee of the correctors in these files, which must agree in everything that `EQUAL` lists."""
+    """Return the committee of the correctors in these files, which must agree in `SHARED_PROPERTIES`."""
     correctors = [Corrector.load(path) for path in paths]
     first = correctors[0]
     for path, other in zip(paths, correctors, strict=True):
-        for name, read in EQUAL.items():
+        for name, read in SHARED_PROPERTIES.items():
             one, another = read(first), read(other)
             if one != another:
                 values = "" if name in ("task", "grid") else f" ({another} and {one})"
@@ -76,7 +76,7 @@ def _merge_provenance(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-EQUAL: dict[str, Callable[[Corrector], Any]] = {
+SHARED_PROPERTIES: dict[str, Callable[[Corrector], Any]] = {
     "task": lambda corrector: corrector.task.to_json() | {"name": ""},
     "grid": lambda corrector: corrector.grid,
     "span of train_years": lambda corrector: corrector.provenance.get("train_years"),

@@ -13,9 +13,9 @@ from torch import Tensor
 from models.distribution.base import leading
 from models.distribution.standard import SQRT_2PI, SQRT_PI, StandardNormal
 
-SHAPES = 1e-9, 1e12
+_SHAPE_RANGE = 1e-9, 1e12
 """Range of shapes; others are clamped to it. The largest shape is practically a normal distribution."""
-LARGE = 20.0
+_LARGE_SHAPE = 20.0
 """From this shape on, series in 1/k are accurate to the last few digits of float64."""
 
 
@@ -37,7 +37,7 @@ class CensoredShiftedGamma:
     def __post_init__(self) -> None:
         lower = torch.as_tensor(self.lower, dtype=self.shape.dtype, device=self.shape.device)
         shape, scale, shift, lower = torch.broadcast_tensors(self.shape, self.scale, self.shift, lower)
-        object.__setattr__(self, "shape", shape.clamp(*SHAPES))
+        object.__setattr__(self, "shape", shape.clamp(*_SHAPE_RANGE))
         object.__setattr__(self, "scale", scale.clamp(min=torch.finfo(scale.dtype).tiny ** 0.4))
         object.__setattr__(self, "shift", shift)
         object.__setattr__(self, "lower", lower)
@@ -63,7 +63,7 @@ class CensoredShiftedGamma:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density above `lower`; at `lower` the logarithm of its probability."""
-        k, z, c = self._shape, self._z(value).clamp(min=TINY), self._z(self.lower)
+        k, z, c = self._shape, self._z(value).clamp(min=_TINY), self._z(self.lower)
         density = _log_term(k, z) + torch.log(k) - torch.log(z) - torch.log(self._scale)
         density = torch.where(self._z(value) < 0, -torch.inf, density)
         return self._native(torch.where(value <= self.lower, _log_probability(k, c), density))
@@ -79,7 +79,7 @@ class CensoredShiftedGamma:
         k = self._shape
         # Near 0 the density may be so large that derivatives are differences of huge numbers.
         points = self._z(torch.maximum(truth, self.lower)), self._z(self.lower)
-        z, c = (torch.where(point < NEAR, point.clamp(max=0), point) for point in points)
+        z, c = (torch.where(point < _NEAR_ZERO, point.clamp(max=0), point) for point in points)
         below, censored = _probability(k, z), _probability(k, c)
         score = (z - k) * (2 * below - 1) + 2 * _mass(k, z)
         lost = (c - k) * censored.square() + 2 * _mass(k, c) * censored
@@ -104,8 +104,8 @@ class CensoredShiftedGamma:
             found = _inverse(k, level)
         # Gradients of the inverse function, where there is a density.
         slope = _mass(k.detach(), found)
-        step = (level - _probability(k, found)) * found / slope.clamp(min=TINY)
-        step = torch.where((slope > TINY) & (found > TINY) & found.isfinite(), step - step.detach(), 0)
+        step = (level - _probability(k, found)) * found / slope.clamp(min=_TINY)
+        step = torch.where((slope > _TINY) & (found > _TINY) & found.isfinite(), step - step.detach(), 0)
         return self._native(torch.maximum(self._shift + self._scale * (found + step), self._lower))
 
     @property
@@ -141,9 +141,9 @@ class CensoredShiftedGamma:
         return self.lower.double()
 
 
-TINY, NEAR = 1e-300, 1e-12
-NODES, STEPS = 48, 8
-"""With `NODES`, the error of the derivative by a shape from `STEPS` on is less than 2e-11."""
+_TINY, _NEAR_ZERO = 1e-300, 1e-12
+_QUADRATURE_NODES, _RECURRENCE_STEPS = 48, 8
+"""With `_QUADRATURE_NODES`, the error of the derivative by a shape from `_RECURRENCE_STEPS` on is less than 2e-11."""
 
 
 class _IncompleteGamma(torch.autograd.Function):
@@ -172,10 +172,10 @@ def _by_shape(k: Tensor, x: Tensor) -> Tensor:
     """
     term, digamma, log_x = torch.exp(_log_term(k, x)), torch.digamma(k + 1), torch.log(x)
     total = torch.zeros_like(k)
-    for step in range(1, STEPS + 1):
+    for step in range(1, _RECURRENCE_STEPS + 1):
         total = total + term * (log_x - digamma)
         term, digamma = term * x / (k + step), digamma + 1 / (k + step)
-    a = k + STEPS
+    a = k + _RECURRENCE_STEPS
     # a(e^v - 1 - v) reaches 38, and the density the last digit of float64, before -low and before high.
     size = 38 / a
     low, high = size / 3 + torch.sqrt(size * size / 9 + 2 * size), torch.sqrt(2 * size)
@@ -183,7 +183,7 @@ def _by_shape(k: Tensor, x: Tensor) -> Tensor:
     middle = half - low
     centre = _series(1 / a, (0, 1 / 2, 1 / 12, 0, -1 / 120, 0, 1 / 252, 0, -1 / 240, 0, 1 / 132))  # log a - ψ(a)
     integral = torch.zeros_like(a)
-    for node, weight in zip(*np.polynomial.legendre.leggauss(NODES), strict=True):
+    for node, weight in zip(*np.polynomial.legendre.leggauss(_QUADRATURE_NODES), strict=True):
         v = middle + node * half
         integral = integral + weight * torch.exp(-a * (torch.expm1(v) - v)) * (v + centre)
     return total + integral * half * torch.sqrt(a) * torch.exp(-_stirling(a)) / SQRT_2PI
@@ -203,9 +203,9 @@ def _mass(k: Tensor, z: Tensor) -> Tensor:
 
 def _log_probability(k: Tensor, z: Tensor) -> Tensor:
     """Log P(G <= z); where P underflows, from the first terms of P = D(1 + z/(k + 1) + ...)."""
-    x = z.clamp(min=TINY)
+    x = z.clamp(min=_TINY)
     below = _probability(k, x)
-    known = below > TINY
+    known = below > _TINY
     ratio = (k + 1) / (k + 1 - torch.where(known, 0, x))
     found = torch.where(known, torch.log(torch.where(known, below, 1)), _log_term(k, x) + torch.log(ratio))
     return torch.where(z > 0, found, -torch.inf)
@@ -213,10 +213,10 @@ def _log_probability(k: Tensor, z: Tensor) -> Tensor:
 
 def _log_term(k: Tensor, x: Tensor) -> Tensor:
     """Log D(x), with D = x^k exp(-x)/Γ(k + 1) = P(k, x) - P(k + 1, x), for x > 0."""
-    small, large = k.clamp(max=LARGE), k.clamp(min=LARGE)
+    small, large = k.clamp(max=_LARGE_SHAPE), k.clamp(min=_LARGE_SHAPE)
     v = torch.log(x / large)
     series = -large * (torch.expm1(v) - v) - torch.log(large) / 2 - math.log(SQRT_2PI) - _stirling(large)
-    return torch.where(k < LARGE, small * torch.log(x) - x - torch.lgamma(small + 1), series)
+    return torch.where(k < _LARGE_SHAPE, small * torch.log(x) - x - torch.lgamma(small + 1), series)
 
 
 def _stirling(k: Tensor) -> Tensor:
@@ -226,12 +226,12 @@ def _stirling(k: Tensor) -> Tensor:
 
 def _half_difference(k: Tensor) -> Tensor:
     """Γ(k + ½)/(√π Γ(k)) (for large k by https://dlmf.nist.gov/5.11.E13)."""
-    small, large = k.clamp(max=LARGE), k.clamp(min=LARGE)
+    small, large = k.clamp(max=_LARGE_SHAPE), k.clamp(min=_LARGE_SHAPE)
     series = _series(
         1 / large, (1, -1 / 8, 1 / 128, 5 / 1024, -21 / 32768, -399 / 262144, 869 / 4194304, 39325 / 33554432)
     )
     ratio = torch.exp(torch.lgamma(small + 0.5) - torch.lgamma(small))
-    return torch.where(k < LARGE, ratio, torch.sqrt(large) * series) / SQRT_PI
+    return torch.where(k < _LARGE_SHAPE, ratio, torch.sqrt(large) * series) / SQRT_PI
 
 
 def _series(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
@@ -257,9 +257,9 @@ def _inverse(k: Tensor, level: Tensor) -> Tensor:
     for _ in range(10):
         x = torch.exp(u.clamp(-690, 690))
         below = torch.special.gammainc(k, x)
-        part = torch.where(lower, below, 1 - below).clamp(min=TINY)
+        part = torch.where(lower, below, 1 - below).clamp(min=_TINY)
         gap = torch.where(lower, torch.log(inner / part), torch.log(part / (1 - inner)))
-        step = gap * part / _mass(k, x).clamp(min=TINY)
+        step = gap * part / _mass(k, x).clamp(min=_TINY)
         # Where 1 - P is flat, far to the left, a step could overshoot to where 1 - P underflows.
         u = u + torch.where(lower, step, step.clamp(-1, 1))
     x = torch.exp(u)

@@ -12,8 +12,8 @@ from models.distribution.base import leading
 from models.distribution.location_scale import Bounded
 from models.distribution.standard import SQRT_2, SQRT_PI, Standard, StandardNormal
 
-TAIL, DEPTH = 3.0, 25
-"""From z = `TAIL` on, `DEPTH` terms of the continued fraction of Mills' ratio give all digits of float64."""
+_TAIL_START, _FRACTION_TERMS = 3.0, 25
+"""From this z on, so many terms of the continued fraction of Mills' ratio give all digits of float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,12 +131,12 @@ def _excess(z: Tensor) -> tuple[Tensor, Tensor]:
     From the scaled error function, and for large z from the continued fraction 1/(z + 2/(z + 3/(z + ...))), which
     needs no difference of nearly equal numbers (https://dlmf.nist.gov/7.9).
     """
-    near, far = z.clamp(max=TAIL), z.clamp(min=TAIL)
+    near, far = z.clamp(max=_TAIL_START), z.clamp(min=_TAIL_START)
     m = SQRT_2 / (SQRT_PI * torch.special.erfcx(near / SQRT_2)) - near
     rest = torch.zeros_like(far)
-    for k in range(DEPTH, 1, -1):
+    for k in range(_FRACTION_TERMS, 1, -1):
         rest = k / (far + rest)
-    beyond = z > TAIL
+    beyond = z > _TAIL_START
     return torch.where(beyond, 1 / (far + rest), m), torch.where(beyond, rest, 1 / m - near)
 
 

@@ -202,12 +202,12 @@ class EMOS(CellModel):
                             subsets.append((near, range(first + k, first + k + 1)))
                 for chosen, places in subsets:
                     fields = [values[chosen] for values in read.fields]
-                    season = [term[chosen].flatten(1) for term in terms] if seasonal else []
+                    harmonics = [term[chosen].flatten(1) for term in terms] if seasonal else []
                     main = table == 0 and len(places) == self.windows
                     for t in range(len(self._targets)):
                         mean, std, truth = (values[:, t].flatten(1) for values in fields)
                         lower, weight = self.lower_bound(t, rows, cells), self.cell_area(rows, cells).float()
-                        cases = EMOSCases(mean, std, truth, season, lower, weight)
+                        cases = EMOSCases(mean, std, truth, harmonics, lower, weight)
                         yield _Regression(table, lead, t, places, main, cases)
 
     def _predictors(self, sample: Sample) -> tuple[Tensor, Tensor, list[Tensor]]:

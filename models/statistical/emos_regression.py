@@ -50,7 +50,7 @@ def predict_emos(
     coefficients: Tensor,
     mean: Tensor,
     std: Tensor,
-    season: Sequence[Tensor] = (),
+    harmonics: Sequence[Tensor] = (),
     lower: Tensor | None = None,
 ) -> LocationScale:
     """Return the distribution (*S) for coefficients (P, *S), ensemble mean, std and the harmonics of the year.
@@ -62,7 +62,8 @@ def predict_emos(
     if regression.scale == "log":
         coefficients, least = coefficients[:-1], coefficients[-1]
         std = torch.maximum(std, least).log()
-    return regression.predict(coefficients, [torch.ones_like(mean), mean, *season], [torch.ones_like(std), std], lower)
+    location, scale = [torch.ones_like(mean), mean, *harmonics], [torch.ones_like(std), std]
+    return regression.predict(coefficients, location, scale, lower)
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class EMOSCases:
     """(N, K) standard deviation of the ensemble."""
     truth: Tensor
     """(N, K)"""
-    season: Sequence[Tensor] = ()
+    harmonics: Sequence[Tensor] = ()
     """Cosine and sine of the year's phase, (N, 1) each, or nothing."""
     lower: Tensor | None = None
     """(K,) lower bound of a bounded family."""
@@ -136,7 +137,7 @@ class EMOSCases:
                 truth = truth if lower is None else truth.maximum(lower)
                 for i, fraction in enumerate(OWN_FRACTIONS):
                     coefficients = shared.lerp(own[:, cells], fraction)[:, None]
-                    forecast = predict_emos(regression, coefficients, mean, std, held_out.season, lower)
+                    forecast = predict_emos(regression, coefficients, mean, std, held_out.harmonics, lower)
                     scores[i] += (regression.loss(forecast, truth) * area[cells]).nansum()
         return own, scores
 
@@ -167,7 +168,7 @@ class EMOSCases:
     def select(self, cases: Tensor) -> EMOSCases:
         """Return the cases where `cases` (N,) is True."""
         mean, std, truth = (values.expand_as(self.truth)[cases] for values in (self.mean, self.std, self.truth))
-        return EMOSCases(mean, std, truth, [term[cases] for term in self.season], self.lower, self.weight)
+        return EMOSCases(mean, std, truth, [term[cases] for term in self.harmonics], self.lower, self.weight)
 
     def _folds(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield which cases (N,) are kept and which are held out: for each stretch of time, then for all cases."""
@@ -186,10 +187,11 @@ class EMOSCases:
 
         mean, std, truth = arrange(self.mean), arrange(self.std), arrange(self.truth)
         weight = arrange(self.weight if shared and self.weight is not None else torch.ones(()))
-        season, lower = [arrange(term) for term in self.season], None if self.lower is None else arrange(self.lower)
+        harmonics = [arrange(term) for term in self.harmonics]
+        lower = None if self.lower is None else arrange(self.lower)
         fits = []
         for cells in cell_blocks(*reversed(truth.shape)):
-            m, s, y, w, *terms = (values[:, cells].T for values in (mean, std, truth, weight, *season))
+            m, s, y, w, *terms = (values[:, cells].T for values in (mean, std, truth, weight, *harmonics))
             valid = m.isfinite() & s.isfinite() & y.isfinite()
             m, s, y, w = (torch.where(valid, values, 0) for values in (m, s, y, w))
             smallest = []
