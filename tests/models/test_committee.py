@@ -120,7 +120,7 @@ def test_correctors_that_cannot_be_averaged_are_errors(file_of, toy):
         (late, r"late and .*first differ in their span of train_years \(\[2000, 2010\] and \[2000, 2004\]\)"),
         (many, r"many and .*first differ in their number of members in training \(50 and 5\)"),
         (island, r"island and .*first differ in their static fields; combine correctors of the same training data"),
-        (first, "correctors names a file twice"),
+        (first, "correctors lists a file twice"),
     ):
         with pytest.raises(InputError, match=sentence):
             combine([first, path])
