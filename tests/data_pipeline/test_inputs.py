@@ -146,7 +146,7 @@ def test_starts_without_any_analysis_are_refused(tmp_path):
     # No forecast starts at a time for which another one is valid, so there is no analysis at any start.
     task = Task("analysis", ["t@850"], ["t@850"], [24], [], [], ["t@850"])
     with pytest.raises(
-        InputError, match=r"no forecast has the analysis of t@850 at its start: .*; add files, or leave"
+        InputError, match=r"no forecast has the analysis of t@850 at its start: .*; add files, or remove"
     ):
         ForecastDataset(made, task, [2015, 2016])
 

@@ -5,7 +5,7 @@ from data_pipeline.formats.netcdf import summarize_files
 K = {"units": "K"}
 
 
-def test_the_inventory(plain, tmp_path):
+def test_summarize_files(plain, tmp_path):
     one = plain.cfgrib(tmp_path / "one.nc", {"t2m": K, "weird": {"units": "1"}}, starts=(0, 96))
     two = plain.cfgrib(tmp_path / "two.nc", {"t2m": {"units": "J"}}, starts=(192,))
     three = plain.cfgrib(tmp_path / "three.nc", {"t2m": K}, starts=(96, 240), steps=(0, 24))

@@ -1,4 +1,4 @@
-"""Every real NetCDF file is opened right or refused with the right sentence."""
+"""Real NetCDF files: each is opened correctly or refused with the right message."""
 
 import netCDF4
 import numpy as np
@@ -49,12 +49,12 @@ REFUSED = {
     "geo_speedy_t30/snow.nc": {"ensemble": NO_START, "static": TWICE},
     "geo_speedy_t30/sea_surface_temperature.nc": {"ensemble": NO_START, "analysis": UNITS, "static": UNITS},
 }  # fmt: skip
-"""What each opener says of each file; an opener that is not listed opens it."""
+"""The message of each function that refuses a file; other functions open the file."""
 
 OPENERS = {"ensemble": open_ensemble, "analysis": open_analysis, "static": open_static}
 
 
-def test_every_file_is_known_here(samples):
+def test_every_file_is_listed(samples):
     folders = [folder for pattern in ("nc_*", "geo_*") for folder in samples.glob(pattern)]
     files = {str(path.relative_to(samples)) for folder in folders for path in folder.rglob("*.nc")}
     assert files == REFUSED.keys()
@@ -110,8 +110,8 @@ def test_era5_in_another_order_is_told_by_its_standard_names(samples):
         np.testing.assert_array_equal(dataset.sst[0], file["sea_surface_temperature"][...].T[::-1])
 
 
-def test_speedy_may_serve_as_static_fields(samples):
-    """The user's names win, and what netCDF4 calls a fill value is missing although no attribute says so."""
+def test_static_fields_of_speedy(samples):
+    """Names of the user take precedence; netCDF4's default fill values are missing without an attribute."""
     path = samples / "geo_speedy_t30" / "surface.nc"
     dataset = open_static(path, ["lsm", "height"], names={"orog": "height"})
     assert set(dataset) == {"lsm", "height"}
@@ -119,17 +119,17 @@ def test_speedy_may_serve_as_static_fields(samples):
     assert abs(open_analysis(samples / "geo_speedy_t30" / "land.nc").stl).max() < 400
 
 
-def test_months_may_be_mended(samples, tmp_path):
+def test_a_seasonal_ensemble_with_converted_times(samples, tmp_path):
     """With starts and lead times that can be decoded, the seasonal ensemble opens: its members, rows and values."""
     source = samples / "nc_nmme_ccsm4_chirps" / "CCSM4.PRCP.nc"
-    path = tmp_path / "mended.nc"
+    path = tmp_path / "converted.nc"
     path.write_bytes(source.read_bytes())
     with netCDF4.Dataset(path, "a") as file:
         file["S"][:] = 30 * np.arange(30)
         file["S"].setncatts({"units": "days since 1991-05-01", "calendar": "standard"})
         file["L"].units = "days"
         values = file["prec"][:, 0].filled(np.nan)
-    dataset = open_ensemble(path, lead_times=[60])  # L is 2.5: what was months is now days
+    dataset = open_ensemble(path, lead_times=[60])  # L is 2.5 months, now in days
     assert dict(dataset.sizes) == {
         "init_time": 30, "lead_time": 1, "number": 10, "latitude": 36, "longitude": 41
     }  # fmt: skip
@@ -137,7 +137,7 @@ def test_months_may_be_mended(samples, tmp_path):
     np.testing.assert_array_equal(dataset.prec[:, 0].values, values[..., ::-1, :])
 
 
-def test_the_inventory_of_all_files_says_what_cannot_be_read(samples):
+def test_the_summary_lists_what_cannot_be_read(samples):
     text = summarize_files([samples / name for name in REFUSED])
     for sentence in (LAEA, MONTHS, "is in '1', GRIB has sst in K"):
         assert sentence in text
