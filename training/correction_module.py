@@ -47,7 +47,7 @@ class CorrectionModule(pl.LightningModule):
         super().__init__()
         self.corrector, self.options, self.mesh = corrector, options or TrainerOptions(), mesh or Mesh.single()
         self.loss, self._batches = loss or CRPS(), batches
-        self._termed = any(isinstance(layer, LossTermLayer) for layer in corrector.model.modules())
+        self._has_loss_terms = any(isinstance(layer, LossTermLayer) for layer in corrector.model.modules())
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
         self._validated: list[Tensor] = []
@@ -55,10 +55,10 @@ class CorrectionModule(pl.LightningModule):
     def training_step(self, batch: Sample, index: int) -> dict[str, Tensor]:
         """Return this rank's share of the loss, times the number of ranks, and the sums over all ranks."""
         with masks_for(batch):
-            value, weight = self.weighted(self.loss, batch)
+            value, weight = self.weighted_loss(self.loss, batch)
         sums = self.mesh.sum(torch.stack([value.detach().double(), weight.double()]))
         total = value / clamp_to_tiny(sums[1])
-        if self._termed:
+        if self._has_loss_terms:
             total = total + loss_terms(self.corrector.model) * self._share(len(batch.target), weight)
         return {"loss": (total * self.mesh.ranks).to(value), "sums": sums}
 
@@ -80,7 +80,7 @@ class CorrectionModule(pl.LightningModule):
 
     def validation_step(self, batch: Sample, index: int) -> None:
         """Keep the loss of a batch of validation years, on its device."""
-        self._validated.append(torch.stack(self.weighted(self.loss, batch)).double())
+        self._validated.append(torch.stack(self.weighted_loss(self.loss, batch)).double())
 
     def on_validation_epoch_end(self) -> None:
         """Log the loss over all validation years as `val_loss`."""
@@ -89,7 +89,7 @@ class CorrectionModule(pl.LightningModule):
         foreign = self.mesh.ranks < self.trainer.world_size
         self.log("val_loss", value / clamp_to_tiny(weight), sync_dist=foreign)
 
-    def weighted(self, loss: Loss, batch: Sample) -> tuple[Tensor, Tensor]:
+    def weighted_loss(self, loss: Loss, batch: Sample) -> tuple[Tensor, Tensor]:
         """Return the weighted sum of a loss over this rank's tile of a batch, and the sum of the weights."""
         corrector = self.corrector
         normalizer, area = corrector.normalizer, corrector.domain.cut(self.area)

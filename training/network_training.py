@@ -220,7 +220,7 @@ def validation_crps(module: CorrectionModule, batches: Iterable[Sample], device:
     module.to(device)
     sums = torch.zeros(2, dtype=torch.float64, device=device)
     for batch in batches:
-        sums += torch.stack(module.weighted(CRPS(), move_data_to_device(batch, module.device))).double()
+        sums += torch.stack(module.weighted_loss(CRPS(), move_data_to_device(batch, module.device))).double()
     total, weight = module.mesh.sum(sums).tolist()
     if weight == 0:
         raise InputError(

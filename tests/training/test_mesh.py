@@ -21,8 +21,7 @@ from training import checkpoints
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
 from training.initial_state import fit_corrector
-from training.mesh_strategy import gather_full as put_together
-from training.mesh_strategy import shard
+from training.mesh_strategy import gather_full, shard
 from training.network_training import train_network, validation_crps
 from training.trainer_options import TrainerOptions
 
@@ -336,7 +335,7 @@ def kept_in_parts(rank):
     model = DeepWeather(task, Grid.regular(9, 12), bias_width=1, bias_depth=0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     shard(model, "cpu", 2)
-    after = put_together(model.state_dict())
+    after = gather_full(model.state_dict())
     return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 

@@ -433,7 +433,7 @@ def test_a_cell_without_all_members_counts_in_no_loss(toy):
     for value in (280.0, 1e6, math.nan):
         data = masked(toy(TASK, GRID, 8), value)
         batch = next(iter(torch.utils.data.DataLoader(data, batch_size=8)))
-        total, weight = net.weighted(CRPS(), batch)
+        total, weight = net.weighted_loss(CRPS(), batch)
         found.append(float(total.detach()))
         # Each of the 8 forecasts lacks that one cell.
         assert float(weight) == pytest.approx(8 * float(net.area.sum() - net.area[3, 5]), rel=1e-6)
@@ -446,7 +446,7 @@ def test_cells_have_the_weights_of_the_loss(toy, weighting):
     batch = next(iter(torch.utils.data.DataLoader(data, batch_size=8)))
     with torch.no_grad():
         each = net.corrector(batch).crps(batch.target) / net.corrector.normalizer.scale[0]
-        total, weight = net.weighted(CRPS(weighting=weighting), batch)
+        total, weight = net.weighted_loss(CRPS(weighting=weighting), batch)
     weights = np.cos(np.radians(GRID.latitudes)) if weighting == "area" else np.ones(GRID.shape[0])
     expected = (each.mean((0, 1, 3)).numpy() * weights).sum() / weights.sum()
     # The areas of rows are not exactly cosines, and largest near the poles, which have caps of their own.
