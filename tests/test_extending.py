@@ -75,3 +75,11 @@ def test_a_score_is_added(project):
     project.follow("score.md")
     raw = json.loads((project.folder / "runs/scores/scores.json").read_text())["models"]["raw"]
     assert 0 < raw["mae"] < raw["rmse"], "the median's absolute error is below the root of the mean's squared error"
+
+
+def test_a_data_format_is_added(project):
+    """The members are 2 K too warm, which EMOS learns."""
+    project.follow("format.md")
+    models = json.loads((project.folder / "runs/npz-scores/scores.json").read_text())["models"]
+    assert models["raw"]["bias"] == pytest.approx(2, abs=0.1)
+    assert abs(models["emos"]["bias"]) < 0.3
