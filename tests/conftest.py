@@ -1,6 +1,7 @@
 """What several test folders share."""
 
 import contextlib
+import gc
 import io
 import os
 import signal
@@ -65,6 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first."""
     places = {ROOT / path: place for place, path in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt all imported modules from garbage collection: collections during the tests are then short."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

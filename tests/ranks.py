@@ -1,7 +1,7 @@
 """Several ranks on one machine, for tests: `together(count, function, ...)` runs a function on each of them.
 
-Ranks are forked from a server that has done nothing but import what they need: so none spends seconds on that, and
-none inherits the threads of the tests that went before.
+Ranks are forks of a server that has only imported what they need. So no rank spends seconds on imports, and no rank
+inherits the threads of earlier tests.
 """
 
 import multiprocessing
@@ -11,22 +11,27 @@ import socket
 import tempfile
 import traceback
 from datetime import timedelta
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 
-IMPORTED = ["torch.distributed", "training.train", "pytest", "hypothesis"]
-"""By the server, for all ranks."""
+HERE = Path(__file__).parent
+PRELOAD = ["torch.distributed", "training.train", "pytest", "hypothesis", "freeze"]
+"""Modules that the server imports for all ranks."""
 PATIENCE = 400
-"""Seconds after which ranks that do not answer are taken to hang."""
+"""Seconds after which ranks that do not answer count as hanging."""
 
 
 def together(count, function, *arguments, timeout=180):
     """Call `function(rank, *arguments)` on `count` ranks of one gloo group; return the results by rank."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
+    context.set_forkserver_preload(PRELOAD)
+    with patch.dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), str(HERE.parent)])):
+        forkserver.ensure_running()  # the server skips modules that it does not find
     # A folder, because the last rank that leaves the group deletes the file.
     with tempfile.TemporaryDirectory() as folder:
         meeting_point = Path(folder) / "meeting_point"
