@@ -100,4 +100,4 @@ def test_a_constant_field_is_not_scaled_up(toy):
 )
 def test_degrees_are_converted_to_points(grid, window, sigma):
     found = window_and_smoothing(grid)
-    assert (found.window, found.sigma) == (window, pytest.approx(sigma))
+    assert (found.window_cells, found.sigma_cells) == (window, pytest.approx(sigma))
