@@ -1,4 +1,4 @@
-"""What several test folders share."""
+"""Options of pytest, and fixtures of several test folders."""
 
 import contextlib
 import gc
@@ -45,21 +45,21 @@ LONGEST = (
 )
 """Files that take longest, by time: `scripts/test` starts with them, so that both processes end at about one time."""
 
-# A change is judged by the same examples on every machine; `HYPOTHESIS_PROFILE=explore make test` looks for new ones.
+# Every machine tests the same examples; `HYPOTHESIS_PROFILE=explore make test` looks for new ones.
 settings.register_profile("gate", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 
 def pytest_configure() -> None:
-    """Let tests interrupt the commands that they start, also where a shell in the background has SIGINT ignored."""
+    """Handle SIGINT also where a background shell ignores it: tests interrupt the commands that they start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add what `make results` asks for."""
-    parser.addoption("--all-years", action="store_true", help="leave out each year of the monsoon, not some only")
+    """Add the option of `make results`."""
+    parser.addoption("--all-years", action="store_true", help="leave out every year of the monsoon, not only some")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -79,12 +79,12 @@ def samples() -> Path:
     """Folder of small real files, from DEEPWEATHER_SAMPLES or `shared/data` beside the checkout."""
     folder = Path(os.environ.get("DEEPWEATHER_SAMPLES", ROOT.parent / "shared" / "data"))
     if not folder.is_dir():
-        pytest.skip(f"no real sample files: set DEEPWEATHER_SAMPLES to their folder ({folder} is none)")
+        pytest.skip(f"no real sample files: {folder} is no folder; set DEEPWEATHER_SAMPLES to their folder")
     return folder
 
 
 class Ended(NamedTuple):
-    """How a command ended, as a shell would see it."""
+    """Exit code and output of a command."""
 
     code: int
     stdout: str
@@ -92,7 +92,7 @@ class Ended(NamedTuple):
 
 
 def run_command(folder: Path, *arguments: str) -> Ended:
-    """Run `deepweather ARGUMENTS` in `folder`, in this process: starting Python anew takes seconds each time."""
+    """Run `deepweather ARGUMENTS` in `folder`, in this process: a new Python process takes seconds to start."""
     before = Path.cwd(), sys.argv, dict(os.environ), [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     stdout, stderr = io.StringIO(), io.StringIO()
     code = 0
@@ -115,7 +115,7 @@ def run_command(folder: Path, *arguments: str) -> Ended:
 
 @pytest.fixture(scope="session")
 def command() -> Callable[..., Ended]:
-    """The command line, in this process."""
+    """The function that runs a command line in this process."""
     return run_command
 
 
@@ -133,12 +133,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tests neither read nor fill the user's cache of GRIB indices."""
+    """Keep the user's cache of GRIB indices out of the tests."""
     os.environ["DEEPWEATHER_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 class Toy(Dataset):
-    """Samples in memory: a smooth signal, an ensemble with a known bias that is too sure of itself."""
+    """Samples in memory: a signal, and an ensemble with a known bias and too little spread."""
 
     def __init__(self, task: Task, grid: Grid, count: int, members: int = 5, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)

@@ -1,6 +1,6 @@
 """Every model of conf/model on the tiles of several ranks against the same model on the whole globe.
 
-What the whole gives is worked out once and left in a file, with which each rank of each mesh compares its tile.
+One process computes the results on the whole globe and saves them; each rank of each mesh compares its tile with them.
 """
 
 import torch
@@ -26,18 +26,18 @@ SPECS = SHIPPED | {
 }
 TASK = Task("toy", ["sst", "2t", "10u"], ["2t"], [24, 48], ["lsm"])
 ODD, COARSE = Grid.regular(29, 50), Grid.regular(37, 72)
-"""Rows and columns that no mesh divides, also at half the resolution; and 5 degrees."""
+"""A grid whose rows and columns no mesh divides, also at half the resolution; and a grid of 5 degrees."""
 BUILT = {name: build_model(spec, needed_task(spec, TASK), ODD) for name, spec in SPECS.items()}
 SPECS = {name: spec for name, spec in SPECS.items() if claims(BUILT[name]).tiles}
 NETWORKS = [name for name in SPECS if [*BUILT[name].parameters()]]
 STATISTICAL = [name for name in SPECS if name not in NETWORKS]
 SPECS["emos of partly one set"] = SHIPPED["emos"] | {"shared": "partly"}
-"""Not in the cases: every rank makes all of its five fits."""
+"""Not among the cases: every rank computes all five fits of this model, which takes long."""
 TRUNK = {"_target_": "models.networks.trunk.Trunk", "width": 4, "depth": 1, "dropout": 0.0, "mixture": None}
 GIVEN = {"inputs_argument": "inputs", "grid_argument": "grid", "tiles": True}
 SPECS["backbone on tiles"] = SHIPPED["backbone"] | {"backbone": TRUNK} | GIVEN
 SPECS["deep_weather by resnet2d"] = SHIPPED["deep_weather"] | {"uncertainty": "resnet2d"}
-"""Not in the cases: it has ten blocks, all of the layers that other networks have."""
+"""Not among the cases: it has ten blocks of layers that other networks have as well."""
 FIELDS = ("ensemble", "mask", "static", "target")
 
 
@@ -65,7 +65,7 @@ def cast(sample, dtype):
 
 
 def fitted(spec, data, grid):
-    """A corrector on `grid`, fitted on the own tile of the data; what is learnt by descent is drawn at random."""
+    """A corrector on `grid`, fitted to the own tile of the data; trained parameters are drawn at random."""
     torch.manual_seed(2)
     corrector = Corrector(needed_task(spec, TASK), grid, spec, data.static)
     corrector.fit(data if isinstance(grid, Grid) else Tiled(data, grid))
@@ -81,14 +81,14 @@ def area(grid):
 
 
 def crps_sum(corrector, sample, weights):
-    """The forecast, and what the own tile adds to its score."""
+    """The forecast, and the own tile's part of its score."""
     normal = corrector.normalizer(sample)
     found = corrector.model(normal)
     return found, (found.crps(normal.target) * weights.to(normal.target)).sum() + loss_terms(corrector)
 
 
 def tensors(corrector, sample, weights):
-    """What a corrector gives for a batch: mean, standard deviation, score, and all gradients of the score."""
+    """Mean, standard deviation, score and all gradients of the score of a batch."""
     found, loss = crps_sum(corrector, sample, weights)
     parameters = list(corrector.parameters())
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True) if loss.requires_grad else ()
@@ -96,12 +96,12 @@ def tensors(corrector, sample, weights):
 
 
 def batch(toy, task, grid):
-    """A batch that no model was fitted to."""
+    """A batch outside the training data."""
     return cast(next(batches(toy(task, grid, 3, 5, seed=7), 3)), torch.float64)
 
 
 def work_out(path, toy, cases):
-    """Write what the whole gives in all cases, named by model and grid, to a file."""
+    """Save the results on whole grids of all cases, by model and grid."""
     found = {}
     for name, grid in cases:
         task = needed_task(SPECS[name], TASK)
@@ -112,14 +112,14 @@ def work_out(path, toy, cases):
 
 
 def assert_same(mesh, path, toy, cases):
-    """Every model gives on a mesh of bands and sectors what the file says of the whole."""
+    """Compare every model on a mesh of bands and sectors with the saved results on the whole grid."""
     for found in together(mesh[0] * mesh[1], differences, *mesh, path, toy, cases):
         for case, largest in found.items():
             assert max(largest) < 1e-12, (case, largest)
 
 
 def differences(rank, bands, sectors, path, toy, cases):
-    """Largest relative differences between tiles and whole: what is fitted, mean, spread, score and gradients."""
+    """Largest relative differences between tiles and whole grid: fitted state, mean, spread, score and gradients."""
     expected, found = torch.load(path), {}
     for name, grid in cases:
         domain, task = (

@@ -1,4 +1,4 @@
-"""Rain of the South Asian monsoon as CCSM4 foresees it: thirty years and hardly any skill, a test of doing no harm."""
+"""Rain of the South Asian monsoon, forecast by CCSM4: 30 years with hardly any skill, where models must do no harm."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from models.distribution import Ensemble
 
 YEARS = range(30)
 SOME = YEARS[2::9]
-"""Those that are left out where all would take too long; `--all-years` takes them all and notes the scores."""
+"""Years that are left out in turn; the option `--all-years` leaves out all thirty in turn and records the scores."""
 
 
 class Case(NamedTuple):
     """All years as departures from the mean of the training years, in units of their standard deviation."""
 
     train: torch.Tensor
-    """Their indices."""
+    """Indices of the training years."""
     members: torch.Tensor
     """(10, 30, K)"""
     truth: torch.Tensor
     """(30, K)"""
     mean: torch.Tensor
-    """Of the truth, (K,) as the rest."""
+    """Mean of the truth, (K,)."""
     std: torch.Tensor
     model_std: torch.Tensor
     """Standard deviation of the ensemble mean."""
@@ -36,7 +36,7 @@ class Case(NamedTuple):
 class Monsoon:
     """Rain from June to September, forecast on 1 May of 30 years by CCSM4, in boxes of one degree that are half land.
 
-    One year after the other is to be left out.
+    Each year is the test year in turn.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +53,7 @@ class Monsoon:
         self.members = torch.from_numpy(members.copy())[:, :, self.land].movedim(1, 0)
 
     def without(self, year: int) -> Case:
-        """Return all years as departures from what the others have been."""
+        """Return all years as departures from the mean of the other years."""
         train = torch.tensor([other for other in YEARS if other != year])
         model = self.members.mean(0)[train]
         members = (self.members - model.mean(0)) / model.std(0)

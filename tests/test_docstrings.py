@@ -1,4 +1,4 @@
-"""The examples in docstrings do what they say."""
+"""The examples in docstrings give the printed results."""
 
 import doctest
 import importlib

@@ -24,7 +24,7 @@ MODELS = {"vit": ["model.patch=[3,4]", "model.width=8"], "graph": ["model.level=
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A folder with NetCDF files: 24 forecasts a year of four members, which are two degrees too warm."""
+    """A folder with NetCDF files: 24 forecasts a year with four members, two degrees too warm."""
     folder = tmp_path_factory.mktemp("external")
     random = np.random.default_rng(1)
     years = [np.arange(f"{year}-01-03", f"{year}-12-20", 15, dtype="datetime64[D]") for year in range(2000, 2004)]
@@ -55,7 +55,7 @@ def trained(project, command):
     return project
 
 
-def test_they_are_trained_and_scored_by_the_verbs(trained, command):
+def test_the_verbs_train_and_score_external_models(trained, command):
     files = ",".join(f"{name}: runs/{name}/corrector.safetensors" for name in MODELS)
     ended = command(trained, "evaluate", *DATA, f"correctors={{{files}}}", "run_dir=scores")
     assert ended.code == 0, ended.stdout + ended.stderr
@@ -65,7 +65,7 @@ def test_they_are_trained_and_scored_by_the_verbs(trained, command):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_their_files_load_and_forecast_the_same_again(name, trained, toy, tmp_path):
+def test_correctors_of_external_models_load_and_forecast_the_same(name, trained, toy, tmp_path):
     corrector = Corrector.load(trained / "runs" / name / "corrector.safetensors")
     assert type(corrector.model).__module__.startswith("weathernets.")
     sample = next(batches(toy(corrector.task, corrector.grid, 3), 3))
@@ -75,7 +75,7 @@ def test_their_files_load_and_forecast_the_same_again(name, trained, toy, tmp_pa
         torch.testing.assert_close(again(sample).mean, corrector(sample).mean, rtol=0, atol=0)
 
 
-def test_without_the_package_their_files_are_refused_by_a_sentence(trained, monkeypatch):
+def test_without_the_package_a_corrector_is_refused(trained, monkeypatch):
     monkeypatch.setattr("models.construct.registered_modules", list)
     with pytest.raises(InputError, match=r"model weathernets.vit.ViT is not in models, the only packages .* install a"):
         Corrector.load(trained / "runs" / "vit" / "corrector.safetensors")
@@ -103,7 +103,7 @@ def test_a_mesh_of_tiles_is_refused_in_one_sentence_before_processes_are_started
     assert not (project / "no").exists()
 
 
-def test_a_corrector_of_theirs_is_not_cut_into_tiles(trained):
+def test_a_corrector_without_the_claim_is_not_cut_into_tiles(trained):
     corrector = Corrector.load(trained / "runs" / "graph" / "corrector.safetensors")
     with pytest.raises(InputError, match=r"model GraphNet works on whole fields .* the mesh has 1 x 2 tiles"):
         corrector.on(Domain.split(corrector.grid, 1, 2))
@@ -130,7 +130,7 @@ def test_a_network_for_images_is_named_in_the_options(name, project, command, to
 
 
 @pytest.mark.parametrize("model", ["unet", "vit"])
-def test_a_network_that_no_machine_can_hold_is_refused_before_memory_is_taken(model, project, command):
+def test_a_network_larger_than_memory_is_refused_before_allocation(model, project, command):
     ended = command(project, "train", *DATA, *QUICK, f"model={model}", "model.width=1000000", "run_dir=big")
     assert ended.code == 2
     (line,) = ended.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""The wheel holds exactly the program, and finds its configuration wherever it is installed."""
+"""The wheel contains exactly the program and finds its configuration where it is installed."""
 
 import os
 import subprocess
@@ -63,7 +63,7 @@ def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path):
     assert all(text in outputs[verb] for verb, text in shown.items()), outputs
 
 
-def test_the_command_says_its_verbs():
+def test_the_command_lists_its_verbs():
     process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py"], capture_output=True, text=True)
     assert process.returncode == 0
     verbs = [line.split()[0] for line in process.stdout.splitlines()[2:7]]

@@ -10,7 +10,7 @@ from twin_project import QUICK, SPLIT, TWIN
 
 @pytest.fixture(scope="session")
 def succeed(command):
-    """Run a verb that must end well; return what it printed."""
+    """Run a verb that must succeed; return its output."""
 
     def run(folder, *arguments):
         ended = command(folder, *arguments)
@@ -22,7 +22,7 @@ def succeed(command):
 
 @pytest.fixture(scope="session")
 def refuse(command):
-    """Run a verb that must end with one line on stderr and the exit code of a fault that is the user's."""
+    """Run a verb that must fail with exit code `code` and one line on standard error; return that line."""
 
     def run(folder, *arguments, code=2):
         ended = command(folder, *arguments)

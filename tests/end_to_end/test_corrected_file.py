@@ -1,4 +1,4 @@
-"""The corrected file: the input in every key and every message that is not a target, with members that score better."""
+"""The corrected file equals the input in all keys and in all messages but the targets, and its members score better."""
 
 import eccodes
 import numpy as np
@@ -13,7 +13,7 @@ def corrected(project, succeed):
 
 
 def test_the_corrected_file_is_the_input_but_for_values(project, corrected):
-    """Every key of `grib_ls`, the order of the messages, and the messages that were not asked for, byte for byte."""
+    """Keys of `grib_ls` and order of messages are unchanged; messages that are no targets are copied byte for byte."""
     changed = 0
     for before, after in zip(messages(project / FORECAST), messages(corrected), strict=True):
         assert keys(before) == keys(after)
@@ -43,7 +43,7 @@ def test_the_corrected_members_keep_their_ranks_and_score_better(project, correc
         after = better[year]
         for i in range(5):
             for j in range(5):
-                # Packing may make two members equal, never swap them.
+                # Packing may make two members equal, but never swaps them.
                 assert (after[i] <= after[j])[members[i] < members[j]].all()
         for name, x in (("raw", members), ("corrected", after)):
             y = truth[year * 10000 + 110]

@@ -24,7 +24,7 @@ def start(folder, *arguments, kind=Program):
 
 
 def test_ranks_train_together(project):
-    """Four ranks leave what one leaves: the same files, the same weights, the same table but for the last digits."""
+    """Four ranks write the files of one process, with the same weights and the same table but for the last digits."""
     process = start(project, "train", *SPLIT, "model=unet", "run_dir=runs/mesh", *QUICK, "trainer.mesh=[2,2]")
     output, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, "")
@@ -40,7 +40,7 @@ def test_ranks_train_together(project):
     np.testing.assert_allclose(*tables, rtol=1e-5)
 
 
-def test_a_mesh_goes_on_as_one_process_when_a_rank_was_killed(project, succeed):
+def test_one_process_continues_a_mesh_after_a_rank_was_killed(project, succeed):
     options = [*SPLIT, "model=unet", "run_dir=runs/killed", "trainer.epochs=10", "trainer.patience=10", "model.width=4"]
     process = start(project, "train", *options, "trainer.mesh=[1,2]", kind=subprocess.Popen)
     for line in process.stdout:
@@ -56,8 +56,8 @@ def test_a_mesh_goes_on_as_one_process_when_a_rank_was_killed(project, succeed):
     assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 11))
 
 
-def test_interrupted_training_goes_on(project, succeed):
-    """Kill -TERM in the middle, then the same command again."""
+def test_interrupted_training_continues(project, succeed):
+    """SIGTERM in the middle of training, then the same command again."""
     options = [*SPLIT, "model=unet", "run_dir=runs/long", "trainer.epochs=10", "trainer.patience=10", "model.width=4"]
     process = start(project, "train", *options)
     for line in process.stdout:

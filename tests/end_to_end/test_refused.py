@@ -1,4 +1,4 @@
-"""Each way to go wrong ends in one sentence that names the file, field or option, and leaves no half-written file."""
+"""Every failure ends in one sentence that names the file, field or option, and leaves no incomplete file."""
 
 import eccodes
 import pytest

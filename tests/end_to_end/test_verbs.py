@@ -1,4 +1,4 @@
-"""What the verbs leave behind, on the tiny twin: run folders, scores, corrected files of several targets."""
+"""Results of the verbs on the tiny twin: run folders, scores, corrected files of several targets."""
 
 import json
 import re
@@ -22,7 +22,7 @@ def test_a_sweep_trains_each_model_in_its_folder(project, succeed):
         assert (project / f"runs/twin-t2m-{model}/corrector.safetensors").exists()
 
 
-def test_a_run_leaves_what_it_promised(project):
+def test_a_run_folder_has_all_files(project):
     run = project / "runs/unet"
     assert {path.name for path in run.iterdir()} == {
         "corrector.safetensors", "config.yaml", "metrics.csv", "checkpoints", "tensorboard",
@@ -38,7 +38,7 @@ def test_a_second_run_finds_its_work_done(project, succeed):
     assert "all" in succeed(project, "prepare", *TWIN)
 
 
-def test_evaluation_scores_everybody(project, succeed):
+def test_evaluation_scores_models_and_references(project, succeed):
     options = (*SPLIT, "correctors={emos: runs/emos/corrector.safetensors, unet: runs/unet/corrector.safetensors}")
     output = succeed(project, "evaluate", *options, "run_dir=runs/scores")
     scores = json.loads((project / "runs/scores/scores.json").read_text())
@@ -51,7 +51,7 @@ def test_evaluation_scores_everybody(project, succeed):
 
 
 def test_one_model_corrects_several_targets_and_lead_times(project, succeed):
-    """Joint, by one network: all three gain, and a file that holds all fields is corrected at both lead times."""
+    """One network for three targets: all gain, and a file with all fields is corrected at both lead times."""
     joint = [*SPLIT, "task=joint", "task.lead_times=[24,48]"]
     options = ["model=mlp", "model.width=16", "trainer.epochs=4", "trainer.ema_decay=0.9", "trainer.learning_rate=1e-2"]
     succeed(project, "train", *joint, *options, "run_dir=runs/joint")
@@ -73,7 +73,7 @@ def test_one_model_corrects_several_targets_and_lead_times(project, succeed):
 
 
 def test_a_model_may_learn_from_the_first_members(project, succeed, refuse):
-    """EMOS is what it would be if the archive had no more of them."""
+    """EMOS is the same as for an archive with only these members."""
     succeed(project, "train", *SPLIT, "model=emos", "max_members=3", "run_dir=runs/few")
     found = Corrector.load(project / "runs/few/corrector.safetensors")
     assert found.provenance["members"] == 3
@@ -89,8 +89,8 @@ def test_a_model_may_learn_from_the_first_members(project, succeed, refuse):
     assert line == "error: members must be a number from 1 to 5 or different positions from 0 to 4, got 9"
 
 
-def test_extremes_can_be_what_counts(project, succeed, refuse):
-    """The climate of the training years goes into the loss; that of other years does not."""
+def test_a_loss_may_weight_extremes(project, succeed, refuse):
+    """The loss takes the climate of the training years and refuses the climate of other years."""
     climate = "loss.climate=prepared/twin-t2m/efi.nc"
     succeed(project, "prepare", *TWIN, *SPLIT, "statistics=[efi]")
     options = ["model=mlp", "loss=eecrps", climate, "trainer.epochs=2"]
@@ -106,7 +106,7 @@ def test_extremes_can_be_what_counts(project, succeed, refuse):
 
 
 def test_the_script_of_the_documents_runs_as_it_stands(project, monkeypatch, succeed):
-    """docs/training.md: ten lines with a stock Trainer; `evaluate` takes what they save. Only the years are others."""
+    """Ten lines of docs/training.md with a stock Trainer, for other years; `evaluate` reads the corrector they save."""
     document = (ROOT / "docs/training.md").read_text()
     (script,) = re.findall(r"```python\n(.*?)```", document, re.S)
     years = "train=(1998, 2013), val=(2014, 2015), test=(2016, 2017)"

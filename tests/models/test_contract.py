@@ -1,4 +1,4 @@
-"""What every model that corrects a sample promises: run on all of conf/model, and on those of another package."""
+"""The contract of every model, tested on all models of conf/model and on the models of another package."""
 
 import copy
 import functools
@@ -31,7 +31,7 @@ NETWORKS = [name for name, spec in SPECS.items() if [*build_model(spec, needed_t
 
 
 def test_a_task_with_other_lead_times_and_the_analysis(name, toy):
-    """Each is one more channel, for every model."""
+    """Every model takes each of them as one more channel."""
     further = {"other_leads": ("2t-24h", "10u+0h"), "analysis": ("2t",)}
     task = needed_task(SPECS[name], Task(**TASK.to_json() | further))
     data = toy(task, GRID, 24)
@@ -46,7 +46,7 @@ def test_a_task_with_other_lead_times_and_the_analysis(name, toy):
 
 
 def claimed(name):
-    """What a model claims once it is built."""
+    """The claims of a model after its construction."""
     return claims(build_model(SPECS[name], needed_task(SPECS[name], TASK), GRID))
 
 
@@ -57,7 +57,7 @@ def name(request):
 
 @functools.cache
 def fitted(name, toy, grid, count):
-    """A corrector that has seen so many samples."""
+    """A corrector fitted to `count` samples."""
     torch.manual_seed(1)
     task = needed_task(SPECS[name], TASK)
     data = toy(task, grid, count)
@@ -67,7 +67,7 @@ def fitted(name, toy, grid, count):
 
 
 def corrector(name, toy, grid=GRID, count=80, awake=True):
-    """A fitted corrector; of a network all layers speak, for some start with zeros."""
+    """A fitted corrector; with `awake`, weights that start at zero are random, so that every layer has an effect."""
     made = copy.deepcopy(fitted(name, toy, grid, count))
     if awake:
         torch.manual_seed(1)
@@ -76,7 +76,7 @@ def corrector(name, toy, grid=GRID, count=80, awake=True):
 
 
 def awaken(model):
-    """Random weights in the place of zeros."""
+    """Replace weights of zero by random numbers."""
     for name, parameter in model.named_parameters():
         if name.endswith("weight"):
             with torch.no_grad():
@@ -109,7 +109,7 @@ GRIDS = [Grid.regular(33, 64), Grid.regular(29, 50), Grid.regular(32, 64), Grid(
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
-def test_any_grid_if_claimed_and_a_sentence_about_the_grid_if_not(name, toy, grid):
+def test_any_grid_works_if_claimed_and_is_refused_by_name_if_not(name, toy, grid):
     allowed = () if claimed(name).any_grid else InputError
     try:
         made = corrector(name, toy, grid, 24)
@@ -154,12 +154,12 @@ def test_values_behind_the_mask_do_not_matter(name, toy):
 
 
 def reduced(batch):
-    """The same batch with two pseudo-members for the members."""
+    """The same batch with two pseudo-members instead of all members."""
     pairs = [torch.from_numpy(pseudo_members(ensemble.numpy())) for ensemble in batch.ensemble]
     return batch._replace(ensemble=torch.stack(pairs))
 
 
-def test_moments_are_enough_for_those_who_say_so_only(name, toy):
+def test_two_pseudo_members_suffice_only_for_models_that_claim_it(name, toy):
     sample = batch(toy, members=6)
     with torch.no_grad():
         model = corrector(name, toy)
@@ -168,9 +168,9 @@ def test_moments_are_enough_for_those_who_say_so_only(name, toy):
 
 
 def test_a_member_is_corrected_without_the_others_if_the_model_claims_any_size(name, toy):
-    """Then the number of members changes nothing: the first two of six are what they are when there are only two."""
+    """The first two of six corrected members are equal to the corrected members of an ensemble of these two."""
     sample = batch(toy, members=6)
-    # Members as unlike as weather is: what they hear of one another is then far larger than rounding.
+    # With a realistic spread, the effect of one member on another is far larger than rounding errors.
     mean = sample.ensemble.mean(1, keepdim=True)
     sample = sample._replace(ensemble=mean + 20 * (sample.ensemble - mean))
     with torch.no_grad():
@@ -222,17 +222,17 @@ def test_a_fit_to_moments_is_a_fit_to_members(name, toy):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_are_those_of_finite_differences(name, toy):
-    """Of the CRPS in float64, along a random direction of all weights at once."""
+    """Gradients of the CRPS in float64, along one random direction of all weights."""
     model = build_model(SPECS[name], TASK, GRID).double().eval()
     for layer in model.modules():
         if isinstance(layer, BatchNorm2d):
-            layer.train()  # then it takes out the biases before it, as their gradients say
+            layer.train()  # removes the biases before this layer, whose gradients are then zero
     torch.manual_seed(1)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     sample = Sample(*(t.double() if t.is_floating_point() else t for t in batch(toy)))
     sample = sample._replace(ensemble=(sample.ensemble - 280) / 10, target=(sample.target - 280) / 10)
-    # A gate that chooses has no derivative: what it learns by is tested with the layer.
+    # A gate that chooses experts has no derivative; its learning rule is tested with the layer.
     gates = [gate for layer in model.modules() if isinstance(layer, SpatialMixture) for gate in layer.gate.parameters()]
     weights = [weight for weight in model.parameters() if not any(weight is gate for gate in gates)]
     start, direction = [w.detach().clone() for w in weights], [torch.randn_like(w) for w in weights]
@@ -245,7 +245,7 @@ def test_gradients_are_those_of_finite_differences(name, toy):
 
     slopes = torch.autograd.grad(score(0.0), weights)
     expected = sum((slope * way).sum() for slope, way in zip(slopes, direction, strict=True))
-    h = 1e-8  # so small that hardly a ReLU turns
+    h = 1e-8  # so small that hardly any ReLU changes sign
     with torch.no_grad():
         found = (score(h) - score(-h)) / (2 * h)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)
@@ -253,7 +253,7 @@ def test_gradients_are_those_of_finite_differences(name, toy):
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name in SHIPPED])
 def test_a_turned_globe_has_a_turned_forecast(name, toy):
-    """By a third of a turn, 12 columns, which are whole patches of 3 columns at a quarter of the resolution as well."""
+    """A third of a turn is 12 columns: whole patches of 3 columns also at a quarter of the resolution."""
     grid, turn = Grid.regular(13, 36), 12
     model = build_model(SPECS[name], TASK, grid).eval()
     awaken(model)
@@ -262,7 +262,7 @@ def test_a_turned_globe_has_a_turned_forecast(name, toy):
     turned = Sample(*(t.roll(turn, -1) if t.ndim > 2 else t for t in sample))
     with torch.no_grad():
         expected = numbers(model(sample)).roll(turn, -1)
-        # What belongs to places turns with them.
+        # Parameters of cells turn with the cells.
         for tensor in model.state_dict().values():
             if tensor.shape[-2:] == grid.shape:
                 tensor.copy_(tensor.roll(turn, -1))
@@ -293,11 +293,11 @@ def test_the_head_is_the_formula_of_the_paper(toy):
     torch.testing.assert_close(found.sigma, expected.sigma, rtol=1e-4, atol=1e-4)
 
 
-def test_its_sizes_are_known_before_memory_is_taken(name):
+def test_its_sizes_are_known_before_memory_is_allocated(name):
     task = needed_task(SPECS[name], TASK)
     random = torch.get_rng_state()
     drawn = outline(lambda: build_model(SPECS[name], task, GRID))
-    assert torch.equal(torch.get_rng_state(), random), "what is drawn afterwards is what it would be without"
+    assert torch.equal(torch.get_rng_state(), random), "the outline must not draw random numbers"
     sizes = {key: (tensor.device.type, tensor.shape) for key, tensor in drawn.state_dict().items()}
     made = build_model(SPECS[name], task, GRID).state_dict()
     assert sizes == {key: ("meta", tensor.shape) for key, tensor in made.items()}

@@ -1,4 +1,4 @@
-"""Every model of conf/model that claims `tiles` on several ranks gives the numbers that it gives on one."""
+"""Every model of conf/model that claims `tiles` gives the same numbers on several ranks as on one."""
 
 import pytest
 from model_tiles import BUILT, COARSE, NETWORKS, ODD, SPECS, STATISTICAL, assert_same, work_out
@@ -9,18 +9,18 @@ CASES = {
     (2, 2): [(name, ODD) for name in [*STATISTICAL, *NETWORKS]],
     (3, 1): [(name, ODD) for name in STATISTICAL] + [(name, COARSE) for name in NETWORKS],
 }
-"""Models and grids by mesh. Here tiles are put together to models; `parallel/test_mesh.py` has every layer on every
+"""Models and grids by mesh. A model only combines layers, and `parallel/test_mesh.py` tests every layer on every
 mesh. Tiles of 2 x 2 have neighbours on all sides, and the second of 3 bands has no pole."""
 
 
 def test_every_model_of_this_project_claims_tiles():
-    """A model that forgot the claim would be left out below without a word."""
-    assert BUILT.keys() - SPECS.keys() == {"backbone"}, "which claims it with the option `tiles` only"
+    """The tests below skip a model without the claim."""
+    assert BUILT.keys() - SPECS.keys() == {"backbone"}, "`backbone` claims tiles only if its option `tiles` is true"
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, toy):
-    """A file of what every model gives on whole grids, for comparison with tiles."""
+    """The file of the results of every model on whole grids."""
     cases = dict.fromkeys(case for cases in CASES.values() for case in cases)
     return work_out(tmp_path_factory.mktemp("whole") / "tensors.pt", toy, cases)
 
@@ -30,7 +30,7 @@ def test_tiles_give_the_numbers_of_the_whole(mesh, whole, toy):
     assert_same(mesh, whole, toy, CASES[mesh])
 
 
-def test_what_cells_share_in_part_is_fitted_alike_on_tiles(tmp_path, toy):
+def test_partly_shared_coefficients_are_the_same_on_tiles(tmp_path, toy):
     cases = [("emos of partly one set", Grid.regular(7, 12))]
     assert_same((2, 2), work_out(tmp_path / "tensors.pt", toy, cases), toy, cases)
 
@@ -40,6 +40,6 @@ def test_a_network_of_many_blocks_gives_the_same_on_tiles(tmp_path, toy):
     assert_same((2, 2), work_out(tmp_path / "tensors.pt", toy, cases), toy, cases)
 
 
-def test_a_backbone_of_layers_that_know_the_grid_works_on_tiles(tmp_path, toy):
+def test_a_backbone_of_layers_built_on_the_grid_works_on_tiles(tmp_path, toy):
     cases = [("backbone on tiles", Grid.regular(7, 12))]
     assert_same((1, 2), work_out(tmp_path / "tensors.pt", toy, cases), toy, cases)

@@ -1,4 +1,4 @@
-"""Steps of training on several ranks are those on one."""
+"""Training steps on several ranks give the same losses as on one."""
 
 import pytest
 import torch
@@ -14,18 +14,18 @@ from models.parallel.exchange import allsum
 
 GRID = Grid.regular(17, 24)
 MADE_OF_ROUNDING = ("deep_weather", "ens10_unet", "lenet")
-"""Adam divides by the size of gradients, also of those that are small differences of large sums: of these networks it
-makes steps of their rounding, on one rank as well. They go down the plain gradient."""
+"""Some gradients of these networks are small differences of large sums. Adam divides by the size of a gradient and so
+would step by its rounding error, on one rank as well. These networks train by gradient descent with momentum."""
 SINGLE = ("blend_unet", "lenet", "mlp")
-"""Of the others rounding in single precision has nothing new to tell."""
+"""Networks that are also tested in single precision; the others have the same layers."""
 LIKE = ("bqn", "mlp from emos", "smoe of choices", "transformer_independent")
-"""They step as `mlp`, `smoe_unet` and `transformer` do, whose layers they have."""
+"""Networks with the layers of `mlp`, `smoe_unet` and `transformer`, left out here."""
 CASES = [(name, torch.float64, 1e-10) for name in NETWORKS if name not in LIKE]
 CASES += [(name, torch.float32, 1e-5) for name in SINGLE]
 
 
 STEPS = 6
-"""An error in a gradient is seen at the second step; momentum and the second moments of Adam take part from there."""
+"""A wrong gradient changes the loss of the second step; momentum and second moments act from that step on."""
 
 
 def optimizer_of(name, weights):
@@ -35,7 +35,7 @@ def optimizer_of(name, weights):
 
 
 def losses(domain, name, dtype, toy, state=None):
-    """Losses of all steps, each rank stepping with the gradients of all; and the state before them."""
+    """Losses of all steps, with gradients summed over all ranks; and the state before the first step."""
     data = toy(TASK, GRID, 24)
     corrector = fitted(SPECS[name], data, domain)
     if state:

@@ -60,7 +60,7 @@ def test_a_compiled_step_is_equal_up_to_rounding(network, toy):
 
 
 def passes(model, forward, sample):
-    """Mean, spread, loss and gradients of a forward and backward pass in training, always with the same masks."""
+    """Mean, spread, loss and gradients of a training pass, always with the same dropout masks."""
     torch.manual_seed(1)
     with masks_for(sample):
         found = forward(sample)

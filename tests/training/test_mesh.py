@@ -32,7 +32,7 @@ OF_ALL_MODELS = [(3, 1, 1), (2, 1, 2)]
 SHAPE = pytest.mark.parametrize("shape", MESHES, ids=lambda shape: "x".join(map(str, shape)))
 
 
-# What is learnt at once.
+# Fits before the first step.
 
 
 def fitted_on(rank, shape, toy, name):
@@ -95,7 +95,7 @@ def test_each_tile_has_its_part_of_the_maps_for_training(shape, toy):
 
 
 def test_each_rank_fits_a_model_that_cannot_be_built_on_smaller_tiles(toy):
-    """Three halvings of 13 rows leave 2, which four ranks cannot share."""
+    """13 rows halved three times are 2 rows, too few for four ranks."""
     expected, _ = fitted_on(0, None, toy, "deep")
     for state, tiles in together(4, fitted_on, (4, 1, 1), toy, "deep"):
         assert tiles == []
@@ -117,7 +117,7 @@ def one_step(mesh, toy, name):
     if loss.requires_grad:
         loss.backward()
         found += [mesh.sum(parameter.grad) / mesh.ranks for parameter in net.parameters()]
-    # Arrays, for a tensor would travel as a file that a rank has open.
+    # Arrays, because multiprocessing sends a tensor as an open file of its rank.
     return [tensor.detach().numpy() for tensor in found]
 
 
@@ -146,7 +146,7 @@ def test_loss_and_gradients_of_every_model_are_those_of_one_process(shape, toy, 
 
 
 def trained(mesh, toy, folder, dtype=torch.float64, budget=None, slow=0.0, **options):
-    """Train as the verb does; return the table of epochs, the weights, the score, and how many samples were read."""
+    """Train like the verb; return the table of epochs, the weights, the score, and the number of samples read."""
     net, train, val = module(toy, mesh, dtype, epochs=options.pop("epochs", 5), **options)
     train.slow, train.reads = slow, 0
     with open_training_data(train, val, budget or Budget(), net.options, mesh) as data:
@@ -221,7 +221,7 @@ def test_routing_equals_one_process(shape, toy, tmp_path):
     assert_same(on_mesh(shape, toy, tmp_path / "mesh", **options), expected, 1e-10)
 
 
-# Going on on another mesh.
+# Restart on another mesh.
 
 
 class PulledError(Exception):
@@ -290,7 +290,7 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(toy, tmp_path, alone
     assert_same(on_mesh((1, 2, 1), toy, tmp_path), alone, 1e-10)
 
 
-# Precision on the way.
+# Precision of exchanges and of computation.
 
 
 @pytest.mark.parametrize("option", [{"precision": "bf16-mixed"}, {"compression": "fp16"}], ids=str)
@@ -311,7 +311,7 @@ def test_compression_with_sharding_is_refused():
         TrainerOptions(sharded=True, compression="bf16")
 
 
-# Caches of others.
+# Caches of other ranks.
 
 
 def test_ranks_read_samples_from_each_others_caches(toy, tmp_path):
@@ -319,7 +319,7 @@ def test_ranks_read_samples_from_each_others_caches(toy, tmp_path):
     budget = Budget(staging_bytes=80 * size, memory_bytes=40 * size, threads=2)
     options = {"count": 40, "epochs": 6, "slow": 0.03, "budget": budget}
     together_read = sum(run[3] for run in together(2, trained_on, (2, 1, 1), toy, tmp_path / "peers", options))
-    # Each keeps two thirds of what it reads; without the other's cache it would read the rest again in each epoch.
+    # Each rank caches two thirds of its samples; without the other's cache it would read the rest again in each epoch.
     lonely = replace(budget, memory_bytes=0)
     alone_read = sum(
         run[3] for run in together(2, trained_on, (2, 1, 1), toy, tmp_path / "lonely", options | {"budget": lonely})

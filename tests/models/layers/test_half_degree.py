@@ -1,4 +1,4 @@
-"""Layers and the U-Net on tiles of the half-degree globe, 361 x 720, against the whole of it."""
+"""Layers and the U-Net on tiles of the half-degree globe, 361 x 720, against the whole globe."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Networks on real forecasts, where EMOS has been scored before: `test_emos_published.py`."""
+"""Networks on the real forecasts of `tests/models/statistical/test_emos_published.py`, against scores of EMOS."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ NAMES = ("temp", "pres", "u", "v", "wspd", "wgust", "tcc", "sh")
 
 
 class Cases(Dataset):
-    """A batch as a data set."""
+    """A data set of one batch."""
 
     def __init__(self, task: Task, grid: Grid, ensemble: Tensor, truth: Tensor, starts: Tensor) -> None:
         self.task, self.grid, self.static = task, grid, static_fields(grid, task, xr.Dataset())
@@ -45,7 +45,7 @@ class Cases(Dataset):
 
 
 class Recipe(NamedTuple):
-    """How `trained` trains which network, an MLP if nothing else is said."""
+    """Options of `trained`; the default network is an MLP."""
 
     model: dict[str, Any]
     epochs: int
@@ -55,7 +55,7 @@ class Recipe(NamedTuple):
 
 
 def trained(cases: Cases, recipe: Recipe, seed: int) -> Corrector:
-    """A corrector of this seed, trained as `deepweather train` does it: AdamW under a one-cycle learning rate."""
+    """A corrector of this seed, trained like `deepweather train`: AdamW with a one-cycle learning rate."""
     torch.manual_seed(seed)
     corrector = Corrector(cases.task, cases.grid, {"_target_": "models.networks.mlp.MLP"} | recipe.model, cases.static)
     corrector.fit(cases, 512)
@@ -79,9 +79,9 @@ SEEDS = 4
 
 
 def station(folder: Path, years: range) -> Cases:
-    """Mean, spread and control of eight variables, daily at noon, with the temperature that was observed.
+    """Mean, spread and control of eight variables, daily at noon, with the observed temperature.
 
-    A station is a grid of one cell, and an ensemble of which only mean and spread are known is two members.
+    A station is a grid of one cell. An ensemble with known mean and spread is represented by two members.
     """
     task = Task("dillingen", [*NAMES, *(f"{name}_ctrl" for name in NAMES)], ["temp"], [24])
     frame = pyreadr.read_r(folder / "fo_dillingen" / "dillingen_station.RData")["station"].dropna(subset=["obs"])
@@ -106,7 +106,7 @@ def test_dillingen_temperature(samples, record_property):
     with torch.no_grad():
         forecasts = [corrector(year) for corrector in correctors]
     alone = [float(forecast.crps(year.target).mean()) for forecast in forecasts]
-    # The mean of the networks' quantile functions, which for normal distributions is a normal distribution.
+    # The mean of quantile functions of normal distributions is the quantile function of a normal distribution.
     mu, sigma = (torch.stack([getattr(f, name) for f in forecasts]).mean(0) for name in ("mu", "sigma"))
     together = float(Normal(mu, sigma).crps(year.target).mean())
     record_property("dillingen.mlps", together)
@@ -119,7 +119,7 @@ START = {"baseline": {"shared": "partly", "scale": "log"}}
 
 
 def monsoon_score(data: Monsoon, recipe: Recipe, year: int) -> float:
-    """CRPS in mm of a year that is forecast by what was learnt from the others."""
+    """CRPS in mm of the forecast of a year by a network that was trained on the other years."""
     case, task = data.without(year), Task("monsoon", ["rain"], ["rain"], [24])
     members, truth = case.members.movedim(0, 1)[:, :, None].float(), case.truth[:, None].float()
     starts = torch.tensor([int(np.datetime64(f"{1991 + k}-06-01", "s").astype(int)) for k in range(len(truth))])
@@ -136,7 +136,7 @@ def monsoon_score(data: Monsoon, recipe: Recipe, year: int) -> float:
 
 @pytest.mark.parametrize("network", ["mlp.MLP", "lenet.LeNet", "unet.UNet"])
 def test_rain_of_the_south_asian_monsoon_does_no_harm(samples, network, request, record_property):
-    """Of 29 years no network learns that the ensemble knows next to nothing; from EMOS on it need not."""
+    """From 29 years no network learns that the ensemble has hardly any skill; with EMOS as baseline it is no worse."""
     everything = request.config.getoption("all_years")
     data, years = Monsoon(samples), YEARS if everything else SOME[::3]
     model = {"_target_": f"models.{network}"}

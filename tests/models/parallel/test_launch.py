@@ -1,4 +1,4 @@
-"""The ranks of a mesh as processes: they are started, they fail, they are stopped; each ends in a sentence, soon."""
+"""The ranks of a mesh as processes: start, failure and interruption. Each ends soon, with one line of explanation."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ except KeyboardInterrupt:
     sys.exit(3)
 """
 SOON = 180
-"""Seconds within which everything here must have ended, on a busy machine; timeouts of libraries are 10 minutes."""
+"""Seconds after which a program counts as hanging, on a busy machine; timeouts of libraries are 10 minutes."""
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def ended(process):
 def wait_for(path):
     deadline = time.monotonic() + SOON
     while not path.exists():
-        assert time.monotonic() < deadline, f"{path} does not come"
+        assert time.monotonic() < deadline, f"{path} does not appear"
         time.sleep(0.05)
     while not (text := path.read_text()):
         time.sleep(0.01)
@@ -79,7 +79,7 @@ def wait_for(path):
 
 
 def gone(pid):
-    """Whether a process has ended; one that nobody has waited for counts."""
+    """Whether a process has ended; a zombie has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -87,7 +87,7 @@ def gone(pid):
 
 
 @pytest.mark.parametrize("kind", [Program, subprocess.Popen], ids=["forked", "new processes"])
-def test_ranks_meet_and_one_speaks(script, kind):
+def test_ranks_connect_and_one_prints(script, kind):
     process = script("mesh.print(f'{mesh.ranks} ranks, {int(mesh.sum(torch.tensor(mesh.rank)))}')", kind=kind)
     assert ended(process) == (0, "3 ranks, 3\n", [])
 
@@ -111,8 +111,8 @@ def test_threads_of_a_library_end_before_python_does(script):
 
 
 @pytest.mark.parametrize(("ending", "code"), [("pass", 0), ("raise InputError('taken')", 2)])
-def test_tensors_that_are_still_under_way_do_no_harm_in_the_end(script, ending, code):
-    # Threads that wait for Python's lock with the last of a tensor, while Python ends: half of the runs were aborted.
+def test_unfinished_exchanges_do_not_abort_the_exit(script, ending, code):
+    # Threads of unfinished exchanges wait for Python's lock while Python ends: half of the runs were aborted.
     process = script(
         f"""
         import torch.distributed as dist
@@ -126,7 +126,7 @@ def test_tensors_that_are_still_under_way_do_no_harm_in_the_end(script, ending, 
     assert ended(process)[::2] == (code, ["error: taken"] * (code == 2))
 
 
-def test_what_all_say_is_said_once_and_what_one_says_is_heard(script):
+def test_an_error_of_all_ranks_is_printed_once_and_an_error_of_one_rank_too(script):
     process = script("raise InputError('no such file' if mesh.rank else 'it is too small')")
     code, _, lines = ended(process)
     assert code == 2
@@ -173,7 +173,7 @@ def test_a_rank_that_is_killed_ends_the_others(script, tmp_path):
     assert any("another rank of the mesh is gone" in line for line in lines)
 
 
-def test_a_rank_that_does_not_answer_is_given_up(script, tmp_path):
+def test_a_rank_that_does_not_answer_ends_the_others(script, tmp_path):
     process = script(
         """
         if mesh.rank == 1:
@@ -207,7 +207,7 @@ def test_ctrl_c_reaches_every_rank_once(script, tmp_path):
     assert ended(process) == (3, "stopped 1\n", [])
 
 
-def test_the_third_ctrl_c_ends_ranks_that_do_not_listen(script, tmp_path):
+def test_the_third_ctrl_c_kills_ranks_that_ignore_signals(script, tmp_path):
     process = script("""
         signal.signal(signal.SIGTERM, lambda *_: open(f'told{mesh.rank}', 'a').write('1'))
         open(f'pid{mesh.rank}', 'w').write(str(os.getpid()))
@@ -220,7 +220,7 @@ def test_the_third_ctrl_c_ends_ranks_that_do_not_listen(script, tmp_path):
         process.send_signal(signal.SIGINT)
         deadline = time.monotonic() + SOON
         while [path.read_text() for path in tmp_path.glob("told*")] != 3 * [times]:
-            assert time.monotonic() < deadline, f"ranks have not been told {len(times)} times"
+            assert time.monotonic() < deadline, f"ranks have not received {len(times)} signals"
             time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     code, _, lines = ended(process)
@@ -239,7 +239,7 @@ def test_ranks_end_with_the_process_that_started_them(script, tmp_path):
     process.kill()
     deadline = time.monotonic() + SOON
     while not all(map(gone, ranks)):
-        assert time.monotonic() < deadline, "ranks live on without the process that started them"
+        assert time.monotonic() < deadline, "ranks outlive the process that started them"
         time.sleep(0.1)
 
 
@@ -251,7 +251,7 @@ def test_a_mesh_of_another_size_is_refused_by_every_rank(script, rank):
     assert "mesh=[2, 2] is a mesh of 4 ranks, but 3 processes were started" in line
 
 
-def test_ranks_that_do_not_come_are_not_waited_for_for_ever(script):
+def test_the_wait_for_missing_ranks_ends(script):
     started = {"WORLD_SIZE": "3", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     code, _, lines = ended(script("pass", timeout=0.05, environment=started))
     assert code == 2
@@ -259,7 +259,7 @@ def test_ranks_that_do_not_come_are_not_waited_for_for_ever(script):
 
 
 @pytest.mark.parametrize("shape", [[2], [1, 2, 2, 2], [0, 2], [1, 1.5], [True, 2], 4], ids=str)
-def test_what_is_no_mesh_is_refused(shape):
+def test_an_invalid_mesh_is_refused(shape):
     with pytest.raises(
         InputError, match=r"^mesh must be \[data, spatial\] or \[data, bands, sectors\], each at least 1"
     ):
@@ -291,8 +291,8 @@ def test_one_rank_is_no_group():
     ],
     ids=["aborted", "timed out"],
 )
-def test_what_nccl_says_of_a_lost_rank_can_go_on(error, sentence):
-    """As PyTorch words it in the error that an exchange raises after its watchdog has ended the communication."""
+def test_an_nccl_error_about_a_lost_rank_is_an_interrupted_run(error, sentence):
+    """PyTorch's watchdog ends the communication; the next exchange then raises an error with these messages."""
     with pytest.raises(InterruptedRunError, match=sentence) as info, _report_lost_ranks():
         raise error
     assert info.value.exit_code == 3

@@ -1,4 +1,4 @@
-"""Winds across the poles: a vector that is constant in space is continued as itself, also by tiles that overlap."""
+"""Winds across the poles: a constant vector stays constant beyond the pole, also on tiles with overlapped exchange."""
 
 from unittest.mock import patch
 
@@ -41,8 +41,8 @@ def constant_wind(latitudes, longitudes):
 
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
-def test_a_constant_wind_goes_on_across_the_poles(grid):
-    """On the meridian that goes on beyond the pole, the components are those of latitudes above 90 degrees."""
+def test_a_constant_wind_continues_across_the_poles(grid):
+    """Beyond the pole, the components are those of the same meridian at latitudes above 90 degrees."""
     H, W = grid.shape
     step = grid.latitudes[0] - grid.latitudes[1]
     rows = grid.latitudes[0] - step * np.arange(-3, H + 2)
@@ -58,7 +58,7 @@ def test_an_area_has_no_pole():
     assert torch.equal(HaloPad(grid, *sides, parity=(-1, 1))(x), HaloPad(grid, *sides)(x))
 
 
-def test_a_world_of_zeros_has_none_either():
+def test_zero_padding_has_no_pole():
     x, sides = torch.randn(2, 33, 64), (((-1, 34),), ((-1, 65),))
     assert torch.equal(
         HaloPad(GRIDS["poles"], *sides, True, parity=(-1, 1))(x), HaloPad(GRIDS["poles"], *sides, True)(x)
@@ -70,7 +70,7 @@ def test_every_channel_has_a_parity_or_none_has():
         Conv2d(GRIDS["poles"], 3, 1, parity=(1, -1))
 
 
-def test_nothing_of_it_is_saved():
+def test_parity_is_not_saved():
     assert set(Conv2d(GRIDS["poles"], 2, 1, parity=(1, -1)).state_dict()) == {"weight", "bias"}
 
 
@@ -89,7 +89,7 @@ def made(grid):
 
 
 def on_tiles(rank, bands, sectors):
-    """Largest differences to the whole, and whether this rank computes while its halo is under way."""
+    """Largest differences to the whole grid, and whether this rank computes while its halo is under way."""
     grid = GRIDS["poles"]
     torch.manual_seed(3)
     x = torch.randn(2, 3, *grid.shape, dtype=torch.float64)
@@ -120,7 +120,7 @@ def test_tiles_at_the_poles_change_signs_and_the_others_overlap(mesh, overlappin
 
 
 def seen(model, sample):
-    """What each window of a model is given."""
+    """The input of each window of a model."""
     given = {}
     handles = [
         module.register_forward_pre_hook(lambda _, args, name=name: given.update({name: args[0]}))
@@ -135,7 +135,7 @@ def seen(model, sample):
 
 
 @pytest.mark.parametrize("name", SPATIAL)
-def test_networks_know_which_of_their_inputs_change_sign(name, toy):
+def test_networks_set_the_parity_of_their_inputs(name, toy):
     """Where all winds and the errors of winds change sign, the fields that change sign are those of parity -1."""
     grid = Grid.regular(13, 20)
     torch.manual_seed(0)
