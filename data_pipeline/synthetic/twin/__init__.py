@@ -2,8 +2,8 @@
 
 `Twin` is the public class. The modules, from the bottom up: `sphere` (transforms and interpolation), `noise`, `earth`
 (geography), `climate` (sun and sea), `dynamics` and `physics` (tendencies), `atmosphere` (integration), `diagnostics`
-(archived variables), `start_pairs` (units of work and their files), `simulation` (truth, members, oracle), `writer`
-(GRIB), `processes` and `experiment` (running it all). docs/twin.md describes the equations and the measured skill.
+(archived variables), `start_pairs` (units of work and their files), `simulation` (truth, members, oracle),
+`grib_writer`, `processes` and `experiment` (running it all). See docs/twin.md.
 """
 
 from data_pipeline.synthetic.twin.experiment import Twin

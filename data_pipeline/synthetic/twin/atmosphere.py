@@ -15,7 +15,7 @@ from torch import Tensor
 from data_pipeline.synthetic.twin.climate import Climate
 from data_pipeline.synthetic.twin.dynamics import QuasiGeostrophy
 from data_pipeline.synthetic.twin.earth import Earth
-from data_pipeline.synthetic.twin.parameters import DAY, Parameters
+from data_pipeline.synthetic.twin.model_parameters import DAY_LENGTH, Parameters
 from data_pipeline.synthetic.twin.physics import Physics, saturation, to_surface
 from data_pipeline.synthetic.twin.sphere import Sphere, resize
 from data_pipeline.synthetic.twin.state import State
@@ -95,7 +95,7 @@ class Atmosphere:
     def _run(self, state: State, steps: int) -> State:
         days = 1 / STEPS_PER_DAY
         for _ in range(steps):
-            state = replace(state, spectrum=self.flow.runge_kutta(state.spectrum, days * DAY))
+            state = replace(state, spectrum=self.flow.runge_kutta(state.spectrum, days * DAY_LENGTH))
             state = self.physics.step(state, days)
             state = replace(state, day=state.day + days)
         return state

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.synthetic.twin.earth import Earth
-from data_pipeline.synthetic.twin.parameters import (
+from data_pipeline.synthetic.twin.model_parameters import (
     GAS_CONSTANT,
     PRESSURES,
     RADIUS,

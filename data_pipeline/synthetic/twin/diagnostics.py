@@ -13,7 +13,7 @@ from torch import Tensor
 
 from data_pipeline.synthetic.twin.atmosphere import MAX_BATCH, Atmosphere
 from data_pipeline.synthetic.twin.dynamics import F0
-from data_pipeline.synthetic.twin.parameters import GAS_CONSTANT, GRAVITY, ROTATION, VELOCITY
+from data_pipeline.synthetic.twin.model_parameters import GAS_CONSTANT, GRAVITY, ROTATION, VELOCITY
 from data_pipeline.synthetic.twin.physics import cloud_cover, saturation, to_surface
 from data_pipeline.synthetic.twin.state import State
 from data_pipeline.task import Variable

@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from data_pipeline.synthetic.twin.parameters import RADIUS
+from data_pipeline.synthetic.twin.model_parameters import RADIUS
 from data_pipeline.synthetic.twin.sphere import Sphere
 
 ROSSBY_RADII = 700e3, 450e3

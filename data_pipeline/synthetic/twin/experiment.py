@@ -16,9 +16,15 @@ from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_write, lock_folder, remove_partial_files
 from data_pipeline.common.messages import Progress, format_size
 from data_pipeline.grid import Grid
-from data_pipeline.synthetic.twin.parameters import FORECAST, NATURE
+from data_pipeline.synthetic.twin.model_parameters import FORECAST, NATURE
 from data_pipeline.synthetic.twin.processes import run_in_processes
-from data_pipeline.synthetic.twin.start_pairs import MAX_DATES, STATIC_FILE, StartPair, message_bytes, start_pairs
+from data_pipeline.synthetic.twin.start_pairs import (
+    MAX_DATES,
+    STATIC_FIELDS_FILE,
+    StartPair,
+    message_bytes,
+    start_pairs,
+)
 
 _VERSION = 1
 """Increased whenever the equations or the random numbers change."""
@@ -134,11 +140,11 @@ class Twin:
         # Imported only in workers: a run without work ends before PyTorch is loaded.
         import torch
 
-        from data_pipeline.synthetic.twin.writer import TwinWriter
+        from data_pipeline.synthetic.twin.grib_writer import TwinWriter
 
         torch.set_num_threads(1)
         writer = TwinWriter(self.folder, Grid.regular(self.rows, self.columns))
-        if self.folder / STATIC_FILE in self._files(pair):
+        if self.folder / STATIC_FIELDS_FILE in self._files(pair):
             writer.write_static()
         with torch.inference_mode():
             writer.write_pair(pair)
@@ -152,7 +158,7 @@ class Twin:
     def _files(self, pair: StartPair) -> list[Path]:
         names = [name for start in pair.starts for name in pair.file_names(start)]
         if pair == self._pairs()[0]:
-            names.append(STATIC_FILE)
+            names.append(STATIC_FIELDS_FILE)
         return [self.folder / name for name in names]
 
     def _missing(self) -> list[StartPair]:

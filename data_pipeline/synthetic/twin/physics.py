@@ -13,7 +13,7 @@ from torch import Tensor
 from data_pipeline.synthetic.twin.climate import LAPSE_RATE, LOG_PRESSURE_STEPS, THERMAL_WIND, Climate
 from data_pipeline.synthetic.twin.dynamics import F1, F2, QuasiGeostrophy
 from data_pipeline.synthetic.twin.earth import Earth
-from data_pipeline.synthetic.twin.parameters import RADIUS, VELOCITY, Parameters
+from data_pipeline.synthetic.twin.model_parameters import RADIUS, VELOCITY, Parameters
 from data_pipeline.synthetic.twin.state import State
 
 PLANETARY_DAYS = 5.0

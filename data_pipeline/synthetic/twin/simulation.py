@@ -24,8 +24,8 @@ from torch import Tensor
 
 from data_pipeline.synthetic.twin.atmosphere import Atmosphere
 from data_pipeline.synthetic.twin.diagnostics import diagnose
+from data_pipeline.synthetic.twin.model_parameters import FORECAST, NATURE
 from data_pipeline.synthetic.twin.noise import NoisePurpose, normal_noise
-from data_pipeline.synthetic.twin.parameters import FORECAST, NATURE
 from data_pipeline.synthetic.twin.sphere import Sphere
 from data_pipeline.synthetic.twin.start_pairs import LEAD_TIMES, StartPair, days_since_new_year
 from data_pipeline.synthetic.twin.state import State

@@ -35,7 +35,7 @@ VARIABLES = {
     "oracle": {"pl": (Variable("z", 500), Variable("t", 850)), "sfc": (Variable("2t"),)},
 }
 """Variables of each kind of file and type of level."""
-STATIC_FILE = "static"
+STATIC_FIELDS_FILE = "static"
 
 BITS_PER_VALUE = 16
 """As in ENS-10."""

@@ -9,7 +9,7 @@ from data_pipeline.synthetic.twin.atmosphere import Atmosphere
 from data_pipeline.synthetic.twin.diagnostics import geopotential, vertical_velocity
 from data_pipeline.synthetic.twin.dynamics import F0, F1, F2, QuasiGeostrophy
 from data_pipeline.synthetic.twin.earth import Earth
-from data_pipeline.synthetic.twin.parameters import DAY, FORECAST, NATURE, RADIUS, ROTATION, VELOCITY
+from data_pipeline.synthetic.twin.model_parameters import DAY_LENGTH, FORECAST, NATURE, RADIUS, ROTATION, VELOCITY
 from data_pipeline.synthetic.twin.sphere import Sphere
 from data_pipeline.synthetic.twin.state import State
 
@@ -43,8 +43,8 @@ def test_a_rossby_haurwitz_wave_moves_at_its_phase_speed(sphere: Sphere, n: int,
     psi[2 * m, n] = 0.01
     spectrum = flow.potential_vorticity(psi)
     for _ in range(24):
-        spectrum = flow.runge_kutta(spectrum, DAY / 24)
-    turned = m * (rotation - 2 * (1 + rotation) / (n * (n + 1))) * DAY
+        spectrum = flow.runge_kutta(spectrum, DAY_LENGTH / 24)
+    turned = m * (rotation - 2 * (1 + rotation) / (n * (n + 1))) * DAY_LENGTH
     expected = psi.clone()
     expected[2 * m, n] = 0.01 * math.cos(turned)
     expected[2 * m + 1, n] = -0.01 * math.sin(turned)
@@ -71,7 +71,7 @@ def test_energy_and_potential_enstrophy_are_conserved(sphere: Sphere) -> None:
 
     end = start
     for _ in range(24):
-        end = flow.runge_kutta(end, DAY / 24)
+        end = flow.runge_kutta(end, DAY_LENGTH / 24)
     # The flow must have changed.
     assert (end - start).norm() > 0.1 * start.norm()
     assert (energy(start) > 0).all()
@@ -87,7 +87,7 @@ def test_a_tracer_keeps_its_mean_and_its_variance(sphere: Sphere) -> None:
     start = torch.cat([flow.potential_vorticity(psi), tracer], 2)
     end = start
     for _ in range(24):
-        end = flow.runge_kutta(end, DAY / 24)
+        end = flow.runge_kutta(end, DAY_LENGTH / 24)
     before, after = (sphere.to_grid(spectrum[:, :, 3:]) for spectrum in (start, end))
     torch.testing.assert_close(sphere.mean(after), sphere.mean(before), rtol=1e-9, atol=0)
     torch.testing.assert_close(sphere.mean(after**2), sphere.mean(before**2), rtol=1e-5, atol=0)
@@ -149,7 +149,7 @@ def test_rising_air_spins_up(nature: Atmosphere) -> None:
     spectrum = torch.cat([flow.potential_vorticity(psi), torch.zeros_like(psi[:, :, :2])], 2)
     zeros = torch.zeros(sphere.columns, sphere.rows, 1, dtype=torch.float64)
     upper, _ = vertical_velocity(nature, State(spectrum, zeros, zeros, zeros, 1.0), psi)
-    step = DAY / 240
+    step = DAY_LENGTH / 240
     later = flow.streamfunction(flow.runge_kutta(spectrum, step)[:, :, :3])
     earlier = flow.streamfunction(flow.runge_kutta(spectrum, -step)[:, :, :3])
     growth = sphere.to_grid(sphere.laplacian * (later - earlier))[:, :, 0] / (2 * step)

@@ -6,7 +6,7 @@ import torch
 
 from data_pipeline.synthetic.twin.climate import Climate, seasonal_cycle
 from data_pipeline.synthetic.twin.earth import Earth, land_fraction, mountains
-from data_pipeline.synthetic.twin.parameters import NATURE
+from data_pipeline.synthetic.twin.model_parameters import NATURE
 from data_pipeline.synthetic.twin.sphere import Sphere
 
 SPHERE = Sphere(21)

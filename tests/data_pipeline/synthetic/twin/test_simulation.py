@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from data_pipeline.synthetic.twin import simulation
 from data_pipeline.synthetic.twin.atmosphere import Atmosphere, run_in_batches
+from data_pipeline.synthetic.twin.model_parameters import NATURE
 from data_pipeline.synthetic.twin.noise import NoisePurpose, normal_noise
-from data_pipeline.synthetic.twin.parameters import NATURE
 from data_pipeline.synthetic.twin.simulation import Snapshot, simulate
 from data_pipeline.synthetic.twin.start_pairs import LEAD_TIMES, MAX_DATES, STARTS, StartPair, start_pairs
 from data_pipeline.synthetic.twin.state import State

@@ -19,13 +19,13 @@ from data_pipeline.grid import Grid
 from data_pipeline.synthetic.twin.atmosphere import TRUNCATION
 from data_pipeline.synthetic.twin.diagnostics import ACCUMULATED_NAMES
 from data_pipeline.synthetic.twin.earth import Earth
-from data_pipeline.synthetic.twin.parameters import GRAVITY
+from data_pipeline.synthetic.twin.model_parameters import GRAVITY
 from data_pipeline.synthetic.twin.simulation import GaussianFields, Snapshot, simulate
 from data_pipeline.synthetic.twin.sphere import Interpolation, Sphere
 from data_pipeline.synthetic.twin.start_pairs import (
     BITS_PER_VALUE,
     REFERENCE_YEAR,
-    STATIC_FILE,
+    STATIC_FIELDS_FILE,
     VARIABLES,
     StartPair,
     file_name,
@@ -58,7 +58,7 @@ class TwinWriter:
 
     def write_static(self) -> None:
         """Write the land-sea mask, 0 to 1, and the geopotential of the surface, m² s⁻²."""
-        with atomic_write(self.folder / STATIC_FILE) as file:
+        with atomic_write(self.folder / STATIC_FIELDS_FILE) as file:
             for name, values in (("lsm", self._land), ("z", GRAVITY * self._height)):
                 keys = {"dataDate": REFERENCE_YEAR * 10000 + 101, "dataTime": 0}
                 file.write(self._analyses.encode(values.numpy(), **_variable_keys(Variable(name)), **keys))

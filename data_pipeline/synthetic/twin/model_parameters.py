@@ -18,7 +18,7 @@ VELOCITY = RADIUS * ROTATION
 """aΩ, the unit of wind, m s⁻¹."""
 STREAMFUNCTION = RADIUS * VELOCITY
 """a²Ω, the unit of ψ, m² s⁻¹."""
-DAY = 2 * math.pi
+DAY_LENGTH = 2 * math.pi
 """One day in units of 1/Ω."""
 
 PRESSURES = (200.0, 500.0, 800.0)
