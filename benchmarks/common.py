@@ -19,7 +19,7 @@ HALF_DEGREE = Grid.regular(361, 720)
 TEN_DEGREES = Grid.regular(19, 36)
 """A small grid, for costs per message."""
 PRESSURE_LEVELS = (1000, 925, 850, 700, 500, 400, 300, 200, 100, 50, 10)
-LEAD_TIMES = (0, 24, 48)
+LEAD_HOURS = (0, 24, 48)
 MEMBER_COUNT = 10
 REFORECAST_YEARS = range(1998, 2018)
 ECMWF_KEYS = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26}

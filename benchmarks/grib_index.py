@@ -20,7 +20,7 @@ from cfgrib.messages import FileIndex, FileStream
 
 from benchmarks.common import (
     ECMWF_KEYS,
-    LEAD_TIMES,
+    LEAD_HOURS,
     MEMBER_COUNT,
     PRESSURE_LEVELS,
     REFORECAST_YEARS,
@@ -47,7 +47,7 @@ def write_messages(path: Path, edition: int) -> int:
     count, members = 0, range(1, MEMBER_COUNT + 1)
     with path.open("wb") as file:
         for name, level, year, lead, member in product(
-            SHORT_NAMES, PRESSURE_LEVELS, REFORECAST_YEARS, LEAD_TIMES, members
+            SHORT_NAMES, PRESSURE_LEVELS, REFORECAST_YEARS, LEAD_HOURS, members
         ):
             keys = {"shortName": name, "level": level, "dataDate": year * 10000 + 104, "endStep": lead}
             file.write(encoder.encode(field, **keys, perturbationNumber=member))

@@ -26,7 +26,7 @@ import xarray as xr
 from benchmarks.common import (
     ECMWF_KEYS,
     HALF_DEGREE,
-    LEAD_TIMES,
+    LEAD_HOURS,
     MEMBER_COUNT,
     PRESSURE_LEVELS,
     best_times,
@@ -45,7 +45,7 @@ PACKINGS = {
     "grib2": {"edition": 2, "centre": "ecmf", "productDefinitionTemplateNumber": 1},
     "ccsds": {"edition": 2, "centre": "ecmf", "productDefinitionTemplateNumber": 1, "packingType": "grid_ccsds"},
 }
-ARRAY_SHAPE = (len(LEAD_TIMES), MEMBER_COUNT, len(MEASURED_VARIABLES), *HALF_DEGREE.shape)
+ARRAY_SHAPE = (len(LEAD_HOURS), MEMBER_COUNT, len(MEASURED_VARIABLES), *HALF_DEGREE.shape)
 MEGABYTES = 4e-6 * int(np.prod(ARRAY_SHAPE))
 
 
@@ -56,7 +56,7 @@ def write_fields(path: Path, **keys: object) -> None:
     encoder = Encoder(HALF_DEGREE, typeOfLevel="isobaricInhPa", numberOfForecastsInEnsemble=11, **keys)
     noise = random.normal(0, 0.05, HALF_DEGREE.shape)
     with path.open("wb") as file:
-        for variable, lead, member in product(MEASURED_VARIABLES, LEAD_TIMES, range(1, MEMBER_COUNT + 1)):
+        for variable, lead, member in product(MEASURED_VARIABLES, LEAD_HOURS, range(1, MEMBER_COUNT + 1)):
             waves = sum(
                 random.normal() * np.cos(lat) * np.cos(k * lon + random.uniform(0, 6)) * np.cos(j * lat)
                 for j, k in ((1, 2), (3, 5), (6, 9))
@@ -72,10 +72,10 @@ def write_fields(path: Path, **keys: object) -> None:
 
 def with_this_project(path: Path, out: np.ndarray) -> Callable[[], None]:
     """Return a function that fills `out` (L, M, C, H, W) with this project."""
-    fields = ensemble_fields(path, MEASURED_VARIABLES, LEAD_TIMES)
+    fields = ensemble_fields(path, MEASURED_VARIABLES, LEAD_HOURS)
 
     def read() -> None:
-        for lead in range(len(LEAD_TIMES)):
+        for lead in range(len(LEAD_HOURS)):
             fields.read(0, lead, out[lead])
 
     return read
@@ -133,7 +133,7 @@ def compare_readers(path: Path, name: str, out: np.ndarray, threads: int, rounds
         grib_reader.MAX_THREADS = threads
 
     theirs()
-    expected = out.reshape(len(MEASURED_VARIABLES), len(LEAD_TIMES), MEMBER_COUNT, *HALF_DEGREE.shape).copy()
+    expected = out.reshape(len(MEASURED_VARIABLES), len(LEAD_HOURS), MEMBER_COUNT, *HALF_DEGREE.shape).copy()
     ours()
     np.testing.assert_array_equal(np.moveaxis(out, 2, 0), expected)
     readers = {"ours": ours, "ecCodes": theirs}

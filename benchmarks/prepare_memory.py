@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.common import (
     ECMWF_KEYS,
-    LEAD_TIMES,
+    LEAD_HOURS,
     MEMBER_COUNT,
     REFORECAST_YEARS,
     TEN_DEGREES,
@@ -47,7 +47,7 @@ def write_reforecasts(folder: Path) -> None:
         with (folder / f"output.sfc.{day:%Y%m%d}").open("wb") as file:
             for year in REFORECAST_YEARS:
                 for name in SURFACE_NAMES:
-                    for lead in LEAD_TIMES:
+                    for lead in LEAD_HOURS:
                         for number in range(1, MEMBER_COUNT + 1):
                             when = {"dataDate": year * 10000 + int(f"{day:%m%d}"), "endStep": lead}
                             field = 280 + random.normal(size=TEN_DEGREES.shape)
@@ -98,7 +98,7 @@ def main() -> None:
         peaks = {}
         for count in (few, many):
             peaks[count], seconds = prepare_dates(folder, count)
-            messages = count * len(REFORECAST_YEARS) * (len(SURFACE_NAMES) * len(LEAD_TIMES) * MEMBER_COUNT + 1)
+            messages = count * len(REFORECAST_YEARS) * (len(SURFACE_NAMES) * len(LEAD_HOURS) * MEMBER_COUNT + 1)
             print(
                 f"{2 * count:4} files, {messages:8,} messages: peak {peaks[count]:5.0f} MB, {seconds:5.1f} s",
                 flush=True,

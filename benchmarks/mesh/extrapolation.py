@@ -149,16 +149,16 @@ def efficiency_table(width: int = 64) -> str:
                     for mesh in meshes(ranks, shape, depth))
                 for kind in (True, False)
             )  # fmt: skip
-            gain = f", {format_percent(one / hidden / ranks)} ({format_percent(one / waiting / ranks)})"
+            gain = f", {_percent(one / hidden / ranks)} ({_percent(one / waiting / ranks)})"
             cells.append(f"{bands} × {sectors}: {1e3 * hidden:,.1f} ms{gain if ranks > 1 else ''}")
         lines.append(f"| {ranks:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def format_percent(share: float) -> str:
+def _percent(share: float) -> str:
     """Return a share in percent, at least `<1 %`.
 
-    >>> format_percent(0.254), format_percent(0.001)
+    >>> _percent(0.254), _percent(0.001)
     ('25 %', '<1 %')
     """
     return f"{100 * share:.0f} %" if share >= 0.005 else "<1 %"

@@ -17,8 +17,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.protocols import Chunks, DataSource, Fields
 from data_pipeline.store.catalog import StoredFields
 from data_pipeline.store.manifest import MANIFEST_NAME, Manifest
-from data_pipeline.store.store_plan import STATIC_FILE, StorePlan
-from data_pipeline.store.writer import WriteJob, complete_store
+from data_pipeline.store.store_plan import STATIC_NAME, StorePlan
+from data_pipeline.store.store_writer import WriteJob, complete_store
 from data_pipeline.task import Channel, Task, Variable
 
 _HOW_TO_REPAIR = "run `deepweather prepare` again, which rewrites only missing and damaged files"
@@ -116,7 +116,7 @@ class Store:
         """All static fields of the archive, (latitude, longitude)."""
         if not self.contents.static:
             return xr.Dataset()
-        with xr.open_dataset(self.folder / STATIC_FILE, engine="netcdf4") as fields:
+        with xr.open_dataset(self.folder / STATIC_NAME, engine="netcdf4") as fields:
             return fields.load()
 
     def covers(self, years: Collection[int]) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from data_pipeline.grid import Grid
 from data_pipeline.task import Channel, Variable
 
-STATIC_FILE = "static.nc"
+STATIC_NAME = "static.nc"
 VALUE_BYTES = 4
 """Bytes of one value, a float32."""
 
@@ -90,7 +90,7 @@ class StorePlan:
     @property
     def files(self) -> list[str]:
         """The names of all NetCDF files."""
-        return [STATIC_FILE, *self.shards] if self.static else [*self.shards]
+        return [STATIC_NAME, *self.shards] if self.static else [*self.shards]
 
     def __str__(self) -> str:
         members = f"mean and spread of {len(self.numbers)} members" if self.moments else f"{len(self.numbers)} members"

@@ -21,7 +21,7 @@ from data_pipeline.protocols import DataSource, Fields
 from data_pipeline.split import count_valid, verified_forecasts
 from data_pipeline.store.manifest import FinishedFile, Manifest
 from data_pipeline.store.shard import ENSEMBLE_NAME, TARGET_NAME, create_shard, name_file_in_errors, write_at
-from data_pipeline.store.store_plan import STATIC_FILE, StorePlan
+from data_pipeline.store.store_plan import STATIC_NAME, StorePlan
 from data_pipeline.task import Task
 
 METADATA_BYTES = 1 << 20
@@ -114,7 +114,7 @@ def _write_missing(job: WriteJob, folder: Path, manifest: Manifest, progress: Ca
         if name in manifest.files:
             continue
         with atomic_path(folder / name) as partial:
-            if name == STATIC_FILE:
+            if name == STATIC_NAME:
                 with name_file_in_errors(partial):
                     job.archive.static.to_netcdf(partial, format="NETCDF4")
                 finished = FinishedFile.from_path(partial, {})
@@ -123,7 +123,7 @@ def _write_missing(job: WriteJob, folder: Path, manifest: Manifest, progress: Ca
                 done += len(plan.shards[name])
         manifest = replace(manifest, files=manifest.files | {name: finished})
         manifest.write(folder)
-        if name != STATIC_FILE:
+        if name != STATIC_NAME:
             progress(done, len(plan.samples))
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import lock_folder
-from data_pipeline.store import Store, shard, writer
-from data_pipeline.store.writer import WriteJob
+from data_pipeline.store import Store, shard, store_writer
+from data_pipeline.store.store_writer import WriteJob
 from data_pipeline.task import Task
 
 
@@ -32,7 +32,7 @@ def test_a_plan_describes_the_files_that_will_be_written(archive, store, task, s
     assert str(plan) == "9 forecasts (4 members of 2t, t@850, sst; truth t@850, 2t) in 4 files, 0.00 GB"
     assert set(plan.files) == {path.name for path in store.folder.glob("*.nc")}
     size = sum((store.folder / name).stat().st_size for name in plan.files)
-    assert 0 < size - plan.bytes < len(plan.files) * writer.METADATA_BYTES
+    assert 0 < size - plan.bytes < len(plan.files) * store_writer.METADATA_BYTES
 
 
 def test_progress_counts_samples(tmp_path, make):
@@ -166,14 +166,14 @@ def test_a_full_disk_is_detected_before_writing(store, small_disk, make):
 
 
 def test_a_disk_that_fills_up_while_writing_leaves_no_partial_file(store, tmp_path, monkeypatch, make):
-    write_at, calls = writer.write_at, iter(range(100))
+    write_at, calls = store_writer.write_at, iter(range(100))
 
     def fill_up(descriptor, values, offset):
         if next(calls) == 11:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write_at(descriptor, values, offset)
 
-    monkeypatch.setattr(writer, "write_at", fill_up)
+    monkeypatch.setattr(store_writer, "write_at", fill_up)
     with pytest.raises(InterruptedRunError, match=r"no space left .*samples-00001.nc.* run the same command again"):
         make(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", "static.nc", "samples-00000.nc"}
@@ -204,7 +204,7 @@ def test_killed_at_any_time_it_continues_to_the_same_bytes(archive, tmp_path, mo
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # otherwise each process would import pytest
 
     def start(folder):
-        process = context.Process(target=writer.complete_store, args=(job, folder, max))
+        process = context.Process(target=store_writer.complete_store, args=(job, folder, max))
         process.start()
         while not folder.exists():
             assert process.exitcode is None
@@ -226,6 +226,6 @@ def test_killed_at_any_time_it_continues_to_the_same_bytes(archive, tmp_path, mo
         process.kill()
         process.join()
         killed += process.exitcode != 0
-        writer.complete_store(job, folder, max)
+        store_writer.complete_store(job, folder, max)
         assert digests(folder) == expected
     assert killed >= 10  # the others ended before the kill
