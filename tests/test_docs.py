@@ -51,3 +51,14 @@ def test_the_glossary_explains_each_term_once():
     terms = [term.strip() for row in re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE) for term in row.split(",")]
     terms = [term for term in terms if term not in ("term", "---")]
     assert len(set(terms)) == len(terms)
+
+
+def test_every_long_test_is_listed():
+    table = (ROOT / "docs/testing.md").read_text().partition("## Long tests")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `(tests/[\w/]+\.py)`", table, re.MULTILINE)
+    long = [
+        name
+        for name in TRACKED
+        if name.endswith(".py") and name.startswith("tests/") and "pytest.mark.long" in (ROOT / name).read_text()
+    ]
+    assert sorted(listed) == sorted(name for name in long if name != "tests/test_docs.py")
