@@ -9,7 +9,7 @@ help:
 	@echo "make test     run the tests           make check    format, lint, types"
 	@echo "make test-long  the tests that take longest: published results, tables of the documents (2 minutes)"
 	@echo "make wheel    build the wheel and run every verb from it, in an environment of its own (2 minutes)"
-	@echo "make test-processors  the numerical tests without vector instructions and with AVX2, on one thread and on two (half an hour)"
+	@echo "make test-processors  the numerical tests without vector instructions and with AVX2, on one thread and on two (takes long)"
 	@echo "make setup    only set up .venv       make lock     renew requirements.lock    make clean"
 
 demo: setup

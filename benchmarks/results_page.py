@@ -175,7 +175,7 @@ def task_section(folder: Path) -> tuple[str, dict[str, Any]]:
     return text, figures
 
 
-def member_count_section(folder: Path) -> tuple[str, dict[str, Any]]:
+def gate_section(folder: Path) -> tuple[str, dict[str, Any]]:
     """Return the section on numbers of members other than in training, and the result of the gate for each model."""
     scores = json.loads((folder / "scores.json").read_text("utf-8"))
     sizes = list(scores["models"]["raw"]["by"]["members"])
@@ -223,7 +223,7 @@ def main(runs: Path, heat: Path, results: Path) -> None:
     figures: dict[str, Any] = {"twin": {task: found for task, (_, found) in sections.items()}}
     texts = [text for text, _ in sections.values()]
     if (runs / "sizes" / "scores.json").exists():
-        text, figures["sizes"] = member_count_section(runs / "sizes")
+        text, figures["sizes"] = gate_section(runs / "sizes")
         texts.append(text)
     if exams := sorted(heat.glob("smoe-*/test_check.json")):
         figures["smoe_heat"] = {"within_1pct": [json.loads(file.read_text())["within"] for file in exams]}

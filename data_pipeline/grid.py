@@ -94,7 +94,7 @@ class Grid:
         return Grid(self.latitudes[::2], self.longitudes[::2])
 
     def matches(self, other: Grid) -> bool:
-        """Whether two grids are equal up to `TOLERANCE` and multiples of 360°: 200°E is 160°W."""
+        """Return whether two grids are equal up to `COORDINATE_TOLERANCE` and multiples of 360°: 200°E is 160°W."""
         if self.shape != other.shape:
             return False
         north = np.subtract(self.latitudes, other.latitudes)

@@ -167,3 +167,20 @@ def test_few_file_names_occur_twice():
 
 def test_files_are_neither_long_nor_tiny():
     assert 80 <= statistics.median(len((ROOT / path).read_text().splitlines()) for path in PROGRAM) <= 200
+
+
+def test_no_public_name_has_two_definitions():
+    """A class, function or constant is defined once; `main` and `run` are the entry points of verbs."""
+    roles = {"main", "run", "logger", "summarize_files"}
+    places = {}
+    for path in SOURCES:
+        for node in ast.parse((ROOT / path).read_text()).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                names = [node.name]
+            else:
+                targets = node.targets if isinstance(node, ast.Assign) else []
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+            for name in names:
+                if not name.startswith("_"):
+                    places.setdefault(name, []).append(str(path))
+    assert {name: found for name, found in places.items() if len(found) > 1 and name not in roles} == {}

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-DAY = 86400
+SECONDS_PER_DAY = 86400
 """Seconds of a day."""
 FOUR_YEARS = 1461
 """Days of four successive years, one of them a leap year."""
@@ -36,7 +36,7 @@ def day_of_year(init_time: Tensor, lead_time: Tensor) -> Tensor:
     >>> day_of_year(torch.tensor([951782400]), torch.tensor([24]))  # one day after 29 February 2000
     tensor([61])
     """
-    days = (init_time + 3600 * lead_time).div(DAY, rounding_mode="floor")
+    days = (init_time + 3600 * lead_time).div(SECONDS_PER_DAY, rounding_mode="floor")
     # A cycle is three years of 365 days and a leap year, whose 366th day must not start a fifth year.
     day = (days + EPOCH).remainder(FOUR_YEARS)
     year = day.div(365, rounding_mode="floor").clamp(max=3)
