@@ -31,6 +31,7 @@ LONGEST = (
     "tests/end_to_end/test_processes.py",
     "tests/end_to_end/test_verbs.py",
     "tests/models/test_contract_mesh.py",
+    "tests/test_extending.py",
     "tests/models/parallel/test_mesh.py",
     "tests/training/test_compile.py",
     "tests/data_pipeline/synthetic/twin/test_experiment.py",
@@ -39,9 +40,9 @@ LONGEST = (
     "tests/models/test_contract.py",
     "tests/models/parallel/test_launch.py",
     "tests/models/test_correct_mesh.py",
-    "tests/models/networks/test_start.py",
+    "tests/models/networks/test_baseline.py",
     "tests/data_pipeline/prefetch/test_peers.py",
-    "tests/training/test_recompute.py",
+    "tests/training/test_activation_checkpointing.py",
 )
 """Files that take longest, by time: `scripts/test` starts with them, so that both processes end at about one time."""
 
@@ -65,6 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first."""
     places = {ROOT / path: place for place, path in enumerate(LONGEST)}
+    assert all(path.is_file() for path in places), "LONGEST names a file that does not exist"
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
