@@ -44,7 +44,7 @@ LONGEST = (
     "tests/data_pipeline/prefetch/test_peers.py",
     "tests/training/test_activation_checkpointing.py",
 )
-"""Files that take longest, by time: `scripts/test` starts with them, so that both processes end at about one time."""
+"""The slowest files: `scripts/test` starts with them, so that both processes end at about the same time."""
 
 # Every machine tests the same examples; `HYPOTHESIS_PROFILE=explore make test` looks for new ones.
 settings.register_profile("gate", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -85,7 +85,7 @@ def samples() -> Path:
     return folder
 
 
-class Ended(NamedTuple):
+class CommandResult(NamedTuple):
     """Exit code and output of a command."""
 
     code: int
@@ -93,7 +93,7 @@ class Ended(NamedTuple):
     stderr: str
 
 
-def run_command(folder: Path, *arguments: str) -> Ended:
+def run_command(folder: Path, *arguments: str) -> CommandResult:
     """Run `deepweather ARGUMENTS` in `folder`, in this process: a new Python process takes seconds to start."""
     before = Path.cwd(), sys.argv, dict(os.environ), [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     stdout, stderr = io.StringIO(), io.StringIO()
@@ -112,11 +112,11 @@ def run_command(folder: Path, *arguments: str) -> Ended:
         os.environ.update(before[2])
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), before[3], strict=True):
             signal.signal(number, handler)
-    return Ended(code, stdout.getvalue(), stderr.getvalue())
+    return CommandResult(code, stdout.getvalue(), stderr.getvalue())
 
 
 @pytest.fixture(scope="session")
-def command() -> Callable[..., Ended]:
+def command() -> Callable[..., CommandResult]:
     """The function that runs a command line in this process."""
     return run_command
 

@@ -1,4 +1,4 @@
-"""The tables and figures of docs/results.* are those of the runs, and no test year chooses the best model."""
+"""The tables and figures of docs/results.* show the runs, and validation years choose the best model."""
 
 import json
 import math
@@ -27,18 +27,18 @@ CRPS = {
 
 
 def scores():
-    """What `evaluate` writes, as far as it is read here: intervals reach 0.012 to either side."""
+    """The keys of scores.json that `results_page` reads; each interval is its value ± 0.012."""
 
-    def around(value):
+    def interval(value):
         return [value - 0.012, value + 0.012]
 
     def entry(crps):
         own = {"crps": crps, "skill_vs_raw": 1 - crps / RAW, "captured": (RAW - crps) / (RAW - ORACLE)}
-        return own | {"spread_skill": 0.9, "ci95": {key: around(value) for key, value in own.items()}}
+        return own | {"spread_skill": 0.9, "ci95": {key: interval(value) for key, value in own.items()}}
 
     names = list(CRPS)
     pairs = {
-        name: {o: {"crps_minus": CRPS[name] - CRPS[o], "ci95": around(CRPS[name] - CRPS[o])} for o in names[:i]}
+        name: {o: {"crps_minus": CRPS[name] - CRPS[o], "ci95": interval(CRPS[name] - CRPS[o])} for o in names[:i]}
         for i, name in enumerate(names)
     }
     return {
@@ -49,7 +49,7 @@ def scores():
 
 @pytest.fixture
 def runs(tmp_path):
-    """A folder of runs: in the validation years the MLPs were better than the U-Nets on average."""
+    """A folder of runs, in which the mean validation loss of the MLPs is below that of the U-Nets."""
     losses = {"mlp-0": 0.05, "mlp-1": 0.06, "unet-0": 0.04, "unet-1": 0.08, "lenet-0": 0.01}
     for task in ("t2m", "t850", "z500"):
         for name, loss in losses.items():
@@ -63,7 +63,7 @@ def runs(tmp_path):
     return tmp_path
 
 
-def test_page_and_figures(runs):
+def test_the_page_shows_the_figures_of_the_runs(runs):
     (runs / "runs/published.xml").write_text(
         '<testsuites><testsuite><testcase><properties><property name="dillingen.mlps" value="0.78"/>'
         '<property name="dillingen.emos" value="0.7"/><property name="monsoon.emos" value="62.9"/></properties>'
@@ -78,7 +78,7 @@ def test_page_and_figures(runs):
     assert figures["dillingen"] == {"crps": 0.7, "mlps": 0.78, "emos": 0.7}
     assert figures["monsoon"] == {"emos": 62.9}
     best = figures["twin"]["t850"]
-    assert best["best"] == "mlps", "not what is best in the test years, nor what was run but once"
+    assert best["best"] == "mlps", "neither the best model of the test years nor a model with a single run"
     assert math.isclose(best["captured"], (0.4 - 0.27) / 0.2)
     assert best["captured_by_seed"] == pytest.approx([0.6, 0.65])
     assert math.isclose(best["captured_by_model"]["unet"], 0.725)
@@ -97,10 +97,10 @@ def test_page_and_figures(runs):
         ["committee of U-Nets", "+0.010"],
     ]
     main(runs / "runs", runs / "heat", runs / "results")
-    assert (runs / "results.md").read_text() == page, "made twice, it is the same page"
+    assert (runs / "results.md").read_text() == page, "a second call writes the same page"
 
 
-def test_numbers_of_members(runs):
+def test_the_page_has_a_table_of_member_counts(runs):
     found = scores()
     for name in [*found["models"]]:
         if name.endswith("-1"):
@@ -128,11 +128,11 @@ def test_numbers_of_members(runs):
     assert figures["raw"] == {"claims": True, "holds": True}
 
 
-def test_what_was_not_run_is_not_said(runs):
+def test_experiments_without_a_run_are_left_out(runs):
     main(runs / "runs", runs / "heat", runs / "results")
     assert set(json.loads((runs / "results.json").read_text())) == {"twin"}
 
 
-def test_a_hull_holds_all_intervals():
+def test_a_hull_contains_all_intervals():
     assert hull([[1, 2], None, [0, 1]]) == (0, 2)
     assert hull([None]) is None

@@ -1,4 +1,4 @@
-"""A project on the tiny twin, made once for all files of this folder."""
+"""A project on the tiny twin, prepared and trained once for all files of this folder."""
 
 import fcntl
 import os
@@ -9,8 +9,8 @@ from twin_project import QUICK, SPLIT, TWIN
 
 
 @pytest.fixture(scope="session")
-def succeed(command):
-    """Run a verb that must succeed; return its output."""
+def run_verb(command):
+    """Run a verb that must run_verb; return its output."""
 
     def run(folder, *arguments):
         ended = command(folder, *arguments)
@@ -21,7 +21,7 @@ def succeed(command):
 
 
 @pytest.fixture(scope="session")
-def refuse(command):
+def run_failing_verb(command):
     """Run a verb that must fail with exit code `code` and one line on standard error; return that line."""
 
     def run(folder, *arguments, code=2):
@@ -35,7 +35,7 @@ def refuse(command):
 
 
 @pytest.fixture(scope="session")
-def first_project(tmp_path_factory, succeed):
+def first_project(tmp_path_factory, run_verb):
     """A folder in which the verbs have been run. The workers of pytest-xdist share it."""
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "twin_project"
@@ -44,9 +44,9 @@ def first_project(tmp_path_factory, succeed):
         if not (folder / "runs/unet/corrector.safetensors").exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            succeed(folder, "prepare", *TWIN)
-            succeed(folder, "train", *SPLIT, "model=emos", "run_dir=runs/emos")
-            succeed(folder, "train", *SPLIT, "model=unet", "run_dir=runs/unet", *QUICK)
+            run_verb(folder, "prepare", *TWIN)
+            run_verb(folder, "train", *SPLIT, "model=emos", "run_dir=runs/emos")
+            run_verb(folder, "train", *SPLIT, "model=unet", "run_dir=runs/unet", *QUICK)
     return folder
 
 

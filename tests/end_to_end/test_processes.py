@@ -1,4 +1,4 @@
-"""Training by several processes, and training that is interrupted: the same command goes on to the same result."""
+"""Training by several processes, and interrupted training that the same command resumes."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from twin_project import QUICK, SPLIT
 
 
 def start(folder, *arguments, kind=Program):
-    """A verb as a process of its own, a fork of a server unless `kind` is `subprocess.Popen`."""
+    """Start a verb in its own process: a fork of a server, or a new process if `kind` is `subprocess.Popen`."""
     return kind(
         [sys.executable, ROOT / "scripts/deepweather.py", *arguments],
         cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -23,8 +23,8 @@ def start(folder, *arguments, kind=Program):
     )  # fmt: skip
 
 
-def test_ranks_train_together(project):
-    """Four ranks write the files of one process, with the same weights and the same table but for the last digits."""
+def test_four_ranks_write_the_same_files_as_one_process(project):
+    """Weights and the table of epochs are equal up to rounding."""
     process = start(project, "train", *SPLIT, "model=unet", "run_dir=runs/mesh", *QUICK, "trainer.mesh=[2,2]")
     output, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, "")
@@ -40,7 +40,7 @@ def test_ranks_train_together(project):
     np.testing.assert_allclose(*tables, rtol=1e-5)
 
 
-def test_one_process_continues_a_mesh_after_a_rank_was_killed(project, succeed):
+def test_one_process_resumes_a_run_of_two_ranks_after_one_was_killed(project, run_verb):
     options = [*SPLIT, "model=unet", "run_dir=runs/killed", "trainer.epochs=10", "trainer.patience=10", "model.width=4"]
     process = start(project, "train", *options, "trainer.mesh=[1,2]", kind=subprocess.Popen)
     for line in process.stdout:
@@ -51,13 +51,13 @@ def test_one_process_continues_a_mesh_after_a_rank_was_killed(project, succeed):
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 3, errors
     assert "was killed by signal 9" in errors
-    assert "resuming from" in succeed(project, "train", *options)
+    assert "resuming from" in run_verb(project, "train", *options)
     rows = (project / "runs/killed/metrics.csv").read_text().splitlines()
     assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 11))
 
 
-def test_interrupted_training_continues(project, succeed):
-    """SIGTERM in the middle of training, then the same command again."""
+def test_the_same_command_resumes_interrupted_training(project, run_verb):
+    """Training gets SIGTERM after two epochs; then the same command runs again."""
     options = [*SPLIT, "model=unet", "run_dir=runs/long", "trainer.epochs=10", "trainer.patience=10", "model.width=4"]
     process = start(project, "train", *options)
     for line in process.stdout:
@@ -68,6 +68,6 @@ def test_interrupted_training_continues(project, succeed):
     assert process.returncode == 3, errors
     assert "run the same command again" in errors
     assert not (project / "runs/long/corrector.safetensors").exists()
-    assert "resuming from" in succeed(project, "train", *options)
+    assert "resuming from" in run_verb(project, "train", *options)
     rows = (project / "runs/long/metrics.csv").read_text().splitlines()
     assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(1, 11))

@@ -15,9 +15,9 @@ from data_pipeline.dataset import ForecastDataset
 from models.corrector import Corrector
 
 
-def test_a_sweep_trains_each_model_in_its_folder(project, succeed):
-    """With the default `run_dir`, whose name depends on the model."""
-    succeed(project, "train", "-m", *SPLIT, "model=raw,climatology")
+def test_a_sweep_trains_each_model_in_its_own_folder(project, run_verb):
+    """The default `run_dir` depends on the name of the model."""
+    run_verb(project, "train", "-m", *SPLIT, "model=raw,climatology")
     for model in ("raw", "climatology"):
         assert (project / f"runs/twin-t2m-{model}/corrector.safetensors").exists()
 
@@ -30,17 +30,17 @@ def test_a_run_folder_has_all_files(project):
     assert len((run / "metrics.csv").read_text().splitlines()) == 3
 
 
-def test_a_second_run_finds_its_work_done(project, succeed):
+def test_a_repeated_command_does_not_repeat_its_work(project, run_verb):
     before = (project / "runs/unet/corrector.safetensors").stat().st_mtime_ns
-    output = succeed(project, "train", *SPLIT, "model=unet", "run_dir=runs/unet", *QUICK)
+    output = run_verb(project, "train", *SPLIT, "model=unet", "run_dir=runs/unet", *QUICK)
     assert "already trained" in output
     assert (project / "runs/unet/corrector.safetensors").stat().st_mtime_ns == before
-    assert "all" in succeed(project, "prepare", *TWIN)
+    assert "all" in run_verb(project, "prepare", *TWIN)
 
 
-def test_evaluation_scores_models_and_references(project, succeed):
+def test_evaluation_scores_models_and_references(project, run_verb):
     options = (*SPLIT, "correctors={emos: runs/emos/corrector.safetensors, unet: runs/unet/corrector.safetensors}")
-    output = succeed(project, "evaluate", *options, "run_dir=runs/scores")
+    output = run_verb(project, "evaluate", *options, "run_dir=runs/scores")
     scores = json.loads((project / "runs/scores/scores.json").read_text())
     assert set(scores["models"]) == {"raw", "climatology", "emos", "unet"}
     crps = {name: model["crps"] for name, model in scores["models"].items()}
@@ -50,12 +50,12 @@ def test_evaluation_scores_models_and_references(project, succeed):
     assert "emos" in output
 
 
-def test_one_model_corrects_several_targets_and_lead_times(project, succeed):
-    """One network for three targets: all gain, and a file with all fields is corrected at both lead times."""
+def test_one_model_corrects_several_targets_and_lead_times(project, run_verb):
+    """One network improves three targets, and `correct` changes all three at both lead times."""
     joint = [*SPLIT, "task=joint", "task.lead_times=[24,48]"]
     options = ["model=mlp", "model.width=16", "trainer.epochs=4", "trainer.ema_decay=0.9", "trainer.learning_rate=1e-2"]
-    succeed(project, "train", *joint, *options, "run_dir=runs/joint")
-    succeed(project, "evaluate", *joint, "correctors={mlp: runs/joint/corrector.safetensors}", "run_dir=runs/joint")
+    run_verb(project, "train", *joint, *options, "run_dir=runs/joint")
+    run_verb(project, "evaluate", *joint, "correctors={mlp: runs/joint/corrector.safetensors}", "run_dir=runs/joint")
     for target in ("z500", "t850", "2t"):
         models = json.loads((project / f"runs/joint/{target}/scores.json").read_text())["models"]
         assert models["mlp"]["crps"] < models["raw"]["crps"]
@@ -63,7 +63,7 @@ def test_one_model_corrects_several_targets_and_lead_times(project, succeed):
     together.write_bytes(
         b"".join((project / f"data/twin/output.{kind}.20180108").read_bytes() for kind in ("sfc", "pl"))
     )
-    succeed(project, "correct", "corrector=runs/joint/corrector.safetensors", f"input={together}", "output=joint.grib")
+    run_verb(project, "correct", "corrector=runs/joint/corrector.safetensors", f"input={together}", "output=joint.grib")
     changed = {
         (keys(before)["shortName"], keys(before)["level"], keys(before)["stepRange"])
         for before, after in zip(messages(together), messages(project / "joint.grib"), strict=True)
@@ -72,9 +72,9 @@ def test_one_model_corrects_several_targets_and_lead_times(project, succeed):
     assert changed == {(*field, lead) for field in (("z", "500"), ("t", "850"), ("2t", "0")) for lead in ("24", "48")}
 
 
-def test_a_model_may_learn_from_the_first_members(project, succeed, refuse):
-    """EMOS is the same as for an archive with only these members."""
-    succeed(project, "train", *SPLIT, "model=emos", "max_members=3", "run_dir=runs/few")
+def test_max_members_trains_on_the_first_members(project, run_verb, run_failing_verb):
+    """EMOS has the coefficients of a fit to an archive with only these members."""
+    run_verb(project, "train", *SPLIT, "model=emos", "max_members=3", "run_dir=runs/few")
     found = Corrector.load(project / "runs/few/corrector.safetensors")
     assert found.provenance["members"] == 3
     data = [str(project / f"data/twin/{name}.*") for name in ("output", "analysis")]
@@ -85,28 +85,28 @@ def test_a_model_may_learn_from_the_first_members(project, succeed, refuse):
     torch.testing.assert_close(found.model.coefficients, expected.model.coefficients, rtol=0, atol=5e-3)
     expected.fit(every)
     assert (found.model.coefficients - expected.model.coefficients).std() > 0.02
-    line = refuse(project, "train", *SPLIT, "model=emos", "max_members=9", "run_dir=runs/many")
+    line = run_failing_verb(project, "train", *SPLIT, "model=emos", "max_members=9", "run_dir=runs/many")
     assert line == "error: members must be a number from 1 to 5 or different positions from 0 to 4, got 9"
 
 
-def test_a_loss_may_weight_extremes(project, succeed, refuse):
-    """The loss takes the climate of the training years and refuses the climate of other years."""
+def test_eecrps_trains_with_the_climate_of_the_training_years(project, run_verb, run_failing_verb):
+    """The climate of other years is refused, and so is a loss for a model that is not trained."""
     climate = "loss.climate=prepared/twin-t2m/efi.nc"
-    succeed(project, "prepare", *TWIN, *SPLIT, "statistics=[efi]")
+    run_verb(project, "prepare", *TWIN, *SPLIT, "statistics=[efi]")
     options = ["model=mlp", "loss=eecrps", climate, "trainer.epochs=2"]
-    output = succeed(project, "train", *SPLIT, *options, "run_dir=runs/extremes")
+    output = run_verb(project, "train", *SPLIT, *options, "run_dir=runs/extremes")
     losses = np.loadtxt(project / "runs/extremes/metrics.csv", delimiter=",", skiprows=1)[:, 2]
     crps = float(output.split("validation: crps ")[1].split()[0])
     assert (losses < crps).all()
     leaky = ["data.split.train=[2010,2013]", "data.split.val=[2014,2014]"]
-    line = refuse(project, "train", *leaky, *options, "run_dir=runs/leaky")
+    line = run_failing_verb(project, "train", *leaky, *options, "run_dir=runs/leaky")
     assert "is the climate of 2010-2014, the training years are 2010-2013" in line
-    line = refuse(project, "train", *SPLIT, "model=emos", "loss=squared_error", "run_dir=runs/at-once")
+    line = run_failing_verb(project, "train", *SPLIT, "model=emos", "loss=squared_error", "run_dir=runs/at-once")
     assert "is fitted in closed form, with its own score; leave out loss" in line
 
 
-def test_the_script_of_the_documents_runs_as_it_stands(project, monkeypatch, succeed):
-    """Ten lines of docs/training.md with a stock Trainer, for other years; `evaluate` reads the corrector they save."""
+def test_the_training_script_in_the_docs_runs(project, monkeypatch, run_verb):
+    """Only the years are replaced; the script has at most ten lines, and `evaluate` reads its corrector."""
     document = (ROOT / "docs/training.md").read_text()
     (script,) = re.findall(r"```python\n(.*?)```", document, re.S)
     years = "train=(1998, 2013), val=(2014, 2015), test=(2016, 2017)"
@@ -116,4 +116,4 @@ def test_the_script_of_the_documents_runs_as_it_stands(project, monkeypatch, suc
     monkeypatch.chdir(project)
     exec(compile(script, "docs/training.md", "exec"), {})
     assert Corrector.load(project / "corrector.safetensors").provenance["train_years"] == [2010, 2014]
-    succeed(project, "evaluate", *SPLIT, "correctors={script: corrector.safetensors}", "run_dir=runs/script")
+    run_verb(project, "evaluate", *SPLIT, "correctors={script: corrector.safetensors}", "run_dir=runs/script")

@@ -28,7 +28,7 @@ from models.statistical.raw import Raw
 def deepweather(monkeypatch):
     """Run the verb like the command line, in this process."""
     handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # the verb sets it; to be undone
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # the verb sets this variable; `monkeypatch` restores it
 
     def run(run_dir, *more):
         monkeypatch.setattr(sys, "argv", ["evaluate", *overrides(run_dir, *more)])
@@ -57,14 +57,14 @@ def emos(archive, tmp_path):
     return tmp_path / "emos.safetensors"
 
 
-def test_the_whole_path(archive, emos, deepweather, tmp_path, capsys):
+def test_scores_and_report_are_written_once(archive, emos, deepweather, tmp_path, capsys):
     run_dir = tmp_path / "run"
     deepweather(run_dir, f"correctors={{emos: {emos}}}")
     scores = json.loads((run_dir / "scores.json").read_text())
     assert list(scores["models"]) == ["raw", "climatology", "emos"]
     assert (scores["split"], scores["years"], scores["members"]) == ("test", [2016, 2016], 5)
     assert scores["n_dates"] == scores["n_forecasts"] == 20
-    # The biased ensemble scores about 0.77, N(signal, 1) 1/√π; EMOS knows both but for the fit to 20 dates.
+    # The biased ensemble scores about 0.77, N(signal, 1) 1/√π; EMOS corrects both up to the error of its fit.
     assert scores["oracle"]["crps"] == pytest.approx(np.pi**-0.5, rel=0.05)
     emos_scores = scores["models"]["emos"]
     assert 0.6 < emos_scores["captured"] < 1
@@ -245,8 +245,8 @@ def test_cells_and_forecasts_that_are_not_scored_are_counted(archive, emos, deep
     assert sentence in (tmp_path / "report.html").read_text()
 
 
-class SeenError(Exception):
-    """Ends the verb once the test has its data."""
+class StopEvaluationError(Exception):
+    """Stops the verb as soon as the test has its data."""
 
 
 def test_models_and_batches_are_moved_to_the_device(archive, emos, deepweather, tmp_path, monkeypatch):
@@ -259,11 +259,11 @@ def test_models_and_batches_are_moved_to_the_device(archive, emos, deepweather, 
 
     def call(corrector, sample):
         models.append({tensor.device.type for tensor in (*corrector.buffers(), *sample)})
-        raise SeenError
+        raise StopEvaluationError
 
     monkeypatch.setattr(evaluate, "choose_device", choose_device)
     monkeypatch.setattr(Corrector, "forward", call)
-    with pytest.raises(SeenError):
+    with pytest.raises(StopEvaluationError):
         deepweather(tmp_path, f"correctors={{emos: {emos}}}", "references=[raw]", "device=gpu")
     assert asked == [("gpu", 1)]
     assert models == [{"meta"}]

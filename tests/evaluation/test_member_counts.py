@@ -57,24 +57,24 @@ def raw(batch):
     return Ensemble(batch.ensemble.movedim(1, 0))
 
 
-def further_off_with_more(batch):
+def biased_by_member_count(batch):
     """Fair CRPS of draws of N(d, 1) for a truth of N(0, 1), with d = M/50."""
     return Ensemble(raw(batch).members + batch.ensemble.shape[1] / 50)
 
 
-def narrower_with_more(batch):
+def narrowed_by_member_count(batch):
     mean = batch.ensemble.mean(1)
     return Ensemble(mean + (raw(batch).members - mean) * (1 - batch.ensemble.shape[1] / 100))
 
 
-def few_words(batch):
+def normal_of_moments(batch):
     """Mean and spread of the members; the error of the mean decreases with their number."""
     return Normal(batch.ensemble.mean(1), batch.ensemble.std(1))
 
 
 MODELS = {
     "raw": raw, "climatology": lambda batch: Normal(torch.zeros_like(batch.target), torch.full_like(batch.target, 5.0)),
-    "off": further_off_with_more, "narrow": narrower_with_more, "normal": few_words,
+    "off": biased_by_member_count, "narrow": narrowed_by_member_count, "normal": normal_of_moments,
 }  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def test_a_model_that_depends_on_the_number_of_members_fails(scores):
     )
 
 
-def test_a_model_that_improves_with_members_passes(scores):
+def test_a_model_that_improves_with_more_members_passes(scores):
     """The spread does not change, and the error of the mean of M members is √(1 + 1/M) times that of all."""
     found = scores["models"]["normal"]["by"]["members"]
     assert all(pair["ci95"][1] < 0 for entry in found.values() for pair in entry["fewer"].values())
@@ -187,7 +187,7 @@ def test_all_member_counts_are_scored_in_the_same_cells():
     assert weights[0][1, 0, 0] < weights[0][0, 0, 0]
 
 
-def test_without_member_counts_nothing_changes(draws):
+def test_without_member_counts_other_scores_are_the_same(draws):
     plain = score_models({"raw": raw}, draws, REGIONS).scores(0)
     assert with_gates(plain, {}) == plain
     assert "members" not in plain["models"]["raw"]["by"]
@@ -219,7 +219,7 @@ def entries(ratios, crps=(0.0, 0.0, 0.0), ends=((-1, 1), (-1, 1), (-1, 1))):
         (entries((0.5, 1, None)), False, ["spread / error −50.0 % with 5 members"]),
     ],
 )  # fmt: skip
-def test_the_gate(made, holds, faults):
+def test_the_gate_compares_crps_and_spread_over_error(made, holds, faults):
     assert member_count_gate(made, MemberCountClaim(10, False)) == {
         "claimed": False,
         "base": 10,
@@ -249,14 +249,19 @@ def test_member_counts_are_sorted():
     assert check_member_counts(None) == ()
 
 
-def of(name, task=None, **options):
+def corrector_of(name, task=None, **options):
     task = task or Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
     task = needed_task(SPECS[name], task)
     return Corrector(task, Grid.regular(13, 16), SPECS[name] | options, torch.zeros(len(task.static_names), 13, 16))
 
 
-def test_the_base_of_references_is_the_smallest_of_the_correctors():
-    models = {"raw": of("raw"), "climatology": of("climatology"), "a": of("emos"), "b": of("mlp")}
+def test_references_have_the_smallest_base_of_all_correctors():
+    models = {
+        "raw": corrector_of("raw"),
+        "climatology": corrector_of("climatology"),
+        "a": corrector_of("emos"),
+        "b": corrector_of("mlp"),
+    }
     found = member_count_claims(models, trained := {"a": 20, "b": 10}, (5, 10, 20))
     assert {name: claim.base for name, claim in found.items()} == {"raw": 10, "climatology": 10} | trained
     assert [name for name, claim in found.items() if claim.made] == ["raw", "climatology"]
@@ -264,11 +269,11 @@ def test_the_base_of_references_is_the_smallest_of_the_correctors():
     assert member_count_claims(models, trained, ()) == {}
 
 
-def test_claims_of_models():
-    claimed = {name for name in SPECS if member_count_claims({name: of(name)}, {}, (5, 10))[name].made}
+def test_only_models_that_correct_each_member_alone_claim_any_number_of_members():
+    claimed = {name for name in SPECS if member_count_claims({name: corrector_of(name)}, {}, (5, 10))[name].made}
     assert claimed == {"raw", "climatology", "transformer_independent"}
     changed = {"head": "normal"}, {"member_attention": True}
-    assert not any(of("transformer_independent", **change).model.any_size for change in changed)
+    assert not any(corrector_of("transformer_independent", **change).model.any_size for change in changed)
 
 
 @pytest.mark.parametrize(
@@ -282,9 +287,9 @@ def test_claims_of_models():
     ],
     ids=str,
 )
-def test_a_claiming_model_corrects_each_member_without_the_others(name, options, toy):
+def test_a_model_with_the_claim_corrects_each_member_without_the_others(name, options, toy):
     torch.manual_seed(0)
-    made = of(name, **options).double().eval()
+    made = corrector_of(name, **options).double().eval()
     for tensor in (*made.model.parameters(), *([made.model.coefficients] if name == "climatology" else [])):
         torch.nn.init.normal_(tensor, std=0.2)
     data = toy(made.task, made.grid, 2, 8)

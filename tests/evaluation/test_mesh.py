@@ -55,7 +55,7 @@ class Part(Dataset):
 
 
 def with_holes(data):
-    """Cells without analysis and without all members, at the edges of tiles and within."""
+    """Remove the analysis or a member in some cells, at the edges of tiles and inside."""
     for sample, (row, column) in zip(data.samples, [(0, 0), (4, 6), (5, 7), (8, 13)], strict=False):
         sample.target[0, row, column] = math.nan
         sample.mask[1, column % 9, row] = False
@@ -68,7 +68,7 @@ def normal(batch):
     return Normal(mean - 0.5, torch.ones_like(mean))
 
 
-def scored(mesh, data, oracle, land):
+def score_on(mesh, data, oracle, land):
     """The scoreboard, and the example of the report, on a mesh."""
     domain = mesh.domain(GRID)
     emos = Corrector(TASK, domain, {"_target_": "models.statistical.emos.EMOS"}, data.static).double().eval()
@@ -80,7 +80,7 @@ def scored(mesh, data, oracle, land):
         return board, example_of(part[1], 1, models["raw"], models["emos"], domain)
 
 
-def numbers(board):
+def arrays_of(board):
     """All arrays of a scoreboard, by name."""
     found = {"init_times": board.init_times, "lead_times": board.lead_times}
     some = {
@@ -110,12 +110,12 @@ def compare(rank, data, bands, sectors, forecasts, oracle):
     """Results of the mesh and of one process, on the first rank."""
     land = np.linspace(0, 1, 9 * 14).reshape(GRID.shape)
     mesh = arrange_mesh(data, bands, sectors)
-    board, example = scored(mesh, forecasts, oracle, land)
+    board, example = score_on(mesh, forecasts, oracle, land)
     if rank:
         return None
-    alone, whole = scored(Mesh.single(), forecasts, oracle, land)
+    alone, whole = score_on(Mesh.single(), forecasts, oracle, land)
     return (
-        [(numbers(board), numbers(alone)), (vars(example), vars(whole))],
+        [(arrays_of(board), arrays_of(alone)), (vars(example), vars(whole))],
         [(leaves(board.scores(target)), leaves(alone.scores(target))) for target in range(2)],
     )
 
@@ -123,8 +123,8 @@ def compare(rank, data, bands, sectors, forecasts, oracle):
 def sizes_of(scores):
     """Return, for every leaf of scores.json, the size of the numbers that it is computed from.
 
-    Rounding errors of a difference are those of the two scores, however small the difference is: amounts are compared
-    on the scale of the largest one, skills and shares on that of 1, or of their own value where it is larger.
+    A difference of scores has the rounding errors of both scores, even if it is small. So amounts are compared
+    relative to the largest amount, skills and shares relative to 1, or to their own value if that is larger.
     """
     amounts = {path for path in scores if AMOUNT.search(path)}
     largest = max((abs(scores[path]) for path in amounts if scores[path] is not None), default=0.0)
@@ -132,7 +132,7 @@ def sizes_of(scores):
             for path, leaf in scores.items()}  # fmt: skip
 
 
-def agree(found, expected, tolerance=1e-12, sizes=None):
+def assert_agree(found, expected, tolerance=1e-12, sizes=None):
     """Compare numbers to `tolerance` times their `sizes`; the size of an array is its largest entry."""
     assert list(found) == list(expected)
     for key, value in expected.items():
@@ -144,8 +144,8 @@ def agree(found, expected, tolerance=1e-12, sizes=None):
             assert found[key] == value, key
 
 
-def agree_scores(found, expected, tolerance=1e-12):
-    agree(found, expected, tolerance, sizes_of(expected))
+def assert_scores_agree(found, expected, tolerance=1e-12):
+    assert_agree(found, expected, tolerance, sizes_of(expected))
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: "x".join(map(str, mesh)))
@@ -155,17 +155,17 @@ def test_scores_are_those_of_one_process(mesh, toy):
     oracle.samples = [oracle.samples[k] for k in (7, 5, 1, 2)]
     arrays, scores = together(math.prod(mesh), compare, *mesh, data, oracle)[0]
     for pair in arrays:
-        agree(*pair)
+        assert_agree(*pair)
     for pair in scores:
-        agree_scores(*pair)
+        assert_scores_agree(*pair)
 
 
 def test_ranks_without_forecasts_are_allowed(toy):
     arrays, scores = together(3, compare, 3, 1, 1, toy(TASK, GRID, 2), None)[0]
     for pair in arrays:
-        agree(*pair)
+        assert_agree(*pair)
     for pair in scores:
-        agree_scores(*pair)
+        assert_scores_agree(*pair)
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def scores(folder):
 def test_every_rank_reads_its_tile_and_the_files_are_the_same(mesh, project, tmp_path):
     """Members are read in single precision, so their spread has five digits."""
     together(math.prod(mesh), evaluated, *mesh, project, tmp_path)
-    agree_scores(scores(tmp_path), scores(project / "one"), 1e-5)
+    assert_scores_agree(scores(tmp_path), scores(project / "one"), 1e-5)
     drawn, expected = (
         {path.name for path in folder.rglob("*") if path.is_file()} for folder in (tmp_path, project / "one")
     )
@@ -215,6 +215,6 @@ def test_the_command_starts_its_ranks_and_its_scores_are_reused_on_any_mesh(proj
     ended = forks.run([ROOT / "scripts/deepweather.py", "evaluate", "mesh=[1,2]", *options], cwd=project)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("forecasts of 4 members") == ended.stdout.count("wrote two/scores.json") == 1
-    agree_scores(scores(project / "two"), scores(project / "one"), 1e-5)
+    assert_scores_agree(scores(project / "two"), scores(project / "one"), 1e-5)
     again = command(project, "evaluate", *options)
     assert "nothing was done" in again.stdout

@@ -49,7 +49,7 @@ def as_written(crps):
     return own | {"ci95": {key: [value - 0.002, value + 0.002] for key, value in own.items()}}
 
 
-def made_scores():
+def make_scores():
     scores = {
         "task": "t850", "target": "t@850", "units": "K", "lead_times": [48], "grid": str(GRID),
         "split": "test", "years": [2016, 2017], "members": 4, "levels": "hazen", "n_dates": 32, "n_forecasts": 32,
@@ -70,7 +70,7 @@ def made_scores():
     return scores
 
 
-def made_fields():
+def make_fields():
     rng = np.random.default_rng(0)
     maps = {name: rng.random(GRID.shape) for name in ("raw", "climatology", "emos", "unet")}
     start = int(np.datetime64("2016-02-27T00", "s").astype(int))
@@ -80,12 +80,12 @@ def made_fields():
 
 @pytest.fixture
 def scores():
-    return made_scores()
+    return make_scores()
 
 
 @pytest.fixture
 def fields():
-    return made_fields()
+    return make_fields()
 
 
 class Links(HTMLParser):
@@ -109,7 +109,7 @@ class Links(HTMLParser):
 def written(tmp_path_factory):
     """A report that was written once."""
     folder = tmp_path_factory.mktemp("report")
-    write_report(folder, made_scores(), made_fields())
+    write_report(folder, make_scores(), make_fields())
     return folder
 
 
@@ -149,7 +149,7 @@ def test_a_figure_is_reproducible(scores):
     assert pictures[0] == pictures[1]
 
 
-def test_without_oracle_land_and_correctors_sections_are_left_out(scores, fields, tmp_path):
+def test_sections_without_oracle_land_or_correctors_are_left_out(scores, fields, tmp_path):
     scores["oracle"] = None
     scores["models"] = {name: scores["models"][name] for name in ("raw", "climatology")}
     for model in scores["models"].values():

@@ -1,4 +1,4 @@
-"""Layers and halos of the extrapolation agree with counted ones, and docs/scaling.md has its table."""
+"""The extrapolation counts the layers and halos of the shipped network, and docs/scaling.md has its table."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Ensembles in any legal layout give the same numbers by coordinates."""
+"""Every legal layout of an ensemble gives the same values at the same coordinates."""
 
 import itertools
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def layouts(draw):
         since=draw(st.sampled_from(["1900-01-01", "1970-01-01 00:00:00", "2016-02-29T12:00:00Z"])),
         calendar=draw(st.sampled_from(["standard", "gregorian", "proleptic_gregorian"])),
         file_format=draw(st.sampled_from(["NETCDF4", "NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF4_CLASSIC"])),
-        # A `time` beside a single lead time may be either kind of time, if nothing else says which.
+        # With a single lead time, only a standard name shows whether `time` is the start or the valid time.
         standard_names=draw(st.booleans()) or (split == "lead" and names["start"] == "time"),
         south_first=draw(st.booleans()),
         first_column=draw(st.integers(0, 5)),
@@ -79,7 +79,7 @@ def layouts(draw):
 
 @st.composite
 def ensembles(draw):
-    """Coordinates of an ensemble and, for every field of it, values (latitude, longitude)."""
+    """Draw the coordinates of an ensemble."""
     starts = draw(st.lists(st.integers(0, 400), min_size=1, max_size=3, unique=True))
     return {
         "start": np.sort(np.datetime64("2016-02-20", "s") + np.array(starts) * np.timedelta64(12, "h")),
@@ -91,13 +91,13 @@ def ensembles(draw):
 
 
 def value(variable, start, lead, number):
-    """Return a field that belongs here only, in the units of GRIB."""
+    """Return values (latitude, longitude) that no other field has, in the units of GRIB."""
     seed = [*variable.name.encode(), variable.level, int((start - EPOCH) / np.timedelta64(1, "h")), lead, number]
     return 280 + 10 * np.random.default_rng(seed).standard_normal((3, 6))
 
 
-def written(folder, plain, ensemble, layout):
-    """Write the files of an ensemble in a layout."""
+def write_ensemble(folder, plain, ensemble, layout):
+    """Write the files of an ensemble in a layout; return their paths."""
     axes = {role: list(values) for role, values in ensemble.items()} | {"level": list(LEVELS)}
     whole = {role: [axes[role]] for role in ("start", "lead", "number")} | {"variable": [["2t", "t", "z"]]}
     if layout.split:
@@ -112,7 +112,7 @@ def written(folder, plain, ensemble, layout):
 
 
 def write_part(path, plain, axes, layout):
-    """Write one file; what a file holds only one of is a scalar coordinate where the collection is split by it."""
+    """Write one file; the coordinate that differs between files is a scalar."""
     scalar = {role for role in ("start", "lead", "number") if role == layout.split}
     many = layout.times == "start and valid" and len(axes["start"]) > 1
     axes_of_valid = ("start", "lead") if many else ("lead",)
@@ -128,7 +128,7 @@ def write_part(path, plain, axes, layout):
     starts = np.array(axes["start"], "datetime64[s]")
     leads = np.array(axes["lead"]) * np.timedelta64(1, "h")
 
-    def counted(times):
+    def encode_times(times):
         return (times - since) / np.timedelta64(1, "s") / factor
 
     lat = np.array(axes["latitude"])
@@ -136,7 +136,7 @@ def write_part(path, plain, axes, layout):
     columns = np.roll(np.arange(6), -layout.first_column)
     west = (columns * 60.0 - layout.west) % 360 + layout.west
     shown = {
-        "start": (("start",), counted(starts), describe("start", **clock)),
+        "start": (("start",), encode_times(starts), describe("start", **clock)),
         "number": (("number",), np.array(axes["number"], np.int32), describe("number")),
         "latitude": (("latitude",), lat[rows], describe("latitude", units="degrees_north")),
         "longitude": (("longitude",), west, describe("longitude", units="degrees_east")),
@@ -149,9 +149,9 @@ def write_part(path, plain, axes, layout):
         length = leads / np.timedelta64(1, "s") / SECONDS[layout.lead_unit]
         shown["lead"] = (("lead",), length, describe("lead", units=layout.lead_unit))
         if layout.times != "start and lead":
-            shown["valid"] = valid_times(starts, leads, axes_of_valid, counted, describe, clock)
+            shown["valid"] = valid_times(starts, leads, axes_of_valid, encode_times, describe, clock)
     else:
-        shown["valid"] = valid_times(starts, leads, axes_of_valid, counted, describe, clock)
+        shown["valid"] = valid_times(starts, leads, axes_of_valid, encode_times, describe, clock)
     coordinates = {}
     for role, (roles, values, attributes) in shown.items():
         name = "valid_time" if role == "valid" else layout.names[role]
@@ -164,14 +164,14 @@ def write_part(path, plain, axes, layout):
     plain.write(path, coordinates, variables, layout.file_format)
 
 
-def valid_times(starts, leads, roles, counted, describe, clock):
-    """Return times of validity along starts and lead times, or along lead times only (of the one start)."""
+def valid_times(starts, leads, roles, encode_times, describe, clock):
+    """Return valid times along starts and lead times, or along the lead times of a single start."""
     times = starts[:, None] + leads
-    return roles, counted(times if len(roles) == 2 else times[0]), describe("valid", **clock)
+    return roles, encode_times(times if len(roles) == 2 else times[0]), describe("valid", **clock)
 
 
 def field(name, axes, order, rows, columns, layout):
-    """Return values in the order of a file, and their attributes."""
+    """Return values with the order of dimensions of the layout, and their attributes."""
     outer = [role for role in ("start", "lead", "number", "level") if role in order or role != "level"]
     shape = [len(axes[role]) for role in outer if role != "level" or name != "2t"]
     data = np.empty((*shape, 3, 6))
@@ -193,7 +193,7 @@ def field(name, axes, order, rows, columns, layout):
 @given(ensembles(), layouts())
 def test_every_layout_holds_the_same_numbers(tmp_path_factory, plain, ensemble, layout):
     folder = tmp_path_factory.mktemp("layout")
-    paths = written(folder, plain, ensemble, layout)
+    paths = write_ensemble(folder, plain, ensemble, layout)
     tolerance = 0.006 if layout.packed else 1e-3
     dataset = open_ensemble(paths, chunks=None)
     assert dataset.t.dims == ("init_time", "lead_time", "number", "level", "latitude", "longitude")

@@ -1,6 +1,6 @@
-"""Every number in tables and figures against one that is computed from the data independently.
+"""Every number in tables and figures equals one that is computed with NumPy from the archive's arrays.
 
-The other way is numpy on the archive's arrays. Correctors have coefficients that the test has set.
+The coefficients of the correctors are set, not fitted.
 """
 
 import json
@@ -28,7 +28,7 @@ from evaluation.tables import html_table, members_table, plain_table
 from models.corrector import Corrector
 
 LAWS = {"emos": (0.6, 1.0, 1.0), "net": (0.9, 0.9, 0.8), "wrong": (-0.5, 1.5, 0.5)}
-"""Correctors: what they add to the ensemble mean m, and a, b of their variance a² + b² s²."""
+"""Correctors: the shift of the ensemble mean, and a, b of the variance a² + b² s²."""
 AREA = np.broadcast_to(np.array(GRID.weights)[:, None], GRID.shape)
 LATITUDE = np.broadcast_to(np.array(GRID.latitudes)[:, None], GRID.shape)
 LAND = np.broadcast_to(np.arange(12) % 2, GRID.shape)
@@ -38,64 +38,66 @@ REGIONS = {
 }  # fmt: skip
 
 
-class Numbers:
-    """Scores in every cell (date, H, W) of the 20 starts of 2016, 48 h ahead, by definition."""
+class ExpectedScores:
+    """Scores by definition in every cell (date, H, W), for the 20 starts of 2016, 48 h ahead."""
 
     def __init__(self, archive):
-        mine = archive.starts.astype("datetime64[Y]").astype(int) == 46
-        self.starts = archive.starts[mine]
+        of_2016 = archive.starts.astype("datetime64[Y]").astype(int) == 46
+        self.starts = archive.starts[of_2016]
         # Samples are read in single precision.
-        self.members = archive.raw[mine, 1].astype(np.float32).astype(float).transpose(1, 0, 2, 3)
-        self.truth = archive.truth[mine, 1].astype(np.float32).astype(float)
+        self.members = archive.raw[of_2016, 1].astype(np.float32).astype(float).transpose(1, 0, 2, 3)
+        self.truth = archive.truth[of_2016, 1].astype(np.float32).astype(float)
         nature = archive.oracle.ensemble_fields([0], (48,)).values[:, 0].astype(np.float32).astype(float)
         self.oracle = nature.transpose(1, 0, 2, 3)
         mean, variance = self.members.mean(0), self.members.var(0, ddof=1)
         self.law = {name: (mean + shift, np.sqrt(a * a + b * b * variance)) for name, (shift, a, b) in LAWS.items()}
-        self.crps = {"raw": plain(self.members, self.truth)}
-        self.fair = {"raw": fair(self.members, self.truth), "oracle": fair(self.oracle, self.truth)}
+        self.crps = {"raw": plain_crps(self.members, self.truth)}
+        self.fair = {"raw": fair_crps(self.members, self.truth), "oracle": fair_crps(self.oracle, self.truth)}
         for name, law in self.law.items():
-            self.crps[name] = self.fair[name] = gaussian(*law, self.truth)
+            self.crps[name] = self.fair[name] = normal_crps(*law, self.truth)
         self.error = {"raw": mean - self.truth} | {name: mu - self.truth for name, (mu, _) in self.law.items()}
         self.variance = {"raw": variance * 6 / 5} | {name: sigma**2 for name, (_, sigma) in self.law.items()}
         levels = [NormalDist().inv_cdf((k + 0.5) / 5) for k in range(5)]
         written = {name: np.stack([mu + sigma * z for z in levels]) for name, (mu, sigma) in self.law.items()}
-        self.written = {name: plain(members, self.truth) for name, members in written.items()}
+        self.written = {name: plain_crps(members, self.truth) for name, members in written.items()}
         self.written_ratio = {
-            name: math.sqrt(over(members.var(0, ddof=1)) / over((members.mean(0) - self.truth) ** 2))
+            name: math.sqrt(global_mean(members.var(0, ddof=1)) / global_mean((members.mean(0) - self.truth) ** 2))
             for name, members in written.items()
         }
 
     def skill(self, name, against="raw", kind="fair", weights=AREA, rows=slice(None)):
         values = getattr(self, kind)
-        return 1 - over(values[name][rows], weights) / over(values[against][rows], weights)
+        return 1 - global_mean(values[name][rows], weights) / global_mean(values[against][rows], weights)
 
     def captured(self, name, kind="fair"):
         values = getattr(self, kind)
-        return (over(values["raw"]) - over(values[name])) / (over(values["raw"]) - over(self.fair["oracle"]))
+        return (global_mean(values["raw"]) - global_mean(values[name])) / (
+            global_mean(values["raw"]) - global_mean(self.fair["oracle"])
+        )
 
     def ratio(self, name, weights=AREA):
-        return math.sqrt(over(self.variance[name], weights) / over(self.error[name] ** 2, weights))
+        return math.sqrt(global_mean(self.variance[name], weights) / global_mean(self.error[name] ** 2, weights))
 
 
-def over(values, weights=AREA):
+def global_mean(values, weights=AREA):
     return float(np.average(values.mean(0), weights=weights))
 
 
-def spread_of_pairs(members):
+def sum_of_distances(members):
     return sum(abs(a - b) for a in members for b in members)
 
 
-def plain(members, truth):
+def plain_crps(members, truth):
     M = len(members)
-    return abs(members - truth).mean(0) - spread_of_pairs(members) / (2 * M * M)
+    return abs(members - truth).mean(0) - sum_of_distances(members) / (2 * M * M)
 
 
-def fair(members, truth):
+def fair_crps(members, truth):
     M = len(members)
-    return abs(members - truth).mean(0) - spread_of_pairs(members) / (2 * M * (M - 1))
+    return abs(members - truth).mean(0) - sum_of_distances(members) / (2 * M * (M - 1))
 
 
-def gaussian(mu, sigma, truth):
+def normal_crps(mu, sigma, truth):
     """CRPS of the normal law (Gneiting et al. 2005, equation 5)."""
     z = (truth - mu) / sigma
     cdf = 0.5 * (1 + np.vectorize(math.erf)(z / math.sqrt(2)))
@@ -103,8 +105,8 @@ def gaussian(mu, sigma, truth):
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
-    """The archive's numbers, and the scores and fields that the verb makes of the same archive."""
+def evaluated(tmp_path_factory):
+    """The expected scores of the archive, and the scores and fields that `evaluate` computes from it."""
     folder, archive = tmp_path_factory.mktemp("reader"), MemoryArchive()
     data = ForecastDataset(archive, Task("t2m", ["2t"], ["2t"], [48]), [2014])
     paths = []
@@ -127,26 +129,26 @@ def seen(tmp_path_factory):
         evaluate.main()
     signal.signal(signal.SIGTERM, handler)
     assert json.loads((folder / "run/scores.json").read_text()) == caught["scores"]
-    return Numbers(archive), caught["scores"], caught["fields"]
+    return ExpectedScores(archive), caught["scores"], caught["fields"]
 
 
 @pytest.fixture(scope="module")
-def numbers(seen):
-    return seen[0]
+def numbers(evaluated):
+    return evaluated[0]
 
 
 @pytest.fixture(scope="module")
-def scores(seen):
-    return seen[1]
+def scores(evaluated):
+    return evaluated[1]
 
 
 @pytest.fixture(scope="module")
-def pictures(seen):
-    return draw_figures(*seen[1:])
+def pictures(evaluated):
+    return draw_figures(*evaluated[1:])
 
 
-def mapped(ax):
-    """Values (H, W) that a map shows, by the longitudes at which it shows them; its colours and their limits."""
+def map_values(ax):
+    """Return the values (H, W) of a map at the longitudes where it shows them, and its colours and their limits."""
     mesh = ax.collections[0]
     edges = np.degrees(mesh.get_coordinates()[0, :, 0])
     middle = (edges[1:] + edges[:-1]) / 2
@@ -158,44 +160,44 @@ def mapped(ax):
     return found, mesh.get_cmap().name, mesh.get_clim()
 
 
-def ends(colours):
-    """Red, green and blue of the lowest and the highest value."""
+def end_colours(colours):
+    """Return red, green and blue of the lowest and of the highest value."""
     return [matplotlib.colormaps[colours](end)[:3] for end in (0.0, 1.0)]
 
 
-def close(found, expected):
-    """As far as single precision tells values of 280 K apart, on the scale of their errors of about 1 K."""
+def assert_close(found, expected):
+    """Compare to single precision of values of 280 K, relative to their errors of about 1 K."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=3e-4 * np.abs(expected).max())
 
 
-def test_the_model_shown_is_the_one_with_the_lowest_crps(numbers, scores):
-    lowest = min(LAWS, key=lambda name: over(numbers.fair[name]))
+def test_the_shown_model_has_the_lowest_crps(numbers, scores):
+    lowest = min(LAWS, key=lambda name: global_mean(numbers.fair[name]))
     assert scores["best"] == {"model": lowest, "by": "scored years"}
     assert lowest == "net"
 
 
-def test_the_map_of_raw_is_its_plain_crps(numbers, pictures):
+def test_the_map_of_the_raw_ensemble_shows_its_plain_crps(numbers, pictures):
     ax, bar = pictures["crps_raw"].axes
-    values, colours, limits = mapped(ax)
+    values, colours, limits = map_values(ax)
     expected = numbers.crps["raw"].mean(0)
-    close(values, expected)
-    assert sum(ends(colours)[1]) < sum(ends(colours)[0]), "dark is much"
-    close(limits, np.quantile(expected, [0.01, 0.99]))
+    assert_close(values, expected)
+    assert sum(end_colours(colours)[1]) < sum(end_colours(colours)[0]), "high values are dark"
+    assert_close(limits, np.quantile(expected, [0.01, 0.99]))
     assert bar.get_xlabel() == "CRPS of the raw ensemble (K)"
 
 
 def test_the_map_of_improvement_is_positive_where_the_fair_crps_is_lower(numbers, pictures):
     ax, bar = pictures["improvement"].axes
-    values, colours, limits = mapped(ax)
+    values, colours, limits = map_values(ax)
     raw, net = numbers.fair["raw"].mean(0), numbers.fair["net"].mean(0)
-    close(values, 100 * (1 - net / raw))
+    assert_close(values, 100 * (1 - net / raw))
     clear = abs(net - raw) > 1e-3
     assert ((values > 0) == (net < raw))[clear].all()
-    (worse, _, _), (better, green, _) = ends(colours)
-    assert better < green, "green is better"
-    assert better < worse, "brown is worse"
+    (worse, _, _), (better, green, _) = end_colours(colours)
+    assert better < green, "improvement is green"
+    assert better < worse, "deterioration is brown"
     end = np.quantile(abs(100 * (1 - net / raw)), 0.98)
-    close(limits, np.array([-end, end]))
+    assert_close(limits, np.array([-end, end]))
     assert bar.get_xlabel() == "net: fair CRPS below raw (%)"
 
 
@@ -205,20 +207,20 @@ def test_the_maps_of_bias_share_a_scale(numbers, pictures):
     end = np.quantile(np.abs(np.stack(list(expected.values()))), 0.98)
     assert [ax.get_title(loc="left") for ax in axes] == list(expected)
     for ax, field in zip(axes, expected.values(), strict=True):
-        values, colours, limits = mapped(ax)
-        close(values, field)
-        (_, _, blue), (red, _, rest) = ends(colours)
-        assert red > rest, "red is too high"
+        values, colours, limits = map_values(ax)
+        assert_close(values, field)
+        (_, _, blue), (red, _, rest) = end_colours(colours)
+        assert red > rest, "positive bias is red"
         assert blue > rest
-        close(limits, np.array([-end, end]))
+        assert_close(limits, np.array([-end, end]))
     assert bar.get_xlabel() == "mean forecast − analysis (K)"
 
 
-def test_the_example_is_the_median_forecast(numbers, pictures, seen):
-    gains = [over(numbers.fair["raw"][[k]] - numbers.fair["net"][[k]]) for k in range(20)]
+def test_the_example_is_the_median_forecast(numbers, pictures, evaluated):
+    gains = [global_mean(numbers.fair["raw"][[k]] - numbers.fair["net"][[k]]) for k in range(20)]
     row = int(np.argsort(gains)[(20 - 1) // 2])
     start = str(numbers.starts[row].astype("datetime64[D]").astype(object).strftime("%-d %B %Y"))
-    assert seen[2].example.valid.startswith(f"{start}, 00 UTC + 48 h")
+    assert evaluated[2].example.valid.startswith(f"{start}, 00 UTC + 48 h")
     mean = numbers.members.mean(0)[row]
     mu, sigma = (part[row] for part in numbers.law["net"])
     truth = numbers.truth[row]
@@ -231,12 +233,12 @@ def test_the_example_is_the_median_forecast(numbers, pictures, seen):
     }
     assert list(axes) == list(expected)
     for title, field in expected.items():
-        np.testing.assert_allclose(mapped(axes[title])[0], field, rtol=0, atol=2e-4)
-    limits = [mapped(axes[title])[2] for title in ("raw − analysis", "net − analysis")]
+        np.testing.assert_allclose(map_values(axes[title])[0], field, rtol=0, atol=2e-4)
+    limits = [map_values(axes[title])[2] for title in ("raw − analysis", "net − analysis")]
     assert limits[0] == limits[1] == (-limits[0][1], limits[0][1])
 
 
-def test_the_bars_of_the_gain_are_the_captured_shares(numbers, scores, pictures):
+def test_the_bars_of_the_gain_show_the_captured_shares(numbers, scores, pictures):
     (ax,) = pictures["gain"].axes
     colours = model_colours(scores["models"])
     bars = [bar for bar in ax.patches if bar.get_width() != 100]
@@ -256,12 +258,12 @@ def test_the_bars_of_the_gain_are_the_captured_shares(numbers, scores, pictures)
     assert list(ax.get_xticks()) == [0, 25, 50, 75, 100]
 
 
-def points(ax):
-    """The dots of each model by its name."""
+def dots_by_model(ax):
+    """Return the heights of each model's dots by its name."""
     return {line.get_label(): line.get_ydata() for line in ax.lines if line.get_marker() == "o"}
 
 
-def test_the_dots_of_skill_are_the_skills(numbers, pictures):
+def test_the_dots_of_the_skill_figure_show_the_skills(numbers, pictures):
     region, season = pictures["skill"].axes
     months = (numbers.starts + np.timedelta64(48, "h")).astype("datetime64[M]").astype(int) % 12
     names = np.array(["DJF", "DJF", *["MAM"] * 3, *["JJA"] * 3, *["SON"] * 3, "DJF"])[months]
@@ -269,21 +271,21 @@ def test_the_dots_of_skill_are_the_skills(numbers, pictures):
     assert [label.get_text() for label in season.get_xticklabels()] == list(dict.fromkeys(names))
     for name in LAWS:
         expected = [100 * numbers.skill(name, weights=weights) for weights in REGIONS.values()]
-        np.testing.assert_allclose(points(region)[name], expected, atol=2e-3)
+        np.testing.assert_allclose(dots_by_model(region)[name], expected, atol=2e-3)
         expected = [100 * numbers.skill(name, rows=names == one) for one in dict.fromkeys(names)]
-        np.testing.assert_allclose(points(season)[name], expected, atol=2e-3)
+        np.testing.assert_allclose(dots_by_model(season)[name], expected, atol=2e-3)
     assert region.get_ylabel() == "CRPS below raw (%)"
 
 
-def test_the_dots_of_spread_are_the_ratios(numbers, pictures):
+def test_the_dots_of_the_spread_figure_show_spread_over_error(numbers, pictures):
     (ax,) = pictures["spread"].axes
     assert [label.get_text() for label in ax.get_xticklabels()] == list(REGIONS)
     for name in ("raw", *LAWS):
         expected = [numbers.ratio(name, weights) for weights in REGIONS.values()]
-        np.testing.assert_allclose(points(ax)[name], expected, rtol=1e-4)
+        np.testing.assert_allclose(dots_by_model(ax)[name], expected, rtol=1e-4)
 
 
-def test_the_bars_of_the_histograms_are_frequencies(numbers, pictures):
+def test_the_bars_of_the_histograms_show_frequencies(numbers, pictures):
     panels = {ax.get_title(loc="left"): [bar.get_height() for bar in ax.patches] for ax in pictures["histograms"].axes}
     assert list(panels) == ["raw", *LAWS, "oracle"]
     weights = np.broadcast_to(AREA, numbers.truth.shape)
@@ -300,8 +302,8 @@ def test_the_bars_of_the_histograms_are_frequencies(numbers, pictures):
         np.testing.assert_allclose(panels[name], frequencies((probability * 6).astype(int), 6), atol=cell)
 
 
-class Cells(HTMLParser):
-    """The cells of a table, row by row, without what is in their brackets."""
+class TableCells(HTMLParser):
+    """The cells of a table, row by row; `brackets` holds their intervals."""
 
     def __init__(self, text):
         super().__init__()
@@ -325,21 +327,21 @@ class Cells(HTMLParser):
         (self.brackets if self._aside else self.rows)[-1][-1] += data
 
 
-def value(text):
-    """The number that a cell shows, and half a unit of its last digit."""
+def parse_number(text):
+    """Return the number in a cell, and half a unit of its last digit."""
     digits = text.strip().replace("−", "-").removesuffix("%").strip()
     return float(digits), 0.5001 * 10 ** -len(digits.partition(".")[2])
 
 
-def shows(text, expected):
-    found, half = value(text)
+def assert_shows(text, expected):
+    found, half = parse_number(text)
     assert found == pytest.approx(expected, abs=half + 2e-5 * abs(expected)), text
 
 
 def expected_cells(numbers, name):
-    """What the tables must show of a model, by the heading of the column."""
-    own = {"CRPS": over(numbers.crps[name]), "fair CRPS": over(numbers.fair[name])}
-    own |= {"RMSE": math.sqrt(over(numbers.error[name] ** 2)), "bias": over(numbers.error[name])}
+    """Return the numbers that the tables must show for a model, by column heading."""
+    own = {"CRPS": global_mean(numbers.crps[name]), "fair CRPS": global_mean(numbers.fair[name])}
+    own |= {"RMSE": math.sqrt(global_mean(numbers.error[name] ** 2)), "bias": global_mean(numbers.error[name])}
     own["spread / error"] = numbers.ratio(name)
     for other, shown in {"raw": "raw", "emos": "EMOS"}.items():
         if other != name:
@@ -350,8 +352,8 @@ def expected_cells(numbers, name):
     return own
 
 
-def test_the_table_of_the_page_shows_the_numbers(numbers, scores):
-    table = Cells(html_table(scores))
+def test_the_table_of_the_report_shows_the_numbers(numbers, scores):
+    table = TableCells(html_table(scores))
     head, *rows = table.rows
     assert [row[0] for row in rows] == ["raw", "climatology", *LAWS, "oracle"]
     by_name = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
@@ -360,31 +362,31 @@ def test_the_table_of_the_page_shows_the_numbers(numbers, scores):
         shown = {c: cell for c, cell in by_name[name].items() if c != "model" and "climatology" not in c}
         assert {c for c, cell in shown.items() if cell != "–"} == set(expected)
         for column, number in expected.items():
-            shows(shown[column], number)
-    shows(by_name["oracle"]["fair CRPS"], over(numbers.fair["oracle"]))
-    shows(by_name["oracle"]["CRPS"], over(plain(numbers.oracle, numbers.truth)))
+            assert_shows(shown[column], number)
+    assert_shows(by_name["oracle"]["fair CRPS"], global_mean(numbers.fair["oracle"]))
+    assert_shows(by_name["oracle"]["CRPS"], global_mean(plain_crps(numbers.oracle, numbers.truth)))
     for row, brackets in zip(rows, table.brackets[1:], strict=True):
         for column, cell, bracket in zip(head, row, brackets, strict=True):
             if bracket:
-                low, high = (value(end)[0] for end in bracket.strip()[1:-1].split(","))
-                assert low <= value(cell)[0] <= high, (row[0], column)
+                low, high = (parse_number(end)[0] for end in bracket.strip()[1:-1].split(","))
+                assert low <= parse_number(cell)[0] <= high, (row[0], column)
 
 
 def test_the_table_of_members_shows_the_numbers(numbers, scores):
-    head, *rows = Cells(members_table(scores)).rows
+    head, *rows = TableCells(members_table(scores)).rows
     assert [row[0] for row in rows] == list(LAWS)
     for name, *cells in rows:
         expected = {
-            "CRPS of the distribution": over(numbers.crps[name]),
-            "CRPS of its members": over(numbers.written[name]),
-            "difference": over(numbers.written[name] - numbers.crps[name]),
-            "vs raw members": 100 * (1 - over(numbers.written[name]) / over(numbers.crps["raw"])),
+            "CRPS of the distribution": global_mean(numbers.crps[name]),
+            "CRPS of its members": global_mean(numbers.written[name]),
+            "difference": global_mean(numbers.written[name] - numbers.crps[name]),
+            "vs raw members": 100 * (1 - global_mean(numbers.written[name]) / global_mean(numbers.crps["raw"])),
             "spread / error of the distribution": numbers.ratio(name),
             "spread / error of its members": numbers.written_ratio[name],
         }
         assert head[1:] == list(expected)
         for cell, number in zip(cells, expected.values(), strict=True):
-            shows(cell, number)
+            assert_shows(cell, number)
 
 
 def test_the_table_of_the_terminal_shows_the_numbers(numbers, scores):
@@ -402,7 +404,7 @@ def test_the_table_of_the_terminal_shows_the_numbers(numbers, scores):
         expected = [own[column] for column in (*columns, "captured, plain", "spread / error")]
         expected += [numbers.written_ratio[name]] if name in LAWS else []
         for cell, number in zip(rows[name], expected, strict=True):
-            shows(cell, number)
+            assert_shows(cell, number)
 
 
 def test_the_headline_shows_the_numbers(numbers, scores):
@@ -412,6 +414,6 @@ def test_the_headline_shows_the_numbers(numbers, scores):
         r"That is (.*?) % of the gain",
         text,
     ).groups()
-    shows(skill, 100 * numbers.skill("net"))
-    shows(emos, 100 * numbers.skill("net", "emos"))
-    shows(share, 100 * numbers.captured("net"))
+    assert_shows(skill, 100 * numbers.skill("net"))
+    assert_shows(emos, 100 * numbers.skill("net", "emos"))
+    assert_shows(share, 100 * numbers.captured("net"))
