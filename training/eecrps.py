@@ -174,6 +174,7 @@ def start_day(init_time: Tensor) -> Tensor:
     tensor([59, 60])
     """
     day = predictors.day_of_year(init_time, torch.zeros_like(init_time))
-    cycle = (init_time.div(predictors.SECONDS_PER_DAY, rounding_mode="floor") + predictors.EPOCH).remainder(predictors.FOUR_YEARS)
+    days = init_time.div(predictors.SECONDS_PER_DAY, rounding_mode="floor")
+    cycle = (days + predictors.EPOCH).remainder(predictors.FOUR_YEARS)
     leap = cycle >= 3 * 365
     return day - (leap & (day > 59)).to(day)

@@ -112,7 +112,7 @@ def test_poet_is_trained_as_published(experiment):
     assert len(task.inputs) == inputs
     assert sum(parameter.numel() for parameter in model.parameters()) == 3_923_665 + (inputs - 7) * 8 * 5 * 5
     assert isinstance(build(cfg.loss), GaussianCRPS)
-    assert cfg.members == 5
+    assert cfg.max_members == 5
     assert list(task.lead_times) == [24, 48]
     assert (cfg.trainer.batch_size, cfg.trainer.learning_rate, cfg.trainer.weight_decay) == (8, 1e-3, 0)
     assert (cfg.trainer.epochs, cfg.trainer.patience) == (500, 25)
