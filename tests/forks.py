@@ -1,8 +1,8 @@
-"""Python programs that start at once: forks of a server that has already imported PyTorch and what else takes long.
+"""Python programs that start quickly: forks of a server that has already imported PyTorch and other slow modules.
 
 `Program(["program.py", ...], cwd=folder)` has the interface of `subprocess.Popen`. The ranks that such a program
-launches are forks of the same server. A fork starts with one thread, as a new process does. It ends without clearing
-the modules, which costs more than most programs; with `finalize=True` it ends as Python does.
+launches are forks of the same server. A fork starts with one thread, like a new process. It ends without clearing the
+modules, which takes longer than most programs; with `finalize=True` it ends like a Python process.
 """
 
 import atexit
@@ -30,11 +30,11 @@ PRELOAD = ("torch.distributed.fsdp", "torch.utils.tensorboard", "matplotlib.pypl
 VERBS = ("training.train", "evaluation.evaluate", "models.correct", "models.combine", "data_pipeline.prepare")
 NUMBER = struct.Struct("!i")
 _server: dict[str, str] = {}
-"""The address of the server's socket, once there is one."""
+"""The address of the server's socket, empty before the server starts."""
 
 
 class Program:
-    """A running program; arguments and methods are those of `subprocess.Popen` as far as tests need them."""
+    """A running program, with the arguments and methods of `subprocess.Popen` that tests need."""
 
     def __init__(self, args, *, cwd=None, env=None, stdin=None, stdout=None, stderr=None, text=False, **options):
         arguments = [str(argument) for argument in args if argument != sys.executable]
@@ -111,7 +111,7 @@ class Program:
 
 
 def run(args, *, cwd, timeout=300):
-    """Run a program to its end with the project on its path; return what `subprocess.run` would."""
+    """Run a program to its end with the project on its path; return the result like `subprocess.run`."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = Program(args, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -132,7 +132,7 @@ class Request(NamedTuple):
 
 
 def _address():
-    """Start the server when the first program is asked for; return the address of its socket."""
+    """Return the address of the server's socket; start the server at the first call."""
     if not _server:
         folder = tempfile.TemporaryDirectory()
         atexit.register(folder.cleanup)
@@ -142,7 +142,7 @@ def _address():
         listening.listen(64)
         environment = os.environ | {
             "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/scripts", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-            # As `scripts/deepweather.py` sets them before it imports PyTorch.
+            # `scripts/deepweather.py` sets these variables before it imports PyTorch.
             "OMP_WAIT_POLICY": "PASSIVE", "TORCH_CPP_LOG_LEVEL": "FATAL",
         }  # fmt: skip
         process = subprocess.Popen(
@@ -150,26 +150,26 @@ def _address():
             env=environment, stdin=subprocess.PIPE, pass_fds=[listening.fileno()], start_new_session=True,
         )  # fmt: skip
         listening.close()
-        # The server ends when its standard input does. The two names keep the pipe and the folder.
+        # The server ends when its standard input is closed. `_server` keeps the pipe and the folder alive.
         _server.update(address=address, process=process, folder=folder)
     return _server["address"]
 
 
-# In the server.
+# Functions of the server.
 
 
 def _preload():
     for name in (*PRELOAD, *VERBS):
         importlib.import_module(name)
     for name in VERBS:
-        # The command runs them as `__main__`, which warns of a module that has been imported before.
+        # `runpy` warns if a module that it runs as `__main__` has been imported before.
         del sys.modules[name]
     gc.collect()
-    gc.freeze()  # a fork that collects garbage would copy all that is imported
+    gc.freeze()  # garbage collection in a fork would otherwise copy the memory of all imported modules
 
 
 def _serve(listening):
-    """Wait for requests; return one in each process that is to run a program, never in the server."""
+    """Wait for requests. Only a fork returns, with the program that it must run."""
     while True:
         ready = select.select([listening, 0], [], [])[0]
         with contextlib.suppress(ChildProcessError):
@@ -183,7 +183,7 @@ def _serve(listening):
         while len(payload) < NUMBER.unpack(header)[0]:
             payload += connection.recv(65536)
         threads = list(Path("/proc/self/task").iterdir())
-        assert len(threads) == 1, f"the server has {len(threads)} threads: a fork might wait for their locks for ever"
+        assert len(threads) == 1, f"the server has {len(threads)} threads: a fork might wait for their locks forever"
         if os.fork() == 0:
             listening.close()
             if _monitored(connection, descriptors):
@@ -194,7 +194,7 @@ def _serve(listening):
 
 
 def _monitored(connection, descriptors):
-    """Fork once more and return True in the child; report the child's process id and how it ended."""
+    """Fork once more and return True in the child; send the child's process id and, at its end, its status."""
     pid = os.fork()
     if pid == 0:
         connection.close()
@@ -204,7 +204,7 @@ def _monitored(connection, descriptors):
         return True
     for descriptor in (0, 1, 2, *descriptors):
         os.close(descriptor)
-    with contextlib.suppress(OSError):  # the process that asked may be gone
+    with contextlib.suppress(OSError):  # the requesting process may have ended
         connection.sendall(NUMBER.pack(pid))
     status = os.waitpid(pid, 0)[1]
     with contextlib.suppress(OSError):
@@ -213,7 +213,7 @@ def _monitored(connection, descriptors):
 
 
 def _prepare(request):
-    """Make this process what a new one would be, but for what it has imported."""
+    """Make this process equal to a new process, except for its imported modules."""
     import torch
 
     import models.parallel.launch
@@ -242,7 +242,7 @@ def _run(arguments):
 
 
 def _exit_code(arguments):
-    """Run the program and what it has registered for its end; return the exit code that Python would give."""
+    """Run the program and its exit functions; return the exit code of a Python process."""
     code = 0
     try:
         _run(arguments)

@@ -42,7 +42,7 @@ FIELDS = ("ensemble", "mask", "static", "target")
 
 
 class Tiled(torch.utils.data.Dataset):
-    """The own tile of every sample."""
+    """The tile of this rank of every sample."""
 
     def __init__(self, dataset, domain):
         self.dataset, self.domain = dataset, domain
@@ -55,17 +55,17 @@ class Tiled(torch.utils.data.Dataset):
 
 
 def cut(sample, domain):
-    """The own tile of a sample, or of a batch."""
+    """Return the tile of this rank of a sample or a batch."""
     return sample._replace(**{name: domain.cut(getattr(sample, name)) for name in FIELDS})
 
 
 def cast(sample, dtype):
-    """A sample in single or double precision."""
+    """Return a sample in single or double precision."""
     return sample._replace(**{name: getattr(sample, name).to(dtype) for name in FIELDS if name != "mask"})
 
 
 def fitted(spec, data, grid):
-    """A corrector on `grid`, fitted to the own tile of the data; trained parameters are drawn at random."""
+    """Return a corrector on `grid`, fitted to the data of this rank; trained parameters are drawn at random."""
     torch.manual_seed(2)
     corrector = Corrector(needed_task(spec, TASK), grid, spec, data.static)
     corrector.fit(data if isinstance(grid, Grid) else Tiled(data, grid))
@@ -76,19 +76,19 @@ def fitted(spec, data, grid):
 
 
 def area(grid):
-    """The weight of every cell in the score of the globe, (H, W)."""
+    """Return the weight of every cell in the score of the globe, (H, W)."""
     return torch.tensor(grid.weights)[:, None].expand(grid.shape) / (grid.shape[0] * grid.shape[1])
 
 
 def crps_sum(corrector, sample, weights):
-    """The forecast, and the own tile's part of its score."""
+    """Return the forecast and this rank's part of its score."""
     normal = corrector.normalizer(sample)
     found = corrector.model(normal)
     return found, (found.crps(normal.target) * weights.to(normal.target)).sum() + loss_terms(corrector)
 
 
 def tensors(corrector, sample, weights):
-    """Mean, standard deviation, score and all gradients of the score of a batch."""
+    """Return mean, standard deviation, score and all gradients of the score of a batch."""
     found, loss = crps_sum(corrector, sample, weights)
     parameters = list(corrector.parameters())
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True) if loss.requires_grad else ()
@@ -96,11 +96,11 @@ def tensors(corrector, sample, weights):
 
 
 def batch(toy, task, grid):
-    """A batch outside the training data."""
+    """Return a batch outside the training data."""
     return cast(next(batches(toy(task, grid, 3, 5, seed=7), 3)), torch.float64)
 
 
-def work_out(path, toy, cases):
+def save_expected_results(path, toy, cases):
     """Save the results on whole grids of all cases, by model and grid."""
     found = {}
     for name, grid in cases:

@@ -1,7 +1,7 @@
 """Several ranks on one machine, for tests: `together(count, function, ...)` runs a function on each of them.
 
-Ranks are forks of a server that has only imported what they need. So no rank spends seconds on imports, and no rank
-inherits the threads of earlier tests.
+Ranks are forks of a server that has only imported the modules of `PRELOAD`. So no rank spends seconds on imports, and
+no rank inherits the threads of earlier tests.
 """
 
 import multiprocessing
@@ -31,8 +31,8 @@ def together(count, function, *arguments, timeout=180):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     with patch.dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), str(HERE.parent)])):
-        forkserver.ensure_running()  # the server skips modules that it does not find
-    # A folder, because the last rank that leaves the group deletes the file.
+        forkserver.ensure_running()  # the server ignores modules that are not on its path
+    # The file is in a folder of its own, because the last rank to leave the group deletes the file.
     with tempfile.TemporaryDirectory() as folder:
         meeting_point = Path(folder) / "meeting_point"
         pipes, ranks = [], []
@@ -81,5 +81,5 @@ def _run(rank, count, meeting_point, pipe, function, arguments, timeout):
 
 
 def _send(pipe, failed, result):
-    # Not `pipe.send`: by that a tensor travels as a file that its rank has open, and the rank may end first.
+    # `pipe.send` would send a tensor as an open file of its rank, and the rank may end before the file is read.
     pipe.send_bytes(pickle.dumps((failed, result)))

@@ -1,4 +1,4 @@
-"""Every model of conf/model, and of a package outside the project, as tests build it."""
+"""The models of conf/model and of a package outside the project, with the options that tests use."""
 
 from pathlib import Path
 
@@ -13,10 +13,10 @@ def specs_of(conf):
 
 HERE = Path(__file__).parent
 SPECS = specs_of(HERE.parent / "conf")
-SPECS["boosted_emos"] |= {"max_steps": 10, "folds": 2}  # more of them only take longer
-SPECS["poet"] |= {"widths": [4, 8, 12], "heads": 3}  # the published sizes are for larger grids, and take longer
+SPECS["boosted_emos"] |= {"max_steps": 10, "folds": 2}  # more steps and folds only take longer
+SPECS["poet"] |= {"widths": [4, 8, 12], "heads": 3}  # the published widths need larger grids and more time
 
 EXTERNAL = specs_of(HERE / "external" / "weathernets" / "conf")
-"""Models of a package that tests see as installed: its folder is on the path (pyproject.toml)."""
-EXTERNAL["vit"] |= {"patch": [1, 4]}  # for the grids of the contract
+"""Models of a package that is installed for tests: its folder is on the path (pyproject.toml)."""
+EXTERNAL["vit"] |= {"patch": [1, 4]}  # divides the grids of test_contract.py
 EXTERNAL["graph"] |= {"level": 1}

@@ -1,4 +1,4 @@
-"""Counts what would make the host wait for a GPU: operators whose result, or its shape, the host must know."""
+"""Counts operators that would make the host wait for a GPU, because Python needs their result or its shape."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ INDEXING = {"index", "index_put", "index_put_", "_unsafe_index", "_index_put_imp
 
 
 class Waits(TorchDispatchMode):
-    """Counts, by name, the operators within the block that make the host wait; a copy to a CPU is one, too."""
+    """Counts, by name, the operators inside the block that make the host wait, and copies to a CPU."""
 
     def __init__(self):
         super().__init__()

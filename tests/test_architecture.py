@@ -21,7 +21,7 @@ STATISTICAL, NETWORKS = "models/statistical", "models/networks"
 ALL_MODELS = {MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS}
 MAY_IMPORT = {
     COMMON: set(),
-    # Its files hold what all share (grid, task, sample, protocols), and on top the archive and the verb `prepare`.
+    # Its files hold shared types (grid, task, sample, protocols), the archive and the verb `prepare`.
     DATA: {COMMON, FORMATS, GRIB, NETCDF, PREFETCH, STATISTICS, STORE},
     FORMATS: {DATA, COMMON, GRIB, NETCDF},
     GRIB: {DATA, COMMON, FORMATS},
@@ -62,7 +62,7 @@ def imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} imports relatively"
+            assert node.level == 0, f"{path} has a relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -94,8 +94,8 @@ def test_folders_import_only_the_folders_below_them():
     assert offenders == []
 
 
-def test_a_module_inside_a_folder_never_imports_in_a_circle():
-    """Imports at the top of files alone: a circle would otherwise depend on which file is imported first."""
+def test_files_have_no_circular_imports():
+    """Only imports at the top of a file count: with a circle, success depends on which file is imported first."""
     below = {path: set() for path in SOURCES}
     for path in SOURCES:
         for node in ast.parse((ROOT / path).read_text()).body:
@@ -107,7 +107,7 @@ def test_a_module_inside_a_folder_never_imports_in_a_circle():
     assert below == {}
 
 
-def test_each_border_is_crossed_in_one_place():
+def test_each_library_is_imported_in_its_own_folder_only():
     borders = {
         "hydra": lambda path: path.parts[0] == "conf",
         "omegaconf": lambda path: path.parts[0] == "conf" or str(path) in {*VERBS, "training/run_folder.py"},
@@ -153,7 +153,7 @@ def test_data_is_read_without_torch():
     assert process.returncode == 0, process.stderr.decode()
 
 
-def test_every_folder_says_what_it_is_for():
+def test_every_folder_has_a_docstring():
     folders = {path.parent for path in SOURCES}
     missing = [str(f) for f in folders if not ast.get_docstring(ast.parse((ROOT / f / "__init__.py").read_text()))]
     assert missing == []

@@ -1,4 +1,4 @@
-"""The docs are true: folders of architecture.md, links of all pages, and names in the glossary exist."""
+"""Folders of architecture.md, links of all pages, and names in the glossary exist."""
 
 import re
 import subprocess

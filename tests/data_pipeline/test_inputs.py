@@ -296,7 +296,7 @@ def test_correct_reads_other_lead_times_from_its_input(archive, corrector, tmp_p
             other = corrector(batch._replace(ensemble=batch.ensemble.index_fill(2, torch.tensor([4, 5]), 250))).mean
         at = {"init_time": datetime.strptime(f"{start}12", "%Y%m%d%H"), "lead_time": lead}
         np.testing.assert_allclose(found.sel(at).values, mean, rtol=0, atol=1e-3)
-        assert (mean - other).abs().min() > 0.01, "the network looks at the analysis and the start"
+        assert (mean - other).abs().min() > 0.01, "the analysis and the fields at the start change the forecast"
 
 
 def test_correct_reports_missing_inputs(archive, corrector, tmp_path):

@@ -82,7 +82,7 @@ def test_index_statistics_and_store(ens10, prepare, tmp_path, cache):
     assert "for 6 files, " in plan
     probe = re.search(r"because (\S+) \(", plan)[1]
     sizes = sorted(path.stat().st_size for path in ens10.iterdir())
-    assert (ens10 / probe).stat().st_size == sizes[3], "one of middling size tells for all"
+    assert (ens10 / probe).stat().st_size == sizes[3], "the check before the run reads a file of median size"
     for name in ("normalization", "local", "climatology", "efi"):
         assert f"statistics: will be in prepared/ens10-t2m/{name}.nc" in plan
     assert "store: will be in store" in plan

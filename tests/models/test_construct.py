@@ -67,7 +67,7 @@ def test_a_class_that_a_module_only_imports_is_refused(own):
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "what"),
+    ("text", "place", "cause"),
     [
         ("import torch\nimport no_such_library\n", "line 2", "No module named 'no_such_library'"),
         ("from torch import no_such_name\n", "line 1", "cannot import name 'no_such_name'"),
@@ -77,12 +77,12 @@ def test_a_class_that_a_module_only_imports_is_refused(own):
         ("from models.no_such_module import x\n", "line 1", "No module named 'models.no_such_module'"),
     ],
 )
-def test_an_error_inside_a_module_is_reported_with_file_and_line(own, text, place, what):
+def test_an_error_inside_a_module_is_reported_with_file_and_line(own, text, place, cause):
     path = own("broken", text)
     with pytest.raises(InputError) as raised:
         model_class("models.broken.Model")
     assert str(raised.value).startswith("model models.broken.Model cannot be imported: ")
-    assert what in str(raised.value)
+    assert cause in str(raised.value)
     assert f"{path}, {place}" in str(raised.value) or not place
 
 

@@ -31,7 +31,7 @@ NETWORKS = [name for name, spec in SPECS.items() if [*build_model(spec, needed_t
 
 
 def test_a_task_with_other_lead_times_and_the_analysis(name, toy):
-    """Every model takes each of them as one more channel."""
+    """Each other lead time, and the analysis, is one more channel of every model."""
     further = {"other_leads": ("2t-24h", "10u+0h"), "analysis": ("2t",)}
     task = needed_task(SPECS[name], Task(**TASK.to_json() | further))
     data = toy(task, GRID, 24)
@@ -46,7 +46,7 @@ def test_a_task_with_other_lead_times_and_the_analysis(name, toy):
 
 
 def claimed(name):
-    """The claims of a model after its construction."""
+    """Return the claims of a model after its construction."""
     return claims(build_model(SPECS[name], needed_task(SPECS[name], TASK), GRID))
 
 
@@ -71,11 +71,11 @@ def corrector(name, toy, grid=GRID, count=80, awake=True):
     made = copy.deepcopy(fitted(name, toy, grid, count))
     if awake:
         torch.manual_seed(1)
-        awaken(made.model)
+        randomize_zero_weights(made.model)
     return made.bind(TASK)
 
 
-def awaken(model):
+def randomize_zero_weights(model):
     """Replace weights of zero by random numbers."""
     for name, parameter in model.named_parameters():
         if name.endswith("weight"):
@@ -130,7 +130,7 @@ def test_any_grid_works_if_claimed_and_is_refused_by_name_if_not(name, toy, grid
         if claimed(name).any_grid
     ],
 )
-def test_half_a_degree(name, toy):
+def test_a_forward_pass_at_half_a_degree(name, toy):
     """The grid of ENS-10."""
     grid = Grid.regular(361, 720)
     sample = next(batches(toy(TASK, grid, 1, 2), 1))
@@ -184,7 +184,7 @@ def test_a_member_is_corrected_without_the_others_if_the_model_claims_any_size(n
 
 
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if needed_task(spec, TASK) != TASK])
-def test_inputs_that_are_no_targets_have_no_effect_if_the_model_claims_so(name, toy):
+def test_other_inputs_have_no_effect_if_the_model_claims_to_read_targets_only(name, toy):
     data, sample = toy(TASK, GRID, 80), batch(toy)
     others = [channel for channel in range(len(TASK.inputs)) if channel not in TASK.target_channels]
     changed = sample.ensemble.clone()
@@ -196,7 +196,7 @@ def test_inputs_that_are_no_targets_have_no_effect_if_the_model_claims_so(name, 
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-def test_a_tile_is_refused_by_a_sentence_if_the_model_does_not_claim_tiles(name):
+def test_a_model_without_the_claim_refuses_tiles(name):
     task, domain = needed_task(SPECS[name], TASK), Domain.split(GRID, 1, 2)
     if claimed(name).tiles:
         build_model(SPECS[name], task, domain)
@@ -206,7 +206,7 @@ def test_a_tile_is_refused_by_a_sentence_if_the_model_does_not_claim_tiles(name)
 
 
 @pytest.mark.parametrize("name", ["climatology", "emos"])
-def test_a_fit_to_moments_is_a_fit_to_members(name, toy):
+def test_a_fit_to_moments_equals_a_fit_to_members(name, toy):
     task, sample = TASK.only_targets(), batch(toy)
     data = toy(task, GRID, 80)
     found = []
@@ -252,11 +252,11 @@ def test_gradients_are_those_of_finite_differences(name, toy):
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name in SHIPPED])
-def test_a_turned_globe_has_a_turned_forecast(name, toy):
+def test_a_rotated_globe_has_a_rotated_forecast(name, toy):
     """A third of a turn is 12 columns: whole patches of 3 columns also at a quarter of the resolution."""
     grid, turn = Grid.regular(13, 36), 12
     model = build_model(SPECS[name], TASK, grid).eval()
-    awaken(model)
+    randomize_zero_weights(model)
     sample = batch(toy, grid)
     sample = sample._replace(ensemble=(sample.ensemble - 280) / 10)
     turned = Sample(*(t.roll(turn, -1) if t.ndim > 2 else t for t in sample))
@@ -275,7 +275,7 @@ def test_a_turned_globe_has_a_turned_forecast(name, toy):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_an_untrained_network_is_the_raw_gaussian_ensemble(name, toy):
+def test_an_untrained_network_forecasts_the_raw_gaussian_ensemble(name, toy):
     sample = batch(toy)
     with torch.no_grad():
         found = corrector(name, toy, awake=False)(sample)
@@ -283,7 +283,7 @@ def test_an_untrained_network_is_the_raw_gaussian_ensemble(name, toy):
     torch.testing.assert_close(found.std, sample.ensemble[:, :, [1]].std(1), rtol=1e-3, atol=1e-3)
 
 
-def test_the_head_is_the_formula_of_the_paper(toy):
+def test_the_normal_head_follows_the_formula_of_the_paper(toy):
     """μ = m + s o₀, σ = s exp(o₁), by hand."""
     sample, output = batch(toy), torch.randn(4, 2, *GRID.shape)
     found = GaussianHead(TASK)(output, sample)
@@ -293,7 +293,7 @@ def test_the_head_is_the_formula_of_the_paper(toy):
     torch.testing.assert_close(found.sigma, expected.sigma, rtol=1e-4, atol=1e-4)
 
 
-def test_its_sizes_are_known_before_memory_is_allocated(name):
+def test_sizes_of_a_model_are_known_before_memory_is_allocated(name):
     task = needed_task(SPECS[name], TASK)
     random = torch.get_rng_state()
     drawn = outline(lambda: build_model(SPECS[name], task, GRID))

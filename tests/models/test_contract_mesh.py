@@ -1,7 +1,7 @@
 """Every model of conf/model that claims `tiles` gives the same numbers on several ranks as on one."""
 
 import pytest
-from model_tiles import BUILT, COARSE, NETWORKS, ODD, SPECS, STATISTICAL, assert_same, work_out
+from model_tiles import BUILT, COARSE, NETWORKS, ODD, SPECS, STATISTICAL, assert_same, save_expected_results
 
 from data_pipeline.grid import Grid
 
@@ -22,7 +22,7 @@ def test_every_model_of_this_project_claims_tiles():
 def whole(tmp_path_factory, toy):
     """The file of the results of every model on whole grids."""
     cases = dict.fromkeys(case for cases in CASES.values() for case in cases)
-    return work_out(tmp_path_factory.mktemp("whole") / "tensors.pt", toy, cases)
+    return save_expected_results(tmp_path_factory.mktemp("whole") / "tensors.pt", toy, cases)
 
 
 @pytest.mark.parametrize("mesh", CASES, ids=lambda mesh: f"{mesh[0]}x{mesh[1]}")
@@ -32,14 +32,14 @@ def test_tiles_give_the_numbers_of_the_whole(mesh, whole, toy):
 
 def test_partly_shared_coefficients_are_the_same_on_tiles(tmp_path, toy):
     cases = [("emos of partly one set", Grid.regular(7, 12))]
-    assert_same((2, 2), work_out(tmp_path / "tensors.pt", toy, cases), toy, cases)
+    assert_same((2, 2), save_expected_results(tmp_path / "tensors.pt", toy, cases), toy, cases)
 
 
 def test_a_network_of_many_blocks_gives_the_same_on_tiles(tmp_path, toy):
     cases = [("deep_weather by resnet2d", Grid.regular(17, 24))]
-    assert_same((2, 2), work_out(tmp_path / "tensors.pt", toy, cases), toy, cases)
+    assert_same((2, 2), save_expected_results(tmp_path / "tensors.pt", toy, cases), toy, cases)
 
 
 def test_a_backbone_of_layers_built_on_the_grid_works_on_tiles(tmp_path, toy):
     cases = [("backbone on tiles", Grid.regular(7, 12))]
-    assert_same((1, 2), work_out(tmp_path / "tensors.pt", toy, cases), toy, cases)
+    assert_same((1, 2), save_expected_results(tmp_path / "tensors.pt", toy, cases), toy, cases)

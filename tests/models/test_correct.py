@@ -97,8 +97,8 @@ def test_members_are_unchanged_where_a_member_is_missing(tmp_path):
 def test_a_gap_in_an_input_that_all_training_samples_have_is_reported(tmp_path):
     source = forecast(tmp_path / "input", [(start, "msl", 3) for start in STARTS])
     corrector = made(UNET)
-    said = "msl: 12 cells of 2 forecasts lack the value of some member, but no training sample does; the model read"
-    assert correct(corrector, source, tmp_path / "out").notes[0].startswith(said)
+    message = "msl: 12 cells of 2 forecasts lack the value of some member, but no training sample does; the model read"
+    assert correct(corrector, source, tmp_path / "out").notes[0].startswith(message)
     corrector.normalizer.always[1][PATCH] = 0
     assert not correct(corrector, source, tmp_path / "out").notes
     assert np.isfinite(values(tmp_path / "out")[:, 0]).all()

@@ -107,19 +107,19 @@ def test_the_file_of_a_network_differs_by_rounding_only(folder, tmp_path):
 
 def test_a_read_error_on_one_rank_is_raised_on_all(folder, tmp_path):
     target = tmp_path / "never"
-    told = together(2, unreadable, (1, 2, 1), folder, "emos", target)
-    assert told == ["message 3 cannot be read"] * 2
+    errors = together(2, unreadable, (1, 2, 1), folder, "emos", target)
+    assert errors == ["message 3 cannot be read"] * 2
     assert not list(tmp_path.iterdir())
 
 
 def test_a_write_error_on_the_first_rank_is_raised_on_all(folder, tmp_path):
-    told = together(2, shared, (1, 1, 2), folder, "emos", tmp_path)
-    assert told == [f"{tmp_path} is a folder; name a file to write"] * 2
+    errors = together(2, shared, (1, 1, 2), folder, "emos", tmp_path)
+    assert errors == [f"{tmp_path} is a folder; name a file to write"] * 2
 
 
 def test_a_mesh_with_data_parallelism_is_an_error(folder, tmp_path):
-    told = corrected(Mesh(2, 1, 1), folder, "emos", tmp_path / "never")
-    assert told.startswith("the first number of mesh must be 1, got 2: forecasts are corrected one after the other")
+    errors = corrected(Mesh(2, 1, 1), folder, "emos", tmp_path / "never")
+    assert errors.startswith("the first number of mesh must be 1, got 2: forecasts are corrected one after the other")
 
 
 def test_the_command_starts_its_ranks(folder, tmp_path):

@@ -1,4 +1,4 @@
-"""What carries the name of a paper is what the paper describes, in conf/model and in every experiment."""
+"""Models and experiments that have the name of a paper follow the paper."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def network(spec):
 
 
 def outputs(model, kind, sample):
-    """What each layer of a kind gives for a batch, and what its experts give."""
+    """Return the output of each layer of a kind for a batch, and the outputs of the layer's experts."""
     found = []
     for layer in model.modules():
         if isinstance(layer, kind):
@@ -55,8 +55,8 @@ SMOE = ["model=smoe_unet", *(f"experiment={name}" for name in experiments("smoe_
 
 
 @pytest.mark.parametrize("choice", SMOE)
-def test_a_mixture_of_experts_chooses_and_is_routed(choice, toy):
-    """Each output is that of one expert; the gate belongs to the place, and learns where the experts were wrong."""
+def test_a_mixture_of_experts_chooses_experts_and_trains_its_gate_by_routing(choice, toy):
+    """Each output is that of one expert; the gate has weights for each cell, and its gradient comes from routing."""
     model, sample = network(plain(composed(choice).model)), batch(toy)
     with torch.no_grad():
         found = outputs(model, SpatialMixture, sample)
@@ -75,8 +75,8 @@ def test_a_mixture_of_experts_chooses_and_is_routed(choice, toy):
     assert all(gradient.abs().max() > 0 for gradient in gates)
 
 
-def test_no_experiment_of_the_twin_is_called_a_mixture_of_experts(tmp_path, command):
-    """Their former experiments blended; a command that names one must not train another network."""
+def test_the_twin_has_no_experiment_named_after_the_mixture_of_experts(tmp_path, command):
+    """The name of a removed experiment is an error: it must not train another network."""
     assert experiments("smoe_unet") == [f"ens10_{task}_smoe_unet" for task in ("t2m", "t850", "z500")]
     ended = command(tmp_path, "train", "experiment=twin_t2m_smoe_unet")
     assert ended.code == 2
@@ -85,14 +85,14 @@ def test_no_experiment_of_the_twin_is_called_a_mixture_of_experts(tmp_path, comm
 
 
 @pytest.mark.parametrize("choice", ["model=blend_unet", *(f"experiment={name}" for name in experiments("blend_unet"))])
-def test_a_blend_is_called_one(choice):
+def test_models_named_blend_contain_blends_only(choice):
     model = network(plain(composed(choice).model))
     assert any(isinstance(layer, SpatialBlend) for layer in model.modules())
     assert not any(isinstance(layer, SpatialMixture) for layer in model.modules())
 
 
-def test_an_old_file_of_a_blend_is_a_blend():
-    """A corrector file names the class and its options, not the file in conf/model."""
+def test_the_spec_of_an_older_blend_builds_a_blend():
+    """A corrector file holds the class and its options, not the name in conf/model."""
     spec = {
         "_target_": "models.networks.unet.UNet",
         "mixture": {"experts": 4, "gate": "sphere", "degree": 8, "blend": True},
@@ -119,18 +119,18 @@ def test_poet_is_trained_as_published(experiment):
 
 
 @pytest.mark.parametrize("experiment", [name for name in experiments("ens10") if "emos" not in name])
-def test_networks_of_ens10_are_trained_without_weights(experiment):
+def test_networks_of_ens10_are_trained_without_cell_weights(experiment):
     """The paper's loss is the plain mean over the rows and columns of the grid."""
     loss = build(composed(f"experiment={experiment}").loss)
     assert loss.cell_weights(torch.tensor(GRID.weights)[:, None].expand(GRID.shape)).eq(1).all()
 
 
 @pytest.mark.parametrize("experiment", experiments("emos"))
-def test_what_is_fitted_at_once_gets_no_option_of_the_loss(experiment):
-    """Training would refuse it."""
+def test_experiments_of_emos_set_no_loss(experiment):
+    """Training refuses a loss for a model that is fitted in closed form."""
     assert build(composed(f"experiment={experiment}").loss) == CRPS()
 
 
-def test_the_transformer_of_every_cell_is_not_called_poet():
+def test_the_transformer_over_members_is_not_named_poet():
     assert "poet" not in composed("model=transformer").model._target_.lower()
     assert not any("transformer" in str(composed(f"experiment={name}").model) for name in experiments("poet"))

@@ -52,7 +52,7 @@ def test_agreement_does_not_depend_on_the_order_of_experts():
     assert agreement(choice, kind) == pytest.approx(100 * best)
     for names in permutations(range(3)):
         assert agreement(np.array(names)[kind], kind) == 100
-    # An expert more than there are regions: one of them is nobody's.
+    # One expert more than regions: an expert has no region.
     assert agreement(np.where(np.arange(400).reshape(20, 20) < 40, 3, kind), kind) == 90
 
 

@@ -1,4 +1,4 @@
-"""Features of Lightning can be set by name; for each one that is replaced a test shows the reason."""
+"""Features of Lightning can be set by name; a test shows why each replaced feature is replaced."""
 
 import ast
 import inspect
@@ -183,7 +183,7 @@ def test_the_final_validation_runs_on_the_given_device(toy):
     net, train, val = module(toy, Mesh.single(), torch.float32, MLP)
     seen = []
 
-    class Noting:
+    class RecordingMesh:
         ranks = 1
 
         def sum(self, x):
@@ -191,7 +191,7 @@ def test_the_final_validation_runs_on_the_given_device(toy):
             return torch.tensor([3.0, 2.0])
 
     with open_training_data(train, val, Budget(), net.options, Mesh.single()) as data:
-        net.mesh = Noting()
+        net.mesh = RecordingMesh()
         assert validation_crps(net.eval(), data.val_batches, "meta") == 1.5
     assert seen == ["meta"]
 
@@ -227,7 +227,7 @@ def test_a_run_without_a_number_of_steps_is_refused(toy):
         trainer.fit(net, DataLoader(train, 8))
 
 
-# The average of weights: Lightning's, and why ours.
+# Weight averages of Lightning and of this project.
 
 
 def test_lightnings_average_is_equal_on_one_process(toy, tmp_path):
@@ -275,7 +275,7 @@ def test_lightnings_average_does_not_support_sharded_weights():
     assert all("DTensor" in answer for answer in together(2, sharded_averages))
 
 
-# When ranks ask each other.
+# Queries between ranks.
 
 
 class TwoRanks:

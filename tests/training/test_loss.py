@@ -238,7 +238,7 @@ def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, form, tmp_p
                 index[3, 3] = 0
             expected = np.nan_to_num(index) * forecast.crps(batch.target)[b, t].numpy()
             np.testing.assert_allclose(found[b, t], expected, rtol=1e-12, atol=1e-14)
-    # Where nobody expects rain and nobody forecasts any, both are 0 to the bit.
+    # Where neither climate nor forecast has rain, weight and loss are exactly 0.
     assert (raw[:, :, 2] == 0).any()
     assert (values[1] == 0).any()
 

@@ -224,22 +224,22 @@ def test_routing_equals_one_process(shape, toy, tmp_path):
 # Restart on another mesh.
 
 
-class PulledError(Exception):
+class KilledError(Exception):
     """Simulates a killed process."""
 
 
-def broken_off(rank, shape, toy, folder, options, after):
+def run_until_killed(rank, shape, toy, folder, options, after):
     """Train until a step, saving checkpoints."""
     mesh = arrange_mesh(*shape) if shape != (1, 1, 1) else Mesh.single()
     original = CorrectionModule.on_train_batch_start
 
-    def pull(self, batch, batch_idx):
+    def kill(self, batch, batch_idx):
         if self.global_step == after:
-            raise PulledError
+            raise KilledError
         original(self, batch, batch_idx)
 
-    CorrectionModule.on_train_batch_start = pull
-    with pytest.raises(PulledError):
+    CorrectionModule.on_train_batch_start = kill
+    with pytest.raises(KilledError):
         trained(mesh, toy, folder, checkpoint_minutes=1e-9, **options)
 
 
@@ -255,7 +255,7 @@ def broken_off(rank, shape, toy, folder, options, after):
     ids=["2x2 to 1", "2x2 in parts to 4x1", "1 to 1x3", "2x1 to two sectors in parts", "1x2 in parts to 1"],
 )
 def test_a_run_is_resumed_on_another_mesh(first, parts, then, parts_then, toy, tmp_path, alone):
-    together(first[0] * first[1] * first[2], broken_off, first, toy, tmp_path, {"sharded": parts}, 10)
+    together(first[0] * first[1] * first[2], run_until_killed, first, toy, tmp_path, {"sharded": parts}, 10)
     assert (tmp_path / "checkpoints/last.ckpt").exists()
     assert_same(on_mesh(then, toy, tmp_path, sharded=parts_then), alone, 1e-10)
 
@@ -263,11 +263,11 @@ def test_a_run_is_resumed_on_another_mesh(first, parts, then, parts_then, toy, t
 def test_averages_are_resumed_on_another_mesh(toy, tmp_path):
     options = {"ema_decay": 0.8, "epochs": 4}
     expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", **options)
-    together(2, broken_off, (2, 1, 1), toy, tmp_path / "parts", options | {"sharded": True}, 8)
+    together(2, run_until_killed, (2, 1, 1), toy, tmp_path / "parts", options | {"sharded": True}, 8)
     assert_same(on_mesh((1, 2, 1), toy, tmp_path / "parts", **options), expected, 1e-10)
 
 
-def stopped(rank, shape, toy, folder):
+def run_until_signal(rank, shape, toy, folder):
     """Send a signal to one rank only; ranks query each other after every step, not every two seconds."""
     mesh = arrange_mesh(*shape)
     checkpoints.SECONDS_BETWEEN_QUERIES = 0.0
@@ -285,7 +285,7 @@ def stopped(rank, shape, toy, folder):
 
 
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(toy, tmp_path, alone):
-    assert together(2, stopped, (1, 2, 1), toy, tmp_path) == [3, 3]
+    assert together(2, run_until_signal, (1, 2, 1), toy, tmp_path) == [3, 3]
     assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 8
     assert_same(on_mesh((1, 2, 1), toy, tmp_path), alone, 1e-10)
 

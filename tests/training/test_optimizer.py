@@ -33,7 +33,7 @@ def schedule_of(*words):
         return build(compose("train", list(words)).trainer)
 
 
-def paces(schedule, steps, epochs=5):
+def rates_and_momenta(schedule, steps, epochs=5):
     """Learning rate and momentum of every step of a run."""
     groups = [{"params": [nn.Parameter(torch.zeros(1))]}]
     optimizer = make_optimizer(schedule.optimizer, groups, schedule.learning_rate)
@@ -49,7 +49,7 @@ def paces(schedule, steps, epochs=5):
     return found
 
 
-def wave(start, end, part):
+def cosine_between(start, end, part):
     return end + (start - end) / 2 * (1 + math.cos(math.pi * part))
 
 
@@ -57,23 +57,23 @@ def wave(start, end, part):
 def test_the_default_is_one_cycle_over_all_steps(steps):
     """Cosine from 1/25 up over 30 % of all steps, then down to 1/250,000; momentum in the opposite direction."""
     peak, last = 0.3 * steps - 1, steps - 1
-    for step, (rate, momentum) in enumerate(paces(TrainerOptions(learning_rate=0.02), steps)):
+    for step, (rate, momentum) in enumerate(rates_and_momenta(TrainerOptions(learning_rate=0.02), steps)):
         if step < peak:
-            expected = wave(1 / 25, 1, step / peak), wave(0.95, 0.85, step / peak)
+            expected = cosine_between(1 / 25, 1, step / peak), cosine_between(0.95, 0.85, step / peak)
         else:
             part = (step - peak) / (last - peak)
-            expected = wave(1, 1 / 250_000, part), wave(0.85, 0.95, part)
+            expected = cosine_between(1, 1 / 250_000, part), cosine_between(0.85, 0.95, part)
         assert (rate, momentum) == pytest.approx((0.02 * expected[0], expected[1]), rel=1e-12)
 
 
 def test_documented_schedulers_match_their_comments():
     warm, plateau, constant = (TrainerOptions(**block["trainer"]) for block in BLOCKS)
-    rates = [rate / 2e-3 for rate, _ in paces(warm, 100)]
+    rates = [rate / 2e-3 for rate, _ in rates_and_momenta(warm, 100)]
     assert rates[:6] == pytest.approx([0.01, 0.208, 0.406, 0.604, 0.802, 1.0])
     assert rates[5:] == pytest.approx([(1 + math.cos(math.pi * step / 95)) / 2 for step in range(95)], abs=1e-12)
-    assert {rate for rate, _ in paces(constant, 30)} == {2e-3}
-    # The score of the first epoch is the best; the sixth that is no better lowers the rate.
-    rates = [rate for rate, _ in paces(plateau, 10, epochs=10)]
+    assert {rate for rate, _ in rates_and_momenta(constant, 30)} == {2e-3}
+    # The score never improves after the first epoch; after six epochs without improvement the rate is lowered.
+    rates = [rate for rate, _ in rates_and_momenta(plateau, 10, epochs=10)]
     assert rates == pytest.approx(7 * [2e-3] + 3 * [2e-4])
 
 
@@ -83,7 +83,7 @@ def test_documented_commands_are_accepted(command):
     assert isinstance(schedule_of(*words), TrainerOptions)
 
 
-def test_documented_commands_are_here():
+def test_the_docs_contain_commands_and_their_overrides_apply():
     assert len(COMMANDS) >= 4
     assert any("trainer.callbacks" in command for command in COMMANDS)
     spec = {"_target_": f"{TORCH}.ConstantLR", "factor": 1.0}
@@ -94,15 +94,18 @@ def test_documented_commands_are_here():
 
 def test_steps_are_fractions_of_the_interval():
     spec = {"_target_": f"{TORCH}.LinearLR", "start_factor": 1.0, "end_factor": 0.0, "total_iters": {"_steps_": 0.5}}
-    by_step = [rate for rate, _ in paces(TrainerOptions(learning_rate=1.0, scheduler=spec), 40)]
+    by_step = [rate for rate, _ in rates_and_momenta(TrainerOptions(learning_rate=1.0, scheduler=spec), 40)]
     assert by_step == pytest.approx([max(0.0, 1 - step / 20) for step in range(40)])
     by_epoch = [
-        rate for rate, _ in paces(TrainerOptions(learning_rate=1.0, scheduler=spec | {"interval": "epoch"}), 40, 8)
+        rate
+        for rate, _ in rates_and_momenta(
+            TrainerOptions(learning_rate=1.0, scheduler=spec | {"interval": "epoch"}), 40, 8
+        )
     ]
     assert by_epoch == pytest.approx([max(0.0, 1 - step // 5 / 4) for step in range(40)])
 
 
-# What decays.
+# Weight decay.
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -156,7 +159,7 @@ def test_shared_parameters_are_passed_once_and_frozen_ones_not():
     assert len(decay_groups(net, 0.0, GRID.shape)) == 1
 
 
-# What is refused.
+# Refused options.
 
 
 @pytest.mark.parametrize(
@@ -210,4 +213,4 @@ def test_a_wrong_spec_is_refused_before_data_are_read(options, sentence):
 )  # fmt: skip
 def test_errors_of_constructors_are_one_error_line(spec, sentence):
     with pytest.raises(InputError, match=rf"trainer\.scheduler: .*{sentence}"):
-        paces(TrainerOptions(scheduler=spec), 10)
+        rates_and_momenta(TrainerOptions(scheduler=spec), 10)

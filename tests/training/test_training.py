@@ -78,7 +78,7 @@ def test_training_finds_the_bias_and_the_spread(toy, tmp_path):
     raw = score_of(net, val)
     run(net, train, val, tmp_path)
     trained = score_of(net.eval(), val)
-    # CRPS of the perfect forecast N(m, sqrt(1 + .5²/5)) is σ/√π; 5 members tell the signal only so well.
+    # CRPS of the perfect forecast N(m, sqrt(1 + .5²/5)) is σ/√π; the mean of 5 members has an error of its own.
     best = (1 + 0.05) ** 0.5 / torch.pi**0.5 / float(net.corrector.normalizer.scale[0])
     assert raw > 1.3 * best
     assert trained == pytest.approx(best, rel=0.08)
@@ -89,19 +89,19 @@ def test_training_finds_the_bias_and_the_spread(toy, tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(toy, tmp_path_factory):
-    """An unbroken run, and the folder whose `whole` holds its files."""
+    """An uninterrupted run, and the parent of its folder `whole`."""
     folder = tmp_path_factory.mktemp("runs")
     net, train = module(toy)
     run(net, train, toy(TASK, GRID, 8, seed=5), folder / "whole")
     return net, folder
 
 
-class PulledError(Exception):
+class KilledError(Exception):
     """Simulates a killed process."""
 
 
-def pull(self, *arguments):
-    raise PulledError
+def kill(self, *arguments):
+    raise KilledError
 
 
 def kill_at(step, act):
@@ -126,9 +126,9 @@ def test_a_killed_and_resumed_run_is_the_same_run(whole, toy, tmp_path, monkeypa
     (tmp_path / "whole").symlink_to(whole[1] / "whole")
     val = toy(TASK, GRID, 8, seed=5)
     with monkeypatch.context() as patch:
-        patch.setattr(CorrectionModule, "training_step", kill_at(step, pull))
+        patch.setattr(CorrectionModule, "training_step", kill_at(step, kill))
         net, train = module(toy, checkpoint_minutes=minutes)
-        with pytest.raises(PulledError):
+        with pytest.raises(KilledError):
             run(net, train, val, tmp_path / "parts", budget)
     saved = torch.load(tmp_path / "parts/checkpoints/last.ckpt", weights_only=True)
     assert saved["global_step"] == (step if minutes < 1 else step - step % 4)
@@ -156,9 +156,9 @@ def test_with_every_option_it_is_the_same_run(toy, tmp_path, monkeypatch, option
     step = -(-4 // ours.options.accumulate_grad_batches) * ours.options.epochs - 6
     for minutes in (1e-9, 10.0):
         with monkeypatch.context() as patch:
-            patch.setattr(CorrectionModule, "training_step", kill_at(step, pull))
+            patch.setattr(CorrectionModule, "training_step", kill_at(step, kill))
             net, _ = module(toy, checkpoint_minutes=minutes, **options)
-            with pytest.raises(PulledError):
+            with pytest.raises(KilledError):
                 run(net, train, val, tmp_path / "parts")
         # Steps after the last checkpoint are repeated.
         step += 1
@@ -217,10 +217,10 @@ def test_the_second_signal_interrupts_at_once(toy, tmp_path, monkeypatch):
     assert not (tmp_path / "checkpoints").exists()
 
 
-def say_losses(monkeypatch, losses):
+def report_losses(monkeypatch, losses):
     """Let validations report `losses` in turn: before training, then after each epoch."""
-    told = iter(losses)
-    monkeypatch.setattr(CorrectionModule, "on_validation_epoch_end", lambda self: self.log("val_loss", next(told)))
+    remaining = iter(losses)
+    monkeypatch.setattr(CorrectionModule, "on_validation_epoch_end", lambda self: self.log("val_loss", next(remaining)))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_the_weights_with_the_lowest_validation_loss_are_kept(toy, tmp_path, mon
         start_batch(self, batch, batch_idx)
 
     monkeypatch.setattr(CorrectionModule, "on_train_batch_start", on_train_batch_start)
-    say_losses(monkeypatch, losses)
+    report_losses(monkeypatch, losses)
     net, train = module(toy, epochs=len(losses) - 1)
     run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
     assert said in (out := capsys.readouterr().out)
@@ -253,14 +253,14 @@ def test_the_weights_with_the_lowest_validation_loss_are_kept(toy, tmp_path, mon
         assert torch.load(tmp_path / "checkpoints/best.ckpt", weights_only=True)["global_step"] == step
     else:
         assert not (tmp_path / "checkpoints/best.ckpt").exists()
-    if step in seen:  # the weights after the last step are those of no batch
+    if step in seen:  # no batch starts with the weights after the last step
         for name, tensor in seen[step].items():
             torch.testing.assert_close(net.state_dict()[name], tensor, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e16])
 def test_a_training_that_diverges_is_refused(toy, tmp_path, monkeypatch, bad):
-    say_losses(monkeypatch, [1.0, bad, bad])
+    report_losses(monkeypatch, [1.0, bad, bad])
     net, train = module(toy, epochs=2)
     with pytest.raises(InputError, match=r"training diverged: the validation loss went from 1 to .*learning_rate"):
         run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
@@ -268,7 +268,7 @@ def test_a_training_that_diverges_is_refused(toy, tmp_path, monkeypatch, bad):
 
 def test_a_finished_run_that_is_started_again_repeats_its_warning(toy, tmp_path, monkeypatch, capsys):
     val = toy(TASK, GRID, 8, seed=5)
-    say_losses(monkeypatch, [1.0, 1.5, 1.2, 1.2])  # the last is of the weights with which the second command starts
+    report_losses(monkeypatch, [1.0, 1.5, 1.2, 1.2])  # the last is of the weights with which the second command starts
     for _ in range(2):
         net, train = module(toy, epochs=2)
         run(net, train, val, tmp_path)
@@ -362,8 +362,8 @@ def test_a_plateau_that_ends_with_an_epoch_is_in_its_checkpoint(toy, tmp_path, m
     assert len(set(rates)) > 2
     for epoch in range(1, 7):
         with monkeypatch.context() as patch:
-            patch.setattr(CorrectionModule, "training_step", kill_at(4 * epoch, pull))
-            with pytest.raises(PulledError):
+            patch.setattr(CorrectionModule, "training_step", kill_at(4 * epoch, kill))
+            with pytest.raises(KilledError):
                 run(fast()[0], train, val, tmp_path / "parts")
     again, _ = fast()
     run(again, train, val, tmp_path / "parts")

@@ -98,13 +98,13 @@ def test_paths_and_patterns_become_files(tmp_path, monkeypatch):
     assert expand_paths(tmp_path / "odd[1]") == [tmp_path / "odd[1]"]
     monkeypatch.setenv("HOME", str(tmp_path))
     assert expand_paths("~/a") == [tmp_path / "a"]
-    for wrong, says in {
+    for wrong, sentence in {
         "none*": r"no file matches .*none\*",
         "none": "there is no file .*none",
         "folder": r"folder is a folder; name its files, for example with .*folder/\*",
         "fold*": r"no file matches .*fold\*",
     }.items():
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=sentence):
             expand_paths(tmp_path / wrong)
     with pytest.raises(InputError, match="no files were given"):
         expand_paths([])

@@ -35,9 +35,11 @@ def test_each_cell_gets_the_weighted_mean_of_experts(gate, options):
     biases = layer.experts.bias.detach().unflatten(0, (E, OUTPUTS))
     y = layer(x).detach()
     for b, i, j in np.ndindex(B, *GRID.shape):
-        say = np.exp(wanted[b, :, i, j])
-        says = (kernels * wide[b, :, i : i + 3, j : j + 3]).sum((2, 3, 4)) + biases
-        np.testing.assert_allclose(y[b, :, i, j], (say[:, None] * says.numpy()).sum(0) / say.sum(), rtol=1e-12)
+        weights = np.exp(wanted[b, :, i, j])
+        outputs = (kernels * wide[b, :, i : i + 3, j : j + 3]).sum((2, 3, 4)) + biases
+        np.testing.assert_allclose(
+            y[b, :, i, j], (weights[:, None] * outputs.numpy()).sum(0) / weights.sum(), rtol=1e-12
+        )
 
 
 def test_equal_experts_are_one_convolution():

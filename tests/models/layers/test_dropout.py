@@ -19,7 +19,7 @@ def batch(starts):
     return Sample(nothing, nothing, nothing, nothing, torch.tensor(starts), torch.full((len(starts),), 24))
 
 
-def dropped(layer, starts, x):
+def drop_twice(layer, starts, x):
     torch.manual_seed(5)
     with masks_for(batch(starts)):
         return layer(x), layer(x)
@@ -28,17 +28,17 @@ def dropped(layer, starts, x):
 @pytest.mark.parametrize("channels", [False, True])
 def test_a_share_is_dropped_and_the_rest_scaled(channels):
     x = torch.ones(64, 50, *GRID.shape)
-    kept, again = dropped(Dropout(GRID, 0.3, channels), list(range(64)), x)
+    kept, again = drop_twice(Dropout(GRID, 0.3, channels), list(range(64)), x)
     assert kept.unique().tolist() == [0, pytest.approx(1 / 0.7, rel=2e-5)]
     assert kept.mean() == pytest.approx(1, abs=4 * (0.3 / 0.7 / (64 * 50)) ** 0.5)
-    assert (kept != again).any(), "two turns, two masks"
+    assert (kept != again).any(), "two calls draw two masks"
     per_channel = kept.flatten(2)
     assert ((per_channel == per_channel[..., :1]).all() == channels).item()
 
 
 def test_masks_of_a_forecast_do_not_depend_on_the_batch():
     layer, x = Dropout(GRID, 0.5), torch.ones(1, 3, *GRID.shape)
-    (both, _), (alone, _) = dropped(layer, [7, 9], x.expand(2, -1, -1, -1)), dropped(layer, [9], x)
+    (both, _), (alone, _) = drop_twice(layer, [7, 9], x.expand(2, -1, -1, -1)), drop_twice(layer, [9], x)
     torch.testing.assert_close(both[1:], alone)
     assert (both[0] != both[1]).any()
 
@@ -54,10 +54,10 @@ def test_nothing_is_dropped_in_evaluation():
 @pytest.mark.parametrize(("bands", "sectors"), [(2, 2), (3, 5)])
 def test_tiles_are_parts_of_one_mask(channels, bands, sectors):
     x = torch.ones(2, 3, *GRID.shape)
-    whole = dropped(Dropout(GRID, 0.5, channels), [3, 4], x)
+    whole = drop_twice(Dropout(GRID, 0.5, channels), [3, 4], x)
     for rank in range(bands * sectors):
         domain = Domain.split(GRID, bands, sectors, rank)
-        tile = dropped(Dropout(domain, 0.5, channels), [3, 4], domain.cut(x))
+        tile = drop_twice(Dropout(domain, 0.5, channels), [3, 4], domain.cut(x))
         assert all(torch.equal(domain.cut(a), b) for a, b in zip(whole, tile, strict=True))
 
 
@@ -93,7 +93,7 @@ def test_without_a_batch_masks_follow_the_seed():
     assert not torch.equal(masks[0][0], masks[0][1])
 
 
-def wrapped(number, bits):
+def as_signed(number, bits):
     """The signed integer of the last `bits` of an integer."""
     return (number + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
@@ -108,17 +108,17 @@ def splitmix(state):
 def number_by_hand(key, channel, row, column):
     """One number of a mask, in Python integers."""
     own = splitmix((key + splitmix(channel * 45 + row)) % 2**64)
-    word = wrapped(own + splitmix(column // 2), 32)
+    word = as_signed(own + splitmix(column // 2), 32)
     for factor, shift in ((0x21F0AAAD, 15), (0x735A2D97, 16)):
-        word = wrapped(word * factor, 32)
-        word = wrapped(word + (word >> shift), 32)
-        word = wrapped(word * (own >> 32 | 1), 32)
-        word = wrapped(word + (word >> 16), 32)
-    return wrapped(word >> 16 if column % 2 else word, 16)
+        word = as_signed(word * factor, 32)
+        word = as_signed(word + (word >> shift), 32)
+        word = as_signed(word * (own >> 32 | 1), 32)
+        word = as_signed(word + (word >> 16), 32)
+    return as_signed(word >> 16 if column % 2 else word, 16)
 
 
 def test_hashes_equal_those_of_python_integers():
-    """So they are equal on every device, and a run that resumes on another device has the same masks."""
+    """Integer hashes are equal on every device, so a run that resumes on another device has the same masks."""
     keys = [5, -(2**61) + 7]
     found = Dropout(GRID, 0.5)._values(torch.tensor(keys), 3)
     for b, channel, row, column in [(0, 0, 0, 0), (0, 0, 0, 1), (0, 2, 44, 15), (1, 1, 17, 6), (1, 2, 3, 9)]:
@@ -140,7 +140,7 @@ def numbers():
 NEIGHBOURS = {"layers": 0, "forecasts": 1, "channels": 2, "rows": 3, "columns": 4}
 
 
-def surprise(counts):
+def normalised_chi_square(counts):
     """The distance of chi-square from its mean, in standard deviations, for equally frequent classes."""
     expected = counts.sum() / len(counts)
     chi_square = float(((counts - expected) ** 2 / expected).sum())
@@ -150,13 +150,13 @@ def surprise(counts):
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9])
 def test_a_mask_has_its_share(numbers, share):
     count = numbers.numel()
-    dropped = float((numbers < share * 65536).sum())
-    assert abs(dropped - share * count) < 4 * (count * share * (1 - share)) ** 0.5 + count / 65536
+    drop_twice = float((numbers < share * 65536).sum())
+    assert abs(drop_twice - share * count) < 4 * (count * share * (1 - share)) ** 0.5 + count / 65536
 
 
 def test_all_numbers_are_equally_frequent(numbers):
     for part in (numbers, numbers[..., ::2], numbers[..., 1::2]):
-        assert abs(surprise(np.bincount(part.flatten().numpy(), minlength=65536))) < 4
+        assert abs(normalised_chi_square(np.bincount(part.flatten().numpy(), minlength=65536))) < 4
 
 
 @pytest.mark.parametrize("axis", NEIGHBOURS.values(), ids=NEIGHBOURS)
@@ -168,7 +168,7 @@ def test_neighbours_are_independent(numbers, axis):
     # Pairs of the first six bits, and of the last six.
     one, other = (numbers.narrow(axis, first, numbers.shape[axis] - 1) for first in (0, 1))
     for pairs in ((one >> 10) << 6 | (other >> 10), (one & 63) << 6 | (other & 63), (one >> 10) << 6 | (other & 63)):
-        assert abs(surprise(np.bincount(pairs.flatten().numpy(), minlength=4096))) < 4
+        assert abs(normalised_chi_square(np.bincount(pairs.flatten().numpy(), minlength=4096))) < 4
 
 
 @pytest.mark.parametrize("block", [(1, 12), (12, 1), (3, 4)], ids=str)
@@ -176,7 +176,7 @@ def test_all_patterns_of_twelve_cells_are_equally_frequent(numbers, block):
     kept = (numbers >= 32768)[..., :84, :180]
     cells = kept.unflatten(-2, (-1, block[0])).unflatten(-1, (-1, block[1])).transpose(-2, -3).flatten(-2)
     patterns = (cells.int() << torch.arange(12)).sum(-1)
-    assert abs(surprise(np.bincount(patterns.flatten().numpy(), minlength=4096))) < 4
+    assert abs(normalised_chi_square(np.bincount(patterns.flatten().numpy(), minlength=4096))) < 4
 
 
 def test_whole_channels_are_dropped_independently():
@@ -193,5 +193,5 @@ def test_whole_channels_are_dropped_independently():
 
 
 def test_no_two_rows_have_the_same_mask():
-    kept, _ = dropped(Dropout(GRID, 0.5), [3], torch.ones(1, 3, *GRID.shape))
+    kept, _ = drop_twice(Dropout(GRID, 0.5), [3], torch.ones(1, 3, *GRID.shape))
     assert len({tuple(row.flatten().tolist()) for row in kept[0].unbind(1)}) == len(GRID.latitudes)

@@ -39,7 +39,7 @@ def test_the_first_harmonics_are_the_axes_of_the_globe():
 
 
 def test_harmonics_have_the_signs_and_sizes_of_scipys():
-    """So coefficients have the meaning of scipy's."""
+    """Coefficients then have the meaning of scipy's."""
     grid = Grid.regular(7, 12)
     colatitude, longitude = np.radians(90 - np.array(grid.latitudes))[:, None], np.radians(grid.longitudes)[None]
     found = iter(fields(grid))
@@ -76,7 +76,9 @@ def test_initial_variances_of_sphere_and_latent_gate_are_equal():
     field = SphereGate(Grid.regular(19, 36), 2, 600, 8)(None).detach()
     assert field.std() == pytest.approx((600 / 2) ** 0.5, rel=0.03)
     for row in (0, 9):
-        assert field[:, :, row].std() == pytest.approx((600 / 2) ** 0.5, rel=0.1), "at the pole as at the equator"
+        assert field[:, :, row].std() == pytest.approx((600 / 2) ** 0.5, rel=0.1), (
+            "the variance is equal at the pole and at the equator"
+        )
 
 
 def test_a_field_without_a_degree_is_refused():

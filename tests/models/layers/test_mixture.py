@@ -45,16 +45,16 @@ def test_each_cell_gets_the_experts_with_the_largest_gate_values(scale_by_gate):
     for b, i, j in np.ndindex(B, *GRID.shape):
         wanted = mixture.gate.weight[:, i, j].tolist()
         for rank, expert in enumerate(ranked(wanted)):
-            says = float((kernels[expert].detach() * wide[b, :, i : i + 3, j : j + 3]).sum())
-            assert float(y[b, rank, i, j]) == pytest.approx(says * (wanted[expert] if scale_by_gate else 1), abs=1e-12)
+            value = float((kernels[expert].detach() * wide[b, :, i : i + 3, j : j + 3]).sum())
+            assert float(y[b, rank, i, j]) == pytest.approx(value * (wanted[expert] if scale_by_gate else 1), abs=1e-12)
 
 
 def test_a_gate_may_be_computed_from_the_input():
     gate = nn.Sequential(Conv2d(GRID, INPUTS, 4), nn.GELU(), nn.Conv2d(4, E, 1))
     mixture, x = layer(gate=gate, routing=None), field()
-    y, wanted, says = mixture(x), gate(x), mixture.experts(x)
+    y, wanted, expert_outputs = mixture(x), gate(x), mixture.experts(x)
     for b, i, j in np.ndindex(B, *GRID.shape):
-        assert y[b, :, i, j].tolist() == says[b, ranked(wanted[b, :, i, j].tolist()), i, j].tolist()
+        assert y[b, :, i, j].tolist() == expert_outputs[b, ranked(wanted[b, :, i, j].tolist()), i, j].tolist()
 
 
 @pytest.mark.parametrize("computed", [False, True])
@@ -78,28 +78,30 @@ def test_choosing_gates_learn_straight_through():
         for rank, expert in enumerate(ranked(mixture.gate.weight[:, i, j].tolist())):
             expected[expert, i, j] += g[b, rank, i, j]
     np.testing.assert_allclose(mixture.gate.weight.grad, expected, atol=1e-14)
-    says = functional.conv2d(pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight)
-    chosen = says.gather(1, mixture.gate.weight.topk(K, 0).indices.expand(B, -1, -1, -1))
+    expert_outputs = functional.conv2d(pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight)
+    chosen = expert_outputs.gather(1, mixture.gate.weight.topk(K, 0).indices.expand(B, -1, -1, -1))
     for found, expected in zip(
         (x.grad, mixture.experts.weight.grad), torch.autograd.grad(chosen, (x, mixture.experts.weight), g), strict=True
     ):
         torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
 
 
-def by_hand(mixture, x, error):
+def gradients_by_loops(mixture, x, error):
     """Return the gradients of experts and gate for a mean squared error, by the paper's rules in loops.
 
     Errors are |prediction - target|; loops over forecasts, cells and choices.
     """
     rules, wanted = mixture.routing, mixture.gate.weight.detach()
-    says = functional.conv2d(pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight).detach()
-    to_experts, to_gate = np.zeros(says.shape), np.zeros(wanted.shape)
+    expert_outputs = functional.conv2d(pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight).detach()
+    to_experts, to_gate = np.zeros(expert_outputs.shape), np.zeros(wanted.shape)
     g = 2 * error / error.size
     for b in range(B):
         signal = np.zeros((K, *GRID.shape))
         for i, j in np.ndindex(*GRID.shape):
             for rank, expert in enumerate(ranked(wanted[:, i, j].tolist())):
-                signal[rank, i, j] = abs(error[b, rank, i, j] * (says[b, expert, i, j] if mixture.scale_by_gate else 1))
+                signal[rank, i, j] = abs(
+                    error[b, rank, i, j] * (expert_outputs[b, expert, i, j] if mixture.scale_by_gate else 1)
+                )
         limit = np.quantile(signal, rules.quantile)
         for i, j in np.ndindex(*GRID.shape):
             choices = ranked(wanted[:, i, j].tolist())
@@ -122,10 +124,10 @@ def test_routing_follows_the_rules_of_the_paper(scale_by_gate, rules):
     y = mixture(x)
     loss = (y - target).square().mean() + loss_terms(mixture) / B
     loss.backward()
-    to_experts, to_gate = by_hand(mixture, x.detach(), (y - target).detach().numpy())
+    to_experts, to_gate = gradients_by_loops(mixture, x.detach(), (y - target).detach().numpy())
     np.testing.assert_allclose(mixture.gate.weight.grad, to_gate, rtol=1e-12, atol=1e-16)
-    says = functional.conv2d(pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight)
-    expected = torch.autograd.grad(says, (x, mixture.experts.weight), to_experts)
+    expert_outputs = functional.conv2d(pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight)
+    expected = torch.autograd.grad(expert_outputs, (x, mixture.experts.weight), to_experts)
     torch.testing.assert_close(x.grad, expected[0], rtol=1e-12, atol=1e-15)
     torch.testing.assert_close(mixture.experts.weight.grad, expected[1], rtol=1e-12, atol=1e-15)
 
@@ -160,15 +162,15 @@ def test_routing_works_at_any_depth():
         size = g.abs() * target.numel() / 2
         limit = size.flatten(1).quantile(rules.quantile, 1)[:, None, None, None]
         right = (size <= limit + 1e-5).double()
-        heard = torch.where(size > limit + 1e-3, rules.damping * g, g)
+        damped_gradient = torch.where(size > limit + 1e-3, rules.damping * g, g)
         labels = ((K - right.sum(1, keepdim=True)) / (E - K)).repeat(1, E, 1, 1).scatter(1, choice, right)
         logits = wanted.expand(B, -1, -1, -1)
-        told = functional.binary_cross_entropy_with_logits(logits, labels)
-        expected = torch.autograd.grad(told, list(mixture.gate.parameters()))
+        gate_loss = functional.binary_cross_entropy_with_logits(logits, labels)
+        expected = torch.autograd.grad(gate_loss, list(mixture.gate.parameters()))
         for parameter, gradient in zip(mixture.gate.parameters(), expected, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-11, atol=1e-15)
         chosen = functional.conv2d(pad(here, GRID, 1, 1, 1, 1), mixture.experts.weight).gather(1, choice)
-        below, weight = torch.autograd.grad(chosen, (here, mixture.experts.weight), heard)
+        below, weight = torch.autograd.grad(chosen, (here, mixture.experts.weight), damped_gradient)
         torch.testing.assert_close(mixture.experts.weight.grad, weight, rtol=1e-11, atol=1e-15)
         g = below * (1 - here**2) if depth else below
     torch.testing.assert_close(x.grad, g, rtol=1e-11, atol=1e-15)

@@ -28,8 +28,8 @@ CONVOLUTIONS = [(1, 1, 2), (2, 1, 2), (3, 1, 1), (4, 1, 1), (5, 1, 2), (2, 2, 1)
 """Kernel, stride, groups."""
 
 
-class Meanwhile(Conv2d):
-    """A convolution that overlaps whatever its size."""
+class AlwaysOverlapping(Conv2d):
+    """A convolution that overlaps at any size."""
 
     def forward(self, x):
         return convolve(x, self.weight, self.bias, self.window.exchange, self.stride[0], self.groups)
@@ -63,7 +63,7 @@ def on_ranks(rank, bands, sectors):
         for case in CONVOLUTIONS:
             one, _ = differentiated(layer_on(grid, *case), field_on(Domain.of(grid)))
             _, least = differentiated(layer_on(domain, *case), field_on(domain))
-            for road, kind in (("all", Meanwhile), ("every second", (Conv2d, Meanwhile)[rank % 2])):
+            for road, kind in (("all", AlwaysOverlapping), ("every second", (Conv2d, AlwaysOverlapping)[rank % 2])):
                 layer = layer_on(domain, *case, kind)
                 many, sent = differentiated(layer, field_on(domain))
                 many[2:] = [allsum(part, domain) for part in many[2:]]
@@ -115,7 +115,7 @@ def without_some_gradients(rank):
     return checks
 
 
-class Nothing(torch.autograd.Function):
+class NoGradient(torch.autograd.Function):
     """Returns no gradient, not even zeros."""
 
     @staticmethod
@@ -130,9 +130,9 @@ class Nothing(torch.autograd.Function):
 def two_branches(rank):
     """Two parallel layers, the output of one unused; every second rank overlaps."""
     domain, gradients = domain_here(rank), []
-    for kind in (Conv2d, (Conv2d, Meanwhile)[rank % 2]):
+    for kind in (Conv2d, (Conv2d, AlwaysOverlapping)[rank % 2]):
         x, first, second, lost = field_on(domain), *(layer_on(domain, kernel, kind=kind) for kernel in (3, 5, 3))
-        (first(x) * second(x) + Nothing.apply(lost(x))).sum().backward()
+        (first(x) * second(x) + NoGradient.apply(lost(x))).sum().backward()
         gradients.append([x.grad, first.weight.grad, second.weight.grad])
     return [torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(*gradients, strict=True)]
 
@@ -141,7 +141,7 @@ def in_half_precision(rank):
     """Under autocast, halos have its data type and gradients that of the weights."""
     domain = domain_here(rank)
     results = []
-    for kind in (Conv2d, Meanwhile):
+    for kind in (Conv2d, AlwaysOverlapping):
         layer, x = layer_on(domain, kind=kind).float(), field_on(domain).detach().float().requires_grad_()
         with count_sent_bytes() as sent:
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -160,7 +160,7 @@ def in_half_precision(rank):
 def for_compilers(rank):
     """PyTorch's checks of an operator, and a compiled layer against the layer itself."""
     domain = domain_here(rank)
-    layer, x = layer_on(domain, kind=Meanwhile), field_on(domain)
+    layer, x = layer_on(domain, kind=AlwaysOverlapping), field_on(domain)
     number = layer.window.exchange.number
     y, window = torch.ops.deepweather.convolve(x, layer.weight, layer.bias, number, 1, 1)
     torch.library.opcheck(torch.ops.deepweather.convolve.default, (x, layer.weight, layer.bias, number, 1, 1))
@@ -177,7 +177,7 @@ def for_compilers(rank):
     return torch.equal(*gradients)
 
 
-def in_which_order(rank):
+def order_of_events(rank):
     """The order of events, forward and backward; waiting twice for a message is an error."""
     domain, events, begin = domain_here(rank), [], dist.batch_isend_irecv
 
@@ -202,7 +202,7 @@ def in_which_order(rank):
         events.append("differentiate")
         return differentiate(*arguments)
 
-    layer, x = layer_on(domain, kind=Meanwhile), field_on(domain)
+    layer, x = layer_on(domain, kind=AlwaysOverlapping), field_on(domain)
     torch.use_deterministic_algorithms(True)  # fills new memory with NaN
     with (
         patch.object(dist, "batch_isend_irecv", sending),
@@ -227,20 +227,20 @@ def shortened(events):
     return runs
 
 
-def everything(rank):
-    found = {function.__name__: function(rank) for function in (in_which_order, without_some_gradients, two_branches)}
+def all_checks(rank):
+    found = {function.__name__: function(rank) for function in (order_of_events, without_some_gradients, two_branches)}
     return found | {function.__name__: function(rank) for function in (in_half_precision, for_compilers)}
 
 
 @pytest.fixture(scope="module")
 def four_ranks():
-    """The result of `everything` on two by two tiles."""
-    return together(4, everything)
+    """The result of `all_checks` on two by two tiles."""
+    return together(4, all_checks)
 
 
 def test_computing_and_sending_overlap(four_ranks):
     for found in four_ranks:
-        strips, forward, backward = found["in_which_order"]
+        strips, forward, backward = found["order_of_events"]
         assert strips >= 2
         assert forward == [["send", 1], ["compute", 1], ["wait", 0], ["compute", strips]]
         assert backward == [["differentiate", strips], ["send", 1], ["differentiate", 1], ["wait", 0]]
@@ -297,7 +297,7 @@ def test_a_layer_overlaps_if_its_batch_is_large_enough():
 
 
 def test_fields_of_another_shape_than_the_tile_are_refused():
-    layer = layer_on(Domain.split(GRIDS["poles"], 2, 1, 1), kind=Meanwhile)
+    layer = layer_on(Domain.split(GRIDS["poles"], 2, 1, 1), kind=AlwaysOverlapping)
     with pytest.raises(
         ValueError, match=r"rank 1 of 2 has a field of \(14, 50\) cells where its tile .* has \(15, 50\)"
     ):

@@ -58,8 +58,8 @@ def test_every_cell_trains_its_own_embedding(toy):
     features, sample = Features(TASK, GRID, cell_embedding=2), next(batches(toy(TASK, GRID, 4), 4))
     assert features.embedding.shape == (2, *GRID.shape)
     weight, mask = torch.randn(features.count), torch.rand(GRID.shape) > 0.5
-    said = torch.einsum("bfhw,f->bhw", features(sample), weight)
-    (gradient,) = torch.autograd.grad(said[:, mask].sum(), features.embedding)
+    weighted_sum = torch.einsum("bfhw,f->bhw", features(sample), weight)
+    (gradient,) = torch.autograd.grad(weighted_sum[:, mask].sum(), features.embedding)
     torch.testing.assert_close(gradient, 4 * weight[-2:, None, None] * mask)
     features.embedding.data = torch.randn(2, *GRID.shape)
     torch.testing.assert_close(features(sample)[3, -2:], features.embedding)

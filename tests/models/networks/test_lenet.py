@@ -49,7 +49,7 @@ def test_the_receptive_field_is_nine_by_nine_cells_across_the_date_line():
 
 
 def test_number_of_parameters():
-    f = 3 * 2 + len(TASK.static_names) + 2 + 2 + 1  # the last says where there is sea
+    f = 3 * 2 + len(TASK.static_names) + 2 + 2 + 1  # the last is the mask of sea cells
     expected = (25 * f * 8 + 8) + (25 * 8 * 16 + 16) + (16 * 10 + 10) + (10 * 2 + 2)
     assert sum(p.numel() for p in LeNet(TASK, GRID, width=8, hidden=10).parameters()) == expected
 

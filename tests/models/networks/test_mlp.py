@@ -20,7 +20,7 @@ TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24])
 
 def test_number_of_parameters():
     """Rasp & Lerch's shape: one hidden layer, n numbers in every cell; ENS-10's version has 128 units."""
-    features = 2 * 3 + 3 + 2 + 2 + 1  # the last says where there is sea
+    features = 2 * 3 + 3 + 2 + 2 + 1  # the last is the mask of sea cells
     plain = MLP(TASK, GRID, width=128)
     assert sum(p.numel() for p in plain.parameters()) == (features * 128 + 128) + (128 * 2 + 2)
     located = MLP(TASK, GRID, width=128, depth=2, cell_embedding=4)

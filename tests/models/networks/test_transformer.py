@@ -224,7 +224,7 @@ def test_number_of_parameters():
     def trunk(inputs, w):
         return block(inputs, w) + block(w, 2 * w) + block(2 * w, 4 * w) + block(6 * w, 2 * w) + block(3 * w, w)
 
-    seen = 2 * 3 + len(TASK.static_names) + 2 + 2 + 1  # the last says where there is sea
+    seen = 2 * 3 + len(TASK.static_names) + 2 + 2 + 1  # the last is the mask of sea cells
     body, attention = trunk(3 + 8, 4) + trunk(seen, 8), sum(map(attending, (4, 8, 16)))
     assert count() == body + attention + (4 * 4 + 1) * 2
     assert count(head="members") == body + attention + (4 + 1)

@@ -90,28 +90,28 @@ def test_plans_of_every_layer_are_consistent(name):
 
 def refusals(build, grid, bands, sectors=1):
     """The error message of every rank."""
-    said = []
+    messages = []
     for rank in range(bands * sectors):
         with pytest.raises(InputError) as refused:
             build(Domain.split(grid, bands, sectors, rank))
-        said.append(str(refused.value))
-    return said
+        messages.append(str(refused.value))
+    return messages
 
 
 def test_every_rank_refuses_too_thin_tiles_with_one_message():
-    said = refusals(lambda domain: UNet(TASK, domain, width=1, depth=3), Grid.regular(13, 32), 5)
-    assert set(said) == {
+    messages = refusals(lambda domain: UNet(TASK, domain, width=1, depth=3), Grid.regular(13, 32), 5)
+    assert set(messages) == {
         "5 ranks cannot share the 4 rows of 4 x 8 points, latitudes 90 to -90, longitudes 0 to 315 (tiles end at "
         "[1, 2, 2, 3, 4]); take fewer ranks in this direction, or a model with fewer coarse levels"
     }
 
 
 def test_every_rank_refuses_too_few_windows_with_one_message():
-    said = refusals(lambda domain: WindowAttention(domain, 2, 1, 8), Grid.regular(13, 32), 3)
-    assert set(said) == {"3 ranks cannot share the windows of 8 cells on 13; take fewer ranks"}
+    messages = refusals(lambda domain: WindowAttention(domain, 2, 1, 8), Grid.regular(13, 32), 3)
+    assert set(messages) == {"3 ranks cannot share the windows of 8 cells on 13; take fewer ranks"}
 
 
 def test_every_rank_refuses_windows_beyond_the_opposite_pole_with_one_message():
-    said = refusals(lambda domain: Conv2d(domain, 1, 1, 31), Grid.regular(13, 32), 2)
-    assert len(set(said)) == 1
-    assert "beyond the opposite pole of 13 x 32 points" in said[0]
+    messages = refusals(lambda domain: Conv2d(domain, 1, 1, 31), Grid.regular(13, 32), 2)
+    assert len(set(messages)) == 1
+    assert "beyond the opposite pole of 13 x 32 points" in messages[0]

@@ -39,7 +39,7 @@ def corrector_of(spec, data, task=TASK, grid=GRID):
 
 @pytest.mark.parametrize("name", FITTED)
 def test_blocks_of_rows_give_the_same_numbers(name, toy, monkeypatch):
-    """As if only one row fitted into memory."""
+    """The limit on memory lets one row fit at a time."""
     spec = FITTED[name]
     data = toy(needed_task(spec, TASK), GRID, 80)
     for sample in data.samples[::2]:
@@ -55,7 +55,7 @@ def test_blocks_of_rows_give_the_same_numbers(name, toy, monkeypatch):
     found = corrector_of(spec, data)
     assert {(rows.start, rows.stop) for rows in rows_read} == {(None, None), (0, 1), (1, 2), (2, 3)}
     assert found.provenance == expected.provenance
-    # In another order of summation, the minimum is the same, its coefficients are not to the last digit.
+    # Another order of summation changes the last digits of coefficients, not the minimum.
     for own, theirs in zip(found.model.buffers(), expected.model.buffers(), strict=True):
         torch.testing.assert_close(own, theirs, rtol=1e-5, atol=1e-5, equal_nan=True)
     sample = next(batches(data, 20))
@@ -135,7 +135,7 @@ def test_no_fit_in_any_cell_is_an_error(name, count, needed, toy):
     assert issubclass(TooFewCasesError, InputError)
 
 
-def test_a_cell_without_training_values_is_the_raw_ensemble(toy):
+def test_a_cell_without_training_values_gets_the_raw_ensemble(toy):
     """With a location of 0 K, 280 K would be a departure of many standard deviations."""
     task = Task("toy", ["2t", "msl"], ["2t"], [24])
     data = toy(task, GRID, 100)

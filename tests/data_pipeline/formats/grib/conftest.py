@@ -99,7 +99,7 @@ class Plain:
 
     @staticmethod
     def values(handle: int) -> np.ndarray:
-        """Return the values in the order of the file, NaN where the bitmap says so."""
+        """Return the values in the order of the file, NaN where the bitmap marks them as missing."""
         eccodes.codes_set(handle, "missingValue", 1e30)
         values = eccodes.codes_get_values(handle)
         return np.where(values == 1e30, np.nan, values)

@@ -36,15 +36,15 @@ def scans(monkeypatch):
     return found
 
 
-def same(one, other):
+def equal_tables(one, other):
     return one.path == other.path and one.kinds == other.kinds and (one.records == other.records).all()
 
 
 def test_a_file_is_scanned_once(cache, file, scans):
     first, second = table_of(file), table_of(file)
     assert len(scans) == 1
-    assert same(first, second)
-    assert same(first, Table.of(file))
+    assert equal_tables(first, second)
+    assert equal_tables(first, Table.of(file))
 
 
 def test_no_file_is_written_beside_the_data(cache, file):
@@ -73,7 +73,7 @@ def test_changed_bytes_with_the_same_size_and_date_are_noticed(cache, file, scan
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     after = table_of(file)
     assert len(scans) == 2
-    assert same(before, after)
+    assert equal_tables(before, after)
 
 
 def test_a_rewritten_file_is_scanned_again(cache, file, writer, scans):
@@ -101,7 +101,7 @@ def test_a_relative_path_finds_the_same_table(cache, file, scans, monkeypatch):
     assert len(scans) == 1
 
 
-def sealed(content):
+def with_checksum(content):
     """A cache file with a correct checksum and any content."""
     return zlib.crc32(content).to_bytes(4, "little") + content
 
@@ -116,11 +116,11 @@ DAMAGE = {
     "short": lambda content: content[: len(content) // 2],
     "rubbish": lambda content: b"rubbish" * 50,
     "flipped": lambda content: content[:-99] + bytes([content[-99] ^ 255]) + content[-98:],
-    "half a record": lambda content: sealed(content[4:-3]),
-    "no line": lambda content: sealed((10**6).to_bytes(8, "little")),
-    "no json": lambda content: sealed((5).to_bytes(8, "little") + b"hello"),
-    "no dictionary": lambda content: sealed(line([1, 2])),
-    "no kinds": lambda content: sealed(line({"identity": "1"})),
+    "half a record": lambda content: with_checksum(content[4:-3]),
+    "no line": lambda content: with_checksum((10**6).to_bytes(8, "little")),
+    "no json": lambda content: with_checksum((5).to_bytes(8, "little") + b"hello"),
+    "no dictionary": lambda content: with_checksum(line([1, 2])),
+    "no kinds": lambda content: with_checksum(line({"identity": "1"})),
 }
 
 
@@ -134,9 +134,9 @@ def test_a_damaged_cache_is_replaced(cache, file, scans, damage):
         stored.mkdir()
     else:
         stored.write_bytes(DAMAGE[damage](content))
-    assert same(table_of(file), good)
+    assert equal_tables(table_of(file), good)
     assert len(scans) == 2
-    assert same(table_of(file), good)
+    assert equal_tables(table_of(file), good)
     assert len(scans) == (3 if damage == "folder" else 2)
 
 
@@ -149,8 +149,8 @@ def test_kinds_with_other_keys_are_not_read(cache, file, scans, change):
     content = stored.read_bytes()
     length = int.from_bytes(content[4:12], "little")
     header = json.loads(content[12 : 12 + length])
-    stored.write_bytes(sealed(line({**header, **change}) + content[12 + length :]))
-    assert same(table_of(file), good)
+    stored.write_bytes(with_checksum(line({**header, **change}) + content[12 + length :]))
+    assert equal_tables(table_of(file), good)
     assert len(scans) == 2
 
 

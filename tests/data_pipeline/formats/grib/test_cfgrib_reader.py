@@ -64,7 +64,7 @@ def winds(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def no_warning_yet():
+def reset_warning():
     cfgrib_reader.warn.cache_clear()
 
 
@@ -169,7 +169,7 @@ def test_rewriting_writes_one_message_per_field(winds, tmp_path):
     np.testing.assert_allclose(after.v.sel(number=2).values[0, :, 0], [new, new], atol=1e-2)
 
 
-def test_a_damaged_field_is_refused_with_the_way_out(winds):
+def test_a_damaged_field_is_refused_with_advice(winds):
     content = bytearray(winds.read_bytes())
     second = Table.of(winds).records["offset"][2]
     position = second + 16

@@ -30,7 +30,7 @@ def test_a_complete_archive(writer, tmp_path):
     }
 
 
-def described(name, paths):
+def lines_named(name, paths):
     """The lines with this name."""
     return [line[13:] for line in summarize_files(paths).splitlines() if line.startswith(name)]
 
@@ -43,7 +43,7 @@ def test_incomplete_files_are_named_with_their_missing_messages(writer, tmp_path
         writer.forecast(tmp_path / f"output.pl.{year}", names, (year,), without=without)
         writer.forecast(tmp_path / f"output.sfc.{year}", ("2t",), (year,), without=[("2t", 1998, 24, 3)])
     assert read(tmp_path / "output.*")["missing"] == "7 of 90"
-    assert described("lacks", tmp_path / "output.*") == [
+    assert lines_named("lacks", tmp_path / "output.*") == [
         f"{tmp_path}/output.pl.1999: 6 of z@500 t@500 at starts 1999-01-04T00:00, lead times 0 24 48 h, members 2",
         f"{tmp_path}/output.sfc.1998: 1 of 2t at starts 1998-01-04T00:00, lead times 24 h, members 3",
     ]
@@ -52,7 +52,7 @@ def test_incomplete_files_are_named_with_their_missing_messages(writer, tmp_path
 def test_many_incomplete_files_are_counted(writer, tmp_path):
     for year in range(1998, 2008):
         writer.forecast(tmp_path / str(year), years=(year,), without=[("2t", year, 24, year % 3 + 1)])
-    lines = described("lacks", tmp_path / "*")
+    lines = lines_named("lacks", tmp_path / "*")
     assert len(lines) == 9
     assert lines[-1] == "... and 2 more"
 
@@ -65,7 +65,7 @@ def test_repeated_fields_are_named_with_the_keys_that_differ(writer, tmp_path):
     assert found["repeated"] == "2"
     assert found["versions"] == "expver 0001 4, expver 0002 1"
     length = (tmp_path / "three").stat().st_size
-    assert sorted(described("repeats", tmp_path / "*")) == [
+    assert sorted(lines_named("repeats", tmp_path / "*")) == [
         f"2t in {tmp_path}/one (byte {length}) and {tmp_path}/two (byte 0), which differ in expver 0001 and 0002",
         f"2t in {tmp_path}/one (byte {2 * length}) and {tmp_path}/three (byte 0), which are the same",
     ]

@@ -17,12 +17,12 @@ ENS10 = {
 }  # fmt: skip
 
 
-def opened(message):
+def open_message(message):
     return eccodes.codes_new_from_message(message)
 
 
 def values(message, shape=GRID.shape):
-    handle = opened(message)
+    handle = open_message(message)
     eccodes.codes_set(handle, "missingValue", 1e30)
     found = eccodes.codes_get_values(handle).reshape(shape)
     return np.where(found == 1e30, np.nan, found)
@@ -41,7 +41,7 @@ def test_an_ens10_message_has_the_keys_and_the_size_of_the_published_files():
         "numberOfForecastsInEnsemble": 11, "bitsPerValue": 16, "Ni": 720, "Nj": 361, "scanningMode": 0,
         "iDirectionIncrementInDegrees": 0.5, "longitudeOfLastGridPointInDegrees": 359.5,
     }  # fmt: skip
-    handle = opened(message)
+    handle = open_message(message)
     assert {key: eccodes.codes_get(handle, key) for key in expected} == expected
     assert len(message) == 519_965  # 46,200 of them make the 24.0 GB of a published pressure-level file
 
@@ -65,8 +65,8 @@ def test_missing_values_are_a_bitmap_and_9999_is_a_value(edition):
     assert np.isnan(decoded).sum() == 1
     assert np.isnan(decoded[1, 2])
     assert decoded[3, 4] == pytest.approx(9999, abs=0.01)
-    assert eccodes.codes_get(opened(message), "bitmapPresent") == 1
-    assert eccodes.codes_get(opened(Encoder(GRID, edition=edition).encode(FIELD)), "bitmapPresent") == 0
+    assert eccodes.codes_get(open_message(message), "bitmapPresent") == 1
+    assert eccodes.codes_get(open_message(Encoder(GRID, edition=edition).encode(FIELD)), "bitmapPresent") == 0
 
 
 @pytest.mark.parametrize("constant", [0.0, 5.0, -273.15, np.nan])
@@ -101,7 +101,7 @@ def test_no_message_depends_on_earlier_messages(messages):
 def test_a_level_is_not_kept_from_the_previous_message():
     encoder = Encoder(GRID)
     encoder.encode(FIELD, typeOfLevel="isobaricInhPa", level=500, shortName="z")
-    surface = opened(encoder.encode(FIELD, typeOfLevel="surface", level=0, shortName="z"))
+    surface = open_message(encoder.encode(FIELD, typeOfLevel="surface", level=0, shortName="z"))
     assert eccodes.codes_get(surface, "typeOfLevel") == "surface"
     assert eccodes.codes_get(surface, "indicatorOfTypeOfLevel", int) == 1
 

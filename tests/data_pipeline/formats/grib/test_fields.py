@@ -133,7 +133,9 @@ def test_pickled_fields_are_read_by_many_threads(file, monkeypatch):
 def test_arrays_larger_than_the_memory_are_refused(file, monkeypatch):
     dataset = open_ensemble(file, VARIABLES, LEADS, chunks=None)
     monkeypatch.setattr(datasets, "MACHINE_BYTES", 12 * 5 * 8 * 4 - 1)
-    says = r"12 fields of 5 x 8 points take 0\.0 GB, this machine has 0\.0 GB; choose a part of them, or open the files"
-    with pytest.raises(InputError, match=says):
+    sentence = (
+        r"12 fields of 5 x 8 points take 0\.0 GB, this machine has 0\.0 GB; choose a part of them, or open the files"
+    )
+    with pytest.raises(InputError, match=sentence):
         dataset["2t"].load()
     assert dataset["2t"].isel(init_time=0).load().shape == (2, 3, 5, 8)

@@ -16,7 +16,7 @@ from data_pipeline.formats.grib.table import Table
 TEMPLATES = {0: "instant", 1: "instant", 8: "accum", 11: "accum"}
 
 
-def made(template, *, date=20180104, time=600, step=24, start=0, number=3, bits=16, constant=False, **keys):
+def make_message(template, *, date=20180104, time=600, step=24, start=0, number=3, bits=16, constant=False, **keys):
     """A message with one of the product templates, made by ecCodes alone."""
     handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
     ensemble, interval = template in (1, 11), template in (8, 11)
@@ -79,13 +79,13 @@ MESSAGE = st.fixed_dictionaries(
 @given(st.lists(st.tuples(st.sampled_from(list(TEMPLATES)), MESSAGE), min_size=1, max_size=6))
 def test_generated_messages_have_the_keys_of_ecCodes(plain, tmp_path_factory, messages):
     path = tmp_path_factory.mktemp("made") / "file"
-    path.write_bytes(b"".join(made(template, **keys) for template, keys in messages))
+    path.write_bytes(b"".join(make_message(template, **keys) for template, keys in messages))
     assert rows(Table.of(path)) == list(plain_rows(plain, path))
 
 
 @pytest.fixture(scope="module")
 def originals():
-    return {template: made(template) for template in (*TEMPLATES, 2, 12)}
+    return {template: make_message(template) for template in (*TEMPLATES, 2, 12)}
 
 
 @settings(max_examples=80)
@@ -113,10 +113,10 @@ def test_random_octets_are_read_as_by_ecCodes(plain, tmp_path_factory, originals
 @pytest.mark.parametrize("hours", [9_999, 16_666, 16_667, 65_560, 100_000])
 def test_long_steps_are_exact_minutes(tmp_path, hours):
     """In the first message of a kind and in others."""
-    message = bytearray(made(1, step=0))
+    message = bytearray(make_message(1, step=0))
     at = section(message, 4) + 18
     message[at : at + 4] = hours.to_bytes(4, "big")
-    (tmp_path / "file").write_bytes(bytes(message) + made(1, step=24) + bytes(message))
+    (tmp_path / "file").write_bytes(bytes(message) + make_message(1, step=24) + bytes(message))
     assert Table.of(tmp_path / "file").records["step"].tolist() == [60 * hours, 24 * 60, 60 * hours]
 
 
@@ -126,7 +126,7 @@ def test_ecCodes_reads_one_message_of_each_kind(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(
         b"".join(
-            made(template, date=date, step=step, start=step - 6, number=number)
+            make_message(template, date=date, step=step, start=step - 6, number=number)
             for template in (0, 1, 11)
             for date in (19980104, 20180104)
             for step in (24, 48)
@@ -141,7 +141,7 @@ def test_ecCodes_reads_one_message_of_each_kind(tmp_path, monkeypatch):
 def test_messages_in_other_packings_are_read_without_ecCodes_too(tmp_path, monkeypatch, packing):
     asked, original = [], eccodes.codes_new_from_message
     path = tmp_path / "file"
-    path.write_bytes(b"".join(made(1, number=number, packingType=packing) for number in range(5)))
+    path.write_bytes(b"".join(make_message(1, number=number, packingType=packing) for number in range(5)))
     monkeypatch.setattr(module.eccodes, "codes_new_from_message", lambda m: asked.append(1) or original(m))
     records = Table.of(path).records
     assert records["number"].tolist() == list(range(5))
@@ -153,7 +153,7 @@ def test_messages_in_other_packings_are_read_without_ecCodes_too(tmp_path, monke
 @pytest.mark.parametrize("bits", [0, 1, 12, 16, 24])
 def test_packing_parameters(tmp_path, plain, edition, bits):
     path = tmp_path / "file"
-    message = eccodes.codes_new_from_message(made(0, bits=bits, constant=bits == 0))
+    message = eccodes.codes_new_from_message(make_message(0, bits=bits, constant=bits == 0))
     eccodes.codes_set(message, "edition", edition)
     path.write_bytes(eccodes.codes_get_message(message))
     (record,), handle = Table.of(path).records, next(plain.handles(path))
@@ -166,7 +166,7 @@ def test_packing_parameters(tmp_path, plain, edition, bits):
 
 def test_fewer_values_than_points_are_decoded_by_ecCodes(tmp_path):
     """Section 5 may give a smaller number."""
-    message = bytearray(made(0))
+    message = bytearray(make_message(0))
     message[section(message, 5) + 8] = 11
     message[section(message, 7) + 3] -= 2
     del message[-6:-4]

@@ -11,7 +11,7 @@ from data_pipeline.formats.grib.horizontal import ALTERNATIVE_ROWS, I_NEGATIVELY
 SCANS = [scan for scan in range(256) if not scan & 15]
 
 
-def visited(rows, columns, scanning):
+def points_in_scanning_order(rows, columns, scanning):
     """The points (row from north, column from west) in scanning order, one step at a time."""
     order = []
     lines, points = (columns, rows) if scanning & J_CONSECUTIVE else (rows, columns)
@@ -36,7 +36,7 @@ def test_every_scanning_mode_is_arranged_and_stored(rows, columns, scanning, wes
         west + 360 * (columns - 1) / columns
     )  # a full circle: the grid starts at 0 degrees, independent of the scan
     ours = layout(rows, columns, scanning, west=west, east=around % 360)
-    order = visited(rows, columns, scanning)
+    order = points_in_scanning_order(rows, columns, scanning)
     stored = np.arange(rows * columns, dtype=float)
     field = ours.arrange(stored)
     longitude = (west + 360 / columns * np.arange(columns)) % 360

@@ -277,8 +277,8 @@ def test_a_file_changed_after_opening_is_noticed(writer, tmp_path):
 def test_the_first_missing_member_is_named(writer, tmp_path):
     without = [("2t", 1999, 24, 2), ("2t", 1999, 48, 3)]
     paths = [writer.forecast(tmp_path / f"sfc{y}", years=(y,), without=without) for y in (1998, 1999)]
-    says = r"sfc1999 lacks 2t at init_time 1999-01-04T00:00, lead_time 24, number 2, the first of 2 missing"
-    with pytest.raises(InputError, match=says):
+    sentence = r"sfc1999 lacks 2t at init_time 1999-01-04T00:00, lead_time 24, number 2, the first of 2 missing"
+    with pytest.raises(InputError, match=sentence):
         open_ensemble(paths)
     masked = open_ensemble(paths, missing="mask")["2t"]
     absent = np.isnan(masked).all(("latitude", "longitude"))
@@ -377,8 +377,8 @@ def test_model_levels_are_not_mixed_up(samples):
 
 
 def test_two_grids_are_both_named(samples):
-    says = r"has tp on 37 x 72 points.* has tp on 46 x 90 points"
-    with pytest.raises(InputError, match=says):
+    sentence = r"has tp on 37 x 72 points.* has tp on 46 x 90 points"
+    with pytest.raises(InputError, match=sentence):
         open_ensemble(samples / "grib_cfgrib_samples" / "tp_on_different_grid_resolutions.grib")
 
 

@@ -19,7 +19,7 @@ ROWS, COLUMNS = 5, 7
 DTYPES = (np.float32, np.float64)
 
 
-def made(edition, bits, values=None, scanning=0, rows=ROWS, columns=COLUMNS, **keys):
+def make_message(edition, bits, values=None, scanning=0, rows=ROWS, columns=COLUMNS, **keys):
     """A message of random values, made by ecCodes alone."""
     handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
     lat, lon = (40, 30), (0, 20)
@@ -59,7 +59,7 @@ def signed(value, size):
     return (abs(value) | (value < 0) << (8 * size - 1)).to_bytes(size, "big")
 
 
-def rewritten(message, reference, binary, decimal, octets=None):
+def rewrite(message, reference, binary, decimal, octets=None):
     """The message with another reference value (four octets), scale factors and packed values."""
     message = bytearray(message)
     packing, data = sections(message)
@@ -116,7 +116,9 @@ def assert_same(path, message):
 @pytest.mark.parametrize("edition", [1, 2])
 @pytest.mark.parametrize("bits", range(33))
 def test_every_number_of_bits(tmp_path, edition, bits):
-    by_numpy = assert_same(tmp_path / "file", made(edition, bits, np.full(ROWS * COLUMNS, 3.7) if bits == 0 else None))
+    by_numpy = assert_same(
+        tmp_path / "file", make_message(edition, bits, np.full(ROWS * COLUMNS, 3.7) if bits == 0 else None)
+    )
     assert by_numpy == (bits in (0, 8, 16, 24, 32))
 
 
@@ -124,14 +126,14 @@ def test_every_number_of_bits(tmp_path, edition, bits):
 @pytest.mark.parametrize("bits", [8, 12, 16, 24])
 @pytest.mark.parametrize("scanning", [scan for scan in range(0, 256, 16) if not scan & ALTERNATIVE_ROWS])
 def test_every_scan(tmp_path, edition, bits, scanning):
-    assert assert_same(tmp_path / "file", made(edition, bits, scanning=scanning)) == (bits != 12)
+    assert assert_same(tmp_path / "file", make_message(edition, bits, scanning=scanning)) == (bits != 12)
 
 
 @pytest.mark.parametrize("edition", [1, 2])
 def test_a_bitmap_is_decoded_by_ecCodes(tmp_path, edition):
     values = np.random.default_rng(0).normal(280, 10, ROWS * COLUMNS)
     values[[0, 9, 34]] = 1e30
-    message = made(edition, 16, values, missingValue=1e30, bitmapPresent=1)
+    message = make_message(edition, 16, values, missingValue=1e30, bitmapPresent=1)
     assert not assert_same(tmp_path / "file", message)
     assert np.isnan(read(tmp_path / "file", np.float32)[0]).sum() == 3
 
@@ -144,7 +146,7 @@ DOUBLE_ONLY = ("grid_ieee", "grid_jpeg")
 )
 def test_other_packings_are_decoded_by_ecCodes(tmp_path, packing):
     edition = 1 if packing == "grid_second_order" else 2
-    assert not assert_same(tmp_path / "file", made(edition, 16, packingType=packing))
+    assert not assert_same(tmp_path / "file", make_message(edition, 16, packingType=packing))
 
 
 REFERENCES = st.one_of(
@@ -169,7 +171,7 @@ SCALES = st.integers(-20, 20) | st.integers(-400, 400)
 def test_any_header(tmp_path_factory, edition, bits, reference, binary, decimal, random):
     """Random reference, scale factors and packed values; ecCodes decodes values beyond single precision."""
     octets = random.randbytes(ROWS * COLUMNS * bits // 8) if random else bytes([255]) * (ROWS * COLUMNS * bits // 8)
-    message = rewritten(made(edition, bits), reference, binary, decimal, octets)
+    message = rewrite(make_message(edition, bits), reference, binary, decimal, octets)
     value = np.frombuffer(reference, ">f4")[0]
     # ecCodes does not read subnormal and infinite reference values consistently.
     assume(edition == 1 or (np.isfinite(value) and (value == 0 or abs(value) > 2e-38)))
@@ -183,10 +185,10 @@ def test_any_header(tmp_path_factory, edition, bits, reference, binary, decimal,
 @pytest.mark.parametrize("edition", [1, 2])
 @pytest.mark.parametrize("decimal", [0, 2, -3])
 def test_a_constant_field(tmp_path, edition, decimal):
-    message = made(edition, 16, np.full(ROWS * COLUMNS, 273.15))
+    message = make_message(edition, 16, np.full(ROWS * COLUMNS, 273.15))
     packing, _ = sections(message)
     reference = message[packing + 6 : packing + 10] if edition == 1 else message[packing + 11 : packing + 15]
-    by_numpy = assert_same(tmp_path / "file", rewritten(message, reference, 3, decimal))
+    by_numpy = assert_same(tmp_path / "file", rewrite(message, reference, 3, decimal))
     assert by_numpy == (decimal == 0)
 
 
@@ -197,11 +199,11 @@ def test_fields_longer_than_a_block(tmp_path, edition, bits, decimal):
     rows, columns = 2 * block // 1001 + 1, 1001
     count = rows * columns
     random = np.random.default_rng(1)
-    message = made(edition, bits, random.normal(280, 10, count), rows=rows, columns=columns)
+    message = make_message(edition, bits, random.normal(280, 10, count), rows=rows, columns=columns)
     packing, _ = sections(message)
     at = packing + (6 if edition == 1 else 11)
     octets = random.bytes(count * bits // 8)
-    message = rewritten(message, message[at : at + 4], -7, decimal, octets)
+    message = rewrite(message, message[at : at + 4], -7, decimal, octets)
     (tmp_path / "file").write_bytes(message)
     for dtype in DTYPES:
         (field,), (by_numpy,) = read(tmp_path / "file", dtype)
@@ -243,7 +245,7 @@ def test_every_real_message_is_decoded_as_by_ecCodes(real_files, plain):
 @pytest.mark.parametrize("bits", [8, 16, 24, 32])
 @pytest.mark.parametrize("scanning", [0, 64, 128, 32])
 def test_a_band_of_rows_equals_the_same_rows_of_the_field(tmp_path, edition, bits, scanning, monkeypatch):
-    (tmp_path / "file").write_bytes(made(edition, bits, scanning=scanning, rows=9))
+    (tmp_path / "file").write_bytes(make_message(edition, bits, scanning=scanning, rows=9))
     values = field_of(tmp_path / "file").squeeze()
     whole = values.copy().load().values
     sizes, original = [], module.os.preadv
@@ -257,17 +259,17 @@ def test_a_band_of_rows_equals_the_same_rows_of_the_field(tmp_path, edition, bit
 
 def test_a_file_cut_off_after_opening_is_noticed(tmp_path, monkeypatch):
     """Its stamp is correct, but the bytes are missing when they are read."""
-    (tmp_path / "file").write_bytes(made(1, 16))
+    (tmp_path / "file").write_bytes(make_message(1, 16))
     field = field_of(tmp_path / "file")
     stamp = Table.of(tmp_path / "file").stamp
-    (tmp_path / "file").write_bytes(made(1, 16)[:-30])
+    (tmp_path / "file").write_bytes(make_message(1, 16)[:-30])
     monkeypatch.setattr(source.Stamp, "of", lambda descriptor: stamp)
     with pytest.raises(InputError, match="file has changed at byte 0 since it was opened"):
         field.load()
 
 
 def test_values_that_ecCodes_cannot_decode_are_refused_with_the_position(tmp_path):
-    message = bytearray(made(2, 16, packingType="grid_ccsds"))
+    message = bytearray(make_message(2, 16, packingType="grid_ccsds"))
     packing, _ = sections(message)
     message[packing + 22] = 7  # no block is so long
     (tmp_path / "file").write_bytes(message)

@@ -58,7 +58,7 @@ def target(tmp_path):
     return tmp_path / "out" / "corrected"
 
 
-def left(target):
+def files_beside(target):
     return [path.name for path in target.parent.iterdir()]
 
 
@@ -77,7 +77,7 @@ def test_corrected_values_are_read_back_and_other_messages_are_copied(source, ta
     np.testing.assert_allclose(after["2t"], before["2t"] + 1, atol=1e-3)
     same = [old == new for old, new in zip(contents(plain, source), contents(plain, target), strict=True)]
     assert same == [False] * 9 + [True] * 9
-    assert left(target) == [target.name]
+    assert files_beside(target) == [target.name]
 
 
 def test_cfgrib_reads_the_same_coordinates(source, target):
@@ -169,14 +169,14 @@ def test_a_constant_field_can_become_variable_and_the_reverse(tmp_path, target, 
 
 
 def test_a_field_of_the_wrong_shape_or_with_new_missing_values_is_refused(source, target):
-    for field, says in (
+    for field, sentence in (
         (np.zeros((8, 5)), r"the correction of Message\(.*'2t'.* has shape \(8, 5\), the message has shape \(5, 8\)"),
         (np.full((5, 8), np.nan), "is not finite where the message has values"),
         (np.full((5, 8), np.inf), "is not finite where the message has values"),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=sentence):
             rewrite(source, target, lambda message, field=field: field)
-        assert not left(target)
+        assert not files_beside(target)
 
 
 def test_an_error_in_the_correction_leaves_no_file(source, target):
@@ -187,7 +187,7 @@ def test_an_error_in_the_correction_leaves_no_file(source, target):
     target.write_bytes(b"from an earlier run")
     with pytest.raises(KeyError):
         rewrite(source, target, correction)
-    assert left(target) == [target.name]
+    assert files_beside(target) == [target.name]
     assert target.read_bytes() == b"from an earlier run"
 
 
@@ -203,7 +203,7 @@ def test_values_that_differ_when_read_back_are_noticed(source, target, monkeypat
     monkeypatch.setattr(rewriting.eccodes, "codes_set_double_array", off_by_some)
     with pytest.raises(RuntimeError, match=r"the values of Message\(.*differ from the written values when read back"):
         rewrite(source, target, one_more(source))
-    assert not left(target)
+    assert not files_beside(target)
 
 
 @pytest.mark.parametrize("key", [("number", 9), ("dataDate", 19980105), ("endStep", 12), ("level", 3), ("Ni", 20)])
@@ -217,7 +217,7 @@ def test_a_key_that_changes_is_noticed(source, target, monkeypatch, key):
     monkeypatch.setattr(rewriting.eccodes, "codes_set_double_array", with_another_key)
     with pytest.raises(RuntimeError, match=r"the header of Message\(.* changed"):
         rewrite(source, target, one_more(source))
-    assert not left(target)
+    assert not files_beside(target)
 
 
 def test_coarser_packing_is_noticed(source, target, monkeypatch):
@@ -226,7 +226,7 @@ def test_coarser_packing_is_noticed(source, target, monkeypatch):
     )
     with pytest.raises(RuntimeError, match=r"the values of Message\(.*differ from the written values when read back"):
         rewrite(source, target, one_more(source))
-    assert not left(target)
+    assert not files_beside(target)
 
 
 def test_a_file_that_differs_when_read_back_is_noticed(source, target, monkeypatch):
@@ -244,7 +244,7 @@ def test_a_file_that_differs_when_read_back_is_noticed(source, target, monkeypat
     )
     with pytest.raises(RuntimeError, match="corrected differs from the written bytes when read back"):
         rewrite(source, target, one_more(source))
-    assert not left(target)
+    assert not files_beside(target)
 
 
 # Wrong input
@@ -268,18 +268,18 @@ def test_the_input_is_never_overwritten(source, tmp_path, monkeypatch, kind):
     assert source.read_bytes() == content
 
 
-def test_a_folder_cannot_be_written(source, tmp_path):
+def test_a_folder_as_output_is_refused(source, tmp_path):
     with pytest.raises(InputError, match="is a folder; name a file to write"):
         rewrite(source, tmp_path, lambda message: None)
 
 
-def test_an_input_that_is_missing_or_cut_off(source, target):
+def test_an_input_that_is_missing_or_cut_off_is_refused(source, target):
     with pytest.raises(InputError, match=r"cannot read .*nothing"):
         rewrite(source.with_name("nothing"), target, lambda message: None)
     source.write_bytes(source.read_bytes()[:-1])
     with pytest.raises(InputError, match="input is cut off"):
         rewrite(source, target, lambda message: None)
-    assert not left(target)
+    assert not files_beside(target)
 
 
 def test_a_full_disk_is_reported_and_leaves_no_file(writer, tmp_path, small_disk):
@@ -291,7 +291,7 @@ def test_a_full_disk_is_reported_and_leaves_no_file(writer, tmp_path, small_disk
     assert [path.name for path in small_disk.iterdir()] == ["ballast"]
 
 
-def test_a_disk_that_fills_up_while_writing(source, target, monkeypatch):
+def test_a_disk_that_fills_up_while_writing_is_reported(source, target, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -299,4 +299,4 @@ def test_a_disk_that_fills_up_while_writing(source, target, monkeypatch):
     with pytest.raises(InputError, match="no space left") as error:
         rewrite(source, target, one_more(source))
     assert error.value.exit_code == 2
-    assert not left(target)
+    assert not files_beside(target)

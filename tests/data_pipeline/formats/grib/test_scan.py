@@ -16,7 +16,7 @@ FIRST, SECOND = (Encoder(GRID, edition=edition).encode(np.arange(12.0).reshape(3
 BOTH = FIRST + SECOND
 
 
-def found(path: Path) -> list[tuple[int, int]]:
+def messages_of(path: Path) -> list[tuple[int, int]]:
     return [(raw.offset, raw.length) for raw in scan_messages(path)]
 
 
@@ -31,7 +31,7 @@ def file(tmp_path):
 
 def test_messages_have_the_offsets_and_lengths_of_ecCodes(real_files, plain):
     for path in real_files:
-        assert len(found(path)) == sum(1 for _ in plain.handles(path)), path.name
+        assert len(messages_of(path)) == sum(1 for _ in plain.handles(path)), path.name
 
 
 @settings(max_examples=80)
@@ -44,10 +44,10 @@ def test_a_file_cut_off_at_any_byte_is_refused_with_the_position(tmp_path_factor
     path = tmp_path_factory.mktemp("cut") / "cut"
     path.write_bytes(BOTH[:size])
     if size == len(FIRST):  # a cut between messages is only noticed later, by the missing field
-        assert found(path) == [(0, size)]
+        assert messages_of(path) == [(0, size)]
         return
     with pytest.raises(InputError, match=rf"{path} .*at byte {0 if size < len(FIRST) else len(FIRST)}\b"):
-        found(path)
+        messages_of(path)
 
 
 @settings(max_examples=40)
@@ -56,14 +56,14 @@ def test_bytes_missing_from_a_message_are_noticed(tmp_path_factory, lost):
     path = tmp_path_factory.mktemp("lost") / "lost"
     path.write_bytes(FIRST[:lost] + FIRST[lost + 1 :] + SECOND)
     with pytest.raises(InputError, match=str(path)):
-        found(path)
+        messages_of(path)
 
 
 def test_the_corrupted_sample_is_refused_at_its_first_byte(samples):
     with pytest.raises(
         InputError, match=r"era5-levels-corrupted\.grib is damaged: the message at byte 0 .* 1588 bytes"
     ):
-        found(samples / "grib_cfgrib_samples" / "era5-levels-corrupted.grib")
+        messages_of(samples / "grib_cfgrib_samples" / "era5-levels-corrupted.grib")
 
 
 @pytest.mark.parametrize(
@@ -71,36 +71,36 @@ def test_the_corrupted_sample_is_refused_at_its_first_byte(samples):
 )
 def test_padding_and_headings_between_messages_are_skipped(file, gap):
     path = file(gap + FIRST + gap + SECOND + b"\r\r\n\3" + b"\0" * 100)
-    assert found(path) == [(len(gap), len(FIRST)), (2 * len(gap) + len(FIRST), len(SECOND))]
+    assert messages_of(path) == [(len(gap), len(FIRST)), (2 * len(gap) + len(FIRST), len(SECOND))]
 
 
 @pytest.mark.parametrize("rubbish", [b"x", b"GRI", b"rubbish" * 100, b"\0" * 70_000 + b"rubbish"])
-def test_other_bytes_after_the_last_message_is_refused(file, rubbish):
+def test_other_bytes_after_the_last_message_are_refused(file, rubbish):
     place = len(FIRST) + rubbish.count(b"\0")
     with pytest.raises(InputError, match=f"no GRIB message from byte {place} "):
-        found(file(FIRST + rubbish))
+        messages_of(file(FIRST + rubbish))
 
 
-def test_other_bytes_between_messages_is_refused(file):
+def test_other_bytes_between_messages_are_refused(file):
     with pytest.raises(InputError, match=f"no GRIB message from byte {len(FIRST)} "):
-        found(file(FIRST + b"rubbish" * 100 + SECOND))
+        messages_of(file(FIRST + b"rubbish" * 100 + SECOND))
 
 
 def test_an_empty_file_has_no_messages(file):
-    assert found(file(b"")) == []
+    assert messages_of(file(b"")) == []
 
 
 @pytest.mark.parametrize(
-    ("head", "says"),
+    ("head", "sentence"),
     [
         (b"GRIB\0\0\x64\3", "edition 3"),
         (b"GRIB\0\0\2\1", "impossible length 2"),
         (b"GRIB\0\0\0\0", "edition 0"),
     ],
 )
-def test_impossible_headers_are_refused(file, head, says):
-    with pytest.raises(InputError, match=says):
-        found(file(head + b"\0" * 200))
+def test_impossible_headers_are_refused(file, head, sentence):
+    with pytest.raises(InputError, match=sentence):
+        messages_of(file(head + b"\0" * 200))
 
 
 @pytest.mark.parametrize("rows", [2095, 2101, 4301])
@@ -110,12 +110,12 @@ def test_messages_of_more_than_8_mebibytes(file, rows):
     long = Encoder(grid).encode(np.arange(rows * 2000.0).reshape(rows, 2000) % 977)
     path = file(long + FIRST)
     assert (len(long) > 2**23) == (rows > 2095)
-    assert found(path) == [(0, len(long)), (len(long), len(FIRST))]
+    assert messages_of(path) == [(0, len(long)), (len(long), len(FIRST))]
 
 
 def test_a_file_changed_since_its_scan_is_noticed(file):
     path = file(BOTH)
-    (_, (offset, length)) = found(path)
+    (_, (offset, length)) = messages_of(path)
     path.write_bytes(SECOND + FIRST)
     with path.open("rb") as opened, pytest.raises(InputError, match=f"has changed at byte {offset}"):
         read_message(opened.fileno(), path, offset, length)
@@ -125,5 +125,5 @@ def test_scanning_reads_little_of_the_file(file, monkeypatch):
     long = Encoder(Grid.regular(361, 720)).encode(np.random.default_rng(0).standard_normal((361, 720)))
     path, count, pread = file(long * 10), [], os.pread
     monkeypatch.setattr(os, "pread", lambda *arguments: count.append(len(got := pread(*arguments))) or got)
-    assert len(found(path)) == 10
+    assert len(messages_of(path)) == 10
     assert sum(count) < 10 * 600 + 2**17

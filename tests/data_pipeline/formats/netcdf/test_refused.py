@@ -103,8 +103,8 @@ def test_an_ambiguous_time_is_refused(file):
     with pytest.raises(InputError, match="time may be the start or the valid time of forecasts"):
         open_ensemble(path)
     for name, first in (("forecast_reference_time", "2000-01-01"), ("time", "1999-12-31")):
-        told = {"time": (("time",), [0.0, 24.0], {**units, "standard_name": name}), "step": lead}
-        start = open_ensemble(file(told, fields, f"{name}.nc")).init_time.values[0]
+        coordinates = {"time": (("time",), [0.0, 24.0], {**units, "standard_name": name}), "step": lead}
+        start = open_ensemble(file(coordinates, fields, f"{name}.nc")).init_time.values[0]
         assert str(start)[:10] == first
 
 

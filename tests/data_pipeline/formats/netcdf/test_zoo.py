@@ -70,8 +70,8 @@ def test_a_file_is_refused_in_one_sentence(samples, name, opener):
 @pytest.mark.parametrize(
     ("name", "opener"), [(n, o) for n, known in REFUSED.items() for o in OPENERS if o not in known]
 )
-def test_a_file_holds_what_netcdf4_finds_in_it(samples, name, opener):
-    """Every variable on the globe is there, at its time and level, in the order of the grid."""
+def test_values_equal_those_read_by_netcdf4(samples, name, opener):
+    """Every variable on the globe is compared at its time and level, in the order of the grid."""
     dataset = OPENERS[opener](samples / name).load()
     compared = set()
     with netCDF4.Dataset(samples / name) as file:
@@ -98,7 +98,7 @@ def test_a_file_holds_what_netcdf4_finds_in_it(samples, name, opener):
     assert compared
 
 
-def test_era5_in_another_order_is_told_by_its_standard_names(samples):
+def test_axes_in_any_order_are_found_by_their_standard_names(samples):
     path = samples / "geo_neuralgcm_era5" / "era5_tl31_19590102T00.nc"
     dataset = open_analysis(path, [Variable("t", 850), Variable("z", 500), Variable("sst")])
     assert set(dataset) == {"t", "z", "sst"}
@@ -120,7 +120,7 @@ def test_static_fields_of_speedy(samples):
 
 
 def test_a_seasonal_ensemble_with_converted_times(samples, tmp_path):
-    """With starts and lead times that can be decoded, the seasonal ensemble opens: its members, rows and values."""
+    """After starts and lead times are converted, the file opens with its members, rows and values."""
     source = samples / "nc_nmme_ccsm4_chirps" / "CCSM4.PRCP.nc"
     path = tmp_path / "converted.nc"
     path.write_bytes(source.read_bytes())
@@ -137,7 +137,7 @@ def test_a_seasonal_ensemble_with_converted_times(samples, tmp_path):
     np.testing.assert_array_equal(dataset.prec[:, 0].values, values[..., ::-1, :])
 
 
-def test_the_summary_lists_what_cannot_be_read(samples):
+def test_the_summary_lists_files_that_cannot_be_read(samples):
     text = summarize_files([samples / name for name in REFUSED])
     for sentence in (LAEA, MONTHS, "is in '1', GRIB has sst in K"):
         assert sentence in text
