@@ -99,7 +99,7 @@ def results(layer, x, weights):
     return y.detach(), x.grad, [parameter.grad for parameter in layer.parameters()]
 
 
-def made(name, grid):
+def make_layer(name, grid):
     """A layer in double precision, with the same parameters on every grid, tile and rank."""
     torch.manual_seed(4)
     return LAYERS[name](grid).double()
@@ -113,7 +113,7 @@ def differences(domain, name, expected):
     while out.shape != y.shape[-2:]:
         out = out.coarsen()
     rows, columns = out.tile
-    found = results(made(name, domain), domain.cut(x), weights[..., rows, :][..., columns])
+    found = results(make_layer(name, domain), domain.cut(x), weights[..., rows, :][..., columns])
     largest = [(found[0] - out.cut(y)).abs().max(), (found[1] - domain.cut(for_input)).abs().max()]
     for one, many in zip(for_parameters, found[2], strict=True):
         largest.append((allsum(many, domain) - one).abs().max() / one.abs().max())

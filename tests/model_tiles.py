@@ -5,7 +5,7 @@ One process computes the results on the whole globe and saves them; each rank of
 
 import torch
 import torch.distributed as dist
-from ranks import together
+from ranks import run_on_ranks
 from specs import SPECS as SHIPPED
 
 from data_pipeline.dataset import batches
@@ -64,7 +64,7 @@ def cast(sample, dtype):
     return sample._replace(**{name: getattr(sample, name).to(dtype) for name in FIELDS if name != "mask"})
 
 
-def fitted(spec, data, grid):
+def fit_corrector(spec, data, grid):
     """Return a corrector on `grid`, fitted to the data of this rank; trained parameters are drawn at random."""
     torch.manual_seed(2)
     corrector = Corrector(needed_task(spec, TASK), grid, spec, data.static)
@@ -105,7 +105,7 @@ def save_expected_results(path, toy, cases):
     found = {}
     for name, grid in cases:
         task = needed_task(SPECS[name], TASK)
-        corrector = fitted(SPECS[name], toy(task, grid, 40), grid)
+        corrector = fit_corrector(SPECS[name], toy(task, grid, 40), grid)
         found[name, str(grid)] = corrector.state_dict(), *tensors(corrector, batch(toy, task, grid), area(grid))
     torch.save(found, path)
     return path
@@ -113,7 +113,7 @@ def save_expected_results(path, toy, cases):
 
 def assert_same(mesh, path, toy, cases):
     """Compare every model on a mesh of bands and sectors with the saved results on the whole grid."""
-    for found in together(mesh[0] * mesh[1], differences, *mesh, path, toy, cases):
+    for found in run_on_ranks(mesh[0] * mesh[1], differences, *mesh, path, toy, cases):
         for case, largest in found.items():
             assert max(largest) < 1e-12, (case, largest)
 
@@ -127,7 +127,7 @@ def differences(rank, bands, sectors, path, toy, cases):
             needed_task(SPECS[name], TASK),
         )
         state, fields, sums = expected[name, str(grid)]
-        corrector = fitted(SPECS[name], toy(task, grid, 40), domain)
+        corrector = fit_corrector(SPECS[name], toy(task, grid, 40), domain)
         pairs = [(corrector.state_dict()[key], value) for key, value in state.items()]
         corrector.load_state_dict(state)
         own_fields, own_sums = tensors(corrector, cut(batch(toy, task, grid), domain), domain.cut(area(grid)))

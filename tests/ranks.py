@@ -1,4 +1,4 @@
-"""Several ranks on one machine, for tests: `together(count, function, ...)` runs a function on each of them.
+"""Several ranks on one machine, for tests: `run_on_ranks(count, function, ...)` runs a function on each of them.
 
 Ranks are forks of a server that has only imported the modules of `PRELOAD`. So no rank spends seconds on imports, and
 no rank inherits the threads of earlier tests.
@@ -26,7 +26,7 @@ PATIENCE = 400
 """Seconds after which ranks that do not answer count as hanging."""
 
 
-def together(count, function, *arguments, timeout=180):
+def run_on_ranks(count, function, *arguments, timeout=180):
     """Call `function(rank, *arguments)` on `count` ranks of one gloo group; return the results by rank."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)

@@ -28,7 +28,7 @@ def choices(group):
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
-def composed(verb, *overrides):
+def compose_config(verb, *overrides):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose(verb, list(overrides))
 
@@ -42,7 +42,7 @@ def test_every_group_has_a_test_in_this_file():
 
 @pytest.mark.parametrize("data", choices("data"))
 def test_every_data_source_is_built(data):
-    cfg = composed("train", f"data={data}", *YEARS)
+    cfg = compose_config("train", f"data={data}", *YEARS)
     assert isinstance(build(cfg.data.archive), Archive | Heat)
     assert isinstance(build(cfg.data.split), Split)
     if "generator" in cfg.data:
@@ -53,7 +53,7 @@ def test_every_data_source_is_built(data):
 
 @pytest.mark.parametrize("cluster", choices("cluster"))
 def test_every_cluster_is_built(cluster):
-    made = build(composed("prepare", f"cluster={cluster}", "run_dir=.").cluster)
+    made = build(compose_config("prepare", f"cluster={cluster}", "run_dir=.").cluster)
     assert made == type(made)()  # a default that is written twice must not differ
     assert made.at_once >= 1
     assert callable(made.executor)
@@ -61,7 +61,7 @@ def test_every_cluster_is_built(cluster):
 
 @pytest.mark.parametrize("statistic", STATISTICS)
 def test_every_statistic_is_built(statistic):
-    made = build(composed("prepare")[statistic])
+    made = build(compose_config("prepare")[statistic])
     assert made.name == statistic
     assert made == type(made)()
 
@@ -69,7 +69,7 @@ def test_every_statistic_is_built(statistic):
 @pytest.mark.parametrize("task", choices("task"))
 @pytest.mark.parametrize("data", choices("data"))
 def test_every_task_is_built(task, data):
-    cfg = composed("train", f"task={task}", f"data={data}", *YEARS)
+    cfg = compose_config("train", f"task={task}", f"data={data}", *YEARS)
     made = build(cfg.task)
     assert isinstance(made, Task)
     assert made.name == task
@@ -78,7 +78,7 @@ def test_every_task_is_built(task, data):
 
 @pytest.mark.parametrize("model", choices("model"))
 def test_every_model_is_built(model):
-    cfg = composed("train", f"model={model}")
+    cfg = compose_config("train", f"model={model}")
     spec = plain(cfg.model)
     made = build_model(spec, build(cfg.task), Grid.regular(17, 24))
     assert f"{type(made).__module__}.{type(made).__name__}" == spec["_target_"]
@@ -86,20 +86,22 @@ def test_every_model_is_built(model):
 
 @pytest.mark.parametrize("trainer", choices("trainer"))
 def test_every_trainer_is_built(trainer):
-    assert isinstance(build(composed("train", f"trainer={trainer}").trainer), TrainerOptions)
+    assert isinstance(build(compose_config("train", f"trainer={trainer}").trainer), TrainerOptions)
 
 
 @pytest.mark.parametrize("loss", choices("loss"))
 def test_every_loss_is_built_and_its_defaults_are_those_of_its_class(loss):
     needed = {"threshold": {"threshold": 300.0}, "eecrps": {"climate": "efi.nc"}}.get(loss, {})
-    made = build(composed("train", f"loss={loss}", *(f"loss.{name}={value}" for name, value in needed.items())).loss)
+    made = build(
+        compose_config("train", f"loss={loss}", *(f"loss.{name}={value}" for name, value in needed.items())).loss
+    )
     assert made == type(made)(**needed)
     assert callable(made) or callable(made.on)
 
 
 @pytest.mark.parametrize("experiment", choices("experiment"))
 def test_every_experiment_is_built(experiment):
-    cfg = composed("train", f"experiment={experiment}")
+    cfg = compose_config("train", f"experiment={experiment}")
     task = build(cfg.task)
     net = build_model(plain(cfg.model), needed_task(plain(cfg.model), task), Grid.regular(33, 64))
     assert next(net.parameters(), None) is not None or isinstance(net, EMOS)
@@ -122,7 +124,7 @@ def test_no_two_experiments_share_a_run_folder():
 
 def test_the_shipped_defaults_are_those_of_the_constructors():
     """A default that is written twice must not differ."""
-    cfg = composed("train")
+    cfg = compose_config("train")
     assert build(cfg.trainer) == TrainerOptions()
     assert build(cfg.data.cache) == Budget()
 

@@ -183,7 +183,7 @@ def damaged(ens10, tmp_path):
     return folder
 
 
-def refused(ended, *words):
+def assert_refused(ended, *words):
     assert ended.code == 2, ended.stdout + ended.stderr
     (line,) = ended.stderr.splitlines()
     assert line.startswith("error: ")
@@ -194,21 +194,21 @@ def refused(ended, *words):
 
 def test_a_truncated_file_is_reported_after_the_summary(damaged, prepare):
     ended = prepare(f"path={damaged}")
-    refused(ended, "output.sfc.20180108", "repair or remove it, then run the same command again")
+    assert_refused(ended, "output.sfc.20180108", "repair or remove it, then run the same command again")
     assert "messages     420" in ended.stdout  # the other five files
     assert "analysis\n" in ended.stdout
 
 
 def test_several_damaged_files_are_counted(damaged, prepare):
     (damaged / "output.pl.20180104").write_bytes(b"")
-    refused(prepare(f"path={damaged}"), "output.pl.20180104", "(and 1 more files cannot be read)")
+    assert_refused(prepare(f"path={damaged}"), "output.pl.20180104", "(and 1 more files cannot be read)")
 
 
 @pytest.mark.parametrize("make", [False, True])
 def test_missing_files_are_reported(prepare, tmp_path, make):
     if make:
         (tmp_path / "nothing").mkdir()
-    refused(prepare("path=nothing"), "no file matches nothing/output.*")
+    assert_refused(prepare("path=nothing"), "no file matches nothing/output.*")
 
 
 @pytest.mark.parametrize(
@@ -233,13 +233,13 @@ def test_missing_files_are_reported(prepare, tmp_path, make):
 def test_wrong_options_are_refused(ens10, prepare, options, words):
     if "sbatch" in words[0] and any(Path(folder, "sbatch").exists() for folder in os.get_exec_path()):
         pytest.skip("there is a Slurm here")
-    refused(prepare(f"path={ens10}", *([] if "inputs" in str(options) else TASK), *options), *words)
+    assert_refused(prepare(f"path={ens10}", *([] if "inputs" in str(options) else TASK), *options), *words)
 
 
 def test_a_cache_that_cannot_be_written_is_reported(ens10, prepare, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "file"))
-    refused(prepare(f"path={ens10}"), "the index cannot be written to", "file/grib", "set DEEPWEATHER_CACHE")
+    assert_refused(prepare(f"path={ens10}"), "the index cannot be written to", "file/grib", "set DEEPWEATHER_CACHE")
 
 
 def test_a_full_disk_can_be_resumed(ens10, prepare, small_disk, tmp_path):
@@ -259,13 +259,13 @@ def test_two_runs_do_not_write_into_one_folder(ens10, prepare, tmp_path):
 
     (tmp_path / "out").mkdir()
     with lock_folder(tmp_path / "out"):
-        refused(prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=out"), "another run is writing to out")
+        assert_refused(prepare(f"path={ens10}", *TASK, ALL[0], "run_dir=out"), "another run is writing to out")
 
 
 def test_files_can_be_checked_without_a_split(ens10, prepare, command, tmp_path):
     options = ["data=grib", f"data.archive.ensemble=[{ens10}/output.*]", f"data.archive.analysis=[{ens10}/analysis]"]
     assert command(tmp_path, "prepare", *options).code == 0
-    refused(command(tmp_path, "prepare", *options, "statistics=[efi]"), "option data.split.train has no value")
+    assert_refused(command(tmp_path, "prepare", *options, "statistics=[efi]"), "option data.split.train has no value")
 
 
 def test_netcdf_files(ens10, command, tmp_path, cache):

@@ -149,7 +149,7 @@ def no_pictures(monkeypatch):
     monkeypatch.setattr(report, "draw_figures", lambda *_: {})
 
 
-def scored(run_dir):
+def read_scores(run_dir):
     return json.loads((run_dir / "scores.json").read_text())
 
 
@@ -163,7 +163,7 @@ def test_climatology_is_not_scored_on_years_that_it_was_fitted_on(archive, deepw
 
 def test_climatology_can_be_left_out(archive, emos, deepweather, no_pictures, tmp_path, capsys):
     deepweather(tmp_path, f"correctors={{emos: {emos}}}", "references=[raw]")
-    scores = scored(tmp_path)
+    scores = read_scores(tmp_path)
     assert list(scores["models"]) == ["raw", "emos"]
     assert scores["warnings"] == []
     assert "fitting climatology" not in (out := capsys.readouterr().out)
@@ -178,7 +178,7 @@ def test_climatology_of_too_few_cases_is_left_out(
     archive.truth = archive.truth.copy()
     archive.truth[3, 1, ... if everywhere else 2] = np.nan
     deepweather(tmp_path, f"correctors={{emos: {emos}}}")
-    scores = scored(tmp_path)
+    scores = read_scores(tmp_path)
     assert list(scores["models"]) == ["raw", "emos"]
     (warning,) = scores["warnings"]
     assert warning.startswith(
@@ -199,7 +199,7 @@ def test_climatology_of_other_years_than_the_correctors_is_a_warning(archive, em
     other.provenance |= {"train_years": [1998, 2013]}
     other.save(tmp_path / "other.safetensors")
     deepweather(tmp_path, f"correctors={{emos: {emos}, old: {tmp_path}/other.safetensors}}")
-    assert scored(tmp_path)["warnings"] == [
+    assert read_scores(tmp_path)["warnings"] == [
         "climatology was fitted on 1 year (2014), old on 16 years (1998–2013): their skill against climatology is "
         "partly due to other training years"
     ]
@@ -223,7 +223,7 @@ def test_the_name_emos_is_reserved_for_a_fitted_emos(archive, emos, deepweather,
         assert capsys.readouterr().err.startswith(f"error: correctors.emos: {tmp_path}/{file}.safetensors {sentence}")
     deepweather(tmp_path / "some", f"correctors={{emos: {tmp_path}/3.safetensors, mine: {tmp_path}/raw.safetensors}}")
     warning = "emos: 3 of 84 regressions (one for each cell, lead time and target) could not be fitted"
-    assert scored(tmp_path / "some")["warnings"] == [warning]
+    assert read_scores(tmp_path / "some")["warnings"] == [warning]
     assert warning in (tmp_path / "some/report.html").read_text()
 
 
@@ -235,7 +235,7 @@ def test_cells_and_forecasts_that_are_not_scored_are_counted(archive, emos, deep
     archive.raw[test[4], 1, 2, 6, 7] = np.nan
     archive.unverified = [(test[9], 1)]
     deepweather(tmp_path, f"correctors={{emos: {emos}}}")
-    scores = scored(tmp_path)
+    scores = read_scores(tmp_path)
     assert scores["left_out"] == {"cells": 2, "of": 19 * 7 * 12, "forecasts": 1}
     assert scores["oracle"]["n_forecasts"] == 19
     sentence = (

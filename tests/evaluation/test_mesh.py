@@ -12,7 +12,7 @@ import torch
 from conftest import ROOT
 from grib_parts import OPTIONS, write_archive
 from hydra import compose, initialize_config_dir
-from ranks import together
+from ranks import run_on_ranks
 from torch.utils.data import Dataset
 
 from data_pipeline.grid import Grid
@@ -153,7 +153,7 @@ def test_scores_are_those_of_one_process(mesh, toy):
     data = with_holes(toy(TASK, GRID, 7))
     oracle = toy(replace(TASK, inputs=TASK.targets), GRID, 8, members=9, seed=3)
     oracle.samples = [oracle.samples[k] for k in (7, 5, 1, 2)]
-    arrays, scores = together(math.prod(mesh), compare, *mesh, data, oracle)[0]
+    arrays, scores = run_on_ranks(math.prod(mesh), compare, *mesh, data, oracle)[0]
     for pair in arrays:
         assert_agree(*pair)
     for pair in scores:
@@ -161,7 +161,7 @@ def test_scores_are_those_of_one_process(mesh, toy):
 
 
 def test_ranks_without_forecasts_are_allowed(toy):
-    arrays, scores = together(3, compare, 3, 1, 1, toy(TASK, GRID, 2), None)[0]
+    arrays, scores = run_on_ranks(3, compare, 3, 1, 1, toy(TASK, GRID, 2), None)[0]
     for pair in arrays:
         assert_agree(*pair)
     for pair in scores:
@@ -181,7 +181,7 @@ def project(tmp_path_factory, command):
     return folder
 
 
-def evaluated(rank, data, bands, sectors, folder, run_dir):
+def evaluate_on_rank(rank, data, bands, sectors, folder, run_dir):
     """Run the verb as one of several ranks that have met."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         cfg = compose(
@@ -201,7 +201,7 @@ def scores(folder):
 @pytest.mark.parametrize("mesh", [(2, 2, 1), (1, 1, 3)], ids=lambda mesh: "x".join(map(str, mesh)))
 def test_every_rank_reads_its_tile_and_the_files_are_the_same(mesh, project, tmp_path):
     """Members are read in single precision, so their spread has five digits."""
-    together(math.prod(mesh), evaluated, *mesh, project, tmp_path)
+    run_on_ranks(math.prod(mesh), evaluate_on_rank, *mesh, project, tmp_path)
     assert_scores_agree(scores(tmp_path), scores(project / "one"), 1e-5)
     drawn, expected = (
         {path.name for path in folder.rglob("*") if path.is_file()} for folder in (tmp_path, project / "one")

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tiles import FIELDS
-from ranks import together
+from ranks import run_on_ranks
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
@@ -74,7 +74,7 @@ def test_a_committee_on_tiles_equals_one_on_the_whole_grid(file_of, toy, tmp_pat
     sample = next(batches(toy(TASK, GRID, 4), 4))
     with torch.no_grad():
         whole = Corrector.load(tmp_path / "both")(sample).mu.numpy()
-    for (rows, columns), found in together(2, on_tile, tmp_path / "both", sample):
+    for (rows, columns), found in run_on_ranks(2, on_tile, tmp_path / "both", sample):
         np.testing.assert_allclose(found, whole[..., rows, columns], rtol=1e-5, atol=1e-4)
 
 

@@ -56,7 +56,7 @@ def name(request):
 
 
 @functools.cache
-def fitted(name, toy, grid, count):
+def fit_corrector(name, toy, grid, count):
     """A corrector fitted to `count` samples."""
     torch.manual_seed(1)
     task = needed_task(SPECS[name], TASK)
@@ -68,7 +68,7 @@ def fitted(name, toy, grid, count):
 
 def corrector(name, toy, grid=GRID, count=80, awake=True):
     """A fitted corrector; with `awake`, weights that start at zero are random, so that every layer has an effect."""
-    made = copy.deepcopy(fitted(name, toy, grid, count))
+    made = copy.deepcopy(fit_corrector(name, toy, grid, count))
     if awake:
         torch.manual_seed(1)
         randomize_zero_weights(made.model)
@@ -153,7 +153,7 @@ def test_values_behind_the_mask_do_not_matter(name, toy):
     torch.testing.assert_close(found, other)
 
 
-def reduced(batch):
+def with_two_pseudo_members(batch):
     """The same batch with two pseudo-members instead of all members."""
     pairs = [torch.from_numpy(pseudo_members(ensemble.numpy())) for ensemble in batch.ensemble]
     return batch._replace(ensemble=torch.stack(pairs))
@@ -163,7 +163,9 @@ def test_two_pseudo_members_suffice_only_for_models_that_claim_it(name, toy):
     sample = batch(toy, members=6)
     with torch.no_grad():
         model = corrector(name, toy)
-        found, expected = (model(each).quantile(torch.tensor([0.02, 0.3, 0.9])) for each in (reduced(sample), sample))
+        found, expected = (
+            model(each).quantile(torch.tensor([0.02, 0.3, 0.9])) for each in (with_two_pseudo_members(sample), sample)
+        )
     assert torch.allclose(found, expected, rtol=0, atol=1e-3) == reads_moments(SPECS[name])
 
 
@@ -210,7 +212,7 @@ def test_a_fit_to_moments_equals_a_fit_to_members(name, toy):
     task, sample = TASK.only_targets(), batch(toy)
     data = toy(task, GRID, 80)
     found = []
-    for samples in (data.samples, [Sample(*(t[0] for t in reduced(b))) for b in batches(data, 1)]):
+    for samples in (data.samples, [Sample(*(t[0] for t in with_two_pseudo_members(b))) for b in batches(data, 1)]):
         data.samples = samples
         made = Corrector(task, GRID, SPECS[name], data.static)
         made.fit(data, 80)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 import torch.distributed as dist
-from model_tiles import NETWORKS, SPECS, TASK, area, cast, crps_sum, cut, fitted
-from ranks import together
+from model_tiles import NETWORKS, SPECS, TASK, area, cast, crps_sum, cut, fit_corrector
+from ranks import run_on_ranks
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
@@ -37,7 +37,7 @@ def optimizer_of(name, weights):
 def losses(domain, name, dtype, toy, state=None):
     """Losses of all steps, with gradients summed over all ranks; and the state before the first step."""
     data = toy(TASK, GRID, 24)
-    corrector = fitted(SPECS[name], data, domain)
+    corrector = fit_corrector(SPECS[name], data, domain)
     if state:
         corrector.load_state_dict(state)
     state = {key: value.clone() for key, value in corrector.state_dict().items()}
@@ -68,5 +68,5 @@ def on_tiles(rank, bands, sectors, name, dtype, toy, state):
 def test_steps_of_training_are_the_same(name, dtype, tolerance, toy):
     whole, state = losses(GRID, name, dtype, toy)
     assert min(whole) < whole[0], "it learns"
-    for tiles in together(4, on_tiles, 2, 2, name, dtype, toy, state):
+    for tiles in run_on_ranks(4, on_tiles, 2, 2, name, dtype, toy, state):
         assert tiles == pytest.approx(whole, rel=tolerance)

@@ -57,7 +57,7 @@ def values(path):
     return np.reshape(found, (len(STARTS), 2, MEMBERS, *GRID.shape))
 
 
-def made(spec, task=TASK):
+def make_corrector(spec, task=TASK):
     """Return a corrector with different weights and units in every cell."""
     torch.manual_seed(0)
     corrector = Corrector(needed_task(spec, task), GRID, spec, torch.rand(3, *GRID.shape))
@@ -76,8 +76,8 @@ UNET = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1}
 
 def test_members_are_unchanged_where_a_member_is_missing(tmp_path):
     whole, holed = forecast(tmp_path / "whole"), forecast(tmp_path / "holed", [(STARTS[0], "2t", 2)])
-    without = correct(made(EMOS), whole, tmp_path / "one")
-    done = correct(made(EMOS), holed, tmp_path / "two")
+    without = correct(make_corrector(EMOS), whole, tmp_path / "one")
+    done = correct(make_corrector(EMOS), holed, tmp_path / "two")
     assert (without.messages, without.notes) == (8, [])
     assert done.messages == 8
     assert done.notes == [
@@ -96,7 +96,7 @@ def test_members_are_unchanged_where_a_member_is_missing(tmp_path):
 
 def test_a_gap_in_an_input_that_all_training_samples_have_is_reported(tmp_path):
     source = forecast(tmp_path / "input", [(start, "msl", 3) for start in STARTS])
-    corrector = made(UNET)
+    corrector = make_corrector(UNET)
     message = "msl: 12 cells of 2 forecasts lack the value of some member, but no training sample does; the model read"
     assert correct(corrector, source, tmp_path / "out").notes[0].startswith(message)
     corrector.normalizer.always[1][PATCH] = 0
@@ -106,7 +106,7 @@ def test_a_gap_in_an_input_that_all_training_samples_have_is_reported(tmp_path):
 
 def test_a_committee_reports_gaps_that_none_of_its_correctors_has_seen(tmp_path):
     """And the correction is the raw ensemble in cells without training values."""
-    parts = [made(UNET) for _ in range(2)]
+    parts = [make_corrector(UNET) for _ in range(2)]
     parts[0].normalizer.always[1, 2, 3] = 0
     for number, part in enumerate(parts):
         part.normalizer.known[0, 7, 7 + number] = 0
@@ -124,7 +124,7 @@ def test_a_committee_reports_gaps_that_none_of_its_correctors_has_seen(tmp_path)
 
 def test_a_target_without_any_member_stays_missing(tmp_path):
     source = forecast(tmp_path / "input", [(STARTS[1], "2t", number) for number in range(1, MEMBERS + 1)])
-    done = correct(made(EMOS), source, tmp_path / "out")
+    done = correct(make_corrector(EMOS), source, tmp_path / "out")
     assert done.notes[0].startswith("2t: 6 cells of 1 forecast lack the value of some member, but no training")
     np.testing.assert_array_equal(np.isnan(values(tmp_path / "out")), np.isnan(values(source)))
 
@@ -141,7 +141,7 @@ def test_the_normaliser_stores_where_inputs_always_have_values(toy):
 
 def test_an_old_corrector_file_reports_no_gaps_of_inputs(tmp_path):
     path = tmp_path / "old"
-    made(UNET).save(path)
+    make_corrector(UNET).save(path)
     with safe_open(path, framework="pt") as file:
         tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
     del tensors["normalizer.always"], tensors["normalizer.known"]
@@ -151,7 +151,7 @@ def test_an_old_corrector_file_reports_no_gaps_of_inputs(tmp_path):
 
 
 def test_a_forecast_without_a_value_is_an_error(tmp_path):
-    corrector = made({"_target_": "models.statistical.climatology.Climatology"})
+    corrector = make_corrector({"_target_": "models.statistical.climatology.Climatology"})
     corrector.model.coefficients.fill_(1)[..., 2, 3] = torch.nan
     sentence = "the corrected forecast of 2020-01-01T12:00:00 .24 h has no value in 1 of 126 cells where the input"
     with pytest.raises(InputError, match=sentence):
@@ -168,7 +168,7 @@ def test_the_model_computes_on_the_device(tmp_path, monkeypatch):
         return torch.full(raw.shape, 281.5)
 
     monkeypatch.setattr(Corrector, "members", members)
-    assert correct(made(UNET), forecast(tmp_path / "input"), tmp_path / "out", device="meta").messages == 8
+    assert correct(make_corrector(UNET), forecast(tmp_path / "input"), tmp_path / "out", device="meta").messages == 8
     assert set(seen) == {"meta"}
     assert (values(tmp_path / "out")[:, 0] == 281.5).all()
 
@@ -192,7 +192,7 @@ def test_the_verb_passes_the_device(folder, command, monkeypatch):
 def folder(tmp_path_factory):
     """Return a folder with a valid corrector and forecast, and files with one error each."""
     folder = tmp_path_factory.mktemp("wrong")
-    corrector = made(EMOS)
+    corrector = make_corrector(EMOS)
     corrector.save(folder / "right")
     forecast(folder / "forecast")
     with safe_open(folder / "right", framework="pt") as file:
@@ -211,7 +211,7 @@ def folder(tmp_path_factory):
     leave("no-static", text, {name: tensor for name, tensor in tensors.items() if name != "static"})
     leave("small-static", text, tensors | {"static": torch.zeros(3, 2, 2)})
     leave("future", json.dumps(description | {"format": 99}))
-    network = made(UNET)
+    network = make_corrector(UNET)
     next(network.parameters()).data[0] = torch.nan
     network.save(folder / "diverged")
     (folder / "empty").write_bytes(b"")

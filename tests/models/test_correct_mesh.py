@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import ROOT
 from grib_parts import GRID, write_archive
-from ranks import together
+from ranks import run_on_ranks
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def corrected(mesh, folder, name, target):
+def correct_file(mesh, folder, name, target):
     """Return the number of corrected messages on this rank, or the error."""
     try:
         return correct(Corrector.load(folder / f"{name}.safetensors"), folder / "ensemble.grib", target, mesh).messages
@@ -60,11 +60,11 @@ def corrected(mesh, folder, name, target):
         return str(error)
 
 
-def shared(rank, shape, *arguments):
-    return corrected(arrange_mesh(*shape), *arguments)
+def correct_on_rank(rank, shape, *arguments):
+    return correct_file(arrange_mesh(*shape), *arguments)
 
 
-def unreadable(rank, shape, *arguments):
+def fail_to_read_on_the_last_rank(rank, shape, *arguments):
     """Return the error on every rank if only the last rank cannot read."""
 
     def fail(*_):
@@ -73,7 +73,7 @@ def unreadable(rank, shape, *arguments):
     mesh = arrange_mesh(*shape)
     if rank == mesh.ranks - 1:
         verb.read_tile = fail  # in the process of this rank only
-    return corrected(mesh, *arguments)
+    return correct_file(mesh, *arguments)
 
 
 def values(path):
@@ -89,15 +89,15 @@ def values(path):
 @pytest.mark.parametrize("mesh", MESHES, ids=shape_of)
 def test_the_file_equals_that_of_one_process(mesh, folder, tmp_path):
     one, many = tmp_path / "one", tmp_path / "many"
-    assert corrected(None, folder, "two", one) == 384
-    assert together(math.prod(mesh), shared, mesh, folder, "two", many) == [384] * math.prod(mesh)
+    assert correct_file(None, folder, "two", one) == 384
+    assert run_on_ranks(math.prod(mesh), correct_on_rank, mesh, folder, "two", many) == [384] * math.prod(mesh)
     assert many.read_bytes() == one.read_bytes() != (folder / "ensemble.grib").read_bytes()
 
 
 def test_the_file_of_a_network_differs_by_rounding_only(folder, tmp_path):
     one, many = tmp_path / "one", tmp_path / "many"
-    corrected(None, folder, "unet", one)
-    together(4, shared, (1, 2, 2), folder, "unet", many)
+    correct_file(None, folder, "unet", one)
+    run_on_ranks(4, correct_on_rank, (1, 2, 2), folder, "unet", many)
     difference = np.abs(values(one) - values(many))
     raw = np.abs(values(one) - values(folder / "ensemble.grib"))
     # One step of the packing is 2^-10 K, and only values half-way between two may be rounded the other way.
@@ -107,23 +107,23 @@ def test_the_file_of_a_network_differs_by_rounding_only(folder, tmp_path):
 
 def test_a_read_error_on_one_rank_is_raised_on_all(folder, tmp_path):
     target = tmp_path / "never"
-    errors = together(2, unreadable, (1, 2, 1), folder, "emos", target)
+    errors = run_on_ranks(2, fail_to_read_on_the_last_rank, (1, 2, 1), folder, "emos", target)
     assert errors == ["message 3 cannot be read"] * 2
     assert not list(tmp_path.iterdir())
 
 
 def test_a_write_error_on_the_first_rank_is_raised_on_all(folder, tmp_path):
-    errors = together(2, shared, (1, 1, 2), folder, "emos", tmp_path)
+    errors = run_on_ranks(2, correct_on_rank, (1, 1, 2), folder, "emos", tmp_path)
     assert errors == [f"{tmp_path} is a folder; name a file to write"] * 2
 
 
 def test_a_mesh_with_data_parallelism_is_an_error(folder, tmp_path):
-    errors = corrected(Mesh(2, 1, 1), folder, "emos", tmp_path / "never")
+    errors = correct_file(Mesh(2, 1, 1), folder, "emos", tmp_path / "never")
     assert errors.startswith("the first number of mesh must be 1, got 2: forecasts are corrected one after the other")
 
 
 def test_the_command_starts_its_ranks(folder, tmp_path):
-    corrected(None, folder, "two", tmp_path / "one")
+    correct_file(None, folder, "two", tmp_path / "one")
     files = [f"corrector={folder}/two.safetensors", f"input={folder}/ensemble.grib", "output=many"]
     ended = forks.run([ROOT / "scripts/deepweather.py", "correct", "mesh=[1,2]", *files], cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -22,7 +22,7 @@ GRID = Grid.regular(17, 24)
 TOY = Task("toy", ["2t", "msl"], ["2t"], [48])
 
 
-def composed(*overrides):
+def compose_config(*overrides):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose("train", list(overrides))
 
@@ -57,7 +57,7 @@ SMOE = ["model=smoe_unet", *(f"experiment={name}" for name in experiments("smoe_
 @pytest.mark.parametrize("choice", SMOE)
 def test_a_mixture_of_experts_chooses_experts_and_trains_its_gate_by_routing(choice, toy):
     """Each output is that of one expert; the gate has weights for each cell, and its gradient comes from routing."""
-    model, sample = network(plain(composed(choice).model)), batch(toy)
+    model, sample = network(plain(compose_config(choice).model)), batch(toy)
     with torch.no_grad():
         found = outputs(model, SpatialMixture, sample)
     assert found
@@ -86,7 +86,7 @@ def test_the_twin_has_no_experiment_named_after_the_mixture_of_experts(tmp_path,
 
 @pytest.mark.parametrize("choice", ["model=blend_unet", *(f"experiment={name}" for name in experiments("blend_unet"))])
 def test_models_named_blend_contain_blends_only(choice):
-    model = network(plain(composed(choice).model))
+    model = network(plain(compose_config(choice).model))
     assert any(isinstance(layer, SpatialBlend) for layer in model.modules())
     assert not any(isinstance(layer, SpatialMixture) for layer in model.modules())
 
@@ -102,7 +102,7 @@ def test_the_spec_of_an_older_blend_builds_a_blend():
 
 @pytest.mark.parametrize("experiment", experiments("poet"))
 def test_poet_is_trained_as_published(experiment):
-    cfg = composed(f"experiment={experiment}")
+    cfg = compose_config(f"experiment={experiment}")
     task = build(cfg.task)
     with torch.device("meta"):
         model = build_model(plain(cfg.model), task, Grid.regular(360, 720))
@@ -121,16 +121,16 @@ def test_poet_is_trained_as_published(experiment):
 @pytest.mark.parametrize("experiment", [name for name in experiments("ens10") if "emos" not in name])
 def test_networks_of_ens10_are_trained_without_cell_weights(experiment):
     """The paper's loss is the plain mean over the rows and columns of the grid."""
-    loss = build(composed(f"experiment={experiment}").loss)
+    loss = build(compose_config(f"experiment={experiment}").loss)
     assert loss.cell_weights(torch.tensor(GRID.weights)[:, None].expand(GRID.shape)).eq(1).all()
 
 
 @pytest.mark.parametrize("experiment", experiments("emos"))
 def test_experiments_of_emos_set_no_loss(experiment):
     """Training refuses a loss for a model that is fitted in closed form."""
-    assert build(composed(f"experiment={experiment}").loss) == CRPS()
+    assert build(compose_config(f"experiment={experiment}").loss) == CRPS()
 
 
 def test_the_transformer_over_members_is_not_named_poet():
-    assert "poet" not in composed("model=transformer").model._target_.lower()
-    assert not any("transformer" in str(composed(f"experiment={name}").model) for name in experiments("poet"))
+    assert "poet" not in compose_config("model=transformer").model._target_.lower()
+    assert not any("transformer" in str(compose_config(f"experiment={name}").model) for name in experiments("poet"))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from ranks import together
+from ranks import run_on_ranks
 from torch.autograd.graph import saved_tensors_hooks
 from training_parts import SPECS, TASK, module
 
@@ -61,7 +61,7 @@ def both_on(rank, shape, toy, names):
 
 @pytest.mark.parametrize("shape", [(1, 2, 2), (2, 2, 1)], ids=str)
 def test_gradients_are_equal_on_a_mesh(shape, toy):
-    for found in together(4, both_on, shape, toy, ["unet", "ens10_unet", "transformer", "routed"]):
+    for found in run_on_ranks(4, both_on, shape, toy, ["unet", "ens10_unet", "transformer", "routed"]):
         for name, (expected, ours) in found.items():
             for one, other in zip(ours, expected, strict=True):
                 np.testing.assert_array_equal(one, other, err_msg=name)

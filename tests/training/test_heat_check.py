@@ -56,7 +56,7 @@ def test_agreement_does_not_depend_on_the_order_of_experts():
     assert agreement(np.where(np.arange(400).reshape(20, 20) < 40, 3, kind), kind) == 90
 
 
-def learnt(network, rate, damping=None, seed=0):
+def train_and_check(network, rate, damping=None, seed=0):
     """Train on a small plate for 24 epochs; return the percentages of points within 1 % and of cells that agree."""
     heat = Heat(rows=12, columns=12, first_year=1900, last_year=1929, steps=30)
     torch.manual_seed(seed)
@@ -85,12 +85,12 @@ def learnt(network, rate, damping=None, seed=0):
 
 def test_classification_and_damping_are_needed_to_find_the_regions():
     """The result of so short a training is partly random: the better of two seeds counts."""
-    marks = (learnt("Mixture", 1e-3, damping=0.0, seed=seed) for seed in (1, 2))
+    marks = (train_and_check("Mixture", 1e-3, damping=0.0, seed=seed) for seed in (1, 2))
     assert any(within > 99.9 and gate == 100 for within, gate in marks)
-    within, gate = learnt("Mixture", 1e-3, damping=1.0)
+    within, gate = train_and_check("Mixture", 1e-3, damping=1.0)
     assert within < 75
     assert gate < 90
-    assert learnt("CNN", 1e-2)[0] < 25
+    assert train_and_check("CNN", 1e-2)[0] < 25
 
 
 LITTLE = [

@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EMAWeightAveraging
 from pytorch_lightning.strategies import DDPStrategy
-from ranks import together
+from ranks import run_on_ranks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
@@ -89,7 +89,7 @@ class Counting(pl.Callback):
         type(self).seen += 1
 
 
-def trained(toy, folder, **options):
+def train_run(toy, folder, **options):
     net, train, val = module(toy, Mesh.single(), torch.float32, MLP, **options)
     with open_training_data(train, val, Budget(), net.options, Mesh.single()) as data:
         train_network(net, data, folder)
@@ -99,7 +99,7 @@ def trained(toy, folder, **options):
 def test_callbacks_loggers_profiler_and_flags_reach_the_run(toy, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "of_a_user", __import__("types").SimpleNamespace(Counting=Counting))
     monkeypatch.setattr(Counting, "seen", 0)
-    trained(
+    train_run(
         toy, tmp_path, epochs=2,
         callbacks=[{"_target_": "of_a_user.Counting", "at_least": 3}],
         loggers=[{"_target_": "pytorch_lightning.loggers.CSVLogger", "name": "curves"}],
@@ -133,7 +133,7 @@ def test_errors_of_lightning_are_one_error_line(tmp_path):
 def test_an_unknown_metric_is_named(toy, tmp_path):
     spec = {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau", "monitor": "val_los"}
     with pytest.raises(InputError, match=r"scheduler\.monitor: there is no metric 'val_los'; there is .*val_loss"):
-        trained(toy, tmp_path, epochs=1, scheduler=spec)
+        train_run(toy, tmp_path, epochs=1, scheduler=spec)
 
 
 def test_accumulated_batches_make_one_step(toy, tmp_path):
@@ -234,7 +234,7 @@ def test_lightnings_average_is_equal_on_one_process(toy, tmp_path):
     """Our average is shorter in the first steps, so both are compared from the same step."""
     spec = {"_target_": "pytorch_lightning.callbacks.EMAWeightAveraging", "decay": 0.1}
     scores = [
-        trained(toy, tmp_path / name, epochs=3, **options)[1]
+        train_run(toy, tmp_path / name, epochs=3, **options)[1]
         for name, options in (("ours", {"ema_decay": 0.1}), ("theirs", {"callbacks": [spec]}))
     ]
     # (1 + t)/(10 + t) is at least 0.1: both keep a tenth in every step. Lightning copies the weights of the first.
@@ -272,7 +272,7 @@ def sharded_averages(rank):
 
 def test_lightnings_average_does_not_support_sharded_weights():
     """If this fails, Lightning supports them and `training.weight_average` can be removed."""
-    assert all("DTensor" in answer for answer in together(2, sharded_averages))
+    assert all("DTensor" in answer for answer in run_on_ranks(2, sharded_averages))
 
 
 # Queries between ranks.

@@ -36,7 +36,7 @@ ONE, TWO = (Task("toy", ["msl", "2t", "tp"], targets, [24, 48]) for targets in (
 AREA = torch.linspace(0.5, 2, 24).view(4, 6)
 
 
-def drawn(seed, *shape):
+def draw(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -51,7 +51,7 @@ def normalizer(task, domain=GRID):
 def sample(task, members=5, B=2):
     """A batch in physical units, whose rain is often exactly 0."""
     unit = torch.tensor([1e3, 10.0, 2e-3]).double()[:, None, None]
-    ensemble = torch.tensor([1e5, 280.0, 1e-3]).double()[:, None, None] + unit * drawn(1, B, members, 3, 4, 6)
+    ensemble = torch.tensor([1e5, 280.0, 1e-3]).double()[:, None, None] + unit * draw(1, B, members, 3, 4, 6)
     ensemble[:, :, 2].clamp_(min=0)
     targets = list(task.target_channels)
     return Sample(
@@ -60,15 +60,15 @@ def sample(task, members=5, B=2):
     )  # fmt: skip
 
 
-def normalised(task):
+def normalised_sample(task):
     """A batch in normalised units, without static fields."""
     batch, made = sample(task), normalizer(task)
     return made(batch._replace(static=torch.zeros(2, 3, 4, 6))), made
 
 
 def test_fair_interpolates_the_crps():
-    batch, made = normalised(TWO)
-    members = drawn(2, 7, 2, 2, 4, 6)
+    batch, made = normalised_sample(TWO)
+    members = draw(2, 7, 2, 2, 4, 6)
     for fair in (0.0, 0.95, 1.0):
         pairs = (members[:, None] - members[None]).abs().sum((0, 1))
         spread = fair * pairs / (2 * 7 * 6) + (1 - fair) * pairs / (2 * 7 * 7)
@@ -77,8 +77,8 @@ def test_fair_interpolates_the_crps():
 
 
 def test_the_gaussian_crps_uses_mean_and_unbiased_spread():
-    batch, made = normalised(TWO)
-    members = drawn(2, 7, 2, 2, 4, 6)
+    batch, made = normalised_sample(TWO)
+    members = draw(2, 7, 2, 2, 4, 6)
     found = GaussianCRPS()(Ensemble(members), batch, made)
     mean, std = members.numpy().mean(0), members.numpy().std(0, ddof=1)
     np.testing.assert_allclose(found, scoringrules.crps_normal(batch.target.numpy(), mean, std), rtol=1e-10)
@@ -87,17 +87,17 @@ def test_the_gaussian_crps_uses_mean_and_unbiased_spread():
 
 
 def test_the_gaussian_crps_needs_two_members_and_allows_equal_members():
-    batch, made = normalised(ONE)
+    batch, made = normalised_sample(ONE)
     with pytest.raises(InputError, match="loss gaussian_crps needs at least two members"):
-        GaussianCRPS()(Ensemble(drawn(2, 1, 2, 1, 4, 6)), batch, made)
+        GaussianCRPS()(Ensemble(draw(2, 1, 2, 1, 4, 6)), batch, made)
     members = torch.ones(3, 2, 1, 4, 6, dtype=torch.float64, requires_grad=True)
     GaussianCRPS()(Ensemble(members), batch, made).sum().backward()
     assert torch.isfinite(members.grad).all()
 
 
 def test_the_energy_score_equals_scoringrules():
-    batch, made = normalised(TWO)
-    members = drawn(2, 7, 2, 2, 4, 6)
+    batch, made = normalised_sample(TWO)
+    members = draw(2, 7, 2, 2, 4, 6)
     found = EnergyScore()(Ensemble(members), batch, made)
     expected = scoringrules.es_ensemble(
         batch.target.movedim(1, -1).numpy(), members.permute(1, 3, 4, 0, 2).numpy(), estimator="nrg"
@@ -107,11 +107,11 @@ def test_the_energy_score_equals_scoringrules():
 
 
 def test_a_cell_with_one_missing_target_has_no_weight():
-    batch, made = normalised(TWO)
+    batch, made = normalised_sample(TWO)
     truth = batch.target.clone()
     truth[0, 1, 2, 3] = torch.nan
     truth[1, 0, 0] = torch.nan
-    members = drawn(2, 7, 2, 2, 4, 6).requires_grad_()
+    members = draw(2, 7, 2, 2, 4, 6).requires_grad_()
     value, weight = weighted_sum(EnergyScore(), Ensemble(members), batch._replace(target=truth), AREA, made)
     known = truth.isfinite().all(1)
     each = EnergyScore()(Ensemble(members), batch, made)[:, 0]
@@ -123,8 +123,8 @@ def test_a_cell_with_one_missing_target_has_no_weight():
 
 def test_the_threshold_is_in_physical_units():
     """Against the integral of (F(x) - 1{y <= x})² from the threshold on, in kelvin."""
-    batch, made = normalised(ONE)
-    normal = Normal(drawn(3, 2, 1, 4, 6), drawn(4, 2, 1, 4, 6).exp())
+    batch, made = normalised_sample(ONE)
+    normal = Normal(draw(3, 2, 1, 4, 6), draw(4, 2, 1, 4, 6).exp())
     loss = ThresholdWeightedCRPS(285.0, weight=0.7)(normal, batch, made)
     physical, truth = made.physical(normal), sample(ONE).target
     for b, i, j in ((0, 0, 0), (1, 2, 3), (1, 3, 5)):
@@ -141,8 +141,8 @@ def test_the_threshold_is_in_physical_units():
 
 
 def test_the_squared_error_depends_on_the_mean_only():
-    batch, made = normalised(ONE)
-    members = drawn(2, 7, 2, 1, 4, 6)
+    batch, made = normalised_sample(ONE)
+    members = draw(2, 7, 2, 1, 4, 6)
     expected = (sum(members) / 7 - batch.target) ** 2
     torch.testing.assert_close(SquaredError()(Ensemble(members), batch, made), expected)
 
@@ -150,8 +150,8 @@ def test_the_squared_error_depends_on_the_mean_only():
 @pytest.mark.parametrize(("kind", "law"), [(Normal, "normal"), (Logistic, "logistic")])
 def test_separate_trains_the_mean_by_squared_error_and_the_rest_by_crps(kind, law):
     """Against scoringrules; the gradient against finite differences of one term with the other fixed."""
-    batch, made = normalised(ONE)
-    mu, sigma = drawn(3, 2, 1, 4, 6).requires_grad_(), drawn(4, 2, 1, 4, 6).exp().requires_grad_()
+    batch, made = normalised_sample(ONE)
+    mu, sigma = draw(3, 2, 1, 4, 6).requires_grad_(), draw(4, 2, 1, 4, 6).exp().requires_grad_()
 
     def crps(mu, sigma):
         return getattr(scoringrules, f"crps_{law}")(*(x.detach().numpy() for x in (batch.target, mu, sigma)))
@@ -198,7 +198,7 @@ class Strange:
 )  # fmt: skip
 def test_a_forecast_that_a_loss_cannot_score_is_refused(loss, forecast, task, sentence):
     with pytest.raises(InputError, match=sentence):
-        loss(forecast, *normalised(task))
+        loss(forecast, *normalised_sample(task))
 
 
 # Weighted by the extreme forecast index.
@@ -207,7 +207,7 @@ def test_a_forecast_that_a_loss_cannot_score_is_refused(loss, forecast, task, se
 def climate(tmp_path, monkeypatch, **changes):
     """The climate of both targets on two days, in the format of `prepare`; rain is 0 up to some quantile."""
     made_from = {"years": [2000, 2014], "data": "abc", "task": TWO.to_json()} | changes
-    values = np.sort(drawn(7, 2, 2, 2, 21, 4, 6).numpy(), axis=3)
+    values = np.sort(draw(7, 2, 2, 2, 21, 4, 6).numpy(), axis=3)
     values[0] = 280 + 10 * values[0]
     values[1] = (2e-3 * values[1]).clip(0)
     values[0, 0, 0, :, 1, 1] = np.nan
@@ -226,9 +226,9 @@ def climate(tmp_path, monkeypatch, **changes):
 @pytest.mark.parametrize("task", [ONE, TWO], ids=["one target", "two"])
 def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, form, tmp_path, monkeypatch):
     values = climate(tmp_path, monkeypatch).climate.values
-    batch, made = normalised(task)
+    batch, made = normalised_sample(task)
     batch.mask[0, 1, 3, 3] = False
-    forecast = Normal(drawn(3, 2, len(task.targets), 4, 6), drawn(4, 2, len(task.targets), 4, 6).exp())
+    forecast = Normal(draw(3, 2, len(task.targets), 4, 6), draw(4, 2, len(task.targets), 4, 6).exp())
     found = EECRPS("efi.nc", form).load(Domain.of(GRID), task, [2000, 2014], "abc")(forecast, batch, made)
     raw = sample(task).ensemble.numpy()
     for b, (lead, day) in enumerate(((1, 0), (0, 1))):
@@ -245,8 +245,8 @@ def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, form, tmp_p
 
 def test_eecrps_on_tiles_equals_the_whole_grid(tmp_path, monkeypatch):
     climate(tmp_path, monkeypatch)
-    batch, made = normalised(TWO)
-    forecast = Normal(drawn(3, 2, 2, 4, 6), drawn(4, 2, 2, 4, 6).exp())
+    batch, made = normalised_sample(TWO)
+    forecast = Normal(draw(3, 2, 2, 4, 6), draw(4, 2, 2, 4, 6).exp())
     whole = EECRPS("efi.nc").load(Domain.of(GRID), TWO, [2000, 2014], "abc")(forecast, batch, made)
     for rank in range(4):
         domain = Domain.split(GRID, 2, 2, rank)
@@ -275,7 +275,7 @@ def test_another_climate_is_refused(changes, task, years, data, grid, sentence, 
 
 def test_a_start_day_without_climate_is_named(tmp_path, monkeypatch):
     climate(tmp_path, monkeypatch)
-    batch, made = normalised(ONE)
+    batch, made = normalised_sample(ONE)
     loss = EECRPS("efi.nc").load(Domain.of(GRID), ONE, [2000, 2014], "abc")
     later = batch.init_time + torch.tensor([0, 86400])
     loss.check_starts(batch.init_time.numpy().astype("datetime64[s]"))
@@ -291,8 +291,8 @@ def test_a_start_day_without_climate_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize("members", [1, 2, 10])
 def test_the_index_in_torch_equals_numpy(form, members):
     """Members that equal a quantile, missing members and missing quantiles among them."""
-    forecasts = (4 * drawn(1, 3, members, 5, 7)).round() / 4
-    quantiles = ((4 * drawn(2, 3, 21, 5, 7)).round() / 4).sort(1).values
+    forecasts = (4 * draw(1, 3, members, 5, 7)).round() / 4
+    quantiles = ((4 * draw(2, 3, 21, 5, 7)).round() / 4).sort(1).values
     forecasts[0, 0, 0, 0], quantiles[1, 4, 1, 1] = torch.nan, torch.inf
     found = index_of(forecasts, quantiles, form)
     for k in range(3):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from ranks import together
+from ranks import run_on_ranks
 from training_parts import GRID, SPECS, TASK, Tile, module
 
 from data_pipeline.common.errors import InputError
@@ -35,7 +35,7 @@ SHAPE = pytest.mark.parametrize("shape", MESHES, ids=lambda shape: "x".join(map(
 # Fits before the first step.
 
 
-def fitted_on(rank, shape, toy, name):
+def fit_on_rank(rank, shape, toy, name):
     """The fitted state of a model, and the size of the tiles that were read for the fit."""
     mesh, tiles = arrange_mesh(*shape) if shape else Mesh.single(), []
     spec = SPECS[name]
@@ -59,15 +59,15 @@ def fitted_on(rank, shape, toy, name):
 @pytest.mark.parametrize("name", ["emos", "climatology", "mlp"])
 @pytest.mark.parametrize(("shape", "rows"), [((2, 1, 1), {6, 7}), ((2, 2, 1), {3, 4}), ((2, 1, 2), {6, 7})], ids=str)
 def test_all_ranks_share_a_fit(shape, rows, name, toy):
-    expected, _ = fitted_on(0, None, toy, name)
-    found = together(shape[0] * shape[1] * shape[2], fitted_on, shape, toy, name)
+    expected, _ = fit_on_rank(0, None, toy, name)
+    found = run_on_ranks(shape[0] * shape[1] * shape[2], fit_on_rank, shape, toy, name)
     assert {tile[0] for _, tiles in found for tile in tiles} == rows
     for state, _ in found:
         for key, value in expected.items():
             np.testing.assert_allclose(state[key], value, rtol=0, atol=1e-9 * np.nanmax(np.abs(value), initial=1e-30))
 
 
-def cross_fitted_on(rank, shape, toy):
+def cross_fit_on_rank(rank, shape, toy):
     """The cross-fitted tables of the error maps and of the baseline."""
     mesh = arrange_mesh(*shape) if shape else Mesh.single()
     spec = SPECS["mlp"] | {"baseline": {"seasonal": False}}
@@ -86,9 +86,9 @@ def cross_fitted_on(rank, shape, toy):
 
 @pytest.mark.parametrize("shape", [(1, 2, 1), (2, 1, 1), (2, 1, 2)], ids=str)
 def test_each_tile_has_its_part_of_the_maps_for_training(shape, toy):
-    expected, _, provenance = cross_fitted_on(0, None, toy)
+    expected, _, provenance = cross_fit_on_rank(0, None, toy)
     assert len(expected[0]) == 2 * len(TASK.lead_times)  # two years
-    for tables, tile, own in together(shape[0] * shape[1] * shape[2], cross_fitted_on, shape, toy):
+    for tables, tile, own in run_on_ranks(shape[0] * shape[1] * shape[2], cross_fit_on_rank, shape, toy):
         assert own == provenance
         for found, whole in zip(tables, expected, strict=True):
             np.testing.assert_allclose(found, whole[..., *tile], rtol=0, atol=1e-6 * np.abs(whole).max())
@@ -96,8 +96,8 @@ def test_each_tile_has_its_part_of_the_maps_for_training(shape, toy):
 
 def test_each_rank_fits_a_model_that_cannot_be_built_on_smaller_tiles(toy):
     """13 rows halved three times are 2 rows, too few for four ranks."""
-    expected, _ = fitted_on(0, None, toy, "deep")
-    for state, tiles in together(4, fitted_on, (4, 1, 1), toy, "deep"):
+    expected, _ = fit_on_rank(0, None, toy, "deep")
+    for state, tiles in run_on_ranks(4, fit_on_rank, (4, 1, 1), toy, "deep"):
         assert tiles == []
         for key, value in expected.items():
             np.testing.assert_allclose(state[key], value, rtol=0, atol=1e-9 * np.nanmax(np.abs(value), initial=1e-30))
@@ -136,7 +136,7 @@ def steps_alone(toy):
 @pytest.mark.parametrize("shape", OF_ALL_MODELS, ids=lambda shape: "x".join(map(str, shape)))
 def test_loss_and_gradients_of_every_model_are_those_of_one_process(shape, toy, steps_alone):
     assert {"mlp", "unet", "lenet"} < set(steps_alone)
-    for found in together(shape[0] * shape[1] * shape[2], steps_of_all, shape, toy, list(steps_alone)):
+    for found in run_on_ranks(shape[0] * shape[1] * shape[2], steps_of_all, shape, toy, list(steps_alone)):
         for name, expected in steps_alone.items():
             for ours, theirs in zip(found[name], expected, strict=True):
                 assert np.abs(ours - theirs).max() <= 1e-12 * np.abs(theirs).max(), name
@@ -145,7 +145,7 @@ def test_loss_and_gradients_of_every_model_are_those_of_one_process(shape, toy, 
 # A whole run.
 
 
-def trained(mesh, toy, folder, dtype=torch.float64, budget=None, slow=0.0, **options):
+def train_run(mesh, toy, folder, dtype=torch.float64, budget=None, slow=0.0, **options):
     """Train like the verb; return the table of epochs, the weights, the score, and the number of samples read."""
     net, train, val = module(toy, mesh, dtype, epochs=options.pop("epochs", 5), **options)
     train.slow, train.reads = slow, 0
@@ -156,15 +156,15 @@ def trained(mesh, toy, folder, dtype=torch.float64, budget=None, slow=0.0, **opt
     return rows, {name: tensor.numpy() for name, tensor in net.state_dict().items()}, final, train.reads
 
 
-def trained_on(rank, shape, toy, folder, options):
+def train_on_rank(rank, shape, toy, folder, options):
     torch.set_num_threads(1)
-    return trained(arrange_mesh(*shape), toy, folder, **options)
+    return train_run(arrange_mesh(*shape), toy, folder, **options)
 
 
 def on_mesh(shape, toy, folder, **options):
     if shape == (1, 1, 1):
-        return trained(Mesh.single(), toy, folder, **options)
-    return together(shape[0] * shape[1] * shape[2], trained_on, shape, toy, folder, options)[0]
+        return train_run(Mesh.single(), toy, folder, **options)
+    return run_on_ranks(shape[0] * shape[1] * shape[2], train_on_rank, shape, toy, folder, options)[0]
 
 
 def assert_same(found, expected, tolerance):
@@ -240,7 +240,7 @@ def run_until_killed(rank, shape, toy, folder, options, after):
 
     CorrectionModule.on_train_batch_start = kill
     with pytest.raises(KilledError):
-        trained(mesh, toy, folder, checkpoint_minutes=1e-9, **options)
+        train_run(mesh, toy, folder, checkpoint_minutes=1e-9, **options)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def run_until_killed(rank, shape, toy, folder, options, after):
     ids=["2x2 to 1", "2x2 in parts to 4x1", "1 to 1x3", "2x1 to two sectors in parts", "1x2 in parts to 1"],
 )
 def test_a_run_is_resumed_on_another_mesh(first, parts, then, parts_then, toy, tmp_path, alone):
-    together(first[0] * first[1] * first[2], run_until_killed, first, toy, tmp_path, {"sharded": parts}, 10)
+    run_on_ranks(first[0] * first[1] * first[2], run_until_killed, first, toy, tmp_path, {"sharded": parts}, 10)
     assert (tmp_path / "checkpoints/last.ckpt").exists()
     assert_same(on_mesh(then, toy, tmp_path, sharded=parts_then), alone, 1e-10)
 
@@ -263,7 +263,7 @@ def test_a_run_is_resumed_on_another_mesh(first, parts, then, parts_then, toy, t
 def test_averages_are_resumed_on_another_mesh(toy, tmp_path):
     options = {"ema_decay": 0.8, "epochs": 4}
     expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", **options)
-    together(2, run_until_killed, (2, 1, 1), toy, tmp_path / "parts", options | {"sharded": True}, 8)
+    run_on_ranks(2, run_until_killed, (2, 1, 1), toy, tmp_path / "parts", options | {"sharded": True}, 8)
     assert_same(on_mesh((1, 2, 1), toy, tmp_path / "parts", **options), expected, 1e-10)
 
 
@@ -280,12 +280,12 @@ def run_until_signal(rank, shape, toy, folder):
 
     CorrectionModule.on_train_batch_start = ask
     with pytest.raises(InputError, match="interrupted in epoch 3; run the same command again") as info:
-        trained(mesh, toy, folder)
+        train_run(mesh, toy, folder)
     return info.value.exit_code
 
 
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(toy, tmp_path, alone):
-    assert together(2, run_until_signal, (1, 2, 1), toy, tmp_path) == [3, 3]
+    assert run_on_ranks(2, run_until_signal, (1, 2, 1), toy, tmp_path) == [3, 3]
     assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 8
     assert_same(on_mesh((1, 2, 1), toy, tmp_path), alone, 1e-10)
 
@@ -318,17 +318,18 @@ def test_ranks_read_samples_from_each_others_caches(toy, tmp_path):
     size = Tile(toy, Mesh.single().domain(GRID), 2, torch.float64).nbytes
     budget = Budget(staging_bytes=80 * size, memory_bytes=40 * size, threads=2)
     options = {"count": 40, "epochs": 6, "slow": 0.03, "budget": budget}
-    together_read = sum(run[3] for run in together(2, trained_on, (2, 1, 1), toy, tmp_path / "peers", options))
+    together_read = sum(run[3] for run in run_on_ranks(2, train_on_rank, (2, 1, 1), toy, tmp_path / "peers", options))
     # Each rank caches two thirds of its samples; without the other's cache it would read the rest again in each epoch.
     lonely = replace(budget, memory_bytes=0)
     alone_read = sum(
-        run[3] for run in together(2, trained_on, (2, 1, 1), toy, tmp_path / "lonely", options | {"budget": lonely})
+        run[3]
+        for run in run_on_ranks(2, train_on_rank, (2, 1, 1), toy, tmp_path / "lonely", options | {"budget": lonely})
     )
     assert alone_read >= 6 * 40
     assert together_read < alone_read / 2
 
 
-def kept_in_parts(rank):
+def sharding_keeps_weights(rank):
     """Return whether a network with nested lists of blocks has the same full weights after sharding."""
     torch.manual_seed(0)
     task = Task("toy", ["2t", "msl"], ["2t"], [24])
@@ -340,4 +341,4 @@ def kept_in_parts(rank):
 
 
 def test_blocks_that_hold_lists_of_layers_are_sharded():
-    assert together(2, kept_in_parts) == [True, True]
+    assert run_on_ranks(2, sharding_keeps_weights) == [True, True]

@@ -12,7 +12,7 @@ OPTIONS = {
 }
 
 
-def changed(group, option, value):
+def change_option(group, option, value):
     return OPTIONS | {group: OPTIONS[group] | {option: value}}
 
 
@@ -22,7 +22,10 @@ def test_the_same_options_resume(tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [changed("data", "cache", {"memory": 9, "folder": "/other/disk"}), changed("trainer", "checkpoint_minutes", 1)],
+    [
+        change_option("data", "cache", {"memory": 9, "folder": "/other/disk"}),
+        change_option("trainer", "checkpoint_minutes", 1),
+    ],
     ids=["another disk", "other minutes"],
 )
 def test_options_without_effect_on_the_result_resume(tmp_path, options):
@@ -32,9 +35,9 @@ def test_options_without_effect_on_the_result_resume(tmp_path, options):
 @pytest.mark.parametrize(
     ("options", "fingerprint", "named"),
     [
-        (changed("trainer", "epochs", 4), "data 1", "trainer"),
-        (changed("data", "name", "grib"), "data 1", "data"),
-        (changed("trainer", "epochs", 4) | {"data": {"name": "grib"}}, "data 1", "data and trainer"),
+        (change_option("trainer", "epochs", 4), "data 1", "trainer"),
+        (change_option("data", "name", "grib"), "data 1", "data"),
+        (change_option("trainer", "epochs", 4) | {"data": {"name": "grib"}}, "data 1", "data and trainer"),
         (OPTIONS, "data 2", "fingerprint"),
     ],
 )

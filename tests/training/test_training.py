@@ -415,7 +415,7 @@ def test_missing_truth_has_no_weight_and_no_gradient():
     assert torch.isfinite(mu.grad).all()
 
 
-def masked(data, value):
+def mask_one_cell(data, value):
     """The same samples, with one cell of the target where the members are not all there; `value` is the truth there."""
     found = []
     for sample in data.samples:
@@ -431,7 +431,7 @@ def test_a_cell_without_all_members_counts_in_no_loss(toy):
     net, _ = module(toy)
     found = []
     for value in (280.0, 1e6, math.nan):
-        data = masked(toy(TASK, GRID, 8), value)
+        data = mask_one_cell(toy(TASK, GRID, 8), value)
         batch = next(iter(torch.utils.data.DataLoader(data, batch_size=8)))
         total, weight = net.weighted_loss(CRPS(), batch)
         found.append(float(total.detach()))

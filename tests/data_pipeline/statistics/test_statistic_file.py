@@ -21,7 +21,7 @@ from data_pipeline.statistics.training_forecasts import TrainingForecasts, latit
 ALL = [Normalization(), LocalMeanStd(), DailyClimatology(), EfiClimate(memory_bytes=1)]
 
 
-def written(statistic, training, path):
+def compute_and_write(statistic, training, path):
     with Threads(2).executor():
         write_statistic(path, statistic, training, statistic.compute(training, 2))
     return path
@@ -29,12 +29,12 @@ def written(statistic, training, path):
 
 @pytest.fixture(scope="module")
 def climate(training, tmp_path_factory):
-    return written(EfiClimate(), training, tmp_path_factory.mktemp("climate") / "efi.nc")
+    return compute_and_write(EfiClimate(), training, tmp_path_factory.mktemp("climate") / "efi.nc")
 
 
 @pytest.mark.parametrize("statistic", ALL, ids=lambda each: each.name)
 def test_the_file_holds_the_computed_values(statistic, training, computed, tmp_path):
-    dataset = load_statistic(written(statistic, training, tmp_path / f"{statistic.name}.nc"), statistic.name)
+    dataset = load_statistic(compute_and_write(statistic, training, tmp_path / f"{statistic.name}.nc"), statistic.name)
     for name, values in computed(statistic).items():
         if values is not None and name in dataset.data_vars:
             assert np.array_equal(dataset[name], np.float32(values), equal_nan=True)
@@ -46,8 +46,8 @@ def test_the_file_holds_the_computed_values(statistic, training, computed, tmp_p
 
 @pytest.mark.parametrize("statistic", ALL, ids=lambda each: each.name)
 def test_files_are_equal_on_repetition_and_on_other_clusters(statistic, training, tmp_path, processes):
-    here = written(statistic, training, tmp_path / "here.nc").read_bytes()
-    assert here == written(statistic, training, tmp_path / "again.nc").read_bytes()
+    here = compute_and_write(statistic, training, tmp_path / "here.nc").read_bytes()
+    assert here == compute_and_write(statistic, training, tmp_path / "again.nc").read_bytes()
     write_statistic(tmp_path / "there.nc", statistic, training, statistic.compute(training, 2))
     assert here == (tmp_path / "there.nc").read_bytes()
 
@@ -159,5 +159,5 @@ def test_a_full_disk_leaves_no_file(training, small_disk, foreseen, monkeypatch)
     if not foreseen:
         monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10**9))
     with pytest.raises(DiskFullError, match=r"no space left on the device.*efi\.nc.*free some space"):
-        written(EfiClimate(), training, small_disk / "efi.nc")
+        compute_and_write(EfiClimate(), training, small_disk / "efi.nc")
     assert [path.name for path in small_disk.iterdir()] == ["ballast"]

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import together
+from ranks import run_on_ranks
 from torch import nn
 
 from data_pipeline.grid import Grid
@@ -18,7 +18,7 @@ SAMPLES = (slice(0, 2), slice(2, 5))
 """Samples of each data rank: uneven numbers."""
 
 
-def own(x, domain, rank):
+def tile_of_rank(x, domain, rank):
     return domain.cut(x)[SAMPLES[rank // 2]]
 
 
@@ -56,14 +56,16 @@ def three_steps(rank, mean, dtype):
     x, weights = data(mean, dtype)
     differences = {}
     for step in range(3):
-        theirs, ours = (t.clone().requires_grad_() for t in (x * (1 + step), own(x, domain, rank) * (1 + step)))
+        theirs, ours = (
+            t.clone().requires_grad_() for t in (x * (1 + step), tile_of_rank(x, domain, rank) * (1 + step))
+        )
         expected, found = one(theirs), many(ours)
         one.zero_grad()
         many.zero_grad()
         (expected * weights).sum().backward()
-        (found * own(weights, domain, rank)).sum().backward()
-    differences["output"] = relative(found, own(expected, domain, rank))
-    differences["input gradient"] = relative(ours.grad, own(theirs.grad, domain, rank))
+        (found * tile_of_rank(weights, domain, rank)).sum().backward()
+    differences["output"] = relative(found, tile_of_rank(expected, domain, rank))
+    differences["input gradient"] = relative(ours.grad, tile_of_rank(theirs.grad, domain, rank))
     for name, parameter in many.named_parameters():
         dist.all_reduce(parameter.grad)
         differences[name] = relative(parameter.grad, one.get_parameter(name).grad)
@@ -72,14 +74,14 @@ def three_steps(rank, mean, dtype):
     one.eval()
     many.eval()
     with count_sent_bytes() as sent:
-        differences["evaluation"] = relative(many(ours), own(one(theirs), domain, rank))
+        differences["evaluation"] = relative(many(ours), tile_of_rank(one(theirs), domain, rank))
     assert not sent
     return differences, {name: buffer.tolist() for name, buffer in many.named_buffers()}
 
 
 @pytest.mark.parametrize("mean", [0.0, 1e4])
 def test_ranks_give_the_results_of_one_process(mean):
-    results = together(4, three_steps, mean, torch.float64)
+    results = run_on_ranks(4, three_steps, mean, torch.float64)
     # PyTorch's own layer loses 4 of 16 digits for a mean of 1e4.
     tolerance = 1e-12 if mean == 0 else 1e-10
     for differences, statistics in results:
@@ -92,21 +94,21 @@ def large_mean(rank):
     domain = hybrid()
     x, weights = data(1e4, torch.float32)
     exact, ours = layers(domain, torch.float64)[0], layers(domain, torch.float32)[1]
-    theirs, mine = x.double().requires_grad_(), own(x, domain, rank).clone().requires_grad_()
+    theirs, mine = x.double().requires_grad_(), tile_of_rank(x, domain, rank).clone().requires_grad_()
     expected, found = exact(theirs), ours(mine)
     (expected * weights).sum().backward()
-    (found * own(weights, domain, rank)).sum().backward()
+    (found * tile_of_rank(weights, domain, rank)).sum().backward()
     naive = x.square().mean((0, 2, 3)) - x.mean((0, 2, 3)).square()
     true = x.double().var((0, 2, 3), correction=0)
     return (
-        relative(found.double(), own(expected, domain, rank)),
-        relative(mine.grad.double(), own(theirs.grad, domain, rank)),
+        relative(found.double(), tile_of_rank(expected, domain, rank)),
+        relative(mine.grad.double(), tile_of_rank(theirs.grad, domain, rank)),
         relative(naive.double(), true),
     )
 
 
 def test_a_large_mean_does_not_cost_digits_of_the_variance():
-    for output, gradient, naive in together(4, large_mean):
+    for output, gradient, naive in run_on_ranks(4, large_mean):
         assert output < 2e-6
         assert gradient < 2e-6
         assert naive > 0.1, "E[x²] - m² has lost its digits"
@@ -117,14 +119,16 @@ def half_precision(rank):
     one, many = layers(domain, torch.float32)
     x, _ = data(3.0, torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
-        expected, found = one(x), many(own(x, domain, rank).requires_grad_())
+        expected, found = one(x), many(tile_of_rank(x, domain, rank).requires_grad_())
     found.sum().backward()
     assert found.dtype is expected.dtype is torch.bfloat16
-    return relative(found.float(), own(expected, domain, rank).float()), relative(many.running_var, one.running_var)
+    return relative(found.float(), tile_of_rank(expected, domain, rank).float()), relative(
+        many.running_var, one.running_var
+    )
 
 
 def test_half_precision_is_summed_in_double_precision():
-    for output, variance in together(4, half_precision):
+    for output, variance in run_on_ranks(4, half_precision):
         assert output < 2**-7, "half precision has eight bits"
         assert variance < 1e-5
 
@@ -144,12 +148,12 @@ def messages(rank):
 
 def test_only_statistics_are_sent():
     """Mean and variance forward, two sums backward, 8 bytes each; and the number of values, if it is unknown."""
-    for batch, group in together(4, messages):
+    for batch, group in run_on_ranks(4, messages):
         assert batch == ({"sum": 8 * (2 * CHANNELS + 1)}, {"sum": 8 * 2 * CHANNELS})
         assert group == ({"sum": 8 * 2 * 2 * 3}, {"sum": 8 * 2 * 2 * 3})
 
 
-def compiled(rank):
+def compile_on_rank(rank):
     domain = hybrid()
     x = torch.randn(2, CHANNELS, *domain.own_shape, generator=torch.Generator().manual_seed(rank))
     net = nn.Sequential(BatchNorm2d(domain, CHANNELS), GroupNorm(domain, 2, CHANNELS))
@@ -161,7 +165,7 @@ def compiled(rank):
 
 
 def test_layers_can_be_compiled():
-    for differences in together(4, compiled):
+    for differences in run_on_ranks(4, compile_on_rank):
         assert max(differences) < 1e-6
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.distributed as dist
-from layers import differences, inputs, made, results
+from layers import differences, inputs, make_layer, results
 from model_tiles import area, cut, relative
-from ranks import together
+from ranks import run_on_ranks
 
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -26,8 +26,8 @@ def layers_on_tiles(rank, bands, sectors, path):
 
 @pytest.mark.long
 def test_layers(tmp_path):
-    torch.save({name: results(made(name, GRID), *inputs(GRID)) for name in NAMES}, tmp_path / "whole.pt")
-    for found in together(3, layers_on_tiles, 3, 1, tmp_path / "whole.pt"):
+    torch.save({name: results(make_layer(name, GRID), *inputs(GRID)) for name in NAMES}, tmp_path / "whole.pt")
+    for found in run_on_ranks(3, layers_on_tiles, 3, 1, tmp_path / "whole.pt"):
         for name, largest in found.items():
             assert max(largest) < 1e-12, (name, largest)
 
@@ -66,5 +66,5 @@ def unet_on_tiles(rank, bands, sectors, path):
 
 def test_unet(tmp_path):
     torch.save(unet(GRID, forecast(), area(GRID)), tmp_path / "whole.pt")
-    for largest in together(4, unet_on_tiles, 2, 2, tmp_path / "whole.pt"):
+    for largest in run_on_ranks(4, unet_on_tiles, 2, 2, tmp_path / "whole.pt"):
         assert max(largest) < 1e-12, largest

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import together
+from ranks import run_on_ranks
 from torch import nn
 from torch.nn import functional
 
@@ -202,7 +202,7 @@ def shares(rank):
 
 
 def test_routing_on_a_mesh_equals_one_process():
-    for pairs in together(4, shares):
+    for pairs in run_on_ranks(4, shares):
         for found, expected in pairs:
             torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-16)
 

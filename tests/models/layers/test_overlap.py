@@ -6,7 +6,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import together
+from ranks import run_on_ranks
 from torch.nn import functional
 
 from data_pipeline.grid import Grid
@@ -45,7 +45,7 @@ def field_on(domain):
     return domain.cut(torch.randn(2, 4, *domain.shape, dtype=torch.float64)).clone().requires_grad_()
 
 
-def differentiated(layer, x):
+def differentiate_layer(layer, x):
     """Return output, gradients of input, weight and bias of a weighted sum, and the bytes sent forward and back."""
     H, W = layer.out.shape
     weights = layer.out.cut(torch.sin(torch.arange(H * W, dtype=torch.float64)).view(H, W))
@@ -61,11 +61,11 @@ def on_ranks(rank, bands, sectors):
     for title, grid in GRIDS.items():
         domain = Domain.split(grid, bands, sectors, rank, dist.group.WORLD.group_name)
         for case in CONVOLUTIONS:
-            one, _ = differentiated(layer_on(grid, *case), field_on(Domain.of(grid)))
-            _, least = differentiated(layer_on(domain, *case), field_on(domain))
+            one, _ = differentiate_layer(layer_on(grid, *case), field_on(Domain.of(grid)))
+            _, least = differentiate_layer(layer_on(domain, *case), field_on(domain))
             for road, kind in (("all", AlwaysOverlapping), ("every second", (Conv2d, AlwaysOverlapping)[rank % 2])):
                 layer = layer_on(domain, *case, kind)
-                many, sent = differentiated(layer, field_on(domain))
+                many, sent = differentiate_layer(layer, field_on(domain))
                 many[2:] = [allsum(part, domain) for part in many[2:]]
                 expected = [layer.out.cut(one[0]), domain.cut(one[1]), *one[2:]]
                 difference = max(float((a - b).abs().max()) for a, b in zip(many, expected, strict=True))
@@ -75,7 +75,7 @@ def on_ranks(rank, bands, sectors):
 
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: f"{mesh[0]}x{mesh[1]}")
 def test_overlapped_convolutions_equal_one_rank_and_send_the_same_bytes(mesh):
-    for found in together(mesh[0] * mesh[1], on_ranks, *mesh):
+    for found in run_on_ranks(mesh[0] * mesh[1], on_ranks, *mesh):
         for case, (difference, same_bytes) in found.items():
             assert difference < 1e-12, (case, difference)
             assert same_bytes, case
@@ -214,10 +214,10 @@ def order_of_events(rank):
         events.clear()
         y.sum().backward()
     torch.use_deterministic_algorithms(False)
-    return len(rim(layer.window.exchange.plan, 3, 1)), shortened(forward), shortened(events)
+    return len(rim(layer.window.exchange.plan, 3, 1)), shorten(forward), shorten(events)
 
 
-def shortened(events):
+def shorten(events):
     """Return the events with counts of repetitions, except those of waiting, once for each message."""
     runs = []
     for event in events:
@@ -235,7 +235,7 @@ def all_checks(rank):
 @pytest.fixture(scope="module")
 def four_ranks():
     """The result of `all_checks` on two by two tiles."""
-    return together(4, all_checks)
+    return run_on_ranks(4, all_checks)
 
 
 def test_computing_and_sending_overlap(four_ranks):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import together
+from ranks import run_on_ranks
 from torch.nn import functional
 
 from data_pipeline.common.errors import InputError
@@ -16,7 +16,7 @@ GRID = Grid.regular(11, 16)
 WHOLE = torch.randn(2, 2, *GRID.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
 
 
-def sliced(first, last, left, right):
+def slice_patches(first, last, left, right):
     """The patches from one row and column to another, by slices."""
     found = [
         WHOLE[..., 3 * i : 3 * i + 3, 3 * j : 3 * j + 3].flatten(1)
@@ -29,7 +29,7 @@ def sliced(first, last, left, right):
 def test_patches_are_slices():
     layer = Patches(GRID, 3)
     assert layer.count == 15
-    assert layer(WHOLE).equal(sliced(0, 3, 0, 5))
+    assert layer(WHOLE).equal(slice_patches(0, 3, 0, 5))
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -39,7 +39,7 @@ def test_a_linear_layer_on_patches_is_a_convolution_of_their_stride(size):
     torch.testing.assert_close(found, functional.conv2d(WHOLE, weight, stride=size).flatten(2))
 
 
-def own(rank, bands, sectors):
+def patches_of_rank(rank, bands, sectors):
     """The patches of a rank, and the gradient of a sum of their squares."""
     domain = Domain.split(GRID, bands, sectors, rank, dist.group.WORLD.group_name)
     x = domain.cut(WHOLE).clone().requires_grad_()
@@ -53,11 +53,11 @@ def own(rank, bands, sectors):
 def test_every_patch_has_one_rank(mesh):
     domain = Domain.split(GRID, *mesh)
     counts = []
-    for rank, (found, gradient, count) in enumerate(together(5 if 5 in mesh else 4, own, *mesh)):
+    for rank, (found, gradient, count) in enumerate(run_on_ranks(5 if 5 in mesh else 4, patches_of_rank, *mesh)):
         rows, columns = domain.tile_of(rank)
         first, last = (min(-(-row // 3), 3) for row in (rows.start, rows.stop))
         left, right = (min(-(-column // 3), 5) for column in (columns.start, columns.stop))
-        assert found.equal(sliced(first, last, left, right))
+        assert found.equal(slice_patches(first, last, left, right))
         expected = 2 * WHOLE
         expected[..., 9:, :] = expected[..., 15:] = 0
         assert gradient.equal(expected[..., rows, columns])

@@ -18,7 +18,7 @@ TASK = Task("toy", ["sst", "2t", "tp"], ["2t", "tp"], [24, 48], ["lsm"])
 BEGINNERS = [name for name, spec in SPECS.items() if "baseline" in spec and spec["head"] != "members"]
 
 
-def fitted(spec, toy):
+def fit_corrector(spec, toy):
     """A corrector that is fitted and not trained."""
     torch.manual_seed(0)
     data = toy(TASK, GRID, 40)
@@ -37,8 +37,8 @@ def batch_of(toy):
 @pytest.mark.parametrize("options", [{"shared": "partly"}, {"seasonal": False, "scale": "log"}])
 def test_an_untrained_network_equals_emos(name, options, toy):
     """Network and EMOS are fitted to the same samples."""
-    emos, sample = fitted(SPECS["emos"] | options, toy), batch_of(toy)
-    network = fitted(SPECS[name] | {"baseline": options}, toy)
+    emos, sample = fit_corrector(SPECS["emos"] | options, toy), batch_of(toy)
+    network = fit_corrector(SPECS[name] | {"baseline": options}, toy)
     with torch.no_grad():
         normal, found = network.normalizer(sample), network(sample)
         expected = emos.model(normal)
@@ -52,7 +52,7 @@ def test_an_untrained_network_equals_emos(name, options, toy):
 @pytest.mark.parametrize("kind", HEADS)
 def test_every_head_starts_from_the_baseline(kind, toy):
     """For temperature only: at 280 K a lower bound has no effect."""
-    corrector, sample = fitted(SPECS["mlp"] | {"head": kind, "baseline": {}}, toy), batch_of(toy)
+    corrector, sample = fit_corrector(SPECS["mlp"] | {"head": kind, "baseline": {}}, toy), batch_of(toy)
     with torch.no_grad():
         m, s = corrector.model.head.start(corrector.normalizer(sample))
         found = corrector.model(corrector.normalizer(sample))
@@ -79,7 +79,10 @@ def test_a_bounded_baseline_and_head_share_the_bound(toy):
 
 
 def test_a_network_on_emos_can_be_saved_and_loaded(toy, tmp_path):
-    corrector, sample = fitted(SPECS["unet"] | {"baseline": {}}, toy).float(), next(batches(toy(TASK, GRID, 4), 4))
+    corrector, sample = (
+        fit_corrector(SPECS["unet"] | {"baseline": {}}, toy).float(),
+        next(batches(toy(TASK, GRID, 4), 4)),
+    )
     corrector.save(tmp_path / "c.safetensors")
     with torch.no_grad():
         expected, found = corrector(sample), Corrector.load(tmp_path / "c.safetensors")(sample)
@@ -88,8 +91,8 @@ def test_a_network_on_emos_can_be_saved_and_loaded(toy, tmp_path):
 
 def test_wrong_baselines_are_refused(toy):
     with pytest.raises(InputError, match="EMOS has no option 'sharde'; it has family, seasonal"):
-        fitted(SPECS["mlp"] | {"baseline": {"sharde": True}}, toy)
+        fit_corrector(SPECS["mlp"] | {"baseline": {"sharde": True}}, toy)
     with pytest.raises(InputError, match=r"model\.baseline must be null or options of emos"):
-        fitted(SPECS["mlp"] | {"baseline": "emos"}, toy)
+        fit_corrector(SPECS["mlp"] | {"baseline": "emos"}, toy)
     with pytest.raises(InputError, match=r"model\.head=members .* model\.baseline=null"):
-        fitted(SPECS["transformer_independent"] | {"baseline": {}}, toy)
+        fit_corrector(SPECS["transformer_independent"] | {"baseline": {}}, toy)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import together
+from ranks import run_on_ranks
 from torch.nn import functional
 
 from data_pipeline.common.errors import InputError
@@ -126,7 +126,7 @@ def on_tiles(rank):
 
 def test_outputs_and_gradients_on_tiles_equal_those_on_the_whole_plate():
     expected = {name: step(HEAT.grid, name) for name in SPECS}
-    for found in together(4, on_tiles):
+    for found in run_on_ranks(4, on_tiles):
         for name, (out, tile, gradients) in found.items():
             torch.testing.assert_close(out, expected[name][0][..., *tile], rtol=1e-12, atol=1e-14)
             for ours, theirs in zip(gradients, expected[name][1], strict=True):

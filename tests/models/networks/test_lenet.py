@@ -14,7 +14,7 @@ TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [48], ["lsm"])
 GRID = Grid.regular(13, 16)
 
 
-def awake(**options):
+def random_network(**options):
     """A network with random weights in its last layer."""
     torch.manual_seed(0)
     model = LeNet(TASK, GRID, **options).double().eval()
@@ -23,7 +23,7 @@ def awake(**options):
 
 
 def test_the_output_of_a_cell_depends_on_its_patch_only():
-    model = awake()
+    model = random_network()
     x = torch.randn(2, model.features.count, *GRID.shape, dtype=torch.float64)
     first, second, third, last = (layer for layer in model.network if isinstance(layer, torch.nn.Conv2d))
     with torch.no_grad():
@@ -38,7 +38,7 @@ def test_the_output_of_a_cell_depends_on_its_patch_only():
 
 
 def test_the_receptive_field_is_nine_by_nine_cells_across_the_date_line():
-    model = awake()
+    model = random_network()
     x = torch.randn(1, model.features.count, *GRID.shape, dtype=torch.float64)
     y = x.clone()
     y[..., 6, 1] += 1
@@ -55,7 +55,7 @@ def test_number_of_parameters():
 
 
 def test_dropout_is_off_in_evaluation(toy):
-    model, sample = awake(dropout=0.5), next(batches(toy(TASK, GRID, 2), 2))
+    model, sample = random_network(dropout=0.5), next(batches(toy(TASK, GRID, 2), 2))
     sample = sample._replace(ensemble=(sample.ensemble - 280).double() / 10)
     with torch.no_grad():
         torch.testing.assert_close(model(sample).mean, model(sample).mean, rtol=0, atol=0)

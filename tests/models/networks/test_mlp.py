@@ -32,7 +32,7 @@ def test_number_of_parameters():
     )
 
 
-def fitted(model, sample, steps, rate=0.05):
+def train_scores(model, sample, steps, rate=0.05):
     """The first and the last score of a model trained on one batch."""
     optimizer, scores = torch.optim.Adam(model.parameters(), rate), []
     for _ in range(steps):
@@ -58,7 +58,7 @@ def test_the_embedding_separates_cells_with_equal_features(toy):
     """Without it the best forecast is the distribution over cells, N(0, 1), of CRPS 1/√π; with it there is no error."""
     torch.manual_seed(0)
     sample = noise_at_places(toy)
-    without, located = (fitted(MLP(TASK, GRID, width=16, cell_embedding=n), sample, 150)[1] for n in (0, 2))
+    without, located = (train_scores(MLP(TASK, GRID, width=16, cell_embedding=n), sample, 150)[1] for n in (0, 2))
     assert without > 0.3
     assert located < 0.1
 
@@ -73,7 +73,7 @@ def test_the_lead_time_separates_forecasts(toy):
     # All have the same valid time, so that the season is equal.
     starts = -3600 * sample.lead_time
     sample = sample._replace(ensemble=ensemble, target=ensemble[:, :, [1]].mean(1) + sign, init_time=starts)
-    assert fitted(MLP(task, GRID, width=16), sample, 120)[1] < 0.1
+    assert train_scores(MLP(task, GRID, width=16), sample, 120)[1] < 0.1
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -87,7 +87,7 @@ def test_two_targets_at_two_lead_times_with_every_head(kind, head, toy, tmp_path
     corrector = Corrector(task, GRID, spec, data.static)
     corrector.fit(data)
     sample = next(batches(data, 24))
-    first, last = fitted(corrector.model, corrector.normalizer(sample), 12, rate=0.02)
+    first, last = train_scores(corrector.model, corrector.normalizer(sample), 12, rate=0.02)
     assert last < 0.97 * first
     corrector.save(tmp_path / "corrector")
     found, loaded = (c(sample) for c in (corrector.eval(), Corrector.load(tmp_path / "corrector")))

@@ -54,7 +54,7 @@ class Recipe(NamedTuple):
     decay: float = 1e-2
 
 
-def trained(cases: Cases, recipe: Recipe, seed: int) -> Corrector:
+def train_network(cases: Cases, recipe: Recipe, seed: int) -> Corrector:
     """A corrector of this seed, trained like `deepweather train`: AdamW with a one-cycle learning rate."""
     torch.manual_seed(seed)
     corrector = Corrector(cases.task, cases.grid, {"_target_": "models.networks.mlp.MLP"} | recipe.model, cases.static)
@@ -102,7 +102,7 @@ def test_dillingen_temperature(samples, record_property):
     """24 linear predictors give EMOS 0.828 (same split), mean and spread of the temperature alone 0.885."""
     train, year = station(samples, range(2016, 2020)), station(samples, range(2020, 2021)).batch
     assert (len(train), len(year.target)) == (1455, 366)
-    correctors = [trained(train, DILLINGEN, seed) for seed in range(SEEDS)]
+    correctors = [train_network(train, DILLINGEN, seed) for seed in range(SEEDS)]
     with torch.no_grad():
         forecasts = [corrector(year) for corrector in correctors]
     alone = [float(forecast.crps(year.target).mean()) for forecast in forecasts]
@@ -128,7 +128,7 @@ def monsoon_score(data: Monsoon, recipe: Recipe, year: int) -> float:
     def cases(years: Tensor) -> Cases:
         return Cases(task, data.grid, members[years], truth[years], starts[years])
 
-    corrector, test = trained(cases(case.train), recipe, 0), cases(torch.tensor([year])).batch
+    corrector, test = train_network(cases(case.train), recipe, 0), cases(torch.tensor([year])).batch
     with torch.no_grad():
         score = corrector(test).crps(test.target)[0, 0, data.land]
     return float((score * case.std).mean())

@@ -19,7 +19,7 @@ AREA = Grid(tuple(60 - 0.5 * k for k in range(24)), tuple(0.5 * k for k in range
 SMALL = {"widths": [4, 6, 5], "heads": 3, "attention_resolutions": 2}
 
 
-def drawn(model):
+def with_random_weights(model):
     """The same model in double precision with random weights in all layers."""
     torch.manual_seed(0)
     for parameter in model.double().parameters():
@@ -63,7 +63,7 @@ def pairs(count):
     return [(i, j) for i in range(count) for j in range(count)]
 
 
-def attended(layer, x, M):
+def attention_by_loops(layer, x, M):
     """The attention by loops over forecasts, heads and members, with convolutions of stride 3."""
     heads, C = layer.value.weight.shape[:2]
     normal = functional.layer_norm(x, x.shape[1:], layer.norm.weight, layer.norm.bias)
@@ -89,10 +89,10 @@ def attended(layer, x, M):
 
 @pytest.mark.parametrize("grid", [AREA, Grid.regular(13, 17), Grid.regular(8, 6)], ids=lambda grid: str(grid.shape))
 def test_attention_follows_the_formula(grid):
-    layer = drawn(EnsembleAttention(grid, 4, 3, "field"))
+    layer = with_random_weights(EnsembleAttention(grid, 4, 3, "field"))
     x = torch.randn(2 * 5, 4, *grid.shape, dtype=torch.float64)
     with torch.no_grad():
-        found, expected = layer(x, 5), attended(layer, x, 5)
+        found, expected = layer(x, 5), attention_by_loops(layer, x, 5)
     assert (found - (x + layer.last.bias[:, None, None]).relu()).abs().max() > 0.1
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
@@ -113,7 +113,7 @@ def plain(model, sample):
             x = convolved(layer, x)
         levels.append(x)
     for k in range(1, len(model.attention) + 1):
-        levels[-k] = attended(model.attention[-k], levels[-k], M)
+        levels[-k] = attention_by_loops(model.attention[-k], levels[-k], M)
     x = levels.pop()
     for stage in reversed(model.decoder):
         x = functional.conv_transpose2d(convolved(stage[0], x), stage[2].weight, stage[2].bias, stride=2).relu()
@@ -123,7 +123,7 @@ def plain(model, sample):
 
 
 def test_equals_the_published_network_in_plain_pytorch(toy):
-    model, sample = drawn(PoET(TOY, AREA, **SMALL)), batch(toy, AREA)
+    model, sample = with_random_weights(PoET(TOY, AREA, **SMALL)), batch(toy, AREA)
     with torch.no_grad():
         found, expected = model(sample).members, plain(model, sample)
     assert (found - sample.ensemble[:, :, [1]].movedim(1, 0)).std() > 0.1
@@ -133,7 +133,7 @@ def test_equals_the_published_network_in_plain_pytorch(toy):
 @pytest.mark.parametrize("norm", ["field", "channel"])
 def test_permuted_members_give_permuted_results(norm, toy):
     grid, order = Grid.regular(13, 16), torch.tensor([3, 0, 4, 1, 2])
-    model, sample = drawn(PoET(TOY, grid, **SMALL, norm=norm)), batch(toy, grid, 5)
+    model, sample = with_random_weights(PoET(TOY, grid, **SMALL, norm=norm)), batch(toy, grid, 5)
     with torch.no_grad():
         found, other = (
             model(sample._replace(ensemble=e)).members for e in (sample.ensemble, sample.ensemble[:, order])
@@ -145,7 +145,10 @@ def test_permuted_members_give_permuted_results(norm, toy):
 @pytest.mark.parametrize("attention", [0, 2])
 def test_members_interact_through_attention_only(attention, toy):
     grid = Grid.regular(13, 16)
-    model, sample = drawn(PoET(TOY, grid, **SMALL | {"attention_resolutions": attention})), batch(toy, grid)
+    model, sample = (
+        with_random_weights(PoET(TOY, grid, **SMALL | {"attention_resolutions": attention})),
+        batch(toy, grid),
+    )
     others = torch.cat([sample.ensemble[:, :1], torch.randn_like(sample.ensemble)], dim=1)
     with torch.no_grad():
         found, expected = (model(sample._replace(ensemble=e)).members[0] for e in (others, sample.ensemble))
@@ -154,7 +157,7 @@ def test_members_interact_through_attention_only(attention, toy):
 
 def test_a_single_member_works(toy):
     grid = Grid.regular(13, 16)
-    model, sample = drawn(PoET(TOY, grid, **SMALL)), batch(toy, grid, 1)
+    model, sample = with_random_weights(PoET(TOY, grid, **SMALL)), batch(toy, grid, 1)
     found = model(sample)
     found.crps(sample.target).mean().backward()
     assert torch.isfinite(found.mean).all()

@@ -37,7 +37,7 @@ def options(request):
     return request.param
 
 
-def awake(options, grid=GRID, task=TASK):
+def random_network(options, grid=GRID, task=TASK):
     """A network in double precision with random weights in all layers."""
     torch.manual_seed(0)
     model = Transformer(task, grid, **options).double().eval()
@@ -81,7 +81,7 @@ def test_attention_is_the_softmax_of_scaled_products_in_each_cell():
 
 
 def test_attention_in_parts_gives_equal_results(monkeypatch, toy):
-    model, sample = awake({}), batch(toy)
+    model, sample = random_network({}), batch(toy)
     with torch.no_grad():
         expected = numbers(model(sample))
         monkeypatch.setattr(models.layers.attention, "CELLS_AT_ONCE", 100)
@@ -89,7 +89,7 @@ def test_attention_in_parts_gives_equal_results(monkeypatch, toy):
 
 
 def test_permuted_members_give_permuted_results(options, toy):
-    model, sample, order = awake(options).train(), batch(toy), torch.tensor([3, 0, 4, 1, 2])
+    model, sample, order = random_network(options).train(), batch(toy), torch.tensor([3, 0, 4, 1, 2])
     found = []
     for ensemble in (sample.ensemble, sample.ensemble[:, order]):
         torch.manual_seed(3)
@@ -103,7 +103,7 @@ def test_permuted_members_give_permuted_results(options, toy):
 
 @pytest.mark.parametrize("attention", [True, False])
 def test_without_attention_members_are_independent(attention, toy):
-    model, sample = awake({"head": "members", "member_attention": attention}), batch(toy)
+    model, sample = random_network({"head": "members", "member_attention": attention}), batch(toy)
     others = torch.cat([sample.ensemble[:, :1], torch.randn(2, 7, *sample.ensemble.shape[2:])], dim=1)
     with torch.no_grad():
         found, expected = (model(sample._replace(ensemble=e)).members[0] for e in (others, sample.ensemble))
@@ -111,7 +111,7 @@ def test_without_attention_members_are_independent(attention, toy):
 
 
 def test_a_single_member_works(options, toy):
-    model, sample = awake(options), batch(toy, members=1)
+    model, sample = random_network(options), batch(toy, members=1)
     found = model(sample)
     found.crps(sample.target).mean().backward()
     assert torch.isfinite(numbers(found)).all()
@@ -128,13 +128,13 @@ def test_untrained_members_equal_the_raw_ones(attention, toy):
 
 @pytest.mark.parametrize("grid", [Grid.regular(33, 64), Grid.regular(37, 72), Grid.regular(32, 64)], ids=str)
 def test_any_grid(toy, grid):
-    model = awake({"head": "members", "width": 4, "attention_window": 5}, grid)
+    model = random_network({"head": "members", "width": 4, "attention_window": 5}, grid)
     with torch.no_grad():
         assert numbers(model(batch(toy, grid, 3, 1))).shape == (2, 1, 1, *grid.shape)
 
 
 def test_a_rotated_globe_has_a_rotated_forecast(options, toy):
-    model, sample, turn = awake(options), batch(toy), 4
+    model, sample, turn = random_network(options), batch(toy), 4
     turned = Sample(*(t.roll(turn, -1) if t.ndim > 2 else t for t in sample))
     with torch.no_grad():
         found, expected = numbers(model(turned)), numbers(model(sample)).roll(turn, -1)
@@ -146,7 +146,7 @@ def test_a_rotated_globe_has_a_rotated_forecast(options, toy):
 def test_gradients_are_those_of_finite_differences(options, toy):
     """Of every parameter, along one direction."""
     grid = Grid.regular(5, 8)
-    model, sample = awake({**options, "width": 4, "depth": 1}, grid), batch(toy, grid, 3)
+    model, sample = random_network({**options, "width": 4, "depth": 1}, grid), batch(toy, grid, 3)
 
     def loss():
         return model(sample).crps(sample.target).mean()

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import together
+from ranks import run_on_ranks
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
@@ -92,22 +92,22 @@ def adjoint(rank, bands, sectors):
 
 
 def test_the_backward_pass_is_the_adjoint_and_layers_can_be_compiled(request):
-    for sides, difference in together(4, adjoint, 2, 2):
+    for sides, difference in run_on_ranks(4, adjoint, 2, 2):
         assert sides[0] == pytest.approx(sides[1], rel=1e-13)
         assert difference == 0
 
 
-def whole_again(rank, count):
+def split_and_join(rank, count):
     domain = Domain.split(GRIDS["area"], count, 1, rank, dist.group.WORLD.group_name)
     x = torch.randn(3, *domain.shape, generator=torch.Generator().manual_seed(1))
     return torch.equal(assemble(domain.cut(x), domain), x)
 
 
 def test_join_inverts_split():
-    assert all(together(3, whole_again, 3))
+    assert all(run_on_ranks(3, split_and_join, 3))
 
 
-def summed(rank):
+def sum_on_rank(rank):
     """The sum over ranks of a tensor with another memory order on each rank, and its gradient."""
     domain = Domain.split(Grid.regular(8, 12), 2, 1, rank, dist.group.WORLD.group_name)
     x = torch.arange(6.0).view(2, 3)
@@ -118,7 +118,7 @@ def summed(rank):
 
 
 def test_a_sum_does_not_depend_on_the_order_in_memory():
-    for total, gradient in together(2, summed):
+    for total, gradient in run_on_ranks(2, sum_on_rank):
         assert total.equal(2 * torch.arange(6.0).view(2, 3))
         assert gradient.equal(2 * torch.arange(6.0).view(2, 3))
 

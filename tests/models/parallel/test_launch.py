@@ -63,7 +63,7 @@ def script(tmp_path):
         process.wait()
 
 
-def ended(process):
+def wait_for_end(process):
     stdout, stderr = process.communicate(timeout=SOON)
     return process.returncode, stdout, stderr.splitlines()
 
@@ -78,7 +78,7 @@ def wait_for(path):
     return int(text)
 
 
-def gone(pid):
+def has_ended(pid):
     """Whether a process has ended; a zombie has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -89,7 +89,7 @@ def gone(pid):
 @pytest.mark.parametrize("kind", [Program, subprocess.Popen], ids=["forked", "new processes"])
 def test_ranks_connect_and_one_prints(script, kind):
     process = script("mesh.print(f'{mesh.ranks} ranks, {int(mesh.sum(torch.tensor(mesh.rank)))}')", kind=kind)
-    assert ended(process) == (0, "3 ranks, 3\n", [])
+    assert wait_for_end(process) == (0, "3 ranks, 3\n", [])
 
 
 def test_threads_of_a_library_end_before_python_does(script):
@@ -107,7 +107,7 @@ def test_threads_of_a_library_end_before_python_does(script):
     """,
         finalize=True,
     )
-    assert ended(process) == (0, "True, 0\n", [])
+    assert wait_for_end(process) == (0, "True, 0\n", [])
 
 
 @pytest.mark.parametrize(("ending", "code"), [("pass", 0), ("raise InputError('taken')", 2)])
@@ -123,18 +123,18 @@ def test_unfinished_exchanges_do_not_abort_the_exit(script, ending, code):
     """,
         finalize=True,
     )
-    assert ended(process)[::2] == (code, ["error: taken"] * (code == 2))
+    assert wait_for_end(process)[::2] == (code, ["error: taken"] * (code == 2))
 
 
 def test_an_error_of_all_ranks_is_printed_once_and_an_error_of_one_rank_too(script):
     process = script("raise InputError('no such file' if mesh.rank else 'it is too small')")
-    code, _, lines = ended(process)
+    code, _, lines = wait_for_end(process)
     assert code == 2
     assert sorted(lines) == ["error: it is too small", "error: no such file"]
 
 
 def test_the_first_rank_fails_for_all(script):
-    code, _, lines = ended(script("mesh.run_on_first(lambda: (_ for _ in ()).throw(InputError('taken')))"))
+    code, _, lines = wait_for_end(script("mesh.run_on_first(lambda: (_ for _ in ()).throw(InputError('taken')))"))
     assert (code, lines) == (2, ["error: taken"])
 
 
@@ -144,7 +144,7 @@ def test_a_rank_that_fails_alone_ends_the_others(script):
             raise InputError('part 1 cannot be read')
         mesh.sum(torch.ones(3))
     """)
-    code, _, lines = ended(process)
+    code, _, lines = wait_for_end(process)
     assert code == 2
     assert lines[0] == "error: part 1 cannot be read"
     assert "another rank of the mesh is gone" in lines[1]
@@ -152,7 +152,7 @@ def test_a_rank_that_fails_alone_ends_the_others(script):
 
 
 def test_a_bug_is_not_hidden(script):
-    code, _, lines = ended(script("print(1 / (mesh.rank - 2), file=sys.stderr); mesh.sum(torch.ones(1))"))
+    code, _, lines = wait_for_end(script("print(1 / (mesh.rank - 2), file=sys.stderr); mesh.sum(torch.ones(1))"))
     assert code == 1
     # With PyTorch's name for the rank before each line.
     assert "[rank2]: ZeroDivisionError: division by zero" in lines
@@ -167,7 +167,7 @@ def test_a_rank_that_is_killed_ends_the_others(script, tmp_path):
             mesh.sum(torch.ones(3))
     """)
     os.kill(wait_for(tmp_path / "pid"), signal.SIGKILL)
-    code, _, lines = ended(process)
+    code, _, lines = wait_for_end(process)
     assert code == 3
     assert any("rank 2 of 3 was killed by signal 9" in line and "run the same command again" in line for line in lines)
     assert any("another rank of the mesh is gone" in line for line in lines)
@@ -185,7 +185,7 @@ def test_a_rank_that_does_not_answer_ends_the_others(script, tmp_path):
         grace=2.0,
     )
     os.kill(wait_for(tmp_path / "pid"), signal.SIGSTOP)
-    code, _, lines = ended(process)
+    code, _, lines = wait_for_end(process)
     assert code == 3
     assert any("another rank of the mesh does not answer" in line or "is gone" in line for line in lines)
 
@@ -204,7 +204,7 @@ def test_ctrl_c_reaches_every_rank_once(script, tmp_path):
     for rank in range(3):
         wait_for(tmp_path / f"pid{rank}")
     process.send_signal(signal.SIGINT)
-    assert ended(process) == (3, "stopped 1\n", [])
+    assert wait_for_end(process) == (3, "stopped 1\n", [])
 
 
 def test_the_third_ctrl_c_kills_ranks_that_ignore_signals(script, tmp_path):
@@ -223,7 +223,7 @@ def test_the_third_ctrl_c_kills_ranks_that_ignore_signals(script, tmp_path):
             assert time.monotonic() < deadline, f"ranks have not received {len(times)} signals"
             time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    code, _, lines = ended(process)
+    code, _, lines = wait_for_end(process)
     assert code == 3
     assert "was killed by signal 9" in lines[-1]
 
@@ -238,7 +238,7 @@ def test_ranks_end_with_the_process_that_started_them(script, tmp_path):
     ranks = [wait_for(tmp_path / f"pid{rank}") for rank in range(3)]
     process.kill()
     deadline = time.monotonic() + SOON
-    while not all(map(gone, ranks)):
+    while not all(map(has_ended, ranks)):
         assert time.monotonic() < deadline, "ranks outlive the process that started them"
         time.sleep(0.1)
 
@@ -246,14 +246,14 @@ def test_ranks_end_with_the_process_that_started_them(script, tmp_path):
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_mesh_of_another_size_is_refused_by_every_rank(script, rank):
     started = {"WORLD_SIZE": "3", "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    code, _, (line,) = ended(script("pass", shape=(2, 2), environment=started))
+    code, _, (line,) = wait_for_end(script("pass", shape=(2, 2), environment=started))
     assert code == 2
     assert "mesh=[2, 2] is a mesh of 4 ranks, but 3 processes were started" in line
 
 
 def test_the_wait_for_missing_ranks_ends(script):
     started = {"WORLD_SIZE": "3", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    code, _, lines = ended(script("pass", timeout=0.05, environment=started))
+    code, _, lines = wait_for_end(script("pass", timeout=0.05, environment=started))
     assert code == 2
     assert "the 3 ranks of the run could not connect at 127.0.0.1:1" in lines[-1]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from layers import GRIDS, LAYERS
-from ranks import together
+from ranks import run_on_ranks
 
 from models.layers.loss_term import loss_terms
 from models.parallel.domain import Domain
@@ -54,7 +54,7 @@ SINGLE = ("conv 2", "conv 3", "conv 5", "strided conv 3", "down", "mean pool 2",
 
 @pytest.mark.parametrize("mesh", [(2, 1), (1, 3), (2, 2), (4, 1)], ids=lambda mesh: f"{mesh[0]}x{mesh[1]}")
 def test_layers_send_only_the_bytes_that_are_needed(mesh):
-    found = together(mesh[0] * mesh[1], all_bytes, *mesh)
+    found = run_on_ranks(mesh[0] * mesh[1], all_bytes, *mesh)
     for title, name in found[0]:
         least = needed(*mesh, GRIDS[title], name) * 3 * 2 * 4
         assert sum(rank[title, name][0] for rank in found) == least, (title, name)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import together
+from ranks import run_on_ranks
 from specs import SPECS
 
 from data_pipeline.dataset import batches
@@ -83,7 +83,7 @@ def results(layer, x):
     return y.detach(), x.grad, [parameter.grad for parameter in layer.parameters()]
 
 
-def made(grid):
+def make_convolution(grid):
     torch.manual_seed(4)
     return Conv2d(grid, 3, 2, 5, parity=(-1, 1, -1)).double()
 
@@ -94,7 +94,7 @@ def on_tiles(rank, bands, sectors):
     torch.manual_seed(3)
     x = torch.randn(2, 3, *grid.shape, dtype=torch.float64)
     domain = Domain.split(grid, bands, sectors, rank, dist.group.WORLD.group_name)
-    y, for_input, for_parameters = results(made(grid), x)
+    y, for_input, for_parameters = results(make_convolution(grid), x)
     calls = []
 
     def noticed(*arguments, convolve=convolution.convolve):
@@ -106,7 +106,7 @@ def on_tiles(rank, bands, sectors):
         patch.object(convolution, "convolve", noticed),
         patch.object(convolution, "overlapping_work", lambda exchange, weight, stride: int(exchange is not None)),
     ):
-        found = results(made(domain), domain.cut(x))
+        found = results(make_convolution(domain), domain.cut(x))
     differences = [(found[0] - domain.cut(y)).abs().max(), (found[1] - domain.cut(for_input)).abs().max()]
     differences += [(allsum(a, domain) - b).abs().max() for a, b in zip(found[2], for_parameters, strict=True)]
     return max(map(float, differences)), bool(calls)
@@ -114,12 +114,12 @@ def on_tiles(rank, bands, sectors):
 
 @pytest.mark.parametrize(("mesh", "overlapping"), [((3, 1), [1]), ((1, 3), []), ((2, 2), [])], ids=str)
 def test_tiles_at_the_poles_change_signs_and_the_others_overlap(mesh, overlapping):
-    found = together(mesh[0] * mesh[1], on_tiles, *mesh)
+    found = run_on_ranks(mesh[0] * mesh[1], on_tiles, *mesh)
     assert max(difference for difference, _ in found) < 1e-12
     assert [rank for rank, (_, overlaps) in enumerate(found) if overlaps] == overlapping
 
 
-def seen(model, sample):
+def window_inputs(model, sample):
     """The input of each window of a model."""
     given = {}
     handles = [
@@ -147,10 +147,10 @@ def test_networks_set_the_parity_of_their_inputs(name, toy):
         torch.nn.init.normal_(climate.residual)
     sample = next(iter(batches(toy(WINDS, grid, 2), 2)))
     sample = sample._replace(ensemble=sample.ensemble - 280)
-    before = seen(model, sample)
+    before = window_inputs(model, sample)
     for climate in climates:
         climate.bias[:, :, 0] *= -1
-    after = seen(model, sample._replace(ensemble=sample.ensemble * torch.tensor([-1, 1, -1])[:, None, None]))
+    after = window_inputs(model, sample._replace(ensemble=sample.ensemble * torch.tensor([-1, 1, -1])[:, None, None]))
     windows, found = dict(model.named_modules()), 0
     for place, x in before.items():
         turned = (after[place] + x).abs().amax((0, 2, 3)) <= 1e-6 * x.abs().amax((0, 2, 3))

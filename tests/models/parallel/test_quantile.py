@@ -6,7 +6,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from ranks import together
+from ranks import run_on_ranks
 
 from data_pipeline.grid import Grid
 from models.parallel.domain import Domain
@@ -36,7 +36,7 @@ def on_tiles(rank, bands, sectors):
 
 
 def test_quantiles_on_tiles_equal_those_of_the_whole_globe():
-    for found, expected, sent in together(4, on_tiles, 2, 2):
+    for found, expected, sent in run_on_ranks(4, on_tiles, 2, 2):
         assert found == expected
         # Three rounds of counts of 4 bytes; from the second round on, for two values of each sample.
         assert sent == {"sum": len(SHARES) * 4 * 3 * (2048 + 2 * 2048 + 2 * 1024)}

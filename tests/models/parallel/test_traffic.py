@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from ranks import together
+from ranks import run_on_ranks
 
 from benchmarks.common import HALF_DEGREE
 from benchmarks.mesh.traffic import count_traffic, minimal_traffic, traffic_table
@@ -48,7 +48,7 @@ def all_counts(rank, meshes, variants):
 
 def found_and_least(meshes, variants):
     """Bytes sent and minimum bytes of each rank, by mesh and variant."""
-    by_rank = together(math.prod(meshes[0]), all_counts, meshes, variants)
+    by_rank = run_on_ranks(math.prod(meshes[0]), all_counts, meshes, variants)
     found = {key: [rank[key] for rank in by_rank] for key in by_rank[0]}
     expected = {}
     for name, change, grid in variants:

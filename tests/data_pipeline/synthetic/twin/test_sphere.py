@@ -113,7 +113,7 @@ def values_at(latitudes: object, longitudes: object, field: Callable) -> torch.T
     return torch.tensor(field(lat, lon) + 0 * lat * lon)[None]
 
 
-def interpolated(grid: Grid, field: Callable, vector: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def interpolate(grid: Grid, field: Callable, vector: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     given_values = values_at(SPHERE.latitudes, SPHERE.longitudes, field)
     return Interpolation(SPHERE, grid)(given_values, vector), values_at(grid.latitudes, grid.longitudes, field)
 
@@ -129,7 +129,7 @@ SCALARS = {
 @pytest.mark.parametrize("shape", [(33, 64), (45, 90), (361, 720)])
 @pytest.mark.parametrize("name", SCALARS)
 def test_smooth_fields_are_interpolated_accurately(shape: tuple[int, int], name: str) -> None:
-    found, expected = interpolated(Grid.regular(*shape), SCALARS[name])
+    found, expected = interpolate(Grid.regular(*shape), SCALARS[name])
     torch.testing.assert_close(found, expected, rtol=0, atol=3e-4)
 
 
@@ -137,7 +137,7 @@ def test_smooth_fields_are_interpolated_accurately(shape: tuple[int, int], name:
 def test_a_wind_across_the_poles_keeps_its_direction(shape: tuple[int, int]) -> None:
     # Rotation about an axis through the equator: u = -sin φ cos λ, v = sin λ.
     for field in (lambda lat, lon: -np.sin(lat) * np.cos(lon), lambda lat, lon: np.sin(lon) + 0 * lat):
-        found, expected = interpolated(Grid.regular(*shape), field, vector=True)
+        found, expected = interpolate(Grid.regular(*shape), field, vector=True)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
