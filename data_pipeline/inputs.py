@@ -17,7 +17,7 @@ from data_pipeline.task import Task, Variable
 def input_fields(source: FieldSource, task: Task) -> Fields:
     """Open the channels of `task` to read samples from: (M, C, h, W) in the order of `Task.channels`.
 
-    Starts for which a channel has no field at all are left out, see `left_out`.
+    Starts for which a channel has no field at all are skipped, see `skipped_starts`.
     """
     own = source.ensemble_fields(task.inputs, task.lead_times)
     if not task.other_leads and not task.analysis:
