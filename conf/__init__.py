@@ -29,7 +29,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.packages import conf_folders
-from data_pipeline.common.renamed import current_arguments, current_option, current_spec
+from data_pipeline.common.renamed import OPTIONS, current_arguments, current_option, current_spec
 
 SHORT = ("path", "store")
 """Options of `data` that can be given without the prefix `data.`."""
@@ -64,6 +64,7 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
         def task(cfg: DictConfig) -> None:
             # Inside Hydra's task: outside, Hydra would also print its own line about the error.
             with _reporting_errors(name):
+                _refuse_old_names(cfg, name)
                 _rename_model_options(cfg)
                 function(cfg)
 
@@ -81,6 +82,16 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
         return command
 
     return decorate
+
+
+def _refuse_old_names(cfg: DictConfig, verb: str) -> None:
+    """Raise an error for an old option of `verb` that a YAML file has set: it would have no effect."""
+    for option, new in OPTIONS.items():
+        *verbs, old = option.split()
+        outer, _, last = old.rpartition(".")
+        parent = OmegaConf.select(cfg, outer) if outer else cfg
+        if verbs in ([], [verb]) and isinstance(parent, DictConfig) and last in parent.keys():  # noqa: SIM118
+            raise InputError(f"option {old} is now called {new}; rename it in your YAML file")
 
 
 def _rename_model_options(cfg: DictConfig) -> None:

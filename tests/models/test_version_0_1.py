@@ -42,6 +42,23 @@ def test_an_old_option_works_with_a_warning(command, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        ("members: 5", "members", "max_members"),
+        ("trainer: {ema: 0.9}", "trainer.ema", "trainer.ema_decay"),
+        ("data: {source: {members: 3}}", "data.source", "data.generator"),
+    ],
+)
+def test_an_old_option_in_a_users_own_experiment_is_an_error(text, old, new, command, tmp_path):
+    """Hydra adds an unknown option of a YAML file without a word, and the option would have no effect."""
+    (tmp_path / "conf/experiment").mkdir(parents=True)
+    (tmp_path / "conf/experiment/mine.yaml").write_text(f"# @package _global_\n{text}\n")
+    ended = command(tmp_path, "train", "--config-dir", str(tmp_path / "conf"), "experiment=mine")
+    assert ended.code == 2
+    assert ended.stderr == f"error: option {old} is now called {new}; rename it in your YAML file\n"
+
+
 def test_an_option_outside_any_group_is_renamed_only_for_its_verb():
     assert renamed.current_argument("levels=weibull", verb="evaluate")[0] == "quantile_levels=weibull"
     assert renamed.current_argument("levels=weibull", verb="prepare")[0] == "levels=weibull"
