@@ -193,7 +193,7 @@ class Strange:
         (EnergyScore(), Normal(torch.zeros(1), torch.ones(1)), TWO, "energy needs members, .* gives a normal dist"),
         (SeparateMeanAndSpread(), Ensemble(torch.zeros(3, 1)), ONE, "separate needs .* normal or .* is ensemble"),
         (ThresholdWeightedCRPS(280.0), None, TWO, "loss.threshold is one threshold, the task has 2 targets"),
-        (ThresholdWeightedCRPS(280.0), Strange(), ONE, "no closed form .* of a Strange; set loss=crps, or use"),
+        (ThresholdWeightedCRPS(280.0), Strange(), ONE, "of a Strange has no closed form .*; set loss=crps, or use"),
     ],
 )  # fmt: skip
 def test_a_forecast_that_a_loss_cannot_score_is_refused(loss, forecast, task, sentence):
