@@ -1,4 +1,4 @@
-"""Squared error after the bias map: as training sees it, and in years to which the map was not fitted.
+"""Squared error after the bias map: in training mode, and in years to which the map was not fitted.
 
 The data are a twin experiment (or any archive like it); each target is fitted by itself. For every training year the
 maps are fitted anew to the other years and applied to that year: out of sample. In training mode, where everything is

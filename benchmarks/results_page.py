@@ -129,8 +129,8 @@ def interval(text: str, bounds: tuple[float, float] | None) -> str:
 def difference_table(scores: Mapping[str, Any], models: Mapping[str, ModelRow]) -> str:
     """Return the table of differences in CRPS between each model and earlier models, for each seed.
 
-    These are the model before and the U-Net; of a committee, the model that it is made of, the committee before and
-    that of U-Nets.
+    A model is compared with the model before it and with the U-Net; a committee with its single model, the committee
+    before it and the committee of U-Nets.
     """
     lines = ["| CRPS of | minus that of | difference | 95 % intervals of the seeds |", "|---|---|---|---|"]
     committees = {name + COMMITTEE: name for name in models if name + COMMITTEE in models}

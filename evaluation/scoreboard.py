@@ -77,7 +77,7 @@ class Scoreboard:
             models[name]["crps_fair_valid"] = self.fair_is_valid(name)
             models[name]["members"] = self._members(name, target, everything)
             models[name]["by"] = {}
-        # ScoreGroup by group: the models of a group share the cached draws of the bootstrap.
+        # Group by group: the models of a group share the cached draws of the bootstrap.
         for kind, members in groups.items():
             for label, group in members.items():
                 for name, model in models.items():

@@ -2,8 +2,8 @@
 
     trainer.optimizer: {_target_: torch.optim.SGD, momentum: 0.9}
 
-The checks need neither data nor a model, so a misspelt name ends a run before data are read. `models.target` does the
-same for parts of models, but only imports from packages that may be named in a corrector file.
+The checks need neither data nor a model, so a misspelt name ends a run before data are read. `models.construct` builds
+parts of models in the same way, but only imports from packages that may be named in a corrector file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The NetCDF file of a statistic: writing, reading with checksums, and the check that it has not seen the scored years.
+"""The NetCDF file of a statistic: writing, reading with checksums, and the check that scored years were not used.
 
 Each chunk has a checksum (Fletcher 32). The attribute `made_from` holds the archive's fingerprint, the task, the years
 and the options as JSON; `provenance` is the hash of `made_from`.

@@ -116,7 +116,7 @@ def test_a_point_mass_is_spread_over_its_bins():
 
 
 def test_untrained_cells_are_scored_by_their_own_kind_of_forecast():
-    """Corrected and raw members together are an ensemble; with a closed form each cell is scored by its own kind."""
+    """Corrected members beside raw members are an ensemble; a closed form is scored beside raw members cell by cell."""
     members, truth, where = draws(4, 6), draws(6, seed=2), torch.tensor([True, False] * 3)
     raw, law = Ensemble(members), Normal(draws(6, seed=3), torch.ones(6).double())
     assert is_ensemble(Patched(where, Ensemble(members + 1), raw))
@@ -154,7 +154,7 @@ def test_dry_truth_falls_on_the_point_mass(kind, dtype):
     one = [part.view(1, 1, 5, -1) for part in (normalised.mu, normalised.sigma, normalised.lower)]
     law = normalizer.physical(kind(*one))
     truth = law.sample(1, torch.Generator().manual_seed(3))[0]
-    truth = torch.where(truth <= law.lower, 0.0, truth)  # as the analysis has it
+    truth = torch.where(truth <= law.lower, 0.0, truth)  # in the analysis too, a dry cell has exactly the bound
     assert 0.4 < (truth == 0).double().mean() < 0.6
     assert frequencies(law, truth, 10).tolist() == pytest.approx([0.1] * 10, abs=0.004)
 

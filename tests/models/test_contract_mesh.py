@@ -26,7 +26,7 @@ def whole(tmp_path_factory, toy):
 
 
 @pytest.mark.parametrize("mesh", CASES, ids=lambda mesh: f"{mesh[0]}x{mesh[1]}")
-def test_tiles_give_the_numbers_of_the_whole(mesh, whole, toy):
+def test_tiles_give_the_results_of_the_whole_grid(mesh, whole, toy):
     assert_same(mesh, whole, toy, CASES[mesh])
 
 

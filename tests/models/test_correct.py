@@ -105,7 +105,7 @@ def test_a_gap_in_an_input_that_all_training_samples_have_is_reported(tmp_path):
 
 
 def test_a_committee_reports_gaps_that_none_of_its_correctors_has_seen(tmp_path):
-    """And the correction is the raw ensemble in cells without training values."""
+    """Cells without training values keep the raw ensemble."""
     parts = [make_corrector(UNET) for _ in range(2)]
     parts[0].normalizer.always[1, 2, 3] = 0
     for number, part in enumerate(parts):

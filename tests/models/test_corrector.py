@@ -143,6 +143,6 @@ def test_a_calibrated_censored_forecast_has_a_flat_histogram():
     torch.testing.assert_close(forecast.log_prob(truth)[dry], expected[dry])
 
 
-def test_another_bound_than_the_physical_one_is_unchanged():
+def test_a_bound_other_than_the_physical_bound_is_unchanged():
     forecast = dry_and_wet(BOUNDED["emos"] | {"lower": 0.01})
     torch.testing.assert_close(forecast.lower, torch.full_like(forecast.lower, 0.01), rtol=1e-5, atol=0)

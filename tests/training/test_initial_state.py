@@ -43,7 +43,7 @@ def test_the_second_stage_holds_the_first_and_trains_the_rest(stages):
     changed = {name for name in first if not torch.equal(first[name], second[name])}
     assert changed
     assert all(name.startswith("model.uncertainty_net.") for name in changed)
-    # The first stage left the network for σ as it was made, and learnt the bias of 1 K.
+    # The first stage did not change the network for σ, and learnt the bias of 1 K.
     one, both = (Corrector.load(stages / f"runs/{name}/corrector.safetensors") for name in ("first", "second"))
     assert both.provenance["initial_weights"] == one.provenance["run"]
     assert one.model.local.weight.any()

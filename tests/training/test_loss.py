@@ -184,7 +184,7 @@ def test_a_wrong_option_is_named_with_its_value(make, sentence):
 
 
 class Strange:
-    """A distribution of a kind that has no closed form above a threshold."""
+    """A distribution whose CRPS has no closed form above a threshold."""
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_forecast_that_a_loss_cannot_score_is_refused(loss, forecast, task, se
         loss(forecast, *normalised_sample(task))
 
 
-# Weighted by the extreme forecast index.
+# The loss weighted by the extreme forecast index.
 
 
 def climate(tmp_path, monkeypatch, **changes):

@@ -314,7 +314,7 @@ def test_the_average_of_the_weights_is_validated_and_saved(toy, tmp_path, monkey
     monkeypatch.setattr(CorrectionModule, "on_validation_epoch_end", on_validation_epoch_end)
     net, train = module(toy, epochs=2, spec=BATCH_NORM, ema_decay=0.3)
     run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
-    # Of validations: one before all steps, one after the fourth; that after the eighth is the last.
+    # Validations take place before all steps, after the fourth and after the eighth, the last.
     kept = [min(0.3, (1 + t) / (10 + t)) for t in range(4)]
     for name, found in scored[1].items():
         expected = math.prod(kept) * seen[0][name].double()

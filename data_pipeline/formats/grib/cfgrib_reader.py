@@ -1,6 +1,6 @@
 """Read GRIB2 messages that hold several fields, as NCEP writes them for wind components, by cfgrib.
 
-Our reader needs messages with one field. cfgrib separates the fields, and each is then read like a message of its own.
+`MessageReader` needs messages with one field. cfgrib separates the fields, and each is then read like one message.
 See docs/decisions/032-cfgrib-reads-several-fields.md.
 """
 
@@ -53,7 +53,7 @@ def read_field(path: Path, offset: int, field: int) -> bytes:
 
 @cache
 def warn(files: str) -> None:
-    """Print once that `files` are read by cfgrib, and what that costs."""
+    """Print once that `files` are read by cfgrib, that this is slower, and how to avoid it."""
     print(
         f"warning: {files} has GRIB2 messages that hold several fields; cfgrib reads these fields one at a time, which "
         "is slower than reading messages of one field; ecCodes' grib_copy writes one message per field",

@@ -17,7 +17,7 @@ from data_pipeline.formats.variables import describe_variables
 
 
 def summarize_files(paths: Paths, *, names: Mapping[str, str] | None = None) -> str:
-    """Return a description of the files: contents, missing and repeated fields, and what cannot be read and why."""
+    """Return a description of the files: fields, missing and repeated ones, and why others cannot be read."""
     files = expand_paths(paths)
     blocks: list[FieldBlock] = []
     faults: list[str] = []
@@ -94,9 +94,9 @@ def _describe(blocks: Sequence[FieldBlock]) -> dict[str, str]:
 
 
 def _count_combinations(blocks: Iterable[FieldBlock]) -> tuple[int, int]:
-    """Count the combinations of start, lead time and member that variables have, and those that they should have.
+    """Count the existing and the expected combinations of start, lead time and member of variables.
 
-    A variable should have every combination of the starts, lead times and members that it has at all.
+    A variable should have every combination of the starts, lead times and members that it has in any file.
     """
     places: dict[tuple[str, int], list[np.ndarray]] = {}
     for block in blocks:

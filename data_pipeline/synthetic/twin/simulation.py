@@ -2,7 +2,7 @@
 
 Each year has its own chain: a random start, 32 days of spin-up, then
 
-    parent       nature's state one day before the start, the most that a forecaster can know
+    parent       nature's state one day before the start, the best information that a forecast can have
     truth        parent + a perturbation, integrated by nature to the start and on to 48 h
     members      parent + M other perturbations from the same distribution, integrated by nature to the start; there
                  the deviations from their mean shrink (real ensembles start too narrow, too), and the forecast model

@@ -87,9 +87,9 @@ def test_choosing_gates_learn_straight_through():
 
 
 def gradients_by_loops(mixture, x, error):
-    """Return the gradients of experts and gate for a mean squared error, by the paper's rules in loops.
+    """Return the gradients of experts and gate for a mean squared error, by the paper's rules.
 
-    Errors are |prediction - target|; loops over forecasts, cells and choices.
+    Errors are |prediction - target|. The loops are over forecasts, cells and choices.
     """
     rules, wanted = mixture.routing, mixture.gate.weight.detach()
     expert_outputs = functional.conv2d(pad(x, GRID, 1, 1, 1, 1), mixture.experts.weight).detach()
@@ -252,7 +252,7 @@ def test_layers_can_be_compiled():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_gates_learn_the_region_of_each_expert(seed):
-    """Each expert is right in one of three regions; the gate learns which from errors alone."""
+    """Each expert is right in one of three regions; the gate learns the region from the errors only."""
     torch.manual_seed(seed)
     region = torch.randint(3, GRID.shape)
     mixture = SpatialMixture(GRID, 1, 1, 3, kernel=1)

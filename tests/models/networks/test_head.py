@@ -23,7 +23,7 @@ BOUNDED = ("censored_normal", "censored_logistic", "truncated_normal", "censored
 
 
 def sample_of(toy, members=7):
-    """A float64 batch in which the typical departure is 1 and the bound 0 is far below the values."""
+    """A float64 batch in units of its typical departure, with values far above the bound 0."""
     batch = next(batches(toy(TASK, GRID, 3, members), 3))
     return batch._replace(ensemble=(batch.ensemble.double() - 250) / 10)
 
@@ -162,17 +162,17 @@ def test_wrong_degrees_are_refused():
 @given(
     size=st.sampled_from([0.0, 1e-20, 1e-6, 1.0, 1e3]),
     reach=st.sampled_from([0.0, 1.0, 1e6]),
-    said=st.sampled_from([0.0, 1.0, 10.0, 1e4]),
+    magnitude=st.sampled_from([0.0, 1.0, 10.0, 1e4]),
     half=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_score_and_gradients_are_finite_at_the_limits(kind, size, reach, said, half, seed):
+def test_score_and_gradients_are_finite_at_the_limits(kind, size, reach, magnitude, half, seed):
     """Ensembles without spread, truths 10⁶ spreads away, and small or huge network outputs, also in bf16."""
     task = Task("rain", ["tp"], ["tp"], [24])
     head, generator = make_head(kind, task, GRID), torch.Generator().manual_seed(seed)
     members = 1 + size * torch.randn(2, 3, 1, *GRID.shape, generator=generator)
     sample = _bare(members.clamp(min=0))
-    output = said * torch.randn(2, head.count, *GRID.shape, generator=generator)
+    output = magnitude * torch.randn(2, head.count, *GRID.shape, generator=generator)
     output = output.to(torch.bfloat16 if half else torch.float32).requires_grad_()
     truth = (1 + max(size, SMALLEST_SPREAD) * reach * torch.randn(2, 1, *GRID.shape, generator=generator)).clamp(min=0)
     truth[0, 0, 0] = 0

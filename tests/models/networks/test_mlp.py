@@ -45,7 +45,7 @@ def train_scores(model, sample, steps, rate=0.05):
 
 
 def noise_at_places(toy):
-    """Truth that differs from the ensemble by a random number of each cell, visible only to the embedding."""
+    """Truth that differs from the ensemble by a random number of each cell, which only the embedding can learn."""
     sample = next(batches(toy(TASK, GRID, 32), 32))
     ensemble = torch.randn(sample.ensemble.shape, generator=torch.Generator().manual_seed(1))
     peculiar = torch.randn(GRID.shape, generator=torch.Generator().manual_seed(2))
@@ -55,7 +55,7 @@ def noise_at_places(toy):
 
 
 def test_the_embedding_separates_cells_with_equal_features(toy):
-    """Without it the best forecast is the distribution over cells, N(0, 1), of CRPS 1/√π; with it there is no error."""
+    """Without the embedding the best forecast is N(0, 1), with a CRPS of 1/√π; with it there is no error."""
     torch.manual_seed(0)
     sample = noise_at_places(toy)
     without, located = (train_scores(MLP(TASK, GRID, width=16, cell_embedding=n), sample, 150)[1] for n in (0, 2))

@@ -26,7 +26,7 @@ def on_all_ranks(build, grid, bands, sectors=1):
 
 
 def assert_plans_fit(models):
-    """Rank q sends to r the cells that r expects of q, and all windows equal the padded globe."""
+    """Check that rank q sends to rank r the cells that r expects, and that all windows equal the padded globe."""
     for of_all in zip(*(list(model.modules()) for model in models), strict=True):
         kept = [[value for value in vars(module).values() if isinstance(value, Exchange)] for module in of_all]
         for exchanges in zip(*kept, strict=True):
@@ -38,7 +38,7 @@ def assert_plans_fit(models):
 
 
 def assert_windows_show_the_globe(domains, plans):
-    """Every cell of every window, by executing the plans."""
+    """Execute the plans and compare every cell of every window."""
     H, W = domains[0].shape
     globe = torch.arange(1.0, H * W + 1).view(H, W)
     wide = pad(globe, domains[0].grid, 4, 4, 4, 4)

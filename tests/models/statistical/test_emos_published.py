@@ -1,4 +1,4 @@
-"""EMOS on real forecasts: coefficients and scores that others have published or that their files contain."""
+"""EMOS on real forecasts, against published coefficients and scores."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_innsbruck_precipitation_likelihood(rain):
 
 
 class Britain:
-    """Screen temperature, 12 members on 200 x 200 points, with what the Met Office's IMPROVER makes of it."""
+    """Screen temperature, 12 members on 200 x 200 points, and the output of the Met Office's IMPROVER."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "nc_improver_emos_temperature"
@@ -119,8 +119,8 @@ def test_british_temperature(britain, where, crps, theirs):
     published = britain.coefficients(theirs)
     theirs_score = predict_emos(form, published[:, None, None], mean, std).crps(truth).mean()
     assert float(score) == pytest.approx(crps, abs=1e-6)
-    assert score <= theirs_score  # theirs come from a simplex search that stops a little early
-    # Over all points the valley of the score is so flat that their search stops 0.007 off.
+    assert score <= theirs_score  # IMPROVER's simplex search stops a little early
+    # Over all points the score is so flat near its minimum that IMPROVER's search stops at a distance of 0.007.
     tolerance = {"land": [1e-3, 1e-5, 1e-5, 1e-5], "all": [1e-2, 3e-5, 2e-4, 2e-4]}[where]
     difference = (coefficients[:, 0] - torch.cat([published[:2], published[2:].abs()])).abs()
     assert (difference < torch.tensor(tolerance)).all(), difference
@@ -204,7 +204,7 @@ def test_dillingen_temperature(dillingen, scale, seasonal, bar):
 
 @pytest.mark.parametrize(("degree", "rate", "steps", "bar"), [(1, 0.5, 200, 0.828), (2, 0.5, 200, 0.740)])
 def test_dillingen_temperature_from_many_predictors(dillingen, degree, rate, steps, bar, record_property):
-    """How much is learnt from the 24 predictors, by held-out parts of the training years alone."""
+    """Held-out parts of the training years decide how much is learnt from the 24 predictors."""
     x = dillingen.predictors() + (dillingen.products() if degree == 2 else [])
     truth, test, boosting = dillingen.read("obs"), dillingen.test, Boosting(Regression(scale="log"), rate, steps)
     coefficients = fit_boosted(boosting, [v[~test] for v in x], truth[~test])
@@ -242,7 +242,7 @@ def monsoon(samples):
 def monsoon_score(
     data: Monsoon, boosting: Boosting | None, partly: bool = False, years: Iterable[int] = YEARS
 ) -> float:
-    """CRPS in mm of one set of coefficients for all boxes, or partly so."""
+    """CRPS in mm of coefficients that all boxes share, fully or partly."""
     form, scores = Regression(scale="log"), []
     for year in years:
         case = data.without(year)
@@ -262,7 +262,7 @@ def monsoon_score(
 
 @pytest.mark.long
 def test_rain_of_the_south_asian_monsoon_does_no_harm(monsoon, request, record_property):
-    """There is hardly any skill beyond climatology to be had."""
+    """These forecasts have hardly any skill beyond climatology."""
     assert monsoon.truth.shape == (30, 718)
     climatology = np.mean([monsoon.climatology(year) for year in YEARS])
     raw = float(Ensemble(monsoon.members).crps(monsoon.truth).mean())
