@@ -267,13 +267,13 @@ def test_the_globe_is_drawn_from_the_date_line_without_a_gap():
     np.testing.assert_array_equal(values == 1, (np.sin(middle) > 1e-9))
 
 
-def words(html):
+def text_of(html):
     return re.sub("<[^>]*>", "", html)
 
 
 def test_the_headline_agrees_with_the_table(scores):
     assert lowest_crps(scores) == "unet"
-    assert words(headline(scores)) == (
+    assert text_of(headline(scores)) == (
         "unet lowers the fair CRPS of the raw ensemble by 30.0 % [29.0, 31.0 %] and that of EMOS by 12.5 % "
         "[11.5, 13.5 %]. That is 60.0 % of the gain of the oracle, which knows the state around which the members were "
         "drawn and the equations of nature. Of 2 correctors it has the lowest CRPS on these years. Scores on these "
@@ -281,14 +281,14 @@ def test_the_headline_agrees_with_the_table(scores):
     )
     for name, crps, skill in (("unet", 0.5, -0.25), ("emos", 0.6, -0.5)):
         scores["models"][name] |= entry(crps, skill_vs_raw=skill, skill_vs_emos=1 / 6, captured=-0.5)
-    text = words(headline(scores))
+    text = text_of(headline(scores))
     assert "unet raises the fair CRPS of the raw ensemble by 25.0 % [24.0, 26.0 %]" in text
     assert "and lowers that of EMOS by 16.7 %" in text
 
 
 def test_a_model_chosen_by_the_option_is_shown_without_explanation(scores, fields):
     scores["best"] = {"model": "emos", "by": "option"}
-    text = words(headline(scores))
+    text = text_of(headline(scores))
     assert text.startswith("emos lowers the fair CRPS of the raw ensemble by 20.0 % [19.0, 21.0 %]. That is 40.0 %")
     assert "lowest" not in text
     assert "<tr class=best><th scope='row'>emos</th>" in html_table(scores)
@@ -297,7 +297,7 @@ def test_a_model_chosen_by_the_option_is_shown_without_explanation(scores, field
 
 def test_a_choice_by_validation_years_is_stated(scores):
     scores["best"]["by"] = "validation years"
-    assert words(headline(scores)).endswith("Of 2 correctors it had the lowest CRPS on the validation years.")
+    assert text_of(headline(scores)).endswith("Of 2 correctors it had the lowest CRPS on the validation years.")
 
 
 def test_dependent_members_are_compared_by_plain_scores(scores, fields):
@@ -310,7 +310,7 @@ def test_dependent_members_are_compared_by_plain_scores(scores, fields):
             one[f"{key}_fair"] = one["ci95"][f"{key}_fair"] = None
     assert lowest_crps(scores) == "emos"
     scores["best"]["model"] = "unet"
-    text = words(headline(scores))
+    text = text_of(headline(scores))
     assert text.startswith("unet lowers the plain CRPS of the raw ensemble by 17.5 %")
     assert "That is 35.0 % of the gain" in text
     note = "† the members of unet depend on each other: their fair CRPS can be lower than the CRPS of any"

@@ -22,7 +22,7 @@ def _alone(monkeypatch):
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def write_module(tmp_path, monkeypatch):
     """Write a file of the package `models` outside the checkout; return its path."""
     monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
 
@@ -60,8 +60,8 @@ def test_only_models_are_found(name, sentence):
         model_class(name)
 
 
-def test_a_class_that_a_module_only_imports_is_refused(own):
-    own("borrowed", "from torch.nn import Conv2d\n")
+def test_a_class_that_a_module_only_imports_is_refused(write_module):
+    write_module("borrowed", "from torch.nn import Conv2d\n")
     with pytest.raises(InputError, match=r"models.borrowed.Conv2d is not a model"):
         model_class("models.borrowed.Conv2d")
 
@@ -77,8 +77,8 @@ def test_a_class_that_a_module_only_imports_is_refused(own):
         ("from models.no_such_module import x\n", "line 1", "No module named 'models.no_such_module'"),
     ],
 )
-def test_an_error_inside_a_module_is_reported_with_file_and_line(own, text, place, cause):
-    path = own("broken", text)
+def test_an_error_inside_a_module_is_reported_with_file_and_line(write_module, text, place, cause):
+    path = write_module("broken", text)
     with pytest.raises(InputError) as raised:
         model_class("models.broken.Model")
     assert str(raised.value).startswith("model models.broken.Model cannot be imported: ")

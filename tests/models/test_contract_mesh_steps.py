@@ -67,6 +67,6 @@ def on_tiles(rank, bands, sectors, name, dtype, toy, state):
 @pytest.mark.parametrize(("name", "dtype", "tolerance"), CASES, ids=str)
 def test_steps_of_training_are_the_same(name, dtype, tolerance, toy):
     whole, state = losses(GRID, name, dtype, toy)
-    assert min(whole) < whole[0], "it learns"
+    assert min(whole) < whole[0], "the loss decreases"
     for tiles in run_on_ranks(4, on_tiles, 2, 2, name, dtype, toy, state):
         assert tiles == pytest.approx(whole, rel=tolerance)

@@ -49,7 +49,7 @@ def test_a_file_with_too_few_tensors_is_refused_before_memory_is_allocated(saved
         InputError, match=r"corrector.safetensors holds a model MLP of another version|more numbers than"
     ):
         Corrector.load(path)
-    assert peak() - before < 200_000, "kB; the first would have taken 800,000"
+    assert peak() - before < 200_000, "kB; the tensors of the first model would take 800,000 kB"
 
 
 @pytest.mark.parametrize(

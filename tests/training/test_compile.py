@@ -93,7 +93,7 @@ def test_every_network_is_compiled_as_one_graph(name, toy):
         expected = passes(model, model, sample)
         model.load_state_dict(before)
         for ours, theirs in zip(passes(model, compiled, sample), expected, strict=True):
-            assert torch.equal(ours.isnan(), theirs.isnan()), "climatology is not fitted"
+            assert torch.equal(ours.isnan(), theirs.isnan()), "a climatology without a fit forecasts NaN"
             ours, theirs = ours.nan_to_num(), theirs.nan_to_num()
             assert float((ours - theirs).abs().max()) <= 1e-11 * max(float(theirs.abs().max()), 1e-3)
 

@@ -60,7 +60,7 @@ def test_a_run_of_an_older_version_is_refused(tmp_path):
     )
     with pytest.raises(InputError, match=r"run of another version .* finish it with that version, or choose another"):
         claim(tmp_path, OPTIONS, "data 1")
-    assert "enough" in (tmp_path / "config.yaml").read_text(), "a refused folder stays as it is"
+    assert "enough" in (tmp_path / "config.yaml").read_text(), "a refused folder is not changed"
 
 
 def fail(folder, error, made=()):

@@ -14,23 +14,23 @@ from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, EfiClimate, extr
 CLIMATE = np.sort(np.random.default_rng(3).normal(size=21))[:, None]
 
 
-def of(members, form, climate=CLIMATE):
+def index_of(members, form, climate=CLIMATE):
     return float(extreme_forecast_index(np.reshape(members, (-1, 1)), climate, form)[0])
 
 
 @pytest.mark.parametrize(("form", "limit"), [("exact", 1.0), ("reference", 0.7914)])
 def test_members_outside_the_climate_have_the_extreme_index(form, limit):
-    assert of(np.full(10, 99.0), form) == pytest.approx(limit, abs=5e-5)
-    assert of(np.full(10, -99.0), form) == pytest.approx(-limit, abs=5e-5)
+    assert index_of(np.full(10, 99.0), form) == pytest.approx(limit, abs=5e-5)
+    assert index_of(np.full(10, -99.0), form) == pytest.approx(-limit, abs=5e-5)
 
 
 @pytest.mark.parametrize("form", ["exact", "reference"])
 def test_an_ensemble_equal_to_the_climate_has_index_zero(form):
-    assert of(CLIMATE, form) == pytest.approx(0, abs=0.03 if form == "exact" else 1e-12)
+    assert index_of(CLIMATE, form) == pytest.approx(0, abs=0.03 if form == "exact" else 1e-12)
 
 
 def test_no_rain_in_a_climate_without_rain_has_index_zero():
-    assert of(np.zeros(10), "exact", np.zeros((21, 1))) == pytest.approx(0, abs=1e-12)
+    assert index_of(np.zeros(10), "exact", np.zeros((21, 1))) == pytest.approx(0, abs=1e-12)
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=12))
@@ -44,7 +44,7 @@ def test_the_exact_form_equals_the_integral(members):
 
     breaks = np.arcsin(np.sqrt(CLIMATE_PROBABILITIES))
     whole = sum(quad(integrand, a, b)[0] for a, b in pairwise(breaks))
-    assert of(members, "exact") == pytest.approx(2 / np.pi * whole, abs=1e-6)
+    assert index_of(members, "exact") == pytest.approx(2 / np.pi * whole, abs=1e-6)
 
 
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=12))
@@ -53,14 +53,14 @@ def test_the_reference_form_equals_the_published_algorithm(members):
     for k in range(1, 20):
         p = CLIMATE_PROBABILITIES[k]
         total += (p - CLIMATE_PROBABILITIES[np.searchsorted(own[:-1], CLIMATE[k, 0])]) / np.sqrt(p * (1 - p)) * 0.05
-    assert of(members, "reference") == pytest.approx(2 / np.pi * total, abs=1e-12)
+    assert index_of(members, "reference") == pytest.approx(2 / np.pi * total, abs=1e-12)
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=12), st.floats(0, 2))
 def test_the_index_increases_with_the_members_and_changes_sign_with_the_data(members, shift):
-    here = of(members, "exact")
-    assert of(np.array(members) + shift, "exact") >= here - 1e-12
-    assert of(-np.array(members), "exact", -CLIMATE[::-1]) == pytest.approx(-here, abs=1e-12)
+    here = index_of(members, "exact")
+    assert index_of(np.array(members) + shift, "exact") >= here - 1e-12
+    assert index_of(-np.array(members), "exact", -CLIMATE[::-1]) == pytest.approx(-here, abs=1e-12)
 
 
 @pytest.mark.parametrize("form", ["exact", "reference"])
@@ -72,7 +72,7 @@ def test_missing_values_give_nan(form):
 
 def test_another_form_is_refused():
     with pytest.raises(InputError, match="the form of the EFI must be reference or exact, got 'best'"):
-        of([0.0], "best")
+        index_of([0.0], "best")
 
 
 def test_members_of_another_shape_are_refused():

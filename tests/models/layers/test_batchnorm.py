@@ -86,7 +86,7 @@ def test_ranks_give_the_results_of_one_process(mean):
     tolerance = 1e-12 if mean == 0 else 1e-10
     for differences, statistics in results:
         assert max(differences.values()) < tolerance, differences
-        assert statistics == results[0][1], "the same on every rank, bit for bit"
+        assert statistics == results[0][1], "statistics are equal on all ranks, bit for bit"
 
 
 def large_mean(rank):
@@ -129,7 +129,7 @@ def half_precision(rank):
 
 def test_half_precision_is_summed_in_double_precision():
     for output, variance in run_on_ranks(4, half_precision):
-        assert output < 2**-7, "half precision has eight bits"
+        assert output < 2**-7, "half precision has eight significant bits"
         assert variance < 1e-5
 
 

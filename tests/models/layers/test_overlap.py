@@ -275,11 +275,11 @@ def work(bands, kernel=3, stride=1, rank=1):
 def test_work_is_counted_for_layers_that_can_overlap():
     assert work(2) == 91 * 360 * 16 * 16 * 9
     assert work(2, stride=2) == 46 * 180 * 16 * 16 * 9
-    assert work(2, kernel=1) == 0, "nothing is sent"
+    assert work(2, kernel=1) == 0, "a kernel of 1 x 1 has no halo"
     assert work(9) == 20 * 360 * 16 * 16 * 9
     assert work(10) == 0, "two of 18 rows would be computed twice"
     assert work(10, rank=0) == 18 * 360 * 16 * 16 * 9, "one of 18 rows"
-    assert overlapping_work(None, torch.zeros(1), 1) == 0, "one rank"
+    assert overlapping_work(None, torch.zeros(1), 1) == 0, "one rank has no halo"
 
 
 def test_a_layer_overlaps_if_its_batch_is_large_enough():
@@ -290,10 +290,10 @@ def test_a_layer_overlaps_if_its_batch_is_large_enough():
         patch.object(HaloPad, "forward", lambda self, x: x),
         patch.dict(overlap.WORTHWHILE, cpu=2 * each),
     ):
-        assert layer(torch.zeros(1, 16, 90, 360)).shape == (1, 16, 88, 358), "waits"
+        assert layer(torch.zeros(1, 16, 90, 360)).shape == (1, 16, 88, 358), "a small batch waits for its halo"
         assert layer(torch.zeros(2, 16, 90, 360)) == "meanwhile"
     assert meanwhile.call_count == 1
-    assert not overlaps(10**20, torch.device("meta")), "not measured"
+    assert not overlaps(10**20, torch.device("meta")), "overlap is not measured on this device"
 
 
 def test_fields_of_another_shape_than_the_tile_are_refused():

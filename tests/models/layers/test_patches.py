@@ -65,7 +65,7 @@ def test_every_patch_has_one_rank(mesh):
         counts.append(found.shape[1])
     assert sum(counts) == 15
     if mesh == (5, 1):
-        assert 0 in counts, "a rank without a patch"
+        assert 0 in counts, "one rank has no patch"
 
 
 def test_a_grid_without_a_whole_patch_is_refused():

@@ -132,7 +132,7 @@ class PublishedResNet2d(nn.Module):
         return self.one(torch.cat([x[:, :1], y], dim=1)).abs()
 
 
-def count(*parts):
+def parameter_count(*parts):
     return sum(p.numel() for part in parts for p in (part.parameters() if isinstance(part, nn.Module) else [part]))
 
 
@@ -154,7 +154,7 @@ def norms(module, name):
 
 
 @torch.no_grad()
-def pair(ours, theirs):
+def with_equal_parameters(ours, theirs):
     """Give both networks the same random parameters, in double precision and evaluation mode."""
     torch.manual_seed(0)
     for weight, bias in convolutions(ours):
@@ -181,20 +181,24 @@ def assert_same_inside(found, expected, reach):
     assert expected[inside].numel()
     assert expected[inside].std() > 0.1
     torch.testing.assert_close(found[inside], expected[inside], rtol=1e-9, atol=1e-9)
-    assert not torch.allclose(found[..., :2, :], expected[..., :2, :], rtol=1e-3), "zeros beyond the pole"
-    assert not torch.allclose(found[..., :2], expected[..., :2], rtol=1e-3), "zeros beyond the date line"
+    assert not torch.allclose(found[..., :2, :], expected[..., :2, :], rtol=1e-3), (
+        "the published network has zeros beyond the pole"
+    )
+    assert not torch.allclose(found[..., :2], expected[..., :2], rtol=1e-3), (
+        "the published network has zeros beyond the date line"
+    )
 
 
 @pytest.mark.parametrize(("depth", "published"), [(0, 289_703), (1, 990_823), (2, 4_679_399), (3, 19_429_351)])
 def test_the_bias_network_has_the_published_parameters_except_those_on_zero_padding(depth, published):
     theirs, ours = Published3d(14, 7, 32, depth), BiasNet(Grid.regular(33, 64), 14, 7, 32, depth)
     idle = sum(weight.numel() * 2 // 3 for weight, _ in convolutions(theirs) if weight.shape[2] == 3)
-    assert count(theirs) == published
-    assert count(ours) == published - idle
+    assert parameter_count(theirs) == published
+    assert parameter_count(ours) == published - idle
 
 
 def test_the_uncertainty_network_has_the_published_parameters():
-    assert count(ResNet2dSimple(GRID, 42, 1, 32)) == count(Published2d(42, 32)) == 3_762_530
+    assert parameter_count(ResNet2dSimple(GRID, 42, 1, 32)) == parameter_count(Published2d(42, 32)) == 3_762_530
 
 
 def test_resnet2d_has_the_published_7_40_million_parameters():
@@ -211,16 +215,16 @@ def test_resnet2d_has_the_published_7_40_million_parameters():
     expected += convolution(widths[-1] + 64, 8, 3, norm=True) + convolution(8, 4, 1) + convolution(4 + 1, 1, 1)
     assert expected == 7_397_986
     model = DeepWeather(PUBLISHED, GRID, 1, 0, "resnet2d", 64)
-    assert count(model.uncertainty_net) == count(PublishedResNet2d(21, 64)) == expected
+    assert parameter_count(model.uncertainty_net) == parameter_count(PublishedResNet2d(21, 64)) == expected
     simple = DeepWeather(PUBLISHED, GRID, 32, 1, "resnet2d_simple", 32)
-    assert count(simple.uncertainty_net) == 3_762_530
+    assert parameter_count(simple.uncertainty_net) == 3_762_530
     # 990,823 without parameters on zero padding: the bias network reads 7 analyses and 7 means.
-    assert count(simple.bias_net) == count(BiasNet(GRID, 14, 7, 32, 1))
+    assert parameter_count(simple.bias_net) == parameter_count(BiasNet(GRID, 14, 7, 32, 1))
 
 
 def test_resnet2d_equals_the_published_network_away_from_edges():
     grid, reach = Grid.regular(68, 72), 32
-    ours, theirs = pair(ResNet2d(grid, 4, 1, 16), PublishedResNet2d(2, 16))
+    ours, theirs = with_equal_parameters(ResNet2d(grid, 4, 1, 16), PublishedResNet2d(2, 16))
     x = torch.randn(1, 4, *grid.shape, dtype=torch.float64)
     with torch.no_grad():
         assert_same_inside(ours(x, x[:, :1]), theirs(x), reach)
@@ -229,13 +233,13 @@ def test_resnet2d_equals_the_published_network_away_from_edges():
 def test_the_locally_connected_layer_has_the_published_parameters():
     grid = Grid(tuple(90 - 0.5 * k for k in range(360)), tuple(0.5 * k for k in range(720)))
     model = DeepWeather(Z500, grid, bias_width=1, bias_depth=0)
-    assert count(model.local, model.gain) == 2_073_601
+    assert parameter_count(model.local, model.gain) == 2_073_601
 
 
 @pytest.mark.parametrize(("depth", "reach"), [(0, 4), (1, 12), (2, 32)])
 def test_the_bias_network_equals_the_published_network_away_from_edges(depth, reach):
     grid = Grid.regular(4 * (reach // 2 + 2), 4 * (reach // 2 + 3))
-    ours, theirs = pair(BiasNet(grid, 6, 3, 2, depth), Published3d(6, 3, 2, depth))
+    ours, theirs = with_equal_parameters(BiasNet(grid, 6, 3, 2, depth), Published3d(6, 3, 2, depth))
     x = torch.randn(2, 6, *grid.shape, dtype=torch.float64)
     with torch.no_grad():
         assert_same_inside(ours(x), theirs(x), reach)
@@ -243,7 +247,7 @@ def test_the_bias_network_equals_the_published_network_away_from_edges(depth, re
 
 def test_the_uncertainty_network_equals_the_published_network_away_from_edges():
     grid, reach = Grid.regular(44, 48), 20
-    ours, theirs = pair(ResNet2dSimple(grid, 6, 1, 4), Published2d(6, 4))
+    ours, theirs = with_equal_parameters(ResNet2dSimple(grid, 6, 1, 4), Published2d(6, 4))
     x = torch.randn(2, 6, *grid.shape, dtype=torch.float64)
     with torch.no_grad():
         assert_same_inside(ours(x, x[:, :1]), theirs(x), reach)

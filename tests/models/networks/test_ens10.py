@@ -17,7 +17,7 @@ REACH = 36
 """Cells in each direction on which the published network depends."""
 
 
-def pair(inputs, outputs):
+def two_convolutions(inputs, outputs):
     """Two convolutions as in ENS-10, with zero padding."""
     widths = (inputs, *outputs)
     layers = [
@@ -31,8 +31,12 @@ class Published(nn.Module):
 
     def __init__(self, inputs):
         super().__init__()
-        self.down = nn.ModuleList([pair(inputs, (32, 32)), pair(32, (64, 64)), pair(64, (128, 128))])
-        self.up = nn.ModuleList([pair(128, (128, 64)), pair(128, (64, 32)), pair(64, (32, 32))])
+        self.down = nn.ModuleList(
+            [two_convolutions(inputs, (32, 32)), two_convolutions(32, (64, 64)), two_convolutions(64, (128, 128))]
+        )
+        self.up = nn.ModuleList(
+            [two_convolutions(128, (128, 64)), two_convolutions(128, (64, 32)), two_convolutions(64, (32, 32))]
+        )
         self.last = nn.Conv2d(32, 2, 3, padding=1)
         self.pool, self.twice = nn.MaxPool2d(2), nn.Upsample(scale_factor=2, mode="bilinear")
 
@@ -92,8 +96,12 @@ def test_equals_the_published_network_away_from_edges(toy):
     assert output[..., inside, inside].std() > 0.1
     for one, other in zip((found.mu, found.sigma), expected, strict=True):
         torch.testing.assert_close(one[..., inside, inside], other[..., inside, inside], rtol=1e-9, atol=1e-9)
-        assert not torch.allclose(one[..., :2, :], other[..., :2, :], rtol=1e-3), "zeros beyond the pole"
-        assert not torch.allclose(one[..., :2], other[..., :2], rtol=1e-3), "zeros beyond the date line"
+        assert not torch.allclose(one[..., :2, :], other[..., :2, :], rtol=1e-3), (
+            "the published network has zeros beyond the pole"
+        )
+        assert not torch.allclose(one[..., :2], other[..., :2], rtol=1e-3), (
+            "the published network has zeros beyond the date line"
+        )
 
 
 def test_biases_before_a_normalisation_have_a_zero_gradient(toy):

@@ -55,7 +55,7 @@ def test_has_the_published_parameters(options, total, normalisation):
         assert round(count - norms, 3) == 0.295
     widths = options.get("widths", [8, 16, 32, 64])[-options.get("attention_resolutions", 3) :]
     row = sum(2 * width * 720 // 2 ** (3 - k) for k, width in enumerate(reversed(widths)))
-    assert sum(p.numel() for p in taller.parameters()) - round(count * 1e6) == row, "one more row at each of these"
+    assert sum(p.numel() for p in taller.parameters()) - round(count * 1e6) == row, "these tensors have one more row"
     assert sum(p.numel() for p in other.parameters()) == round((count - norms) * 1e6) + 2 * sum(widths)
 
 
@@ -97,7 +97,7 @@ def test_attention_follows_the_formula(grid):
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
-def plain(model, sample):
+def published_forecast(model, sample):
     """The published network on an area, in plain PyTorch."""
 
     def convolved(layer, x):
@@ -125,7 +125,7 @@ def plain(model, sample):
 def test_equals_the_published_network_in_plain_pytorch(toy):
     model, sample = with_random_weights(PoET(TOY, AREA, **SMALL)), batch(toy, AREA)
     with torch.no_grad():
-        found, expected = model(sample).members, plain(model, sample)
+        found, expected = model(sample).members, published_forecast(model, sample)
     assert (found - sample.ensemble[:, :, [1]].movedim(1, 0)).std() > 0.1
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 

@@ -23,7 +23,7 @@ def bytes_of(rank, bands, sectors, grid, name):
     return forward["halo"], backward["halo gradient"]
 
 
-def needed(bands, sectors, grid, name):
+def least_cells_by_derivatives(bands, sectors, grid, name):
     """Cells of other ranks with a non-zero derivative of any output of a tile: the minimum to be sent."""
     domain = Domain.split(grid, bands, sectors)
     # In evaluation mode, because training damps errors.
@@ -56,6 +56,6 @@ SINGLE = ("conv 2", "conv 3", "conv 5", "strided conv 3", "down", "mean pool 2",
 def test_layers_send_only_the_bytes_that_are_needed(mesh):
     found = run_on_ranks(mesh[0] * mesh[1], all_bytes, *mesh)
     for title, name in found[0]:
-        least = needed(*mesh, GRIDS[title], name) * 3 * 2 * 4
+        least = least_cells_by_derivatives(*mesh, GRIDS[title], name) * 3 * 2 * 4
         assert sum(rank[title, name][0] for rank in found) == least, (title, name)
         assert sum(rank[title, name][1] for rank in found) == least, (title, name)

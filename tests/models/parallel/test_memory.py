@@ -10,7 +10,7 @@ MORE = 1.1
 """Allowed ratio of a rank's memory to its share, with halo and uneven tiles."""
 
 
-def memory(grid, rank=0, bands=1, sectors=1):
+def step_memory(grid, rank=0, bands=1, sectors=1):
     """Bytes of activations: kept for the backward pass, and the maximum during a whole step."""
     with simulated_rank(rank, bands, sectors) as mesh:
         step = TrainingStep(mesh, grid)
@@ -29,18 +29,18 @@ def test_memory_is_counted_to_the_byte():
 
 @pytest.fixture(scope="module")
 def whole():
-    return memory(Grid.regular(181, 360))
+    return step_memory(Grid.regular(181, 360))
 
 
 @pytest.mark.parametrize(("bands", "sectors"), [(2, 1), (1, 2), (3, 1), (4, 1), (2, 2)])
 def test_every_rank_needs_its_share_of_memory(bands, sectors, whole):
     for rank in range(ranks := bands * sectors):
-        for found, of_one in zip(memory(Grid.regular(181, 360), rank, bands, sectors), whole, strict=True):
+        for found, of_one in zip(step_memory(Grid.regular(181, 360), rank, bands, sectors), whole, strict=True):
             assert of_one / MORE / ranks < found < of_one * MORE / ranks
 
 
 @pytest.mark.long
 def test_four_ranks_need_a_quarter_of_the_memory_each_at_half_a_degree():
     grid = Grid.regular(361, 720)
-    for found, of_one in zip(memory(grid, 1, 4, 1), memory(grid), strict=True):
+    for found, of_one in zip(step_memory(grid, 1, 4, 1), step_memory(grid), strict=True):
         assert of_one / 1.02 / 4 < found < of_one * 1.02 / 4

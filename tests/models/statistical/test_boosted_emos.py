@@ -51,7 +51,7 @@ def test_other_inputs_improve_the_forecast_and_products_with_the_season_more():
     plain.fit([train])
     full.fit(Sample(*(tensor[i : i + 7] for tensor in train)) for i in reversed(range(0, 160, 7)))
     assert crps(full, test) < 0.75 * crps(plain, test) < 0.7 * crps(raw, test)
-    assert crps(full, test) < 0.22, "with the truth's own law: 0.17"
+    assert crps(full, test) < 0.22, "the true distribution scores 0.17"
 
 
 def test_a_shared_model_uses_static_fields():

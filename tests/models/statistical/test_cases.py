@@ -206,6 +206,8 @@ def test_a_forecast_reads_nothing_back_from_the_device(name, toy):
 def test_positions_of_lead_times():
     task = Task("toy", ["2t"], ["2t"], [6, 24, 120])
     assert lead_index(torch.tensor([24, 6, 120, 24]), task).tolist() == [1, 0, 2, 1]
-    assert lead_index(torch.tensor([0, 12, 121]), task).tolist() == [3, 3, 3], "no table has such a row"
+    assert lead_index(torch.tensor([0, 12, 121]), task).tolist() == [3, 3, 3], (
+        "a table of three lead times has no row 3"
+    )
     model = build_model(SPECS["emos"], task, GRID)
     assert len(model.coefficients) == 3
