@@ -121,6 +121,6 @@ def test_the_fingerprint_changes_with_the_files(folder, tmp_path):
     assert fingerprint() != first
 
 
-def test_exists(folder, tmp_path):
+def test_exists_is_false_if_a_part_has_no_files(folder, tmp_path):
     assert archive(folder).exists
     assert not Archive([f"{folder}/ensemble.grib"], [f"{tmp_path}/*"]).exists

@@ -166,7 +166,7 @@ def test_moments_replace_the_ensemble(archive, subset):
         assert equal(ours._replace(ensemble=theirs.ensemble), theirs)
 
 
-def test_nbytes(archive):
+def test_nbytes_is_the_size_of_a_sample_without_static_fields(archive):
     for subset in ({}, {"members": 2}, {"rows": slice(0, 2)}, {"moments": True}, {"moments": True, "members": 1}):
         dataset = ForecastDataset(archive, TASK, [2016], **subset)
         assert dataset.nbytes == sum(tensor.nbytes for tensor in dataset[0]) - dataset.static.nbytes

@@ -148,7 +148,7 @@ def test_a_killed_and_resumed_run_is_the_same_run(whole, toy, tmp_path, monkeypa
     ],
     ids=str,
 )  # fmt: skip
-def test_with_every_option_it_is_the_same_run(toy, tmp_path, monkeypatch, options):
+def test_a_resumed_run_with_any_option_is_the_same_run(toy, tmp_path, monkeypatch, options):
     # Some options do not improve in so few epochs; without an initial loss, the weights of an epoch are kept.
     monkeypatch.setattr(Checkpoints, "on_validation_end", lambda *arguments: None)
     val, (ours, train) = toy(TASK, GRID, 8, seed=5), module(toy, **options)
@@ -224,7 +224,7 @@ def report_losses(monkeypatch, losses):
 
 
 @pytest.mark.parametrize(
-    ("losses", "step", "said"),
+    ("losses", "step", "message"),
     [
         ([9.0, 3.0, 1.0, 2.0], 8, ""),
         ([math.nan, 3.0, 4.0, 1.0], 12, ""),
@@ -236,7 +236,9 @@ def report_losses(monkeypatch, losses):
         ),
     ],
 )
-def test_the_weights_with_the_lowest_validation_loss_are_kept(toy, tmp_path, monkeypatch, capsys, losses, step, said):
+def test_the_weights_with_the_lowest_validation_loss_are_kept(
+    toy, tmp_path, monkeypatch, capsys, losses, step, message
+):
     seen, start_batch = {}, CorrectionModule.on_train_batch_start
 
     def on_train_batch_start(self, batch, batch_idx):
@@ -247,8 +249,8 @@ def test_the_weights_with_the_lowest_validation_loss_are_kept(toy, tmp_path, mon
     report_losses(monkeypatch, losses)
     net, train = module(toy, epochs=len(losses) - 1)
     run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
-    assert said in (out := capsys.readouterr().out)
-    assert bool(said) == ("warning" in out)
+    assert message in (out := capsys.readouterr().out)
+    assert bool(message) == ("warning" in out)
     if step:
         assert torch.load(tmp_path / "checkpoints/best.ckpt", weights_only=True)["global_step"] == step
     else:

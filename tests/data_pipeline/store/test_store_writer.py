@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path, make):
         make(tmp_path / "file" / "store")
 
 
-def test_killed_at_any_time_it_continues_to_the_same_bytes(archive, tmp_path, monkeypatch, task, sample_bytes):
+def test_a_run_killed_at_any_time_is_completed_to_the_same_bytes(archive, tmp_path, monkeypatch, task, sample_bytes):
     job = WriteJob.from_task(archive, task, None, False, 3 * sample_bytes)
     context = get_context("forkserver")  # starts in milliseconds, because the server has imported everything
     context.set_forkserver_preload(["data_pipeline.store", "distributed"])

@@ -126,14 +126,14 @@ def test_unfinished_exchanges_do_not_abort_the_exit(script, ending, code):
     assert wait_for_end(process)[::2] == (code, ["error: taken"] * (code == 2))
 
 
-def test_an_error_of_all_ranks_is_printed_once_and_an_error_of_one_rank_too(script):
+def test_each_error_of_the_ranks_is_printed_once(script):
     process = script("raise InputError('no such file' if mesh.rank else 'it is too small')")
     code, _, lines = wait_for_end(process)
     assert code == 2
     assert sorted(lines) == ["error: it is too small", "error: no such file"]
 
 
-def test_the_first_rank_fails_for_all(script):
+def test_an_error_of_a_function_on_the_first_rank_is_printed_once(script):
     code, _, lines = wait_for_end(script("mesh.run_on_first(lambda: (_ for _ in ()).throw(InputError('taken')))"))
     assert (code, lines) == (2, ["error: taken"])
 
@@ -151,10 +151,10 @@ def test_a_rank_that_fails_alone_ends_the_others(script):
     assert len(lines) == 2
 
 
-def test_a_bug_is_not_hidden(script):
+def test_a_bug_is_printed_with_its_traceback(script):
     code, _, lines = wait_for_end(script("print(1 / (mesh.rank - 2), file=sys.stderr); mesh.sum(torch.ones(1))"))
     assert code == 1
-    # With PyTorch's name for the rank before each line.
+    # PyTorch puts the rank before each line.
     assert "[rank2]: ZeroDivisionError: division by zero" in lines
     assert any("Traceback" in line for line in lines)
 
@@ -266,7 +266,7 @@ def test_an_invalid_mesh_is_refused(shape):
         join_mesh(shape).__enter__()
 
 
-def test_one_rank_is_no_group():
+def test_a_mesh_of_one_rank_needs_no_process_group():
     with join_mesh([1, 1]) as mesh:
         assert (mesh.ranks, mesh.first, mesh.everyone) == (1, True, "")
         assert mesh.run_on_first(lambda: 7) == 7

@@ -45,7 +45,7 @@ def window_climatology(train, test, width=45):
 
 
 @pytest.mark.parametrize("days", [DAYS, range(0, 365, 7)], ids=["16 dates a year", "52 dates a year"])
-def test_is_at_least_as_good_as_a_window_and_close_to_the_truth(days):
+def test_the_score_is_better_than_that_of_a_window_and_close_to_that_of_the_true_law(days):
     train, _ = truth_of(range(1998, 2014), days)
     test, law = truth_of(range(2014, 2044), DAYS, seed=1)
     model = Climatology(TASK, GRID)
@@ -64,7 +64,7 @@ def test_mean_and_spread_follow_the_season():
     torch.testing.assert_close(model(test).std.double().log(), law.std.log(), rtol=0, atol=0.12)
 
 
-def test_without_harmonics_it_is_one_gaussian_of_smallest_crps():
+def test_without_harmonics_the_forecast_is_the_gaussian_of_smallest_crps():
     train, _ = truth_of(range(1998, 2014), DAYS)
     model = Climatology(TASK, GRID, harmonics=0)
     model.fit([train])

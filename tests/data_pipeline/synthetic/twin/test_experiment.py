@@ -29,7 +29,7 @@ except InterruptedRunError as error:
 """
 
 
-def prepare_elsewhere(twin: Twin) -> subprocess.Popen:
+def prepare_in_another_process(twin: Twin) -> subprocess.Popen:
     """Prepare in another process, which leads a new process group."""
     options = json.dumps(asdict(twin) | {"path": str(twin.path)})
     command = [sys.executable, "-c", PREPARE, options]
@@ -107,7 +107,7 @@ def test_a_second_run_writes_nothing(tiny: Twin, capsys: pytest.CaptureFixture) 
     assert "all 2 start pairs are in" in capsys.readouterr().out
 
 
-def test_other_options_need_another_folder(tiny: Twin) -> None:
+def test_other_options_are_refused_in_the_same_folder(tiny: Twin) -> None:
     with pytest.raises(InputError, match=r"were made with members=4, not 5; choose another data.path"):
         replace(tiny, members=5).prepare()
     with pytest.raises(InputError, match=r"were made with difficulty=1.0, not 0.5"):
@@ -125,7 +125,7 @@ def test_files_do_not_depend_on_a_kill_or_the_number_of_workers(
     tiny: Twin, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     twin = replace(tiny, path=tmp_path, workers=1)
-    process = prepare_elsewhere(twin)
+    process = prepare_in_another_process(twin)
     wait_for((tmp_path / "output.pl.20180111").exists)
     process.kill()
     process.communicate()
@@ -139,7 +139,7 @@ def test_files_do_not_depend_on_a_kill_or_the_number_of_workers(
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
 def test_an_interrupted_run_names_the_command_to_continue(tiny: Twin, tmp_path: Path, how: str) -> None:
-    process = prepare_elsewhere(replace(tiny, path=tmp_path))
+    process = prepare_in_another_process(replace(tiny, path=tmp_path))
     assert process.stdout is not None
     assert "2 of 2 start pairs to write" in process.stdout.readline()
     # Workers are starting, which is the most fragile moment.
@@ -206,9 +206,9 @@ def test_a_real_full_disk_leaves_no_partial_file(tiny: Twin, tmp_path: Path) -> 
         subprocess.run(["umount", tmp_path], check=True)
 
 
-def test_one_run_at_a_time(tiny: Twin, tmp_path: Path) -> None:
+def test_a_second_run_at_the_same_time_is_refused(tiny: Twin, tmp_path: Path) -> None:
     twin = replace(tiny, path=tmp_path)
-    process = prepare_elsewhere(twin)
+    process = prepare_in_another_process(twin)
     assert process.stdout is not None
     process.stdout.readline()
     with pytest.raises(InputError, match="another run is writing to"):
