@@ -73,12 +73,12 @@ class CaseResults:
 
     @property
     def busiest(self) -> int:
-        """The rank that sends most."""
+        """The rank that sends the most bytes."""
         return max(range(len(self.sent)), key=lambda rank: sum(self.sent[rank].values()))
 
     @property
     def step(self) -> MeasuredStep:
-        """The input of `NetworkModel`."""
+        """The measurements of the busiest rank, for `NetworkModel`."""
         sent = sum(self.sent[self.busiest].values())
         return MeasuredStep(self.seconds, tuple(self.tiles), self.messages[self.busiest], sent)
 

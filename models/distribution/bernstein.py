@@ -92,7 +92,7 @@ class Bernstein:
 
     @property
     def _degree(self) -> int:
-        """d."""
+        """Degree d of the polynomial: one less than the number of coefficients."""
         return len(self.coefficients) - 1
 
     def _slope(self, level: Tensor) -> Tensor:

@@ -48,8 +48,8 @@ class WindowAttention(nn.Module):
     """Self-attention among the cells of each window of `size` x `size` cells (Swin, Liu et al. 2021, arXiv:2103.14030).
 
     With `shift`, windows are shifted by half a window. On a periodic grid whose columns divide into windows, windows
-    wrap around; elsewhere those at the edges are smaller. Tile edges are rounded to the nearest edges of windows: each
-    rank gets the cells its windows need, and returns the results of cells that belong to other ranks.
+    wrap around; elsewhere the windows at the edges are smaller. Tile edges are rounded to the nearest edges of windows:
+    each rank gets the cells its windows need, and returns the results of cells that belong to other ranks.
     """
 
     def __init__(self, grid: Grid | Domain, channels: int, heads: int, size: int, shift: bool = False) -> None:
@@ -82,7 +82,7 @@ class WindowAttention(nn.Module):
         self._columns = _inside(columns[j], columns[j + 1], *((start, start + W) if around else (0, W)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape."""
+        """Map (B, C, H, W) to the same shape."""
         x = self._forth(x)
         inside = x.new_zeros(1, 1, *x.shape[-2:], dtype=torch.bool)
         inside[..., self._rows, self._columns] = True
@@ -93,7 +93,7 @@ class WindowAttention(nn.Module):
         return self._back(y[..., self._rows, self._columns].contiguous())
 
     def _cells(self, x: Tensor) -> Tensor:
-        """(B, C, n size, m size) to (B n m, size size, C)."""
+        """Map (B, C, n size, m size) to (B n m, size size, C)."""
         x = x.unflatten(-1, (-1, self.size)).unflatten(-3, (-1, self.size))
         return x.permute(0, 2, 4, 3, 5, 1).flatten(0, 2).flatten(1, 2)
 
@@ -113,7 +113,7 @@ class ResidualWindowAttention(nn.Module):
         _zeroed(self.attention.last)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape."""
+        """Map (B, C, H, W) to the same shape."""
         return x + self.attention(self.norm(x))
 
 

@@ -55,7 +55,7 @@ class Conv2d(nn.Conv2d):
         self._work = overlapping_work(exchange, self.weight, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, outputs, H, W); with stride 2 to (B, outputs, ceil(H/2), ceil(W/2))."""
+        """Map (B, C, H, W) to (B, outputs, H, W); with stride 2 to (B, outputs, ceil(H/2), ceil(W/2))."""
         if self.window.exchange and overlaps(self._work * x.shape[0], x.device):
             return convolve(x, self.weight, self.bias, self.window.exchange, self.stride[0], self.groups)
         return super().forward(self.window(x))
@@ -87,7 +87,7 @@ class ConvTranspose2d(nn.ConvTranspose2d):
         )
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        """(B, C, ceil(H/2), ceil(W/2)) to (B, outputs, H, W)."""
+        """Map (B, C, ceil(H/2), ceil(W/2)) to (B, outputs, H, W)."""
         x = functional.conv_transpose2d(self.window(x), self.weight, self.bias, self.stride)
         (top, left), (h, w) = self._skip, self.out.own_shape
         return x[..., top : top + h, left : left + w]

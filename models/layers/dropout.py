@@ -81,7 +81,7 @@ class Dropout(nn.Module):
         self._dropped = min(round(share * _MASK_LEVELS), _MASK_LEVELS - 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) or (B M, C, H, W) to the same shape; all members of a forecast have one mask."""
+        """Map (B, C, H, W) or (B M, C, H, W) to the same shape; all members of a forecast have one mask."""
         if not self.training or not self._dropped:
             return x
         keys, C = _keys(x), x.shape[1]

@@ -25,7 +25,7 @@ class LocallyConnected(LossTermLayer):
         self.bias = nn.Parameter(torch.zeros(outputs, *self.out.shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        """Map (B, inputs, H, W) to (B, outputs, H, W)."""
         if self.training and self.smoothness_penalty:
             periodic = self.out.grid.periodic
             rough = (roughness(self.weight, periodic) + roughness(self.bias, periodic)) / 2
@@ -51,7 +51,7 @@ class CellEmbedding(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape."""
+        """Return x (B, C, H, W) plus the mixture of x with the learnt numbers of each cell."""
         own = self._domain.cut(self.embedding).to(x).expand(len(x), -1, -1, -1)
         return x + self.mix(torch.cat([x, own], dim=1))
 

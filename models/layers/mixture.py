@@ -156,7 +156,7 @@ class SpatialMixture(LossTermLayer):
         self.gate = LatentGate(grid, outputs, experts) if gate is None else gate
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        """Map (B, inputs, H, W) to (B, outputs, H, W)."""
         rules = self.routing if self.training else None
         preference = self.gate(x.detach() if rules and rules.classify else x)
         outputs = self.experts(x)
@@ -192,7 +192,7 @@ class SpatialBlend(nn.Module):
                 parameter.mul_(0.01)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        """Map (B, inputs, H, W) to (B, outputs, H, W)."""
         weight = self.gate(x).softmax(1)[:, :, None]
         return (self.experts(x).unflatten(1, (self._count, -1)) * weight).sum(1)
 

@@ -23,7 +23,7 @@ class ChannelNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape."""
+        """Map (B, C, H, W) to the same shape."""
         return functional.layer_norm(x.movedim(1, -1), self.weight.shape, self.weight, self.bias).movedim(-1, 1)
 
 
@@ -35,7 +35,7 @@ class GroupNorm(nn.GroupNorm):
         self.out = Domain.of(grid)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape."""
+        """Map (B, C, H, W) to the same shape."""
         if self.out.ranks == 1:
             return super().forward(x)
         H, W = self.out.shape
@@ -59,7 +59,7 @@ class FieldNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels, *self.out.shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape."""
+        """Map (B, C, H, W) to the same shape."""
         if self.out.ranks == 1:
             return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
         C, cells = x.shape[1], self.out.shape[0] * self.out.shape[1]
@@ -86,7 +86,7 @@ class BatchNorm2d(nn.BatchNorm2d):
         self.out = Domain.of(grid)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape."""
+        """Map (B, C, H, W) to the same shape."""
         if not self.training or not self.out.steppers:
             return super().forward(x)
         y, mean, variance, count = _Normalized.apply(

@@ -28,7 +28,7 @@ class Downsample(nn.Module):
         self.window = HaloPad(domain, _twice(self.out.row_cuts), _twice(self.out.column_cuts))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
+        """Map (B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
         x = self.window(x)
         x = (x[..., :-2:2, :] + 2 * x[..., 1:-1:2, :] + x[..., 2::2, :]) / 4
         return (x[..., :-2:2] + 2 * x[..., 1:-1:2] + x[..., 2::2]) / 4
@@ -51,7 +51,7 @@ class Upsample(nn.Module):
         self.first, self.size = (rows.start % 2, columns.start % 2), self.out.own_shape
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, ceil(H/2), ceil(W/2)) to (B, C, H, W)."""
+        """Map (B, C, ceil(H/2), ceil(W/2)) to (B, C, H, W)."""
         x = self.window(x)
         x = _between(x.transpose(-1, -2), self.first[1], self.size[1]).transpose(-1, -2)
         return _between(x, self.first[0], self.size[0])
@@ -86,7 +86,7 @@ class BilinearUpsample(nn.Module):
         self.window = HaloPad(self.out.coarsen(), rows, columns)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, ceil(H/2), ceil(W/2)) to (B, C, H, W)."""
+        """Map (B, C, ceil(H/2), ceil(W/2)) to (B, C, H, W)."""
         rows, columns = self.out.tile
         x = _quarters(self.window(x), rows)
         return _quarters(x.transpose(-1, -2), columns).transpose(-1, -2)
@@ -116,7 +116,7 @@ class MaxPool2d(_Pool):
     """The largest of the fine cells around each coarse one."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
+        """Map (B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
         return functional.max_pool2d(self.window(x), self.kernel, 2)
 
 
@@ -124,5 +124,5 @@ class AvgPool2d(_Pool):
     """The mean of the fine cells around each coarse one."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
+        """Map (B, C, H, W) to (B, C, ceil(H/2), ceil(W/2))."""
         return functional.avg_pool2d(self.window(x), self.kernel, 2)

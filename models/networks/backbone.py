@@ -63,7 +63,7 @@ class Backbone(Network):
         return self._tiles
 
     def maps(self, features: Tensor) -> Tensor:
-        """(B, F, H, W) to the head's input (B, N, H, W)."""
+        """Map (B, F, H, W) to the head's input (B, N, H, W)."""
         return self.last(self.backbone(features))
 
 

@@ -70,7 +70,7 @@ class BiasNet(nn.Module):
         self.last = nn.Conv2d(2 * width, outputs, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        """Map (B, inputs, H, W) to (B, outputs, H, W)."""
         levels = [x := self.encoder[0](x)]
         for down, block in zip(self.down, self.encoder[1:], strict=True):
             levels.append(x := block(down(x)))
@@ -90,7 +90,7 @@ class UpConvolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, ceil(H/2), ceil(W/2)) to (B, channels, H, W)."""
+        """Map (B, channels, ceil(H/2), ceil(W/2)) to (B, channels, H, W)."""
         x = self.convolution(self.bilinear(x))
         return x + fixed_bias(self.bias).to(x)[:, None, None]
 
@@ -110,7 +110,7 @@ class ParallelKernels(nn.Module):
         self.bias, self.norm = nn.Parameter(torch.zeros(3 * each)), BatchNorm2d(grid, 3 * each)
 
     def convolve(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, 3 each, H, W)."""
+        """Map (B, inputs, H, W) to (B, 3 each, H, W)."""
         seen = self.window(x)
         h, w = seen.shape[-2:]
         rims = ((KERNELS[-1] - kernel) // 2 for kernel in KERNELS)
@@ -130,7 +130,7 @@ class Inception(ParallelKernels):
         self.own = nn.Conv2d(inputs, outputs // 4, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        """Map (B, inputs, H, W) to (B, outputs, H, W)."""
         return torch.cat([self.convolve(x), self.own(x)], dim=1)
 
 
@@ -142,7 +142,7 @@ class Bottleneck(ParallelKernels):
         self.mix = nn.Conv2d(3 * width + inputs, width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, width, H, W)."""
+        """Map (B, inputs, H, W) to (B, width, H, W)."""
         return self.mix(torch.cat([self.convolve(x), x], dim=1))
 
 
@@ -168,7 +168,7 @@ class ResNet2dSimple(nn.Module):
         nn.init.eye_(self.last.weight[..., 0, 0])
 
     def forward(self, x: Tensor, spread_of_targets: Tensor) -> Tensor:
-        """(B, inputs, H, W) and (B, outputs, H, W) to σ of the latter shape."""
+        """Return σ (B, outputs, H, W) for inputs (B, inputs, H, W) and target spreads (B, outputs, H, W)."""
         x = torch.cat([spread_of_targets, self.stem(x)], dim=1)
         for block in self.blocks:
             x = block(x)
@@ -203,7 +203,7 @@ class ResNet2d(nn.Module):
         nn.init.eye_(self.last.weight[..., 0, 0])
 
     def forward(self, x: Tensor, spread_of_targets: Tensor) -> Tensor:
-        """(B, inputs, H, W) and (B, outputs, H, W) to σ of the latter shape."""
+        """Return σ (B, outputs, H, W) for inputs (B, inputs, H, W) and target spreads (B, outputs, H, W)."""
         spreads, fields = x[:, : self._spreads], x[:, self._spreads :]
         seen = torch.cat([self.squeeze(fields), spreads], dim=1)
         x = first = self.first(seen)

@@ -42,7 +42,7 @@ class ConvNormReLU(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        """Map (B, inputs, H, W) to (B, outputs, H, W)."""
         x = self.convolution(x)
         return torch.relu(self.norm(x + fixed_bias(self.bias).to(x)[:, None, None]))
 

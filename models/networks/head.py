@@ -168,7 +168,7 @@ class BernsteinHead(Head):
 
 
 class LowerBound(nn.Module):
-    """The smallest possible value of each target, in every cell in the units of samples."""
+    """The smallest possible value of each target in every cell, in the units of samples."""
 
     value: Tensor
 

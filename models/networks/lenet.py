@@ -46,5 +46,5 @@ class LeNet(Network):
         )  # fmt: skip
 
     def maps(self, features: Tensor) -> Tensor:
-        """(B, F, H, W) to the head's input (B, N, H, W)."""
+        """Map (B, F, H, W) to the head's input (B, N, H, W)."""
         return self.network(features)

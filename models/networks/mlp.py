@@ -49,5 +49,5 @@ class MLP(Network):
         self.network = nn.Sequential(*layers, zero_convolution(count, self.head.count))
 
     def maps(self, features: Tensor) -> Tensor:
-        """(B, F, H, W) to the head's input (B, N, H, W)."""
+        """Map (B, F, H, W) to the head's input (B, N, H, W)."""
         return self.network(features)

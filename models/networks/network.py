@@ -46,5 +46,5 @@ class Network(nn.Module):
         return self.head(self.maps(self.features(sample)), sample)
 
     def maps(self, features: Tensor) -> Tensor:
-        """(B, F, H, W) to the head's input (B, N, H, W)."""
+        """Map (B, F, H, W) to the head's input (B, N, H, W)."""
         raise NotImplementedError

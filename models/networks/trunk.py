@@ -46,7 +46,7 @@ class ResidualBlock(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        """Map (B, inputs, H, W) to (B, outputs, H, W)."""
         return self.skip(x) + self.path(x)
 
 

@@ -43,5 +43,5 @@ class UNet(Network):
         self.last = zero_convolution(width, self.head.count)
 
     def maps(self, features: Tensor) -> Tensor:
-        """(B, F, H, W) to the head's input (B, N, H, W)."""
+        """Map (B, F, H, W) to the head's input (B, N, H, W)."""
         return self.last(self.place(self.trunk(features)))

@@ -41,7 +41,7 @@ class BoostedEMOS(CellModel):
     products of any two of the means and harmonics are predictors too, so that a bias may depend on season and flow.
     `shared` fits one set of coefficients for the whole globe, and adds the static fields. Before a fit, and at cells
     without truth, the forecast has the ensemble's own mean and standard deviation. `family`, `score` and `lower` are
-    those of EMOS; `learning_rate`, `max_steps` and `folds` those of `Boosting`.
+    options of EMOS; `learning_rate`, `max_steps` and `folds` are options of `Boosting`.
     """
 
     moments_only = any_grid = tiles = True

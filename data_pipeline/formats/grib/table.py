@@ -140,7 +140,7 @@ class _Collector:
         self._names: dict[int, tuple[str, str, str]] = {}
 
     def collect(self, found: Sequence[ScannedMessage]) -> tuple[np.ndarray, tuple[Kind, ...]]:
-        """Return the records and the kinds of the messages `found`."""
+        """Return one record for each field of the messages `found`, and the kinds of these fields."""
         octets = b"".join(message.first_bytes.ljust(FIRST_BYTES, b"\0") for message in found)
         first_bytes = FirstBytes(
             np.frombuffer(octets, np.uint8).reshape(-1, FIRST_BYTES), np.array([message.length for message in found])
