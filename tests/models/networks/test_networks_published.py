@@ -139,7 +139,7 @@ def test_rain_of_the_south_asian_monsoon_does_no_harm(samples, network, request,
     """From 29 years no network learns that the ensemble has hardly any skill; with EMOS as baseline it is no worse."""
     everything = request.config.getoption("all_years")
     data, years = Monsoon(samples), YEARS if everything else SOME[::3]
-    model = {"_target_": f"models.{network}"}
+    model = {"_target_": f"models.networks.{network}"}
     from_raw, from_emos = (
         float(np.mean([monsoon_score(data, MONSOON._replace(model=model | start), year) for year in years]))
         for start in ({}, START)
