@@ -76,6 +76,12 @@ def frequencies(distribution, truth, bins):
     return torch.bincount(index.flatten(), minlength=bins) / index.numel()
 
 
+def test_the_rank_counts_the_members_below_the_truth():
+    ensemble = Ensemble(torch.tensor([3.0, 1.0, 2.0])[:, None].expand(3, 4))
+    truth = torch.tensor([0.0, 1.5, 2.5, 9.0])
+    assert calibration_bin(ensemble, truth, uniform(4), 4).tolist() == [0, 1, 2, 3]
+
+
 def test_exchangeable_members_have_a_flat_histogram():
     values = draws(11, 100_000)
     ensemble = Ensemble(values[1:])
