@@ -4,7 +4,7 @@ The shipped U-Net at 361 x 720, one sample, with the loss and the averaged gradi
 
 - bytes at the collective calls divided by the minimum, which is computed from the derivatives of each layer;
 - peak memory of a rank divided by its share of the memory of one process plus its halo;
-- time and memory of a step on one rank divided by those of a U-Net of plain `torch.nn`, in turn, medians of 20;
+- time and memory of a step on one rank, relative to a U-Net of plain `torch.nn`; timed in turn, medians of 20;
 - strong and weak efficiency of two processes of one thread each, with gloo on this machine;
 - relative error of predicted steps on four ranks, from a model of latency and bandwidth fitted to two ranks.
 

@@ -115,8 +115,26 @@ class Channel:
         return f"{self.variable}{endings[self.origin]}"
 
 
+class HasChannels:
+    """Base class of a task and of a store's plan, which list their channels alike."""
+
+    inputs: tuple[Variable, ...]
+    other_leads: tuple[Channel, ...]
+    analysis: tuple[Variable, ...]
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """All channels in the order of `Sample.ensemble`: `inputs`, `other_leads`, `analysis`."""
+        return tuple(map(Channel, self.inputs)) + self.further
+
+    @property
+    def further(self) -> tuple[Channel, ...]:
+        """The channels at other lead times and of the analysis."""
+        return self.other_leads + tuple(Channel(variable, "analysis") for variable in self.analysis)
+
+
 @dataclass(frozen=True)
-class Task:
+class Task(HasChannels):
     """Correct the `targets` at `lead_times` (hours) from the ensemble of the `inputs`.
 
     Every target must be an input, because models correct the raw ensemble. `static` are static fields (`lsm`, `z` of
@@ -168,16 +186,6 @@ class Task:
                     f"task {self.name}: {channel} is before the start of a forecast of {leads[0]} h; "
                     "remove it, or that lead time"
                 )
-
-    @property
-    def channels(self) -> tuple[Channel, ...]:
-        """All channels in the order of `Sample.ensemble`: `inputs`, `other_leads`, `analysis`."""
-        return tuple(map(Channel, self.inputs)) + self.further
-
-    @property
-    def further(self) -> tuple[Channel, ...]:
-        """The channels at other lead times and of the analysis."""
-        return self.other_leads + tuple(Channel(variable, "analysis") for variable in self.analysis)
 
     @property
     def target_channels(self) -> tuple[int, ...]:

@@ -65,7 +65,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainUNet(nn.Module):
-    """Halves the resolution twice by mean pooling and interpolates back; features and head are those of our U-Net."""
+    """Halves the resolution twice by mean pooling and interpolates back; features and head are shared with `UNet`."""
 
     def __init__(self, task: Task, grid: Grid, kind: Padding = "sphere", width: int = 16, dropout: float = 0.1) -> None:
         super().__init__()

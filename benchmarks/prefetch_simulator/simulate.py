@@ -23,7 +23,7 @@ from data_pipeline.prefetch.order import Reads, SampleOrder
 
 @dataclass(frozen=True)
 class ClusterRates:
-    """Rates in MB/s; the defaults are those that the paper simulates."""
+    """Rates in MB/s; the defaults are the rates that the paper simulates."""
 
     compute: float = 64
     preprocess: float = 200

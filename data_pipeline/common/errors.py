@@ -1,6 +1,6 @@
 """Errors that are not bugs, and their exit codes.
 
-A message says what is wrong, where (file, field, option), and what to do.
+A message names the fault, the place (file, field, option) and the remedy.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def all_variables(available: Iterable[Variable], *, surface: bool) -> tuple[Vari
 
 
 def describe_variables(variables: Iterable[Variable | str]) -> str:
-    """Return the names of all variables: first those without a level, then those that have the same pressure levels.
+    """Return the names of all variables: first variables without a level, then groups with equal pressure levels.
 
     >>> describe_variables([Variable("t", 850), Variable("t", 500), Variable("z", 850), Variable("z", 500), "2t"])
     '2t; t z at 850 500 hPa'

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.grid import Grid
-from data_pipeline.task import Channel, Variable
+from data_pipeline.task import Channel, HasChannels, Variable
 
 STATIC_NAME = "static.nc"
 VALUE_BYTES = 4
@@ -26,12 +26,12 @@ _PARSERS: dict[str, Callable[[str], Variable | Channel]] = {
 
 
 @dataclass(frozen=True)
-class StorePlan:
+class StorePlan(HasChannels):
     """The `samples` of a store, (initial time in seconds since 1970, lead time in hours), and their contents.
 
     `years` are years of valid time, None for the whole archive. A file holds `shard_samples` samples. With `moments`
-    two pseudo-members represent the members `numbers`. `other_leads` and `analysis` are those of the task; `left_out`
-    forecasts of these years are no samples because they lack one of these channels.
+    two pseudo-members represent the members `numbers`. `other_leads` and `analysis` are options of the
+    task. `left_out` forecasts of these years are no samples, because one of these channels is missing.
     """
 
     fingerprint: str
@@ -48,16 +48,6 @@ class StorePlan:
     other_leads: tuple[Channel, ...] = ()
     analysis: tuple[Variable, ...] = ()
     left_out: int = 0
-
-    @property
-    def channels(self) -> tuple[Channel, ...]:
-        """All channels of the ensemble, in the order of `Task.channels`."""
-        return tuple(map(Channel, self.inputs)) + self.further
-
-    @property
-    def further(self) -> tuple[Channel, ...]:
-        """The channels at other lead times and of the analysis."""
-        return self.other_leads + tuple(Channel(variable, "analysis") for variable in self.analysis)
 
     @property
     def ensemble_shape(self) -> tuple[int, int, int, int]:

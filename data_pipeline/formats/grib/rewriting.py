@@ -127,7 +127,7 @@ def _check_message(old: bytes, new: bytes, layout: Layout, field: np.ndarray, bi
 
 
 def _header(message: bytes) -> bytes:
-    """Return the sections that hold all keys but those of values and packing.
+    """Return the sections with all keys except the keys of values and packing.
 
     GRIB1: sections 1 and 2 (which may be absent) without the decimal scale in octets 27 and 28. GRIB2: sections 1 to 4.
     """

@@ -109,7 +109,7 @@ class FieldBlock:
 
     @property
     def units_and_long_name(self) -> tuple[str, str]:
-        """Units and long name: those of GRIB for a known parameter, else those of the file."""
+        """Units and long name: GRIB's for a known parameter, else the file's."""
         if self.short_name in PARAMETERS:
             return PARAMETERS[self.short_name].units, PARAMETERS[self.short_name].long_name
         attributes = self.data.attributes
