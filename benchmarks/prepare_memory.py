@@ -76,7 +76,7 @@ def prepare_dates(folder: Path, count: int) -> tuple[float, float]:
     process = subprocess.Popen(
         [
             sys.executable, "-m", "deepweather", "prepare", "data=ens10", f"path={part}",
-            "task.inputs=[2t,msl]", "statistics=[normalization,local,climatology,efi]", "store=store",
+            "task.inputs=[2t,msl]", "statistics=[efi]", "store=store",
         ],
         cwd=part, stdout=subprocess.DEVNULL,
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}", "DEEPWEATHER_CACHE": str(part / "cache")},

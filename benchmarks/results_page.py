@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from data_pipeline.common.files import atomic_write
-from evaluation.tables import CLAIM, VERDICT, forecast_title, format_amount, format_percent, format_ratio
+from evaluation.tables import CLAIM, VERDICT, display_of, forecast_title, format_amount, format_percent, format_ratio
 
 BEGIN, END = "<!-- tables: made by `make results` -->", "<!-- end of tables -->"
 MODEL_LABELS = {
@@ -163,7 +163,7 @@ def task_section(folder: Path) -> tuple[str, dict[str, Any]]:
     scores = json.loads((folder / "scores.json").read_text("utf-8"))
     models = models_of(scores)
     best = choose_best(models, folder)
-    title = f"### {forecast_title(scores)} ({scores['units']})"
+    title = f"### {forecast_title(scores)} ({display_of(scores).units})"
     text = f"{title}\n\n{score_table(scores, models, best)}\n\n{difference_table(scores, models)}"
     figures = {
         "best": best,
@@ -198,7 +198,8 @@ def gate_section(folder: Path) -> tuple[str, dict[str, Any]]:
         ]
         lines.append("| " + " | ".join(cells) + " |")
         figures[name] = {"claims": gate["claimed"], "holds": gate["holds"]}
-    return f"### {forecast_title(scores)}, by number of members ({scores['units']})\n\n" + "\n".join(lines), figures
+    title = f"### {forecast_title(scores)}, by number of members ({display_of(scores).units})"
+    return f"{title}\n\n" + "\n".join(lines), figures
 
 
 def properties(file: Path, prefix: str) -> dict[str, float]:

@@ -29,7 +29,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.packages import conf_folders
-from data_pipeline.common.renamed import OPTIONS, current_arguments, current_option, current_spec
+from data_pipeline.common.renamed import OPTIONS, current_arguments, current_option, current_spec, refuse_gone
 
 SHORT = ("path", "store")
 """Options of `data` that can be given without the prefix `data.`."""
@@ -77,6 +77,8 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
             os.environ["HYDRA_FULL_ERROR"] = "1"
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             with _reporting_errors(name):
+                for word in sys.argv[1:]:
+                    refuse_gone(name, word.partition("=")[0])
                 main()
 
         return command

@@ -6,79 +6,120 @@ Opening an archive reads no values. `data_pipeline.dataset` turns an archive int
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, get_args
 
 import xarray as xr
 
+from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import expand_paths
-from data_pipeline.formats import grib, netcdf
+from data_pipeline.common.file_hash import sampled_hashes
+from data_pipeline.common.files import FileAddress, expand_addresses
+from data_pipeline.dates import Dates
+from data_pipeline.formats import cf, grib
 from data_pipeline.formats import open as files
-from data_pipeline.grid import Grid
-from data_pipeline.protocols import Chunks, Fields
-from data_pipeline.task import Channel, Variable
+from data_pipeline.formats.netcdf import is_netcdf
+from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
+from data_pipeline.formats.reader_versions import COMMON_READERS, READER_VERSIONS
+from data_pipeline.formats.stated_intervals import StatedIntervals
+from data_pipeline.formats.variables import checked_names
+from data_pipeline.formats.zarr import is_zarr
+from data_pipeline.formats.zarr.catalog import ZarrCatalog
+from data_pipeline.formats.zarr.header import hash_store
+from data_pipeline.ledger import Omission
+from data_pipeline.protocols import Chunks, Fields, MissingPolicy
+from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.regridding.target import TargetGrid, check_grid_option, regular_grid
+from data_pipeline.regridding.weights import METHODS, Method
+from data_pipeline.task import Task, Variable
 
 _PARTS = ("ensemble", "analysis", "static_fields", "oracle_ensemble")
 
 
 @dataclass(frozen=True)
 class Archive:
-    """Files of one data source; each part is a list of paths or patterns of GRIB or NetCDF files.
+    """Files of one data source; each part is a list of paths, patterns or URLs of GRIB, NetCDF or Zarr.
 
     `static_fields` may contain a land-sea mask (`lsm`) and orography (`z`). `oracle_ensemble`, in twin experiments,
-    is the best ensemble that the forecast's information allows. `missing`: whether missing ensemble fields are an
-    `error` or values to `mask`. `variable_names` maps variables of NetCDF files with unusual names to GRIB names, for
-    example {"T850": "t@850"}.
+    is the best ensemble that the forecast's information allows. `missing`: a forecast that lacks a field of a
+    member, or the analysis of one of several targets, is an `error`, has missing values (`mask`) or is left out
+    (`drop`); see `data_pipeline.selection`. `variable_names` maps other names of variables to GRIB names, for example
+    {"T850": "t@850"}; in GRIB files a name is a shortName or a paramId. `intervals` states the intervals of amounts,
+    means and extremes where files do not, {"tp": "1h"}, or by part, {"analysis": {"tp": "1h"}, "ensemble": {"tp":
+    "since_start"}}; see `StatedIntervals`.
+
+    `grid` is the grid on which all parts are read: that of the `ensemble` or of the `analysis`, or a number of degrees.
+    The method of `regridding` brings fields to it. With None, all parts must have the points of the ensemble's grid.
     """
 
     ensemble: Sequence[str]
     analysis: Sequence[str]
     static_fields: Sequence[str] = ()
     oracle_ensemble: Sequence[str] = ()
-    missing: Literal["error", "mask"] = "error"
+    missing: MissingPolicy = "error"
     variable_names: Mapping[str, str] | None = None
+    intervals: Mapping[str, Any] | None = None
+    grid: str | float | None = None
+    regridding: Method = "conservative"
 
     moments: ClassVar[None] = None
+    omissions: ClassVar[tuple[Omission, ...]] = ()
 
     def __post_init__(self) -> None:
-        if self.missing not in ("error", "mask"):
-            raise InputError(f"data.archive.missing must be error or mask, got {self.missing!r}")
-        if self.variable_names is not None and not isinstance(self.variable_names, Mapping):
-            raise InputError(
-                f"data.archive.variable_names must be {{VARIABLE: shortName, ...}}, got {self.variable_names!r}"
-            )
+        check_choice("data.archive.missing", self.missing, get_args(MissingPolicy))
+        names = checked_names("data.archive.variable_names", self.variable_names)
+        object.__setattr__(self, "variable_names", names)
+        _ = self._ensemble_intervals, self._analysis_intervals
+        check_grid_option(self.grid)
+        check_choice("data.archive.regridding", self.regridding, METHODS)
 
-    def check_available(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the options only: another process looks at the files itself, also for the fingerprint."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
         """Do nothing: an archive can read everything in its files."""
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
-        """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude)."""
+        """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude); missing fields are NaN."""
         return files.open_ensemble(
-            self.ensemble, variables, lead_times, names=self._names, missing=self.missing, chunks=chunks
-        )
+            self.ensemble, variables, lead_times,
+            names=self.variable_names, target=self._given_target, intervals=self._ensemble_intervals, missing="mask",
+            chunks=chunks,
+        )  # fmt: skip
 
     def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
-        """Open the analyses as (time, [level,] latitude, longitude)."""
-        return files.open_analysis(self.analysis, variables, names=self._names, chunks=chunks)
+        """Open the analyses as (time, [level,] latitude, longitude); missing fields are NaN."""
+        return files.open_analysis(
+            self.analysis, variables,
+            names=self.variable_names, target=self._target, intervals=self._analysis_intervals, missing="mask",
+            chunks=chunks,
+        )  # fmt: skip
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
-        """Open the ensemble to read samples from."""
-        return files.ensemble_fields(self.ensemble, variables, lead_times, names=self._names, missing=self.missing)
+        """Open the ensemble to read samples from; missing fields are NaN."""
+        return files.ensemble_fields(
+            self.ensemble, variables, lead_times,
+            names=self.variable_names, target=self._given_target, intervals=self._ensemble_intervals, missing="mask",
+        )  # fmt: skip
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
-        """Open the analyses to read samples from."""
-        return files.analysis_fields(self.analysis, variables, names=self._names)
+        """Open the analyses to read samples from; missing fields are NaN."""
+        return files.analysis_fields(
+            self.analysis, variables,
+            names=self.variable_names, target=self._target, intervals=self._analysis_intervals, missing="mask",
+        )  # fmt: skip
 
     @cached_property
     def static(self) -> xr.Dataset:
         """All static fields, (latitude, longitude); empty if there are none."""
         if not self.static_fields:
             return xr.Dataset()
-        return files.open_static(self.static_fields, names=self._names)
+        return files.open_static(self.static_fields, names=self.variable_names, target=self._target)
 
     @cached_property
     def oracle(self) -> Archive | None:
@@ -87,46 +128,97 @@ class Archive:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash that changes when a file of the archive is added, removed or rewritten."""
+        """A hash of the names and sampled contents of all files, and of the versions of their readers.
+
+        A copy of the archive in another folder has the same fingerprint.
+        """
         digest = hashlib.sha256()
         for part in _PARTS:
-            for path in expand_paths(getattr(self, part)) if getattr(self, part) else ():
-                status = path.stat()
-                digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+            paths = expand_addresses(getattr(self, part)) if getattr(self, part) else []
+            for path, contents in zip(paths, _hashes(paths), strict=True):
+                digest.update(f"{part} {path.name} {contents}\n".encode())
+        for name in sorted({*self._formats.values(), *COMMON_READERS}):
+            digest.update(f"reader {name} {READER_VERSIONS[name]}\n".encode())
         if self.variable_names:
             digest.update(repr(sorted(self.variable_names.items())).encode())
+        for stated in (self._ensemble_intervals, self._analysis_intervals):
+            for variable, minutes in sorted(stated.intervals, key=str):
+                digest.update(f"interval {stated.part} {variable} {minutes}\n".encode())
+        if self.grid is not None:
+            digest.update(f"grid {self.grid} {self.regridding}\n".encode())
         return digest.hexdigest()[:16]
+
+    @cached_property
+    def _ensemble_intervals(self) -> StatedIntervals:
+        """The option `intervals` for the ensemble, which an oracle ensemble shares."""
+        return StatedIntervals.parse(self.intervals, "ensemble")
+
+    @cached_property
+    def _analysis_intervals(self) -> StatedIntervals:
+        """The option `intervals` for the analyses."""
+        return StatedIntervals.parse(self.intervals, "analysis")
+
+    @cached_property
+    def _given_target(self) -> TargetGrid | None:
+        """The grid that the option `grid` names, or None."""
+        if self.grid is None:
+            return None
+        if isinstance(self.grid, str):
+            return TargetGrid(files.grid_of_files(getattr(self, self.grid), self.variable_names), self.regridding)
+        parts = [part for part in (self.ensemble, self.analysis, self.static_fields) if part]
+        grids = [files.grid_of_files(part, self.variable_names) for part in parts]
+        return TargetGrid(regular_grid(self.grid, grids), self.regridding)
+
+    @cached_property
+    def _target(self) -> TargetGrid | None:
+        """The grid of analyses and static fields: the given one, otherwise the points of the ensemble's grid."""
+        if self.grid is not None or not self.ensemble:
+            return self._given_target
+        try:
+            grid = files.grid_of_files(self.ensemble, self.variable_names)
+        except InputError:
+            return None  # opening the ensemble raises a better error, and a store needs no ensemble
+        return None if isinstance(grid, ReducedGrid) else TargetGrid(grid)
 
     @property
     def exists(self) -> bool:
         """Whether every part has files; a machine that trains from a store may have none."""
         try:
-            return bool(self.fingerprint)
+            return all(expand_addresses(getattr(self, part)) for part in _PARTS if getattr(self, part))
         except InputError:
             return False
-
-    @property
-    def _names(self) -> Mapping[str, str] | None:
-        """`variable_names`; an `InputError` if no part has NetCDF files."""
-        return self.variable_names if self._formats else None
 
     @cached_property
     def _formats(self) -> dict[str, str]:
         """The format of each part, from the first bytes of its first file."""
-        first = {part: expand_paths(getattr(self, part))[0] for part in _PARTS if getattr(self, part)}
-        formats = {part: "netcdf" if netcdf.is_netcdf(path) else "grib" for part, path in first.items()}
-        if self.variable_names and "netcdf" not in formats.values():
-            raise InputError(
-                f"data.archive.variable_names is for NetCDF files, but {first['ensemble']} and all others are GRIB; "
-                "leave out data.archive.variable_names"
-            )
-        return formats
+        first = {part: expand_addresses(getattr(self, part))[0] for part in _PARTS if getattr(self, part)}
+        return {part: _format(path) for part, path in first.items()}
 
     def format_package(self, part: str) -> tuple[ModuleType, dict[str, Any]]:
-        """Return the package of a part's format, and the options that only this format takes."""
-        return (netcdf, {"names": self.variable_names}) if self._formats[part] == "netcdf" else (grib, {})
+        """Return the package that describes the files of a part, and the options that only this package takes."""
+        if self._formats[part] == "grib":
+            return grib, {"names": self.variable_names}
+        catalog = NetCDFCatalog if self._formats[part] == "netcdf" else ZarrCatalog
+        return cf, {"catalog": catalog, "names": self.variable_names}
 
 
-def grid_of(dataset: xr.Dataset) -> Grid:
-    """Return the grid of an opened dataset."""
-    return Grid(tuple(dataset.latitude.values), tuple(dataset.longitude.values))
+def _format(address: FileAddress) -> str:
+    if is_zarr(address):
+        return "zarr"
+    assert isinstance(address, Path)
+    return "netcdf" if is_netcdf(address) else "grib"
+
+
+def regridding_of(source: object) -> Method | None:
+    """Return the method that brings the fields of an archive to the grid of its option `grid`; None without it."""
+    return source.regridding if isinstance(source, Archive) and source.grid is not None else None
+
+
+def _hashes(addresses: Sequence[FileAddress]) -> list[str]:
+    """Return a hash of the contents of each address; a Zarr store in a folder or at a URL is not one file."""
+    files = [address for address in addresses if isinstance(address, Path) and address.is_file()]
+    try:
+        hashes: dict[FileAddress, str] = dict(zip(files, sampled_hashes(files), strict=True))
+        return [hashes[address] if address in hashes else hash_store(address) for address in addresses]
+    except OSError as error:
+        raise InputError(f"cannot read {error.filename} ({error.strerror})") from None

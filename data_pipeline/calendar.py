@@ -5,8 +5,6 @@ The day of a climatology is not the day of the year: `models.statistical.predict
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 DAYS_PER_YEAR = 365
@@ -24,16 +22,6 @@ def climatology_day(times: np.ndarray) -> np.ndarray:
     day = (days - year.astype("datetime64[D]")).astype(int) + 1
     after = (months - year.astype("datetime64[M]")).astype(int) > 1
     return np.where(leap & (after | (day == 60)), day - 1, day)
-
-
-def days_in_window(days: Sequence[int], day: int, width: int) -> list[int]:
-    """Return the positions of the `days` in a window of `width` days centred on `day`; 1 January follows day 365.
-
-    >>> days_in_window([1, 3, 180, 364], day=1, width=5)
-    [0, 1, 3]
-    """
-    distance = np.abs(np.asarray(days) - day)
-    return np.flatnonzero(np.minimum(distance, DAYS_PER_YEAR - distance) <= width // 2).tolist()
 
 
 def year_of(time: np.datetime64) -> int:

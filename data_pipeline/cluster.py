@@ -9,11 +9,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -23,6 +22,7 @@ from dask.utils import parse_bytes
 
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.threads import THREADS_VARIABLE, BudgetedPool, processors
 
 if TYPE_CHECKING:
     from dask_jobqueue import SLURMCluster
@@ -58,7 +58,7 @@ class Threads:
     @contextmanager
     def executor(self) -> Iterator[Executor]:
         """Start the threads."""
-        with ThreadPoolExecutor(self.at_once) as pool, dask.config.set(scheduler="threads", pool=pool):
+        with BudgetedPool(self.at_once) as pool, dask.config.set(scheduler="threads", pool=pool):
             try:
                 yield pool
             except BaseException:
@@ -97,6 +97,7 @@ class LocalProcesses:
                 memory_limit=_memory(self.memory),
                 dashboard_address=":0",
                 silence_logs="ERROR",
+                env={THREADS_VARIABLE: str(self.threads)},
             ) as cluster,
             _client(cluster) as workers,
         ):
@@ -188,11 +189,6 @@ def _client(cluster: DistributedCluster) -> Iterator[Executor]:
             raise InputError(
                 "a worker of the cluster was killed several times, perhaps for lack of memory; increase cluster.memory"
             ) from None
-
-
-def processors() -> int:
-    """Number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _memory(value: str | int) -> int:

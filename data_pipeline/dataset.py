@@ -12,26 +12,28 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from data_pipeline.calendar import year_of
 from data_pipeline.common.errors import InputError
-from data_pipeline.inputs import input_fields, skipped_starts
+from data_pipeline.dates import Dates
+from data_pipeline.grid import how_to_regrid
+from data_pipeline.inputs import input_fields
+from data_pipeline.meaning import check_targets
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.protocols import ALL, DataSource
 from data_pipeline.sample import Sample
 from data_pipeline.sample_reader import Buffers, read_sample, read_tile, static_fields
-from data_pipeline.split import count_valid, verified_forecasts
+from data_pipeline.selection import select_forecasts
 from data_pipeline.task import Task
 
 
 class ForecastDataset(Dataset[Sample]):
-    """The forecasts of a task that are valid in `years` and have a verifying analysis, by start and lead time.
+    """The forecasts of a task that are valid on `dates` (or years) and can be used, by start and lead time.
 
     `members`: the number of members, or their positions. `rows` and `columns` (step 1) select a tile of ensemble, mask,
     static fields and target; `grid` is always the full grid. `moments` replaces the ensemble by the two
-    pseudo-members of `data_pipeline.moments`. Only the selection is read, but always full rows. `skipped` is the number
-    of forecasts of these years without an input at another lead time or without the analysis at their start.
+    pseudo-members of `data_pipeline.moments`. Only the selection is read, but always full rows. `ledger` counts the
+    forecasts that are left out, and says why; `data_pipeline.selection` has the rules.
 
     Thread-safe. Every access reads the sample again, into memory of samples that are no longer referenced.
     """
@@ -40,32 +42,35 @@ class ForecastDataset(Dataset[Sample]):
         self,
         source: DataSource,
         task: Task,
-        years: Iterable[int],
+        dates: Dates | Iterable[int],
         *,
         members: int | Sequence[int] | None = None,
         rows: slice = ALL,
         columns: slice = ALL,
         moments: bool = False,
     ) -> None:
-        years = set(years)
-        source.check_available(years, moments and members is None, task.further)
+        dates = Dates.of(dates)
+        source.check_available(task, dates, moments and members is None)
         self.task = task
         self._ensemble = input_fields(source, task)
         self._truth = source.analysis_fields(task.targets)
         self.grid = self._ensemble.grid
         if not self.grid.matches(other := self._truth.grid):
-            raise InputError(f"the ensemble has {self.grid}, the analysis {other}; bring both to one grid first")
+            raise InputError(f"the ensemble has {self.grid}, the analysis {other}; {how_to_regrid(self.grid, other)}")
+        self.meanings = self._ensemble.meanings
+        """Units and intervals of the task's channels."""
+        check_targets([self.meanings[k] for k in task.target_channels], self._truth.meanings, task.lead_times)
         self.rows, self.columns = (bounded_slice(*pair) for pair in zip((rows, columns), self.grid.shape, strict=True))
         self.static = static_fields(self.grid, task, source.static)[:, self.rows, self.columns].contiguous()
-        self._keys = verified_forecasts(self._ensemble.init_times, task.lead_times, self._truth.init_times, years)
-        self.skipped = count_valid(skipped_starts(self._ensemble), task.lead_times, years)
+        self._keys, self.ledger = select_forecasts(source, task, self._ensemble, self._truth, dates)
         self._members = select_members(members, count := len(self._ensemble.numbers))
         self._stored_moments = source.moments
         self._buffers = Buffers()
         self._moments = moments
         subset_members = None if self._members == tuple(range(count)) else self._members
         tile = [self.rows.start, self.rows.stop, self.columns.start, self.columns.stop]
-        subset = [task.to_json(), sorted(years), subset_members, tile, moments]
+        exceptions = [(one.start, one.lead, one.reason) for one in self.ledger.omissions]
+        subset = [task.to_json(), dates.to_json(), exceptions, subset_members, tile, moments]
         digest = hashlib.sha256(f"{source.fingerprint} {json.dumps(subset)}".encode())
         self.fingerprint = digest.hexdigest()[:16]
         """Hash of files and selection: two data sets with the same fingerprint have the same samples."""
@@ -97,20 +102,6 @@ class ForecastDataset(Dataset[Sample]):
         other.static, other._buffers = self.static[:, rows].contiguous(), Buffers()
         other.fingerprint = f"{self.fingerprint} rows {rows.start}-{rows.stop}"
         return other
-
-    @property
-    def skipped_message(self) -> str:
-        """A message with the number of skipped forecasts, empty if there are none."""
-        if not self.skipped:
-            return ""
-        wanted = ", ".join(map(str, self.task.further))
-        return f"{self.skipped} forecasts skipped: their start lacks one of {wanted}"
-
-    @property
-    def valid_years(self) -> tuple[int, int]:
-        """First and last year in which a sample is valid."""
-        times = self._truth.init_times[[k for _, _, k in self._keys]]
-        return year_of(times.min()), year_of(times.max())
 
     @property
     def starts(self) -> np.ndarray:

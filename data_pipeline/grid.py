@@ -51,6 +51,16 @@ class Grid:
         return len(self.latitudes), len(self.longitudes)
 
     @property
+    def cell_latitudes(self) -> np.ndarray:
+        """The latitude of each cell, (H, 1)."""
+        return np.array(self.latitudes)[:, None]
+
+    @property
+    def cell_longitudes(self) -> np.ndarray:
+        """The longitude of each cell, (1, W) on a grid, where a column has one longitude."""
+        return np.array(self.longitudes)[None, :]
+
+    @property
     def periodic(self) -> bool:
         """Whether the grid goes round the globe: its first column follows its last."""
         if len(self.longitudes) < 2:
@@ -95,7 +105,7 @@ class Grid:
 
     def matches(self, other: Grid) -> bool:
         """Return whether two grids are equal up to `COORDINATE_TOLERANCE` and multiples of 360°: 200°E is 160°W."""
-        if self.shape != other.shape:
+        if type(other) is not type(self) or self.shape != other.shape:
             return False
         north = np.subtract(self.latitudes, other.latitudes)
         east = (np.subtract(self.longitudes, other.longitudes) + 180) % 360 - 180
@@ -104,3 +114,10 @@ class Grid:
     def __str__(self) -> str:
         (h, w), lat, lon = self.shape, self.latitudes, self.longitudes
         return f"{h} x {w} points, latitudes {lat[0]:g} to {lat[-1]:g}, longitudes {lon[0]:g} to {lon[-1]:g}"
+
+
+def how_to_regrid(*grids: Grid) -> str:
+    """Return the end of an error message about different grids: what the user can do."""
+    if all(type(grid) is Grid for grid in grids):
+        return "set data.archive.grid=ensemble to read all on the ensemble's grid (docs/data/grids.md)"
+    return "bring all to the same points first; data.archive.grid is for regular and reduced grids"

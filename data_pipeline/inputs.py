@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby, product
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.grid import Grid
-from data_pipeline.protocols import ALL, Fields, FieldSource
-from data_pipeline.task import Task, Variable
+from data_pipeline.grid import Grid, how_to_regrid
+from data_pipeline.meaning import Meaning
+from data_pipeline.protocols import ALL, Fields, FieldSource, MissingFields
+from data_pipeline.task import Channel, Task, Variable
 
 
 def input_fields(source: FieldSource, task: Task) -> Fields:
     """Open the channels of `task` to read samples from: (M, C, h, W) in the order of `Task.channels`.
 
-    Starts for which a channel has no field at all are skipped, see `skipped_starts`.
+    Starts for which a channel has no field at all are left out, see `starts_without_input`.
     """
     own = source.ensemble_fields(task.inputs, task.lead_times)
     if not task.other_leads and not task.analysis:
@@ -28,16 +30,17 @@ def input_fields(source: FieldSource, task: Task) -> Fields:
         # Each group is opened separately: files need not have a variable at a lead time that is not used.
         at = [channels[0].lead_time(lead) for lead in task.lead_times]
         fields = source.ensemble_fields([channel.variable for channel in channels], sorted(set(at)))
-        group_name = f"{', '.join(map(str, channels))} of the ensemble"
-        groups.append(ChannelGroup(fields, tuple(map(fields.lead_times.index, at)), _members(fields, own, group_name)))
+        leads, members = tuple(map(fields.lead_times.index, at)), _members(fields, own, channels)
+        groups.append(ChannelGroup(tuple(channels), fields, leads, members))
     if task.analysis:
         fields = source.analysis_fields(task.analysis)
-        groups.append(ChannelGroup(fields, (0,) * len(task.lead_times), None))
+        channels = [Channel(variable, "analysis") for variable in task.analysis]
+        groups.append(ChannelGroup(tuple(channels), fields, (0,) * len(task.lead_times), None))
     for group in groups:
         if not own.grid.matches(group.fields.grid):
             raise InputError(
                 f"task {task.name}: {', '.join(map(str, group.fields.variables))} has {group.fields.grid}, the other "
-                f"inputs {own.grid}; bring all to one grid first"
+                f"inputs {own.grid}; {how_to_regrid(own.grid, group.fields.grid)}"
             )
     complete = np.logical_and.reduce([np.isin(own.init_times, group.fields.init_times) for group in groups])
     if not complete.any():
@@ -46,21 +49,27 @@ def input_fields(source: FieldSource, task: Task) -> Fields:
     return InputFields(own, tuple(groups), np.flatnonzero(complete))
 
 
-def skipped_starts(fields: Fields) -> np.ndarray:
-    """Return the starts, datetime64[s], that `input_fields` skipped because a channel has no field for them."""
+def starts_without_input(fields: Fields) -> dict[np.datetime64, tuple[str, ...]]:
+    """Return the starts that `input_fields` left out, each with the channels that have no field for it."""
     if not isinstance(fields, InputFields):
-        return np.empty(0, "datetime64[s]")
-    return np.delete(fields.own.init_times, fields.starts)
+        return {}
+    absent = np.delete(fields.own.init_times, fields.starts)
+    unknown = [~np.isin(absent, group.fields.init_times) for group in fields.groups]
+    return {
+        start: tuple(str(c) for g, group in enumerate(fields.groups) if unknown[g][k] for c in group.channels)
+        for k, start in enumerate(absent)
+    }
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelGroup:
     """Further channels with the same lead time offset, or of the analysis.
 
-    `leads` are positions in the lead times of `fields`, one per lead time of the task. `members` are positions of the
-    ensemble's members in `fields`, None for the analysis, which all members share.
+    `leads` are positions in the lead times of `fields`, one per lead time of the task.
+    `members` are positions of the ensemble's members in `fields`, None for the analysis, which all members share.
     """
 
+    channels: tuple[Channel, ...]
     fields: Fields
     leads: tuple[int, ...]
     members: tuple[int, ...] | None
@@ -103,6 +112,37 @@ class InputFields:
         """The numbers of the members M."""
         return self.own.numbers
 
+    @property
+    def meanings(self) -> tuple[Meaning, ...]:
+        """Units and intervals of each channel, at its own lead time for each lead time of the samples."""
+        found = list(self.own.meanings)
+        for group in self.groups:
+            for meaning in group.fields.meanings:
+                found.append(replace(meaning, intervals=tuple(meaning.intervals[lead] for lead in group.leads)))
+        return tuple(found)
+
+    @cached_property
+    def incomplete(self) -> Mapping[tuple[int, int], MissingFields]:
+        """The missing fields of each forecast that lacks one, the channels at the sample's lead time first."""
+        position = {start: init for init, start in enumerate(self.starts.tolist())}
+        size = len(self.variables) * len(self.numbers)
+        found = {
+            (position[start], lead): replace(missing, of=size)
+            for (start, lead), missing in self.own.incomplete.items()
+            if start in position
+        }
+        for group in self.groups:
+            if not group.fields.incomplete:
+                continue
+            names = {str(channel.variable): str(channel) for channel in group.channels}
+            at = np.searchsorted(group.fields.init_times, self.init_times).tolist()
+            for (init, start), (lead, place) in product(enumerate(at), enumerate(group.leads)):
+                if missing := group.fields.incomplete.get((start, place)):
+                    before = found.get((init, lead), replace(missing, channels=(), count=0, of=size))
+                    channels = before.channels + tuple(names[channel] for channel in missing.channels)
+                    found[init, lead] = replace(before, channels=channels, count=before.count + missing.count)
+        return found
+
     def read(
         self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
     ) -> None:
@@ -123,11 +163,12 @@ class InputFields:
             first = last
 
 
-def _members(fields: Fields, own: Fields, group_name: str) -> tuple[int, ...]:
+def _members(fields: Fields, own: Fields, channels: Sequence[Channel]) -> tuple[int, ...]:
     """Return the positions in `fields` of the members of `own`."""
     if absent := [number for number in own.numbers if number not in fields.numbers]:
         raise InputError(
-            f"{group_name} has no member {absent[0]}, which the other inputs have; add its files, or remove it from all"
+            f"{', '.join(map(str, channels))} of the ensemble has no member {absent[0]}, which the other inputs have; "
+            "add its files, or remove it from all"
         )
     return tuple(map(fields.numbers.index, own.numbers))
 

@@ -10,10 +10,15 @@ from pathlib import Path
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import expand_paths, remove_abandoned_files
+from data_pipeline.common.files import FileAddress, expand_addresses, expand_paths, remove_abandoned_files, total_bytes
 from data_pipeline.common.messages import Progress, format_duration, format_size
-from data_pipeline.formats import grib, netcdf
-from data_pipeline.formats.grib.cache import cache_folder, index_files, is_cached, table_of
+from data_pipeline.dates import Dates
+from data_pipeline.formats import cf, grib
+from data_pipeline.formats.cache_files import cache_folder
+from data_pipeline.formats.grib.cache import index_files, is_cached, table_of
+from data_pipeline.inputs import input_fields
+from data_pipeline.selection import survey_forecasts
+from data_pipeline.task import Task
 
 _PART_NAMES = {"ensemble": "ensemble", "analysis": "analysis", "static_fields": "static fields"}
 
@@ -36,24 +41,25 @@ class Inventory:
         start_time = time.monotonic()
         if probe and not index_files(probe) and not is_cached(probe[0]):
             raise InputError(
-                f"the index cannot be written to {cache_folder()}; free some space, or set DEEPWEATHER_CACHE "
+                f"the index cannot be written to {cache_folder('grib')}; free some space, or set DEEPWEATHER_CACHE "
                 "to a folder that you may write to"
             )
         elapsed = time.monotonic() - start_time
         lines = []
         for part, files in self._files.items():
-            total = _bytes(files)
+            total = total_bytes(files)
             lines.append(
-                f"{_PART_NAMES[part]}: {len(files)} files, {format_size(total)}, {files[0].name} to {files[-1].name}"
+                f"{_PART_NAMES[part]}: {len(files)} files, {format_size(total) if total else 'of unknown size'}, "
+                f"{files[0].name} to {files[-1].name}"
             )
-            if self._is_grib(part):
-                lines[-1] += f", about {_messages(files, total):,.0f} messages"
+            if grib_files := self._grib_files(part):
+                lines[-1] += f", about {_messages(grib_files, total):,.0f} messages"
         if self._to_index:
             known = len(self._to_index) - len(remaining)
-            lines.append(f"index: {known} of {len(self._to_index)} GRIB files are known, in {cache_folder()}")
-        if probe and (measured := _bytes(probe)):
+            lines.append(f"index: {known} of {len(self._to_index)} GRIB files are known, in {cache_folder('grib')}")
+        if probe and (measured := total_bytes(probe)):
             others = [path for path in remaining if path not in probe]
-            seconds = elapsed * _bytes(others) / measured / min(at_once, max(len(others), 1))
+            seconds = elapsed * total_bytes(others) / measured / min(at_once, max(len(others), 1))
             lines.append(
                 f"index: about {format_duration(seconds)} for {len(others)} files, {at_once} at a time, because "
                 f"{probe[0].name} ({format_size(measured)}) took {elapsed:.1f} s"
@@ -62,44 +68,62 @@ class Inventory:
 
     def scan(self, workers: Executor) -> None:
         """Index the files, print a summary of each part, and raise an `InputError` if a file cannot be read."""
-        remove_abandoned_files(cache_folder())
+        remove_abandoned_files(cache_folder("grib"))
         remaining = [path for path in self._to_index if not is_cached(path)]
-        damaged: dict[Path, str] = {}
+        damaged: dict[FileAddress, str] = {}
         if remaining:
             known = len(self._to_index) - len(remaining)
             progress = Progress("index: file", len(self._to_index), known)
-            damaged = index_files(
+            broken = index_files(
                 remaining,
                 workers.map,
                 lambda done, _: progress.reach(known + done, f" ({remaining[done - 1].name})"),
             )
+            damaged.update((path, reason) for path, reason in broken.items())
         for part in self._files:
             package, options = self.archive.format_package(part)
             print(
                 f"\n{_PART_NAMES[part]}\n{package.summarize_files(getattr(self.archive, part), **options)}", flush=True
             )
-            if package is netcdf:
-                damaged |= netcdf.unreadable_files(getattr(self.archive, part), **options)
+            if package is cf:
+                damaged |= cf.unreadable_files(getattr(self.archive, part), **options)
         if damaged:
             first = next(iter(damaged.values()))
             others = f" (and {len(damaged) - 1} more files cannot be read)" if len(damaged) > 1 else ""
-            raise InputError(f"{first}{others}; repair or remove it, then run the same command again")
+            raise InputError(f"{first}{others}; fetch it again, or leave it out of data.archive")
 
     @cached_property
-    def _files(self) -> dict[str, list[Path]]:
-        return {part: expand_paths(getattr(self.archive, part)) for part in _PART_NAMES if getattr(self.archive, part)}
+    def _files(self) -> dict[str, list[FileAddress]]:
+        return {
+            part: expand_addresses(getattr(self.archive, part)) for part in _PART_NAMES if getattr(self.archive, part)
+        }
 
     @cached_property
     def _to_index(self) -> list[Path]:
         """All GRIB files, each once."""
-        return list(dict.fromkeys(path for part, files in self._files.items() if self._is_grib(part) for path in files))
+        return list(dict.fromkeys(file for part in self._files for file in self._grib_files(part)))
 
-    def _is_grib(self, part: str) -> bool:
-        return self.archive.format_package(part)[0] is grib
+    def _grib_files(self, part: str) -> list[Path]:
+        """Return the files of a part if they are GRIB, else nothing."""
+        return expand_paths(self._files[part]) if self.archive.format_package(part)[0] is grib else []
 
 
-def _bytes(files: list[Path]) -> int:
-    return sum(path.stat().st_size for path in files)
+def task_report(archive: Archive, task: Task) -> list[str]:
+    """Return the ledger of a task over all dates, as lines: what `train` and `evaluate` could use of the archive."""
+    title = f"task {task.name}"
+    try:
+        ensemble, truth = input_fields(archive, task), archive.analysis_fields(task.targets)
+    except InputError as error:
+        return [f"{title}: its fields cannot be opened: {error}"]
+    stops = archive.missing == "error"
+    ledger = survey_forecasts(archive, task, ensemble, truth, Dates.all(), "drop" if stops else archive.missing).ledger
+    lines = ledger.lines(title)
+    if stops and "missing_field" in ledger.by_reason:
+        lines.append(
+            f"{title}: train and evaluate stop at a missing field, because data.archive.missing=error; with mask these "
+            "forecasts are used with missing values, with drop they are left out"
+        )
+    return lines
 
 
 def _messages(files: list[Path], total: int) -> float:

@@ -1,19 +1,29 @@
-"""The table of known GRIB parameters: units, names in files and on pages, physical bounds.
+"""The table of known GRIB parameters: units, names in files and on pages, physical bounds, processing over time.
 
-`data_pipeline.task.Variable` and `data_pipeline.formats.netcdf` read this table. A variable that is not in the table
+`data_pipeline.task.Variable` and `data_pipeline.formats.cf` read this table. A variable that is not in the table
 can be used too: it keeps the units and the name of its file.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 Bounds = tuple[float | None, float | None]
 
 UNBOUNDED: Bounds = (None, None)
 NON_NEGATIVE: Bounds = (0.0, None)
 FRACTION: Bounds = (0.0, 1.0)
+
+Process = Literal["instant", "mean", "accumulation", "maximum", "minimum"]
+"""Statistical processing over a time interval; `instant` fields have none."""
+
+
+class Display(NamedTuple):
+    """Units in which people read values, and the factor from the table's units to these."""
+
+    units: str
+    factor: float = 1.0
 
 
 class Parameter(NamedTuple):
@@ -22,6 +32,8 @@ class Parameter(NamedTuple):
     `spellings` are other names in NetCDF files, `standard_names` those of the CF conventions, each separated by spaces.
     `title` is the name in tables for readers. `has_levels`: the parameter may lie on pressure levels; all others lie at
     the surface. `bounds` are the physical minimum and maximum. `sea_only`: the field is missing, or constant, on land.
+    `process` is the processing over time that the name alone stands for, `hours` its interval if the name states it.
+    `water`: an amount of water, for which 1 kg m⁻² is 1 mm.
     """
 
     units: str
@@ -32,6 +44,9 @@ class Parameter(NamedTuple):
     has_levels: bool = False
     bounds: Bounds = UNBOUNDED
     sea_only: bool = False
+    process: Process = "instant"
+    hours: int = 0
+    water: bool = False
 
     @property
     def printed_units(self) -> str:
@@ -41,7 +56,18 @@ class Parameter(NamedTuple):
         ('m² s⁻²', '1')
         """
         powers = re.sub(r"\*\*(-?\d)", lambda power: power[1].translate(_SUPERSCRIPTS), self.units)
-        return powers.replace("(0 - 1)", "1")
+        return powers.replace("(0 - 1)", "1").replace(" of water equivalent", "")
+
+    @property
+    def display(self) -> Display:
+        """Units in tables and figures: mm for a depth of water, those of the table for all others.
+
+        >>> PARAMETERS["tp"].display, PARAMETERS["2t"].display
+        (Display(units='mm', factor=1000.0), Display(units='K', factor=1.0))
+        """
+        if self.water and self.printed_units == "m":
+            return Display("mm", 1000.0)
+        return Display(self.printed_units)
 
 
 _SUPERSCRIPTS = str.maketrans("-12", "⁻¹²")
@@ -104,10 +130,12 @@ PARAMETERS = {
         "m", "Convective precipitation", spellings="CP convective_precipitation",
         standard_names="lwe_thickness_of_convective_precipitation_amount", title="convective precipitation",
         bounds=NON_NEGATIVE,
+        process="accumulation", water=True,
     ),
     "tp": Parameter(
         "m", "Total precipitation", spellings="TP total_precipitation",
         standard_names="lwe_thickness_of_precipitation_amount", title="total precipitation", bounds=NON_NEGATIVE,
+        process="accumulation", water=True,
     ),
     "msl": Parameter(
         "Pa", "Mean sea level pressure", spellings="MSL mean_sea_level_pressure",
@@ -141,7 +169,7 @@ PARAMETERS = {
     "100si": Parameter("m s**-1", "100 metre wind speed", spellings="si100 SI100 100m_wind_speed", bounds=NON_NEGATIVE),
     "10fg": Parameter(
         "m s**-1", "Maximum 10 metre wind gust since previous post-processing", spellings="fg10 FG10",
-        bounds=NON_NEGATIVE,
+        bounds=NON_NEGATIVE, process="maximum",
     ),
     "i10fg": Parameter(
         "m s**-1", "Instantaneous 10 metre wind gust", spellings="I10FG instantaneous_10m_wind_gust",
@@ -149,19 +177,67 @@ PARAMETERS = {
     ),
     "mx2t": Parameter(
         "K", "Maximum temperature at 2 metres since previous post-processing", spellings="MX2T",
-        bounds=NON_NEGATIVE,
+        bounds=NON_NEGATIVE, process="maximum",
     ),
     "mn2t": Parameter(
         "K", "Minimum temperature at 2 metres since previous post-processing", spellings="MN2T",
-        bounds=NON_NEGATIVE,
+        bounds=NON_NEGATIVE, process="minimum",
     ),
     "lsp": Parameter(
         "m", "Large-scale precipitation", spellings="LSP large_scale_precipitation",
         standard_names="lwe_thickness_of_stratiform_precipitation_amount", bounds=NON_NEGATIVE,
+        process="accumulation", water=True,
     ),
     "ssrd": Parameter(
         "J m**-2", "Surface short-wave (solar) radiation downwards",
-        spellings="SSRD surface_solar_radiation_downwards", bounds=NON_NEGATIVE,
+        spellings="SSRD surface_solar_radiation_downwards", bounds=NON_NEGATIVE, process="accumulation",
+    ),
+    "sf": Parameter(
+        "m of water equivalent", "Snowfall", spellings="SF snowfall",
+        standard_names="lwe_thickness_of_snowfall_amount", title="snowfall", bounds=NON_NEGATIVE,
+        process="accumulation", water=True,
+    ),
+    "e": Parameter(
+        "m of water equivalent", "Evaporation", standard_names="lwe_thickness_of_water_evaporation_amount",
+        process="accumulation", water=True,
+    ),
+    "ro": Parameter("m", "Runoff", process="accumulation", water=True),
+    "ssr": Parameter(
+        "J m**-2", "Surface net short-wave (solar) radiation", spellings="SSR", process="accumulation",
+    ),
+    "str": Parameter(
+        "J m**-2", "Surface net long-wave (thermal) radiation", spellings="STR", process="accumulation",
+    ),
+    "strd": Parameter(
+        "J m**-2", "Surface long-wave (thermal) radiation downwards", spellings="STRD", process="accumulation",
+    ),
+    "sshf": Parameter(
+        "J m**-2", "Time-integrated surface sensible heat net flux", spellings="SSHF", process="accumulation",
+    ),
+    "slhf": Parameter(
+        "J m**-2", "Time-integrated surface latent heat net flux", spellings="SLHF", process="accumulation",
+    ),
+    "ttr": Parameter("J m**-2", "Top net long-wave (thermal) radiation", spellings="TTR", process="accumulation"),
+    "sund": Parameter("s", "Sunshine duration", bounds=NON_NEGATIVE, process="accumulation"),
+    "mx2t3": Parameter(
+        "K", "Maximum temperature at 2 metres in the last 3 hours", bounds=NON_NEGATIVE, process="maximum", hours=3,
+    ),
+    "mn2t3": Parameter(
+        "K", "Minimum temperature at 2 metres in the last 3 hours", bounds=NON_NEGATIVE, process="minimum", hours=3,
+    ),
+    "mx2t6": Parameter(
+        "K", "Maximum temperature at 2 metres in the last 6 hours", bounds=NON_NEGATIVE, process="maximum", hours=6,
+    ),
+    "mn2t6": Parameter(
+        "K", "Minimum temperature at 2 metres in the last 6 hours", bounds=NON_NEGATIVE, process="minimum", hours=6,
+    ),
+    "10fg3": Parameter(
+        "m s**-1", "Maximum 10 metre wind gust in the last 3 hours", spellings="fg10_3", bounds=NON_NEGATIVE,
+        process="maximum", hours=3,
+    ),
+    "10fg6": Parameter(
+        "m s**-1", "Maximum 10 metre wind gust in the last 6 hours", spellings="fg10_6", bounds=NON_NEGATIVE,
+        process="maximum", hours=6,
     ),
     "swh": Parameter(
         "m", "Significant height of combined wind waves and swell", spellings="SWH",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.common.files import lock_folder, remove_partial_files
 from data_pipeline.common.messages import Progress, format_duration, format_size
-from data_pipeline.inventory import Inventory
+from data_pipeline.common.renamed import refuse_gone
+from data_pipeline.inventory import Inventory, task_report
 from data_pipeline.split import Split
 from data_pipeline.statistics import STATISTICS
 from data_pipeline.statistics.statistic import Piece, Statistic
@@ -52,10 +54,12 @@ def main(cfg: DictConfig) -> None:
     with cluster.executor() as workers:
         if not generator:
             inventory.scan(workers)
+            print("", *task_report(archive, task), sep="\n", flush=True)
         if statistics:
-            compute_statistics(statistics, TrainingForecasts(archive, task, split.train), run_dir, cluster.at_once)
-    if store:
-        write_store(archive, task, split, Path(store), cfg.moments)
+            training = TrainingForecasts(archive, task, split.dates("train", task.lead_times))
+            compute_statistics(statistics, training, run_dir, cluster.at_once)
+        if store:
+            write_store(archive, task, split, Path(store), cfg.moments, workers, cluster.at_once)
 
 
 def selected_statistics(names: object) -> list[str]:
@@ -63,6 +67,7 @@ def selected_statistics(names: object) -> list[str]:
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise InputError(f"statistics must be a list, such as [normalization,efi], got {names!r}")
     for name in names:
+        refuse_gone("prepare", str(name))
         check_choice("statistics", name, STATISTICS)
     return list(dict.fromkeys(names))
 
@@ -75,11 +80,7 @@ def compute_statistics(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create the folder {folder} ({error.strerror}); choose another run_dir") from None
-    first, last = training.years
-    print(f"\nstatistics: {len(training.keys)} forecasts valid in {first} to {last}", flush=True)
-    if training.skipped:
-        missing = ", ".join(map(str, training.task.further))
-        print(f"statistics: {training.skipped} forecasts skipped: their start lacks one of {missing}", flush=True)
+    print("", *training.ledger.lines(f"statistics, {training.dates}"), sep="\n", flush=True)
     with lock_folder(folder):
         remove_partial_files(folder)
         remaining = [each for each in statistics if not is_written(folder / f"{each.name}.nc", each, training)]
@@ -119,10 +120,13 @@ def with_progress(statistic: Statistic, training: TrainingForecasts, at_once: in
         progress.step(piece[0])
 
 
-def write_store(archive: Archive, task: Task, split: Split, folder: Path, moments: bool) -> None:
-    """Write a store with the forecasts of the training and validation years."""
-    years = [*split.years("train"), *split.years("val")]
-    print(f"\nstore: {Store.plan(archive, task, years, moments=moments)}, in {folder}", flush=True)
+def write_store(
+    archive: Archive, task: Task, split: Split, folder: Path, moments: bool, workers: Executor, at_once: int
+) -> None:
+    """Write a store with the forecasts of the training and validation dates, of all folds."""
+    plan = Store.plan(archive, task, split.stored, moments=moments)
+    at_once = min(at_once, len(plan.shards))
+    print(f"\nstore: {plan}, in {folder}, {at_once} at a time", *plan.ledger.lines("store"), sep="\n", flush=True)
     progress: list[Progress] = []
 
     def report(done: int, total: int) -> None:
@@ -130,7 +134,7 @@ def write_store(archive: Archive, task: Task, split: Split, folder: Path, moment
             progress.append(Progress("store: forecast", total, done))
         progress[0].reach(done)
 
-    Store.write(archive, task, folder, years, moments=moments, progress=report)
+    Store.write(archive, task, folder, split.stored, moments=moments, progress=report, workers=workers)
 
 
 if __name__ == "__main__":

@@ -5,16 +5,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import xarray as xr
 
+from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
-from data_pipeline.task import Channel, Variable
+from data_pipeline.ledger import Omission
+from data_pipeline.meaning import Meaning
+from data_pipeline.task import Task, Variable
 
 ALL = slice(None)
+
+MissingPolicy = Literal["error", "mask", "drop"]
+"""What happens to a forecast that lacks a field: an `InputError`, missing values (NaN), or it is left out."""
+
+
+@dataclass(frozen=True)
+class MissingFields:
+    """The missing fields of one forecast: `count` of `of` fields, in these `channels`; member and file of the first."""
+
+    channels: tuple[str, ...]
+    number: int
+    file: str
+    count: int
+    of: int
 
 
 class Fields(Protocol):
@@ -44,6 +62,14 @@ class Fields(Protocol):
     def numbers(self) -> tuple[int, ...]:
         """The numbers of the members M."""
 
+    @property
+    def meanings(self) -> tuple[Meaning, ...]:
+        """Units and intervals of each channel."""
+
+    @property
+    def incomplete(self) -> Mapping[tuple[int, int], MissingFields]:
+        """The missing fields of each forecast that lacks one, by the positions of its start and lead time."""
+
     def read(
         self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
     ) -> None:
@@ -62,10 +88,10 @@ class FieldSource(Protocol):
     """Opens the fields of samples: the part of `DataSource` that `inputs.input_fields` needs."""
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
-        """Open the ensemble to read samples from."""
+        """Open the ensemble to read samples from; missing fields are NaN."""
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
-        """Open the analyses to read samples from."""
+        """Open the analyses to read samples from; missing fields are NaN."""
 
 
 class DataSource(FieldSource, Protocol):
@@ -76,6 +102,14 @@ class DataSource(FieldSource, Protocol):
         """Number of members that the two pseudo-members (`data_pipeline.moments`) replace; None if all are stored."""
 
     @property
+    def missing(self) -> MissingPolicy:
+        """What `selection.select_forecasts` does with a forecast that lacks a field."""
+
+    @property
+    def omissions(self) -> Sequence[Omission]:
+        """Forecasts that the source was made without, or with missing values; empty for files as they came."""
+
+    @property
     def fingerprint(self) -> str:
         """A hash that changes when the files change."""
 
@@ -83,18 +117,17 @@ class DataSource(FieldSource, Protocol):
     def static(self) -> xr.Dataset:
         """All static fields, (latitude, longitude); empty if there are none."""
 
-    def check_available(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
-        """Raise an `InputError` unless the source has these years of valid time, channels and members.
+    def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
+        """Raise an `InputError` unless the source has the forecasts of `task` that are valid on `dates`.
 
-        `moments`: mean and spread of the members suffice. `further`: the task's channels at other lead times and of the
-        analysis.
+        `moments`: mean and spread of the members suffice.
         """
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
-        """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude)."""
+        """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude); missing fields are NaN."""
 
     def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
-        """Open the analyses as (time, [level,] latitude, longitude)."""
+        """Open the analyses as (time, [level,] latitude, longitude); missing fields are NaN."""
 
 
 @runtime_checkable

@@ -11,10 +11,11 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from data_pipeline.archive import grid_of
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
+from data_pipeline.grid_coordinates import static_on
 from data_pipeline.moments import pseudo_members
+from data_pipeline.points import Points
 from data_pipeline.protocols import ALL, Fields
 from data_pipeline.sample import Sample
 from data_pipeline.task import POSITION, Task
@@ -80,22 +81,26 @@ def complete_cells(members: np.ndarray) -> np.ndarray:
 
 
 def static_fields(grid: Grid, task: Task, available: xr.Dataset) -> Tensor:
-    """Return the static channels of a task, (S, H, W): position on the unit sphere, then fields of the archive."""
-    lat = np.radians(np.array(grid.latitudes))[:, None]
-    lon = np.radians(np.array(grid.longitudes))[None, :]
+    """Return the static channels of a task, (S, H, W): position on the unit sphere, then fields of the archive.
+
+    The field `altitude` of points comes from their coordinates.
+    """
+    lat, lon = np.radians(grid.cell_latitudes), np.radians(grid.cell_longitudes)
     known = dict(
         zip(POSITION, (np.sin(lat) + 0 * lon, np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon)), strict=True)
     )
+    if isinstance(grid, Points) and grid.altitudes:
+        known["altitude"] = np.array(grid.altitudes)[:, None]
     for name in task.static:
+        if name in known:
+            continue
         if name not in available:
             raise InputError(
                 f"task {task.name} needs the static field {name}, the data source has "
                 f"{', '.join(map(str, available)) or 'none'}; "
                 "add its file to data.archive.static_fields or remove it from task.static"
             )
-        if not grid.matches(other := grid_of(available)):
-            raise InputError(f"the static field {name} has {other}, the ensemble {grid}; bring both to one grid first")
-        known[name] = available[name].values
+        known[name] = static_on(grid, available, name)
     return torch.from_numpy(np.stack([known[name] for name in task.static_names]).astype(np.float32))
 
 

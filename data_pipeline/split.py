@@ -1,74 +1,157 @@
-"""Split of the forecasts into training, validation and test, by full years of valid time."""
+"""Split of the forecasts into training, validation and test by valid time: by years, by dates, or by folds."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from functools import cached_property
 
-import numpy as np
-
-from data_pipeline.calendar import year_of
+from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import DAY, Dates, Span, parse_span
 
-SPLITS = ("train", "val", "test")
+SPLITS = ("train", "val", "test", "held_out")
+NEXT_FOLD = "next_fold"
+"""Value of `val`: the fold after the one that is held out validates."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """First and last year of training, validation and test; the valid time of a forecast decides."""
+    """First and last year, or first and last date, of training, validation and test; valid times decide.
 
-    train: tuple[int, int]
-    val: tuple[int, int]
-    test: tuple[int, int]
+    `val` and `test` may be None. With `folds`, the years (or days) of `train` are cut into so many consecutive folds
+    for cross-validation. Training leaves out the fold with the number `fold`, from 1; it is the split `held_out`. With
+    as many folds as years, each fold is one year. `val` may be `next_fold`: the fold after the one that is left out.
+
+    Training and validation leave out forecasts that are valid within `gap_days` of a scored split, training also those
+    within `gap_days` of validation. None: 0 days if all splits are whole years, else the longest lead time.
+    """
+
+    train: Sequence[int | str]
+    val: Sequence[int | str] | str | None = None
+    test: Sequence[int | str] | None = None
+    folds: int | None = None
+    fold: int | None = None
+    gap_days: int | None = None
 
     def __post_init__(self) -> None:
-        seen: set[int] = set()
-        for name in SPLITS:
-            years = tuple(getattr(self, name))
-            if len(years) != 2 or any(type(year) is not int for year in years) or years[0] > years[1]:
-                raise InputError(f"data.split.{name} must be [first year, last year], got {list(years)}")
-            object.__setattr__(self, name, years)
-            if shared := seen & set(self.years(name)):
-                raise InputError(f"data.split.{name} shares {min(shared)} with another split; years must not overlap")
-            seen |= set(self.years(name))
+        spans = [(name, span) for name, span in self._spans.items() if span is not None]
+        for k, (name, span) in enumerate(spans):
+            for _, other in spans[:k]:
+                if shared := Dates((span,)).first_shared(Dates((other,))):
+                    what = f"{shared.year}" if self._by_years else f"{shared}"
+                    raise InputError(f"data.split.{name} shares {what} with another split; splits must not overlap")
+        if self.gap_days is not None:
+            check_integer("data.split.gap_days", self.gap_days, 0)
+        if self.folds is None:
+            if self.fold is not None:
+                raise InputError(f"data.split.fold={self.fold} needs data.split.folds, the number of folds")
+            if self.val == NEXT_FOLD:
+                raise InputError("data.split.val=next_fold needs data.split.folds, the number of folds")
+            return
+        check_integer("data.split.folds", self.folds, 3 if self.val == NEXT_FOLD else 2, self._units)
+        if self.fold is not None:
+            check_integer("data.split.fold", self.fold, 1, self.folds)
 
-    def years(self, name: str) -> range:
-        """Return all years of the split `name`: train, val or test."""
+    @property
+    def validates(self) -> bool:
+        """Whether there are forecasts for validation."""
+        return self.val is not None
+
+    def dates(self, name: str, lead_times: Sequence[int]) -> Dates:
+        """Return the dates of the split `name` for forecasts with these lead times (hours).
+
+        `held_out` is the fold that is left out of training; without the option `fold`, all folds.
+        """
         if name not in SPLITS:
             raise InputError(f"there is no split {name!r}; choose one of {', '.join(SPLITS)}")
-        first, last = getattr(self, name)
-        return range(first, last + 1)
+        held_out = () if self.fold is None else (self._fold_spans[self.fold - 1],)
+        scored = [*held_out, *filter(None, [self._spans["test"]])]
+        if name == "held_out":
+            if self.folds is None:
+                raise InputError("the split held_out needs data.split.folds, the number of folds of cross-validation")
+            return Dates(held_out or self._fold_spans)
+        if name == "test":
+            return Dates((self._given("test"),))
+        gap = timedelta(days=self._gap(lead_times))
+        val = self._validation
+        if name == "val":
+            return Dates(val or (self._given("val"),), _near(scored, gap))
+        training = Dates((self._given("train"),)).without(Dates((*held_out, *val)))
+        return Dates(training.spans, _near([*scored, *val], gap))
+
+    @property
+    def stored(self) -> Dates:
+        """All dates that training and validation need, of all folds: those of a derived store."""
+        return Dates(tuple(filter(None, (self._spans["train"], self._spans["val"]))))
+
+    def leave_out(self, fold: int) -> Split:
+        """Return the same split with another fold held out."""
+        return replace(self, fold=fold)
+
+    def check_fold(self) -> None:
+        """Raise an `InputError` if there are folds, but none is chosen to be left out of training."""
+        if self.folds is not None and self.fold is None:
+            raise InputError(
+                f"data.split.folds={self.folds} needs data.split.fold, the fold that is left out of training; train "
+                f"one corrector for each fold from 1 to {self.folds}"
+            )
+
+    @cached_property
+    def _spans(self) -> dict[str, Span | None]:
+        given = {"train": self.train, "val": None if self.val == NEXT_FOLD else self.val, "test": self.test}
+        return {
+            name: None if value is None and name != "train" else parse_span(f"data.split.{name}", value)
+            for name, value in given.items()
+        }
+
+    @property
+    def _by_years(self) -> bool:
+        """Whether all splits are given by years."""
+        given = [value for value in (self.train, self.val, self.test) if not isinstance(value, str | None)]
+        return all(type(end) is int for value in given for end in value)
+
+    @property
+    def _units(self) -> int:
+        """Number of years, or of days, that can be cut into folds."""
+        first, last = self._given("train")
+        return last.year - first.year + 1 if self._by_years else (last - first).days + 1
+
+    @cached_property
+    def _fold_spans(self) -> tuple[Span, ...]:
+        """The spans of all folds, whose lengths differ by one year, or day, at most; () without folds."""
+        if self.folds is None:
+            return ()
+        first, last = self._given("train")
+        ends = [k * self._units // self.folds for k in range(self.folds + 1)]
+        if self._by_years:
+            begins = [date(first.year + end, 1, 1) for end in ends[:-1]]
+        else:
+            begins = [first + timedelta(days=end) for end in ends[:-1]]
+        return tuple(zip(begins, [*(begin - DAY for begin in begins[1:]), last], strict=True))
+
+    @property
+    def _validation(self) -> tuple[Span, ...]:
+        if self.val != NEXT_FOLD:
+            return tuple(filter(None, [self._spans["val"]]))
+        if self.fold is None or self.folds is None:
+            return ()
+        return (self._fold_spans[self.fold % self.folds],)
+
+    def _given(self, name: str) -> Span:
+        span = self._spans[name]
+        if span is None:
+            raise InputError(f"option data.split.{name} has no value; give it as data.split.{name}=[first, last]")
+        return span
+
+    def _gap(self, lead_times: Sequence[int]) -> int:
+        """Return the number of days between two splits."""
+        if self.gap_days is not None:
+            return self.gap_days
+        return 0 if self._by_years else max(1, -(-max(lead_times) // 24))
 
 
-def verified_forecasts(
-    init_times: np.ndarray, lead_times: Sequence[int], analysis_times: np.ndarray, years: Collection[int]
-) -> list[tuple[int, int, int]]:
-    """Return the positions (start, lead time, analysis) of all forecasts valid in `years` that have an analysis.
-
-    Raises an `InputError` if there are none.
-    """
-    starts = init_times.astype("datetime64[s]")
-    position = {time: k for k, time in enumerate(analysis_times.astype("datetime64[s]"))}
-    keys, unverified = [], 0
-    for i, start in enumerate(starts):
-        for j, lead in enumerate(lead_times):
-            valid = start + np.timedelta64(lead, "h")
-            if year_of(valid) in years:
-                if valid in position:
-                    keys.append((i, j, position[valid]))
-                else:
-                    unverified += 1
-    if not keys:
-        span = f"{min(years)}-{max(years)}" if years else "no year"
-        raise InputError(
-            f"no forecast is valid in {span} and has an analysis: the ensemble starts between "
-            f"{starts.min()} and {starts.max()}, {unverified} forecasts of those years lack an analysis; "
-            "change data.split or add files"
-        )
-    return keys
-
-
-def count_valid(init_times: np.ndarray, lead_times: Sequence[int], years: Collection[int]) -> int:
-    """Return the number of forecasts of these starts that are valid in `years`, with or without an analysis."""
-    starts = init_times.astype("datetime64[s]")
-    return sum(year_of(start + np.timedelta64(lead, "h")) in years for start in starts for lead in lead_times)
+def _near(spans: Sequence[Span], gap: timedelta) -> tuple[Span, ...]:
+    """Return the spans with `gap` more days at both ends; none if there is no gap."""
+    return tuple((first - gap, last + gap) for first, last in spans) if gap else ()

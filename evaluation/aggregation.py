@@ -70,7 +70,7 @@ def region_weights(grid: Grid, land: np.ndarray | None = None) -> dict[str, np.n
     least one half is a land point.
     """
     area = np.broadcast_to(grid.weights[:, None], grid.shape)
-    latitude = np.array(grid.latitudes)[:, None]
+    latitude = grid.cell_latitudes
     regions = {
         "global": area,
         "unweighted": np.ones(grid.shape),
@@ -159,7 +159,7 @@ class Tally:
         if missing and not self.optional:
             raise InputError(
                 f"{self.name}: the forecast is not finite at {missing} points that have an analysis; "
-                "remove the analysis there or this model from the comparison"
+                "leave this model out of the comparison, or train it on years with an analysis there"
             )
 
     def __add__(self, other: Tally) -> Tally:

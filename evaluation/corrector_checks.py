@@ -1,6 +1,6 @@
 """Checks that a corrector may be scored on a split.
 
-A score on years that the corrector was trained on, or against another quantity, would look good and mean nothing.
+A score on dates that the corrector was trained on, or against another quantity, would look good and mean nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
+from data_pipeline.meaning import Meaning, differences
 from data_pipeline.task import Task
 from evaluation.scoreboard import ORACLE
 from models.corrector import Corrector
 from models.statistical.emos import EMOS
+from models.training_dates import SEEN, seen_dates
 
 EMOS_NAME = "emos"
 RESERVED = ("raw", "climatology", ORACLE)
-SEEN = {"train_years": "trained", "val_years": "validated"}
 
 
 def check_name(name: str) -> None:
@@ -46,18 +48,21 @@ def check_emos(name: str, corrector: Corrector, path: Path) -> None:
         )
 
 
-def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, years: Collection[int]) -> None:
-    """Refuse a corrector that was trained or validated on the scored `years`, or for another task or grid."""
-    for key, verb in SEEN.items():
-        span = corrector.provenance.get(key)
-        if span is None:
+def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, scored: Dates | None) -> None:
+    """Refuse a corrector that was trained or validated on `scored` dates, or for another task or grid.
+
+    Without `scored`, its dates are only looked up: `FoldCorrectors.check` compares those of all folds.
+    """
+    for name, verb in SEEN.items():
+        seen = seen_dates(corrector.provenance, name)
+        if seen is None:
             raise InputError(
-                f"{path} does not say on which years it was {verb}, so a leak cannot be ruled out; train it again"
+                f"{path} does not say on which dates it was {verb}, so a leak cannot be ruled out; train it again"
             )
-        if shared := sorted(set(years) & set(range(span[0], span[1] + 1))):
+        if scored and (shared := seen.first_shared(scored)):
             raise InputError(
-                f"{path} was {verb} on {shared[0]}, a year of the scored split ({min(years)}-{max(years)}); "
-                "score other years or train it without these"
+                f"{path} was {verb} on {shared}, a date of the scored split ({scored}); "
+                "score other dates or train it without these"
             )
     theirs = corrector.task
     if theirs.targets != task.targets:
@@ -79,6 +84,19 @@ def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, ye
         raise InputError(
             f"{path} was made for {corrector.grid}, the data have {grid}; score it on data of its own grid"
         )
+
+
+def check_meanings(corrector: Corrector, path: Path, task: Task, meanings: Sequence[Meaning]) -> None:
+    """Refuse a corrector whose training data had other units or intervals than the data, which have `meanings`.
+
+    Files of older versions state none, and are not checked.
+    """
+    theirs = corrector.task
+    if not corrector.meanings:
+        return
+    here = [meanings[task.channels.index(channel)] for channel in theirs.channels]
+    if found := differences(corrector.meanings, theirs.lead_times, here, task.lead_times):
+        raise InputError(f"{path} was trained on {'; '.join(found)}; score it on data of the same units and intervals")
 
 
 def check_comparison(names: Collection[str], notes: Sequence[str]) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from glob import has_magic
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,16 @@ import torch
 from omegaconf import DictConfig
 
 from conf import build, plain, verb
-from data_pipeline.archive import Archive, grid_of
+from data_pipeline.archive import Archive
 from data_pipeline.common.checks import check_choice, check_integer
-from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
+from data_pipeline.common.errors import AbsentVariableError, InputError
+from data_pipeline.common.files import atomic_write, expand_paths
 from data_pipeline.dataset import ForecastDataset
+from data_pipeline.dates import Dates
+from data_pipeline.grid_coordinates import static_on
+from data_pipeline.meaning import list_unknown
 from data_pipeline.sample import Sample
+from data_pipeline.split import Split
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
 from evaluation.aggregation import region_weights
@@ -34,10 +40,12 @@ from evaluation.corrector_checks import (
     check_corrector,
     check_emos,
     check_enough_members,
+    check_meanings,
     check_name,
     training_members,
 )
 from evaluation.figures import ExampleForecast, MapData
+from evaluation.fold_correctors import FoldCorrectors, batch_groups
 from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
 from evaluation.references import (
     check_references,
@@ -61,7 +69,7 @@ from models.parallel.exchange import assemble
 from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
 
-SCORES_FORMAT = 2
+SCORES_FORMAT = 3
 """Version of `scores.json`; results of another version are computed again."""
 
 
@@ -75,7 +83,7 @@ def main(cfg: DictConfig) -> None:
 def run(cfg: DictConfig, mesh: Mesh) -> None:
     """Open correctors and data, score, write the results, print the table."""
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
-    source, years = partial(choose_source, archive, cfg.data.store), split.years(cfg.split)
+    source, dates = partial(choose_source, archive, cfg.data.store), split.dates(cfg.split, task.lead_times)
     paths, member_counts = corrector_paths(cfg), check_member_counts(plain(cfg)["member_counts"])
     wanted = check_references(plain(cfg)["references"])
     check_shown(cfg.shown_corrector, paths)
@@ -83,15 +91,20 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     check_integer("batch_size", cfg.batch_size, 1)
     check_integer("seed", cfg.seed, 0)
     device = choose_device(cfg.device, mesh.ranks)
-    correctors = {name: Corrector.load(path) for name, path in paths.items()}
-    for name, path in paths.items():
-        check_emos(name, correctors[name], path)
+    correctors = {name: FoldCorrectors.of([Corrector.load(path) for path in files]) for name, files in paths.items()}
+    files = [
+        (name, path, corrector)
+        for name, folds in correctors.items()
+        for path, corrector in zip(paths[name], folds.correctors, strict=True)
+    ]
+    for name, path, corrector in files:
+        check_emos(name, corrector, path)
     trained = (
-        {name: training_members(correctors[name], path, member_counts) for name, path in paths.items()}
+        {name: training_members(corrector, path, member_counts) for name, path, corrector in files}
         if member_counts
         else {}
     )
-    inputs = mesh.run_on_first(lambda: fingerprint_inputs(cfg, source(years).fingerprint, paths, member_counts))
+    inputs = mesh.run_on_first(lambda: fingerprint_inputs(cfg, source(dates).fingerprint, paths, member_counts))
     folders = target_folders(Path(cfg.run_dir), task)
     if done := mesh.run_on_first(lambda: load_finished(folders, inputs)):
         mesh.print("\n\n".join(plain_table(scores) for scores in done))
@@ -99,61 +112,86 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         return
 
     # The first rank indexes the files and caches the index before the others open them.
-    grid = mesh.run_on_first(lambda: ForecastDataset(source(years), task, years).grid)
-    for name, path in paths.items():
-        check_corrector(correctors[name], path, task, grid, years)
+    grid = mesh.run_on_first(lambda: ForecastDataset(source(dates), task, dates).grid)
+    for name, path, corrector in files:
+        check_corrector(corrector, path, task, grid, dates if len(paths[name]) == 1 else None)
+    for name, folds in correctors.items():
+        folds.check(name, dates)
     domain = mesh.domain(grid)
-    forecasts = tile_of(domain, source(years), task, years, cfg.max_members)
+    forecasts = tile_of(domain, source(dates), task, dates, cfg.max_members)
+    for _, path, corrector in files:
+        check_meanings(corrector, path, task, forecasts.meanings)
     check_enough_members(member_counts, forecasts.members)
     mesh.print(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
-    if forecasts.skipped_message:
-        mesh.print(forecasts.skipped_message)
-    every = int((~np.isnat(valid_times(source(years), task, years))).sum())
-    correctors = {name: corrector.on(domain) for name, corrector in correctors.items()}
-    training = split.years("train")
-    compared, climatology = fit_references(wanted, source, task, years, training, cfg.max_members, domain, mesh)
+    mesh.print("\n".join(forecasts.ledger.lines(cfg.split)))
+    correctors = {name: folds.on(domain) for name, folds in correctors.items()}
+    training = training_dates(split, cfg.split, task)
+    compared, climatology = fit_references(wanted, source, task, dates, training, cfg.max_members, domain, mesh)
     notes = [*climatology_warnings(climatology), *climatology.notes, *training_years_warnings(climatology, correctors)]
-    notes += [note for name, corrector in correctors.items() for note in unfitted_warnings(name, corrector)]
+    notes += [note for name, folds in correctors.items() for note in unfitted_warnings(name, folds)]
+    notes += [unknown] if (unknown := list_unknown(forecasts.meanings)) else []
     compared |= correctors
     check_comparison(compared, notes)
-    models = {name: corrector.to(device).bind(task) for name, corrector in compared.items()}
-    land, oracle = land_share(archive, forecasts), open_oracle(archive, task, years, domain)
+    models = {name: folds.bind(task, device) for name, folds in compared.items()}
+    land, oracle = land_share(archive, forecasts), open_oracle(archive, task, dates, domain, notes)
+    starts, leads = forecasts.times()
+    valid = (starts + 3600 * leads).numpy().astype("datetime64[s]")
     options = ScoringOptions(
         cfg.batch_size, cfg.seed, member_counts, written=set(correctors), levels=cfg.quantile_levels,
-        optional=["climatology"], device=device,
+        optional=["climatology"], device=device, groups=batch_groups(compared.values(), valid),
     )  # fmt: skip
     board = score_models(models, forecasts, region_weights(grid, land), oracle, options, mesh)
     if lost := mesh.broadcast(dict(board.lost)):
-        compared = {name: corrector for name, corrector in compared.items() if name not in lost}
+        compared = {name: folds for name, folds in compared.items() if name not in lost}
         notes = [
             *climatology_warnings(climatology, lost["climatology"]),
             *(n for n in notes if not n.startswith("climatology")),
         ]
         check_comparison(compared, notes)
-    independent = {name for name, corrector in compared.items() if claims(corrector.model).any_size}
+    independent = {name for name, folds in compared.items() if claims(folds.first.model).any_size}
+    one_each = all(len(folds.correctors) == 1 for folds in correctors.values())
     about = {
-        "format": SCORES_FORMAT, "split": cfg.split, "years": [min(years), max(years)], "members": forecasts.members,
-        "levels": cfg.quantile_levels, "unverified": every - len(forecasts), "inputs": inputs,
+        "format": SCORES_FORMAT, "split": cfg.split, "members": forecasts.members,
+        "dates": dates.to_json(), "levels": cfg.quantile_levels, "ledger": forecasts.ledger.to_json(), "inputs": inputs,
+        "meanings": [forecasts.meanings[channel].to_json() for channel in task.target_channels],
     }  # fmt: skip
+    one_of = {name: folds.first for name, folds in compared.items()}
     evaluation = Evaluation(
-        replace(board, independent=independent), about, notes, cfg.shown_corrector, correctors,
-        member_count_claims(compared, trained, member_counts), models, forecasts, land, mesh, device,
+        replace(board, independent=independent), about, notes, cfg.shown_corrector,
+        {name: one_of[name] for name in correctors} if one_each else {},
+        member_count_claims(one_of, trained, member_counts), models, forecasts, land, mesh, device,
     )  # fmt: skip
     mesh.print("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(folders)]))
 
 
-def corrector_paths(cfg: DictConfig) -> dict[str, Path]:
-    """Return the corrector files by name."""
+def training_dates(split: Split, scored: str, task: Task) -> list[tuple[Dates, Dates]]:
+    """Return the training dates of a reference and the dates that it forecasts, for every fold if all are scored."""
+    folds = [split]
+    if scored == "held_out" and split.fold is None and split.folds is not None:
+        folds = [split.leave_out(fold) for fold in range(1, split.folds + 1)]
+    return [(fold.dates("train", task.lead_times), fold.dates(scored, task.lead_times)) for fold in folds]
+
+
+def corrector_paths(cfg: DictConfig) -> dict[str, list[Path]]:
+    """Return the corrector files by name; a list or a pattern gives the correctors of several folds."""
     given = plain(cfg)["correctors"] or {}
     if not isinstance(given, dict):
         raise InputError(f"correctors must be {{NAME: path, ...}}, got {given!r}")
     for name in given:
         check_name(str(name))
-    return {str(name): Path(path) for name, path in given.items()}
+    found = {}
+    for name, path in given.items():
+        patterns = path if isinstance(path, list) else [path]
+        if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+            raise InputError(f"correctors.{name} must be a path, or a list of paths of all folds, got {path!r}")
+        found[str(name)] = [
+            file for pattern in patterns for file in (expand_paths(pattern) if has_magic(pattern) else [Path(pattern)])
+        ]
+    return found
 
 
 def fingerprint_inputs(
-    cfg: DictConfig, fingerprint: str, paths: Mapping[str, Path], member_counts: Collection[int] = ()
+    cfg: DictConfig, fingerprint: str, paths: Mapping[str, Sequence[Path]], member_counts: Collection[int] = ()
 ) -> dict[str, Any]:
     """Return fingerprints of everything that the scores depend on: options, data and corrector files."""
     beside = ("run_dir", "correctors", "mesh", "member_counts", "device")
@@ -162,7 +200,10 @@ def fingerprint_inputs(
         "options": hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16],
         "data": fingerprint,
         "deepweather": version("deepweather"),
-        "correctors": {name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in paths.items()},
+        "correctors": {
+            name: " ".join(hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files)
+            for name, files in paths.items()
+        },
     }
 
 
@@ -170,7 +211,7 @@ def target_folders(run_dir: Path, task: Task) -> list[Path]:
     """Return the folder of each target's results: `run_dir` itself if there is a single target."""
     if len(task.targets) == 1:
         return [run_dir]
-    return [run_dir / f"{target.name}{target.level or ''}" for target in task.targets]
+    return [run_dir / re.sub("[:-]", "_", str(target).replace("@", "")) for target in task.targets]
 
 
 def load_finished(folders: Collection[Path], inputs: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -190,18 +231,28 @@ def load_finished(folders: Collection[Path], inputs: Mapping[str, Any]) -> list[
 
 def land_share(archive: Archive, forecasts: ForecastDataset) -> np.ndarray | None:
     """Return the land-sea mask (H, W) of the archive, or None if it has none on this grid."""
-    if "lsm" not in archive.static or not grid_of(archive.static).matches(forecasts.grid):
+    if "lsm" not in archive.static:
         return None
-    return archive.static["lsm"].values
+    try:
+        return static_on(forecasts.grid, archive.static, "lsm")
+    except InputError:
+        return None
 
 
-def open_oracle(archive: Archive, task: Task, years: Collection[int], domain: Domain) -> ForecastDataset | None:
-    """Return the oracle's forecasts that are valid in `years`, or None if there are none."""
+def open_oracle(archive: Archive, task: Task, dates: Dates, domain: Domain, notes: list[str]) -> ForecastDataset | None:
+    """Return the oracle's forecasts that are valid on `dates`, or None if there are none.
+
+    If the oracle lacks a target, a sentence about it is added to `notes`.
+    """
     if archive.oracle is None:
         return None
-    if not len(valid_times(archive.oracle, task, years)):
+    try:
+        if not len(valid_times(archive.oracle, task, dates)):
+            return None
+    except AbsentVariableError as error:
+        notes.append(f"the oracle is left out, because {error}")
         return None
-    return tile_of(domain, archive.oracle, task.only_targets(), years)
+    return tile_of(domain, archive.oracle, task.only_targets(), dates)
 
 
 @dataclass(frozen=True)
@@ -232,9 +283,9 @@ class Evaluation:
     def _scores(self, target: int, lead: int) -> tuple[dict[str, Any], str, int]:
         """Return the scores, the model that the report shows, and the row of its example forecast."""
         scores = self.board.scores(target)
-        unverified = self.about["unverified"]
-        scores["left_out"] |= {"forecasts": unverified}
-        scores |= {key: value for key, value in self.about.items() if key != "unverified"}
+        scores |= {key: value for key, value in self.about.items() if key != "meanings"}
+        scores["meaning"] = self.about["meanings"][target]
+        scores["units"] = scores["units"] or scores["meaning"]["units"]
         scores["warnings"] = [*self.notes, *scores["warnings"]]
         scores["best"] = choose_shown(self.best, self.correctors, scores)
         best = scores["best"]["model"]

@@ -14,7 +14,17 @@ from matplotlib.figure import Figure
 from data_pipeline.grid import Grid
 from evaluation.charts import gain_chart, histogram_chart, skill_chart, spread_chart
 from evaluation.figure_style import PAGE_WIDTH, RC
-from evaluation.maps import BETTER, DIVERGING, SEQUENTIAL, add_colour_bar, colour_scale, draw_field, map_figure
+from evaluation.maps import (
+    BETTER,
+    DIVERGING,
+    SEQUENTIAL,
+    add_colour_bar,
+    colour_scale,
+    draw_field,
+    map_figure,
+    projection_of,
+)
+from evaluation.tables import display_of
 
 
 @dataclass(frozen=True)
@@ -64,36 +74,35 @@ def improvement(scores: Mapping[str, Any], fields: MapData, name: str) -> tuple[
 
 def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Figure]:
     """Return every figure of the report by its file name."""
-    best, units = scores["best"]["model"], scores["units"]
+    best, (units, factor) = scores["best"]["model"], display_of(scores)
 
     def draw(maps: dict[str, np.ndarray], label: str, cmap: str, centred: bool) -> Figure:
         return map_figure(fields.grid, maps, label=label, cmap=cmap, centred=centred, land=fields.land)
 
     gained, label = improvement(scores, fields, best)
-    bias = {name: fields.bias[name] for name in ("raw", best)}
+    bias = {name: factor * fields.bias[name] for name in ("raw", best)}
+    raw = {"": factor * fields.crps["raw"]}
     figures = {
-        "crps_raw": draw({"": fields.crps["raw"]}, f"CRPS of the raw ensemble ({units})", SEQUENTIAL, centred=False),
+        "crps_raw": draw(raw, f"CRPS of the raw ensemble ({units})", SEQUENTIAL, centred=False),
         "improvement": draw({"": gained}, label, BETTER, centred=True),
         "bias": draw(bias, f"mean forecast − analysis ({units})", DIVERGING, centred=True),
         "skill": skill_chart(scores),
         "histograms": histogram_chart(scores),
         "spread": spread_chart(scores),
-        "example": _example_figure(fields, best, units),
+        "example": _example_figure(fields, best, units, factor),
     }
     if scores["oracle"] and best != "climatology":
         figures["gain"] = gain_chart(scores)
     return figures
 
 
-def _example_figure(fields: MapData, best: str, units: str) -> Figure:
-    """Draw analysis, both means, their errors and the corrected spread of one forecast."""
+def _example_figure(fields: MapData, best: str, units: str, factor: float) -> Figure:
+    """Draw analysis, both means, their errors and the corrected spread of one forecast, times `factor`."""
     example = fields.example
-    values = {"analysis": example.truth, "raw mean": example.raw_mean, f"{best} mean": example.mean}
-    errors = {
-        "raw − analysis": example.raw_mean - example.truth,
-        f"{best} − analysis": example.mean - example.truth,
-    }
-    projection = "mollweide" if fields.grid.periodic else "rectilinear"
+    truth, raw, mean, std = (factor * field for field in (example.truth, example.raw_mean, example.mean, example.std))
+    values = {"analysis": truth, "raw mean": raw, f"{best} mean": mean}
+    errors = {"raw − analysis": raw - truth, f"{best} − analysis": mean - truth}
+    projection = projection_of(fields.grid)
     with matplotlib.rc_context(RC):
         figure = Figure(figsize=(PAGE_WIDTH, 4.6), layout="constrained")
         axes = figure.subplots(2, 3, subplot_kw={"projection": projection})
@@ -102,7 +111,7 @@ def _example_figure(fields: MapData, best: str, units: str) -> Figure:
             (axes[1, :2], errors, True, DIVERGING, f"error of the mean ({units})"),
             (
                 axes[1, 2:],
-                {f"{best} spread": example.std},
+                {f"{best} spread": std},
                 False,
                 SEQUENTIAL,
                 f"standard deviation ({units})",

@@ -9,11 +9,15 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from data_pipeline.grid import Grid
+from data_pipeline.points import Points
 from evaluation.figure_style import FAINT, INK, PAGE_WIDTH, RC
 
 SEQUENTIAL, DIVERGING, BETTER = "YlGnBu", "RdBu_r", "BrBG"
 """Colour maps for amounts, for differences (red: too high) and for improvements (blue-green: better); all are readable
 with colour vision deficiency."""
+
+WIDEST_AREA = 120.0
+"""Points with a gap in longitude wider than this (degrees) are drawn as an area, others on the globe."""
 
 
 def map_figure(
@@ -35,7 +39,7 @@ def map_figure(
             figsize=(4.65 if columns == 1 else PAGE_WIDTH, 3.0 if columns == 1 else 3.2), layout="constrained"
         )
         norm = colour_scale(list(fields.values()), centred)
-        axes = [figure.add_subplot(1, columns, k + 1, projection=_projection(grid)) for k in range(columns)]
+        axes = [figure.add_subplot(1, columns, k + 1, projection=projection_of(grid)) for k in range(columns)]
         for ax, (title, field) in zip(axes, fields.items(), strict=True):
             mesh = draw_field(ax, grid, field, norm, cmap, land)
             ax.set_title(title)
@@ -58,7 +62,9 @@ def colour_scale(fields: list[np.ndarray], centred: bool) -> Normalize:
 def draw_field(
     ax: Axes, grid: Grid, field: np.ndarray, norm: Normalize, cmap: str, land: np.ndarray | None
 ) -> matplotlib.cm.ScalarMappable:
-    """Draw one field (H, W) with the coast, where `land` (share of land) is one half."""
+    """Draw one field (H, W) with the coast, where `land` (share of land) is one half; points are dots without coast."""
+    if isinstance(grid, Points):
+        return _draw_points(ax, grid, field, norm, cmap)
     longitudes, columns = _unrolled(grid)
     latitudes = np.array(grid.latitudes)
     project = np.radians if ax.name == "mollweide" else np.asarray
@@ -72,13 +78,53 @@ def draw_field(
         )
         # As a vector path the projected coast would be the largest part of the page.
         coast.set_rasterized(True)
+    _frame(ax, latitudes.mean())
+    return mesh
+
+
+def _draw_points(
+    ax: Axes, points: Points, field: np.ndarray, norm: Normalize, cmap: str
+) -> matplotlib.cm.ScalarMappable:
+    """Draw each point as a dot; the fewer points, the larger. Points without a value are empty circles."""
+    longitudes, latitudes, values = _centred(points), np.array(points.latitudes), field.ravel()
+    known, size = np.isfinite(values), float(np.clip(4000 / len(values), 0.5, 60))
+    project = np.radians if ax.name == "mollweide" else np.asarray
+    x, y = project(longitudes), project(latitudes)
+    ax.scatter(x[~known], y[~known], size, facecolors="none", edgecolors=FAINT, linewidths=0.7, rasterized=True)
+    edge = {"linewidths": 0.3, "edgecolors": FAINT} if len(values) < 2000 else {"linewidths": 0}
+    dots = ax.scatter(x[known], y[known], size, values[known], norm=norm, cmap=cmap, rasterized=True, **edge)
+    if ax.name != "mollweide":
+        ax.set(xlim=_limits(longitudes), ylim=_limits(latitudes))
+    _frame(ax, latitudes.mean())
+    return dots
+
+
+def _frame(ax: Axes, latitude: float) -> None:
+    """Remove ticks, frame the map, and draw degrees of longitude as long as they are at `latitude`."""
     ax.grid(visible=False)
     ax.set(xticks=[], yticks=[])
     if ax.name != "mollweide":
-        ax.set_aspect(1 / max(np.cos(np.radians(latitudes.mean())), 0.1))
+        ax.set_aspect(1 / max(np.cos(np.radians(latitude)), 0.1))
     for spine in ax.spines.values():
         spine.set(visible=True, color=FAINT, linewidth=0.7)
-    return mesh
+
+
+def _centred(points: Points) -> np.ndarray:
+    """Return longitudes without a jump inside the area of the points: they begin after the widest gap."""
+    around = np.array(points.longitudes) % 360
+    ordered = np.unique(around)
+    gaps = np.diff(ordered, append=ordered[0] + 360)
+    west = ordered[(int(gaps.argmax()) + 1) % len(ordered)]
+    if gaps.max() < WIDEST_AREA:
+        west = 180.0
+    east = (around - west) % 360 + west
+    return east - 360 * np.floor((east.mean() + 180) / 360)
+
+
+def _limits(values: np.ndarray) -> tuple[float, float]:
+    """Return the ends of an axis with a margin around values that may be equal."""
+    margin = max(0.08 * float(np.ptp(values)), 0.5)
+    return float(values.min()) - margin, float(values.max()) + margin
 
 
 def add_colour_bar(
@@ -93,8 +139,10 @@ def add_colour_bar(
     bar.ax.tick_params(length=2, color=INK)
 
 
-def _projection(grid: Grid) -> str:
-    return "mollweide" if grid.periodic else "rectilinear"
+def projection_of(grid: Grid) -> str:
+    """Return the projection of a map: the whole globe for a grid around it, or for points around it."""
+    around = isinstance(grid, Points) and float(np.ptp(_centred(grid))) > 360 - WIDEST_AREA
+    return "mollweide" if grid.periodic or around else "rectilinear"
 
 
 def _unrolled(grid: Grid) -> tuple[np.ndarray, np.ndarray]:

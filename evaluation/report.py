@@ -15,6 +15,7 @@ from evaluation.figures import MapData, draw_figures
 from evaluation.scoreboard import headline_keys
 from evaluation.shown_corrector import OPTION, VALIDATION
 from evaluation.tables import (
+    display_of,
     fair_crps_footnote,
     forecast_title,
     format_amount,
@@ -54,7 +55,7 @@ def page(scores: Mapping[str, Any], fields: MapData, images: Mapping[str, str]) 
     """Return the page as HTML; the section of the gain figure is hidden if `images` lacks it."""
     resources = files("evaluation")
     facts = [
-        f"{scores['split']} years {format_years(scores)}",
+        f"{scores['split']} {format_years(scores)}",
         f"{scores['n_dates']} starts, {scores['n_forecasts']} forecasts",
         f"{scores['members']} raw members",
         scores["grid"],
@@ -71,7 +72,7 @@ def page(scores: Mapping[str, Any], fields: MapData, images: Mapping[str, str]) 
         fair=escape(fair_crps_footnote(scores)),
         members_section=members_section(scores),
         best=escape(scores["best"]["model"]),
-        units=escape(scores["units"]),
+        units=escape(display_of(scores).units),
         members=scores["members"],
         lead=f"{fields.lead_time} h",
         example=escape(fields.example.valid),
@@ -103,7 +104,7 @@ def headline(scores: Mapping[str, Any]) -> str:
     model = scores["models"][name]
     raw, captured, emos = headline_keys(model)
     if model[raw] is None:
-        crps = f"{format_amount(model['crps'], scores)} {escape(scores['units'])}"
+        crps = f"{format_amount(model['crps'], scores)} {escape(display_of(scores).units)}"
         return f"<b>{escape(name)}</b> has a CRPS of {crps}."
     verb = "lowers" if model[raw] >= 0 else "raises"
     kind = "fair CRPS" if model["crps_fair_valid"] else "plain CRPS"

@@ -53,7 +53,8 @@ class ScoringOptions:
 
     `member_counts` are numbers of first members that are scored too. `written` are the models whose members, as
     `correct` writes them with these quantile `levels`, are scored beside their distributions. An `optional` model that
-    gives no number is left out, not refused. Models are already on `device`, to which batches are moved.
+    gives no number is left out, not refused. Models are already on `device`, to which batches are moved. With `groups`,
+    a number for each forecast, all forecasts of a batch are of one group.
     """
 
     batch_size: int = 8
@@ -63,6 +64,7 @@ class ScoringOptions:
     levels: str = "hazen"
     optional: Collection[str] = ()
     device: torch.device | str = "cpu"
+    groups: np.ndarray | None = None
 
 
 @torch.no_grad()
@@ -97,8 +99,8 @@ def score_models(
     }
     written = {name: Tally(name, *shape, bins=everyone + 1, maps=False) for name in models if name in options.written}
     times = torch.zeros(2, count, dtype=torch.int64)
-    progress = ScoringProgress(count)
-    for rows, batch in _share(forecasts, options.batch_size, mesh):
+    progress, done = ScoringProgress(count), 0
+    for rows, batch in _share(forecasts, options.batch_size, mesh, options.groups):
         times[:, rows] = torch.stack([batch.init_time, batch.lead_time])
         uniform = _uniform(batch, options.seed, domain).to(options.device)
         places = np.array([leads[int(lead)] for lead in batch.lead_time])
@@ -113,8 +115,9 @@ def score_models(
                     # Scores of single cells do not depend on the order of the members.
                     values = member_values(forecast, task, everyone, options.levels)
                     written[name].add(rows, places, values, truth, uniform, drawn=is_ensemble(forecast))
+        done += len(rows) * mesh.data
         if mesh.first:
-            progress.show(int(rows[-1]) + 1)
+            progress.show(min(done, count))
     init_times, lead_times = (mesh.sum(times) // mesh.tiles).numpy()  # every tile of a forecast adds its times
     ceiling = None
     if oracle is not None:
@@ -143,11 +146,16 @@ def to_device(batch: Sample, device: torch.device | str) -> Sample:
     return Sample(*(tensor.to(device, non_blocking=True) for tensor in batch))
 
 
-def _share(forecasts: Forecasts, batch_size: int, mesh: Mesh) -> Iterator[tuple[np.ndarray, Sample]]:
+def _share(
+    forecasts: Forecasts, batch_size: int, mesh: Mesh, groups: np.ndarray | None = None
+) -> Iterator[tuple[np.ndarray, Sample]]:
     """Yield the batches that this rank scores, every `mesh.data`-th forecast, with their indices among all."""
-    rows = np.arange(mesh.data_rank, len(forecasts), mesh.data)
-    for number, batch in enumerate(batches(Subset(forecasts, rows.tolist()), batch_size)):  # type: ignore[arg-type]
-        yield rows[number * batch_size :][:batch_size], batch
+    every = np.arange(mesh.data_rank, len(forecasts), mesh.data)
+    labels = np.zeros(len(forecasts), int) if groups is None else groups
+    for label in np.unique(labels[every]):
+        rows = every[labels[every] == label]
+        for number, batch in enumerate(batches(Subset(forecasts, rows.tolist()), batch_size)):  # type: ignore[arg-type]
+            yield rows[number * batch_size :][:batch_size], batch
 
 
 def _merged(tally: Tally, mesh: Mesh, domain: Domain) -> Tally:

@@ -8,11 +8,12 @@ from typing import Any
 from data_pipeline.common.errors import InputError
 from models.corrector import Corrector
 from models.protocol import claims
+from models.training_dates import SEEN, seen_dates
 
 OPTION, VALIDATION, SCORED = "option", "validation years", "scored years"
 """How the corrector was chosen."""
-TRAINING = ("train_years", "val_years", "data", "members")
-"""Provenance that two correctors must share for their validation scores to be comparable."""
+TRAINING = ("data", "members")
+"""Provenance that two correctors must share, beside the dates, for their validation scores to be comparable."""
 
 
 def check_shown(best: object, names: Collection[str]) -> None:
@@ -37,11 +38,18 @@ def choose_shown(best: str | None, correctors: Mapping[str, Corrector], scores: 
 def lowest_validation(correctors: Mapping[str, Corrector]) -> str | None:
     """Return the corrector with the lowest validation CRPS; None if the scores are missing or not comparable.
 
-    The validation CRPS is in normalised units, which depend on the training years and the data. A `physical` model has
-    no normalisation, and a committee has no validation score.
+    The validation CRPS is in normalised units, which depend on the training years, the data and `model.power`. A
+    `physical` model has no normalisation, and a committee has no validation score.
     """
     found = {name: corrector.provenance.get("validation_crps") for name, corrector in correctors.items()}
-    alike = {repr([corrector.provenance.get(key) for key in TRAINING]) for corrector in correctors.values()}
+    alike = {
+        repr(
+            [corrector.normalizer.power]
+            + [corrector.provenance.get(key) for key in TRAINING]
+            + [seen_dates(corrector.provenance, name) for name in SEEN]
+        )
+        for corrector in correctors.values()
+    }
     own = all(
         "runs" not in corrector.provenance and not claims(corrector.model).physical for corrector in correctors.values()
     )

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
+from data_pipeline.dates import Dates
+from data_pipeline.ledger import omission_texts
+from data_pipeline.parameters import Display
 from data_pipeline.task import Variable
 
 SKILLS = {
@@ -31,26 +34,40 @@ VERDICT = {True: "yes", False: "no", None: "too few starts to tell"}
 
 
 def forecast_title(scores: Mapping[str, Any]) -> str:
-    """Return the predicted variable and lead times as text: `Temperature at 850 hPa, 48 h ahead`."""
+    """Return the predicted variable and lead times as text: `Temperature at 850 hPa, 48 h ahead`.
+
+    >>> forecast_title({"target": "tp:24h", "lead_times": [24, 48]})
+    'Total precipitation over 24 h, 24 and 48 h ahead'
+    >>> forecast_title({"target": "2t:24h-mean", "lead_times": [48]})
+    'Mean of 2 m temperature over 24 h, 48 h ahead'
+    """
     variable = Variable.parse(scores["target"])
-    name = variable.title
+    name = (f"{variable.process} of " if variable.process else "") + variable.title
+    name += f" over {variable.period} h" if variable.period else ""
     level = f" at {variable.level} hPa" if variable.level else ""
     *leads, last = map(str, scores["lead_times"])
     lead = f"{', '.join(leads)} and {last}" if leads else last
     return f"{name[0].upper()}{name[1:]}{level}, {lead} h ahead"
 
 
+def display_of(scores: Mapping[str, Any]) -> Display:
+    """Return the units in which amounts are shown, and the factor from the units of the scores."""
+    display = Variable.parse(scores["target"]).display
+    return display if display.units else Display(scores["units"])
+
+
 def format_years(scores: Mapping[str, Any]) -> str:
-    """Return the scored years: `2016–2017`."""
-    first, last = scores["years"]
-    return f"{first}" if first == last else f"{first}–{last}"
+    """Return the scored years or dates: `2016–2017`."""
+    dates = Dates.from_json(scores["dates"])
+    return str(dates).replace("-", "–") if dates == Dates.of_years(dates.years) else str(dates)
 
 
 def format_amount(value: float | None, scores: Mapping[str, Any], sign: bool = False) -> str:
-    """Return a value in the target's units, with as many decimals as show three digits of the raw CRPS."""
+    """Return a value in the units of `display_of`, with as many decimals as show three digits of the raw CRPS."""
     if value is None:
         return "–"
-    scale = scores["models"]["raw"]["crps"] or 1.0
+    factor = display_of(scores).factor
+    value, scale = factor * value, factor * (scores["models"]["raw"]["crps"] or 1.0)
     decimals = max(0, 2 - math.floor(math.log10(scale)))
     plus = "+" if sign else ""
     return _minus(f"{value:{plus}.{decimals}f}" if decimals < 7 else f"{value:{plus}.2e}")
@@ -151,7 +168,7 @@ def plain_table(scores: Mapping[str, Any]) -> str:
         crps = format_amount(oracle["crps_plain"], scores), format_amount(oracle["crps"], scores)
         rows.append(("oracle", *crps, "", "", "", "100 %", "100 %", format_ratio(oracle["spread_skill"]), ""))
     where = f"{scores['split']} {format_years(scores)}, {scores['n_dates']} starts"
-    lines = [f"{forecast_title(scores)}: {where}; CRPS in {scores['units']}"]
+    lines = [f"{forecast_title(scores)}: {where}; CRPS in {display_of(scores).units}"]
     lines += ["".join(map(format, (*cells[:3], "", *cells[3:]), COLUMN_WIDTHS)).rstrip() for cells in rows]
     return "\n".join([*lines, *_footnotes(scores), *_plain_member_counts(scores), *warning_lines(scores)])
 
@@ -173,15 +190,15 @@ def fair_crps_footnote(scores: Mapping[str, Any]) -> str:
 
 
 def omission_note(scores: Mapping[str, Any]) -> str:
-    """Return the numbers of cells and forecasts that were left out, as text; "" if there are none."""
+    """Return the numbers of forecasts and cells that were left out, and why, as text; "" if there are none."""
     found, parts = scores["left_out"], []
     if found["cells"]:
         parts.append(f"{found['cells']:,} of {found['of']:,} cells have no analysis or lack a member")
-    if found["forecasts"]:
-        parts.append(f"{found['forecasts']:,} forecasts have no analysis or lack an input")
     if (oracle := scores["oracle"]) and (without := scores["n_forecasts"] - oracle["n_forecasts"]):
         parts.append(f"{without:,} of {scores['n_forecasts']:,} forecasts have no oracle and do not count for captured")
-    return "left out: " + "; ".join(parts) if parts else ""
+    forecasts = omission_texts(scores["ledger"])
+    groups = ["left out: " + "; ".join(parts)] * bool(parts) + ["forecasts: " + "; ".join(forecasts)] * bool(forecasts)
+    return ". ".join(groups)
 
 
 def warning_lines(scores: Mapping[str, Any]) -> list[str]:
@@ -232,9 +249,9 @@ def _plain_member_counts(scores: Mapping[str, Any]) -> list[str]:
     """Return the lines on the number of members for the terminal; [] if only all members were scored."""
     if "gate" not in scores["models"]["raw"]:
         return []
-    sizes = list(scores["models"]["raw"]["by"]["members"])
+    sizes, units = list(scores["models"]["raw"]["by"]["members"]), display_of(scores).units
     lines = [
-        f"by number of members: fair CRPS in {scores['units']}, spread/error; claims: scores do not depend on it",
+        f"by number of members: fair CRPS in {units}, spread/error; claims: scores do not depend on it",
         f"{'model':<14}{_row(sizes, 9)}   {_row(sizes, 6)}  {'claims':<8}holds",
     ]
     for name, model in scores["models"].items():

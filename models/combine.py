@@ -11,10 +11,12 @@ from omegaconf import DictConfig
 
 from conf import plain, verb
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import Dates
 from data_pipeline.sample import Sample
 from models.committee import Committee
 from models.corrector import Corrector
 from models.distribution import Bounded, CensoredShiftedGamma
+from models.training_dates import SEEN, seen_dates
 
 
 @verb("combine")
@@ -39,7 +41,7 @@ def combine(paths: Sequence[Path]) -> Corrector:
         for name, read in SHARED_PROPERTIES.items():
             one, another = read(first), read(other)
             if one != another:
-                values = "" if name in ("task", "grid") else f" ({another} and {one})"
+                values = "" if name in ("task", "grid", "units and intervals") else f" ({another} and {one})"
                 raise InputError(
                     f"{path} and {paths[0]} differ in their {name}{values}; combine correctors of the same "
                     "training data"
@@ -52,7 +54,7 @@ def combine(paths: Sequence[Path]) -> Corrector:
         raise InputError("correctors lists a file twice; list each file once")
     spec = {"_target_": "models.committee.Committee", "specs": [corrector.spec for corrector in correctors]}
     provenance = _merge_provenance([corrector.provenance for corrector in correctors])
-    committee = Corrector(first.task, first.grid, spec, first.static, provenance)
+    committee = Corrector(first.task, first.grid, spec, first.static, provenance, first.meanings)
     assert isinstance(committee.model, Committee)
     for own, corrector in zip(committee.model.correctors, correctors, strict=True):
         own.load_state_dict(corrector.state_dict())
@@ -67,7 +69,9 @@ def _merge_provenance(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Validation scores are left out, because the score of the committee is not known.
     """
     found: dict[str, Any] = {"runs": [provenance.get("run") for provenance in given]}
-    single = ("run", "unfitted", "validation_crps")
+    dates = {name: seen_dates(given[0], name) for name in SEEN}
+    found |= {f"{name}_dates": seen.to_json() for name, seen in dates.items() if seen is not None}
+    single = ("run", "unfitted", "validation_crps", *(f"{name}_{kind}" for name in SEEN for kind in ("dates", "years")))
     for key in dict.fromkeys(key for provenance in given for key in provenance if key not in single):
         values = [provenance.get(key) for provenance in given]
         found[key] = values[0] if all(value == values[0] for value in values) else values
@@ -76,11 +80,17 @@ def _merge_provenance(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _text(dates: Dates | None) -> str | None:
+    return None if dates is None else str(dates)
+
+
 SHARED_PROPERTIES: dict[str, Callable[[Corrector], Any]] = {
     "task": lambda corrector: corrector.task.to_json() | {"name": ""},
     "grid": lambda corrector: corrector.grid,
-    "span of train_years": lambda corrector: corrector.provenance.get("train_years"),
-    "span of val_years": lambda corrector: corrector.provenance.get("val_years"),
+    "units and intervals": lambda corrector: corrector.meanings,
+    "dates of training": lambda corrector: _text(seen_dates(corrector.provenance, "train")),
+    "dates of validation": lambda corrector: _text(seen_dates(corrector.provenance, "val")),
+    "regridding": lambda corrector: corrector.provenance.get("regridding"),
     "number of members in training": lambda corrector: corrector.provenance.get("members"),
 }
 """Properties that all correctors of a committee share, and how to read them; the committee's file has each once."""

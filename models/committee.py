@@ -12,7 +12,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from models.distribution import Distribution, Patched
+from models.distribution import Distribution, Patched, PowerTransformed
 from models.parallel.domain import Domain
 from models.protocol import claims
 
@@ -42,6 +42,11 @@ class Committee(nn.Module):
         """Whether all correctors claim `tiles`."""
         return all(claims(corrector.model).tiles for corrector in self.correctors)
 
+    @property
+    def cellwise(self) -> bool:
+        """Whether all correctors claim `cellwise`."""
+        return all(claims(corrector.model).cellwise for corrector in self.correctors)
+
     def forward(self, sample: Sample) -> Distribution:
         """Return the average in physical units."""
         return average([corrector(sample) for corrector in self.correctors])
@@ -66,6 +71,13 @@ def average(distributions: list[Distribution]) -> Distribution:
         pairs = [vars(each) for each in distributions]
         inner, outer = (average([pair[name] for pair in pairs]) for name in ("inner", "outer"))
         return Patched(first.where, inner, outer)
+    if isinstance(first, PowerTransformed):
+        powers = sorted({each.power for each in distributions if isinstance(each, PowerTransformed)})
+        if len(powers) > 1:
+            given = " and ".join(f"{power:g}" for power in powers)
+            raise InputError(f"forecasts with model.power {given} cannot be averaged; combine those of one power")
+        inner = average([each.inner for each in distributions if isinstance(each, PowerTransformed)])
+        return PowerTransformed(inner, first.power, first.lower)
     means = {}
     for name, one in vars(first).items():
         # Added to the first, so that equal parameters stay equal to the last digit.

@@ -5,7 +5,7 @@ On a mesh, the first rank reads and writes the files, message by message. All ra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -18,22 +18,36 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from conf import plain, verb
-from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Lattice, Message, rewrite
-from data_pipeline.formats.netcdf import is_netcdf
-from data_pipeline.formats.open import ensemble_fields
-from data_pipeline.inputs import input_fields, skipped_starts
+from data_pipeline.common.file_format import (
+    GRIB_FORMAT,
+    HDF5_FORMAT,
+    NETCDF_FORMAT,
+    UNKNOWN_FORMAT,
+    ZARR_FORMAT,
+    file_format,
+    wrong_format,
+)
+from data_pipeline.formats.grib import Lattice, Message, MessageRegridder, NewMessage, rewrite
+from data_pipeline.formats.open import analysis_fields, ensemble_fields, grid_of_files
+from data_pipeline.formats.variables import checked_names
+from data_pipeline.grid import Grid
+from data_pipeline.inputs import input_fields, starts_without_input
+from data_pipeline.meaning import differences
 from data_pipeline.protocols import Fields
+from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.sample import Sample
 from data_pipeline.sample_reader import read_sample, read_tile
 from data_pipeline.task import Variable
 from models.corrector import Corrector
 from models.coupling import check_member_options
 from models.device import choose_device
+from models.field_spool import FieldSpool
 from models.gaps import Gaps, count_gaps
 from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
+from models.target_messages import TargetMessages
 
 OTHER_FORMATS = (
     ".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf", ".hdf5", ".zarr", ".npy", ".npz", ".csv", ".safetensors",
@@ -53,11 +67,12 @@ def main(cfg: DictConfig) -> None:
         forecast = forecast_path(options["input"])
         analysis = None if options["analysis"] is None else file_path("analysis", options["analysis"])
         levels, seed = options["quantile_levels"], options["seed"]
-        summary = correct(corrector, forecast, output, mesh, levels, seed, analysis, device)
-        names = ", ".join(map(str, corrector.task.targets))
+        names = checked_names("variable_names", options["variable_names"])
+        summary = correct(corrector, forecast, output, mesh, levels, seed, analysis, names, device)
+        targets = ", ".join(map(str, corrector.task.targets))
         leads = ", ".join(f"+{lead}" for lead in corrector.task.lead_times)
         mesh.print(
-            f"{output}: {summary.messages} messages corrected ({names} at {leads} h), all others copied unchanged"
+            f"{output}: {summary.messages} messages corrected ({targets} at {leads} h), all others copied unchanged"
         )
         for note in summary.notes:
             mesh.print(note)
@@ -70,7 +85,7 @@ class CorrectionSummary:
     messages: int
     """Number of corrected messages."""
     notes: list[str]
-    """Notes for the user about missing values."""
+    """Notes for the user about other grids and missing values."""
 
 
 def file_path(option: str, value: object) -> Path:
@@ -92,8 +107,11 @@ def forecast_path(value: object) -> Path:
         raise InputError(f"input={path} is a folder; name one GRIB file")
     if not path.exists():
         raise InputError(f"there is no file {path}; check input, which is one GRIB file (patterns are not expanded)")
-    if is_netcdf(path):
-        raise InputError(f"{path} is NetCDF; correct reads and writes GRIB only, so convert the forecast to GRIB")
+    found = file_format(path)
+    if found in (NETCDF_FORMAT, HDF5_FORMAT, ZARR_FORMAT):
+        raise InputError(f"{path} is {found}; correct reads and writes GRIB only, so convert the forecast to GRIB")
+    if found not in (GRIB_FORMAT, UNKNOWN_FORMAT):
+        raise wrong_format(path, "GRIB")
     return path
 
 
@@ -116,12 +134,14 @@ def correct(
     quantile_levels: str = "hazen",
     seed: int = 0,
     analysis: Path | None = None,
+    names: Mapping[str, str] | None = None,
     device: torch.device | str = "cpu",
 ) -> CorrectionSummary:
     """Copy the file `forecast` to `output` with the corrected members in place of the raw ones.
 
     The model computes on `device`. `quantile_levels` and `seed` are those of `written_members`. `analysis` is a file
-    of analyses at the starts of the forecasts, for a corrector that reads them.
+    of analyses at the starts of the forecasts, for a corrector that reads them. `names` are other names of variables in
+    these files, as in `data_pipeline.archive.Archive`.
 
     The output does not depend on the mesh, with one exception: networks compute in single precision, so a value
     half-way between two steps of the packing may be rounded either way.
@@ -133,7 +153,7 @@ def correct(
             f"the first number of mesh must be 1, got {mesh.data}: forecasts are corrected one after the other; "
             "set the other numbers to the processes that share the globe"
         )
-    inputs, raw = mesh.run_on_first(lambda: open_forecasts(corrector, forecast, analysis))
+    inputs, raw = mesh.run_on_first(lambda: open_forecasts(corrector, forecast, analysis, names))
     own = corrector.on(mesh.domain(corrector.grid))
     always, known = training_cells(own)
     tiles = TileCorrector(
@@ -142,11 +162,11 @@ def correct(
     if not mesh.first:
         return tiles.serve()
     try:
-        count = rewrite_forecasts(tiles, forecast, output)
+        count, regridded = rewrite_forecasts(tiles, forecast, output, names)
     except InputError as error:
         mesh.broadcast(error)
         raise
-    return mesh.broadcast(CorrectionSummary(count, tiles.gaps.sentences()))
+    return mesh.broadcast(CorrectionSummary(count, [*regridded, *tiles.gaps.sentences()]))
 
 
 def training_cells(corrector: Corrector) -> tuple[Tensor, Tensor]:
@@ -162,7 +182,9 @@ def training_cells(corrector: Corrector) -> tuple[Tensor, Tensor]:
     )  # type: ignore[return-value]
 
 
-def open_forecasts(corrector: Corrector, forecast: Path, analysis: Path | None = None) -> tuple[Fields, Fields]:
+def open_forecasts(
+    corrector: Corrector, forecast: Path, analysis: Path | None = None, names: Mapping[str, str] | None = None
+) -> tuple[Fields, Fields]:
     """Open the inputs of the corrector, and the raw members of its targets."""
     task = corrector.task
     if task.analysis and analysis is None:
@@ -170,16 +192,34 @@ def open_forecasts(corrector: Corrector, forecast: Path, analysis: Path | None =
         raise InputError(f"the corrector reads the analysis of {wanted} at the start; give its file with analysis=FILE")
     if analysis is not None and not task.analysis:
         raise InputError(f"the corrector reads no analysis; remove analysis={analysis}")
-    inputs = input_fields(ForecastFiles(forecast, analysis), task)
+    if corrector.target_grid is None and isinstance(grid := grid_of_files(forecast, names), ReducedGrid):
+        raise _other_grid(forecast, grid, corrector)
+    source = ForecastFiles(forecast, analysis, corrector.target_grid, names)
+    inputs = input_fields(source, task)
     if not corrector.grid.matches(inputs.grid):
-        raise InputError(f"{forecast} has {inputs.grid}, the corrector {corrector.grid}; interpolate it to that grid")
-    if len(starts := skipped_starts(inputs)):
+        raise _other_grid(forecast, inputs.grid, corrector)
+    if without := starts_without_input(inputs):
+        start, channels = next(iter(without.items()))
         files = " or ".join(map(str, filter(None, (forecast, analysis))))
         raise InputError(
-            f"{files} lacks one of {', '.join(map(str, task.further))} for the forecast of {starts[0]}, one of "
-            f"{len(starts)} that cannot be corrected; add these fields, or remove those forecasts from {forecast}"
+            f"{files} lacks {', '.join(channels)} for the forecast of {start}, one of {len(without)} that cannot be "
+            "corrected; add these fields, or correct a copy without those forecasts"
         )
-    return inputs, ensemble_fields(forecast, task.targets, task.lead_times)
+    if corrector.meanings and (
+        found := differences(corrector.meanings, task.lead_times, inputs.meanings, inputs.lead_times)
+    ):
+        raise InputError(
+            f"the corrector was trained on {'; '.join(found)} as in {forecast}; correct a forecast with the same units "
+            "and intervals"
+        )
+    return inputs, source.ensemble_fields(task.targets, task.lead_times)
+
+
+def _other_grid(forecast: Path, grid: Grid, corrector: Corrector) -> InputError:
+    return InputError(
+        f"{forecast} has {grid}, the corrector {corrector.grid}; interpolate it to that grid, or train the corrector "
+        "with data.archive.grid, so that it brings forecasts to its grid"
+    )
 
 
 @dataclass(frozen=True)
@@ -188,14 +228,18 @@ class ForecastFiles:
 
     forecasts: Path
     analyses: Path | None
+    target: TargetGrid | None = None
+    """The grid to which all fields are brought; None if they have the corrector's grid."""
+    names: Mapping[str, str] | None = None
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> Fields:
         """Open the forecasts."""
-        return ensemble_fields(self.forecasts, variables, lead_times)
+        return ensemble_fields(self.forecasts, variables, lead_times, names=self.names, target=self.target)
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the analyses."""
-        return Archive([], [str(self.analyses)]).analysis_fields(variables)
+        assert self.analyses is not None
+        return analysis_fields(self.analyses, variables, names=self.names, target=self.target)
 
 
 @dataclass(frozen=True)
@@ -264,26 +308,56 @@ class TileCorrector:
         return sample, torch.from_numpy(exact)
 
 
-def rewrite_forecasts(tiles: TileCorrector, forecast: Path, output: Path) -> int:
-    """Copy the file `forecast` to `output` with corrected members; return the number of corrected messages."""
+def rewrite_forecasts(
+    tiles: TileCorrector, forecast: Path, output: Path, names: Mapping[str, str] | None = None
+) -> tuple[int, list[str]]:
+    """Copy the file `forecast` to `output` with corrected members.
+
+    Return the number of corrected messages, a sentence for each grid of the input that is not the corrector's, and one
+    about messages that are new.
+    """
     task, numbers = tiles.corrector.task, tiles.raw.numbers
     starts = tiles.inputs.init_times.tolist()
+    targets = TargetMessages.of(task, tiles.raw.meanings, forecast, names)
     # Packed one by one, members closer than a step of the packing could change their order.
-    lattices = [Lattice.of(forecast, variable) for variable in task.targets]
-    corrected: dict[Message, np.ndarray] = {}
+    lattices = [Lattice.of(forecast, variable, names) for variable in targets.variables]
+    added: set[Hashable] = set()
+    new_targets: set[str] = set()
 
-    def correction(message: Message) -> np.ndarray | None:
-        if message.variable not in task.targets or message.lead_time not in task.lead_times:
+    def correction(message: Message) -> np.ndarray | NewMessage | None:
+        found = targets.mode_of(message)
+        if found is None:
             return None
-        if message not in corrected:
+        target, mode = found
+        place = message.init_time, message.lead_time
+        key = target, *place, message.number
+        if key in added:
+            return None
+        if key not in spool:
             members = tiles.request(starts.index(message.init_time), task.lead_times.index(message.lead_time))
-            for k, (variable, lattice) in enumerate(zip(task.targets, lattices, strict=True)):
-                for number, field in zip(numbers, lattice.round(members[:, k]), strict=True):
-                    corrected[message._replace(variable=variable, number=number)] = field
-        # `rewrite` asks for each message once; a forecast is kept only until its last member is written.
-        return corrected.pop(message)
+            corrected: dict[Hashable, np.ndarray] = {}
+            for k, (lattice, factor) in enumerate(zip(lattices, targets.factors, strict=True)):
+                for number, field in zip(numbers, lattice.round(members[:, k] / factor), strict=True):
+                    corrected[k, *place, number] = field
+            spool.add(corrected)
+        field = spool.take(key)
+        if mode == "replace":
+            return field
+        added.add(key)
+        new_targets.add(str(task.targets[target]))
+        return NewMessage(targets.new_message(target, message), targets.new_keys(target, message), field)
 
-    return rewrite(forecast, output, correction)
+    with FieldSpool(output) as spool:
+        target = tiles.corrector.target_grid
+        regridder = MessageRegridder(target) if target else None
+        count = rewrite(forecast, output, correction, regridder, names)
+    notes = regridder.sentences() if regridder else []
+    if added:
+        notes.append(
+            f"{len(added)} of the corrected messages are new ({', '.join(sorted(new_targets))}): each follows a "
+            "message that it is made from, which is copied unchanged"
+        )
+    return count, notes
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,15 @@ from torch.utils.data import Dataset
 
 from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.file_format import SAFETENSORS_FORMAT, UNKNOWN_FORMAT, file_format, wrong_format
 from data_pipeline.common.files import atomic_path
 from data_pipeline.common.renamed import current_spec
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.grid import Grid
+from data_pipeline.meaning import Meaning
+from data_pipeline.points import Points, grid_of_json
 from data_pipeline.protocols import ALL, MeasuredDataset
+from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.sample import Sample, forecast_times, latitude_band
 from data_pipeline.task import Task
 from models import protocol
@@ -47,24 +52,40 @@ class Corrector(nn.Module):
     """A model with everything that it needs to correct a forecast.
 
     `spec` describes the model (`_target_` and hyper-parameters). `static` are its static fields in physical units.
-    `provenance` records the training; evaluation refuses years that it lists as training or validation years. On a
-    domain of several ranks, inputs and outputs are the own tile; state and file cover the whole globe.
+    `provenance` records the training; evaluation refuses years that it lists as training or validation years.
+    `meanings` are units and intervals of the task's channels in the training data; files of older versions have none.
+    On a domain of several ranks, inputs and outputs are the own tile; state and file cover the whole globe.
     """
 
     static: Tensor
 
     def __init__(
-        self, task: Task, grid: Grid | Domain, spec: dict[str, Any], static: Tensor, provenance: dict | None = None
+        self,
+        task: Task,
+        grid: Grid | Domain,
+        spec: dict[str, Any],
+        static: Tensor,
+        provenance: dict | None = None,
+        meanings: Sequence[Meaning] = (),
     ) -> None:
         super().__init__()
+        self.meanings = tuple(meanings)
         self.domain = Domain.of(grid)
         self.task, self.grid, self.spec, self.provenance = task, self.domain.grid, dict(spec), dict(provenance or {})
         self.model = build_model(spec, task, grid)
-        self.normalizer = Normalizer(task, grid)
+        if "power" in spec and protocol.claims(self.model).physical:
+            raise InputError(f"model {type(self.model).__name__} gets physical values; remove model.power")
+        self.normalizer = Normalizer.of_model(spec, task, grid)
         self.register_buffer("static", static.clone())
         self._learns = any(True for _ in self.model.parameters())
         self.notes: list[str] = []
         """Notes of the fit for the user, one sentence each."""
+
+    @property
+    def target_grid(self) -> TargetGrid | None:
+        """The grid to which forecasts on other grids are brought; None if the training data had it already."""
+        method = self.provenance.get("regridding")
+        return None if method is None else TargetGrid(self.grid, method)
 
     def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution over (B, T, H, W) in physical units.
@@ -89,7 +110,7 @@ class Corrector(nn.Module):
         """Return this corrector for the own tile of `domain`."""
         if self.domain.ranks == Domain.of(domain).ranks == 1:
             return self
-        other = Corrector(self.task, domain, self.spec, self.static, self.provenance)
+        other = Corrector(self.task, domain, self.spec, self.static, self.provenance, self.meanings)
         other.load_state_dict(self.state_dict())
         return other.train(self.training)
 
@@ -131,9 +152,10 @@ class Corrector(nn.Module):
         description = {
             "format": FILE_FORMAT,
             "task": self.task.to_json(),
-            "grid": {"latitudes": self.grid.latitudes, "longitudes": self.grid.longitudes},
+            "grid": asdict(self.grid),
             "model": self.spec,
             "provenance": self.provenance,
+            "meanings": [meaning.to_json() for meaning in self.meanings],
         }
         with atomic_path(path) as part:
             tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
@@ -149,6 +171,8 @@ class Corrector(nn.Module):
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except (SafetensorError, OSError) as error:
+            if file_format(path) not in (SAFETENSORS_FORMAT, UNKNOWN_FORMAT):
+                raise wrong_format(path, "a corrector (safetensors)") from None
             raise InputError(
                 f"{path} is not a complete safetensors file ({error}); train the corrector again"
             ) from None
@@ -195,8 +219,9 @@ def _read_description(
             raise InputError(
                 f"{path} has format {version}, this version reads {FILE_FORMAT}; train the corrector again"
             )
-        task, grid = Task(**description["task"]), Grid(**description["grid"])
+        task, grid = Task(**description["task"]), grid_of_json(description["grid"])
         spec, provenance = current_spec(dict(description["model"])), dict(description["provenance"])
+        meanings = [Meaning.from_json(values) for values in description.get("meanings", ())]
     except InputError as error:
         raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
     except (KeyError, TypeError, ValueError) as error:
@@ -208,7 +233,14 @@ def _read_description(
         found = "none" if static is None else "x".join(map(str, static.shape))
         wanted = "x".join(map(str, (len(task.static_names), *grid.shape)))
         raise InputError(f"{path} must hold static fields of shape {wanted}, it has {found}; train the corrector again")
-    return partial(cls, task, grid, spec, static, provenance)
+    return partial(cls, task, grid, spec, static, provenance, meanings)
+
+
+REFERENCES: dict[str, dict[str, Any]] = {
+    "raw": {"_target_": "models.statistical.raw.Raw"},
+    "climatology": {"_target_": "models.statistical.climatology.Climatology", "distribution": "auto"},
+}
+"""Models that need no training run."""
 
 
 def build_reference(
@@ -218,14 +250,10 @@ def build_reference(
 
     `years_of(task)` opens the training years on the own tile of `grid`; climatology is fitted to them.
     """
-    spec = {
-        "_target_": {"raw": "models.statistical.raw.Raw", "climatology": "models.statistical.climatology.Climatology"}[
-            name
-        ]
-    }
+    spec = REFERENCES[name]
     task = needed_task(spec, task)
     dataset = years_of(task)
-    corrector = Corrector(task, grid, spec, assemble(dataset.static, Domain.of(grid)))
+    corrector = Corrector(task, grid, spec, assemble(dataset.static, Domain.of(grid)), meanings=dataset.meanings)
     if name != "raw":
         corrector.fit(dataset)
     return corrector.eval()
@@ -248,29 +276,34 @@ def needed_task(spec: dict[str, Any], task: Task) -> Task:
 
 
 def reads_moments(spec: dict[str, Any]) -> bool:
-    """Return whether the model of `spec` uses only mean and spread of the ensemble."""
-    return protocol.claims(model_class(spec.get("_target_"))).moments_only
+    """Return whether the model of `spec` uses only mean and spread of the ensemble, not those of its members' roots."""
+    return protocol.claims(model_class(spec.get("_target_"))).moments_only and spec.get("power", 1.0) == 1
 
 
 def build_model(spec: dict[str, Any], task: Task, grid: Grid | Domain) -> nn.Module:
-    """Return the model that `spec` describes.
+    """Return the model that `spec` describes. Its option `power` belongs to the normaliser.
 
-    Raises `InputError` for a model that does not claim `tiles` on a domain of several tiles, and for a class that
-    cannot be built as `Model(task, grid, **options)`.
+    Raises `InputError` for a model that does not claim `tiles` on a domain of several tiles, for one that does not
+    claim `cellwise` on points, and for a class that cannot be built as `Model(task, grid, **options)`.
     """
     kind, domain = model_class(spec.get("_target_")), Domain.of(grid)
-    options = {name: value for name, value in spec.items() if name != "_target_"}
+    options = {name: value for name, value in spec.items() if name not in ("_target_", "power")}
     try:
         inspect.signature(kind).bind_partial(task, grid)
     except TypeError:
         raise InputError(
             f"{spec['_target_']} cannot be built as Model(task, grid, **options); see models/protocol.py"
         ) from None
-    if not protocol.may_take_tiles(kind):
+    if not protocol.may_claim(kind, "cellwise"):
+        _refuse_points(kind, domain.grid)
+    if not protocol.may_claim(kind, "tiles"):
         _refuse_tiles(kind, *domain.tiles)
-        return construct(kind.__name__, partial(kind, task, domain.grid), options)
-    model = construct(kind.__name__, partial(kind, task, grid), options)
-    if not protocol.claims(model).tiles:
+    own_grid = grid if protocol.may_claim(kind, "tiles") else domain.grid
+    model = construct(kind.__name__, partial(kind, task, own_grid), options)
+    made = protocol.claims(model)
+    if not made.cellwise:
+        _refuse_points(kind, domain.grid)
+    if not made.tiles:
         _refuse_tiles(kind, *domain.tiles)
     return model
 
@@ -278,8 +311,16 @@ def build_model(spec: dict[str, Any], task: Task, grid: Grid | Domain) -> nn.Mod
 def check_tiles(spec: dict[str, Any], bands: int, sectors: int) -> None:
     """Raise `InputError` before processes are started if the model of `spec` can never work on so many tiles."""
     kind = model_class(spec.get("_target_"))
-    if not protocol.may_take_tiles(kind):
+    if not protocol.may_claim(kind, "tiles"):
         _refuse_tiles(kind, bands, sectors)
+
+
+def _refuse_points(kind: type[nn.Module], grid: Grid) -> None:
+    if isinstance(grid, Points):
+        raise InputError(
+            f"model {kind.__name__} needs neighbouring cells (it does not claim `cellwise`), and the data are {grid}; "
+            "choose a model of single cells: model=emos, boosted_emos, mlp, bqn, climatology or raw"
+        )
 
 
 def _refuse_tiles(kind: type[nn.Module], bands: int, sectors: int) -> None:

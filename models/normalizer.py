@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +11,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, verifiable
 from data_pipeline.task import Task
-from models.distribution import Bounded, CensoredShiftedGamma, Distribution
+from models.distribution import (
+    Bounded,
+    CensoredShiftedGamma,
+    Distribution,
+    Empirical,
+    Patched,
+    power_transformed,
+    to_power,
+)
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble
 from models.statistical.cases import FitReport
 
 logger = logging.getLogger(__name__)
+
+SMALLEST_POWER = 0.25
+"""The fourth root is nearly a logarithm; scores of smaller powers would need more nodes of integration."""
 
 
 class Normalizer(nn.Module):
@@ -30,6 +42,10 @@ class Normalizer(nn.Module):
     number per input, so that small departures in quiet cells stay small. The truth has the mean and scale of its input,
     so the raw ensemble stays a forecast of it. Missing cells become zero, the mean. All numbers are fitted to the
     training years and are part of the corrector file.
+
+    With a `power` below 1, models see `to_power` of the targets' members and truth, for example the root of
+    precipitation, and `physical` takes the inverse. `bounds` are the lower bounds of the targets, which the power
+    leaves as they are.
     """
 
     location: Tensor
@@ -42,11 +58,15 @@ class Normalizer(nn.Module):
     """(C, H, W) 1 where every training sample has a value of all members; 0 elsewhere, and in files of old versions."""
     _area: Tensor
 
-    def __init__(self, task: Task, grid: Grid | Domain) -> None:
+    def __init__(
+        self, task: Task, grid: Grid | Domain, power: float = 1.0, bounds: Sequence[float] | None = None
+    ) -> None:
         super().__init__()
+        self.power = power
         self._domain = Domain.of(grid)
         self._targets = list(task.target_channels)
-        self._bounds = [target.bounds[0] or 0.0 for target in task.targets]
+        self._bounds = [target.bounds[0] or 0.0 for target in task.targets] if bounds is None else list(bounds)
+        self._upper = [torch.inf if target.bounds[1] is None else target.bounds[1] for target in task.targets]
         self._names = [(str(channel), channel.variable.sea_only) for channel in task.channels]
         C, S = len(task.channels), len(task.static_names)
         self.register_buffer("location", torch.zeros(C, *grid.shape))
@@ -61,30 +81,61 @@ class Normalizer(nn.Module):
         self.register_buffer("_area", torch.from_numpy(weights.copy()), persistent=False)
         self.report = FitReport()
 
+    @classmethod
+    def of_model(cls, spec: Mapping[str, Any], task: Task, grid: Grid | Domain) -> Normalizer:
+        """Return the normaliser for the model that `spec` describes, whose option `power` it takes.
+
+        Raises `InputError` for an invalid power, and for a target without a lower bound, or with another one than
+        `lower` of the model.
+        """
+        power: Any = spec.get("power", 1.0)
+        lower: Any = spec.get("lower")
+        if isinstance(power, bool) or not isinstance(power, int | float) or not SMALLEST_POWER <= power <= 1:
+            raise InputError(f"model.power must be a number from {SMALLEST_POWER} to 1, got {power!r}")
+        if power == 1:
+            return cls(task, grid)
+        bounds = [target.bounds[0] for target in task.targets]
+        for target, bound in zip(task.targets, bounds, strict=True):
+            if bound is None and lower is None:
+                raise InputError(
+                    f"model.power={power:g} takes a power of the distance from the lower bound, and {target} has no "
+                    "known one; set model.power=1, or model.lower for a model that has this option"
+                )
+            if None not in (bound, lower) and bound != lower:
+                raise InputError(
+                    f"model.lower={lower:g} differs from {bound:g}, the lower bound of {target}; with model.power="
+                    f"{power:g} both must be equal"
+                )
+        return cls(task, grid, float(power), [lower if bound is None else bound for bound in bounds])
+
     def fit(self, batches: Callable[[], Iterator[Sample]]) -> None:
         """Compute the statistics of all samples of `batches()`, in two passes: means, then departures from them.
 
         A cell without any value in the training years gets the mean of its row (of the globe, if the row has none).
-        With a mean of 0 K, a value in a later forecast would be a huge departure. `report` counts these cells.
+        With a mean of 0 K, a value in a later forecast would be a huge departure. `report` counts these cells, and
+        those without truth.
         """
         area_of, domain = self._domain.cut(self._area), self._domain
         total = torch.zeros(len(self.location), *domain.own_shape, dtype=torch.float64)
         count, samples = torch.zeros_like(total), 0
-        for batch in batches():
+        verified = torch.zeros(len(self._targets), *domain.own_shape, dtype=torch.bool)
+        for batch in map(self._take_powers, batches()):
             means = batch.ensemble.mean(1).masked_fill(~batch.mask, 0)
             total += means.sum(0, dtype=torch.float64)
             count += batch.mask.sum(0)
+            verified |= verifiable(batch, self._targets).isfinite().any(0).to(verified.device)
             samples += len(batch.mask)
             static = batch.static[0]
         known = assemble((count > 0).double(), domain) > 0
         self.location.copy_(fill_unknown(assemble(total / count.clamp(min=1), domain), known, self._area.double()))
         self.known.copy_(known[self._targets])
         self.complete = bool(self.known.all())
-        self.report = FitReport(self._notes(known))
+        unverified = known[self._targets] & (assemble(verified.double(), domain) == 0)
+        self.report = FitReport(self._notes(known) + self._notes_on_truth(unverified))
         self.always.copy_(assemble((count == samples).double(), domain))
         location = domain.cut(self.location)
         squares, area = torch.zeros(len(total), dtype=torch.float64), torch.zeros(len(total), dtype=torch.float64)
-        for batch in batches():
+        for batch in map(self._take_powers, batches()):
             mean_square = torch.zeros_like(batch.ensemble[:, 0])
             for member in batch.ensemble.unbind(1):  # one by one, because departures need as much memory as the members
                 mean_square += (member - location).square_()
@@ -113,8 +164,19 @@ class Normalizer(nn.Module):
                 notes.append(note + "; there the correction is the raw ensemble" * (channel in self._targets))
         return notes
 
+    def _notes_on_truth(self, unverified: Tensor) -> list[str]:
+        """Return a note for each target without truth in some cells, where (T, H, W) there are forecasts."""
+        cells = unverified[0].numel()
+        return [
+            f"{self._names[channel][0]} has no truth in {missing} of {cells} cells in all training samples; there "
+            "models of single cells give the raw ensemble, and others what they learnt elsewhere"
+            for channel, of_target in zip(self._targets, unverified, strict=True)
+            if (missing := int(of_target.sum()))
+        ]
+
     def forward(self, sample: Sample, rows: slice = ALL) -> Sample:
         """Return a batch in normalised units; the batch may hold only some `rows` of the own tile."""
+        sample = self._take_powers(sample)
         location, scale = self.target_scaling
         location = location[:, rows]
         ensemble = (sample.ensemble - self._domain.cut(self.location)[:, rows]) / self.scale[:, None, None]
@@ -140,20 +202,54 @@ class Normalizer(nn.Module):
         """Location (T, H, W) and scale (T, 1, 1) of the targets on the own tile."""
         return self._domain.cut(self.location)[self._targets], self.scale[self._targets, None, None]
 
+    def normalise_targets(self, values: Tensor) -> Tensor:
+        """Return physical values of the targets, (..., T, h, w) on the own tile, in the units that models see."""
+        location, scale = self.target_scaling
+        return (self._power(values) - location) / scale
+
+    def _take_powers(self, sample: Sample) -> Sample:
+        """Return a batch in physical units with powers of the targets' members and truth."""
+        if self.power == 1:
+            return sample
+        ensemble = sample.ensemble.clone()
+        ensemble[:, :, self._targets] = self._power(ensemble[:, :, self._targets])
+        return sample._replace(ensemble=ensemble, target=self._power(sample.target))
+
+    def _power(self, values: Tensor) -> Tensor:
+        return values if self.power == 1 else to_power(values, self.power, self._lower(values))
+
+    def _lower(self, like: Tensor) -> Tensor:
+        """Return the lower bounds (T, 1, 1)."""
+        return torch.tensor(self._bounds).to(like)[:, None, None]
+
     def physical(self, distribution: Distribution) -> Distribution:
         """Return a distribution of normalised targets in physical units, with an exact lower bound.
 
         Rounding can change a bound of 0 to ±2e-10, and then a truth of 0 no longer lies on it. A lower bound that
-        differs from the target's physical bound (from 0, if it has none) by rounding only is set to this bound.
+        differs from the target's physical bound (from 0, if it has none) by rounding only is set to this bound, and so
+        are past values at the upper or lower bound.
         """
         location, scale = self.target_scaling
-        physical = distribution.affine(location, scale)
+        physical = self._with_exact_bounds(distribution.affine(location, scale))
+        return physical if self.power == 1 else power_transformed(physical, self.power, self._lower(location))
+
+    def _with_exact_bounds(self, physical: Distribution) -> Distribution:
+        location, _ = self.target_scaling
         if isinstance(physical, Bounded | CensoredShiftedGamma):
-            bound = torch.tensor(self._bounds).to(location)[:, None, None]
-            error = 4 * torch.finfo(location.dtype).eps * (location.abs() + bound.abs())
-            exact = torch.where((physical.lower - bound).abs() <= error, bound, physical.lower)
-            return replace(physical, lower=exact)
+            return replace(physical, lower=_rounded_to(physical.lower, self._lower(location), location))
+        if isinstance(physical, Empirical):
+            values = _rounded_to(physical.values, self._lower(location), location)
+            return Empirical(_rounded_to(values, torch.tensor(self._upper).to(location)[:, None, None], location))
+        if isinstance(physical, Patched):
+            parts = (physical.inner, physical.outer)
+            return Patched(physical.where, *(self._with_exact_bounds(part) for part in parts))
         return physical
+
+
+def _rounded_to(values: Tensor, bound: Tensor, location: Tensor) -> Tensor:
+    """Return `bound` where values differ from it by rounding errors of numbers like `location` only."""
+    error = 4 * torch.finfo(location.dtype).eps * (location.abs() + bound.abs())
+    return torch.where(bound.isfinite() & ((values - bound).abs() <= error), bound, values)
 
 
 def fill_unknown(mean: Tensor, known: Tensor, area: Tensor) -> Tensor:

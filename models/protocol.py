@@ -9,8 +9,9 @@
 
 A model is a `torch.nn.Module` and inherits nothing else. It must be built as `Model(task, grid, **options)`, and its
 `forward` must return a distribution. It may have the methods `fit` and `normalise` and the attribute `report`, and it
-may make the claims of `Claims`. Training, evaluation and correction use only these. `tests/models/test_contract.py`
-checks every claim of every model.
+may make the claims of `Claims`. The option `power` belongs to the normaliser: a model is built without it, and sees
+roots of the targets. Training, evaluation and correction use only these. `tests/models/test_contract.py` checks every
+claim of every model.
 """
 
 from __future__ import annotations
@@ -102,6 +103,9 @@ class Claims:
     tiles: bool = False
     """Several processes can share a field, one tile each, and give the results of one process. Without this claim, the
     model is built on whole grids only, and a mesh with more than one tile is an error."""
+    cellwise: bool = False
+    """The distribution of a cell depends on the inputs of this cell alone. Without this claim, the model is built on
+    grids only, and `Points` (stations, projected and curvilinear grids) are an error."""
 
 
 CLASS_CLAIMS = ("moments_only", "targets_only")
@@ -135,9 +139,10 @@ def claims(model: object) -> Claims:
     return Claims(**found)
 
 
-def may_take_tiles(kind: type[nn.Module]) -> bool:
-    """Return whether a model of this class claims `tiles`, perhaps only with some of its options."""
-    return isinstance(inspect.getattr_static(kind, "tiles", None), property) or claims(kind).tiles
+def may_claim(kind: type[nn.Module], name: str) -> bool:
+    """Return whether a model of this class makes the claim `name`, perhaps only with some of its options."""
+    optional = isinstance(inspect.getattr_static(kind, name, None), property)
+    return optional or bool(getattr(claims(kind), name))
 
 
 def fit(model: nn.Module, batches: Iterable[Sample]) -> None:

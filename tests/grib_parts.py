@@ -2,6 +2,7 @@
 
 from datetime import date, timedelta
 
+import eccodes
 import numpy as np
 
 from data_pipeline.formats.grib import Encoder
@@ -39,3 +40,40 @@ def write_archive(folder, members=4):
                             perturbationNumber=number,
                         )
                     )  # fmt: skip
+
+
+def reduced_message(edition, values, **keys):
+    """A message on the reduced Gaussian grid N32; NaN is missing."""
+    handle = eccodes.codes_grib_new_from_samples(f"reduced_gg_pl_32_grib{edition}")
+    for name, value in keys.items():
+        eccodes.codes_set(handle, name, value)
+    eccodes.codes_set(handle, "missingValue", 1e30)
+    eccodes.codes_set(handle, "bitmapPresent", int(np.isnan(values).any()))
+    eccodes.codes_set(handle, "bitsPerValue", 24)
+    eccodes.codes_set_values(handle, np.where(np.isnan(values), 1e30, values))
+    message = eccodes.codes_get_message(handle)
+    eccodes.codes_release(handle)
+    return message
+
+
+def write_reduced_archive(folder, members=4):
+    """Write `ensemble.grib` on N32 and `analysis.grib` on `GRID`, both of the same waves in latitude and longitude."""
+    random = np.random.default_rng(0)
+    kind = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 1, "type": "pf", "stream": "enfo"}
+    analysis = Encoder(GRID, **KEYS, type="an", stream="oper")
+    handle = eccodes.codes_grib_new_from_samples("reduced_gg_pl_32_grib1")
+    reduced = [np.radians(eccodes.codes_get_array(handle, f"{axis}itudes")) for axis in ("lat", "long")]
+    regular = [np.radians(each) for each in np.meshgrid(GRID.latitudes, GRID.longitudes, indexing="ij")]
+    with (folder / "ensemble.grib").open("wb") as forecasts, (folder / "analysis.grib").open("wb") as truths:
+        for start in STARTS:
+            height, shift = 10 * random.standard_normal(), random.uniform(0, 2 * np.pi)
+
+            def wave(latitude, longitude, height=height, shift=shift):
+                return 280 + height * np.cos(latitude) * np.cos(longitude - shift)
+
+            valid = int(f"{start + timedelta(days=1):%Y%m%d}")
+            truths.write(analysis.encode(wave(*regular), shortName="2t", dataDate=valid, step=0))
+            for number in range(1, members + 1):
+                field = wave(*reduced) + 1 + random.standard_normal()
+                keys = {"typeOfLevel": "surface", "shortName": "2t", "dataDate": int(f"{start:%Y%m%d}")}
+                forecasts.write(reduced_message(1, field, **kind, **keys, step=24, number=number))

@@ -1,11 +1,13 @@
 """A small archive in memory, to run `evaluate` on: its law is known, and nothing is read from files."""
 
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import xarray as xr
 
 from data_pipeline.grid import Grid
+from data_pipeline.meaning import Meaning
 
 GRID = Grid.regular(7, 12)
 
@@ -14,11 +16,13 @@ class MemoryFields:
     """Values (start, lead, member, H, W), of which every variable is a copy."""
 
     grid = GRID
+    incomplete = MappingProxyType({})
 
     def __init__(self, values, init_times, variables, lead_times):
         self.values = values[:, [{24: 0, 48: 1}.get(lead, 0) for lead in lead_times]]
         self.init_times, self.variables, self.lead_times = init_times, tuple(variables), tuple(lead_times)
         self.numbers = tuple(range(values.shape[2]))
+        self.meanings = tuple(Meaning.stated(variable, self.lead_times) for variable in self.variables)
 
     def read(self, init, lead, out, rows=slice(None), members=None):
         chosen = list(range(len(self.numbers)) if members is None else members)
@@ -30,6 +34,8 @@ class MemoryArchive:
 
     fingerprint = "0123"
     moments = None
+    missing = "error"
+    omissions = ()
 
     def __init__(self, members=5, oracle_years=(2016,)):
         self.rng = np.random.default_rng(0)
@@ -44,7 +50,7 @@ class MemoryArchive:
         self.oracle_years, self.members = oracle_years, members
         self.unverified = []
 
-    def check_available(self, years, moments, further):
+    def check_available(self, task, dates, moments):
         pass
 
     def ensemble_fields(self, variables, lead_times):

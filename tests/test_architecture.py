@@ -12,8 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("data_pipeline", "models", "training", "evaluation", "conf")
-DATA, COMMON = "data_pipeline", "data_pipeline/common"
-FORMATS, GRIB, NETCDF = "data_pipeline/formats", "data_pipeline/formats/grib", "data_pipeline/formats/netcdf"
+DATA, COMMON, REGRIDDING = "data_pipeline", "data_pipeline/common", "data_pipeline/regridding"
+FORMATS, CF = "data_pipeline/formats", "data_pipeline/formats/cf"
+GRIB, NETCDF = "data_pipeline/formats/grib", "data_pipeline/formats/netcdf"
+ZARR = "data_pipeline/formats/zarr"
 PREFETCH, STATISTICS, STORE = "data_pipeline/prefetch", "data_pipeline/statistics", "data_pipeline/store"
 SYNTHETIC, TWIN = "data_pipeline/synthetic", "data_pipeline/synthetic/twin"
 MODELS, DISTRIBUTION, PARALLEL, LAYERS = "models", "models/distribution", "models/parallel", "models/layers"
@@ -22,10 +24,13 @@ ALL_MODELS = {MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS}
 MAY_IMPORT = {
     COMMON: set(),
     # Its files hold shared types (grid, task, sample, protocols), the archive and the verb `prepare`.
-    DATA: {COMMON, FORMATS, GRIB, NETCDF, PREFETCH, STATISTICS, STORE},
-    FORMATS: {DATA, COMMON, GRIB, NETCDF},
-    GRIB: {DATA, COMMON, FORMATS},
-    NETCDF: {DATA, COMMON, FORMATS},
+    DATA: {COMMON, REGRIDDING, FORMATS, CF, GRIB, NETCDF, ZARR, PREFETCH, STATISTICS, STORE},
+    REGRIDDING: {DATA, COMMON},
+    FORMATS: {DATA, COMMON, REGRIDDING, CF, GRIB, NETCDF, ZARR},
+    CF: {DATA, COMMON, FORMATS},
+    GRIB: {DATA, COMMON, REGRIDDING, FORMATS},
+    NETCDF: {DATA, COMMON, FORMATS, CF},
+    ZARR: {DATA, COMMON, FORMATS, CF},
     PREFETCH: {DATA, COMMON},
     STATISTICS: {DATA, COMMON, FORMATS},
     STORE: {DATA, COMMON, FORMATS},
@@ -35,8 +40,8 @@ MAY_IMPORT = {
     PARALLEL: {DATA, COMMON},
     LAYERS: {DATA, COMMON, PARALLEL},
     STATISTICAL: {DATA, COMMON, DISTRIBUTION, PARALLEL},
-    NETWORKS: {DATA, COMMON, STATISTICS, MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL},
-    MODELS: {DATA, COMMON, FORMATS, GRIB, NETCDF, DISTRIBUTION, PARALLEL, STATISTICAL, NETWORKS},
+    NETWORKS: {DATA, COMMON, MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL},
+    MODELS: {DATA, COMMON, REGRIDDING, FORMATS, GRIB, NETCDF, DISTRIBUTION, PARALLEL, STATISTICAL, NETWORKS},
     "training": {DATA, COMMON, PREFETCH, STATISTICS, STORE, SYNTHETIC, *ALL_MODELS},
     "evaluation": {DATA, COMMON, STORE, MODELS, DISTRIBUTION, PARALLEL, STATISTICAL},
     "conf": {COMMON},
@@ -114,6 +119,9 @@ def test_each_library_is_imported_in_its_own_folder_only():
         "eccodes": lambda path: path.is_relative_to(GRIB),
         "cfgrib": lambda path: path.is_relative_to(GRIB),
         "gribapi": lambda path: path.is_relative_to(GRIB),
+        "zarr": lambda path: path.is_relative_to(ZARR),
+        "numcodecs": lambda path: path.is_relative_to(ZARR),
+        "fsspec": lambda path: path.is_relative_to(ZARR),
         "pytorch_lightning": lambda path: path.parts[0] == "training",
         "lightning": lambda path: path.parts[0] == "training",
     }

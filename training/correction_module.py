@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -14,6 +15,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.sample import Sample, verifiable
 from models.corrector import Corrector
+from models.distribution import Distribution
 from models.layers.dropout import masks_for
 from models.layers.loss_term import LossTermLayer, loss_terms
 from models.parallel.mesh import Mesh
@@ -89,12 +91,18 @@ class CorrectionModule(pl.LightningModule):
         foreign = self.mesh.ranks < self.trainer.world_size
         self.log("val_loss", value / clamp_to_tiny(weight), sync_dist=foreign)
 
-    def weighted_loss(self, loss: Loss, batch: Sample) -> tuple[Tensor, Tensor]:
-        """Return the weighted sum of a loss over this rank's tile of a batch, and the sum of the weights."""
+    def weighted_loss(
+        self, loss: Loss, batch: Sample, model: Callable[[Sample], Distribution] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the weighted sum of a loss over this rank's tile of a batch, and the sum of the weights.
+
+        The loss is that of the corrector's model, or of another `model`.
+        """
         corrector = self.corrector
         normalizer, area = corrector.normalizer, corrector.domain.cut(self.area)
         sample = normalizer(batch._replace(target=verifiable(batch, corrector.task.target_channels)))
-        return weighted_sum(loss, corrector.model(sample), sample, area, normalizer)
+        forecast = (corrector.model if model is None else model)(sample)
+        return weighted_sum(loss, forecast, sample, area, normalizer)
 
     def on_train_epoch_start(self) -> None:
         """Pass the epoch to the loader. A loader that resumes inside an epoch has it from the checkpoint."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cached_property
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -14,64 +14,68 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from data_pipeline.archive import regridding_of
 from data_pipeline.common.checks import check_integer
+from data_pipeline.common.threads import BUDGET, processors_of_rank
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
-from data_pipeline.prefetch.peers import SocketPeers
+from data_pipeline.prefetch.peers import SocketPeers, own_address
 from data_pipeline.prefetch.tiers import Samples, Tiers, run_key
 from data_pipeline.protocols import DataSource
 from data_pipeline.sample import Sample
 from data_pipeline.split import Split
 from data_pipeline.task import Task
 from models.parallel.mesh import Mesh
+from models.training_dates import split_provenance
 from training.trainer_options import TrainerOptions
 
 
 class TrainingData(NamedTuple):
-    """Training and validation samples, by index and as this rank's share of batches that are read ahead."""
+    """Training samples, and training and validation samples as this rank's share of batches that are read ahead."""
 
     train: Tiers
-    val: Tiers
     train_batches: Prefetcher
-    val_batches: Prefetcher
+    val_batches: Prefetcher | None
+    """None without validation."""
 
 
 @contextmanager
 def open_training_data(
-    train: Samples, val: Samples, budget: Budget, options: TrainerOptions, mesh: Mesh
+    train: Samples, val: Samples | None, budget: Budget, options: TrainerOptions, mesh: Mesh
 ) -> Iterator[TrainingData]:
     """Open both data sets behind the caches of `budget`. Threads and folders are released at the end of the block."""
     size, rank = options.batch_size, mesh.data_rank
     shuffled = SampleOrder(len(train), size, options.epochs, options.seed, mesh.data)
-    in_turn = SampleOrder(len(val), size, ranks=mesh.data, shuffle=False)
-    train_budget, val_budget = budget.divide([len(samples) * samples.nbytes for samples in (train, val)])
+    train_budget, *val_budget = budget.divide([len(samples) * samples.nbytes for samples in filter(None, (train, val))])
     names = [f"{name}-{mesh.spatial_rank}" if mesh.tiles > 1 else name for name in ("train", "val")]
     cached = train_budget.memory_bytes or train_budget.disk_bytes
     peers = _peers(mesh, run_key(train, shuffled)) if cached else None
-    with (
-        Tiers(train, train_budget, shuffled, rank=rank, peers=peers, name=names[0]) as train_tiers,
-        # Each rank reads the same validation samples in every epoch: peers have nothing to offer.
-        Tiers(val, val_budget, in_turn, rank=rank, name=names[1]) as val_tiers,
-        Prefetcher(train_tiers, shuffled, rank) as train_batches,
-        Prefetcher(val_tiers, in_turn, rank) as val_batches,
-    ):
-        yield TrainingData(train_tiers, val_tiers, train_batches, val_batches)
+    with ExitStack() as stack:
+        train_tiers = stack.enter_context(Tiers(train, train_budget, shuffled, rank=rank, peers=peers, name=names[0]))
+        val_batches = None
+        if val is not None:
+            in_turn = SampleOrder(len(val), size, ranks=mesh.data, shuffle=False)
+            # Each rank reads the same validation samples in every epoch: peers have nothing to offer.
+            val_tiers = stack.enter_context(Tiers(val, val_budget[0], in_turn, rank=rank, name=names[1]))
+            val_batches = stack.enter_context(Prefetcher(val_tiers, in_turn, rank))
+        train_batches = stack.enter_context(Prefetcher(train_tiers, shuffled, rank))
+        yield TrainingData(train_tiers, train_batches, val_batches)
 
 
 def _peers(mesh: Mesh, key: str) -> SocketPeers | None:
     """Return the ranks with the same tile of other samples, whose caches can be read."""
     if mesh.data == 1 or mesh.store is None:
         return None
-    # On a single machine the host name may not resolve.
-    host = "127.0.0.1" if mesh.local_ranks == mesh.ranks else socket.gethostname()
+    one_machine = mesh.local_ranks == mesh.ranks
+    host = "127.0.0.1" if one_machine else own_address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
     return SocketPeers.from_store(mesh.data_rank, mesh.data, mesh.store, key, host)
 
 
 class ForecastDataModule(pl.LightningDataModule):
-    """The forecasts of an archive in batches of PyTorch's `DataLoader`, by the years of a `split`.
+    """The forecasts of an archive in batches of PyTorch's `DataLoader`, by the dates of a `split`.
 
     Training samples are shuffled. `members` limits each forecast to its first members. With `moments` a sample holds
     the ensemble's mean and spread instead of the members, which is less data to move. `workers` processes read ahead.
@@ -97,17 +101,17 @@ class ForecastDataModule(pl.LightningDataModule):
 
     @cached_property
     def train(self) -> ForecastDataset:
-        """The forecasts of the training years."""
+        """The forecasts of the training dates."""
         return self._dataset("train")
 
     @cached_property
     def val(self) -> ForecastDataset:
-        """The forecasts of the validation years."""
+        """The forecasts of the validation dates."""
         return self._dataset("val")
 
     @cached_property
     def test(self) -> ForecastDataset:
-        """The forecasts of the test years."""
+        """The forecasts of the test dates."""
         return self._dataset("test")
 
     @property
@@ -122,29 +126,38 @@ class ForecastDataModule(pl.LightningDataModule):
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """The provenance of a corrector trained on these data: `evaluate` refuses to score it on these years."""
+        """The provenance of a corrector trained on these data: `evaluate` refuses to score it on these dates."""
         return {
-            "train_years": list(self.split.train), "val_years": list(self.split.val), "members": self.train.members,
+            **split_provenance(self.split, self.task.lead_times), "members": self.train.members,
             "data": self.archive.fingerprint, "deepweather": version("deepweather"),
+            "regridding": regridding_of(self.archive),
+            "ledger": {"train": self.train.ledger.to_json()}
+            | ({"val": self.val.ledger.to_json()} if self.split.validates else {}),
         }  # fmt: skip
 
     def train_dataloader(self) -> DataLoader[Sample]:
-        """Return the batches of the training years, in a new order each epoch."""
+        """Return the batches of the training dates, in a new order each epoch."""
         return self._loader(self.train, shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Sample]:
-        """Return the batches of the validation years."""
+        """Return the batches of the validation dates."""
         return self._loader(self.val)
 
     def test_dataloader(self) -> DataLoader[Sample]:
-        """Return the batches of the test years."""
+        """Return the batches of the test dates."""
         return self._loader(self.test)
 
-    def _dataset(self, years: str) -> ForecastDataset:
-        span = self.split.years(years)
-        return ForecastDataset(self.archive, self.task, span, members=self.members, moments=self.moments)
+    def _dataset(self, name: str) -> ForecastDataset:
+        dates = self.split.dates(name, self.task.lead_times)
+        return ForecastDataset(self.archive, self.task, dates, members=self.members, moments=self.moments)
 
     def _loader(self, dataset: ForecastDataset, shuffle: bool = False) -> DataLoader[Sample]:
         return DataLoader(
-            dataset, self.batch_size, shuffle=shuffle, num_workers=self.workers, pin_memory=torch.cuda.is_available()
-        )
+            dataset, self.batch_size, shuffle=shuffle, num_workers=self.workers, pin_memory=torch.cuda.is_available(),
+            worker_init_fn=partial(_share_threads, self.workers),
+        )  # fmt: skip
+
+
+def _share_threads(workers: int, _: int) -> None:
+    """Give each worker process its share of this machine's threads."""
+    BUDGET.limit(max(1, processors_of_rank() // workers))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
@@ -14,10 +13,11 @@ from torch import Tensor
 from data_pipeline.calendar import DAYS_PER_YEAR, climatology_day
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.statistics.efi import Form, exact_weights
-from data_pipeline.statistics.statistic_file import load_statistic
+from data_pipeline.statistics.statistic_file import load_statistic, made_of_dates
 from data_pipeline.task import Task
 from models.distribution import Distribution
 from models.normalizer import Normalizer
@@ -34,7 +34,7 @@ class EECRPS(Loss):
     """|EFI| CRPS in every cell (Ashkboos et al. 2022, arXiv:2206.14786): forecasts near climatology have little weight.
 
     The extreme forecast index (EFI) compares the raw members with the `climate` of their start day, the file `efi.nc`
-    of `deepweather prepare`. The climate must be of all training years and no others.
+    of `deepweather prepare`. The climate must be of all training dates and no others.
     """
 
     climate: str
@@ -46,8 +46,8 @@ class EECRPS(Loss):
         super().__post_init__()
         check_choice("loss.form", self.form, get_args(Form))
 
-    def load(self, domain: Domain, task: Task, years: Sequence[int], fingerprint: str) -> WeightedByIndex:
-        """Return the loss with the climate of this rank's tile; refuse one of other data, years, grid or targets."""
+    def load(self, domain: Domain, task: Task, dates: Dates, fingerprint: str) -> WeightedByIndex:
+        """Return the loss with the climate of this rank's tile; refuse one of other data, dates, grid or targets."""
         file = load_statistic(self.climate, "efi")
         made = json.loads(file.attrs["made_from"])
         targets = [str(target) for target in task.targets]
@@ -55,11 +55,13 @@ class EECRPS(Loss):
         for name, wanted in (("lead time", task.lead_times), ("target", targets)):
             if absent := [value for value in wanted if value not in there[name]]:
                 raise InputError(f"{self.climate} is a climate without the {name} {absent[0]}; {_REMEDY}")
-        if made["years"] != list(years):
-            known, training = ("-".join(map(str, pair)) for pair in (made["years"], years))
-            raise InputError(f"{self.climate} is the climate of {known}, the training years are {training}; {_REMEDY}")
+        if (known := made_of_dates(made)) != dates.days:
+            raise InputError(f"{self.climate} is the climate of {known}, the training dates are {dates}; {_REMEDY}")
         if made["data"] != fingerprint:
-            raise InputError(f"{self.climate} is the climate of other forecasts than those of data; {_REMEDY}")
+            raise InputError(
+                f"{self.climate} is the climate of other forecasts than those of data, or an older version of "
+                f"deepweather read them differently; {_REMEDY}"
+            )
         if not Grid(tuple(file.latitude.values), tuple(file.longitude.values)).matches(domain.grid):
             raise InputError(f"{self.climate} is a climate on another grid than {domain.grid}; {_REMEDY}")
         rows, columns = domain.tile
@@ -111,12 +113,11 @@ class WeightedByIndex(Loss):
 
     def index(self, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Return the index (B, T, H, W) of a batch; NaN where a member or the climate is missing."""
-        location, scale = normalizer.target_scaling
         members = sample.ensemble[:, :, list(self.task.target_channels)]
         climate, _ = self._on(members.device)
         # The same operations as for the members, so that members that equal a quantile still do.
         chosen = climate[lead_index(sample.lead_time, self.task), self._positions(sample).clamp(min=0)]
-        return efi(members, (chosen.to(members) - location) / scale, self.form)
+        return efi(members, normalizer.normalise_targets(chosen.to(members)), self.form)
 
     def _positions(self, sample: Sample) -> Tensor:
         """Return the positions (B,) of the start days in the climate, -1 for a day that it lacks."""

@@ -23,12 +23,13 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
 from models.statistical.crossfit import CrossFitted
+from models.training_dates import seen_dates
 
 SAME = {
-    "train_years": "training years", "val_years": "validation years", "members": "number of members", "data": "files",
+    "members": "number of members", "data": "files",
 }  # fmt: skip
-"""Keys of the provenance that both runs must share, in words. Weights trained on other years could be validated on
-years that they were trained on, and their normalisation would be of other data."""
+"""Keys of the provenance that both runs must share, in words. Weights trained on other dates could be validated on
+dates that they were trained on, and their normalisation would be of other data."""
 
 
 def fit_corrector(
@@ -99,7 +100,13 @@ def load_initial_weights(corrector: Corrector, path: str | Path) -> Corrector:
     ours, theirs = (dict(each.task.to_json(), name="") for each in (corrector, first))
     different = [] if ours == theirs else ["task"]
     different += [] if corrector.grid == first.grid else ["grid"]
-    different += [name for key, name in SAME.items() if first.provenance.get(key) != corrector.provenance.get(key)]
+    ours, theirs = corrector.provenance, first.provenance
+    different += [
+        f"set of {words} dates"
+        for name, words in (("train", "training"), ("val", "validation"))
+        if seen_dates(ours, name) != seen_dates(theirs, name)
+    ]
+    different += [name for key, name in SAME.items() if theirs.get(key) != ours.get(key)]
     if different:
         raise InputError(
             f"initial_weights: {path} was trained with another {' and another '.join(different)}; train it again with "

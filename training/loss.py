@@ -102,13 +102,12 @@ class ThresholdWeightedCRPS(Loss):
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Weighted mean of both scores in every cell."""
-        location, scale = normalizer.target_scaling
         truth = sample.target
-        if len(location) > 1:
+        if (targets := truth.shape[1]) > 1:
             raise InputError(
-                f"loss.threshold is one threshold, the task has {len(location)} targets; train one target at a time"
+                f"loss.threshold is one threshold, the task has {targets} targets; train one target at a time"
             )
-        threshold = ((self.threshold - location) / scale).to(truth)
+        threshold = normalizer.normalise_targets(torch.full_like(truth[:1], self.threshold)).to(truth)
         try:
             extreme = threshold_weighted_crps(forecast, truth, threshold.expand_as(truth), self.fair)  # type: ignore[arg-type]
         except TypeError as error:
@@ -179,7 +178,8 @@ def weighted_sum(
     if value.shape[1] < known.shape[1]:
         known = known.all(1, keepdim=True)
     weight = known * loss.cell_weights(area)
-    return (value * weight).sum(), weight.sum()
+    # The raw ensemble is NaN where a member is missing; such cells have no weight.
+    return (value.where(known, 0) * weight).sum(), weight.sum()
 
 
 def _words(forecast: Distribution) -> str:

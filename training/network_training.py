@@ -7,7 +7,7 @@ import logging
 import math
 import pickle
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import nn
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.sample import Sample
+from models.distribution import Distribution
 from models.parallel.mesh import Mesh
 from training.activation_checkpointing import checkpoint_activations
 from training.checkpoints import Checkpoints
@@ -52,7 +53,8 @@ def train_network(module: CorrectionModule, data: TrainingData, run_dir: Path) -
 
     Returns the device of the training, on which the module stays.
     """
-    options, mesh = module.options, module.mesh
+    options, mesh, val_batches = module.options, module.mesh, data.val_batches
+    assert val_batches is not None, "networks need validation"
     for noisy in ("pytorch_lightning.utilities.rank_zero", "pytorch_lightning.accelerators.cuda"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     for expected in EXPECTED_WARNINGS:
@@ -70,14 +72,14 @@ def train_network(module: CorrectionModule, data: TrainingData, run_dir: Path) -
         checkpoint_activations(trained.corrector.model)
     if options.compile:
         compile_model(trained.corrector.model, device, mesh, options.sharded)
-    for batches in (data.train_batches, data.val_batches):
+    for batches in (data.train_batches, val_batches):
         batches.pin = device.type == "cuda"
     try:
         with checkpoints.stopping_gently():
             trainer.fit(
                 trained,
                 data.train_batches,
-                data.val_batches,
+                val_batches,
                 ckpt_path=str(checkpoints.last) if resumed else None,
                 weights_only=True,
             )
@@ -212,19 +214,26 @@ def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: b
 
 
 @torch.no_grad()
-def validation_crps(module: CorrectionModule, batches: Iterable[Sample], device: torch.device | str = "cpu") -> float:
+def validation_crps(
+    module: CorrectionModule,
+    batches: Iterable[Sample],
+    device: torch.device | str = "cpu",
+    model: Callable[[Sample], Distribution] | None = None,
+) -> float:
     """Return the area-weighted CRPS in normalised units over a whole data set, computed on `device`.
 
-    Raises `InputError` if no cell of the data set can be verified, or if the CRPS is not finite.
+    The CRPS is that of the corrector's model, or of another `model`. Raises `InputError` if no cell of the data set can
+    be verified, or if the CRPS is not finite.
     """
     module.to(device)
     sums = torch.zeros(2, dtype=torch.float64, device=device)
     for batch in batches:
-        sums += torch.stack(module.weighted_loss(CRPS(), move_data_to_device(batch, module.device))).double()
+        batch = move_data_to_device(batch, module.device)
+        sums += torch.stack(module.weighted_loss(CRPS(), batch, model)).double()
     total, weight = module.mesh.sum(sums).tolist()
     if weight == 0:
         raise InputError(
-            "no cell of the validation years has both an analysis and all members of the ensemble; "
+            "no cell of the validation dates has both an analysis and all members of the ensemble; "
             "check data.archive.analysis and data.split.val"
         )
     if not math.isfinite(total):

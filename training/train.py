@@ -13,21 +13,28 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
+from torch import nn
 
 from conf import build, plain, verb
+from data_pipeline.archive import regridding_of
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
+from data_pipeline.meaning import list_unknown
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.protocols import DataSource
+from data_pipeline.sample import Sample
 from data_pipeline.sample_reader import static_fields
+from data_pipeline.split import Split
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
 from models.corrector import Corrector, check_tiles, needed_task, reads_moments
+from models.distribution import Distribution, Ensemble, Normal
 from models.outline import check_memory, outline
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, join_mesh, mesh_shape
+from models.training_dates import split_provenance
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
 from training.eecrps import EECRPS, WeightedByIndex
@@ -36,6 +43,9 @@ from training.loss import CRPS, Loss
 from training.network_training import train_network, validation_crps
 from training.run_folder import claim, resumable
 from training.trainer_options import TrainerOptions
+
+WORSE = 1.001
+"""Ratio of validation scores above which a model is called worse than the raw ensemble; rounding differs by less."""
 
 
 @verb("train")
@@ -55,13 +65,18 @@ def main(cfg: DictConfig) -> None:
 
 def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh) -> None:
     """Open the data, claim the run folder, train, and save the corrector."""
-    archive, split, loss = build(cfg.data.archive), build(cfg.data.split), build(cfg.loss)
+    archive, loss = build(cfg.data.archive), build(cfg.loss)
+    split: Split = build(cfg.data.split)
+    split.check_fold()
     if not isinstance(loss, Loss):
         raise InputError(f"loss must be a subclass of training.loss.Loss, got a {type(loss).__name__}")
     spec = plain(cfg.model)
     task = needed_task(spec, build(cfg.task))
     run_dir = Path(cfg.run_dir)
-    sources = {name: choose_source(archive, cfg.data.store, split.years(name)) for name in ("train", "val")}
+    dates = {
+        name: split.dates(name, task.lead_times) for name in ("train", "val") if name == "train" or split.validates
+    }
+    sources = {name: choose_source(archive, cfg.data.store, dates[name]) for name in dates}
     # The first rank indexes the files and caches the index before the others open them.
     identity, fingerprint, grid = mesh.run_on_first(
         lambda: claim_folder(sources["train"], task, run_dir, hash_initial_weights(plain(cfg)))
@@ -74,41 +89,45 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh) -> None:
     static = static_fields(grid, task, sources["train"].static)
     if (tensors := outline(lambda: Corrector(task, grid, spec, static))) is not None:
         check_memory(spec["_target_"], tensors)
+        check_validation(spec["_target_"], tensors, split)
 
     def corrector_on(domain: Domain) -> Corrector:
         torch.manual_seed(options.seed)
-        return Corrector(task, domain, spec, static, provenance)
+        return Corrector(task, domain, spec, static, provenance, train.meanings)
 
-    def samples_on(domain: Domain, years: str) -> ForecastDataset:
+    def samples_on(domain: Domain, name: str) -> ForecastDataset:
         rows, columns = domain.tile
         moments = reads_moments(spec) and not loss.reads_members
-        span = split.years(years)
         return ForecastDataset(
-            sources[years], task, span, members=cfg.max_members, rows=rows, columns=columns, moments=moments
+            sources[name], task, dates[name], members=cfg.max_members, rows=rows, columns=columns, moments=moments
         )
 
     domain = mesh.domain(grid)
     if isinstance(loss, EECRPS):
-        loss = loss.load(domain, task, split.train, fingerprint)
-    train, val = (samples_on(domain, years) for years in sources)
+        loss = loss.load(domain, task, dates["train"], fingerprint)
+    train, val = samples_on(domain, "train"), samples_on(domain, "val") if split.validates else None
+    used = {"train": train} | ({"val": val} if val else {})
     if isinstance(loss, WeightedByIndex):
-        for dataset in (train, val):
+        for dataset in used.values():
             loss.check_starts(dataset.starts)
     provenance = {
-        "train_years": list(split.train), "val_years": list(split.val), "members": train.members, "run": identity,
-        "data": fingerprint, "deepweather": version("deepweather"),
+        **split_provenance(split, task.lead_times), "members": train.members, "run": identity,
+        "data": fingerprint, "deepweather": version("deepweather"), "regridding": regridding_of(archive),
+        "ledger": {name: samples.ledger.to_json() for name, samples in used.items()},
     }  # fmt: skip
     mesh.print(
-        f"{len(train)} forecasts to train on, {len(val)} to validate; {train.members} members on {grid}"
+        f"{len(train)} forecasts to train on, {len(val) if val else 'none'} to validate; "
+        f"{train.members} members on {grid}"
         + (f", in {domain.tiles[0]} x {domain.tiles[1]} tiles" if mesh.tiles > 1 else "")
         + (f", batches shared by {mesh.data}" if mesh.data > 1 else "")
     )
-    for name, samples in (("training", train), ("validation", val)):
-        if samples.skipped_message:
-            mesh.print(f"{name}: {samples.skipped_message}")
+    for name, samples in used.items():
+        mesh.print("\n".join(samples.ledger.lines({"train": "training", "val": "validation"}[name])))
+    if unknown := list_unknown(train.meanings):
+        mesh.print(unknown)
     budget: Budget = build(cfg.data.cache)
     with open_training_data(train, val, budget, options, mesh) as data:
-        on_tile = partial(samples_on, years="train")
+        on_tile = partial(samples_on, name="train")
         if cfg.initial_weights is None:
             corrector = fit_corrector(domain, corrector_on, on_tile, data.train, budget, options.batch_size, mesh)
         else:
@@ -116,16 +135,49 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh) -> None:
             mesh.print(f"initial weights from {cfg.initial_weights}")
         module = CorrectionModule(corrector, options, loss, mesh, len(data.train_batches))
         device = torch.device("cpu")
-        if any(parameter.requires_grad for parameter in corrector.model.parameters()):
+        if needs_validation(corrector):
+            check_validation(spec["_target_"], corrector, split)
             device = train_network(module, data, run_dir)
         elif loss != CRPS():
             raise InputError(f"model {spec['_target_']} is fitted in closed form, with its own score; leave out loss")
         corrector.eval()
-        corrector.provenance["validation_crps"] = validation_crps(module, data.val_batches, device)
-        mesh.print(f"validation: crps {corrector.provenance['validation_crps']:.4g} in normalised units")
+        if data.val_batches is not None:
+            found = validation_crps(module, data.val_batches, device)
+            reference = partial(raw_forecast, task=task, moments=reads_moments(spec) and not loss.reads_members)
+            raw = validation_crps(module, data.val_batches, device, reference)
+            corrector.provenance["validation_crps"] = found
+            mesh.print(f"validation: crps {found:.4g} in normalised units, raw ensemble {raw:.4g}")
+            if found > WORSE * raw:
+                mesh.print(
+                    "warning: the model is worse than the raw ensemble on the validation dates; give it more training "
+                    "cases, or fewer coefficients"
+                )
     corrector.cpu()
     mesh.run_on_first(lambda: corrector.save(corrector_file))
     mesh.print(f"wrote {corrector_file}")
+
+
+def raw_forecast(sample: Sample, task: Task, moments: bool) -> Distribution:
+    """Return the raw ensemble (B, T, H, W) of a normalised batch, the reference of the validation.
+
+    `moments`: the batch holds two pseudo-members, which stand for a normal distribution.
+    """
+    members = sample.ensemble[:, :, list(task.target_channels)].movedim(1, 0)
+    return Normal(members.mean(0), members.std(0).clamp(min=1e-6)) if moments else Ensemble(members)
+
+
+def needs_validation(corrector: nn.Module) -> bool:
+    """Whether a model is trained in epochs, the best of which is found by validation."""
+    return any(parameter.requires_grad for parameter in corrector.parameters())
+
+
+def check_validation(name: str, corrector: nn.Module, split: Split) -> None:
+    """Raise an `InputError` for a model that is trained in epochs, if there are no validation dates."""
+    if needs_validation(corrector) and not split.validates:
+        raise InputError(
+            f"model {name} keeps the weights of the epoch with the lowest validation loss, and there are no validation "
+            "dates; give them as data.split.val=[first, last], or data.split.val=next_fold with data.split.folds"
+        )
 
 
 def run_test_check(cfg: DictConfig) -> str:
@@ -133,9 +185,9 @@ def run_test_check(cfg: DictConfig) -> str:
     file = Path(cfg.run_dir) / "test_check.json"
     if not file.exists():
         corrector = Corrector.load(file.with_name("corrector.safetensors"))
-        archive, years = build(cfg.data.archive), build(cfg.data.split).years("test")
+        archive, dates = build(cfg.data.archive), build(cfg.data.split).dates("test", corrector.task.lead_times)
         result = build(cfg.test_check)(
-            corrector, archive, ForecastDataset(archive, corrector.task, years, members=cfg.max_members)
+            corrector, archive, ForecastDataset(archive, corrector.task, dates, members=cfg.max_members)
         )
         with atomic_write(file, "w") as stream:
             json.dump(result, stream, indent=2)

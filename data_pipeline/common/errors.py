@@ -12,6 +12,10 @@ class InputError(Exception):
     exit_code = 2
 
 
+class AbsentVariableError(InputError):
+    """Files lack a variable that was requested."""
+
+
 class DiskFullError(InputError):
     """No space left for a file: exit code 2, or 3 if the same command can continue later."""
 

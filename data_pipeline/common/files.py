@@ -1,4 +1,4 @@
-"""Files: atomic writes, folder locks, disk errors and path patterns."""
+"""Files: atomic writes, folder locks, disk errors, path patterns and URLs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import fcntl
 import glob
 import os
+import re
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +19,29 @@ _HOST = socket.gethostname()
 """Part of temporary file names: machines share folders, and process numbers are unique on one machine only."""
 
 Paths = str | Path | Iterable[str | Path]
-"""A path, a pattern such as `data/output.sfc.*`, or several of them."""
+"""A path, a pattern such as `data/output.sfc.*`, a URL, or several of them."""
+
+
+class Url(str):
+    """The address of a Zarr store that fsspec opens, such as `https://host/folder/store.zarr`."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the address."""
+        return self.rstrip("/").rpartition("/")[2]
+
+
+FileAddress = Path | Url
+"""A file, the folder of a Zarr store, or a URL."""
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
+ZARR_FILES = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
+"""One of these files is in the folder of every Zarr store."""
+
+
+def is_zarr_folder(path: Path) -> bool:
+    """Whether a path is the folder of a Zarr store."""
+    return path.is_dir() and any((path / name).is_file() for name in ZARR_FILES)
 
 
 @contextmanager
@@ -107,30 +130,70 @@ def _concerns(refused: Path, path: Path) -> bool:
     return partial or refused in path.parents or refused.is_relative_to(path)
 
 
-def expand_paths(paths: Paths) -> list[Path]:
-    """Return the files that paths and patterns match, in the given order, each once; matches of a pattern are sorted.
+def describe_state(address: FileAddress) -> str:
+    """Return a text that changes when a file, or the metadata of a Zarr folder, is rewritten; the address of a URL."""
+    if isinstance(address, Url):
+        return address
+    files = [address / name for name in ZARR_FILES] if address.is_dir() else [address]
+    states = [(status.st_size, status.st_mtime_ns) for file in files if file.exists() and (status := file.stat())]
+    return f"{address.absolute()} {states}"
 
-    Patterns do not match index files (`.idx`), which other software leaves beside GRIB files.
+
+def total_bytes(addresses: Iterable[FileAddress]) -> int:
+    """Return the bytes of files and of all files in Zarr folders; a URL counts nothing."""
+    files = [
+        file
+        for address in addresses
+        if isinstance(address, Path)
+        for file in (address.rglob("*") if address.is_dir() else [address])
+    ]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def expand_addresses(paths: Paths) -> list[FileAddress]:
+    """Return the files and Zarr stores that paths, patterns and URLs name, in the given order, each once.
+
+    Matches of a pattern are sorted. Patterns do not match index files (`.idx`), which other software leaves beside GRIB
+    files. URLs are not patterns.
     """
     patterns = [paths] if isinstance(paths, str | Path) else list(paths)
     if not patterns:
         raise InputError("no files were given; give paths or patterns such as data/output.sfc.*")
-    found: dict[Path, None] = {}
+    found: dict[FileAddress, None] = {}
     for pattern in patterns:
-        found.update(dict.fromkeys(_matches(str(Path(pattern).expanduser()))))
+        if isinstance(pattern, str) and _URL.match(pattern):
+            found[Url(pattern)] = None
+        else:
+            found.update(dict.fromkeys(_matches(str(Path(pattern).expanduser()))))
     return list(found)
+
+
+def expand_paths(paths: Paths) -> list[Path]:
+    """Return the files that paths and patterns match, like `expand_addresses`; Zarr folders and URLs are refused."""
+    files: list[Path] = []
+    for address in expand_addresses(paths):
+        if isinstance(address, Url):
+            raise InputError(f"{address} is a URL, which is for Zarr stores only; name files of one format")
+        if address.is_dir():
+            raise InputError(f"{address} is a Zarr store among other files; name files of one format")
+        files.append(address)
+    return files
 
 
 def _matches(pattern: str) -> list[Path]:
     path = Path(pattern)
-    if path.is_file():
+    if path.is_file() or is_zarr_folder(path):
         return [path]
     if path.is_dir():
-        raise InputError(f"{pattern} is a folder; name its files, for example with {pattern.rstrip('/')}/*")
+        raise InputError(
+            f"{pattern} is a folder but no Zarr store; name its files, for example with {pattern.rstrip('/')}/*"
+        )
     if not glob.has_magic(pattern):
         raise InputError(f"there is no file {pattern}; check the path")
     names = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (Path.glob takes no absolute patterns)
-    files = [path for name in names if not name.endswith(".idx") and (path := Path(name)).is_file()]
+    paths = [Path(name) for name in names if not name.endswith(".idx")]
+    files = [path for path in paths if path.is_file() or is_zarr_folder(path)]
     if not files:
-        raise InputError(f"no file matches {pattern}; check the path and the pattern")
+        folders = f" but {paths[0]}, a folder that is no Zarr store" if paths else ""
+        raise InputError(f"no file matches {pattern}{folders}; check the path and the pattern")
     return files

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -47,6 +49,13 @@ def format_values(values: Sequence[object] | np.ndarray) -> str:
     if len(texts) > MAX_VALUES_SHOWN:
         texts = [*texts[: MAX_VALUES_SHOWN // 2], "...", *texts[-2:], f"({len(texts)} in all)"]
     return " ".join(texts)
+
+
+@cache
+def print_once(text: str) -> None:
+    """Print a line the first time that this process wants to print it; of several ranks, only the first prints."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, flush=True)
 
 
 class Progress:

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from data_pipeline.common.errors import InputError
+
 OPTIONS: dict[str, str] = {
     "cluster.queue": "cluster.partition",
     "data.archive.names": "data.archive.variable_names",
@@ -19,10 +21,6 @@ OPTIONS: dict[str, str] = {
     "data.cache.memory": "data.cache.memory_bytes",
     "data.cache.staging": "data.cache.staging_bytes",
     "data.source": "data.generator",
-    "local.window": "local.window_cells",
-    "local.sigma": "local.sigma_cells",
-    "climatology.window": "climatology.window_days",
-    "climatology.memory": "climatology.memory_bytes",
     "efi.window": "efi.window_starts",
     "efi.memory": "efi.memory_bytes",
     "trainer.enough": "trainer.early_stop_below",
@@ -43,6 +41,13 @@ OPTIONS: dict[str, str] = {
 
 An option outside any group has its verb in front, because verbs share such names: `train members`.
 """
+
+GONE: dict[str, str] = {
+    "prepare normalization": "networks fit their normalisation while they read the training samples for the first time",
+    "prepare local": "networks that standardise by region fit these maps themselves",
+    "prepare climatology": "model=climatology fits the climatology of the training years",
+}
+"""Verb and group of options, or statistic, that no longer exists: why it is not needed."""
 
 CHOICES: dict[str, str] = {"loss=apart": "loss=separate"}
 """Old to new choice of a group of options, such as `loss=apart` to `loss=separate`."""
@@ -103,6 +108,12 @@ def current_argument(argument: str, model: str | None = None, verb: str = "") ->
     if new == name:
         return argument, None
     return prefix + new + rest, _warning(name, new)
+
+
+def refuse_gone(verb: str, name: str) -> None:
+    """Raise an `InputError` if an option of `verb`, or a statistic, is gone; the error says what replaces it."""
+    if reason := GONE.get(f"{verb} {name.lstrip('+~').split('.')[0]}"):
+        raise InputError(f"{name} is gone: {reason}; leave it out")
 
 
 def current_option(name: str, model: str | None = None, verb: str = "") -> str:

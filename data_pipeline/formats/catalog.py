@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol, Self
 
 import numpy as np
 
+from data_pipeline.common.files import FileAddress
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 
@@ -37,8 +37,8 @@ class Catalog(Protocol):
     """The fields of the `wanted` variables in several files, one row each."""
 
     @property
-    def paths(self) -> tuple[Path, ...]:
-        """The files."""
+    def paths(self) -> tuple[FileAddress, ...]:
+        """The files, or Zarr stores."""
 
     @property
     def wanted(self) -> tuple[Variable, ...]:
@@ -49,7 +49,8 @@ class Catalog(Protocol):
         """One row per field.
 
         `variable` and `file` are positions in `wanted` and `paths`; `init` is the start (seconds since 1970), `step`
-        the lead time (minutes, negative if unknown), `number` the member.
+        the lead time (minutes, negative if unknown), `number` the member. `interval` (minutes) is the length of the
+        time interval that the field covers; it ends at the lead time. See `Meaning` for its special values.
         """
 
     @property
@@ -69,6 +70,6 @@ class Catalog(Protocol):
         """Raise `InputError` for two fields with equal variable, time and member, unless their contents are equal."""
 
 
-def describe_files(files: Sequence[Path]) -> str:
+def describe_files(files: Sequence[FileAddress]) -> str:
     """Return the name of one file, or the name of the first file and the number of others."""
     return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import FileAddress, describe_state
 from data_pipeline.formats.catalog import Catalog
+from data_pipeline.formats.reader_versions import READER_VERSIONS
+from data_pipeline.formats.repeated_fields import refuse_contradictions
 
 Missing = Literal["error", "mask"]
 """Whether a missing field raises an `InputError` or is NaN."""
@@ -49,7 +51,8 @@ class Cube:
     def of(cls, catalog: Catalog, values: Mapping[str, np.ndarray]) -> Cube:
         """Arrange fields along the axes named in `values`, which holds the coordinate of each field.
 
-        Different fields for one cell, and a cube with more than half of its fields missing, raise `InputError`.
+        Different fields for one cell raise `InputError`, and so do forecasts with more than half of the fields missing.
+        Analyses may have many more times of one variable than of another.
         """
         axes = {name: np.unique(value) for name, value in values.items()}
         shape = (len(catalog.wanted), *(len(axis) for axis in axes.values()))
@@ -57,19 +60,21 @@ class Cube:
         cell = np.ravel_multi_index((catalog.rows["variable"], *positions), shape)
         order = np.argsort(cell, kind="stable")
         repeated = np.flatnonzero(np.diff(cell[order]) == 0)
-        _refuse_mostly_empty(catalog, ("variable", *axes), shape, len(cell) - len(repeated))
-        for k in repeated:
-            catalog.refuse_contradiction(int(order[k]), int(order[k + 1]))
+        if len(axes) > 1:
+            _refuse_mostly_empty(catalog, ("variable", *axes), shape, len(cell) - len(repeated))
+        _refuse_two_intervals(catalog, order[repeated], order[repeated + 1])
+        refuse_contradictions(catalog, np.stack([order[repeated], order[repeated + 1]], 1))
         cells = np.full(shape, -1, np.int32)
         cells.ravel()[cell] = np.arange(len(cell))
         return cls(catalog, axes, cells)
 
     @property
     def token(self) -> str:
-        """A text that changes whenever the cube or one of its files changes."""
+        """A text that changes whenever the cube, one of its files or a reader changes."""
         digest = hashlib.sha256(self.cells.tobytes() + self.catalog.rows.tobytes())
+        digest.update(repr(sorted(READER_VERSIONS.items())).encode())
         for path in self.catalog.paths:
-            digest.update(f"{path.absolute()} {path.stat().st_mtime_ns}\n".encode())
+            digest.update(f"{describe_state(path)}\n".encode())
         return digest.hexdigest()
 
     def _checked(self, missing: Missing) -> Cube:
@@ -87,13 +92,13 @@ class Cube:
         variable, *position = np.unravel_index(int(holes.argmax()), holes.shape)
         values = (axis[k] for axis, k in zip(self.axes.values(), position, strict=True))
         where = ", ".join(f"{name} {_text(value)}" for name, value in zip(self.axes, values, strict=True))
-        file, what = self._nearest_file(variable, position[0]), self.catalog.wanted[variable]
+        file, what = self.nearest_file(variable, position[0]), self.catalog.wanted[variable]
         raise InputError(
             f"{file} lacks {what} at {where}, the first of {holes.sum()} missing fields; complete the files, "
-            "name other variables or lead times, or set missing to mask"
+            "or name other variables, lead times or files"
         )
 
-    def _nearest_file(self, variable: np.intp, time: np.intp) -> Path:
+    def nearest_file(self, variable: np.intp | int, time: np.intp | int) -> FileAddress:
         """Return the file that should hold a missing field: it has the variable and time, or one of them."""
         times = self.cells.reshape(*self.cells.shape[:2], -1)
         for near in (times[variable, time], times[:, time], times[variable]):
@@ -137,6 +142,21 @@ def _refuse_mostly_empty(catalog: Catalog, names: Sequence[str], shape: Sequence
         f"{catalog} has only {filled} of the {fields} fields that belong together ({sizes}, {size:.0f} MB): "
         f"{1 - filled / fields:.0%} are missing; name variables, lead times or files that go together"
     )
+
+
+def _refuse_two_intervals(catalog: Catalog, first: np.ndarray, second: np.ndarray) -> None:
+    """Raise `InputError` if two fields of one variable, time and member cover different time intervals."""
+    intervals = catalog.rows["interval"]
+    for k in np.flatnonzero(intervals[first] != intervals[second]).tolist():
+        one, other = int(first[k]), int(second[k])
+        lengths = sorted(int(intervals[row]) for row in (one, other))
+        variable = catalog.wanted[catalog.rows["variable"][one]]
+        names = " or ".join(str(replace(variable, period=length // 60)) for length in lengths if length > 0)
+        hours = " and ".join(f"{length / 60:g}" if length >= 0 else "unknown" for length in lengths)
+        raise InputError(
+            f"{catalog.place(one)} and {catalog.place(other)} hold {variable} for the same time over intervals of "
+            f"{hours} h; write {names or 'another variable'} in the task"
+        )
 
 
 def _text(value: np.generic) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -13,6 +13,9 @@ from xarray.core import indexing
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import SINGLE, FieldReader, Index
 from data_pipeline.formats.cube import Cube
+from data_pipeline.grid import Grid
+from data_pipeline.grid_coordinates import grid_coordinates
+from data_pipeline.points import Points
 from data_pipeline.protocols import Chunks
 from data_pipeline.task import Variable
 
@@ -27,6 +30,8 @@ ATTRIBUTES = {
     "level": {"long_name": "pressure", "units": "hPa"},
     "latitude": {"long_name": "latitude", "units": "degrees_north"},
     "longitude": {"long_name": "longitude", "units": "degrees_east"},
+    "altitude": {"standard_name": "altitude", "units": "m"},
+    "station": {"cf_role": "timeseries_id", "long_name": "id of the station"},
 }
 
 
@@ -41,30 +46,37 @@ def open_cube(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Datase
     reader, wanted, axes = cube.catalog.reader, cube.catalog.wanted, cube.axes
     levels = sorted({variable.level for variable in wanted if variable.level}, reverse=True)
     fields: dict[str, xr.Variable] = {}
-    for name in dict.fromkeys(variable.name for variable in wanted):
-        at = {variable.level: cube.cells[k] for k, variable in enumerate(wanted) if variable.name == name}
-        units, long_name = cube.catalog.units(name)
+    for name in dict.fromkeys(variable.label for variable in wanted):
+        same = [(k, variable) for k, variable in enumerate(wanted) if variable.label == name]
+        at = {variable.level: cube.cells[k] for k, variable in same}
+        units, long_name = cube.catalog.units(same[0][1].name)
         attributes = {"units": units, "long_name": long_name}
         aloft = [level for level in at if level]
         if aloft:
             absent = np.full(cube.cells.shape[1:], -1, np.int32)
             cells = np.stack([at.get(level, absent) for level in levels], axis=-1)
             array = indexing.LazilyIndexedArray(FieldArray(reader, cells, dtype))
-            fields[name] = xr.Variable((*axes, "level", "latitude", "longitude"), array, attributes)
+            fields[name] = on_grid(reader.grid, (*axes, "level"), array, attributes)
         if 0 in at:
             array = indexing.LazilyIndexedArray(FieldArray(reader, at[0], dtype))
             surface = f"{name}_surface" if aloft else name
-            fields[surface] = xr.Variable((*axes, "latitude", "longitude"), array, attributes)
-    coordinates = {
-        **axes,
-        **({"level": np.array(levels)} if levels else {}),
-        "latitude": np.array(reader.grid.latitudes),
-        "longitude": np.array(reader.grid.longitudes),
-    }
-    dataset = xr.Dataset(fields, {name: (name, value, ATTRIBUTES[name]) for name, value in coordinates.items()})
+            fields[surface] = on_grid(reader.grid, (*axes,), array, attributes)
+    coordinates = {name: (name, value) for name, value in axes.items()}
+    coordinates |= {"level": ("level", np.array(levels))} if levels else {}
+    coordinates |= grid_coordinates(reader.grid)
+    dataset = xr.Dataset(fields, {name: (*value, ATTRIBUTES[name]) for name, value in coordinates.items()})
     if not chunks:
         return dataset
     return dataset.chunk({name: 1 for name in ("init_time", "lead_time", "time") if name in axes}, token=cube.token)
+
+
+def on_grid(
+    grid: Grid, outer: tuple[str, ...], values: indexing.LazilyIndexedArray, attributes: Mapping[str, str]
+) -> xr.Variable:
+    """Return lazy values (..., H, W) as (..., latitude, longitude), or values of points (..., n, 1) as (..., point)."""
+    if isinstance(grid, Points):
+        return xr.Variable((*outer, "point", "column"), values, attributes).isel(column=0)
+    return xr.Variable((*outer, "latitude", "longitude"), values, attributes)
 
 
 def select_variable(dataset: xr.Dataset, variable: Variable) -> xr.DataArray:
@@ -74,9 +86,9 @@ def select_variable(dataset: xr.Dataset, variable: Variable) -> xr.DataArray:
     dataset, for example `z_surface`.
     """
     if variable.level:
-        return dataset[variable.name].sel(level=variable.level)
-    surface = f"{variable.name}_surface"
-    return dataset[surface if surface in dataset else variable.name]
+        return dataset[variable.label].sel(level=variable.level)
+    surface = f"{variable.label}_surface"
+    return dataset[surface if surface in dataset else variable.label]
 
 
 class FieldArray(BackendArray):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from data_pipeline.formats.catalog import Catalog, FieldReader
 from data_pipeline.formats.cube import Cube, Missing
 from data_pipeline.grid import Grid
-from data_pipeline.protocols import ALL
+from data_pipeline.meaning import UNKNOWN, Meaning
+from data_pipeline.protocols import ALL, MissingFields
 from data_pipeline.task import Variable
+from data_pipeline.units import normalize_units
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +25,9 @@ class CubeFields:
     init_times: np.ndarray
     lead_times: tuple[int, ...]
     numbers: tuple[int, ...]
+    meanings: tuple[Meaning, ...]
     cells: np.ndarray
+    incomplete: Mapping[tuple[int, int], MissingFields] = field(default_factory=dict)
 
     @classmethod
     def forecasts(cls, catalog: Catalog, lead_times: Sequence[int], missing: Missing) -> CubeFields:
@@ -40,16 +44,21 @@ class CubeFields:
     @classmethod
     def _of(cls, cube: Cube, starts: np.ndarray, lead_times: np.ndarray, numbers: np.ndarray) -> CubeFields:
         wanted = cube.catalog.wanted
-        for variable in wanted:
-            cube.catalog.units(variable.name)  # raises where files disagree
-        cells = cube.cells.reshape(len(wanted), len(starts), len(lead_times), len(numbers))
+        by_variable = cube.cells.reshape(len(wanted), len(starts), len(lead_times), len(numbers))
+        meanings = tuple(
+            Meaning(variable, normalize_units(cube.catalog.units(variable.name)[0]), _intervals(cube.catalog, rows))
+            for variable, rows in zip(wanted, by_variable, strict=True)
+        )
+        cells = np.ascontiguousarray(np.moveaxis(by_variable, 0, -1))
         return cls(
             cube.catalog.reader,
             wanted,
             starts.astype("datetime64[s]"),
             tuple(lead_times.tolist()),
             tuple(numbers.tolist()),
-            np.ascontiguousarray(np.moveaxis(cells, 0, -1)),
+            meanings,
+            cells,
+            _incomplete(cube, cells, numbers),
         )
 
     @property
@@ -63,3 +72,23 @@ class CubeFields:
         """Fill `out` (M, C, h, W) with the forecast at positions `init` and `lead`; see `Fields`."""
         cells = self.cells[init, lead]
         self.reader.read(cells if members is None else cells[np.array(members, np.intp)], out, (rows, ALL))
+
+
+def _intervals(catalog: Catalog, cells: np.ndarray) -> tuple[int, ...]:
+    """Return the interval of `cells` (init, lead, member) at each lead time; `UNKNOWN` if the intervals differ."""
+    intervals = catalog.rows["interval"]
+    found = (np.unique(intervals[rows[rows >= 0]]) for rows in np.moveaxis(cells, 1, 0))
+    return tuple(int(values[0]) if len(values) == 1 else UNKNOWN for values in found)
+
+
+def _incomplete(cube: Cube, cells: np.ndarray, numbers: np.ndarray) -> dict[tuple[int, int], MissingFields]:
+    """Describe the missing fields of each forecast of `cells` (init, lead, member, channel) that lacks one."""
+    absent = cells < 0
+    found: dict[tuple[int, int], MissingFields] = {}
+    for init, lead in np.argwhere(absent.any((2, 3))).tolist():
+        own = absent[init, lead]
+        channels = np.flatnonzero(own.any(0)).tolist()
+        number, file = int(numbers[own[:, channels[0]].argmax()]), str(cube.nearest_file(channels[0], init))
+        names = tuple(str(cube.catalog.wanted[channel]) for channel in channels)
+        found[init, lead] = MissingFields(names, number, file, int(own.sum()), own.size)
+    return found

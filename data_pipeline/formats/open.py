@@ -1,4 +1,4 @@
-"""Open GRIB or NetCDF files as lazy xarray datasets, or as fields to read samples from.
+"""Open GRIB or NetCDF files and Zarr stores as lazy xarray datasets, or as fields to read samples from.
 
 The first bytes of the first file decide which format is read.
 """
@@ -10,19 +10,28 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import xarray as xr
 
-from data_pipeline.common.files import Paths, expand_paths
+from data_pipeline.common.file_format import GRIB_FORMAT, file_format
+from data_pipeline.common.files import Paths, expand_addresses, expand_paths
 from data_pipeline.formats.catalog import SINGLE, Catalog
+from data_pipeline.formats.cf.catalog import BlockCatalog
 from data_pipeline.formats.cube import Cube, Missing
 from data_pipeline.formats.datasets import open_cube
+from data_pipeline.formats.derived import derived
 from data_pipeline.formats.fields import CubeFields
 from data_pipeline.formats.grib.catalog import MessageCatalog
-from data_pipeline.formats.netcdf.catalog import BlockCatalog
+from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
 from data_pipeline.formats.netcdf.file import is_netcdf
+from data_pipeline.formats.regridded import RegriddedCatalog
+from data_pipeline.formats.stated_intervals import StatedIntervals
+from data_pipeline.formats.zarr.catalog import ZarrCatalog
+from data_pipeline.formats.zarr.store import is_zarr
+from data_pipeline.grid import Grid
 from data_pipeline.protocols import Chunks
+from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Variable
 
 VariableNames = Mapping[str, str] | None
-"""GRIB names of variables that a NetCDF file calls otherwise, such as {"T850": "t@850"}; not used for GRIB files."""
+"""GRIB names of variables that a file calls otherwise, such as {"T850": "t@850"}, or {"228": "tp"} for a paramId."""
 
 
 def open_ensemble(
@@ -31,6 +40,8 @@ def open_ensemble(
     lead_times: Sequence[int] | None = None,
     *,
     names: VariableNames = None,
+    target: TargetGrid | None = None,
+    intervals: StatedIntervals | None = None,
     missing: Missing = "error",
     chunks: Chunks = "auto",
     dtype: np.dtype = SINGLE,
@@ -39,13 +50,16 @@ def open_ensemble(
 
     `variables` and `lead_times` (hours) select fields; None selects all. Variables have their GRIB shortName.
     `number` is 0 for a control forecast and for files without members. `level` is in hPa. Where one name exists both
-    at the surface and on pressure levels, see `datasets.select_variable`.
+    at the surface and on pressure levels, see `datasets.select_variable`. Fields are brought to the grid of `target`;
+    without it they keep their grid, which must be regular.
 
     A missing field raises an `InputError`, or is NaN with `missing="mask"`. Levels that were not selected for a
     variable are NaN. With `chunks="auto"` the arrays are dask arrays with one chunk per start and lead time; with None
     they are read when they are indexed.
     """
-    return open_cube(Cube.forecasts(_forecasts(paths, variables, names), lead_times, missing), chunks, dtype)
+    return open_cube(
+        Cube.forecasts(_forecasts(paths, variables, names, target, intervals), lead_times, missing), chunks, dtype
+    )
 
 
 def open_analysis(
@@ -53,20 +67,30 @@ def open_analysis(
     variables: Sequence[Variable] | None = None,
     *,
     names: VariableNames = None,
+    target: TargetGrid | None = None,
+    intervals: StatedIntervals | None = None,
     missing: Missing = "error",
     chunks: Chunks = "auto",
 ) -> xr.Dataset:
     """Open analyses as (time, [level,] latitude, longitude), float32; otherwise like `open_ensemble`.
 
-    Analyses are fields of lead time 0, and NetCDF fields without a start. Longer lead times are ignored.
+    Analyses are fields of lead time 0, and NetCDF fields without a start. Longer lead times are ignored, except those
+    of requested amounts and extremes, which come from short forecasts.
     """
-    return open_cube(Cube.analyses(_gather(paths, variables, names), missing), chunks)
+    return open_cube(Cube.analyses(_analyses(paths, variables, names, target, intervals), missing), chunks)
 
 
-def open_static(paths: Paths, wanted: Sequence[str] | None = None, *, names: VariableNames = None) -> xr.Dataset:
+def open_static(
+    paths: Paths,
+    wanted: Sequence[str] | None = None,
+    *,
+    names: VariableNames = None,
+    target: TargetGrid | None = None,
+) -> xr.Dataset:
     """Open surface fields, all or the names in `wanted`, as (latitude, longitude); their dates are ignored."""
     variables = None if wanted is None else [Variable(name) for name in wanted]
-    return open_cube(Cube.of(_gather(paths, variables, names, static=True), {}), None)
+    catalog = RegriddedCatalog(_gather(paths, variables, names, static=True), target)
+    return open_cube(Cube.of(catalog, {}), None)
 
 
 def ensemble_fields(
@@ -75,33 +99,78 @@ def ensemble_fields(
     lead_times: Sequence[int],
     *,
     names: VariableNames = None,
+    target: TargetGrid | None = None,
+    intervals: StatedIntervals | None = None,
     missing: Missing = "error",
 ) -> CubeFields:
     """Open forecasts of `variables` at `lead_times` (hours) to read samples from.
 
-    A missing field raises an `InputError`, or is NaN with `missing="mask"`.
+    A missing field raises an `InputError`, or is NaN with `missing="mask"`. Variables that the files lack are derived
+    from others where that is exact (`formats.equivalents`).
     """
-    return CubeFields.forecasts(_forecasts(paths, variables, names), lead_times, missing)
+    return CubeFields.forecasts(_forecasts(paths, variables, names, target, intervals), lead_times, missing)
 
 
 def analysis_fields(
-    paths: Paths, variables: Sequence[Variable], *, names: VariableNames = None, missing: Missing = "error"
+    paths: Paths,
+    variables: Sequence[Variable],
+    *,
+    names: VariableNames = None,
+    target: TargetGrid | None = None,
+    intervals: StatedIntervals | None = None,
+    missing: Missing = "error",
 ) -> CubeFields:
     """Open analyses as forecasts with lead time 0 and one member; their start is the valid time."""
-    return CubeFields.analyses(_gather(paths, variables, names), missing)
+    return CubeFields.analyses(_analyses(paths, variables, names, target, intervals), missing)
+
+
+def grid_of_files(paths: Paths, names: VariableNames = None) -> Grid:
+    """Return the grid of the first field of the first file; in formats beside GRIB, NetCDF and Zarr, of all."""
+    address = expand_addresses(paths)[0]
+    if is_zarr(address):
+        return ZarrCatalog.first_grid(address, names)
+    (path,) = expand_paths(address)
+    if file_format(path) == GRIB_FORMAT:
+        return MessageCatalog.first_grid(path)
+    if is_netcdf(path):
+        return NetCDFCatalog.first_grid(path, names)
+    return _gather(path, None, names).reader.grid
 
 
 def _gather(
     paths: Paths, variables: Sequence[Variable] | None, names: VariableNames, *, static: bool = False
 ) -> Catalog:
-    files = expand_paths(paths)
+    """Return the fields, as the files have them, from which all `variables` can be made."""
+    addresses = expand_addresses(paths)
+    if is_zarr(addresses[0]):
+        return ZarrCatalog.gather(addresses, variables, names, surface=static, timeless=static)
+    files = expand_paths(addresses)
     if is_netcdf(files[0]):
-        return BlockCatalog.gather(files, variables, names, surface=static, timeless=static)
-    return MessageCatalog.gather(files, variables, surface=static)
+        return NetCDFCatalog.gather(files, variables, names, surface=static, timeless=static)
+    return MessageCatalog.gather(files, variables, names, surface=static)
 
 
-def _forecasts(paths: Paths, variables: Sequence[Variable] | None, names: VariableNames) -> Catalog:
+def _forecasts(
+    paths: Paths,
+    variables: Sequence[Variable] | None,
+    names: VariableNames,
+    target: TargetGrid | None,
+    intervals: StatedIntervals | None,
+) -> Catalog:
     catalog = _gather(paths, variables, names)
     if isinstance(catalog, BlockCatalog):
         catalog.refuse_unknown_starts()
-    return catalog
+    catalog = intervals.apply(catalog) if intervals else catalog
+    return RegriddedCatalog(catalog if variables is None else derived(catalog, variables, analyses=False), target)
+
+
+def _analyses(
+    paths: Paths,
+    variables: Sequence[Variable] | None,
+    names: VariableNames,
+    target: TargetGrid | None,
+    intervals: StatedIntervals | None,
+) -> Catalog:
+    catalog = _gather(paths, variables, names)
+    catalog = intervals.apply(catalog) if intervals else catalog
+    return RegriddedCatalog(catalog if variables is None else derived(catalog, variables, analyses=True), target)

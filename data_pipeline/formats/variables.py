@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import product
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import format_values
+from data_pipeline.formats.equivalents import file_variables
 from data_pipeline.task import Variable
 
 
-def requested_variables(files: str, requested: Iterable[Variable]) -> tuple[Variable, ...]:
-    """Return the requested variables, each once; an empty request raises `InputError`."""
+def requested_variables(
+    files: str, requested: Iterable[Variable], available: Collection[Variable]
+) -> tuple[Variable, ...]:
+    """Return the variables of files for the requested ones (`equivalents.file_variables`), each once.
+
+    An empty request raises `InputError`. A variable that cannot be made is returned as it was requested.
+    """
     variables = tuple(dict.fromkeys(requested))
     if not variables:
         raise InputError(f"no variable of {files} was requested; name at least one, such as 2t or t@850")
-    return variables
+    return file_variables(variables, available)
 
 
 def all_variables(available: Iterable[Variable], *, surface: bool) -> tuple[Variable, ...]:
@@ -29,10 +36,27 @@ def all_variables(available: Iterable[Variable], *, surface: bool) -> tuple[Vari
     available = set(available)
     variables = {variable for variable in available if not variable.level}
     if not surface:
-        names = {variable.name for variable in available if variable.level}
-        levels = {variable.level for variable in available if variable.level}
-        variables |= {Variable(name, level) for name, level in product(names, levels)}
+        aloft = {variable for variable in available if variable.level}
+        levels = {variable.level for variable in aloft}
+        variables |= {replace(variable, level=level) for variable, level in product(aloft, levels)}
     return tuple(sorted(variables))
+
+
+def checked_names(option: str, names: object) -> dict[str, str] | None:
+    """Return an option's names of variables, from those of the files to ours, as texts; None if there are none.
+
+    A decimal number as a name raises `InputError`, because the parameter 228.130 would become 228.13.
+    """
+    if names is None:
+        return None
+    if not isinstance(names, Mapping):
+        raise InputError(f"{option} must be {{VARIABLE: shortName, ...}}, got {names!r}")
+    if decimals := [name for name in names if isinstance(name, float)]:
+        raise InputError(
+            f"{option} has the number {decimals[0]} as a name; write a paramId, such as 228, or put the name in quotes "
+            "in a YAML file, such as '228.128'"
+        )
+    return {str(name): str(variable) for name, variable in names.items()}
 
 
 def describe_variables(variables: Iterable[Variable | str]) -> str:
@@ -45,7 +69,7 @@ def describe_variables(variables: Iterable[Variable | str]) -> str:
     others: dict[str, None] = {}
     for variable in variables:
         if isinstance(variable, Variable) and variable.level:
-            levels.setdefault(variable.name, set()).add(variable.level)
+            levels.setdefault(str(replace(variable, level=0)), set()).add(variable.level)
         else:
             others[str(variable)] = None
     groups: dict[tuple[int, ...], list[str]] = {}

@@ -1,13 +1,15 @@
 """Peers: samples from the caches of other ranks, over plain TCP.
 
 A peer that is dead, slow or without the sample costs a bounded time: the caller then reads the archive. Messages hold
-only numbers and a checksum; ranks of other runs get no response.
+only numbers and a checksum. Every request and every response proves that its sender knows the secret of the run, which
+is never sent; a program without it gets no response.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
+import os
+import secrets
 import socket
 import socketserver
 import struct
@@ -23,12 +25,35 @@ Lookup = Callable[[int], Sequence[memoryview] | None]
 """Returns the encoded bytes of a sample from this rank's cache, or None."""
 Address = tuple[str, int]
 
-_REQUEST = struct.Struct("<32sQ")
-"""Key of the run, number of the sample."""
-_RESPONSE = struct.Struct("<Q")
-"""Number of bytes that follow; 0 if the sample is not cached."""
+_REQUEST = struct.Struct("<16sQ32s")
+"""Random bytes, number of the sample, and the proof of both."""
+_RESPONSE = struct.Struct("<Q32s")
+"""Number of bytes that follow, 0 if the sample is not cached; proof of it and of the request's random bytes."""
 _MAX_SAMPLE_BYTES = 2**40
-"""A response that announces more comes from another program."""
+"""A response that announces more is wrong."""
+_SECRET_BYTES = 32
+_ELSEWHERE = "192.0.2.1"
+"""An address for documentation (RFC 5737), which the default route leads to; nothing is sent to it."""
+
+
+def _proof(secret: bytes, what: bytes, nonce: bytes, number: int) -> bytes:
+    return hmac.digest(secret, what + nonce + number.to_bytes(8, "little"), "sha256")
+
+
+def own_address(towards: str) -> str:
+    """Return the address of this machine's interface that leads to the host `towards`.
+
+    If that is this machine itself, as for the first rank, the address of the default route, so that others can connect.
+    """
+    found = _address_towards(towards) or "127.0.0.1"
+    return (_address_towards(_ELSEWHERE) or found) if found.startswith("127.") else found
+
+
+def _address_towards(host: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect((host, 9))  # sends nothing
+        return str(probe.getsockname()[0])
+    return None
 
 
 class Peers(Protocol):
@@ -47,35 +72,27 @@ class Peers(Protocol):
 class SocketPeers:
     """Exchanges samples over TCP: one server thread and one connection per request, cheap beside megabytes of sample.
 
-    `key` identifies the run; a request takes at most `timeout` seconds. After a failure a rank is not asked for `pause`
-    seconds.
+    All ranks of a run have the same `secret`. The server listens at the address `bind` only. A request takes at most
+    `timeout` seconds. After a failure a rank is not asked for `pause` seconds.
     """
 
     def __init__(
-        self, rank: int, key: str, bind: Address = ("", 0), *, timeout: float = 10.0, pause: float = 30.0
+        self, rank: int, secret: bytes, bind: Address = ("127.0.0.1", 0), *, timeout: float = 10.0, pause: float = 30.0
     ) -> None:
         self.rank, self._timeout, self._pause = rank, timeout, pause
-        self._key = hashlib.sha256(key.encode()).digest()
+        self._secret = secret
         self._addresses: list[Address] = []
         self._paused_until: dict[int, float] = {}
         self._server = _Server(bind, _Handler)
-        self._server.key, self._server.timeout_s = self._key, timeout
+        self._server.secret, self._server.timeout_s = secret, timeout
         # The server responds from now on, so that an early request gets "not cached" and not a failed connection.
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="peers", daemon=True).start()
 
     @property
-    def port(self) -> int:
-        """The port at which this rank listens."""
-        return int(self._server.server_address[1])
-
-    @classmethod
-    def from_addresses(
-        cls, rank: int, addresses: Sequence[Address], key: str, *, timeout: float = 10.0, pause: float = 30.0
-    ) -> SocketPeers:
-        """Listen at the port of `addresses[rank]`; the other entries are the addresses of the other ranks."""
-        peers = cls(rank, key, ("", addresses[rank][1]), timeout=timeout, pause=pause)
-        peers._addresses = list(addresses)
-        return peers
+    def address(self) -> Address:
+        """The address and port at which this rank listens."""
+        host, port = self._server.server_address[:2]
+        return str(host), int(port)
 
     @classmethod
     def from_store(
@@ -84,19 +101,23 @@ class SocketPeers:
         ranks: int,
         store: Store,
         key: str,
-        host: str | None = None,
+        host: str = "127.0.0.1",
         *,
         timeout: float = 10.0,
         pause: float = 30.0,
     ) -> SocketPeers:
-        """Listen at any free port and exchange addresses through a store of `torch.distributed`.
+        """Listen at any free port of the interface with the address `host`, through which the other ranks connect.
 
-        `host` is the name under which the other ranks reach this machine.
+        Addresses, and the secret that the first rank makes, are exchanged through a store of `torch.distributed`. Ranks
+        with the same `key` have the same samples.
         """
-        peers = cls(rank, key, timeout=timeout, pause=pause)
-        store.set(f"prefetch/{key}/{rank}", f"{host or socket.gethostname()} {peers.port}")
+        place = f"prefetch/{key}"
+        if rank == 0:
+            store.set(f"{place}/secret", secrets.token_hex(_SECRET_BYTES))
+        peers = cls(rank, bytes.fromhex(store.get(f"{place}/secret").decode()), (host, 0), timeout=timeout, pause=pause)
+        store.set(f"{place}/{rank}", "{} {}".format(*peers.address))
         for other in range(ranks):
-            name, port = store.get(f"prefetch/{key}/{other}").decode().split()
+            name, port = store.get(f"{place}/{other}").decode().split()
             peers._addresses.append((name, int(port)))
         return peers
 
@@ -111,8 +132,11 @@ class SocketPeers:
         deadline = time.monotonic() + self._timeout
         try:
             with socket.create_connection(self._addresses[rank], self._timeout) as connection:
-                connection.sendall(_REQUEST.pack(self._key, index))
-                (size,) = _RESPONSE.unpack(_receive(connection, _RESPONSE.size, deadline))
+                nonce = os.urandom(16)
+                connection.sendall(_REQUEST.pack(nonce, index, _proof(self._secret, b"request", nonce, index)))
+                size, proof = _RESPONSE.unpack(_receive(connection, _RESPONSE.size, deadline))
+                if not hmac.compare_digest(proof, _proof(self._secret, b"response", nonce, size)):
+                    raise ConnectionError("the response comes from another program")
                 return _receive(connection, size, deadline) if 0 < size < _MAX_SAMPLE_BYTES else None
         except (OSError, MemoryError):
             self._paused_until[rank] = time.monotonic() + self._pause
@@ -129,7 +153,7 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64
-    key: bytes
+    secret: bytes
     timeout_s: float
     lookup: Lookup | None = None
 
@@ -144,12 +168,14 @@ class _Handler(socketserver.BaseRequestHandler):
         """Respond to one request."""
         self.request.settimeout(self.server.timeout_s)
         request = _receive(self.request, _REQUEST.size, time.monotonic() + self.server.timeout_s)
-        key, index = _REQUEST.unpack(request)
-        if not hmac.compare_digest(key, self.server.key):
+        nonce, index, proof = _REQUEST.unpack(request)
+        secret = self.server.secret
+        if not hmac.compare_digest(proof, _proof(secret, b"request", nonce, index)):
             return
         pieces = self.server.lookup(index) if self.server.lookup is not None else None
+        size = sum(map(len, pieces or ()))
         with suppress(OSError):
-            self.request.sendall(_RESPONSE.pack(sum(map(len, pieces or ()))))
+            self.request.sendall(_RESPONSE.pack(size, _proof(secret, b"response", nonce, size)))
             for piece in pieces or ():
                 self.request.sendall(piece)
 

@@ -1,6 +1,6 @@
-"""The NetCDF file of a statistic: writing, reading with checksums, and the check that scored years were not used.
+"""The NetCDF file of a statistic: writing, and reading with checksums.
 
-Each chunk has a checksum (Fletcher 32). The attribute `made_from` holds the archive's fingerprint, the task, the years
+Each chunk has a checksum (Fletcher 32). The attribute `made_from` holds the archive's fingerprint, the task, the dates
 and the options as JSON; `provenance` is the hash of `made_from`.
 """
 
@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,14 +23,24 @@ import numpy as np
 import xarray as xr
 
 from data_pipeline.common.errors import DiskFullError, InputError
+from data_pipeline.common.file_format import (
+    EMPTY_FORMAT,
+    HDF5_FORMAT,
+    NETCDF_FORMAT,
+    UNKNOWN_FORMAT,
+    file_format,
+    wrong_format,
+)
 from data_pipeline.common.files import atomic_path
+from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Piece, Statistic
 from data_pipeline.statistics.training_forecasts import TrainingForecasts
 
+_REMEDY = "name a file that deepweather prepare has made, or run prepare again"
 _VERSION = 1
 """Increased whenever the same options give other numbers."""
-_OPTION_NAMES = {"window_cells": "window", "sigma_cells": "sigma", "window_days": "window", "window_starts": "window"}
+_OPTION_NAMES = {"window_starts": "window"}
 """Options in `made_from` keep the names of version 0.1, so that files of that version stay valid."""
 
 
@@ -43,7 +53,7 @@ def origin(statistic: Statistic, training: TrainingForecasts) -> str:
             "version": _VERSION,
             "data": training.source.fingerprint,
             "task": training.task.to_json(),
-            "years": list(training.years),
+            "dates": training.dates.to_json(),
             "options": {_OPTION_NAMES.get(name, name): options[name] for name in options if name != "memory_bytes"},
         }
     )
@@ -63,10 +73,10 @@ def write_statistic(
 ) -> None:
     """Write `pieces` in their order. The file appears when it is complete; equal inputs give equal bytes."""
     variables, coordinates = statistic.axes(training)
-    made_from, (first, last) = origin(statistic, training), training.years
+    made_from = origin(statistic, training)
     attributes = {
         "Conventions": "CF-1.8",
-        "title": f"{statistic.name} of {training.task.name}, {first} to {last}",
+        "title": f"{statistic.name} of {training.task.name}, {training.dates}",
         "made_from": made_from,
         "provenance": _hash(made_from),
     }
@@ -95,18 +105,15 @@ def load_statistic(path: str | Path, name: str, **selection: Any) -> xr.Dataset:
         try:
             return _select(dataset, path, selection).load()
         except (RuntimeError, OSError):
-            raise InputError(f"{path} is damaged: its checksums do not match; remove it and prepare it again") from None
+            raise InputError(f"{path} is damaged: its checksums do not match; {_REMEDY}") from None
 
 
-def refuse_leak(dataset: xr.Dataset, years: Collection[int]) -> None:
-    """Raise if the statistic was computed from any of the `years` to be scored."""
-    made_from = json.loads(dataset.attrs["made_from"])
+def made_of_dates(made_from: Mapping[str, Any]) -> Dates:
+    """Return the dates in the attribute `made_from`; files of version 0.1 have the first and last year."""
+    if "dates" in made_from:
+        return Dates.from_json(made_from["dates"])
     first, last = made_from["years"]
-    if shared := sorted(set(years) & set(range(first, last + 1))):
-        raise InputError(
-            f"the statistic {made_from['statistic']} was computed from {shared[0]}, a year to be scored; "
-            f"prepare it from years before {min(years)} with data.split.train"
-        )
+    return Dates.of_years(range(first, last + 1))
 
 
 def _select(dataset: xr.Dataset, path: Path, selection: Mapping[str, Any]) -> xr.Dataset:
@@ -176,10 +183,12 @@ def _open(path: Path) -> xr.Dataset:
     try:
         dataset = xr.open_dataset(path, engine="netcdf4", cache=False)
     except (OSError, ValueError, RuntimeError):
-        raise InputError(f"{path} is not a complete NetCDF file; remove it and prepare it again") from None
+        if file_format(path) not in (NETCDF_FORMAT, HDF5_FORMAT, EMPTY_FORMAT, UNKNOWN_FORMAT):
+            raise wrong_format(path, "a statistic (NetCDF-4)") from None
+        raise InputError(f"{path} is not a complete NetCDF file; {_REMEDY}") from None
     if dataset.attrs.get("provenance") != _hash(str(dataset.attrs.get("made_from", ""))):
         dataset.close()
-        raise InputError(f"{path} has no valid attribute made_from; remove it and prepare it again")
+        raise InputError(f"{path} has no valid attribute made_from; {_REMEDY}")
     return dataset
 
 

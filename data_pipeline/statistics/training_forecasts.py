@@ -11,13 +11,17 @@ import numpy as np
 import xarray as xr
 from dask.delayed import Delayed, delayed
 
-from data_pipeline.archive import grid_of
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import Dates
 from data_pipeline.formats.datasets import select_variable
-from data_pipeline.grid import Grid
-from data_pipeline.protocols import ALL, DataSource
-from data_pipeline.split import count_valid, verified_forecasts
-from data_pipeline.task import Channel, Task, Variable
+from data_pipeline.grid import Grid, how_to_regrid
+from data_pipeline.grid_coordinates import grid_of
+from data_pipeline.inputs import input_fields
+from data_pipeline.ledger import Ledger
+from data_pipeline.points import Points
+from data_pipeline.protocols import ALL, DataSource, Fields
+from data_pipeline.selection import Selection, select_forecasts
+from data_pipeline.task import Task, Variable
 
 ForecastKey = tuple[int, int]
 """Positions of a forecast's start and lead time."""
@@ -25,33 +29,34 @@ ForecastKey = tuple[int, int]
 
 @dataclass(frozen=True)
 class TrainingForecasts:
-    """The forecasts of `task` that are valid in `years` (first, last) and have an analysis."""
+    """The forecasts of `task` that are valid on `dates` and can be used."""
 
     source: DataSource
     task: Task
-    years: tuple[int, int]
+    dates: Dates
 
     @cached_property
     def grid(self) -> Grid:
-        """The grid of ensemble and analysis; raises if they differ."""
+        """The grid of ensemble and analysis; raises if they differ, and for points."""
         grid, analysis_grid = grid_of(self._forecasts), grid_of(self._analyses)
+        if isinstance(grid, Points):
+            raise InputError(f"statistics are maps on a grid, and the data are {grid}; leave out statistics")
         if not grid.matches(analysis_grid):
             raise InputError(
-                f"the ensemble has {grid}, the analysis has {analysis_grid}; interpolate one to the grid of the other"
+                f"the ensemble has {grid}, the analysis has {analysis_grid}; {how_to_regrid(grid, analysis_grid)}"
             )
         return grid
 
     @cached_property
     def keys(self) -> list[tuple[int, int, int]]:
         """Positions (start, lead time, analysis) of all forecasts."""
-        verified_keys = verified_forecasts(self.starts[self._complete], self.task.lead_times, self.times, self._years)
-        positions = np.flatnonzero(self._complete).tolist()
-        return [(positions[i], j, k) for i, j, k in verified_keys]
+        starts = np.searchsorted(self.starts, self._inputs.init_times).tolist()
+        return [(starts[i], j, k) for i, j, k in self._selection.keys]
 
     @property
-    def skipped(self) -> int:
-        """Number of forecasts without a key, because a channel of `Task.further` has no field for their start."""
-        return count_valid(self.starts[~self._complete], self.task.lead_times, self._years)
+    def ledger(self) -> Ledger:
+        """The numbers of forecasts that are used and left out."""
+        return self._selection.ledger
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -69,49 +74,11 @@ class TrainingForecasts:
         return self._analyses.time.values.astype("datetime64[s]")
 
     def members(
-        self, variable: Variable, keys: Collection[ForecastKey], rows: slice = ALL, member: int | None = None
+        self, variable: Variable, keys: Collection[ForecastKey], rows: slice = ALL
     ) -> dict[ForecastKey, Delayed]:
-        """Return the delayed members (M, h, W) of a variable at each key.
-
-        `rows` selects a band of latitudes, `member` the one member with that number, as (1, h, W).
-        """
+        """Return the delayed members (M, h, W) of a variable at each key; `rows` selects a band of latitudes."""
         array = select_variable(self._forecasts, variable).isel(latitude=rows)
-        if member is not None:
-            array = array.sel(number=[member])
-        return self._chunks(array, keys, ("init_time", "lead_time"), f"{variable} {member} {rows}")
-
-    def channel(
-        self, channel: Channel, keys: Collection[ForecastKey], member: int | None = None
-    ) -> dict[ForecastKey, Delayed]:
-        """Return the delayed members (M, H, W) of a channel at each key.
-
-        `member` selects the one member with that number, as (1, H, W). A channel of the analysis has one member.
-        """
-        variable, leads = channel.variable, self.task.lead_times
-        if channel.origin == "lead":
-            return self.members(variable, keys, member=member)
-        opened = self._dataset(channel)
-        at: dict[ForecastKey, tuple[int, ...]]
-        axes: tuple[str, ...]
-        if channel.origin == "analysis":
-            array, axes = select_variable(opened, variable).expand_dims(number=1, axis=1), ("time",)
-            at = {(i, j): (int(self._position(opened.time, i)),) for i, j in keys}
-        else:
-            array, axes = select_variable(opened, variable), ("init_time", "lead_time")
-            array = array.sel(number=[member] if member is not None else list(self.numbers))
-            lead_at = {lead: k for k, lead in enumerate(opened.lead_time.values.tolist())}
-            at = {
-                (i, j): (int(self._position(opened.init_time, i)), lead_at[channel.lead_time(leads[j])])
-                for i, j in keys
-            }
-        chunks = self._chunks(array, list(dict.fromkeys(at.values())), axes, f"{channel} {member}")
-        return {key: chunks[position] for key, position in at.items()}
-
-    def truth(self, variable: Variable, positions: Collection[int], rows: slice = ALL) -> dict[int, Delayed]:
-        """Return the delayed analysis (h, W) at each of the positions."""
-        array = select_variable(self._analyses, variable).isel(latitude=rows)
-        chunks = self._chunks(array, [(k,) for k in positions], ("time",), f"truth {variable} {rows}")
-        return {k: chunk for (k,), chunk in chunks.items()}
+        return self._chunks(array, keys, ("init_time", "lead_time"), f"{variable} {rows}")
 
     def _chunks(
         self, array: xr.DataArray, keys: Collection[tuple[int, ...]], axes: Sequence[str], label: str
@@ -124,46 +91,18 @@ class TrainingForecasts:
         reshape = delayed(np.reshape, pure=True)
         return {key: reshape(flat[key], shape) for key in keys}
 
-    @property
-    def _years(self) -> range:
-        return range(self.years[0], self.years[1] + 1)
+    @cached_property
+    def _selection(self) -> Selection:
+        self.source.check_available(self.task, self.dates, False)
+        return select_forecasts(self.source, self.task, self._inputs, self._truth, self.dates)
 
     @cached_property
-    def _complete(self) -> np.ndarray:
-        """Whether each start has fields of all channels of `Task.further`, (starts,)."""
-        complete = np.ones(len(self.starts), bool)
-        for channel in self.task.further:
-            opened = self._dataset(channel)
-            times = (opened.time if channel.origin == "analysis" else opened.init_time).values
-            complete &= np.isin(self.starts, times.astype("datetime64[s]"))
-        return complete
-
-    def _position(self, times: xr.DataArray, start: int) -> np.intp:
-        """Return the position of a start, given by its position in `starts`, among the times of a channel."""
-        return np.searchsorted(times.values.astype("datetime64[s]"), self.starts[start])
-
-    def _dataset(self, channel: Channel) -> xr.Dataset:
-        """Return the dataset that holds a channel of `Task.further`."""
-        if channel.origin == "analysis":
-            return self._at_start
-        return self._at_other_leads[channel.origin, channel.hours]
+    def _inputs(self) -> Fields:
+        return input_fields(self.source, self.task)
 
     @cached_property
-    def _at_start(self) -> xr.Dataset:
-        return self.source.analyses(self.task.analysis)
-
-    @cached_property
-    def _at_other_leads(self) -> dict[tuple[str, int], xr.Dataset]:
-        groups: dict[tuple[str, int], list[Channel]] = {}
-        for channel in self.task.other_leads:
-            groups.setdefault((channel.origin, channel.hours), []).append(channel)
-        return {
-            key: self.source.forecasts(
-                [channel.variable for channel in channels],
-                sorted({channels[0].lead_time(lead) for lead in self.task.lead_times}),
-            )
-            for key, channels in groups.items()
-        }
+    def _truth(self) -> Fields:
+        return self.source.analysis_fields(self.task.targets)
 
     @cached_property
     def _forecasts(self) -> xr.Dataset:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -19,11 +19,13 @@ from data_pipeline.store.store_plan import VALUE_BYTES, StorePlan
 from data_pipeline.task import Variable
 
 STORE_ROW = np.dtype(
-    [("variable", "i4"), ("init", "i8"), ("step", "i4"), ("number", "i4"), *FIELD_LOCATION.descr]
+    [("variable", "i4"), ("init", "i8"), ("step", "i4"), ("interval", "i4"), ("number", "i4"), *FIELD_LOCATION.descr]
 )  # fmt: skip
-"""Variable, initial time, step and member of a field, and the location of its values."""
+"""Variable, initial time, step, interval and member of a field, and the location of its values."""
 Slots = dict[Variable, dict[tuple[int, int], tuple[str, int, int]]]
 """For each variable, by start (seconds) and step (minutes): the NetCDF variable, the sample and the channel."""
+Stated = dict[tuple[Variable, int], tuple[str, int]]
+"""Units and interval of each variable by step (minutes), as the archive had them."""
 NOT_STORED = ENSEMBLE_NAME, -1, 0
 """The slot of a field that belongs to no sample."""
 SAMPLE_SHAPES: dict[str, Callable[[StorePlan], tuple[int, ...]]] = {
@@ -44,6 +46,8 @@ class StoredFields:
     grid: Grid
     wanted: tuple[Variable, ...]
     rows: np.ndarray
+    units_of: Mapping[str, str]
+    """Units by the name of the variable."""
 
     @classmethod
     def ensemble(
@@ -59,19 +63,23 @@ class StoredFields:
             of_variable = slots.setdefault(channel.variable, {})
             for k, (start, lead) in enumerate(plan.samples):
                 of_variable.setdefault((start, 60 * channel.lead_time(lead)), (ENSEMBLE_NAME, k, c))
-        leads = {(channel.variable, 60 * channel.lead_time(lead)) for channel in forecasts for lead in plan.lead_times}
-        for (variable, step), start in product(leads, starts):
+        stated: Stated = {
+            (channel.variable, 60 * channel.lead_time(lead)): (meaning.units, interval)
+            for channel, meaning in zip(forecasts, plan.meanings, strict=False)
+            for lead, interval in zip(plan.lead_times, meaning.intervals, strict=True)
+        }
+        for (variable, step), start in product(stated, starts):
             slots[variable].setdefault((start, step), NOT_STORED)
-        all_steps = {step for _, step in leads}
+        all_steps = {step for _, step in stated}
         for variable in variables:
-            steps = {step for other, step in leads if other == variable}
+            steps = {step for other, step in stated if other == variable}
             if steps and (absent := [lead for lead in lead_times if 60 * lead in all_steps and 60 * lead not in steps]):
                 raise InputError(
                     f"the store {folder} has no {variable} at the lead time {absent[0]} h; "
                     "make a store for this task, or leave out data.store"
                 )
         numbers = range(plan.ensemble_shape[0]) if plan.moments else plan.numbers
-        return cls(folder, *_fields(folder, manifest, "the store", variables, slots, numbers))
+        return cls(folder, *_fields(folder, manifest, "the store", variables, slots, stated, numbers))
 
     @classmethod
     def truth(cls, folder: Path, manifest: Manifest, variables: Sequence[Variable]) -> StoredFields:
@@ -81,12 +89,15 @@ class StoredFields:
         """
         plan = manifest.plan
         slots: Slots = {}
-        for c, target in enumerate(plan.targets):
+        stated: Stated = {}
+        for c, (target, meaning) in enumerate(zip(plan.targets, plan.target_meanings, strict=True)):
+            stated[target, 0] = meaning.units, meaning.intervals[0]
             of_target = slots.setdefault(target, {})
             for k, (start, lead) in enumerate(plan.samples):
                 of_target[start + 3600 * lead, 0] = TARGET_NAME, k, c
-        for c, channel in enumerate(plan.channels):
+        for c, (channel, meaning) in enumerate(zip(plan.channels, plan.meanings, strict=True)):
             if channel.origin == "analysis":
+                stated[channel.variable, 0] = meaning.units, meaning.intervals[0]
                 of_variable = slots.setdefault(channel.variable, {})
                 for k, (start, _) in enumerate(plan.samples):
                     of_variable.setdefault((start, 0), (ENSEMBLE_NAME, k, c))
@@ -94,7 +105,7 @@ class StoredFields:
         for time in {time for of_variable in wanted for time in of_variable}:
             for of_variable in wanted:
                 of_variable.setdefault(time, NOT_STORED)
-        return cls(folder, *_fields(folder, manifest, "the truth in the store", variables, slots, (0,)))
+        return cls(folder, *_fields(folder, manifest, "the truth in the store", variables, slots, stated, (0,)))
 
     def __str__(self) -> str:
         return f"the store {self.folder}"
@@ -117,7 +128,7 @@ class StoredFields:
 
     def units(self, name: str) -> tuple[str, str]:
         """Return units and long name of the variables called `name`."""
-        return Variable(name).units, name
+        return self.units_of[name], name
 
     def refuse_contradiction(self, first: int, second: int) -> None:
         """Raise an error: a store never has two fields of the same variable, time and member."""
@@ -130,9 +141,10 @@ def _fields(
     what: str,
     variables: Sequence[Variable],
     slots: Slots,
+    stated: Stated,
     numbers: Collection[int],
-) -> tuple[tuple[Path, ...], Grid, tuple[Variable, ...], np.ndarray]:
-    """Return paths, grid, variables and rows of the fields of `variables` in `slots`, for each member in `numbers`."""
+) -> tuple[tuple[Path, ...], Grid, tuple[Variable, ...], np.ndarray, dict[str, str]]:
+    """Return paths, grid, variables, rows and units of the fields of `variables`, for each member in `numbers`."""
     plan = manifest.plan
     wanted = tuple(dict.fromkeys(variables))
     if not wanted:
@@ -151,6 +163,7 @@ def _fields(
         of_variable = rows[first : first + len(slots[variable])]
         first += len(of_variable)
         of_variable["variable"] = v
+        of_variable["interval"] = np.array([stated[variable, step][1] for _, step in slots[variable]])[:, None]
         for name, column in zip(("init", "step"), zip(*slots[variable], strict=True), strict=True):
             of_variable[name] = np.array(column)[:, None]
         kinds, samples, channels = (np.array(column) for column in zip(*slots[variable].values(), strict=True))
@@ -163,7 +176,8 @@ def _fields(
             member = np.arange(len(numbers))
             position = (within[stored, None] * members + member) * count + channels[stored, None]
             of_variable["offset"][stored] = shards[kind][file[stored], None] + position * field_bytes
-    return tuple(folder / name for name in plan.shards), plan.grid, wanted, rows.ravel()
+    units = {variable.name: unit for (variable, _), (unit, _) in stated.items()}
+    return tuple(folder / name for name in plan.shards), plan.grid, wanted, rows.ravel(), units
 
 
 def _join(values: Collection[object]) -> str:

@@ -12,7 +12,7 @@ from data_pipeline.common.files import atomic_write
 from data_pipeline.store.store_plan import StorePlan
 
 MANIFEST_NAME = "manifest.json"
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.threads import in_threads
 from data_pipeline.formats.catalog import SINGLE, Window
 from data_pipeline.grid import Grid
 
 FIELD_LOCATION = np.dtype([("file", "i4"), ("offset", "i8")])
 """File and offset of the first byte of a field; the offset is -1 if the field is not stored."""
 
-READ_THREADS = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+READ_THREADS = 4
 PIECE_BYTES = 1 << 22
 """Bytes per task of a thread. Threads help even with cached files: clearing new memory takes as long as copying."""
 
@@ -70,8 +70,7 @@ class StoreReader:
                 for piece in pieces:
                     self._read_piece(*piece)
             else:
-                with ThreadPoolExecutor(READ_THREADS) as pool:
-                    list(pool.map(lambda piece: self._read_piece(*piece), pieces))
+                list(in_threads(lambda piece: self._read_piece(*piece), pieces, READ_THREADS))
 
     def _adjacent(self, wanted: np.ndarray, stored: np.ndarray, all_rows: bool) -> Iterator[tuple[int, int]]:
         """Yield begin and end of each run of stored fields that are adjacent in one file.

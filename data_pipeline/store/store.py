@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from functools import cached_property
 from pathlib import Path
 
@@ -10,16 +11,18 @@ import xarray as xr
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import Dates
 from data_pipeline.formats.cube import Cube
 from data_pipeline.formats.datasets import open_cube
 from data_pipeline.formats.fields import CubeFields
 from data_pipeline.grid import Grid
-from data_pipeline.protocols import Chunks, DataSource, Fields
+from data_pipeline.ledger import Omission
+from data_pipeline.protocols import Chunks, DataSource, Fields, MissingPolicy
 from data_pipeline.store.catalog import StoredFields
 from data_pipeline.store.manifest import MANIFEST_NAME, Manifest
 from data_pipeline.store.store_plan import STATIC_NAME, StorePlan
 from data_pipeline.store.store_writer import WriteJob, complete_store
-from data_pipeline.task import Channel, Task, Variable
+from data_pipeline.task import Task, Variable
 
 _HOW_TO_REPAIR = "run `deepweather prepare` again, which rewrites only missing and damaged files"
 
@@ -56,13 +59,13 @@ class Store:
     def plan(
         archive: DataSource,
         task: Task,
-        years: Iterable[int] | None = None,
+        dates: Dates | Iterable[int] | None = None,
         *,
         moments: bool = False,
         shard_bytes: int = 10**9,
     ) -> StorePlan:
         """Return the plan of the store that `write` would write: `samples`, `files`, `bytes`; `str()` is a summary."""
-        return WriteJob.from_task(archive, task, _as_tuple(years), moments, shard_bytes).plan
+        return WriteJob.from_task(archive, task, _dates(dates), moments, shard_bytes).plan
 
     @classmethod
     def write(
@@ -70,24 +73,26 @@ class Store:
         archive: DataSource,
         task: Task,
         folder: str | Path,
-        years: Iterable[int] | None = None,
+        dates: Dates | Iterable[int] | None = None,
         *,
         moments: bool = False,
         shard_bytes: int = 10**9,
         progress: Callable[[int, int], None] | None = None,
+        workers: Executor | None = None,
     ) -> Store:
-        """Write the verified forecasts of `task` that are valid in `years` (None: all); return the store.
+        """Write the usable forecasts of `task` that are valid on `dates` (or years; None: all); return the store.
 
         With `moments` the ensemble is reduced to its mean and spread, M/2 times smaller. A file holds at most
         `shard_bytes` or one sample. `progress(done, total)` gets numbers of samples: at the start those of existing
-        files, then after each file. Memory: one sample.
+        files, then after each file. Each file is a task of `workers`; None writes one file after the other. Processes
+        must see the same files under the same paths. Memory of a task: one sample.
 
         After a kill the same call continues: it keeps files with a correct checksum and writes the others, and the
         result is the same byte for byte. Raises `InputError` if the folder holds another store or if another process
         is writing to it, and `InterruptedRunError` (exit code 3) after Ctrl-C or on a full disk.
         """
-        job = WriteJob.from_task(archive, task, _as_tuple(years), moments, shard_bytes)
-        complete_store(job, Path(folder), progress or (lambda done, total: None))
+        job = WriteJob.from_task(archive, task, _dates(dates), moments, shard_bytes)
+        complete_store(job, Path(folder), progress or (lambda done, total: None), workers)
         return cls(folder)
 
     def verify(self) -> None:
@@ -119,35 +124,42 @@ class Store:
         with xr.open_dataset(self.folder / STATIC_NAME, engine="netcdf4") as fields:
             return fields.load()
 
-    def covers(self, years: Collection[int]) -> bool:
-        """Whether the store has all forecasts of the archive that are valid in `years`."""
-        return self.contents.years is None or set(years) <= set(self.contents.years)
+    @property
+    def missing(self) -> MissingPolicy:
+        """The option of the archive from which the store was made."""
+        return self.contents.missing
 
-    def check_available(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
-        """Raise an `InputError` if the archive can provide more than the store: other years, or all members.
+    @property
+    def omissions(self) -> tuple[Omission, ...]:
+        """The forecasts that the store was made without, and its samples with missing fields."""
+        return self.contents.omissions
 
-        A store lacks forecasts whose start lacks a channel of its task, so a task with other `further` channels
-        (at other lead times or of the analysis) is refused too.
+    def covers(self, dates: Dates) -> bool:
+        """Whether the store has all forecasts of the archive that are valid on `dates`."""
+        return self._dates.covers(dates)
+
+    def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
+        """Raise an `InputError` if the archive can provide more than the store: other dates, or all members.
+
+        A store lacks forecasts without a field of its own task, so a task that needs none of the missing fields is
+        refused too.
         """
-        if not self.covers(years):
-            absent = min(set(years) - set(self.contents.years or ()))
+        if absent := dates.first_not_in(self._dates):
             raise InputError(
-                f"{self} was made without {absent}; make a store with all years of this task, or leave out data.store"
+                f"{self} was made without {absent}; make a store with all dates of this task, or leave out data.store"
             )
-        if self.contents.left_out and set(further) != set(self.contents.further):
+        wanted = {*map(str, task.channels), *(f"{target} truth" for target in task.targets)}
+        others = [one for one in self.omissions if not one.used and one.channels and not wanted & set(one.channels)]
+        if others:
             raise InputError(
-                f"{self} was made without {self.contents.left_out} forecasts whose start lacks one of "
-                f"{', '.join(map(str, self.contents.further))}; make a store for this task, or leave out data.store"
+                f"{self} was made without {len(others)} forecasts that lack a field which this task does not need, the "
+                f"first at {others[0]}; make a store for this task, or leave out data.store"
             )
-        if self.contents.moments and not moments:
-            raise InputError(
-                f"{self} holds only mean and spread of the ensemble, but its members are needed; "
-                "make a store without moments, or leave out data.store"
-            )
+        self._refuse_moments(moments)
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
         """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude)."""
-        self.check_available((), moments=False, further=self.contents.further)
+        self._refuse_moments(False)
         return open_cube(Cube.forecasts(self._ensemble(variables, lead_times), lead_times, "mask"), chunks)
 
     def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
@@ -162,6 +174,17 @@ class Store:
         """Open the analysis fields from which samples are read."""
         return CubeFields.analyses(self._truth(variables), "mask")
 
+    @property
+    def _dates(self) -> Dates:
+        return self.contents.dates or Dates.all()
+
+    def _refuse_moments(self, suffice: bool) -> None:
+        if self.contents.moments and not suffice:
+            raise InputError(
+                f"{self} holds only mean and spread of the ensemble, but its members are needed; "
+                "make a store without moments, or leave out data.store"
+            )
+
     def _ensemble(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> StoredFields:
         return StoredFields.ensemble(self.folder, self._manifest, variables, lead_times)
 
@@ -169,22 +192,28 @@ class Store:
         return StoredFields.truth(self.folder, self._manifest, variables)
 
 
-def choose_source(archive: Archive, folder: str | Path | None, years: Collection[int]) -> DataSource:
-    """Return the store in `folder` if it has all `years`, else the archive; without a folder, the archive.
+def choose_source(archive: Archive, folder: str | Path | None, dates: Dates) -> DataSource:
+    """Return the store in `folder` if it has all `dates`, else the archive; without a folder, the archive.
 
-    The store must have been made from the archive's current files. If these do not exist on this machine, the store is
-    used without this check.
+    The store must have been made from files with the archive's contents, by the current version of their reader. If the
+    files do not exist on this machine, the store is used without this check.
     """
     if folder is None:
         return archive
     store = Store(folder)
     if archive.exists and archive.fingerprint != store.fingerprint:
         raise InputError(
-            f"{store} was made from other files than data.archive now names, or these files have changed; "
+            f"{store} was made from other files than data.archive now names, or these files have changed, or an older "
+            "version of deepweather read them differently; "
             "make the store again in another folder, or leave out data.store"
         )
-    return store if store.covers(years) else archive
+    if store.missing != archive.missing and any(one.reason in ("missing_field", "masked") for one in store.omissions):
+        raise InputError(
+            f"{store} was made with data.archive.missing={store.missing}, and some of its forecasts lack a field; set "
+            f"the same value, make a store with {archive.missing} in another folder, or leave out data.store"
+        )
+    return store if store.covers(dates) else archive
 
 
-def _as_tuple(years: Iterable[int] | None) -> tuple[int, ...] | None:
-    return None if years is None else tuple(years)
+def _dates(given: Dates | Iterable[int] | None) -> Dates | None:
+    return None if given is None else Dates.of(given).days

@@ -2,36 +2,52 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
+from data_pipeline.ledger import Ledger, Omission
+from data_pipeline.meaning import Meaning
+from data_pipeline.points import grid_of_json
+from data_pipeline.protocols import MissingPolicy
 from data_pipeline.task import Channel, HasChannels, Variable
 
 STATIC_NAME = "static.nc"
 VALUE_BYTES = 4
 """Bytes of one value, a float32."""
 
-_DESCRIPTIONS = {"fingerprint": "files of the archive", "numbers": "members", "shard_samples": "shard_bytes"}
+_DESCRIPTIONS = {
+    "fingerprint": "files of the archive or versions of its readers",
+    "numbers": "members",
+    "shard_samples": "shard_bytes",
+    "meanings": "units and intervals",
+    "target_meanings": "units and intervals",
+}
 """Words for the attributes of a plan in error messages, where they differ from the attribute's name."""
-_OPTIONAL = ("other_leads", "analysis", "left_out")
-"""Attributes that are left out of the JSON when they are empty, as in stores of older versions."""
+_OPTIONAL = ("other_leads", "analysis", "omissions")
+"""Attributes that are left out of the JSON when they are empty."""
 _PARSERS: dict[str, Callable[[str], Variable | Channel]] = {
     "inputs": Variable.parse, "targets": Variable.parse, "other_leads": Channel.other_lead, "analysis": Variable.parse,
 }  # fmt: skip
 """Functions that read variables and channels from their text in the JSON."""
+_MEANINGS = ("meanings", "target_meanings")
 
 
 @dataclass(frozen=True)
 class StorePlan(HasChannels):
     """The `samples` of a store, (initial time in seconds since 1970, lead time in hours), and their contents.
 
-    `years` are years of valid time, None for the whole archive. A file holds `shard_samples` samples. With `moments`
-    two pseudo-members represent the members `numbers`. `other_leads` and `analysis` are options of the
-    task. `left_out` forecasts of these years are no samples, because one of these channels is missing.
+    `dates` are those of valid times, None for the whole archive. A file holds `shard_samples` samples. With `moments`
+    two pseudo-members represent the members `numbers`. `meanings` and `target_meanings` are units and intervals of the
+    channels and of the truth in the archive. `other_leads` and `analysis` are options of the task. `missing` is the
+    archive's option, `omissions` are the forecasts of these dates that are no samples, and the samples with missing
+    fields.
     """
 
     fingerprint: str
@@ -42,12 +58,21 @@ class StorePlan(HasChannels):
     grid: Grid
     numbers: tuple[int, ...]
     moments: bool
-    years: tuple[int, ...] | None
+    dates: Dates | None
     shard_samples: int
     samples: tuple[tuple[int, int], ...]
+    meanings: tuple[Meaning, ...]
+    target_meanings: tuple[Meaning, ...]
     other_leads: tuple[Channel, ...] = ()
     analysis: tuple[Variable, ...] = ()
-    left_out: int = 0
+    missing: MissingPolicy = "error"
+    omissions: tuple[Omission, ...] = ()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The numbers of forecasts that are samples and that are left out."""
+        left_out = sum(not one.used for one in self.omissions)
+        return Ledger(len(self.samples) + left_out, self.omissions)
 
     @property
     def ensemble_shape(self) -> tuple[int, int, int, int]:
@@ -87,13 +112,19 @@ class StorePlan(HasChannels):
         return (
             f"{len(self.samples)} forecasts ({members} of {_join(self.channels)}; truth {_join(self.targets)}) "
             f"in {len(self.files)} files, {self.bytes / 1e9:.2f} GB"
-            + (f"; {self.left_out} forecasts lack one of {_join(self.further)}" if self.left_out else "")
         )
+
+    @property
+    def digest(self) -> str:
+        """A hash of all attributes."""
+        return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values from which `from_json` makes an equal plan."""
         texts = {name: [str(variable) for variable in getattr(self, name)] for name in _PARSERS}
-        values = asdict(self) | texts
+        values = asdict(self) | texts | {"omissions": [one.to_json() for one in self.omissions]}
+        values |= {name: [meaning.to_json() for meaning in getattr(self, name)] for name in _MEANINGS}
+        values["dates"] = self.dates and self.dates.to_json()
         return {name: value for name, value in values.items() if value or name not in _OPTIONAL}
 
     @classmethod
@@ -104,13 +135,17 @@ class StorePlan(HasChannels):
         }
         for name in _PARSERS:
             found[name] = tuple(map(_PARSERS[name], found.get(name, ())))
+        for name in _MEANINGS:
+            found[name] = tuple(map(Meaning.from_json, values[name]))
+        found["dates"] = values["dates"] and Dates.from_json(values["dates"])
+        found["omissions"] = tuple(Omission(*one) for one in found.get("omissions", ()))
         found["samples"] = tuple((int(start), int(lead)) for start, lead in found["samples"])
-        return cls(**found | {"grid": Grid(**found["grid"])})
+        return cls(**found | {"grid": grid_of_json(found["grid"])})
 
     def differences(self, other: StorePlan) -> list[str]:
         """Return the words for all attributes in which two plans differ, for error messages."""
         names = [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
-        return [_DESCRIPTIONS.get(name, name.replace("_", " ")) for name in names]
+        return list(dict.fromkeys(_DESCRIPTIONS.get(name, name.replace("_", " ")) for name in names))
 
 
 def _join(values: Collection[object]) -> str:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import shutil
-from collections.abc import Callable, Collection, Iterator
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import CancelledError, Executor, ThreadPoolExecutor, as_completed, wait
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.calendar import year_of
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_path, disk_error, lock_folder, remove_partial_files
-from data_pipeline.inputs import input_fields, skipped_starts
+from data_pipeline.dates import Dates
+from data_pipeline.grid import how_to_regrid
+from data_pipeline.inputs import input_fields
+from data_pipeline.meaning import check_targets
 from data_pipeline.moments import pseudo_members
 from data_pipeline.protocols import DataSource, Fields
-from data_pipeline.split import count_valid, verified_forecasts
+from data_pipeline.selection import select_forecasts
 from data_pipeline.store.manifest import FinishedFile, Manifest
 from data_pipeline.store.shard import ENSEMBLE_NAME, TARGET_NAME, create_shard, name_file_in_errors, write_at
 from data_pipeline.store.store_plan import STATIC_NAME, StorePlan
@@ -38,42 +45,46 @@ class WriteJob:
     truth: Fields
     keys: list[tuple[int, int, int]]
     """For each sample the indices of initial time and lead time in `ensemble` and of the analysis in `truth`."""
+    recipe: bytes
+    """The pickled arguments of `from_task`, from which another process makes an equal job."""
 
     @classmethod
     def from_task(
-        cls, archive: DataSource, task: Task, years: Collection[int] | None, moments: bool, shard_bytes: int
+        cls, archive: DataSource, task: Task, dates: Dates | None, moments: bool, shard_bytes: int
     ) -> WriteJob:
-        """Find the forecasts of `task` that are valid in `years` (None: all) and have a verifying analysis."""
+        """Find the forecasts of `task` that are valid on `dates` (None: all) and have a verifying analysis.
+
+        Raise `InputError` if a target has other units or intervals in the ensemble than in the analysis.
+        """
         check_integer("shard_bytes", shard_bytes, 1)
-        archive.check_available(years or (), moments, task.further)
+        wanted = dates or Dates.all()
+        archive.check_available(task, wanted, moments)
         ensemble = input_fields(archive, task)
         truth = archive.analysis_fields(task.targets)
         if not ensemble.grid.matches(truth.grid):
-            raise InputError(
-                f"the ensemble has {ensemble.grid}, the analysis {truth.grid}; bring both to one grid first"
-            )
-        wanted = set(_valid_years(ensemble)) if years is None else set(years)
-        keys = verified_forecasts(ensemble.init_times, task.lead_times, truth.init_times, wanted)
+            advice = how_to_regrid(ensemble.grid, truth.grid)
+            raise InputError(f"the ensemble has {ensemble.grid}, the analysis {truth.grid}; {advice}")
+        meanings = ensemble.meanings
+        check_targets([meanings[k] for k in task.target_channels], truth.meanings, task.lead_times)
+        keys, ledger = select_forecasts(archive, task, ensemble, truth, wanted)
         seconds = ensemble.init_times.astype("datetime64[s]").astype(np.int64)
         plan = StorePlan(
             archive.fingerprint, task.inputs, task.targets, task.lead_times,
             tuple(map(str, archive.static)), ensemble.grid, ensemble.numbers, moments,
-            None if years is None else tuple(sorted(wanted)), 1,
+            dates, 1,
             tuple((int(seconds[i]), task.lead_times[j]) for i, j, _ in keys),
-            task.other_leads, task.analysis, count_valid(skipped_starts(ensemble), task.lead_times, wanted),
+            meanings, truth.meanings,
+            task.other_leads, task.analysis, archive.missing, ledger.omissions,
         )  # fmt: skip
         shard_samples = max(1, shard_bytes // plan.sample_bytes)
-        return cls(replace(plan, shard_samples=shard_samples), archive, ensemble, truth, keys)
+        recipe = pickle.dumps((archive, task, dates, moments, shard_bytes))
+        return cls(replace(plan, shard_samples=shard_samples), archive, ensemble, truth, keys, recipe)
 
 
-def _valid_years(ensemble: Fields) -> Iterator[int]:
-    """Yield the years of all valid times."""
-    for lead in ensemble.lead_times:
-        yield from map(year_of, ensemble.init_times + np.timedelta64(lead, "h"))
-
-
-def complete_store(job: WriteJob, folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Write the missing files of a store; `progress(done, total)` counts samples."""
+def complete_store(
+    job: WriteJob, folder: Path, progress: Callable[[int, int], None], workers: Executor | None = None
+) -> None:
+    """Write the missing files of a store, each as a task of `workers`; `progress(done, total)` counts samples."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -82,7 +93,7 @@ def complete_store(job: WriteJob, folder: Path, progress: Callable[[int, int], N
         remove_partial_files(folder)
         manifest = _start_manifest(job.plan, folder)
         try:
-            _write_missing(job, folder, manifest, progress)
+            _write_missing(job, folder, manifest, progress, workers)
         except KeyboardInterrupt:
             raise InterruptedRunError(
                 f"interrupted while writing {folder}; run the same command again to resume"
@@ -106,29 +117,84 @@ def _start_manifest(plan: StorePlan, folder: Path) -> Manifest:
     return Manifest(plan, undamaged)
 
 
-def _write_missing(job: WriteJob, folder: Path, manifest: Manifest, progress: Callable[[int, int], None]) -> None:
+def _write_missing(
+    job: WriteJob, folder: Path, manifest: Manifest, progress: Callable[[int, int], None], workers: Executor | None
+) -> None:
+    """Write the missing files; after each, update the manifest, so that a killed run loses only unfinished files."""
     plan = job.plan
     done = sum(len(samples) for name, samples in plan.shards.items() if name in manifest.files)
     progress(done, len(plan.samples))
-    for name in plan.files:
-        if name in manifest.files:
-            continue
-        with atomic_path(folder / name) as partial:
-            if name == STATIC_NAME:
-                with name_file_in_errors(partial):
-                    job.archive.static.to_netcdf(partial, format="NETCDF4")
-                finished = FinishedFile.from_path(partial, {})
-            else:
-                finished = FinishedFile.from_path(partial, _write_samples(partial, job, plan.shards[name]))
-                done += len(plan.shards[name])
-        manifest = replace(manifest, files=manifest.files | {name: finished})
-        manifest.write(folder)
-        if name != STATIC_NAME:
+    if STATIC_NAME in plan.files and STATIC_NAME not in manifest.files:
+        with atomic_path(folder / STATIC_NAME) as path:
+            with name_file_in_errors(path):
+                job.archive.static.to_netcdf(path, format="NETCDF4")
+            finished = FinishedFile.from_path(path, {})
+        manifest = _add(manifest, folder, STATIC_NAME, finished)
+    missing = [name for name in plan.shards if name not in manifest.files]
+    with closing(_finish_shards(job, folder, missing, workers)) as shards:
+        for name, finished in shards:
+            manifest = _add(manifest, folder, name, finished)
+            done += len(plan.shards[name])
             progress(done, len(plan.samples))
 
 
-def _write_samples(path: Path, job: WriteJob, samples: range) -> dict[str, int]:
-    """Write the file of `samples`; return the offsets of its variables."""
+def _add(manifest: Manifest, folder: Path, name: str, finished: FinishedFile) -> Manifest:
+    manifest = replace(manifest, files=manifest.files | {name: finished})
+    manifest.write(folder)
+    return manifest
+
+
+def _finish_shards(
+    job: WriteJob, folder: Path, names: Sequence[str], workers: Executor | None
+) -> Generator[tuple[str, FinishedFile]]:
+    """Write shards; yield each when it is finished. Without `workers` one after the other, in this thread."""
+    stopped = threading.Event()
+    if workers is None:
+        yield from ((name, _finish_shard(job, folder, stopped, name)) for name in names)
+        return
+    in_threads = isinstance(workers, ThreadPoolExecutor)
+    # The rows of a large archive are costly to send: other processes open the archive themselves, once each.
+    write = (
+        partial(_finish_shard, job, folder, stopped)
+        if in_threads
+        else partial(_finish_shard_elsewhere, job.recipe, job.plan.digest, folder.absolute())
+    )
+    futures = {workers.submit(write, name): name for name in names}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        stopped.set()
+        for future in futures:
+            future.cancel()
+        if in_threads:
+            wait(futures)  # until they have removed their partial files
+
+
+def _finish_shard_elsewhere(recipe: bytes, digest: str, folder: Path, name: str) -> FinishedFile:
+    """Write a shard in a worker process."""
+    job = _reopen(recipe)
+    if job.plan.digest != digest:  # this process may have opened the files for an earlier store
+        _reopen.cache_clear()
+        job = _reopen(recipe)
+    if job.plan.digest != digest:
+        raise InputError("the files of the archive have changed while the store was written; run again")
+    return _finish_shard(job, folder, threading.Event(), name)
+
+
+@lru_cache(maxsize=1)
+def _reopen(recipe: bytes) -> WriteJob:
+    return WriteJob.from_task(*pickle.loads(recipe))
+
+
+def _finish_shard(job: WriteJob, folder: Path, stopped: threading.Event, name: str) -> FinishedFile:
+    with atomic_path(folder / name) as path:
+        offsets = _write_samples(path, job, job.plan.shards[name], stopped)
+        return FinishedFile.from_path(path, offsets)
+
+
+def _write_samples(path: Path, job: WriteJob, samples: range, stopped: threading.Event) -> dict[str, int]:
+    """Write the file of `samples`; return the offsets of its variables. Raise `CancelledError` if `stopped` is set."""
     plan = job.plan
     if shutil.disk_usage(path.parent).free < len(samples) * plan.sample_bytes + METADATA_BYTES:
         # Detected before the samples are read; the disk may still fill up later.
@@ -139,6 +205,8 @@ def _write_samples(path: Path, job: WriteJob, samples: range) -> dict[str, int]:
     descriptor = os.open(path, os.O_WRONLY)
     try:
         for index, sample in enumerate(samples):
+            if stopped.is_set():
+                raise CancelledError
             init, lead, analysis = job.keys[sample]
             job.ensemble.read(init, lead, members)
             job.truth.read(analysis, 0, truth)

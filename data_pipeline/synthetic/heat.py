@@ -6,7 +6,7 @@ Runs are computed when they are read; nothing is written. The raw forecast is pe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -17,12 +17,15 @@ from xarray.core import indexing
 
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import Dates
 from data_pipeline.formats.catalog import Window
 from data_pipeline.formats.datasets import FieldArray
 from data_pipeline.formats.fields import CubeFields
 from data_pipeline.grid import Grid
-from data_pipeline.protocols import Chunks
-from data_pipeline.task import Channel, Variable
+from data_pipeline.ledger import Omission
+from data_pipeline.meaning import Meaning
+from data_pipeline.protocols import Chunks, MissingPolicy
+from data_pipeline.task import Task, Variable
 
 _VERSION = 1
 """Part of the fingerprint; increased whenever the equations or the random numbers change."""
@@ -52,6 +55,8 @@ class Heat:
 
     moments: ClassVar[None] = None
     oracle: ClassVar[None] = None
+    missing: ClassVar[MissingPolicy] = "error"
+    omissions: ClassVar[tuple[Omission, ...]] = ()
     exists: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -97,8 +102,8 @@ class Heat:
         coordinates = {"latitude": np.array(self.grid.latitudes), "longitude": np.array(self.grid.longitudes)}
         return xr.Dataset({"region": (tuple(coordinates), self.region.astype(np.float32))}, coordinates)
 
-    def check_available(self, years: Collection[int], moments: bool, further: Collection[Channel] = ()) -> None:
-        """Accept all years; years without a run have no forecasts."""
+    def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
+        """Accept all dates; years without a run have no forecasts."""
 
     def plan(self) -> str:
         """Return a line that says that there is nothing to prepare."""
@@ -151,7 +156,8 @@ class Heat:
             raise InputError(
                 f"data=heat has only the variable {HEAT}, not {', '.join(map(str, variables))}; use task=heat"
             )
-        return CubeFields(FrameReader(self), (HEAT,), self._times, leads, (0,), cells[..., None, None])
+        meaning = Meaning.stated(HEAT, leads)
+        return CubeFields(FrameReader(self), (HEAT,), self._times, leads, (0,), (meaning,), cells[..., None, None])
 
     def _dataset(self, fields: CubeFields, axes: dict[str, np.ndarray], chunks: Chunks) -> xr.Dataset:
         cells = fields.cells.reshape([len(values) for values in axes.values()])

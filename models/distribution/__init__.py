@@ -9,13 +9,16 @@ from __future__ import annotations
 from models.distribution.base import Distribution, Patched
 from models.distribution.bernstein import Bernstein
 from models.distribution.censored import Censored, CensoredLogistic, CensoredNormal, threshold_weighted_crps
+from models.distribution.empirical import Empirical, empirical_quantiles
 from models.distribution.ensemble import Ensemble, energy_score
 from models.distribution.gamma import CensoredShiftedGamma
 from models.distribution.location_scale import Bounded, LocationScale, Logistic, Normal
+from models.distribution.power import PowerTransformed, from_power, power_transformed, to_power
 from models.distribution.truncated import TruncatedNormal
 
 __all__ = [
     "FAMILIES",
+    "GAMMA",
     "Bernstein",
     "Bounded",
     "Censored",
@@ -23,16 +26,24 @@ __all__ = [
     "CensoredNormal",
     "CensoredShiftedGamma",
     "Distribution",
+    "Empirical",
     "Ensemble",
     "LocationScale",
     "Logistic",
     "Normal",
     "Patched",
+    "PowerTransformed",
     "TruncatedNormal",
+    "empirical_quantiles",
     "energy_score",
+    "from_power",
+    "power_transformed",
     "threshold_weighted_crps",
+    "to_power",
 ]
 
+GAMMA = "censored_shifted_gamma"
+"""Name of `CensoredShiftedGamma` in options."""
 FAMILIES: dict[str, type[LocationScale]] = {
     "normal": Normal,
     "logistic": Logistic,

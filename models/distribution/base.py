@@ -27,7 +27,7 @@ class Distribution(Protocol):
         ...
 
     def quantile(self, level: Tensor) -> Tensor:
-        """Return the quantiles (K, *S) at the levels (K,)."""
+        """Return the quantiles (K, *S) at the levels (K,), or at levels (K, *S) of their own for each element."""
         ...
 
     def cdf(self, value: Tensor) -> Tensor:
@@ -100,5 +100,7 @@ class Patched:
 
 
 def leading(values: Tensor, like: Tensor) -> Tensor:
-    """Return `values` (K,) as (K, 1, ..., 1), which broadcasts with the tensor `like` (*S)."""
+    """Return `values` (K,) as (K, 1, ..., 1), which broadcasts with `like` (*S), and values (K, *S) as they are."""
+    if values.ndim > 1:
+        return values.to(like)
     return values.to(like).view(-1, *[1] * like.ndim)

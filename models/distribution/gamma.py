@@ -15,6 +15,8 @@ from models.distribution.standard import SQRT_2PI, SQRT_PI, StandardNormal
 
 _SHAPE_RANGE = 1e-9, 1e12
 """Range of shapes; others are clamped to it. The largest shape is practically a normal distribution."""
+_SMALLEST_RATIO, _LARGEST_RATIO = 0.01, 300.0
+"""Smallest and largest distance from the start of the support to the mean, in standard deviations."""
 _LARGE_SHAPE = 20.0
 """From this shape on, series in 1/k are accurate to the last few digits of float64."""
 
@@ -41,6 +43,22 @@ class CensoredShiftedGamma:
         object.__setattr__(self, "scale", scale.clamp(min=torch.finfo(scale.dtype).tiny ** 0.4))
         object.__setattr__(self, "shift", shift)
         object.__setattr__(self, "lower", lower)
+
+    @classmethod
+    def of_location(cls, mu: Tensor, sigma: Tensor, delta: Tensor, lower: Tensor) -> CensoredShiftedGamma:
+        """Return the distribution whose support starts at lower - delta, with the standard deviation sigma, uncensored.
+
+        The distance from there to the mean is σ r with r = log(1 + exp((mu - lower + delta)/sigma)), which is positive
+        for any mu. So mu is the uncensored mean where it lies far above `lower`; where it lies far below, nearly all
+        probability is on `lower`. The shape is r², limited to 1e-4 ... 9e4.
+        """
+        sigma = sigma.clamp(min=torch.finfo(sigma.dtype).tiny ** 0.4)
+        # A larger delta changes the shape no more, but would take all digits of the other terms.
+        delta = torch.minimum(delta, _LARGEST_RATIO * sigma)
+        distance = torch.nn.functional.softplus((mu - lower + delta) / sigma)
+        ratio = torch.sqrt(distance.square() + _SMALLEST_RATIO**2).clamp(max=_LARGEST_RATIO)
+        start = lower - delta + sigma * (distance - ratio).clamp(min=0)
+        return cls(ratio.square(), sigma / ratio, start, lower)
 
     @property
     def mean(self) -> Tensor:
@@ -142,6 +160,7 @@ class CensoredShiftedGamma:
 
 
 _TINY, _NEAR_ZERO = 1e-300, 1e-12
+_ELEMENTS_AT_ONCE = 2**17
 _QUADRATURE_NODES, _RECURRENCE_STEPS = 48, 8
 """With `_QUADRATURE_NODES`, the error of the derivative by a shape from `_RECURRENCE_STEPS` on is less than 2e-11."""
 
@@ -183,9 +202,12 @@ def _by_shape(k: Tensor, x: Tensor) -> Tensor:
     middle = half - low
     centre = _series(1 / a, (0, 1 / 2, 1 / 12, 0, -1 / 120, 0, 1 / 252, 0, -1 / 240, 0, 1 / 132))  # log a - ψ(a)
     integral = torch.zeros_like(a)
-    for node, weight in zip(*np.polynomial.legendre.leggauss(_QUADRATURE_NODES), strict=True):
-        v = middle + node * half
-        integral = integral + weight * torch.exp(-a * (torch.expm1(v) - v)) * (v + centre)
+    # Several nodes at once where there are few elements, because each operation takes some microseconds.
+    at_once = max(1, min(_QUADRATURE_NODES, _ELEMENTS_AT_ONCE // max(a.numel(), 1)))
+    rule = (torch.from_numpy(numbers).to(a) for numbers in np.polynomial.legendre.leggauss(_QUADRATURE_NODES))
+    for nodes, weights in zip(*(leading(numbers, a).split(at_once) for numbers in rule), strict=True):
+        v = middle + nodes * half
+        integral = integral + (weights * torch.exp(-a * (torch.expm1(v) - v)) * (v + centre)).sum(0)
     return total + integral * half * torch.sqrt(a) * torch.exp(-_stirling(a)) / SQRT_2PI
 
 

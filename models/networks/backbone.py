@@ -62,6 +62,11 @@ class Backbone(Network):
         """Whether the options say that the backbone works on a tile of the globe."""
         return self._tiles
 
+    @property
+    def cellwise(self) -> bool:
+        """Whether there is no backbone: a regression on the features of a cell looks at no other cell."""
+        return isinstance(self.backbone, nn.Identity)
+
     def maps(self, features: Tensor) -> Tensor:
         """Map (B, F, H, W) to the head's input (B, N, H, W)."""
         return self.last(self.backbone(features))

@@ -14,6 +14,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
+from models.distribution import LocationScale
 from models.parallel.domain import Domain
 from models.statistical.cases import FitReport, Passes, lead_index
 from models.statistical.crossfit import CrossFitted, single_year_note, year_folds
@@ -65,6 +66,11 @@ class EMOSBaseline(Baseline):
     def __init__(self, task: Task, grid: Grid | Domain, options: dict[str, Any]) -> None:
         super().__init__(task)
         self.emos = construct("EMOS", partial(EMOS, task, grid), dict(options))
+        if self.emos.regression.has_shift:
+            raise InputError(
+                f"model.baseline has no family={self.emos.regression.family}: networks correct location and scale; set "
+                "family=censored_logistic in model.baseline"
+            )
         self.without = CrossFitted(Domain.of(grid), per_cell=self.emos.shared is not True)
         self.report = FitReport()
         self._task = task
@@ -88,4 +94,5 @@ class EMOSBaseline(Baseline):
             corrected = self.emos.predict(sample, self.without.table, place)
         else:
             corrected = self.emos(sample)
+        assert isinstance(corrected, LocationScale)
         return corrected.mu, corrected.sigma * corrected.standard.std

@@ -14,14 +14,14 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.distribution import FAMILIES, Bernstein, CensoredShiftedGamma, Distribution, LocationScale, Normal
+from models.distribution import FAMILIES, GAMMA, Bernstein, CensoredShiftedGamma, Distribution, LocationScale, Normal
 from models.distribution.location_scale import Bounded
 from models.distribution.standard import SQRT_2PI
 from models.networks.baseline import Baseline, make_baseline
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 
-HEADS = (*FAMILIES, "censored_shifted_gamma", "bernstein")
+HEADS = (*FAMILIES, GAMMA, "bernstein")
 """Values of the option `head`."""
 
 
@@ -31,7 +31,7 @@ def make_head(kind: str, task: Task, grid: Grid | Domain, baseline: dict[str, An
     start = make_baseline(baseline, task, grid)
     if kind == "bernstein":
         return BernsteinHead(task, baseline=start)
-    if kind == "censored_shifted_gamma":
+    if kind == GAMMA:
         return GammaHead(task, grid, start)
     family = FAMILIES[kind]
     if issubclass(family, Bounded):

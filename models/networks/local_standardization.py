@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
-from data_pipeline.statistics.local_mean_std import LocalMeanStd
-from data_pipeline.statistics.statistic import PartialMoments
 from data_pipeline.task import Task
+from models.networks.local_maps import LocalMaps, PartialMoments
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import lead_index
@@ -58,7 +57,7 @@ class LocalStandardization(nn.Module):
             parts = [assemble(torch.from_numpy(part), domain).numpy() for part in spread]
             for channel, field in enumerate(zip(*parts, strict=True)):
                 mean, std = (
-                    torch.from_numpy(each) for each in local.maps([PartialMoments(*field)], domain.grid.periodic)
+                    torch.from_numpy(each) for each in local.maps(PartialMoments(*field), domain.grid.periodic)
                 )
                 self.mean[lead, channel] = mean.nan_to_num(0)
                 # The limit keeps a constant field from being scaled up.
@@ -76,13 +75,13 @@ class LocalStandardization(nn.Module):
         return sample.ensemble[:, 0, : self._count], sample.mask[:, : self._count]
 
 
-def window_and_smoothing(grid: Grid) -> LocalMeanStd:
+def window_and_smoothing(grid: Grid) -> LocalMaps:
     """Return window and smoothing in points of a grid, whose rows and columns are assumed to be equally far apart.
 
     >>> window_and_smoothing(Grid.regular(361, 720))
-    LocalMeanStd(window_cells=7, sigma_cells=10.0, member=1)
+    LocalMaps(window_cells=7, sigma_cells=10.0)
     """
     step = (grid.latitudes[0] - grid.latitudes[-1]) / (len(grid.latitudes) - 1)
     # The nearest odd number of points, limited by the grid.
     half = min(round((WINDOW / step - 1) / 2), (min(grid.shape) - 1) // 2)
-    return LocalMeanStd(2 * max(half, 0) + 1, SIGMA / step)
+    return LocalMaps(2 * max(half, 0) + 1, SIGMA / step)

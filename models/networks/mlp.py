@@ -25,6 +25,8 @@ class MLP(Network):
     bernstein` the Bernstein quantile network of Bremnes 2020 (doi:10.1175/MWR-D-19-0227.1).
     """
 
+    cellwise = True
+
     def __init__(
         self,
         task: Task,

@@ -18,7 +18,7 @@ from typing import IO, NoReturn
 
 import torch.distributed as dist
 
-from data_pipeline.cluster import processors
+from data_pipeline.common.threads import processors
 
 GRACE = 15.0
 """Seconds that other ranks have to end by themselves after one has failed."""

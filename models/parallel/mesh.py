@@ -20,12 +20,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar, cast
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Store
 
 from data_pipeline.common.checks import check_positive
 from data_pipeline.common.errors import InputError, InterruptedRunError
+from data_pipeline.common.threads import processors_of_rank
 from data_pipeline.grid import Grid
 from models.parallel.domain import Domain
 from models.parallel.exchange import destroy_groups, process_group
@@ -173,6 +175,8 @@ def join_mesh(shape: Sequence[int], option: str = "mesh", timeout_minutes: float
     data, bands, sectors = mesh_shape(shape, option)
     ranks = data * bands * sectors
     os.environ.update(variables_from_slurm(os.environ))
+    # PyTorch counts processors without the quota of a container or of Slurm.
+    torch.set_num_threads(min(torch.get_num_threads(), processors_of_rank()))
     if "WORLD_SIZE" not in os.environ:
         if ranks > 1:
             refuse_without_srun(os.environ)

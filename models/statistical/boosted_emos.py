@@ -15,7 +15,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample, verifiable
 from data_pipeline.task import Task
-from models.distribution import FAMILIES, LocationScale
+from models.distribution import FAMILIES, Distribution
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble
 from models.statistical.boosting import (
@@ -44,7 +44,7 @@ class BoostedEMOS(CellModel):
     options of EMOS; `learning_rate`, `max_steps` and `folds` are options of `Boosting`.
     """
 
-    moments_only = any_grid = tiles = True
+    moments_only = any_grid = tiles = cellwise = True
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class BoostedEMOS(CellModel):
         super().__init__(task, grid, raw[..., None, None].expand(*raw.shape, *cells).clone(), lower)
         self.boosting, self.products, self.shared = boosting, products, shared
 
-    def forward(self, sample: Sample) -> LocationScale:
+    def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution over (B, T, H, W)."""
         table = self.coefficients if self.shared else self._domain.cut(self.coefficients)
         lead = lead_index(sample.lead_time, self._task)

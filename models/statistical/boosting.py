@@ -18,7 +18,7 @@ from torch import Tensor
 
 from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.common.errors import InputError
-from models.distribution import LocationScale
+from models.distribution import Distribution
 from models.statistical.regression import NEGLIGIBLE_ERROR, Regression, cell_blocks
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,11 @@ class Boosting:
     folds: int = 4
 
     def __post_init__(self) -> None:
+        if self.regression.has_shift:
+            raise InputError(
+                f"boosting has no family {self.regression.family}; set model=emos, or model.family=censored_logistic "
+                "with model.power=0.5"
+            )
         if self.regression.scale != "log":
             raise InputError(f"boosting needs scale=log, got {self.regression.scale}")
         check_between("learning_rate", self.learning_rate, 0.001, 1)
@@ -87,7 +92,7 @@ def fit_boosted(
 
 def predict_boosted(
     regression: Regression, coefficients: Tensor, predictors: Sequence[Tensor], lower: Tensor | None = None
-) -> LocationScale:
+) -> Distribution:
     """Return the distribution (*S) for coefficients (2 + 2P, *S) and predictors (*S)."""
     mu, log_sigma = linear_predictors(coefficients, predictors)
     return regression.distribution(mu, log_sigma, lower)

@@ -7,40 +7,94 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.distribution import LocationScale
+from models.distribution import Distribution, Empirical, Patched, empirical_quantiles
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import Passes, covers_year, gather, lead_index
 from models.statistical.cell_model import CellModel
-from models.statistical.predictors import annual_harmonics
+from models.statistical.predictors import YEAR, annual_harmonics, day_of_year
 from models.statistical.regression import Regression, cell_blocks
+
+DISTRIBUTIONS = ("auto", "normal", "quantiles")
+FEWEST_CASES = 20
+"""Cases that quantiles need, as many as a normal distribution with two harmonics."""
 
 
 class Climatology(CellModel):
-    """Normal distribution whose mean and log standard deviation follow `harmonics` of the year, cell by cell.
+    """The distribution of past truth for the day of the year, cell by cell.
 
-    Two harmonics resolve about as much as a window of 45 days, with fewer coefficients. The coefficients have the
-    smallest CRPS of the training cases. They and the forecast are NaN before a fit, and at cells without truth.
+    `normal`: a normal distribution whose mean and log standard deviation follow `harmonics` of the year. Two harmonics
+    resolve about as much as a window of 45 days, with fewer coefficients. The coefficients have the smallest CRPS of
+    the training cases. `quantiles`: the empirical distribution of past cases, as so many `quantiles`. These cases lie
+    within `window_days` of the centre of a window; centres are about `window_days` apart, and the nearest one counts.
+    Without `window_days` it is the distribution of the whole year. `auto` takes quantiles for targets whose values come
+    near a physical bound, such as precipitation, and the normal distribution for others. The forecast is NaN before a
+    fit, and at cells without truth.
     """
 
-    targets_only = moments_only = any_size = any_grid = tiles = True
+    targets_only = moments_only = any_size = any_grid = tiles = cellwise = True
+    quantile_table: Tensor
+    """(L, windows, K, Q, H, W) for the Q targets with quantiles."""
 
-    def __init__(self, task: Task, grid: Grid | Domain, harmonics: int = 2) -> None:
+    def __init__(
+        self,
+        task: Task,
+        grid: Grid | Domain,
+        harmonics: int = 2,
+        distribution: str = "normal",
+        quantiles: int = 25,
+        window_days: int | None = 30,
+    ) -> None:
         if type(harmonics) is not int or not 0 <= harmonics <= 6:
             raise InputError(f"climatology: harmonics must be a whole number from 0 to 6, got {harmonics}")
-        shape = len(task.lead_times), 2 * (1 + 2 * harmonics), len(task.targets), *grid.shape
+        check_choice("model.distribution", distribution, DISTRIBUTIONS)
+        check_integer("model.quantiles", quantiles, 2)
+        if window_days is not None:
+            check_integer("model.window_days", window_days, 1, 182)
+        L = len(task.lead_times)
+        shape = L, 2 * (1 + 2 * harmonics), len(task.targets), *grid.shape
         super().__init__(task, grid, torch.full(shape, torch.nan))
         self.harmonics, self._regression = harmonics, Regression(scale="log")
+        chosen = {"auto": lambda target: target.near_bound, "normal": lambda _: False, "quantiles": lambda _: True}
+        self._empirical = [t for t, target in enumerate(task.targets) if chosen[distribution](target)]
+        self._gaussian = [t for t in range(len(task.targets)) if t not in self._empirical]
+        self.quantiles, self.window_days = quantiles, window_days
+        self.windows = 1 if window_days is None else max(1, round(YEAR / window_days))
+        if self._empirical:
+            table = torch.full((L, self.windows, quantiles, len(self._empirical), *grid.shape), torch.nan)
+            self.register_buffer("quantile_table", table)
 
-    def forward(self, sample: Sample) -> LocationScale:
+    def forward(self, sample: Sample) -> Distribution:
         """Return the distribution for the valid day of each forecast, (B, T, H, W)."""
-        coefficients = self._domain.cut(self.coefficients)[lead_index(sample.lead_time, self._task)].movedim(1, 0)
+        lead = lead_index(sample.lead_time, self._task)
+        if not self._empirical:
+            return self._normal(sample, lead)
+        past = self._past(sample, lead)
+        if not self._gaussian:
+            return past
+        where = torch.zeros(len(self._targets), dtype=torch.bool, device=past.values.device)
+        where[self._empirical] = True
+        values = torch.zeros(len(past.values), *sample.target.shape).to(past.values)
+        values[:, :, self._empirical] = past.values
+        return Patched(where[:, None, None], Empirical(values), self._normal(sample, lead))
+
+    def _normal(self, sample: Sample, lead: Tensor) -> Distribution:
+        """Return the normal distribution of all targets."""
+        coefficients = self._domain.cut(self.coefficients)[lead].movedim(1, 0)
         terms = [term[:, None, None, None] for term in self._terms(sample).to(coefficients).T]
         return self._regression.predict(coefficients, terms, terms)
+
+    def _past(self, sample: Sample, lead: Tensor) -> Empirical:
+        """Return the empirical distribution of the targets that have one."""
+        day = day_of_year(sample.init_time, sample.lead_time).double() - 1
+        window = (day * (self.windows / YEAR)).round().long() % self.windows
+        # Windows are not interpolated: a quantile between 0 and some rain would be rain.
+        return Empirical(self._domain.cut(self.quantile_table)[lead, window].movedim(1, 0))
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample]) -> None:
@@ -51,30 +105,65 @@ class Climatology(CellModel):
         """
         passes, leads = Passes.of(batches), self._task.lead_times
         passes.check_lead_times(self._task)
-        covered = [self.harmonics == 0 or covers_year(passes.days(lead), self.harmonics) for lead in leads]
+        covered = [self._covers_year(passes.days(lead)) for lead in leads]
         (h, w), P, T = self._domain.own_shape, self.coefficients.shape[1], len(self._targets)
-        table = self.coefficients.new_zeros(len(leads), P, T, h, w)
+        table = self.coefficients.new_zeros(len(leads), P, len(self._gaussian), h, w)
         known = torch.zeros(len(leads), T, h, w)
+        past = torch.full((len(leads), self.windows, self.quantiles, len(self._empirical), h, w), torch.nan)
         for rows in passes.blocks(len(passes.init_time) * w * T * 4):
-            for lead, (terms, truth) in enumerate(gather(passes, self._task, self._pick, rows)):
-                count = P // 2 if covered[lead] else 1
-                predictors, fields = [term[None] for term in terms.T[:count]], truth.flatten(1)
-                found = []
-                for cells in cell_blocks(fields.shape[1], len(fields)):
-                    y = fields[:, cells].T
-                    valid = y.isfinite()
-                    y = torch.where(valid, y, 0)
-                    found.append(self._regression.fit(predictors, predictors, y, valid.to(y)))
-                coefficients = torch.cat(found, dim=1).unflatten(1, truth.shape[1:]).to(table)
-                table[lead, :count, :, rows], table[lead, P // 2 : P // 2 + count, :, rows] = coefficients.chunk(2)
+            for lead, (days, terms, truth) in enumerate(gather(passes, self._task, self._pick, rows)):
                 known[lead, :, rows] = truth.isfinite().any(0).float()
-        self.coefficients.copy_(assemble(table, self._domain))
+                if self._gaussian:
+                    count = P // 2 if covered[lead] else 1
+                    location, scale = self._fit_normal(terms[:, :count], truth[:, self._gaussian]).to(table).chunk(2)
+                    table[lead, :count, :, rows], table[lead, P // 2 : P // 2 + count, :, rows] = location, scale
+                if self._empirical:
+                    past[lead, ..., rows, :] = self._fit_quantiles(days, truth[:, self._empirical], covered[lead])
+        self.coefficients[:, :, self._gaussian] = assemble(table, self._domain)
         known = assemble(known, self._domain)
-        needed = [4 * (1 + 2 * self.harmonics * seasonal) for seasonal in covered]
-        self.set_report(~self.coefficients[:, 0].isnan(), known > 0, "climatology", needed, covered)
+        fitted = ~self.coefficients[:, 0].isnan()
+        if self._empirical:
+            self.quantile_table.copy_(assemble(past, self._domain))
+            fitted[:, self._empirical] = ~self.quantile_table[:, 0, 0].isnan()
+        normal = [4 * (1 + 2 * self.harmonics * seasonal) for seasonal in covered]
+        needed = [max(FEWEST_CASES, count) if self._empirical else count for count in normal]
+        self.set_report(fitted, known > 0, "climatology", needed, covered)
 
-    def _pick(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        return self._terms(sample), sample.target
+    def _covers_year(self, days: Tensor) -> bool:
+        """Return whether cases on these days determine the annual cycle of all targets."""
+        normal = not self._gaussian or self.harmonics == 0 or covers_year(days, self.harmonics)
+        return normal and (not self._empirical or self.window_days is None or covers_year(days, 2))
+
+    def _fit_normal(self, terms: Tensor, truth: Tensor) -> Tensor:
+        """Return the coefficients (2p, T, h, w) of cases (N, T, h, w) with the predictors (N, p)."""
+        predictors, fields, found = [term[None] for term in terms.T], truth.flatten(1), []
+        for cells in cell_blocks(fields.shape[1], len(fields)):
+            y = fields[:, cells].T
+            valid = y.isfinite()
+            y = torch.where(valid, y, 0)
+            found.append(self._regression.fit(predictors, predictors, y, valid.to(y)))
+        return torch.cat(found, dim=1).unflatten(1, truth.shape[1:])
+
+    def _fit_quantiles(self, days: Tensor, truth: Tensor, seasonal: bool) -> Tensor:
+        """Return the quantiles (windows, K, Q, h, w) of cases (N, Q, h, w); those of the year where there are few."""
+
+        def of_cases(chosen: Tensor) -> Tensor:
+            cases = truth[chosen]
+            few = cases.isfinite().sum(0) < FEWEST_CASES
+            return empirical_quantiles(cases, self.quantiles).masked_fill(few, torch.nan)
+
+        year = of_cases(torch.ones_like(days, dtype=torch.bool))
+        if self.window_days is None or not seasonal:
+            return year.expand(self.windows, *year.shape)
+        found = []
+        for window in range(self.windows):
+            distance = (days - 1 - window * YEAR / self.windows).abs()
+            near = of_cases(torch.minimum(distance, YEAR - distance) <= self.window_days)
+            found.append(torch.where(near.isnan(), year, near))
+        return torch.stack(found)
+
+    def _pick(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
+        return day_of_year(sample.init_time, sample.lead_time), self._terms(sample), sample.target
 
     def _terms(self, sample: Sample) -> Tensor:
         """Return the constant and the harmonics, (B, 1 + 2·harmonics)."""

@@ -18,7 +18,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample, verifiable
 from data_pipeline.task import Task
-from models.distribution import Ensemble, LocationScale
+from models.distribution import Distribution, Ensemble
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble
 from models.statistical.cases import Passes, covers_year, lead_index, shared_fit_cells, shared_fit_note
@@ -53,7 +53,7 @@ class EMOS(CellModel):
     verified day by day, is `EMOSCases.fit_trailing`: a corrector is one file made of past years.
     """
 
-    targets_only = moments_only = any_grid = tiles = True
+    targets_only = moments_only = any_grid = tiles = cellwise = True
 
     def __init__(
         self,
@@ -86,12 +86,12 @@ class EMOS(CellModel):
         self.regression, self.seasonal, self.shared = regression, seasonal, shared
         self.window_days, self.windows = window_days, windows
 
-    def forward(self, sample: Sample) -> LocationScale:
+    def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution over (B, T, H, W)."""
         table = self.coefficients if self.shared is True else self._domain.cut(self.coefficients)
         return self.predict(sample, table, lead_index(sample.lead_time, self._task))
 
-    def predict(self, sample: Sample, table: Tensor, place: Tensor) -> LocationScale:
+    def predict(self, sample: Sample, table: Tensor, place: Tensor) -> Distribution:
         """Return the distribution for a table of coefficients (n·windows, P, T, H, W).
 
         `place` (B,) is the position 0 ... n - 1 of each sample in the table. The table holds the own tile, or one cell
@@ -138,7 +138,7 @@ class EMOS(CellModel):
             coefficients, known, fitted = (assemble(v, self._domain) for v in (coefficients, known, fitted))
         self.coefficients.copy_(coefficients)
         covered = [not self.seasonal or covers_year(passes.days(lead)) for lead in leads]
-        needed = [2 * (4 + 2 * self.seasonal)] * len(leads)
+        needed = [2 * (4 + 2 * self.seasonal + self.regression.has_shift)] * len(leads)
         notes = [shared_fit_note(cells, self._domain.grid.shape)]
         self.set_report(fitted > 0, known > 0, "EMOS", needed, covered, notes)
         return None if ends is None else torch.stack(tables.of_folds[1:])

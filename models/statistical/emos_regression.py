@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.checks import check_integer
-from models.distribution import FAMILIES, LocationScale
+from models.distribution import Distribution
 from models.statistical.regression import Regression, cell_blocks
 
 OWN_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -26,22 +26,24 @@ HELD_OUT_FOLDS = 4
 def coefficient_names(regression: Regression, seasonal: bool) -> tuple[str, ...]:
     """Return the names of the rows of a coefficient tensor.
 
-    With `scale=log`, the last row `least` is the smallest std of the training cases; smaller ones are raised to it.
+    `log_shift` is the log δ of the gamma family. With `scale=log`, the last row `least` is the smallest std of the
+    training cases; smaller ones are raised to it.
 
     >>> coefficient_names(Regression(), seasonal=True)
     ('a', 'b', 'c', 'd', 'gamma', 'delta')
     """
+    shift = ("log_shift",) if regression.has_shift else ()
     season_terms, least = ("c", "d") if seasonal else (), ("least",) if regression.scale == "log" else ()
-    return ("a", "b", *season_terms, "gamma", "delta", *least)
+    return ("a", "b", *season_terms, "gamma", "delta", *shift, *least)
 
 
 def raw_coefficients(regression: Regression, seasonal: bool) -> Tensor:
     """Return the coefficients (P,) whose forecast has the ensemble's own mean and standard deviation."""
-    unit = FAMILIES[regression.family].standard.std
+    unit = regression.unit_std
     spread = (
         {"gamma": -math.log(unit), "delta": 1.0} if regression.scale == "log" else {"gamma": 0.0, "delta": 1 / unit}
     )
-    values = {"b": 1.0} | spread
+    values = {"b": 1.0, "log_shift": math.log(0.1)} | spread
     return torch.tensor([values.get(name, 0.0) for name in coefficient_names(regression, seasonal)])
 
 
@@ -52,7 +54,7 @@ def predict_emos(
     std: Tensor,
     harmonics: Sequence[Tensor] = (),
     lower: Tensor | None = None,
-) -> LocationScale:
+) -> Distribution:
     """Return the distribution (*S) for coefficients (P, *S), ensemble mean, std and the harmonics of the year.
 
     >>> form, mean, std = Regression(), torch.tensor([10.0]), torch.tensor([2.0])
@@ -190,7 +192,7 @@ class EMOSCases:
         harmonics = [arrange(term) for term in self.harmonics]
         lower = None if self.lower is None else arrange(self.lower)
         fits = []
-        for cells in cell_blocks(*reversed(truth.shape)):
+        for cells in cell_blocks(truth.shape[1], len(truth), regression.cost):
             m, s, y, w, *terms = (values[:, cells].T for values in (mean, std, truth, weight, *harmonics))
             valid = m.isfinite() & s.isfinite() & y.isfinite()
             m, s, y, w = (torch.where(valid, values, 0) for values in (m, s, y, w))
@@ -202,7 +204,7 @@ class EMOSCases:
             one = torch.ones_like(m[:1])
             found = regression.fit([one, m, *terms], [one, s], y, w, None if lower is None else lower[:, cells].T)
             if regression.scale == "quadratic":
-                found[-2:].abs_()  # only their squares count
+                found[len(terms) + 2 : len(terms) + 4].abs_()  # only their squares count
             known = ~found[:1].isnan()
             fits.append(torch.cat([found, *(torch.where(known, s.T, torch.nan).to(found) for s in smallest)]))
         return torch.cat(fits, dim=1)

@@ -7,6 +7,7 @@ its own, by minimum CRPS or maximum likelihood.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.errors import InputError
-from models.distribution import FAMILIES, LocationScale
+from models.distribution import FAMILIES, GAMMA, CensoredShiftedGamma, Distribution
 from models.distribution.location_scale import Bounded
 from models.statistical.newton import Expansion, minimise
 
@@ -28,9 +29,9 @@ NEGLIGIBLE_ERROR = 1e-7
 """Errors smaller than this fraction of the values are rounding errors of float32."""
 
 
-def cell_blocks(cells: int, cases: int) -> list[slice]:
-    """Return slices of the cells of a grid with about `CASES_AT_ONCE` cases each."""
-    size = max(1, CASES_AT_ONCE // max(1, cases))
+def cell_blocks(cells: int, cases: int, cost: int = 1) -> list[slice]:
+    """Return slices of the cells of a grid with about `CASES_AT_ONCE` cases each; a case may count `cost` times."""
+    size = max(1, CASES_AT_ONCE // max(1, cost * cases))
     return [slice(first, first + size) for first in range(0, cells, size)]
 
 
@@ -40,7 +41,8 @@ class Regression:
 
     Location: μ = Σ β_k x_k. Scale: `quadratic`, σ² = Σ γ_k² z_k², which is never negative (Gneiting et al. 2005,
     doi:10.1175/MWR2904.1), or `log`, log σ = Σ γ_k z_k (Messner et al. 2014, doi:10.1175/MWR-D-13-00355.1). The first
-    predictor of both is the constant.
+    predictor of both is the constant. The family `censored_shifted_gamma` has a third number, the same for all cases of
+    a cell: log δ, where δ is the distance from the start of its support to the lower bound (`of_location`).
     """
 
     family: str = "normal"
@@ -48,14 +50,29 @@ class Regression:
     score: str = "crps"
 
     def __post_init__(self) -> None:
-        for name, choices in (("family", tuple(FAMILIES)), ("scale", SCALES), ("score", SCORES)):
+        for name, choices in (("family", (*FAMILIES, GAMMA)), ("scale", SCALES), ("score", SCORES)):
             if (value := getattr(self, name)) not in choices:
                 raise InputError(f"{name}={value} is unknown; choose one of {', '.join(choices)}")
 
     @property
     def bounded(self) -> bool:
         """Whether the family is censored or truncated at a lower bound."""
-        return issubclass(FAMILIES[self.family], Bounded)
+        return self.has_shift or issubclass(FAMILIES[self.family], Bounded)
+
+    @property
+    def has_shift(self) -> bool:
+        """Whether the family has the third number log δ."""
+        return self.family == GAMMA
+
+    @property
+    def unit_std(self) -> float:
+        """Standard deviation for σ = 1, far from a bound."""
+        return 1.0 if self.has_shift else FAMILIES[self.family].standard.std
+
+    @property
+    def cost(self) -> int:
+        """Memory of a case in units of that of a normal distribution."""
+        return 64 if self.has_shift else 1
 
     def check_lower(self, lower: object) -> None:
         """Raise `InputError` for a bounded family without `lower`, and for an unbounded one with it."""
@@ -74,11 +91,11 @@ class Regression:
         location: Sequence[Tensor],
         scale: Sequence[Tensor],
         lower: Tensor | None = None,
-    ) -> LocationScale:
-        """Return the distribution (*S) for coefficients (P, *S), first β then γ, and predictors (*S)."""
-        beta, gamma = coefficients[: len(location)], coefficients[len(location) :]
-        mu, second = _sum(beta, location), _sum(self._factors(gamma), self._terms(scale))
-        return self.distribution(mu, second, lower)
+    ) -> Distribution:
+        """Return the distribution (*S) for coefficients (P, *S): β, γ and perhaps log δ, and predictors (*S)."""
+        p, q = len(location), len(scale)
+        mu, second = _sum(coefficients[:p], location), _sum(self._factors(coefficients[p : p + q]), self._terms(scale))
+        return self.distribution(mu, second, lower, coefficients[p + q] if self.has_shift else None)
 
     def fit(
         self,
@@ -95,7 +112,7 @@ class Regression:
         per coefficient, and for a cell whose predictors give the truth exactly. All cells are processed at once: pass
         one of the `cell_blocks`.
         """
-        count = len(location) + len(scale)
+        count = len(location) + len(scale) + self.has_shift
         coefficients = torch.full((count, len(truth)), torch.nan, dtype=torch.float64, device=truth.device)
         cells = ((weight > 0).sum(1) >= 2 * count).nonzero()[:, 0]
         if len(cells) == 0:
@@ -113,6 +130,7 @@ class Regression:
                 select(weight),
                 None if lower is None else select(lower),
                 centre_scale=self.scale == "log",
+                size=CASES_AT_ONCE // self.cost,
             )
             start, exact = self._least_squares(cases)
             minimum = minimise(lambda theta, rows: self._expand(cases, theta, rows), start)
@@ -122,15 +140,21 @@ class Regression:
         coefficients[:, cells] = torch.where(exact[:, None], torch.nan, found).T
         return coefficients
 
-    def distribution(self, mu: Tensor, second: Tensor, lower: Tensor | None = None) -> LocationScale:
-        """Return the distribution for μ and `second`, which is log σ or σ² (see `scale`)."""
+    def distribution(
+        self, mu: Tensor, second: Tensor, lower: Tensor | None = None, log_delta: Tensor | None = None
+    ) -> Distribution:
+        """Return the distribution for μ, `second`, which is log σ or σ² (see `scale`), and perhaps log δ."""
         sigma = second.exp() if self.scale == "log" else second.sqrt()
+        if self.has_shift:
+            assert lower is not None
+            assert log_delta is not None
+            return CensoredShiftedGamma.of_location(mu, sigma, log_delta.exp(), lower)
         family = FAMILIES[self.family]
         if issubclass(family, Bounded) and lower is not None:
             return family(mu, sigma, lower)
         return family(mu, sigma)
 
-    def loss(self, distribution: LocationScale, truth: Tensor) -> Tensor:
+    def loss(self, distribution: Distribution, truth: Tensor) -> Tensor:
         """Return the score of each case, which coefficients minimise on average."""
         return distribution.crps(truth) if self.score == "crps" else -distribution.log_prob(truth)
 
@@ -145,7 +169,8 @@ class Regression:
     def _least_squares(self, cases: _Cases) -> tuple[Tensor, Tensor]:
         """Return initial coefficients (K, P), and whether (K,) the fit of a cell is exact.
 
-        β is the least-squares solution. The variance of its errors is divided equally among the terms of the scale.
+        β is the least-squares solution. The variance of its errors is divided equally among the terms of the scale, and
+        δ is half its root.
         """
         K, p, q = len(cases.truth), len(cases.location), len(cases.scale)
         shapes = (K, p, p), (K, p), (K, q), (K,), (K,)
@@ -160,43 +185,52 @@ class Regression:
         beta = _times(torch.linalg.pinv(xx, hermitian=True), xy)
         for b in cases.blocks():
             errors += (b.weight * (b.y - _times(b.x.mT, beta)).square()).sum(1)
-        variance = (errors / FAMILIES[self.family].standard.std ** 2)[:, None]
+        variance = (errors / self.unit_std**2)[:, None]
         if self.scale == "log":
             gamma = torch.cat([variance.log() / 2, zz.new_zeros(K, q - 1)], dim=1)
         else:
             gamma = torch.where(zz > 0, variance / (q * zz), 0).sqrt()
-        return torch.cat([beta, gamma], dim=1), errors <= NEGLIGIBLE_ERROR**2 * yy
+        shift = [variance.log() / 2 - math.log(2)] if self.has_shift else []
+        return torch.cat([beta, gamma, *shift], dim=1), errors <= NEGLIGIBLE_ERROR**2 * yy
 
     def _expand(self, cases: _Cases, theta: Tensor, rows: Tensor) -> Expansion:
         """Return the mean score of the cells `rows` to second order in their coefficients `theta`.
 
-        The score of a case depends on two numbers only, μ and log σ (or σ²). Automatic differentiation gives its
-        derivatives by these two, the chain rule gives the derivatives by the coefficients as matrix products.
+        The score of a case depends on two numbers only, μ and log σ (or σ²), or on three with log δ. Automatic
+        differentiation gives its derivatives by these, the chain rule gives the derivatives by the coefficients as
+        matrix products.
         """
-        p = len(cases.location)
-        beta, gamma = theta[:, :p], theta[:, p:]
+        p, q = len(cases.location), len(cases.scale)
+        beta, gamma, shift = theta[:, :p], theta[:, p : p + q], theta[:, p + q :]
         value, gradient = theta.new_zeros(len(rows)), torch.zeros_like(theta)
         hessian = theta.new_zeros(*theta.shape, theta.shape[1])
         for b in cases.blocks(rows):
-            mu = _times(b.x.mT, beta).requires_grad_()
-            second = _times(b.z.mT, self._factors(gamma)).requires_grad_()
-            score = self.loss(self.distribution(mu, second, b.lower), b.y)
+            mu, second = _times(b.x.mT, beta), _times(b.z.mT, self._factors(gamma))
+            numbers, designs = [mu, second], [b.x, b.z]
+            if self.has_shift:
+                numbers, designs = [*numbers, shift.expand_as(mu).clone()], [*designs, torch.ones_like(mu)[:, None]]
+            for number in numbers:
+                number.requires_grad_()
+            log_delta = numbers[2] if self.has_shift else None
+            score = self.loss(self.distribution(numbers[0], numbers[1], b.lower, log_delta), b.y)
             loss = (b.weight * score).sum(1)
-            by_mu, by_second = torch.autograd.grad(loss.sum(), (mu, second), create_graph=True)
-            by_mu_mu, by_mixed = torch.autograd.grad(by_mu.sum(), (mu, second), retain_graph=True)
-            (by_second_second,) = torch.autograd.grad(by_second.sum(), second)
+            slopes = torch.autograd.grad(loss.sum(), numbers, create_graph=True)
             value += loss.detach()
-            gradient[:, :p] += _times(b.x, by_mu.detach())
-            gradient[:, p:] += _times(b.z, by_second.detach())
-            mixed = (by_mixed[:, None] * b.x) @ b.z.mT
-            hessian[:, :p, :p] += (by_mu_mu[:, None] * b.x) @ b.x.mT
-            hessian[:, :p, p:] += mixed
-            hessian[:, p:, :p] += mixed.mT
-            hessian[:, p:, p:] += (by_second_second[:, None] * b.z) @ b.z.mT
+            starts = [0, p, p + q]
+            for i, slope in enumerate(slopes):
+                rows_i = slice(starts[i], starts[i] + designs[i].shape[1])
+                gradient[:, rows_i] += _times(designs[i], slope.detach())
+                curvatures = torch.autograd.grad(slope.sum(), numbers[i:], retain_graph=True)
+                for j, curvature in enumerate(curvatures, i):
+                    rows_j = slice(starts[j], starts[j] + designs[j].shape[1])
+                    block = (curvature[:, None] * designs[i]) @ designs[j].mT
+                    hessian[:, rows_i, rows_j] += block
+                    if i < j:
+                        hessian[:, rows_j, rows_i] += block.mT
         if self.scale == "quadratic":  # from derivatives by γ² to those by γ
-            inner = torch.cat([torch.ones_like(beta), 2 * gamma], dim=1)
+            inner = torch.cat([torch.ones_like(beta), 2 * gamma, torch.ones_like(shift)], dim=1)
             hessian *= inner[:, :, None] * inner[:, None, :]
-            hessian.diagonal(dim1=1, dim2=2)[:, p:] += 2 * gradient[:, p:]
+            hessian.diagonal(dim1=1, dim2=2)[:, p : p + q] += 2 * gradient[:, p : p + q]
             gradient *= inner
         return Expansion(value, gradient, hessian)
 
@@ -222,17 +256,19 @@ class _Cases:
         weight: Tensor,
         lower: Tensor | None,
         centre_scale: bool,
+        size: int,
     ) -> None:
+        self._size = size
         self.location, self.scale, self.truth, self.lower = location, scale, truth, lower
         self.weight = weight / weight.sum(1, keepdim=True, dtype=torch.float64)
         self._x_mean = self._means(location)
         self._z_mean = self._means(scale) if centre_scale else self._means(scale[:1]).expand(-1, len(scale))
 
     def blocks(self, rows: Tensor | None = None) -> Iterator[_Block]:
-        """Yield the cases of the cells `rows` (default: all cells) in blocks of at most `CASES_AT_ONCE` per cell."""
+        """Yield the cases of the cells `rows` (default: all cells) in blocks of at most `size` per cell."""
         rows = torch.arange(len(self.truth), device=self.truth.device) if rows is None else rows
-        for first in range(0, self.truth.shape[1], CASES_AT_ONCE):
-            piece = slice(first, first + CASES_AT_ONCE)
+        for first in range(0, self.truth.shape[1], self._size):
+            piece = slice(first, first + self._size)
             truth = self.truth[rows, piece].double()
             lower = None if self.lower is None else self.lower[rows, piece].double()
             yield _Block(
@@ -245,9 +281,9 @@ class _Cases:
 
     def undo_centring(self, theta: Tensor) -> Tensor:
         """Return the coefficients (K, P) for the original predictors from those for the centred ones."""
-        p, theta = len(self.location), theta.clone()
+        p, q, theta = len(self.location), len(self.scale), theta.clone()
         theta[:, 0] -= (theta[:, :p] * self._x_mean).sum(1)
-        theta[:, p] -= (theta[:, p:] * self._z_mean).sum(1)
+        theta[:, p] -= (theta[:, p : p + q] * self._z_mean).sum(1)
         return theta
 
     def _means(self, predictors: list[Tensor]) -> Tensor:

@@ -1,17 +1,22 @@
 """Archives: formats of their parts, options and fingerprint."""
 
+import os
 import pickle
+import shutil
+from dataclasses import replace
 
 import netCDF4
 import numpy as np
 import pytest
 
 from data_pipeline.archive import Archive
+from data_pipeline.common import file_hash
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formats.grib import Encoder
+from data_pipeline.formats.reader_versions import READER_VERSIONS
 from data_pipeline.grid import Grid
-from data_pipeline.task import Task
+from data_pipeline.task import Task, Variable
 
 GRID = Grid.regular(5, 8)
 TASK = Task("toy", ["2t"], ["2t"], [24], ["lsm"])
@@ -90,17 +95,21 @@ def test_chunks_give_dask_arrays(folder):
     assert source.analyses(TASK.targets, "auto").chunks["time"] == (1,)
 
 
-def test_names_for_grib_are_refused(folder):
-    with pytest.raises(
-        InputError, match=r"data.archive.variable_names is for NetCDF files, but .*ensemble.grib and all others"
-    ):
-        archive(folder, variable_names=NAMES).forecasts(TASK.inputs, TASK.lead_times)
+def test_names_of_the_user_are_used_for_grib_too(folder):
+    """By shortName, and by paramId."""
+    for name in ("2t", 167, "167.128"):
+        renamed = archive(folder, variable_names={name: "skt"}).forecasts([Variable("skt")], TASK.lead_times)
+        plain = archive(folder).forecasts([Variable("2t")], TASK.lead_times)
+        np.testing.assert_array_equal(renamed["skt"], plain["2t"])
+    with pytest.raises(InputError, match=r"has no 2t; it has skt"):
+        archive(folder, variable_names={"2t": "skt"}).forecasts([Variable("2t")], TASK.lead_times)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"missing": "fill"}, "data.archive.missing must be error or mask, got 'fill'"),
+        ({"missing": "fill"}, "data.archive.missing must be one of error, mask, drop, got 'fill'"),
+        ({"variable_names": {228.128: "tp"}}, r"data.archive.variable_names has the number 228.128 as a name; write a"),
         ({"variable_names": ["2t"]}, r"data.archive.variable_names must be {VARIABLE: shortName, ...}, got \['2t'\]"),
     ],
 )
@@ -119,6 +128,47 @@ def test_the_fingerprint_changes_with_the_files(folder, tmp_path):
     assert fingerprint(variable_names=NAMES) != first
     (tmp_path / "b").write_bytes(b"GRIB")
     assert fingerprint() != first
+
+
+def test_a_copied_archive_keeps_its_fingerprint(folder, tmp_path):
+    copies = [shutil.copytree(folder, tmp_path / name) for name in ("first", "second")]
+    for path in copies[1].iterdir():
+        os.utime(path, ns=(1, 1))
+    assert len({archive(copy).fingerprint for copy in (folder, *copies)}) == 1
+
+
+@pytest.mark.parametrize(
+    "position", [0, 50_000, 65_536 + 868_928 // 9, 999_999], ids=["first", "head", "block", "last"]
+)
+def test_the_fingerprint_changes_with_the_contents(folder, tmp_path, position):
+    """A file with the same name, size and time, one byte of which has changed."""
+    path = tmp_path / "ensemble.grib"
+    path.write_bytes((folder / "ensemble.grib").read_bytes().ljust(1_000_000, b"x"))
+    source = Archive([str(path)], [f"{folder}/analysis.grib"])
+    before, time = source.fingerprint, path.stat().st_mtime_ns
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(b"\xff")
+    os.utime(path, ns=(time, time))
+    assert replace(source).fingerprint != before
+
+
+@pytest.mark.parametrize(("raised", "parts"), [("grib", ("grib", "grib")), ("netcdf", ("nc", "grib"))])
+def test_a_new_version_of_a_reader_changes_the_fingerprint_of_its_files(folder, monkeypatch, raised, parts):
+    mixed, grib = archive(folder, *parts), archive(folder)
+    before = mixed.fingerprint, grib.fingerprint
+    monkeypatch.setitem(READER_VERSIONS, raised, READER_VERSIONS[raised] + 1)
+    assert replace(mixed).fingerprint != before[0]
+    assert (replace(grib).fingerprint == before[1]) == (raised != "grib")
+
+
+def test_an_unreadable_file_has_no_fingerprint(folder, tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(file_hash, "sampled_hash", refuse)
+    with pytest.raises(InputError, match=r"cannot read .*ensemble.grib \(Permission denied\)"):
+        _ = archive(folder).fingerprint
 
 
 def test_exists_is_false_if_a_part_has_no_files(folder, tmp_path):

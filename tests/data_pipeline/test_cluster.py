@@ -7,8 +7,9 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from data_pipeline.cluster import LocalProcesses, Slurm, Threads, processors
+from data_pipeline.cluster import LocalProcesses, Slurm, Threads
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.threads import processors
 
 
 @pytest.fixture(scope="module")

@@ -173,10 +173,10 @@ def test_nbytes_is_the_size_of_a_sample_without_static_fields(archive):
 
 
 def test_the_fingerprint_depends_on_the_selection(archive):
-    def fingerprint(task=TASK, years=(2016,), **subset):
-        return ForecastDataset(archive, task, years, **subset).fingerprint
+    def fingerprint(task=TASK, dates=(2016,), **subset):
+        return ForecastDataset(archive, task, dates, **subset).fingerprint
 
-    subsets = [{"members": 2}, {"members": [1, 0]}, {"rows": slice(0, 2)}, {"moments": True}, {"years": (2015, 2016)}]
+    subsets = [{"members": 2}, {"members": [1, 0]}, {"rows": slice(0, 2)}, {"moments": True}, {"dates": (2015, 2016)}]
     subsets += [{"task": TASK.only_targets()}, {}]
     assert len({fingerprint(**subset) for subset in subsets}) == len(subsets)
     assert fingerprint() == fingerprint(members=3) == fingerprint(rows=slice(0, 5)) == fingerprint(members=[0, 1, 2])
@@ -203,7 +203,7 @@ def test_complete_cells_have_all_members(members):
     ("change", "sentence"),
     [
         ({"val": (2010, 2015)}, "data.split.val shares 2010"),
-        ({"test": (2017, 2016)}, r"data.split.test must be \[first year, last year\]"),
+        ({"test": (2017, 2016)}, r"data.split.test must be \[first year, last year\] or \[first date, last date\]"),
         ({"train": ("1998", 2012)}, r"data.split.train must be \[first year, last year\]"),
     ],
 )
@@ -213,8 +213,8 @@ def test_wrong_splits_are_refused(change, sentence):
 
 
 def test_an_unknown_split_is_refused():
-    with pytest.raises(InputError, match="there is no split 'dev'; choose one of train, val, test"):
-        Split((1998, 2012), (2013, 2014), (2015, 2016)).years("dev")
+    with pytest.raises(InputError, match="there is no split 'dev'; choose one of train, val, test, held_out"):
+        Split((1998, 2012), (2013, 2014), (2015, 2016)).dates("dev", [48])
 
 
 def test_a_band_reads_only_its_rows(archive, monkeypatch):

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.grid import Grid
+from data_pipeline.grid import Grid, how_to_regrid
+from data_pipeline.points import Points
 
 
 @given(rows=st.integers(3, 400), columns=st.integers(4, 50))
@@ -77,3 +78,9 @@ def test_grids_match_up_to_multiples_of_360_degrees():
 def test_wrong_coordinates_are_refused(latitudes, longitudes, sentence):
     with pytest.raises(InputError, match=sentence):
         Grid(latitudes, longitudes)
+
+
+def test_advice_for_different_grids_depends_on_their_kind():
+    stations, grid = Points((50.0, 51.0), (8.0, 9.0)), Grid.regular(3, 4)
+    assert "data.archive.grid=ensemble" in how_to_regrid(grid, Grid.regular(5, 8))
+    assert "same points" in how_to_regrid(grid, stations)

@@ -11,12 +11,11 @@ import torch
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
+from data_pipeline.dates import Dates
 from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
-from data_pipeline.statistics.local_mean_std import LocalMeanStd
-from data_pipeline.statistics.normalization import Normalization
 from data_pipeline.statistics.training_forecasts import TrainingForecasts
 from data_pipeline.store import Store
 from data_pipeline.task import Task
@@ -114,7 +113,7 @@ def test_members_and_tiles_are_selected_in_all_channels(archive, subset):
     assert len({part.fingerprint, whole.fingerprint, ForecastDataset(archive, PLAIN, [2015, 2016]).fingerprint}) == 3
 
 
-def test_starts_without_a_channel_are_skipped_and_counted(tmp_path):
+def test_starts_without_a_channel_are_left_out_and_counted(tmp_path):
     """The forecast of 4 January lacks the lead time 0."""
     made = write(tmp_path, without={(20160104, 0)})
     for task, there, count in (
@@ -123,22 +122,23 @@ def test_starts_without_a_channel_are_skipped_and_counted(tmp_path):
     ):
         dataset = ForecastDataset(made, task, [2016])
         assert keys(dataset) == [(start, 48) for start in there]
-        assert dataset.skipped == count
-        assert dataset.skipped_message == ("1 forecasts skipped: their start lacks one of t@850+0h" if count else "")
-        training = TrainingForecasts(made, task, (2016, 2016))
-        assert (len(training.keys), training.skipped) == (len(there), count)
+        assert dataset.ledger.left_out == count
+        assert [(one.reason, one.channels) for one in dataset.ledger.omissions] == [("no_input", ("t@850+0h",))] * count
+        training = TrainingForecasts(made, task, Dates.of_years([2016]))
+        assert (len(training.keys), training.ledger) == (len(there), dataset.ledger)
 
 
-def test_starts_without_their_analysis_are_skipped_and_counted(tmp_path):
+def test_starts_without_their_analysis_are_left_out_and_counted(tmp_path):
     made = write(tmp_path, unknown={20160104})
     task = Task("analysis", ["t@850"], ["t@850"], [24, 48], [], [], ["t@850"])
     dataset = ForecastDataset(made, task, [2016])
     assert keys(dataset) == list(product((20151231, 20160108), (24, 48)))
-    assert dataset.skipped == 2
-    assert dataset.skipped_message == "2 forecasts skipped: their start lacks one of t@850 analysis"
-    training = TrainingForecasts(made, task, (2016, 2016))
-    assert (len(training.keys), training.skipped) == (4, 2)
-    assert "; 2 forecasts lack one of t@850 analysis" in str(Store.plan(made, task, [2016]))
+    (line,) = dataset.ledger.lines("test")[1:]
+    assert line.startswith("test: 2 left out with no input at another lead time, or no analysis at their start, first")
+    assert line.endswith("2016-01-04T12:00 + 24 h (t@850 analysis)")
+    training = TrainingForecasts(made, task, Dates.of_years([2016]))
+    assert (len(training.keys), training.ledger) == (4, dataset.ledger)
+    assert Store.plan(made, task, [2016]).ledger == dataset.ledger
 
 
 def test_starts_without_any_analysis_are_refused(tmp_path):
@@ -154,7 +154,7 @@ def test_starts_without_any_analysis_are_refused(tmp_path):
 def test_a_missing_field_at_another_lead_time_is_an_error_or_masked(tmp_path):
     made = write(tmp_path, without={(20160104, 0)})
     task = Task("toy", ["t@850"], ["t@850"], [24, 48], [], ["t@850-24h"])
-    with pytest.raises(InputError, match=r"lacks t@850 at init_time 2016-01-04T12:00, lead_time 0, number 1"):
+    with pytest.raises(InputError, match="lacks t@850-24h of member 1 for the forecast of 2016-01-04T12:00:00 at 24"):
         ForecastDataset(made, task, [2016])
     masking = Archive(made.ensemble, made.analysis, missing="mask")
     samples = dict(zip(keys(found := ForecastDataset(masking, task, [2016])), found, strict=True))
@@ -200,34 +200,11 @@ def test_a_store_is_refused_for_channels_that_it_lacks(archive, tmp_path):
     (folder := tmp_path / "holes").mkdir()
     made = write(folder, without={(20160104, 0)})
     plan = Store.plan(made, task)
-    assert "; 1 forecasts lack one of t@850+0h" in str(plan)
+    assert plan.ledger.to_json()["no_input"] == {"count": 1, "first": "2016-01-04T12:00 + 48 h (t@850+0h)"}
     holes = Store.write(made, task, tmp_path / "other")
     assert len(ForecastDataset(holes, task, [2015, 2016])) == 3
-    with pytest.raises(InputError, match="was made without 1 forecasts whose start lacks one of t@850"):
+    with pytest.raises(InputError, match="without 1 forecasts that lack a field which this task does not need"):
         ForecastDataset(holes, Task("toy", ["t@850"], ["t@850"], [48]), [2016])
-
-
-def test_statistics_have_every_channel(archive):
-    training = TrainingForecasts(archive, TASK, (2016, 2016))
-    samples = list(ForecastDataset(archive, TASK, [2016]))
-    fields = torch.stack([sample.ensemble for sample in samples]).double()
-    location = fields.mean((0, 1))
-    weights = torch.tensor(GRID.weights)[:, None].expand(GRID.shape).double()
-    squares = ((fields - location).square().mean((0, 1)) * weights).sum((1, 2)) / weights.sum()
-    found = dict(values for _, values in enumerate(Normalization().compute(training, 1)))
-    assert list(found) == [str(channel) for channel in TASK.channels]
-    for c, values in enumerate(found.values()):
-        torch.testing.assert_close(torch.from_numpy(values["location"][1]), location[c], rtol=1e-6, atol=0)
-        assert float(values["scale"][1]) == pytest.approx(float(squares[c].sqrt()), rel=1e-4)
-    # A window of one cell and almost no smoothing: mean and standard deviation of the second member over dates.
-    local = dict(values for _, values in enumerate(LocalMeanStd(1, 0.1, 2).compute(training, 1)))
-    for lead in TASK.lead_times:
-        of_lead = torch.stack([s.ensemble[1] for s in samples if int(s.lead_time) == lead]).double()
-        for c, channel in enumerate(TASK.channels):
-            values = local[f"{channel} at {lead} h"]
-            torch.testing.assert_close(torch.from_numpy(values["mean"][1]), of_lead.mean(0)[c], rtol=1e-6, atol=1e-4)
-            std = of_lead.std(0, correction=0)[c]
-            torch.testing.assert_close(torch.from_numpy(values["std"][1]), std, rtol=1e-4, atol=1e-4)
 
 
 def test_a_batch_is_reduced_to_any_of_its_channels(archive):
@@ -304,7 +281,7 @@ def test_correct_reports_missing_inputs(archive, corrector, tmp_path):
     with pytest.raises(InputError, match="reads the analysis of t@850 at the start; give its file with analysis=FILE"):
         correct(corrector, source, tmp_path / "out")
     write(tmp_path, unknown={20160104})
-    with pytest.raises(InputError, match=r"lacks one of .*t@850 analysis for the forecast of 2016-01-04T12:00:00"):
+    with pytest.raises(InputError, match=r"lacks t@850 analysis for the forecast of 2016-01-04T12:00:00, one of 1"):
         correct(corrector, source, tmp_path / "out", analysis=tmp_path / "analysis")
     plain = Corrector(PLAIN, GRID, {"_target_": "models.statistical.raw.Raw"}, torch.rand(3, *GRID.shape))
     with pytest.raises(InputError, match="the corrector reads no analysis; remove analysis="):

@@ -42,7 +42,8 @@ def test_bounds_and_land_masks():
     non_negative = {name for name, known in PARAMETERS.items() if known.bounds == NON_NEGATIVE}
     assert non_negative == {
         "q", "tcw", "tcwv", "cp", "tp", "lsp", "ssrd", "swh", "10si", "10fg", "i10fg", "100si",
-        "t", "2t", "skt", "sst", "2d", "mx2t", "mn2t",
+        "t", "2t", "skt", "sst", "2d", "mx2t", "mn2t", "mx2t3", "mn2t3", "mx2t6", "mn2t6", "10fg3", "10fg6",
+        "sf", "sund",
     }  # fmt: skip
     assert {name for name, known in PARAMETERS.items() if known.bounds == FRACTION} == {"tcc"}
     assert Variable("10u").bounds == Variable("xyz").bounds == UNBOUNDED
@@ -53,3 +54,13 @@ def test_bounds_and_land_masks():
 def test_titles_are_for_readers():
     assert Variable("t", 850).title == "temperature"
     assert Variable("vo").title == "vo"
+
+
+def test_processing_agrees_with_the_long_names_of_eccodes():
+    words = {"Maximum": "maximum", "Minimum": "minimum", "Mean sea": "instant", "Mean": "mean"}
+    for name, known in PARAMETERS.items():
+        process = next((process for word, process in words.items() if known.long_name.startswith(word)), None)
+        assert process in (None, known.process), name
+        hours = re.search(r"in the last (\d+) hours", known.long_name)
+        assert known.hours == (int(hours[1]) if hours else 0), name
+        assert not known.water or known.units in ("m", "m of water equivalent"), name

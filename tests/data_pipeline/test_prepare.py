@@ -22,7 +22,7 @@ DATES = ("20180104", "20180108", "20180111")
 YEARS = range(2011, 2018)
 FILES = {"pl": (("isobaricInhPa", 850), ("t", "u")), "sfc": (("surface", 0), ("2t", "msl"))}
 TASK = ["task.inputs=[2t,msl]"]
-ALL = ["statistics=[normalization,local,climatology,efi]", "store=store"]
+ALL = ["statistics=[efi]", "store=store"]
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +83,14 @@ def test_index_statistics_and_store(ens10, prepare, tmp_path, cache):
     probe = re.search(r"because (\S+) \(", plan)[1]
     sizes = sorted(path.stat().st_size for path in ens10.iterdir())
     assert (ens10 / probe).stat().st_size == sizes[3], "the check before the run reads a file of median size"
-    for name in ("normalization", "local", "climatology", "efi"):
-        assert f"statistics: will be in prepared/ens10-t2m/{name}.nc" in plan
+    assert "statistics: will be in prepared/ens10-t2m/efi.nc" in plan
     assert "store: will be in store" in plan
     assert len(list((cache / "grib").iterdir())) == 7
-    for line in ("messages     504", "statistics: 9 forecasts valid in 1998 to 2013", "7 of 7 (output.sfc.20180111)"):
+    for line in (
+        "messages     504",
+        "statistics, 1998-2013: 9 of 9 forecasts are used",
+        "7 of 7 (output.sfc.20180111)",
+    ):
         assert line in rest
     with netCDF4.Dataset(tmp_path / "prepared/ens10-t2m/efi.nc") as file:
         assert file["climate"].shape == (1, 1, 3, 21, *GRID.shape)
@@ -103,9 +106,9 @@ def test_finished_parts_are_not_repeated(ens10, prepare, tmp_path, cache):
     assert "piece" not in ended.stdout
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     # Other options of a statistic: only its file is computed again.
-    assert prepare(f"path={ens10}", *TASK, *ALL, "local.window_cells=3").code == 0
+    assert prepare(f"path={ens10}", *TASK, *ALL, "efi.window_starts=3").code == 0
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    assert [path.name for path in before if before[path] != after[path]] == ["local.nc"]
+    assert [path.name for path in before if before[path] != after[path]] == ["efi.nc"]
 
 
 def test_processes_give_the_same_files_as_threads(ens10, prepare, tmp_path, cache):
@@ -166,7 +169,7 @@ def test_a_run_killed_at_any_time_is_completed_by_the_next(ens10, tmp_path):
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"},
     )  # fmt: skip
     unbroken = content(tmp_path / "unbroken")
-    assert len(unbroken) == 4 + 7 + 2  # statistics, index, store
+    assert len(unbroken) == 1 + 7 + 2  # statistics, index, store
     for k in range(20):
         assert content(tmp_path / str(k)) == unbroken
 
@@ -194,7 +197,7 @@ def assert_refused(ended, *words):
 
 def test_a_truncated_file_is_reported_after_the_summary(damaged, prepare):
     ended = prepare(f"path={damaged}")
-    assert_refused(ended, "output.sfc.20180108", "repair or remove it, then run the same command again")
+    assert_refused(ended, "output.sfc.20180108", "fetch it again, or leave it out of data.archive")
     assert "messages     420" in ended.stdout  # the other five files
     assert "analysis\n" in ended.stdout
 
@@ -214,7 +217,13 @@ def test_missing_files_are_reported(prepare, tmp_path, make):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["statistics=[eif]"], ["statistics must be one of normalization, local, climatology, efi, got 'eif'"]),
+        (["statistics=[eif]"], ["statistics must be one of efi, got 'eif'"]),
+        (
+            ["statistics=[efi,normalization]"],
+            ["normalization is gone: networks fit their normalisation"],
+        ),
+        (["local.window_cells=7"], ["local.window_cells is gone: networks that standardise by region fit these maps"]),
+        (["+climatology.window=9"], ["climatology.window is gone: model=climatology fits the climatology"]),
         (["statistics=efi"], ["statistics must be a list, such as [normalization,efi], got 'efi'"]),
         (["moments=true"], ["moments=true applies to a store; set its folder with store=FOLDER"]),
         (["statistics=[efi]", "efi.window_starts=8"], ["efi.window_starts must be odd"]),
@@ -225,7 +234,7 @@ def test_missing_files_are_reported(prepare, tmp_path, make):
         (["cluster.workers=0"], ["cluster.workers must be a whole number from 1 to 4096, got 0"]),
         (["cluster=slurm"], ["cluster=slurm needs the command sbatch, which was not found"]),
         (["task.inputs=[2t,sst]", "statistics=[efi]"], ["has no sst; it has"]),
-        (["statistics=[efi]", "data.split.train=[1990,1991]"], ["no forecast is valid in 1990-1991"]),
+        (["statistics=[efi]", "data.split.train=[1990,1991]"], ["no forecast that is valid in 1990-1991 can be used"]),
         (["run_dir=/dev/null/x", "statistics=[efi]"], ["cannot create the folder /dev/null/x", "another run_dir"]),
     ],
     ids=lambda value: " ".join(value),
@@ -277,7 +286,7 @@ def test_netcdf_files(ens10, command, tmp_path, cache):
     assert ended.code == 0, ended.stderr
     assert "ensemble: 1 files" in ended.stdout
     assert "GRIB" not in ended.stdout
-    assert len(list((tmp_path / "prepared/netcdf-t2m").iterdir())) == 4
+    assert len(list((tmp_path / "prepared/netcdf-t2m").iterdir())) == 1
     assert (tmp_path / "store/manifest.json").exists()
 
 

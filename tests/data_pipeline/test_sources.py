@@ -15,6 +15,7 @@ from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.grib import Encoder
+from data_pipeline.formats.open import ensemble_fields, open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import DataSource
 from data_pipeline.store import Store
@@ -310,19 +311,18 @@ def test_unknown_selections_have_the_same_message(source, ask, sentence):
 
 def test_a_missing_field_has_the_same_message(gaps):
     for archive in gaps.values():
-        for ask in (archive.forecasts, archive.ensemble_fields):
+        for ask in (open_ensemble, ensemble_fields):
             with pytest.raises(
                 InputError,
                 match=r"ensemble\S* lacks t@500 at init_time 2001-01-04T12:00, lead_time 48, number 0, the first of 1 "
-                r"missing fields; complete the files, name other variables or lead times, or set missing to mask$",
+                r"missing fields; complete the files, or name other variables, lead times or files$",
             ):
-                ask(VARIABLES, LEADS)
+                ask(archive.ensemble, VARIABLES, LEADS)
 
 
 def test_a_missing_field_can_be_masked(gaps):
     for archive in gaps.values():
-        masked = Archive(archive.ensemble, archive.analysis, missing="mask", variable_names=archive.variable_names)
-        fields = masked.ensemble_fields(VARIABLES, LEADS)
+        fields = archive.ensemble_fields(VARIABLES, LEADS)
         out = np.empty((3, 4, *GRID.shape), np.float32)
         fields.read(1, 2, out)
         holes = np.isnan(out).all((2, 3))

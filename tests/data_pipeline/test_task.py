@@ -8,7 +8,13 @@ from data_pipeline.task import Task, Variable
 T850 = {"name": "t850", "inputs": ["z@850", "t@850"], "targets": ["t@850"], "lead_times": [24, 48]}
 
 
-@given(st.builds(Variable, st.sampled_from(["2t", "t", "10u", "msl"]), st.integers(0, 1100)))
+PROCESSES = st.sampled_from(["mean", "accumulation", "maximum", "minimum"])
+
+
+@given(
+    st.builds(Variable, st.sampled_from(["2t", "t", "10u", "tp"]), st.integers(0, 1100))
+    | st.builds(Variable, st.sampled_from(["2t", "tp", "mx2t"]), st.just(0), st.integers(0, 240), PROCESSES)
+)
 def test_parsing_the_text_of_a_variable(variable):
     assert Variable.parse(str(variable)) == variable
 
@@ -33,7 +39,11 @@ def test_a_task_can_be_reduced_to_its_targets():
         ({"inputs": "t@850"}, "must be a list"),
         ({"inputs": ["t@high", "t@850"]}, "cannot read the variable 't@high'"),
         ({"inputs": ["t@5000", "t@850"]}, "between 1 and 1100 hPa"),
-        ({"inputs": ["", "t@850"]}, "not a GRIB shortName"),
+        ({"inputs": ["", "t@850"]}, "cannot read the variable ''"),
+        ({"inputs": ["2 t", "t@850"]}, "not a GRIB shortName"),
+        ({"inputs": ["2t:24h", "t@850"]}, "2t:24h is instantaneous and has no period"),
+        ({"inputs": ["tp:24", "t@850"]}, "cannot read the variable 'tp:24'"),
+        ({"inputs": ["2t:24h-sum", "t@850"]}, "the processing of 2t:24h-sum must be one of"),
         ({"lead_times": [48, 24]}, "increasing whole hours"),
         ({"lead_times": ["two"]}, "increasing whole hours"),
         ({"lead_times": []}, "increasing whole hours"),

@@ -17,9 +17,15 @@ from models.corrector import Corrector
 
 def test_a_sweep_trains_each_model_in_its_own_folder(project, run_verb):
     """The default `run_dir` depends on the name of the model."""
-    run_verb(project, "train", "-m", *SPLIT, "model=raw,climatology")
+    output = run_verb(project, "train", "-m", *SPLIT, "model=raw,climatology")
     for model in ("raw", "climatology"):
         assert (project / f"runs/twin-t2m-{model}/corrector.safetensors").exists()
+    (own, raw), (climatology, reference) = re.findall(r"crps (\S+) in normalised units, raw ensemble (\S+)", output)
+    assert own == raw
+    # Climatology reads mean and spread only, so its raw ensemble is a normal distribution.
+    assert float(reference) == pytest.approx(float(raw), rel=0.1)
+    assert float(climatology) > float(raw)
+    assert output.count("warning: the model is worse than the raw ensemble on the validation dates") == 1
 
 
 def test_a_run_folder_has_all_files(project):
@@ -100,7 +106,7 @@ def test_eecrps_trains_with_the_climate_of_the_training_years(project, run_verb,
     assert (losses < crps).all()
     leaky = ["data.split.train=[2010,2013]", "data.split.val=[2014,2014]"]
     line = run_failing_verb(project, "train", *leaky, *options, "run_dir=runs/leaky")
-    assert "is the climate of 2010-2014, the training years are 2010-2013" in line
+    assert "is the climate of 2010-2014, the training dates are 2010-2013" in line
     line = run_failing_verb(project, "train", *SPLIT, "model=emos", "loss=squared_error", "run_dir=runs/at-once")
     assert "is fitted in closed form, with its own score; leave out loss" in line
 
@@ -115,5 +121,5 @@ def test_the_training_script_in_the_docs_runs(project, monkeypatch, run_verb):
     assert len([line for line in script.splitlines() if line and "import" not in line]) <= 10
     monkeypatch.chdir(project)
     exec(compile(script, "docs/training.md", "exec"), {})
-    assert Corrector.load(project / "corrector.safetensors").provenance["train_years"] == [2010, 2014]
+    assert Corrector.load(project / "corrector.safetensors").provenance["train_dates"] == [["2010-01-01", "2014-12-31"]]
     run_verb(project, "evaluate", *SPLIT, "correctors={script: corrector.safetensors}", "run_dir=runs/script")

@@ -7,12 +7,15 @@ import pytest
 import torch
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
-from data_pipeline.task import Task
+from data_pipeline.meaning import Meaning
+from data_pipeline.task import Task, Variable
 from evaluation.corrector_checks import (
     check_comparison,
     check_corrector,
     check_enough_members,
+    check_meanings,
     check_name,
     training_members,
 )
@@ -31,16 +34,16 @@ def corrector(task=TASK, grid=GRID, **provenance):
 
 
 def test_a_corrector_of_other_years_may_be_scored():
-    check_corrector(corrector(), PATH, TASK, GRID, YEARS)
-    check_corrector(corrector(replace(TASK, inputs=TASK.targets)), PATH, TASK, GRID, YEARS)
+    check_corrector(corrector(), PATH, TASK, GRID, Dates.of_years(YEARS))
+    check_corrector(corrector(replace(TASK, inputs=TASK.targets)), PATH, TASK, GRID, Dates.of_years(YEARS))
 
 
 @pytest.mark.parametrize(
     ("made", "sentence"),
     [
-        (lambda: corrector(train_years=[2000, 2016]), "was trained on 2016, a year of the scored split"),
-        (lambda: corrector(val_years=[2017, 2020]), "was validated on 2017, a year of the scored split"),
-        (lambda: corrector(train_years=None), "does not say on which years it was trained"),
+        (lambda: corrector(train_years=[2000, 2016]), "was trained on 2016-01-01, a date of the scored split"),
+        (lambda: corrector(val_years=[2017, 2020]), "was validated on 2017-01-01, a date of the scored split"),
+        (lambda: corrector(train_years=None), "does not say on which dates it was trained"),
         (lambda: corrector(replace(TASK, targets=["msl"])), "predicts msl, the task t2m wants 2t"),
         (lambda: corrector(replace(TASK, lead_times=[24])), "is for lead times 24 h, the task t2m has 48 h"),
         (lambda: corrector(replace(TASK, inputs=["2t", "skt"])), "reads skt, which the task t2m lacks"),
@@ -50,7 +53,7 @@ def test_a_corrector_of_other_years_may_be_scored():
 )
 def test_correctors_that_must_not_be_scored_are_refused(made, sentence):
     with pytest.raises(InputError) as caught:
-        check_corrector(made(), PATH, TASK, GRID, YEARS)
+        check_corrector(made(), PATH, TASK, GRID, Dates.of_years(YEARS))
     assert str(caught.value).startswith(f"{PATH} {sentence}")
     assert ";" in str(caught.value)
 
@@ -90,3 +93,15 @@ def test_member_counts_above_the_number_of_members_are_refused():
     check_enough_members((5, 10), 10)
     with pytest.raises(InputError, match=r"^member_counts has 50, the forecasts have 10 members; leave out larger"):
         check_enough_members((5, 50), 10)
+
+
+def test_a_corrector_of_other_units_or_intervals_is_refused():
+    """Meanings are compared by channel; a corrector may read fewer channels than the task has."""
+    data = [Meaning(Variable("msl"), "Pa", (0,)), Meaning(Variable("2t"), "K", (0,))]
+    made = corrector(replace(TASK, inputs=TASK.targets))
+    check_meanings(made, PATH, TASK, data)
+    made.meanings = (Meaning(Variable("2t"), "K", (0,)),)
+    check_meanings(made, PATH, TASK, data)
+    made.meanings = (Meaning(Variable("2t"), "K", (1440,)),)
+    with pytest.raises(InputError, match="was trained on 2t at lead time 48 h over 24 h, not 0 h; score it on data of"):
+        check_meanings(made, PATH, TASK, data)

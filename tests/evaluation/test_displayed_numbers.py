@@ -19,7 +19,7 @@ from memory_archive import GRID, MemoryArchive, overrides
 
 from conf import build
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.task import Task
+from data_pipeline.task import Task, Variable
 from evaluation import evaluate
 from evaluation.figure_style import model_colours
 from evaluation.figures import draw_figures
@@ -47,7 +47,7 @@ class ExpectedScores:
         # Samples are read in single precision.
         self.members = archive.raw[of_2016, 1].astype(np.float32).astype(float).transpose(1, 0, 2, 3)
         self.truth = archive.truth[of_2016, 1].astype(np.float32).astype(float)
-        nature = archive.oracle.ensemble_fields([0], (48,)).values[:, 0].astype(np.float32).astype(float)
+        nature = archive.oracle.ensemble_fields([Variable("2t")], (48,)).values[:, 0].astype(np.float32).astype(float)
         self.oracle = nature.transpose(1, 0, 2, 3)
         mean, variance = self.members.mean(0), self.members.var(0, ddof=1)
         self.law = {name: (mean + shift, np.sqrt(a * a + b * b * variance)) for name, (shift, a, b) in LAWS.items()}

@@ -12,7 +12,9 @@ import torch
 from memory_archive import GRID, MemoryArchive, overrides
 
 from conf import build
+from data_pipeline.common.errors import AbsentVariableError
 from data_pipeline.dataset import ForecastDataset
+from data_pipeline.dates import Dates
 from data_pipeline.task import Task, Variable
 from evaluation import evaluate, report
 from evaluation.aggregation import region_weights
@@ -62,7 +64,8 @@ def test_scores_and_report_are_written_once(archive, emos, deepweather, tmp_path
     deepweather(run_dir, f"correctors={{emos: {emos}}}")
     scores = json.loads((run_dir / "scores.json").read_text())
     assert list(scores["models"]) == ["raw", "climatology", "emos"]
-    assert (scores["split"], scores["years"], scores["members"]) == ("test", [2016, 2016], 5)
+    assert (scores["split"], scores["dates"]) == ("test", [["2016-01-01", "2016-12-31"]])
+    assert scores["members"] == 5
     assert scores["n_dates"] == scores["n_forecasts"] == 20
     # The biased ensemble scores about 0.77, N(signal, 1) 1/√π; EMOS corrects both up to the error of its fit.
     assert scores["oracle"]["crps"] == pytest.approx(np.pi**-0.5, rel=0.05)
@@ -131,7 +134,7 @@ def test_without_training_years_there_is_no_climatology(archive, emos, deepweath
     monkeypatch.setattr(report, "draw_figures", lambda *_: {})
     deepweather(tmp_path / "a", f"correctors={{emos: {emos}}}", "data.split.train=[1990,1991]")
     out = capsys.readouterr().out
-    assert (warning := "climatology is left out: no forecast is valid in the training years 1990-1991") in out
+    assert (warning := "climatology is left out: no forecast is valid in the training dates 1990-1991") in out
     scores = json.loads((tmp_path / "a/scores.json").read_text())
     assert list(scores["models"]) == ["raw", "emos"]
     assert scores["warnings"] == [warning]
@@ -158,7 +161,7 @@ def test_climatology_is_not_scored_on_years_that_it_was_fitted_on(archive, deepw
     with pytest.raises(SystemExit) as left:
         deepweather(tmp_path, "split=train")
     assert left.value.code == 2
-    assert "1 of the 1 scored years are among its training years 2014-2014" in capsys.readouterr().err
+    assert "2014-01-01, a scored date, is among its training dates 2014" in capsys.readouterr().err
 
 
 def test_climatology_can_be_left_out(archive, emos, deepweather, no_pictures, tmp_path, capsys):
@@ -236,10 +239,13 @@ def test_cells_and_forecasts_that_are_not_scored_are_counted(archive, emos, deep
     archive.unverified = [(test[9], 1)]
     deepweather(tmp_path, f"correctors={{emos: {emos}}}")
     scores = read_scores(tmp_path)
-    assert scores["left_out"] == {"cells": 2, "of": 19 * 7 * 12, "forecasts": 1}
+    assert scores["left_out"] == {"cells": 2, "of": 19 * 7 * 12}
+    when = f"{archive.starts[test[9]].astype('datetime64[m]')} + 48 h"
+    assert scores["ledger"] == {"forecasts": 20, "used": 19, "no_analysis": {"count": 1, "first": when}}
     assert scores["oracle"]["n_forecasts"] == 19
     sentence = (
-        "left out: 2 of 1,596 cells have no analysis or lack a member; 1 forecasts have no analysis or lack an input"
+        "left out: 2 of 1,596 cells have no analysis or lack a member. "
+        f"forecasts: 1 left out with no analysis at their valid time, first {when}"
     )
     assert sentence in capsys.readouterr().out
     assert sentence in (tmp_path / "report.html").read_text()
@@ -297,8 +303,17 @@ def test_a_leak_is_an_error_and_nothing_is_written(archive, emos, deepweather, t
 
 def test_an_oracle_of_other_years_is_not_used(archive):
     task, domain = Task("t", ["2t"], ["2t"], [48]), Domain.of(GRID)
-    assert evaluate.open_oracle(archive, task, [2015], domain) is None
-    assert len(evaluate.open_oracle(archive, task, [2016], domain)) == 20
+    notes = []
+    assert evaluate.open_oracle(archive, task, Dates.of_years([2015]), domain, notes) is None
+    assert len(evaluate.open_oracle(archive, task, Dates.of_years([2016]), domain, notes)) == 20
+    assert notes == []
+
+    def absent(*wanted):
+        raise AbsentVariableError("oracle.grib has no 2t; it has t@850")
+
+    archive.oracle.ensemble_fields = absent
+    assert evaluate.open_oracle(archive, task, Dates.of_years([2016]), domain, notes) is None
+    assert notes == ["the oracle is left out, because oracle.grib has no 2t; it has t@850"]
 
 
 def test_land_of_another_grid_is_not_used(archive):
@@ -308,20 +323,20 @@ def test_land_of_another_grid_is_not_used(archive):
     assert evaluate.land_share(archive, data) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": 1, "inputs": {}}', '{"format": 2, "inputs": {"data": "other"}}'])
+@pytest.mark.parametrize("text", ["", "{", '{"format": 2, "inputs": {}}', '{"format": 3, "inputs": {"data": "other"}}'])
 def test_unfinished_results_are_computed_again(tmp_path, text):
     (tmp_path / "scores.json").write_text(text)
     (tmp_path / "report.html").write_text("")
     assert load_finished([tmp_path], {}) is None
-    (tmp_path / "scores.json").write_text('{"format": 2, "inputs": {}}')
-    assert load_finished([tmp_path], {}) == [{"format": 2, "inputs": {}}]
+    (tmp_path / "scores.json").write_text('{"format": 3, "inputs": {}}')
+    assert load_finished([tmp_path], {}) == [{"format": 3, "inputs": {}}]
     (tmp_path / "report.html").unlink()
     assert load_finished([tmp_path], {}) is None
 
 
 def test_folders_are_named_by_target():
-    two = Task("x", ["2t", "t@850"], ["2t", "t@850"], [48])
-    assert [str(path) for path in target_folders(Path("r"), two)] == ["r/2t", "r/t850"]
+    two = Task("x", ["2t", "t@850", "2t:24h-mean"], ["2t", "t@850", "2t:24h-mean"], [48])
+    assert [str(path) for path in target_folders(Path("r"), two)] == ["r/2t", "r/t850", "r/2t_24h_mean"]
     assert Variable.parse("t@850") in two.targets
 
 

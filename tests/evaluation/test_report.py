@@ -9,13 +9,14 @@ import pytest
 from matplotlib.figure import Figure
 
 from data_pipeline.grid import Grid
+from data_pipeline.ledger import Ledger, Omission
 from evaluation.charts import skill_chart
 from evaluation.figure_style import INK, inline_svg, model_colours
 from evaluation.figures import ExampleForecast, MapData, draw_figures
 from evaluation.maps import colour_scale, draw_field, map_figure
 from evaluation.report import ALT, headline, page, write_report
 from evaluation.shown_corrector import lowest_crps
-from evaluation.tables import forecast_title, format_amount, format_percent, html_table, plain_table
+from evaluation.tables import forecast_title, format_amount, format_percent, html_table, members_table, plain_table
 
 GRID = Grid.regular(9, 12)
 FAIR = ("skill_vs_raw", "skill_vs_emos", "skill_vs_climatology", "captured")
@@ -52,8 +53,10 @@ def as_written(crps):
 def make_scores():
     scores = {
         "task": "t850", "target": "t@850", "units": "K", "lead_times": [48], "grid": str(GRID),
-        "split": "test", "years": [2016, 2017], "members": 4, "levels": "hazen", "n_dates": 32, "n_forecasts": 32,
-        "warnings": [], "left_out": {"cells": 0, "of": 3456, "forecasts": 0},
+        "split": "test", "dates": [["2016-01-01", "2017-12-31"]], "members": 4, "levels": "hazen",
+        "n_dates": 32, "n_forecasts": 32,
+        "warnings": [], "left_out": {"cells": 0, "of": 3456},
+        "ledger": {"forecasts": 32, "used": 32},
         "best": {"model": "unet", "by": "scored years"},
         "models": {
             "raw": model(0.4),
@@ -327,11 +330,15 @@ def test_dependent_members_are_compared_by_plain_scores(scores, fields):
 def test_cells_and_forecasts_left_out_are_counted(scores, fields):
     assert "left out" not in plain_table(scores)
     assert "left out" not in page(scores, fields, {})
-    scores["left_out"] = {"cells": 1234, "of": 3456, "forecasts": 2}
+    scores["left_out"] = {"cells": 1234, "of": 3456}
+    omissions = (Omission(0, 48, "no_analysis"), Omission(0, 24, "masked", ("2t truth",), "an.grib"))
+    scores["ledger"] = Ledger(34, omissions).to_json()
     scores["oracle"]["n_forecasts"] = 16
     sentence = (
         "left out: 1,234 of 3,456 cells have no analysis or lack a member; "
-        "2 forecasts have no analysis or lack an input; 16 of 32 forecasts have no oracle and do not count for captured"
+        "16 of 32 forecasts have no oracle and do not count for captured. "
+        "forecasts: 1 left out with no analysis at their valid time, first 1970-01-01T00:00 + 48 h; "
+        "1 used with a missing field, which models see as masked, first 1970-01-01T00:00 + 24 h (2t truth; an.grib)"
     )
     assert sentence in plain_table(scores)
     assert sentence in page(scores, fields, {})
@@ -352,6 +359,42 @@ def test_warnings_are_shown(scores, fields):
     scores["warnings"] = ["leak? unet captures <120 %>"]
     assert '<p class="warning">leak? unet captures &lt;120 %&gt;</p>' in page(scores, fields, {})
     assert plain_table(scores).endswith("warning: leak? unet captures <120 %>")
+
+
+def test_precipitation_in_m_is_shown_in_mm(scores, fields):
+    """Text and figures of amounts in m are those of amounts 1000 times larger, in mm."""
+    rain = scaled(scores, 1e-3) | {"target": "tp:24h", "units": "m"}
+    assert rain["models"]["emos"]["crps"] == pytest.approx(0.00032)
+    expected = plain_table(scores).replace("Temperature at 850 hPa", "Total precipitation over 24 h")
+    assert plain_table(rain) == expected.replace("CRPS in K", "CRPS in mm")
+    assert html_table(rain) == html_table(scores)
+    assert members_table(rain) == members_table(scores)
+    assert "CRPS in mm, area-weighted" in page(rain, fields, {})
+    maps = ("crps", "crps_fair", "bias")
+    example = {name: getattr(fields.example, name) / 1000 for name in ("truth", "raw_mean", "mean", "std")}
+    small = {name: {model: field / 1000 for model, field in getattr(fields, name).items()} for name in maps}
+    ours = draw_figures(rain, replace(fields, **small, example=replace(fields.example, **example)))
+    for name, figure in draw_figures(scores, fields).items():
+        for one, other in zip(figure.axes, ours[name].axes, strict=True):
+            assert other.get_xlabel() == one.get_xlabel().replace("(K)", "(mm)").replace("K", "mm")
+            for drawn, again in zip(one.collections, other.collections, strict=True):
+                if drawn.get_array() is not None:
+                    np.testing.assert_allclose(again.get_array(), drawn.get_array(), rtol=1e-6)
+                    assert again.get_clim() == pytest.approx(drawn.get_clim())
+
+
+def scaled(scores, factor):
+    """Return scores with all amounts times a factor."""
+    amounts = ("crps", "crps_fair", "crps_plain", "rmse", "bias", "spread", "crps_unweighted", "crps_fair_unweighted")
+
+    def change(key, value):
+        if isinstance(value, dict):
+            return {name: change(name, one) for name, one in value.items()}
+        if value is None or not (key in amounts or str(key).startswith("crps_minus")):
+            return value
+        return [factor * end for end in value] if isinstance(value, list) else factor * value
+
+    return change("", scores)
 
 
 @pytest.mark.parametrize(("raw", "value", "text"), [(0.384, 0.2634, "0.263"), (93.0, 74.26, "74.3"), (812.0, 5.4, "5")])

@@ -113,12 +113,14 @@ def test_correctors_that_cannot_be_averaged_are_errors(file_of, toy):
     day = file_of("day", 3, task=Task("toy", ["2t", "msl"], ["2t"], [24], ["lsm"]))
     late = file_of("late", 4, provenance=YEARS | {"train_years": [2000, 2010]})
     many = file_of("many", 5, provenance=YEARS | {"members": 50})
+    regridded = file_of("regridded", 7, provenance=YEARS | {"regridding": "bilinear"})
     island = file_of("island", 6, static=toy(TASK, GRID, 1, seed=6).static)
     for path, sentence in (
         (logistic, "a Normal and a Logistic cannot be averaged; combine correctors with heads of one kind"),
         (day, r"day and .*first differ in their task; combine correctors of the same training data"),
-        (late, r"late and .*first differ in their span of train_years \(\[2000, 2010\] and \[2000, 2004\]\)"),
+        (late, r"late and .*first differ in their dates of training \(2000-2010 and 2000-2004\)"),
         (many, r"many and .*first differ in their number of members in training \(50 and 5\)"),
+        (regridded, r"regridded and .*first differ in their regridding \(bilinear and None\)"),
         (island, r"island and .*first differ in their static fields; combine correctors of the same training data"),
         (first, "correctors lists a file twice"),
     ):
@@ -141,7 +143,8 @@ def test_different_provenances_are_merged(file_of):
         return YEARS | {"run": run, "data": f"store {run}"} | counted
 
     found = combine([file_of(f"{run}", run, provenance=provenance(run)) for run in range(1, 3)]).provenance
-    assert found == YEARS | {"runs": [1, 2], "data": ["store 1", "store 2"], "unfitted": {"cells": 3, "of": 216}}
+    dates = {"train_dates": [["2000-01-01", "2004-12-31"]], "val_dates": [["2005-01-01", "2005-12-31"]], "members": 5}
+    assert found == dates | {"runs": [1, 2], "data": ["store 1", "store 2"], "unfitted": {"cells": 3, "of": 216}}
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")

@@ -12,6 +12,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.moments import pseudo_members
+from data_pipeline.points import Points
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector, build_model, needed_task, reads_moments
@@ -151,6 +152,33 @@ def test_values_behind_the_mask_do_not_matter(name, toy):
         other = numbers(model(sample._replace(mask=mask, ensemble=sample.ensemble.masked_fill(land, 1e9))))
     assert torch.isfinite(found).all()
     torch.testing.assert_close(found, other)
+
+
+def test_a_cell_has_an_effect_on_others_unless_the_model_claims_cellwise(name, toy):
+    sample, (row, column) = batch(toy), (6, 7)
+    changed = sample.ensemble.clone()
+    changed[..., row, column] = changed[..., row, column].flip(1) + 3
+    with torch.no_grad():
+        model = corrector(name, toy)
+        found, expected = numbers(model(sample._replace(ensemble=changed))), numbers(model(sample))
+    others = torch.ones(GRID.shape, dtype=torch.bool)
+    others[row, column] = False
+    # Climatology reads no forecast; every other model reads that of its cell.
+    assert torch.equal(found[..., ~others], expected[..., ~others]) == (name == "climatology")
+    assert torch.equal(found[..., others], expected[..., others]) == claimed(name).cellwise
+
+
+def test_points_work_if_the_model_claims_cellwise_and_are_refused_by_name_if_not(name, toy):
+    points = Points((47.3, 52.5, 48.6), (11.4, 9.7, 10.5), ids=("11120", "10338", "Dillingen"))
+    if not claimed(name).cellwise:
+        kind = type(build_model(SPECS[name], needed_task(SPECS[name], TASK), GRID)).__name__
+        with pytest.raises(InputError, match=rf"model {kind} needs neighbouring cells .*3 stations.*model=emos"):
+            build_model(SPECS[name], needed_task(SPECS[name], TASK), points)
+        return
+    with torch.no_grad():
+        found = numbers(corrector(name, toy, points)(batch(toy, points)))
+    assert found.shape == (2, 4, 1, 3, 1)
+    assert torch.isfinite(found).all()
 
 
 def with_two_pseudo_members(batch):

@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.formats.grib import Encoder
-from data_pipeline.task import Task
+from data_pipeline.meaning import Meaning
+from data_pipeline.task import Task, Variable
 from models import correct as verb
 from models.combine import combine
 from models.correct import correct
@@ -229,10 +230,10 @@ WRONG = {
     "input=missing": "there is no file missing; check input, which is one GRIB file (patterns are not expanded)",
     "input=folder": "input=folder is a folder; name one GRIB file",
     "input=forecast.nc": "forecast.nc is NetCDF; correct reads and writes GRIB only, so convert the forecast to GRIB",
-    "input=empty": "empty holds no GRIB message; is it the right file?",
-    "input=text": "text holds no GRIB message from byte 0 on",
+    "input=empty": "empty is empty; fetch the file again",
+    "input=text": "text is text, not GRIB; name a file of fields",
     "input=cut": "cut",
-    "input=right": "right holds no GRIB message from byte 0 on",
+    "input=right": "right is safetensors, not GRIB; name it where a corrector is read",
     "output=out.nc": "output=out.nc ends in .nc, but correct writes GRIB; choose another name, such as out.grib",
     "output=OUT.NC4": "output=OUT.NC4 ends in .NC4, but correct writes GRIB",
     "output=forecast": "forecast is the file to read; name another file to write",
@@ -241,7 +242,7 @@ WRONG = {
     "output=20200101": "output must be the path of one file, got 20200101; write a number as ./20200101",
     "corrector=missing": "there is no corrector missing; train one with `deepweather train`",
     "corrector=[right]": "corrector must be the path of one file, got ['right']",
-    "corrector=forecast": "forecast is not a complete safetensors file",
+    "corrector=forecast": "forecast is GRIB, not a corrector (safetensors); name it where GRIB is read",
     "corrector=no-json": "no-json has an invalid description of its corrector (JSONDecodeError: ",
     "corrector=no-object": "no-object has an invalid description of its corrector (TypeError: ",
     "corrector=no-task": "no-task has an invalid description of its corrector (KeyError: 'task')",
@@ -277,3 +278,217 @@ def test_a_missing_output_folder_is_created(folder, command, tmp_path):
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.endswith("20200101: 8 messages corrected (2t at +24 h), all others copied unchanged\n")
     assert (tmp_path / "new/of/20200101").exists()
+
+
+CLOUDS = Task("clouds", ["tcc"], ["tcc"], [24])
+
+
+def clouds(path, parameter, factor):
+    """Write forecasts of total cloud cover as a parameter whose unit is 1 / `factor`."""
+    random = np.random.default_rng(4)
+    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS, bitsPerValue=24)
+    with path.open("wb") as file:
+        for start in STARTS:
+            for number in range(1, MEMBERS + 1):
+                field = factor * random.uniform(0, 1, GRID.shape).round()
+                keys = {"paramId": parameter, "dataDate": start, "endStep": 24, "perturbationNumber": number}
+                file.write(encoder.encode(field, **keys))
+    return path
+
+
+def test_the_output_has_the_units_of_the_input(tmp_path):
+    """The same forecast as a fraction and in per cent; EMOS moves clear and overcast members, within the bounds."""
+    torch.manual_seed(0)
+    corrector = Corrector(CLOUDS, GRID, EMOS, torch.rand(3, *GRID.shape))
+    corrector.normalizer.scale.fill_(1)
+    corrector.normalizer.always.fill_(1)
+    for tensor in corrector.model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.add_(0.3 * torch.randn_like(tensor))
+    found = []
+    for parameter, factor in ((164, 1), (228164, 100)):
+        source = clouds(tmp_path / f"{parameter}", parameter, factor)
+        assert correct(corrector.eval(), source, tmp_path / "out").messages == len(STARTS) * MEMBERS
+        with (tmp_path / "out").open("rb") as file:
+            handles = iter(lambda file=file: eccodes.codes_grib_new_from_file(file), None)
+            units, fields = zip(
+                *((eccodes.codes_get(h, "units"), eccodes.codes_get_values(h) / factor) for h in handles), strict=True
+            )
+        assert set(units) == {{1: "(0 - 1)", 100: "%"}[factor]}
+        found.append(np.array(fields))
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=2**-19)  # a step of each packing
+    assert found[0].min() == 0 and found[0].max() == 1  # noqa: PT018
+    assert ((found[0] > 0.01) & (found[0] < 0.99)).mean() > 0.1
+
+
+def test_the_input_may_have_other_names(tmp_path):
+    source = forecast(tmp_path / "input")
+    expected = correct(make_corrector(EMOS), source, tmp_path / "one")
+    renamed = make_corrector(EMOS, Task("toy", ["skt", "msl"], ["skt"], [24]))
+    assert correct(renamed, source, tmp_path / "two", names={"2t": "skt"}).messages == expected.messages == 8
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_statistics_of_the_ensemble_are_copied_unchanged(tmp_path):
+    source = forecast(tmp_path / "input")
+    mean = Encoder(GRID, **KEYS, type="em", stream="enfo").encode(
+        np.full(GRID.shape, 280.0), shortName="2t", dataDate=STARTS[0], endStep=24
+    )
+    expected = correct(make_corrector(EMOS), source, tmp_path / "one").messages
+    source.write_bytes(mean + source.read_bytes())
+    assert correct(make_corrector(EMOS), source, tmp_path / "two").messages == expected
+    assert (tmp_path / "two").read_bytes() == mean + (tmp_path / "one").read_bytes()
+
+
+def rain(path, accumulated=True, leads=(24, 48)):
+    """Write rain of members, in m: since the start of the forecast, or of 24 hours."""
+    random = np.random.default_rng(5)
+    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
+    with path.open("wb") as file:
+        for start in STARTS:
+            for number in range(1, MEMBERS + 1):
+                for lead in leads:
+                    message = encoder.encode(
+                        0.01 * (lead if accumulated else 24) * random.uniform(0.5, 0.6, GRID.shape), shortName="tp",
+                        dataDate=start, endStep=lead, perturbationNumber=number,
+                    )  # fmt: skip
+                    octets = (1, lead, 0, 0) if accumulated else (1, lead - 24, lead, 4)
+                    file.write(message[:25] + bytes(octets) + message[29:])
+    return path
+
+
+def fields(path, **wanted):
+    """Return the values of the messages with these ecCodes keys, by start and member."""
+    found = {}
+    with path.open("rb") as file:
+        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
+            if all(eccodes.codes_get(handle, name, type(value)) == value for name, value in wanted.items()):
+                key = tuple(eccodes.codes_get(handle, name) for name in ("dataDate", "perturbationNumber"))
+                assert key not in found
+                found[key] = eccodes.codes_get_values(handle).reshape(GRID.shape)
+            eccodes.codes_release(handle)
+    return found
+
+
+def as_grib2(source, target):
+    """Copy amounts since the start as GRIB2."""
+    with source.open("rb") as old, target.open("wb") as new:
+        while (handle := eccodes.codes_grib_new_from_file(old)) is not None:
+            lead = eccodes.codes_get(handle, "endStep")
+            eccodes.codes_set(handle, "edition", 2)
+            for name, value in (("stepType", "accum"), ("startStep", 0), ("endStep", lead)):
+                eccodes.codes_set(handle, name, value)
+            new.write(eccodes.codes_get_message(handle))
+            eccodes.codes_release(handle)
+
+
+@pytest.mark.parametrize("edition", [1, 2])
+def test_rain_of_a_period_is_written_after_the_amounts_that_it_is_made_from(tmp_path, edition):
+    """The new messages have the values that a file of 24-hour amounts gets."""
+    task = Task("rain", ["tp:24h"], ["tp:24h"], [48])
+    since_start, corrector = rain(tmp_path / "since"), make_corrector(EMOS, task)
+    steps_before = ("24", "48") if edition == 1 else ("0-24", "0-48")
+    if edition == 2:
+        as_grib2(since_start, tmp_path / "since2")
+        since_start = tmp_path / "since2"
+    done = correct(corrector, since_start, tmp_path / "out")
+    count = len(STARTS) * MEMBERS
+    assert done.messages == count
+    assert done.notes[0].startswith(f"{count} of the corrected messages are new (tp:24h): each follows a message")
+    for steps in steps_before:  # copied unchanged
+        before, after = (fields(path, shortName="tp", stepRange=steps) for path in (since_start, tmp_path / "out"))
+        assert before.keys() == after.keys()
+        assert all((before[key] == after[key]).all() for key in before)
+    first, second = (fields(since_start, stepRange=steps) for steps in steps_before)
+    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS, bitsPerValue=24)
+    with (tmp_path / "direct").open("wb") as file:
+        for date, number in second:
+            amount = second[date, number] - first[date, number]
+            keys = {"stepType": "accum", "startStep": 24, "endStep": 48, "shortName": "tp"}
+            file.write(encoder.encode(amount, dataDate=date, perturbationNumber=number, **keys))
+    assert correct(corrector, tmp_path / "direct", tmp_path / "out2").messages == count
+    new, expected = (fields(tmp_path / name, shortName="tp", stepRange="24-48") for name in ("out", "out2"))
+    assert len(new) == count
+    assert new.keys() == expected.keys()
+    for key, field in expected.items():
+        np.testing.assert_allclose(new[key], field, rtol=0, atol=np.ptp(field) * 2**-14)
+        assert (abs(new[key] - (second[key] - first[key])) > 1e-4).any()
+
+
+def test_a_target_that_the_input_holds_at_one_lead_time_only_is_added_at_the_other(tmp_path):
+    task = Task("rain", ["tp:24h"], ["tp:24h"], [24, 48])
+    correct(make_corrector(EMOS, task), rain(tmp_path / "since"), tmp_path / "out")
+    before, after = (fields(tmp_path / name, stepRange="24") for name in ("since", "out"))
+    assert all((before[key] != after[key]).any() for key in before)  # the amounts of the first 24 hours are the target
+    assert len(fields(tmp_path / "out", stepRange="24-48")) == len(before)
+
+
+def test_geopotential_is_written_as_the_height_that_the_input_has(tmp_path):
+    task = Task("height", ["z@500"], ["z@500"], [24])
+    corrector = make_corrector(EMOS, task)
+    heights = 28.5 + np.random.default_rng(0).standard_normal((MEMBERS, *GRID.shape))
+    for name, factor in (("gh", 1.0), ("z", 9.80665)):
+        keys = {**KEYS, "typeOfLevel": "isobaricInhPa", "level": 500, "shortName": name, "bitsPerValue": 24}
+        encoder = Encoder(GRID, **keys, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
+        with (tmp_path / name).open("wb") as file:
+            for number, field in enumerate(heights, 1):
+                file.write(encoder.encode(factor * field, dataDate=STARTS[0], endStep=24, perturbationNumber=number))
+        assert correct(corrector, tmp_path / name, tmp_path / f"{name}.out").messages == MEMBERS
+    found, expected = (fields(tmp_path / f"{name}.out", shortName=name) for name in ("gh", "z"))
+    for key, field in expected.items():
+        np.testing.assert_allclose(9.80665 * found[key], field, rtol=0, atol=1e-3)
+
+
+def test_a_forecast_over_another_interval_than_in_training_is_refused(tmp_path):
+    task = Task("rain", ["tp"], ["tp"], [48])
+    corrector = make_corrector(EMOS, task)
+    corrector.meanings = (Meaning(Variable("tp"), "m", (1440,)),)
+    sentence = "the corrector was trained on tp at lead time 48 h over 24 h, not 48 h as in"
+    with pytest.raises(InputError, match=sentence):
+        correct(corrector, rain(tmp_path / "since"), tmp_path / "out")
+    assert correct(corrector, rain(tmp_path / "direct", accumulated=False), tmp_path / "out").messages == 8
+
+
+def test_an_interval_that_grib1_cannot_state_is_refused(tmp_path):
+    """GRIB1 has one octet each for the hours of begin and end."""
+    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
+    with (tmp_path / "input").open("wb") as file:
+        for lead in (301, 325):
+            for number in range(1, MEMBERS + 1):
+                field = 1e-4 * lead * np.random.default_rng(number).uniform(0.5, 0.6, GRID.shape)
+                file.write(
+                    encoder.encode(field, shortName="tp", dataDate=STARTS[0], endStep=lead, perturbationNumber=number)
+                )
+    corrector = make_corrector(EMOS, Task("rain", ["tp:24h"], ["tp:24h"], [325]))
+    with pytest.raises(InputError, match=r"a message like those of .*input cannot hold tp over 24 h at \+325 h; write"):
+        correct(corrector, tmp_path / "input", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_wind_speed_is_added_after_a_component(tmp_path):
+    wind = np.random.default_rng(0).normal(0, 6, (2, MEMBERS, *GRID.shape))
+    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
+    with (tmp_path / "input").open("wb") as file:
+        for name, members in zip(("10u", "10v"), wind, strict=True):
+            for number, field in enumerate(members, 1):
+                file.write(
+                    encoder.encode(field, shortName=name, dataDate=STARTS[0], endStep=24, perturbationNumber=number)
+                )
+    corrector = make_corrector(EMOS, Task("wind", ["10si"], ["10si"], [24]))
+    done = correct(corrector, tmp_path / "input", tmp_path / "out")
+    assert done.messages == MEMBERS
+    assert "new (10si)" in done.notes[0]
+    assert len(fields(tmp_path / "out", shortName="10si", stepRange="24")) == MEMBERS
+    for name in ("10u", "10v"):
+        before, after = (fields(tmp_path / file, shortName=name) for file in ("input", "out"))
+        assert all((before[key] == after[key]).all() for key in before)
+
+
+def test_two_targets_made_from_the_same_messages_are_refused(tmp_path):
+    """One of them would stay uncorrected."""
+    task = Task("rain", ["tp:24h", "tp"], ["tp:24h", "tp"], [48])
+    with pytest.raises(
+        InputError, match="tp:24h and tp would be written with the same messages, those of tp; train one"
+    ):
+        correct(make_corrector(EMOS, task), rain(tmp_path / "since"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,10 +1,14 @@
+import json
+
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
+from data_pipeline.meaning import Meaning
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from evaluation.cell_scores import calibration_bin
@@ -47,11 +51,25 @@ def test_a_file_that_is_no_corrector_is_an_error_with_its_name(tmp_path):
     with pytest.raises(InputError, match=r"there is no corrector .*missing"):
         Corrector.load(tmp_path / "missing")
     (tmp_path / "text").write_text("not tensors")
-    with pytest.raises(InputError, match=r"text is not a complete safetensors file"):
+    with pytest.raises(InputError, match=r"text is text, not a corrector"):
         Corrector.load(tmp_path / "text")
     save_file({"a": torch.ones(1)}, tmp_path / "tensors")
     with pytest.raises(InputError, match="holds tensors but no corrector"):
         Corrector.load(tmp_path / "tensors")
+
+
+def test_units_and_intervals_are_in_the_file(tmp_path, toy):
+    """Files of older versions state none and load."""
+    meanings = (Meaning(TASK.inputs[0], "m", (1440,)), Meaning(TASK.inputs[1], "K", (0,)))
+    path, static = tmp_path / "corrector.safetensors", toy(TASK, GRID, 1).static
+    Corrector(TASK, GRID, RAW, static, meanings=meanings).save(path)
+    assert Corrector.load(path).meanings == meanings
+    with safe_open(path, "pt") as file:
+        description = json.loads(file.metadata()["deepweather"])
+    assert description["meanings"][0] == {"variable": "tp", "units": "m", "intervals": [1440]}
+    del description["meanings"]
+    save_file(load_file(path), path, metadata={"deepweather": json.dumps(description)})
+    assert Corrector.load(path).meanings == ()
 
 
 def test_a_truncated_corrector_is_an_error_with_its_name(tmp_path, toy):

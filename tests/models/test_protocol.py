@@ -8,7 +8,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models import corrector, protocol
 from models.parallel.domain import Domain
-from models.protocol import Claims, claims, may_take_tiles
+from models.protocol import Claims, claims, may_claim
 
 TASK = Task("toy", ["2t"], ["2t"], [24])
 GRID = Grid.regular(7, 8)
@@ -101,8 +101,8 @@ def test_an_error_within_a_claim_is_not_hidden():
 def test_a_model_without_the_claim_tiles_gets_no_tile(monkeypatch):
     monkeypatch.setattr(corrector, "model_class", lambda target: target)
     halves = Domain.split(GRID, 2, 1)
-    assert not may_take_tiles(NoClaims)
-    assert may_take_tiles(OptionalTiles)
+    assert not may_claim(NoClaims, "tiles")
+    assert may_claim(OptionalTiles, "tiles")
     corrector.build_model({"_target_": NoClaims}, TASK, Domain.of(GRID))
     corrector.build_model({"_target_": OptionalTiles, "local": True}, TASK, halves)
     for spec in ({"_target_": NoClaims}, {"_target_": OptionalTiles}):

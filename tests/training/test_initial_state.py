@@ -80,7 +80,7 @@ def test_a_run_with_other_initial_weights_is_refused(stages, tmp_path, command):
     ("options", "sentence"),
     [
         (["max_members=2"], "was trained with another number of members; train it again with the same options"),
-        (["data.split.val=[2003,2003]", "data.split.test=[2002,2002]"], "with another validation years"),
+        (["data.split.val=[2003,2003]", "data.split.test=[2002,2002]"], "with another set of validation dates"),
         (["task.inputs=[2t]"], "was trained with another task"),
         (["model.uncertainty=resnet2d"], "holds another model"),
         (["model=emos", "loss=crps"], "EMOS has no weights to load; leave out initial_weights"),

@@ -12,6 +12,7 @@ import xarray as xr
 
 from data_pipeline.calendar import climatology_day
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, extreme_forecast_index
@@ -34,6 +35,7 @@ from training.loss import (
 GRID = Grid.regular(4, 6)
 ONE, TWO = (Task("toy", ["msl", "2t", "tp"], targets, [24, 48]) for targets in (["2t"], ["2t", "tp"]))
 AREA = torch.linspace(0.5, 2, 24).view(4, 6)
+YEARS = Dates.of_years(range(2000, 2015))
 
 
 def draw(seed, *shape):
@@ -229,7 +231,7 @@ def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, form, tmp_p
     batch, made = normalised_sample(task)
     batch.mask[0, 1, 3, 3] = False
     forecast = Normal(draw(3, 2, len(task.targets), 4, 6), draw(4, 2, len(task.targets), 4, 6).exp())
-    found = EECRPS("efi.nc", form).load(Domain.of(GRID), task, [2000, 2014], "abc")(forecast, batch, made)
+    found = EECRPS("efi.nc", form).load(Domain.of(GRID), task, YEARS, "abc")(forecast, batch, made)
     raw = sample(task).ensemble.numpy()
     for b, (lead, day) in enumerate(((1, 0), (0, 1))):
         for t, channel in enumerate(task.target_channels):
@@ -247,12 +249,12 @@ def test_eecrps_on_tiles_equals_the_whole_grid(tmp_path, monkeypatch):
     climate(tmp_path, monkeypatch)
     batch, made = normalised_sample(TWO)
     forecast = Normal(draw(3, 2, 2, 4, 6), draw(4, 2, 2, 4, 6).exp())
-    whole = EECRPS("efi.nc").load(Domain.of(GRID), TWO, [2000, 2014], "abc")(forecast, batch, made)
+    whole = EECRPS("efi.nc").load(Domain.of(GRID), TWO, YEARS, "abc")(forecast, batch, made)
     for rank in range(4):
         domain = Domain.split(GRID, 2, 2, rank)
         own = Sample(*(domain.cut(tensor) if tensor.ndim > 3 else tensor for tensor in batch))
         tile = Normal(domain.cut(forecast.mu), domain.cut(forecast.sigma))
-        found = EECRPS("efi.nc").load(domain, TWO, [2000, 2014], "abc")(tile, own, normalizer(TWO, domain))
+        found = EECRPS("efi.nc").load(domain, TWO, YEARS, "abc")(tile, own, normalizer(TWO, domain))
         torch.testing.assert_close(found, domain.cut(whole), rtol=0, atol=0)
 
 
@@ -270,13 +272,13 @@ def test_eecrps_on_tiles_equals_the_whole_grid(tmp_path, monkeypatch):
 def test_another_climate_is_refused(changes, task, years, data, grid, sentence, tmp_path, monkeypatch):
     climate(tmp_path, monkeypatch, **changes)
     with pytest.raises(InputError, match=rf"^efi\.nc {sentence}.*; make it with deepweather prepare"):
-        EECRPS("efi.nc").load(Domain.of(grid), task, years, data)
+        EECRPS("efi.nc").load(Domain.of(grid), task, Dates.of_years(range(years[0], years[1] + 1)), data)
 
 
 def test_a_start_day_without_climate_is_named(tmp_path, monkeypatch):
     climate(tmp_path, monkeypatch)
     batch, made = normalised_sample(ONE)
-    loss = EECRPS("efi.nc").load(Domain.of(GRID), ONE, [2000, 2014], "abc")
+    loss = EECRPS("efi.nc").load(Domain.of(GRID), ONE, YEARS, "abc")
     later = batch.init_time + torch.tensor([0, 86400])
     loss.check_starts(batch.init_time.numpy().astype("datetime64[s]"))
     with pytest.raises(InputError, match="has no start on day 8 of the year; make it with deepweather prepare"):

@@ -280,8 +280,25 @@ def test_a_finished_run_that_is_started_again_repeats_its_warning(toy, tmp_path,
 def test_validation_without_truth_is_refused(toy):
     val = toy(TASK, GRID, 8)
     val.samples = [sample._replace(target=torch.full_like(sample.target, math.nan)) for sample in val.samples]
-    with pytest.raises(InputError, match="no cell of the validation years has both an analysis and all members"):
+    with pytest.raises(InputError, match="no cell of the validation dates has both an analysis and all members"):
         score_of(module(toy)[0], val)
+
+
+def test_the_raw_ensemble_is_validated_where_all_members_are_there(toy):
+    """Its forecast is NaN where a member is missing; the score is that of the other cells, by hand."""
+    net, data = module(toy, spec={"_target_": "models.statistical.raw.Raw"})
+    rows = torch.tensor(GRID.weights).double()[:, None].expand(GRID.shape)
+    total = weight = 0.0
+    for k, sample in enumerate(data.samples):
+        if k % 2:
+            sample.mask[0, 1], sample.ensemble[1, 0, 1] = False, math.nan
+        members, truth = sample.ensemble[:, 0].double(), sample.target[0].double()
+        pairs = (members[:, None] - members[None]).abs().mean((0, 1))
+        crps = (members - truth).abs().mean(0) - pairs / 2
+        total += float((crps * rows)[sample.mask[0]].sum())
+        weight += float(rows[sample.mask[0]].sum())
+    scale = float(net.corrector.normalizer.scale[0])
+    assert score_of(net, data) == pytest.approx(total / weight / scale, rel=1e-5)
 
 
 def test_nan_forecasts_are_refused(toy):

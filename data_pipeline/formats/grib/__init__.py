@@ -1,20 +1,25 @@
 """GRIB files: read, describe and write them. Only this folder imports ecCodes and cfgrib.
 
 `formats.open` reads fields. `summarize_files` describes files, `index_files` scans many files at once. `rewrite` copies
-a file with other values, `Lattice` keeps the order of its members, `Encoder` makes new messages.
+a file with other values, `Lattice` keeps the order of its members, `Encoder` makes new messages,
+`MessageRegridder` gives messages another grid.
 """
 
 from data_pipeline.formats.grib.cache import index_files
 from data_pipeline.formats.grib.contents import summarize_files
 from data_pipeline.formats.grib.encode import Encoder
 from data_pipeline.formats.grib.lattice import Lattice
-from data_pipeline.formats.grib.rewriting import Message, rewrite
+from data_pipeline.formats.grib.regridder import MessageRegridder
+from data_pipeline.formats.grib.rewriting import Message, NewMessage, messages, rewrite
 
 __all__ = [
     "Encoder",
     "Lattice",
     "Message",
+    "MessageRegridder",
+    "NewMessage",
     "index_files",
+    "messages",
     "rewrite",
     "summarize_files",
 ]

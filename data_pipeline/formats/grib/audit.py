@@ -6,6 +6,7 @@ messages of a few files with it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,18 @@ from pathlib import Path
 import eccodes
 import numpy as np
 
-from data_pipeline.formats.grib.table import Kind, Table, common_kinds
+from data_pipeline.formats.grib.kind import Kind
+from data_pipeline.formats.grib.table import Table, common_kinds
 
 AXES = ("init", "step", "number")
 """The fields of a record that distinguish messages of one variable."""
 
-SLOT = np.dtype([("name", "i4"), ("file", "i4"), ("init", "i8"), ("step", "i4"), ("number", "i4"), ("row", "i4")])
+SLOT = np.dtype(
+    [
+        ("name", "i4"), ("file", "i4"), ("init", "i8"), ("step", "i4"), ("number", "i4"), ("interval", "i4"),
+        ("row", "i4"),
+    ]
+)  # fmt: skip
 """A message, or a missing message; `file` is then the file that should hold it."""
 
 PRODUCT_KEYS = (
@@ -29,13 +36,15 @@ PRODUCT_KEYS = (
 
 
 class Census:
-    """Counts and values of all tables that were added."""
+    """Counts and values of all tables that were added, without the messages that are left out."""
 
     def __init__(self) -> None:
         self.paths: list[Path] = []
         self.bytes = 0
         self.count_of: dict[Kind, int] = {}
+        self.left_out: Counter[Kind] = Counter()
         self.first_file_of: dict[Kind, Path] = {}
+        self._intervals: dict[str, tuple[np.ndarray, bool]] = {}
         self._axes: dict[str, list[np.ndarray]] = {}
         self._starts: list[np.ndarray] = []
 
@@ -43,6 +52,8 @@ class Census:
         """Count the messages of one more file."""
         self.paths.append(table.path)
         self.bytes += table.stamp.size
+        table, left_out = table.split()
+        self.left_out.update(left_out)
         counts = np.bincount(table.records["kind"], minlength=len(table.kinds)).tolist()
         names = np.array([str(kind) for kind in table.kinds])
         for kind, count in zip(table.kinds, counts, strict=True):
@@ -52,6 +63,9 @@ class Census:
             mine = table.records[(names == name)[table.records["kind"]]]
             known = self._axes.setdefault(name, [np.empty(0, mine[axis].dtype) for axis in AXES])
             self._axes[name] = [np.union1d(one, mine[axis]) for one, axis in zip(known, AXES, strict=True)]
+            intervals, since_start = self._intervals.get(name, (np.empty(0, np.int32), True))
+            since_start &= bool((mine["interval"] == mine["step"]).all())
+            self._intervals[name] = np.union1d(intervals, mine["interval"]), since_start
         self._starts.append(np.unique(table.records["init"]))
 
     @property
@@ -60,9 +74,14 @@ class Census:
         return tuple(self.count_of)
 
     @property
+    def fields(self) -> int:
+        """The number of messages that can be read."""
+        return sum(self.count_of.values())
+
+    @property
     def messages(self) -> int:
         """The number of all messages."""
-        return sum(self.count_of.values())
+        return self.fields + self.left_out.total()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,6 +91,10 @@ class Census:
     def axes_of(self, name: str) -> list[np.ndarray]:
         """Return the starts, steps and members of a variable in all files."""
         return self._axes[name]
+
+    def intervals_of(self, name: str) -> tuple[np.ndarray, bool]:
+        """Return the intervals (minutes) of a variable, and whether all begin at the start of the forecast."""
+        return self._intervals[name]
 
     def values(self, axis: str) -> np.ndarray:
         """Return the starts, steps or members of all variables."""
@@ -125,32 +148,36 @@ class Audit:
     missing: np.ndarray
     repeated: np.ndarray
     """Pairs of positions in `slots` that hold the same field."""
+    further_intervals: int
+    """Number of messages that share variable, start, lead time and member with another one, but not the interval."""
 
     @classmethod
     def of(cls, tables: Sequence[Table], census: Census) -> Audit:
         """Compare the files of a group with the census."""
+        tables = [table.split()[0] for table in tables]
         kinds, of_records = common_kinds(tables)
         names = tuple(dict.fromkeys(map(str, kinds)))
-        name_of = np.array([names.index(str(kind)) for kind in kinds])
+        name_of = np.array([names.index(str(kind)) for kind in kinds], np.int64)
         slots = np.empty(sum(len(table.records) for table in tables), SLOT)
         start = 0
         for file, table in enumerate(tables):
             part = slots[start : start + len(table.records)]
             part["file"], part["name"], part["row"] = file, name_of[of_records[file]], np.arange(len(part))
-            for axis in AXES:
+            for axis in (*AXES, "interval"):
                 part[axis] = table.records[axis]
             start += len(part)
-        order = np.lexsort([slots[axis] for axis in (*AXES[::-1], "name")])
-        same = np.ones(len(order) - 1, bool)
+        order = np.lexsort([slots[axis] for axis in ("interval", *AXES[::-1], "name")])
+        shared = np.ones(max(len(order) - 1, 0), bool)
         for axis in ("name", *AXES):
-            same &= np.diff(slots[axis][order]) == 0
+            shared &= np.diff(slots[axis][order]) == 0
+        same = shared & (np.diff(slots["interval"][order]) == 0)
         repeated = np.stack([order[:-1][same], order[1:][same]], axis=1)
         counts = census.counts_by_name()
         missing = [slots[:0]]
         for name, text in enumerate(names):
             if census.expected(text) <= 2 * counts[text]:
                 missing.append(_gaps(slots[slots["name"] == name], census.axes_of(text)))
-        return cls(tables, names, slots, np.concatenate(missing), repeated)
+        return cls(tables, names, slots, np.concatenate(missing), repeated, int((shared & ~same).sum()))
 
     def missing_by_file(self) -> Iterator[tuple[Table, np.ndarray]]:
         """Yield each file that lacks messages, with their `SLOT`s."""

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.common.errors import InputError
+from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import Paths, expand_paths
 from data_pipeline.formats.catalog import describe_files
+from data_pipeline.formats.equivalents import needed
 from data_pipeline.formats.grib import cfgrib_reader
 from data_pipeline.formats.grib.audit import difference
-from data_pipeline.formats.grib.cache import tables_of
+from data_pipeline.formats.grib.cache import table_of, tables_of
+from data_pipeline.formats.grib.conversion import find_conversions, wanted_units
+from data_pipeline.formats.grib.kind import Kind
+from data_pipeline.formats.grib.left_out import describe_left_out, warn_left_out
+from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.formats.grib.packing import decodable
 from data_pipeline.formats.grib.reader import LOCATION, MessageReader
 from data_pipeline.formats.grib.scan import read_message
-from data_pipeline.formats.grib.table import RECORD, Kind, Stamp
+from data_pipeline.formats.grib.table import RECORD, Stamp
 from data_pipeline.formats.variables import all_variables, requested_variables
+from data_pipeline.grid import Grid
+from data_pipeline.meaning import UNKNOWN
 from data_pipeline.task import Variable
+from data_pipeline.units import Conversion
 
 ROW = np.dtype([*RECORD.descr, ("file", "i4"), ("variable", "i4")])
 """A record of a table, with the positions of its file in `paths` and of its variable in `wanted`."""
@@ -30,25 +39,45 @@ ROW = np.dtype([*RECORD.descr, ("file", "i4"), ("variable", "i4")])
 class MessageCatalog:
     """Messages of the `wanted` variables in several files, one row each, in the order of the files: a `Catalog`.
 
-    A row's `kind` is its position in `kinds`, which holds the kinds of all files.
+    A row's `kind` is its position in `kinds`, which holds the kinds of all files; `variables` and `conversions` are the
+    variable of each kind and the conversion of its values to `units`.
     """
 
     paths: tuple[Path, ...]
     stamps: tuple[Stamp, ...]
     kinds: tuple[Kind, ...]
+    variables: tuple[Variable | None, ...]
+    conversions: tuple[Conversion, ...]
     wanted: tuple[Variable, ...]
     rows: np.ndarray
 
     @classmethod
-    def gather(cls, paths: Paths, variables: Sequence[Variable] | None, *, surface: bool = False) -> MessageCatalog:
-        """Find the messages of `variables`; with None, of all variables, or of all at the `surface`."""
-        files = expand_paths(paths)
+    def gather(
+        cls,
+        paths: Paths,
+        variables: Sequence[Variable] | None,
+        names: Mapping[str, str] | None = None,
+        *,
+        surface: bool = False,
+    ) -> MessageCatalog:
+        """Find the messages from which `variables` are made; with None, of all variables, or all at the `surface`.
+
+        `names` are those of `MessageNames`. Messages that are no forecast, member or analysis are left out.
+        """
+        files, own_names = expand_paths(paths), MessageNames(names or {})
+        candidates = None if variables is None else {each for variable in variables for each in needed(variable)}
         number_of: dict[Kind, int] = {}
-        parts, stamps = [], []
+        own: list[Variable | None] = []
+        first_files: list[int] = []
+        parts, stamps, left_out = [], [], Counter[Kind]()
         for file, table in enumerate(tables_of(files)):
+            for kind in table.kinds:
+                if number_of.setdefault(kind, len(own)) == len(own):
+                    own.append(own_names.variable(kind))
+                    first_files.append(file)
             # Keep only the requested messages of each file, to limit memory: an archive has many more.
-            numbers = np.array([number_of.setdefault(kind, len(number_of)) for kind in table.kinds])
-            keep = np.array([variables is None or kind.variable in variables for kind in table.kinds])
+            numbers = np.array([number_of[kind] for kind in table.kinds])
+            keep = np.array([own[k] is not None if candidates is None else own[k] in candidates for k in numbers])
             records = table.records[keep[table.records["kind"]]]
             rows = np.empty(len(records), ROW)
             for name in RECORD.names or ():
@@ -57,17 +86,30 @@ class MessageCatalog:
             rows["file"] = file
             parts.append(rows)
             stamps.append(table.stamp)
-        kinds = tuple(number_of)
-        wanted = _wanted(describe_files(files), kinds, variables, surface)
-        variable_of = np.array([wanted.index(k.variable) if k.variable in wanted else -1 for k in kinds])
+            for k, kind in enumerate(table.kinds):
+                if kind.left_out:
+                    left_out[kind] += int((table.records["kind"] == k).sum())
+        kinds, described = tuple(number_of), describe_files(files)
+        wanted = _wanted(described, kinds, own, left_out, variables, surface)
+        own_left_out = {k: n for k, n in left_out.items() if k.short_name in {each.name for each in wanted}}
+        if own_left_out:
+            warn_left_out(described, describe_left_out(own_left_out))
         rows = np.concatenate(parts)
         parts.clear()
-        rows["variable"] = variable_of[rows["kind"]]
-        if variables is None:
-            rows = rows[rows["variable"] >= 0]
+        rows["variable"] = np.array([wanted.index(v) if v in wanted else -1 for v in own])[rows["kind"]]
+        rows = rows[rows["variable"] >= 0]
+        _forget_unnamed_intervals(rows, kinds, own)
         if len(by_cfgrib := np.unique(rows["file"][rows["field"] > 0])):
             cfgrib_reader.warn(describe_files([files[k] for k in by_cfgrib]))
-        return cls(tuple(files), tuple(stamps), kinds, wanted, rows)
+        places = [files[file] for file in first_files]
+        conversions = tuple(find_conversions(kinds, [v if v in wanted else None for v in own], places))
+        return cls(tuple(files), tuple(stamps), kinds, tuple(own), conversions, wanted, rows)
+
+    @classmethod
+    def first_grid(cls, path: Path) -> Grid:
+        """Return the grid of the first message of a file whose grid can be read."""
+        kinds = table_of(path).kinds
+        return next((kind.layout for kind in kinds if kind.layout.readable), kinds[0].layout).grid
 
     def __str__(self) -> str:
         return describe_files(self.paths)
@@ -77,13 +119,14 @@ class MessageCatalog:
         return replace(self, rows=self.rows[condition])
 
     def units(self, name: str) -> tuple[str, str]:
-        """Return units and long name of the variables called `name`; its messages must agree on the units."""
-        kinds = [kind for kind in self.kinds if kind.variable in self.wanted and kind.short_name == name]
-        names = {kind.units: kind.long_name for kind in kinds}
-        if len(names) > 1:
-            raise InputError(f"{self} has {name} in {' and in '.join(sorted(names))}; name files that agree")
-        (found,) = names.items()
-        return found
+        """Return units and long name of the variables called `name`, as their values are read."""
+        same = (
+            kind
+            for kind, own in zip(self.kinds, self.variables, strict=True)
+            if own in self.wanted and own.name == name
+        )
+        first = next(same)
+        return wanted_units(first, name), first.long_name
 
     def place(self, row: int) -> str:
         """Return the file and byte of a message, for error messages."""
@@ -121,10 +164,14 @@ class MessageCatalog:
         locations = np.empty(len(self.rows), LOCATION)
         for name in ("file", "offset", "length", "field", "data", "bits", "reference", "binary", "decimal"):
             locations[name] = self.rows[name]
+        conversions = tuple(dict.fromkeys(self.conversions[k] for k in kinds))
+        conversion_of = np.full(len(self.kinds), -1)
+        conversion_of[kinds] = [conversions.index(self.conversions[k]) for k in kinds]
+        locations["conversion"] = conversion_of[self.rows["kind"]]
         packing = [self.rows[name] for name in ("bits", "reference", "binary", "decimal")]
         locations["bits"][~decodable(*packing)] = -1
         locations["layout"] = layout_of[self.rows["kind"]]
-        return MessageReader(self.paths, self.stamps, layouts, locations)
+        return MessageReader(self.paths, self.stamps, layouts, conversions, locations)
 
     def _message(self, row: int) -> bytes:
         """Return the bytes of a message."""
@@ -135,25 +182,53 @@ class MessageCatalog:
 
 
 def _wanted(
-    files: str, kinds: Iterable[Kind], variables: Iterable[Variable] | None, surface: bool
+    files: str,
+    kinds: Sequence[Kind],
+    own: Sequence[Variable | None],
+    left_out: Mapping[Kind, int],
+    variables: Iterable[Variable] | None,
+    surface: bool,
 ) -> tuple[Variable, ...]:
     """Return the requested variables, which must be in the files, or all variables."""
-    found = {kind.variable for kind in kinds if kind.variable}
+    found = {variable for variable in own if variable}
     if variables is not None:
-        wanted = requested_variables(files, variables)
+        wanted = requested_variables(files, variables, found)
         if missing := [variable for variable in wanted if variable not in found]:
-            raise InputError(f"{files} has no {', '.join(map(str, missing))}; it has {_names(kinds)}")
+            if only := {kind: count for kind, count in left_out.items() if kind.short_name == missing[0].name}:
+                raise AbsentVariableError(_only_left_out(f"{files} has {missing[0]}", only))
+            raise AbsentVariableError(f"{files} has no {', '.join(map(str, missing))}; it has {_names(kinds, own)}")
         return wanted
-    if not surface and (unnamed := [kind for kind in kinds if not kind.variable]):
+    unnamed = [kind for kind, variable in zip(kinds, own, strict=True) if not variable and not kind.left_out]
+    if not surface and unnamed:
         raise InputError(
             f"{files} has {unnamed[0]}, which is neither at the surface nor on a whole number of hPa; "
             "name the variables to read"
         )
     wanted = all_variables(found, surface=surface)
+    if not wanted and not found and left_out:
+        raise InputError(_only_left_out(f"{files} has messages", left_out))
     if not wanted:
-        raise InputError(f"{files} has no fields at the surface but {_names(kinds)}; name other files")
+        raise InputError(f"{files} has no fields at the surface but {_names(kinds, own)}; name other files")
     return wanted
 
 
-def _names(kinds: Iterable[Kind]) -> str:
-    return ", ".join(dict.fromkeys(map(str, sorted(kinds, key=lambda kind: (kind.short_name, kind.level)))))
+def _forget_unnamed_intervals(rows: np.ndarray, kinds: Sequence[Kind], own: Sequence[Variable | None]) -> None:
+    """Set the interval to `UNKNOWN` where the message is instantaneous, but its variable by the user's names is not."""
+    changed = [
+        variable is not None and kind.process == "instant" and variable.processing != "instant"
+        for kind, variable in zip(kinds, own, strict=True)
+    ]
+    rows["interval"][np.array(changed)[rows["kind"]]] = UNKNOWN
+
+
+def _only_left_out(what: str, left_out: Mapping[Kind, int]) -> str:
+    return (
+        f"{what} only as {describe_left_out(left_out)}, which are no forecasts, members or analyses; name files of "
+        "members, in MARS of the types pf and cf, or of analyses"
+    )
+
+
+def _names(kinds: Sequence[Kind], own: Sequence[Variable | None]) -> str:
+    """Return the names of the variables, and of the kinds that are none, in the order of short names and levels."""
+    ordered = sorted(range(len(kinds)), key=lambda k: (kinds[k].short_name, kinds[k].level))
+    return ", ".join(dict.fromkeys(str(own[k] or kinds[k]) for k in ordered))

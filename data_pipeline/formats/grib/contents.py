@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -13,17 +13,25 @@ from data_pipeline.common.files import Paths, expand_paths
 from data_pipeline.common.messages import format_size, format_values
 from data_pipeline.formats.grib.audit import Audit, Census
 from data_pipeline.formats.grib.cache import table_of
+from data_pipeline.formats.grib.conversion import conversion_of
 from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.grib.left_out import describe_left_out
+from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.variables import describe_variables
+from data_pipeline.meaning import INSTANT, UNKNOWN
+from data_pipeline.parameters import PARAMETERS
+from data_pipeline.units import Conversion
 
 MAX_LINES = 8
 """Incomplete files, and repeated fields, that are described; of the others only the number is given."""
 TYPES = {"an": "analyses", "fc": "forecasts", "cf": "control forecasts", "pf": "perturbed forecasts"}
 
 
-def summarize_files(paths: Paths) -> str:
+def summarize_files(paths: Paths, names: Mapping[str, str] | None = None) -> str:
     """Return a text on the files: their fields, missing and repeated messages, damaged files.
+
+    `names` are those of `MessageNames`.
 
     Only the messages of files with common starts are in memory at once.
     """
@@ -33,29 +41,37 @@ def summarize_files(paths: Paths) -> str:
             census.add(table_of(path))
         except InputError as error:
             damaged.append(f"{'damaged':<12} {error}")
-    return "\n".join([*(_describe(census) if census.paths else ()), *damaged])
+    own_names = MessageNames(names or {})
+    return "\n".join([*(_describe(census, own_names) if census.paths else ()), *damaged])
 
 
-def _describe(census: Census) -> list[str]:
+def _describe(census: Census, names: MessageNames) -> list[str]:
     lacking: dict[Path, str] = {}
     repeats: list[str] = []
-    repeated = 0
+    repeated = further_intervals = 0
     for group in census.groups():
         audit = Audit.of([table_of(path) for path in group], census)
         lacking |= {table.path: _describe_missing(audit, table, slots) for table, slots in audit.missing_by_file()}
         repeats += islice(audit.describe_repeated(), MAX_LINES - len(repeats))
         repeated += len(audit.repeated)
+        further_intervals += audit.further_intervals
     expected = sum(map(census.expected, census.names))
-    gaps = expected - (census.messages - repeated)
+    gaps = expected - (census.fields - repeated - further_intervals)
     decoded = sum(4 * kind.layout.rows * kind.layout.columns * count for kind, count in census.count_of.items())
     types, versions = (_if_several(census.counts(name)) for name in ("data_type", "version"))
+    left_out = describe_left_out(census.left_out)
+    if not census.fields:
+        return [f"{'files':<12} {len(census.paths):,}, {format_size(census.bytes)}", f"{'left out':<12} {left_out}"]
     starts, steps = _moments(census.values("init")), census.values("step")
     lines = {
         "files": f"{len(census.paths):,}, {format_size(census.bytes)}",
         "messages": f"{census.messages:,}, {format_size(decoded)} when decoded",
         "types": ", ".join(f"{TYPES.get(k, 'others')} ({k}) {n:,}" for k, n in types.items()),
         "versions": ", ".join(f"expver {k or 'unknown'} {n:,}" for k, n in versions.items()),
-        "variables": describe_variables(kind.variable or str(kind) for kind in census.kinds),
+        "variables": describe_variables(names.variable(kind) or str(kind) for kind in census.kinds),
+        "intervals": _intervals(census),
+        "units": _units(census, names),
+        "left out": left_out and f"{left_out}: they are no forecasts, members or analyses",
         "starts": f"{len(starts):,}, {starts[0]} to {starts[-1]} UTC",
         "lead times": f"{format_values(steps[steps >= 0] / 60)} h",
         "members": format_values(census.values("number")),
@@ -97,6 +113,31 @@ def _if_several(counts: dict[str, int]) -> dict[str, int]:
     return counts if len(counts) > 1 else {}
 
 
+def _intervals(census: Census) -> str:
+    """Return the intervals of the variables that have one."""
+    texts = []
+    for name in census.names:
+        minutes, since_start = census.intervals_of(name)
+        if (minutes == INSTANT).all():
+            continue
+        hours = f"{format_values(minutes[minutes >= 0] / 60)} h" if (minutes >= 0).any() else ""
+        unknown = "unknown" if (minutes == UNKNOWN).any() else ""
+        texts.append(f"{name} {'since the start' if since_start else ' or '.join(filter(None, (hours, unknown)))}")
+    return ", ".join(texts)
+
+
+def _units(census: Census, names: MessageNames) -> str:
+    """Return the units that are converted when fields are read."""
+    found: dict[str, None] = {}
+    for kind in census.kinds:
+        variable = names.variable(kind)
+        wanted = variable and PARAMETERS[variable.name].units if variable and variable.name in PARAMETERS else None
+        if variable and wanted and (to := conversion_of(kind, variable, wanted)) != Conversion():
+            how = f"converted to {wanted}" if to else f"cannot be converted to {wanted}"
+            found[f"{variable.name} in {kind.units}, {how}"] = None
+    return "; ".join(found)
+
+
 def _grids(census: Census) -> str:
     """Return the grid; if there are several, each with a variable and a file."""
     found: dict[str, str] = {}
@@ -107,6 +148,6 @@ def _grids(census: Census) -> str:
 
 def _grid(layout: Layout) -> str:
     try:
-        return str(layout.grid) if layout.regular else f"{layout.grid_type}, which cannot be read"
+        return str(layout.grid) if layout.readable else f"{layout.grid_type}, which cannot be read"
     except InputError as error:
         return str(error)

@@ -49,7 +49,7 @@ class Encoder:
         self.grid = grid
         self._fixed = keys
         self._bits = keys.get("bitsPerValue", 16)
-        self._template = _template(grid, edition)
+        self._template = grid_template(grid, edition)
         self._current: dict[str, object] = {}
 
     def encode(self, values: np.ndarray, **keys: object) -> bytes:
@@ -104,7 +104,7 @@ def _rank(name: str) -> int:
     return ORDER.index(name) if name in ORDER else -1
 
 
-def _template(grid: Grid, edition: int) -> bytes:
+def grid_template(grid: Grid, edition: int) -> bytes:
     """Return a message on `grid`."""
     handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
     try:

@@ -15,15 +15,16 @@ from data_pipeline.formats.grib.scan import FIRST_BYTES
 
 HEADER = np.dtype(
     [
-        ("plain", "?"), ("key", "i4"), ("init", "i8"), ("step", "i4"), ("number", "i4"), ("data", "i8"),
-        ("bits", "i2"), ("count", "i8"), ("binary", "i4"), ("decimal", "i4"), ("reference", "f8"),
+        ("plain", "?"), ("key", "i4"), ("init", "i8"), ("step", "i4"), ("interval", "i4"), ("number", "i4"),
+        ("data", "i8"), ("bits", "i2"), ("count", "i8"), ("binary", "i4"), ("decimal", "i4"), ("reference", "f8"),
     ]
 )  # fmt: skip
 """One message.
 
-`plain` is true where `init` (seconds since 1970), `step` (minutes) and `number` could be read; `number` is -1 for kinds
-of message without members. Messages of one kind have the same `key`. `bits` is -1 unless the message is in simple
-packing without a bitmap; otherwise `count` values (-1: any number) begin at byte `data`.
+`plain` is true where `init` (seconds since 1970), `step` (minutes), `interval` (minutes, 0 for a single time) and
+`number` could be read; `number` is -1 for kinds of message without members. Messages of one kind have the same `key`.
+`bits` is -1 unless the message is in simple packing without a bitmap; otherwise `count` values (-1: any number) begin
+at byte `data`.
 """
 
 NO_DATE = -(1 << 62)
@@ -33,14 +34,16 @@ HOUR = 1
 
 GRIB1_GRID, GRIB1_BITMAP = 128, 64
 """Bits of octet 8 of GRIB1's section 1: the message has a grid section, a bitmap."""
+SINGLE_TIMES, START, LONG_STEP, RANGES = (0, 10), 1, 10, (2, 3, 4, 5)
+"""GRIB1 time range indicators: a step in octet 19 (`LONG_STEP`: and 20); the start; an interval between two steps."""
 ECMWF = 98
 """Code of the centre."""
 NUMBER_AT_50 = (1, 26, 30, 36)
 """ECMWF's local definitions of GRIB1's section 1 that hold the member's number in octet 50."""
 
-MEMBER_TEMPLATES = (1, 11)
+MEMBER_TEMPLATES = (1, 11, 60, 61)
 """GRIB2 product templates with the member's number in octet 36; templates 0 and 8 have none."""
-INTERVAL_TEMPLATES = {8: 34, 11: 37}
+INTERVAL_TEMPLATES = {8: 34, 11: 37, 61: 44}
 """GRIB2 product templates of a time interval, and the offset in section 4 of the interval's end and count."""
 MAX_HOURS = 1_000_000
 """ecCodes writes shorter steps with all their digits."""
@@ -115,7 +118,7 @@ def grib1_headers(first: FirstBytes, keys: KindKeys) -> np.ndarray:
     """Return a `HEADER` for each GRIB1 message; octet n of section 1 is `octets[:, n + 7]`.
 
     A message is plain if it comes from ECMWF, has a local definition in `NUMBER_AT_50` and a grid section, and its
-    step is in hours and either a single time (time range indicator 0 or 10) or the start (1).
+    step is in hours: a single time, the start, or an interval (`RANGES`).
     """
     octets = first.octets[:, :60].astype(np.int64)
     headers = np.zeros(len(octets), HEADER)
@@ -125,13 +128,15 @@ def grib1_headers(first: FirstBytes, keys: KindKeys) -> np.ndarray:
 
     unit, p1, p2, indicator = octets[:, 25:29].T
     init = _seconds((octets[:, 32] - 1) * 100 + octets[:, 20], *octets[:, 21:25].T)
-    single = np.isin(indicator, (0, 10)) | ((indicator == 1) & (p1 + p2 == 0))
+    ranged = np.isin(indicator, RANGES) & (p1 <= p2)
+    timed = np.isin(indicator, SINGLE_TIMES) | ((indicator == START) & (p1 + p2 == 0)) | ranged
     headers["plain"] = (
-        gridded & single & (unit == HOUR) & (octets[:, 12] == ECMWF) & np.isin(octets[:, 48], NUMBER_AT_50)
+        gridded & timed & (unit == HOUR) & (octets[:, 12] == ECMWF) & np.isin(octets[:, 48], NUMBER_AT_50)
         & (grid >= 58) & (values <= FIRST_BYTES) & (init > NO_DATE)
     )  # fmt: skip
     headers["init"] = init
-    headers["step"] = 60 * np.where(indicator == 10, p1 << 8 | p2, p1)
+    headers["step"] = 60 * np.select([indicator == LONG_STEP, ranged], [p1 << 8 | p2, p2], p1)
+    headers["interval"] = 60 * np.where(ranged, p2 - p1, 0)
     headers["number"] = octets[:, 57]
     headers["key"] = keys.assign(first, np.where(headers["plain"], values, -1)[:, None], _grib1_columns)
 
@@ -151,7 +156,8 @@ def grib1_headers(first: FirstBytes, keys: KindKeys) -> np.ndarray:
 def grib2_headers(first: FirstBytes, keys: KindKeys) -> np.ndarray:
     """Return a `HEADER` for each GRIB2 message; octet n of a section is at the section's position + n - 1.
 
-    A message is plain if it holds a single field with product template 0, 1, 8 or 11 and times in hours.
+    A message is plain if it holds a single field with product template 0, 8 or one of `MEMBER_TEMPLATES`, and if its
+    times are in hours.
     """
     headers = np.zeros(len(first.octets), HEADER)
     positions, single = _grib2_sections(first)
@@ -172,6 +178,7 @@ def grib2_headers(first: FirstBytes, keys: KindKeys) -> np.ndarray:
     headers["plain"] = known & (init > NO_DATE)
     headers["init"] = init
     headers["step"] = 60 * np.where(known, hours + length, 0)
+    headers["interval"] = 60 * np.where(known, length, 0)
     headers["number"] = np.where(np.isin(template, MEMBER_TEMPLATES), first.unsigned(product + 35, 1), -1)
     shape = np.stack([product, packing, template], axis=1)
     headers["key"] = keys.assign(first, np.where(headers["plain"][:, None], shape, -1), _grib2_columns)

@@ -10,9 +10,12 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
+from data_pipeline.reduced_grid import ReducedGrid
 
 REGULAR = ("regular_ll", "regular_gg")
-"""Grid types whose points are all combinations of latitudes and longitudes, and which are read."""
+"""Grid types whose points are all combinations of latitudes and longitudes."""
+REDUCED = ("reduced_gg", "healpix")
+"""Grid types whose rows have different numbers of points; they are read in a single row, and then on a regular grid."""
 
 I_NEGATIVELY, J_POSITIVELY, J_CONSECUTIVE, ALTERNATIVE_ROWS = 128, 64, 32, 16
 STAGGERED = 15
@@ -24,7 +27,8 @@ class Layout:
     """The grid section of a message as plain numbers, which can be compared, hashed and cached.
 
     `north` to `east` are the edges, independent of the scanning direction; `gaussian` is the number of latitudes
-    between a pole and the equator of a Gaussian grid. For grids that are not regular, only `grid_type` is set.
+    between a pole and the equator of a Gaussian grid, or HEALPix's Nside. A reduced grid has a single row of all
+    points; `counts` are the points of each latitude. For grids that are not read, only `grid_type` is set.
     """
 
     grid_type: str
@@ -36,11 +40,17 @@ class Layout:
     east: float = 0.0
     gaussian: int = 0
     scanning: int = 0
+    counts: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "counts", tuple(self.counts))  # a list in the cache's JSON
 
     @classmethod
     def of(cls, handle: int) -> Layout:
         """Read the layout of an ecCodes message."""
         grid_type = eccodes.codes_get_string(handle, "gridType")
+        if grid_type in REDUCED:
+            return cls._of_reduced(handle, grid_type)
         if grid_type not in REGULAR:
             return cls(grid_type)
         scanning = eccodes.codes_get_long(handle, "scanningMode")
@@ -68,25 +78,53 @@ class Layout:
             scanning=scanning,
         )  # fmt: skip
 
+    @classmethod
+    def _of_reduced(cls, handle: int, grid_type: str) -> Layout:
+        """Read the layout of a reduced grid, which must be global and scanned from north to south."""
+        points = eccodes.codes_get_long(handle, "numberOfDataPoints")
+        if grid_type == "healpix":
+            nside = eccodes.codes_get_long(handle, "Nside")
+            if eccodes.codes_get_string(handle, "orderingConvention") != "ring":
+                return cls("healpix in nested order")
+            return cls(grid_type, rows=1, columns=points, gaussian=nside)
+        counts = tuple(eccodes.codes_get_array(handle, "pl").tolist())
+        gaussian = eccodes.codes_get_long(handle, "N")
+        first = eccodes.codes_get_double(handle, "longitudeOfFirstGridPointInDegrees")
+        if len(counts) != 2 * gaussian or sum(counts) != points or abs(first) > COORDINATE_TOLERANCE:
+            return cls("reduced_gg of a part of the globe")
+        if eccodes.codes_get_long(handle, "scanningMode"):
+            return cls("reduced_gg that is not stored from north to south and from west to east")
+        return cls(grid_type, rows=1, columns=points, gaussian=gaussian, counts=counts)
+
     @property
     def regular(self) -> bool:
-        """Whether the values form rows and columns of a grid that is read."""
+        """Whether the values form rows and columns of a regular grid."""
         return self.grid_type in REGULAR
+
+    @property
+    def readable(self) -> bool:
+        """Whether the grid is read: it is regular or reduced."""
+        return self.regular or self.grid_type in REDUCED
 
     @cached_property
     def grid(self) -> Grid:
         """The grid, north first; if it goes round the globe, it starts at the first longitude from 0° eastwards."""
-        if not self.regular:
+        if not self.readable:
+            program = "sp2gp" if self.grid_type == "sh" else "remapbil"
             raise InputError(
-                f"the grid is {self.grid_type}; only regular latitude-longitude and Gaussian grids can be read, "
-                "interpolate to one of them first, for instance with cdo remapbil"
+                f"the grid is {self.grid_type}; only regular latitude-longitude grids, global Gaussian grids and "
+                f"HEALPix in ring order can be read, interpolate to one of them first, for instance with cdo {program}"
             )
+        if self.grid_type == "healpix":
+            return ReducedGrid.healpix(self.gaussian)
+        if self.counts:
+            return ReducedGrid.gaussian(list(eccodes.codes_get_gaussian_latitudes(self.gaussian)), self.counts)
         return Grid(tuple(self._latitudes), tuple(self._longitudes[0]))
 
     @cached_property
     def straight(self) -> bool:
         """Whether the values are stored in the order of a field of `grid`."""
-        return not self.scanning and not self._longitudes[1]
+        return self.grid_type in REDUCED or (not self.scanning and not self._longitudes[1])
 
     def stored_rows(self, first: int, count: int) -> tuple[int, int]:
         """Return the first stored row, and the number of stored rows, that hold `count` rows of `grid` from `first` on.
@@ -99,6 +137,8 @@ class Layout:
 
     def arrange(self, stored: np.ndarray) -> np.ndarray:
         """Return stored values as a field (H, W) of `grid`; the values of `stored_rows` as part of a field."""
+        if self.grid_type in REDUCED:
+            return stored.reshape(1, -1)
         if self.scanning & J_CONSECUTIVE:
             field = self._alternate(stored.reshape(self.columns, self.rows)).T
         else:

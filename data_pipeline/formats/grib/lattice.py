@@ -7,7 +7,8 @@ order. On a common lattice they cannot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import eccodes
@@ -15,28 +16,45 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib.cache import table_of
+from data_pipeline.formats.grib.conversion import find_conversions
+from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.task import Variable
+from data_pipeline.units import Conversion
 
 DEFAULT_BITS = 16
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """Multiples of 2^E, with the smallest E that `bits` per value allow for the member with the widest range."""
+    """Multiples of 2^E, with the smallest E that `bits` per value allow for the member with the widest range.
+
+    The lattice is in the units of the file. `conversion` converts them to the units in which fields are read.
+    """
 
     bits: int = DEFAULT_BITS
+    conversion: Conversion = field(default_factory=Conversion)
 
     @classmethod
-    def of(cls, source: str | Path, variable: Variable) -> Lattice:
+    def of(cls, source: str | Path, variable: Variable, names: Mapping[str, str] | None = None) -> Lattice:
         """Return the lattice for `variable` in the file `source`, with the most bits of any of its messages.
+
+        `names` are those of `MessageNames`. Messages in several units raise `InputError`.
 
         In files packed to a number of decimal digits, the bits of a message depend on its range. A correction may widen
         any range, so all members get the most bits.
         """
         table = table_of(Path(source))
-        kinds = [number for number, kind in enumerate(table.kinds) if kind.variable == variable]
+        own_names = MessageNames(names or {})
+        own = [found if (found := own_names.variable(kind)) == variable else None for kind in table.kinds]
+        kinds = [number for number, found in enumerate(own) if found]
         if not kinds:
             raise InputError(f"{source} has no {variable}; name a variable that is in the file")
+        if len(units := dict.fromkeys(table.kinds[k].units for k in kinds)) > 1:
+            raise InputError(
+                f"{source} has {variable} in {' and in '.join(units)}; packed members in several units cannot keep "
+                "their order, so write all in one of them first"
+            )
+        conversion = tuple(find_conversions(table.kinds, own, [table.path] * len(own)))[kinds[0]]
         records = table.records[np.isin(table.records["kind"], kinds)]
         finest = int(records["bits"].max())
         with Path(source).open("rb", buffering=0) as file:
@@ -45,11 +63,13 @@ class Lattice:
                 finest = max(finest, eccodes.codes_get_long(handle, "bitsPerValue"))
                 eccodes.codes_release(handle)
         # Constant fields are packed in 0 bits, whatever their precision.
-        return cls(finest if finest > 0 else DEFAULT_BITS)
+        return cls(finest if finest > 0 else DEFAULT_BITS, conversion)
 
     def round(self, members: np.ndarray) -> np.ndarray:
-        """Return `members` (M, H, W) rounded to their common lattice; NaN stays NaN."""
+        """Return `members` (M, H, W) in the file's units, rounded to their common lattice; NaN stays NaN."""
         members = np.asarray(members, np.float64)
+        if self.conversion.changes:
+            members = (members - self.conversion.offset) / self.conversion.factor
         finite = np.isfinite(members)
         if not finite.any():
             return members

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -15,35 +14,42 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.catalog import Window
+from data_pipeline.common.threads import BUDGET, in_threads
+from data_pipeline.formats.catalog import DOUBLE, Window
 from data_pipeline.formats.grib.decode import Cutout, Location, read_values
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.packing import Packing
 from data_pipeline.formats.grib.scan import changed_file
 from data_pipeline.formats.grib.table import Stamp
 from data_pipeline.grid import Grid
+from data_pipeline.units import Conversion
 
 LOCATION = np.dtype(
     [
         ("file", "i4"), ("layout", "i4"), ("offset", "i8"), ("length", "i8"), ("field", "i4"),
-        ("data", "i8"), ("bits", "i2"), ("reference", "f8"), ("binary", "i2"), ("decimal", "i2"),
+        ("conversion", "i4"), ("data", "i8"), ("bits", "i2"), ("reference", "f8"), ("binary", "i2"),
+        ("decimal", "i2"),
     ]
 )  # fmt: skip
-"""A `Location`, with its file and layout as positions in `MessageReader.paths` and `layouts`."""
+"""A `Location`; file, layout and conversion are positions in the `paths`, `layouts` and `conversions` of the reader."""
 
-MAX_THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-"""Threads that read at once; reading, numpy and ecCodes release the interpreter's lock."""
+MAX_THREADS = 8
+"""Threads that one call uses at most; reading, numpy and ecCodes release the interpreter's lock."""
 MIN_THREAD_BYTES = 1 << 16
 """With fewer bytes per message, threads spend their time waiting for the interpreter's lock."""
 
 
 @dataclass(frozen=True, eq=False)
 class MessageReader:
-    """Messages in several files, all on one grid; the files must still have their `stamps` when values are read."""
+    """Messages in several files, all on one grid; the files must still have their `stamps` when values are read.
+
+    Values that a conversion changes are computed in double precision; all others stay as they are decoded.
+    """
 
     paths: tuple[Path, ...]
     stamps: tuple[Stamp, ...]
     layouts: tuple[Layout, ...]
+    conversions: tuple[Conversion, ...]
     locations: np.ndarray
 
     @property
@@ -63,16 +69,16 @@ class MessageReader:
         order = there[np.argsort(wanted.ravel()[there], kind="stable")]  # in file order
         locations = self.locations[wanted.ravel()[order]]
         targets = [out[*index, ...] for index in zip(*np.unravel_index(order, wanted.shape), strict=True)]
-        threads = min(MAX_THREADS, len(order))
+        threads = min(MAX_THREADS, BUDGET.total, len(order))
         if threads < 2 or locations["length"].mean() * cutout.height < MIN_THREAD_BYTES * self.grid.shape[0]:
             self._read_part(locations, targets, cutout)
             return
         # Few parts, because threads wait for the lock at every border; more where messages take unequal time.
         share = 8 if (locations["bits"] < 0).any() else 2
-        with ThreadPoolExecutor(threads) as pool:
-            split = np.array_split(np.arange(len(order)), min(len(order), share * threads))
-            parts = [(k[0], k[-1] + 1) for k in split]
-            list(pool.map(lambda k: self._read_part(locations[k[0] : k[1]], targets[k[0] : k[1]], cutout), parts))
+        split = np.array_split(np.arange(len(order)), min(len(order), share * threads))
+        parts = [(k[0], k[-1] + 1) for k in split]
+        read = lambda k: self._read_part(locations[k[0] : k[1]], targets[k[0] : k[1]], cutout)  # noqa: E731
+        list(in_threads(read, parts, threads))
 
     def _read_part(self, locations: np.ndarray, targets: Sequence[np.ndarray], cutout: Cutout) -> None:
         for file, group in groupby(zip(locations.tolist(), targets, strict=True), key=lambda pair: pair[0][0]):
@@ -82,10 +88,12 @@ class MessageReader:
                 try:
                     if Stamp.of(descriptor) != self.stamps[file]:
                         raise changed_file(path)
-                    for (_, layout, offset, length, field, data, *packing), target in group:
+                    for (_, layout, offset, length, field, conversion, data, *packing), target in group:
                         packed = Packing(*packing)
                         location = Location(self.layouts[layout], offset, length, field, data, packed)
                         read_values(target, descriptor, path, location, cutout)
+                        if (to := self.conversions[conversion]).changes:
+                            target[...] = target.astype(DOUBLE) * to.factor + to.offset
                 finally:
                     os.close(descriptor)
             except OSError as error:

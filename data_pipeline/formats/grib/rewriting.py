@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -15,35 +15,59 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.decode import decode
-from data_pipeline.formats.grib.encode import MISSING
+from data_pipeline.formats.grib.encode import MISSING, ORDER
 from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.lattice import Lattice
+from data_pipeline.formats.grib.names import MessageNames
+from data_pipeline.formats.grib.regridder import MessageRegridder
 from data_pipeline.formats.grib.scan import scan_messages
-from data_pipeline.formats.grib.table import UNIX_EPOCH, Kind
+from data_pipeline.formats.grib.table import UNIX_EPOCH, Table
+from data_pipeline.meaning import INSTANT
 from data_pipeline.task import Variable
 
 
 class Message(NamedTuple):
-    """Variable, start (UTC), lead time (hours) and member of a message."""
+    """Variable, start (UTC), lead time (hours), member and interval (minutes, see `Meaning`) of a message."""
 
     variable: Variable
     init_time: datetime
     lead_time: int
     number: int
+    interval: int = INSTANT
 
 
-Correction = Callable[[Message], np.ndarray | None]
-"""Returns the new field (H, W) of a message, north first as `open_ensemble` reads it, or None to keep the field."""
+class NewMessage(NamedTuple):
+    """A message to write after another one, which is copied: it has all keys of the other, except `keys`.
+
+    `holds` says what it must hold when it is read back. The field (H, W) is in the units of the other message.
+    """
+
+    holds: Message
+    keys: Mapping[str, str | int]
+    field: np.ndarray
 
 
-def rewrite(source: str | Path, target: str | Path, correction: Correction) -> int:
-    """Copy `source` to `target` with the fields that `correction` returns; return the number of replaced fields.
+Correction = Callable[[Message], np.ndarray | NewMessage | None]
+"""Returns the new field (H, W) of a message in the message's units, north first; a message to add; or None."""
+
+
+def rewrite(
+    source: str | Path,
+    target: str | Path,
+    correction: Correction,
+    regridder: MessageRegridder | None = None,
+    names: Mapping[str, str] | None = None,
+) -> int:
+    """Copy `source` to `target` with the fields that `correction` returns; return their number.
 
     A message without a new field is copied byte for byte. A message with a new field keeps all keys; it gets as many
     bits per value as the message of its variable with the most bits. Missing values stay missing. A message with
-    several fields is written as one message per field. The file is read back before it gets its name: it must hold all
-    messages, and each new field within the precision of its packing.
+    several fields is written as one message per field. With a `regridder`, new fields are on its grid, and messages on
+    other grids get this grid. The file is read back before it gets its name: it must hold all messages, each new field
+    within the precision of its packing, and each added message as it was meant. `names` are those of `MessageNames`.
     """
+    own_names = MessageNames(names or {})
     source, target = Path(source), Path(target)
     if target.is_dir():
         raise InputError(f"{target} is a folder; name a file to write")
@@ -51,36 +75,90 @@ def rewrite(source: str | Path, target: str | Path, correction: Correction) -> i
         raise InputError(f"{target} is the file to read; name another file to write")
     table = table_of(source)
     bits: dict[Variable, int] = {}
-    replaced, digest = 0, hashlib.sha256()
+    replaced, added, digest = 0, list[Message](), hashlib.sha256()
     with atomic_path(target) as partial:
         with source.open("rb", buffering=0) as original, partial.open("wb") as file:
             for record in table.records:
                 old = table.message(original.fileno(), record)
                 kind = table.kinds[record["kind"]]
-                message = _message(kind, record)
+                message = _message(own_names.variable(kind), kind, record)
                 new = old
                 if message and (field := correction(message)) is not None:
                     if message.variable not in bits:
-                        bits[message.variable] = Lattice.of(source, message.variable).bits
-                    new = _replace(old, kind.layout, field, bits[message.variable], message)
+                        bits[message.variable] = Lattice.of(source, message.variable, names).bits
+                    if isinstance(field, NewMessage):
+                        digest.update(old)
+                        file.write(old)
+                        added.append(field.holds)
+                        moved = bool(regridder and regridder.needs(kind.layout))
+                        old, field = _with_keys(old, kind.layout, field, source, moved), field.field
+                    new = _replace(old, kind.layout, field, bits[message.variable], message, regridder)
                     replaced += 1
                 digest.update(new)
                 file.write(new)
-        _check_file(partial, target, len(table.records), digest.hexdigest())
+        _check_file(partial, target, len(table.records) + len(added), digest.hexdigest())
+        if added and (lost := set(added) - set(_messages(Table.of(partial), own_names))):
+            raise _cannot_hold(source, min(lost))
     return replaced
 
 
-def _message(kind: Kind, record: np.void) -> Message | None:
-    """Return the contents of a message; None if its grid, level or step cannot be corrected."""
-    if not kind.variable or not kind.layout.regular or record["step"] < 0 or record["step"] % 60:
+def messages(source: str | Path, names: Mapping[str, str] | None = None) -> Iterator[Message]:
+    """Return the messages of a file that `rewrite` can replace, in file order."""
+    return _messages(table_of(Path(source)), MessageNames(names or {}))
+
+
+def _messages(table: Table, names: MessageNames) -> Iterator[Message]:
+    variables = [names.variable(kind) for kind in table.kinds]
+    for record in table.records:
+        kind = int(record["kind"])
+        if message := _message(variables[kind], table.kinds[kind], record):
+            yield message
+
+
+def _message(variable: Variable | None, kind: Kind, record: np.void) -> Message | None:
+    """Return the contents of a message; None if its product, grid, level or step cannot be corrected."""
+    if not variable or not kind.layout.readable or record["step"] < 0 or record["step"] % 60:
         return None
     start = UNIX_EPOCH + timedelta(seconds=int(record["init"]))
-    return Message(kind.variable, start, int(record["step"]) // 60, int(record["number"]))
+    return Message(variable, start, int(record["step"]) // 60, int(record["number"]), int(record["interval"]))
 
 
-def _replace(old: bytes, layout: Layout, field: np.ndarray, bits: int, message: Message) -> bytes:
+def _with_keys(old: bytes, layout: Layout, new: NewMessage, source: Path, moved: bool) -> bytes:
+    """Return the message `old` with the keys of another one, and missing values where the new field has them.
+
+    If the field is `moved` to another grid, its missing values are those of the old field there.
+    """
+    handle = eccodes.codes_new_from_message(old)
+    try:
+        for name in sorted(new.keys, key=ORDER.index):
+            eccodes.codes_set(handle, name, new.keys[name])
+        if not moved and (missing := np.isnan(new.field)).any():
+            eccodes.codes_set(handle, "bitmapPresent", 1)
+            eccodes.codes_set_double(handle, "missingValue", MISSING)
+            eccodes.codes_set_double_array(handle, "values", layout.store(np.where(missing, MISSING, 0.0)))
+        return eccodes.codes_get_message(handle)
+    except eccodes.CodesInternalError:
+        raise _cannot_hold(source, new.holds) from None
+    finally:
+        eccodes.codes_release(handle)
+
+
+def _cannot_hold(source: Path, message: Message) -> InputError:
+    return InputError(
+        f"a message like those of {source} cannot hold {message.variable} over {message.interval / 60:g} h at "
+        f"+{message.lead_time} h; write the input as GRIB2 first, for instance with ecCodes' grib_set -s edition=2 "
+        "IN OUT"
+    )
+
+
+def _replace(
+    old: bytes, layout: Layout, field: np.ndarray, bits: int, message: Message, regridder: MessageRegridder | None
+) -> bytes:
     """Return the message `old` with the values of `field`, packed in `bits` per value."""
-    missing = np.isnan(decode(old, layout))
+    if regridder and regridder.needs(layout):
+        old, layout, missing = regridder.regrid(old, layout)
+    else:
+        missing = np.isnan(decode(old, layout))
     field = np.array(field, np.float64)
     if field.shape != missing.shape:
         raise ValueError(f"the correction of {message} has shape {field.shape}, the message has shape {missing.shape}")
@@ -97,7 +175,7 @@ def _replace(old: bytes, layout: Layout, field: np.ndarray, bits: int, message: 
     except eccodes.CodesInternalError as error:
         raise InputError(
             f"{message} cannot be written in the packing of the input ({error}); repack the input first, for instance "
-            "with ecCodes' grib_set -r -s packingType=grid_simple"
+            "with ecCodes' grib_set -r -s packingType=grid_simple IN OUT"
         ) from None
     finally:
         eccodes.codes_release(handle)

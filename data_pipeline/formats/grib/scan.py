@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.file_format import GRIB_FORMAT, UNKNOWN_FORMAT, file_format, wrong_format
 from data_pipeline.formats.grib.cfgrib_reader import read_field
 
 FIRST_BYTES = 256
@@ -74,9 +75,13 @@ def changed_file(path: Path, offset: int | None = None) -> InputError:
 
 def _next_offset(path: Path, descriptor: int, offset: int) -> int:
     """Return the position of the next message; the end of the file if only padding follows."""
+    beginning = offset == 0
     while block := os.pread(descriptor, 1 << 16, offset):
         if rest := block.lstrip(PADDING):
             offset += len(block) - len(rest)
+            # An archive of other files may hold a GRIB file, uncompressed.
+            if beginning and rest[:4] != b"GRIB" and file_format(path) not in (GRIB_FORMAT, UNKNOWN_FORMAT):
+                raise wrong_format(path, "GRIB")
             start = os.pread(descriptor, MAX_HEADING + 4, offset).find(b"GRIB")
             if start < 0:
                 raise InputError(

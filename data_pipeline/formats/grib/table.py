@@ -8,70 +8,40 @@ message of each kind, and every message whose form `headers` does not read.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import eccodes
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.file_format import wrong_format
 from data_pipeline.formats.grib.cfgrib_reader import count_fields
 from data_pipeline.formats.grib.headers import FirstBytes, read_headers
-from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.grib.interval import meant_intervals, step_and_interval
+from data_pipeline.formats.grib.keys import get_whole
+from data_pipeline.formats.grib.kind import Kind, parameter_of
 from data_pipeline.formats.grib.scan import FIRST_BYTES, ScannedMessage, read_message, scan_messages
-from data_pipeline.task import Variable
 
 RECORD = np.dtype(
     [
         ("offset", "i8"), ("length", "i8"), ("field", "i4"), ("kind", "i4"), ("init", "i8"), ("step", "i4"),
-        ("number", "i4"), ("data", "i4"), ("bits", "i2"), ("binary", "i2"), ("decimal", "i2"), ("reference", "f8"),
+        ("interval", "i4"), ("number", "i4"), ("data", "i4"), ("bits", "i2"), ("binary", "i2"), ("decimal", "i2"),
+        ("reference", "f8"),
     ]
 )  # fmt: skip
 """One field: `offset` and `length` of its message; `field`, its position from 1 in a message with several fields, or 0;
-kind; start (`init`, seconds since 1970); step (minutes, -1 if unknown); member (`number`).
+kind; start (`init`, seconds since 1970); step (minutes, -1 if unknown); `interval` (minutes, see `Meaning`), which ends
+at the step; member (`number`).
 
 `bits` is -1 unless the values are in simple packing without a bitmap, one for each grid point; they then begin at byte
 `data` of the message.
 """
 
 UNIX_EPOCH = datetime(1970, 1, 1)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Properties that messages of one variable on one level and one grid share; `version` is ECMWF's expver."""
-
-    short_name: str
-    long_name: str
-    units: str
-    type_of_level: str
-    level: float
-    data_type: str
-    version: str
-    layout: Layout
-
-    @cached_property
-    def variable(self) -> Variable | None:
-        """The variable; None without a short name, or on a pressure level that is not a whole number of hPa.
-
-        Only pressure levels are distinguished. On other levels each short name is one variable, such as `2t` or `stl1`.
-        """
-        if not re.fullmatch(r"[A-Za-z0-9_]+", self.short_name):
-            return None
-        units = {"isobaricInhPa": 1, "isobaricInPa": 100}.get(self.type_of_level)
-        if units is None:
-            return Variable(self.short_name)
-        level, rest = divmod(self.level, units)
-        return Variable(self.short_name, int(level)) if 1 <= level <= 1100 and not rest else None
-
-    def __str__(self) -> str:
-        return str(self.variable or f"{self.short_name} ({self.type_of_level} {self.level:g})")
 
 
 class Stamp(NamedTuple):
@@ -104,11 +74,22 @@ class Table:
                 stamp = Stamp.of(file.fileno())
                 found = list(scan_messages(path))
                 if not found:
-                    raise InputError(f"{path} holds no GRIB message; is it the right file?")
+                    raise wrong_format(path, "GRIB")
                 records, kinds = _Collector(path, file.fileno()).collect(found)
         except OSError as error:
             raise InputError(f"cannot read {path} ({error.strerror})") from None
         return cls(path, stamp, records, kinds)
+
+    def split(self) -> tuple[Table, dict[Kind, int]]:
+        """Return a table of the fields that can be read, and the number of messages of each kind that is left out."""
+        counts = np.bincount(self.records["kind"], minlength=len(self.kinds)).tolist()
+        left_out = {kind: count for kind, count in zip(self.kinds, counts, strict=True) if kind.left_out}
+        if not left_out:
+            return self, {}
+        kept = np.array([not kind.left_out for kind in self.kinds])
+        records = self.records[kept[self.records["kind"]]]
+        records["kind"] = (np.cumsum(kept) - 1)[records["kind"]]
+        return replace(self, records=records, kinds=tuple(k for k in self.kinds if not k.left_out)), left_out
 
     def message(self, descriptor: int, record: np.void) -> bytes:
         """Return the message of a record, from the open file."""
@@ -119,15 +100,19 @@ def common_kinds(tables: Sequence[Table]) -> tuple[tuple[Kind, ...], list[np.nda
     """Return the kinds of all tables, and for each table the positions of its records' kinds among them."""
     kinds = dict.fromkeys(kind for table in tables for kind in table.kinds)
     number = {kind: k for k, kind in enumerate(kinds)}
-    of_records = [np.array([number[kind] for kind in t.kinds])[t.records["kind"]] for t in tables]
+    of_records = [np.array([number[kind] for kind in t.kinds], np.int64)[t.records["kind"]] for t in tables]
     return tuple(kinds), of_records
 
 
 class _Row(NamedTuple):
+    """Keys of a message; `interval` is what the message states, `meant` the interval of its kind (see `STATED`)."""
+
     kind: int
     init: int
     step: int
+    interval: int
     number: int
+    meant: int
 
 
 class _Collector:
@@ -137,7 +122,7 @@ class _Collector:
         self.path = path
         self.descriptor = descriptor
         self.kinds: dict[Kind, int] = {}
-        self._names: dict[int, tuple[str, str, str]] = {}
+        self._parameters: dict[int, tuple[int, str, str, str]] = {}
 
     def collect(self, found: Sequence[ScannedMessage]) -> tuple[np.ndarray, tuple[Kind, ...]]:
         """Return one record for each field of the messages `found`, and the kinds of these fields."""
@@ -152,7 +137,7 @@ class _Collector:
         records["offset"] = np.array([each.offset for each in found])[message]
         records["length"] = first_bytes.lengths[message]
         records["field"] = field
-        for name in ("init", "step", "number", "data", "bits", "binary", "decimal", "reference"):
+        for name in ("init", "step", "interval", "number", "data", "bits", "binary", "decimal", "reference"):
             records[name] = headers[name]
         records["bits"][field > 0] = -1
         plain, keys = np.flatnonzero(headers["plain"]), headers["key"]
@@ -160,15 +145,19 @@ class _Collector:
         others = np.flatnonzero(~headers["plain"])
         rows = {k: self._read_row(records[k]) for k in sorted({*first.tolist(), *others.tolist()})}
         # The headers of a kind are used only where ecCodes reads the same from its first message.
-        known = np.zeros(keys.max(initial=-1) + 1, [("same", "?"), ("kind", "i4"), ("number", "i4")])
+        known = np.zeros(keys.max(initial=-1) + 1, [("same", "?"), ("kind", "i4"), ("number", "i4"), ("meant", "i4")])
         for k in first.tolist():
-            known[keys[k]] = (_same(rows[k], headers[k]), rows[k].kind, rows[k].number)
+            known[keys[k]] = (_same(rows[k], headers[k]), rows[k].kind, rows[k].number, rows[k].meant)
         of_kind = known[keys[plain]]
         records["kind"][plain] = of_kind["kind"]
+        meant = np.zeros(len(records), np.int64)
+        meant[plain] = of_kind["meant"]
         records["number"][plain] = np.where(headers["number"][plain] < 0, of_kind["number"], headers["number"][plain])
         rows |= {k: self._read_row(records[k]) for k in plain[~of_kind["same"]].tolist() if k not in rows}
         for k, row in rows.items():
-            records[["kind", "init", "step", "number"]][k] = tuple(row)
+            records[["kind", "init", "step", "interval", "number"]][k] = tuple(row[:-1])
+            meant[k] = row.meant
+        records["interval"] = meant_intervals(meant, records["interval"], records["step"])
         points = np.array([kind.layout.rows * kind.layout.columns for kind in self.kinds])[records["kind"]]
         records["bits"][(headers["count"] != points) & (headers["count"] >= 0)] = -1
         return records, tuple(self.kinds)
@@ -196,27 +185,19 @@ class _Collector:
             raise InputError(f"{self.path}: ecCodes cannot read the message at byte {offset}: {error}") from None
 
     def _row_of(self, handle: int) -> _Row:
-        get = eccodes.codes_get_string
-        kind = Kind(
-            *self._parameter(handle),
-            type_of_level=get(handle, "typeOfLevel"),
-            level=_optional(eccodes.codes_get_double, handle, "level", 0.0),
-            data_type=_optional(get, handle, "dataType", ""),
-            version=_optional(get, handle, "expver", ""),
-            layout=Layout.of(handle),
-        )
+        kind, processing = Kind.of(handle, self._parameter(handle))
         date, time = eccodes.codes_get_long(handle, "dataDate"), eccodes.codes_get_long(handle, "dataTime")
         init = self._seconds(date // 10000, date // 100 % 100, date % 100, time // 100, time % 100)
-        number = _optional(eccodes.codes_get_long, handle, "number", 0)
-        return _Row(self.kinds.setdefault(kind, len(self.kinds)), init, _step(handle), number)
+        number = get_whole(handle, "number", 0)
+        step, interval = step_and_interval(handle)
+        return _Row(self.kinds.setdefault(kind, len(self.kinds)), init, step, interval, number, processing.interval)
 
-    def _parameter(self, handle: int) -> tuple[str, str, str]:
-        """Return short name, long name and units; ecCodes takes milliseconds for each."""
-        parameter = eccodes.codes_get_long(handle, "paramId")
-        if parameter not in self._names or not parameter:
-            short, name, units = (eccodes.codes_get_string(handle, key) for key in ("shortName", "name", "units"))
-            self._names[parameter] = short, name, units
-        return self._names[parameter]
+    def _parameter(self, handle: int) -> tuple[int, str, str, str]:
+        """Return paramId, short name, long name and units; ecCodes takes milliseconds for each."""
+        number = eccodes.codes_get_long(handle, "paramId")
+        if number not in self._parameters or not number:
+            self._parameters[number] = parameter_of(handle)
+        return self._parameters[number]
 
     def _seconds(self, year: int, month: int, day: int, hour: int, minute: int) -> int:
         try:
@@ -224,28 +205,12 @@ class _Collector:
         except ValueError:
             raise InputError(
                 f"{self.path} holds a message with the impossible date {year}-{month}-{day} {hour}:{minute}; "
-                "correct it, for instance with ecCodes' grib_set -s dataDate=YYYYMMDD"
+                "messages that are no forecast have such dates; leave it out, for instance with ecCodes' "
+                f"grib_copy -w dataDate!={year:04}{month:02}{day:02} IN OUT"
             ) from None
 
 
 def _same(row: _Row, header: np.void) -> bool:
     """Whether ecCodes and the header of a message agree."""
-    same = row.init == header["init"] and row.step == header["step"]
+    same = all(getattr(row, name) == header[name] for name in ("init", "step", "interval"))
     return bool(same and header["number"] in (-1, row.number))
-
-
-def _step(handle: int) -> int:
-    """Return the end of the step in minutes; -1 where ecCodes cannot convert it, for example from months."""
-    for unit, minutes in (("m", 1), ("h", 60)):  # ecCodes writes a million minutes and more with six digits only
-        with suppress(eccodes.CodesInternalError, ValueError):
-            eccodes.codes_set_string(handle, "stepUnits", unit)
-            return minutes * int(eccodes.codes_get_string(handle, "endStep").removesuffix(unit))
-    return -1
-
-
-def _optional(get: Callable[[int, str], Any], handle: int, key: str, default: Any) -> Any:
-    """Return the value of a key, or `default` for kinds of message that do not have it."""
-    try:
-        return get(handle, key)
-    except eccodes.KeyValueNotFoundError:
-        return default

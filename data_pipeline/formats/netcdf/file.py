@@ -13,9 +13,8 @@ import netCDF4
 from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.file_format import HDF5_FORMAT, NETCDF_FORMAT, file_format
 
-_CLASSIC_MAGIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _TYPE_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}
 """Bytes of a value, by the number of its type in a classic file."""
 _STREAMING = {4: 2**32 - 1, 8: 2**64 - 1}
@@ -24,12 +23,7 @@ _STREAMING = {4: 2**32 - 1, 8: 2**64 - 1}
 
 def is_netcdf(path: str | Path) -> bool:
     """Whether a file starts like a NetCDF file, classic or NetCDF-4."""
-    try:
-        with Path(path).open("rb") as file:
-            head = file.read(8)
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror})") from None
-    return head == _HDF5_MAGIC or head[:4] in _CLASSIC_MAGIC
+    return file_format(path) in (HDF5_FORMAT, NETCDF_FORMAT)
 
 
 @dataclass(frozen=True)
@@ -42,18 +36,21 @@ class NetCDFFile:
 
     @classmethod
     def at(cls, path: Path) -> NetCDFFile:
-        """Return the file at `path`; raise an `InputError` if it is not NetCDF or is cut off."""
-        if not is_netcdf(path):
-            raise InputError(f"{path} is not a NetCDF file; check the path")
-        status = path.stat()
-        file = cls(path, status.st_size, status.st_mtime_ns)
-        with file.open() as dataset:
-            classic = dataset.data_model.startswith("NETCDF3")
-        if classic:
-            file._refuse_if_cut_off()
-        return file
+        """Return the file at `path`, without a look into it."""
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise InputError(f"cannot read {path} ({error.strerror})") from None
+        return cls(path, status.st_size, status.st_mtime_ns)
 
-    def _refuse_if_cut_off(self) -> None:
+    def stored_fields(self, data: object, outer: tuple[str, ...]) -> None:
+        """Return None: the library has a value for every field."""
+        return
+
+    def refuse_if_cut_off(self, dataset: netCDF4.Dataset) -> None:
+        """Raise an `InputError` if this file, opened as `dataset`, is classic and shorter than its header says."""
+        if not dataset.data_model.startswith("NETCDF3"):
+            return
         try:
             expected = expected_size(self.path)
         except EOFError:

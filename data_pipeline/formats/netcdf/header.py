@@ -1,224 +1,68 @@
-"""Header of a NetCDF file: its data variables, its coordinates, and the role of each coordinate."""
+"""Header of a NetCDF file: its variables and their attributes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
 
 import netCDF4
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.netcdf.file import NetCDFFile
-
-Role = Literal["start", "time", "valid", "lead", "number", "level", "height", "latitude", "longitude", "projected"]
-"""What a coordinate stands for. `time` is the start or the valid time of a forecast: see `times.TimeCoordinates`."""
-
-_ROLE_OF_STANDARD_NAME: dict[str, Role] = {
-    "forecast_reference_time": "start", "time": "time", "forecast_period": "lead", "realization": "number",
-    "air_pressure": "level", "height": "height", "latitude": "latitude", "longitude": "longitude",
-    "grid_latitude": "projected", "grid_longitude": "projected", "projection_x_coordinate": "projected",
-    "projection_y_coordinate": "projected", "projection_x_angular_coordinate": "projected",
-    "projection_y_angular_coordinate": "projected",
-}  # fmt: skip
-_IGNORED_STANDARD_NAMES = ("depth", "altitude", "model_level_number", "atmosphere_hybrid_sigma_pressure_coordinate")
-"""Vertical axes that are not read, even if their name is one of the usual names of pressure levels."""
-
-_NORTH_UNITS = ("degrees_north", "degree_north", "degree_N", "degrees_N", "degreeN", "degreesN")
-_EAST_UNITS = ("degrees_east", "degree_east", "degree_E", "degrees_E", "degreeE", "degreesE")
-_PRESSURE_UNITS = (
-    "hPa", "Pa", "mb", "mbar", "millibar", "millibars", "hectopascal", "hectopascals", "pascal", "pascals",
-)  # fmt: skip
-
-_USUAL_NAMES: dict[Role, tuple[str, ...]] = {
-    "start": (
-        "forecast_reference_time", "init_time", "initial_time", "initialization_time", "reference_time", "reftime",
-        "forecast_time0", "base_time", "basetime", "init", "start_time", "S",
-    ),
-    "time": ("time", "t", "T"),
-    "valid": ("valid_time", "validtime", "valid"),
-    "lead": (
-        "step", "lead_time", "leadtime", "lead", "forecast_period", "forecast_step", "forecast_hour", "fcst_hour",
-        "prediction_timedelta", "L",
-    ),
-    "number": (
-        "number", "realization", "realisation", "member", "members", "ensemble", "ensemble_member", "ens", "M",
-    ),
-    "level": ("level", "lev", "plev", "isobaricInhPa", "isobaricInPa", "pressure", "pressure_level", "p", "levels"),
-    "height": ("height", "heightAboveGround", "surface", "meanSea"),
-    "latitude": ("latitude", "lat", "latitudes", "lats", "nlat", "Y", "y"),
-    "longitude": ("longitude", "lon", "longitudes", "lons", "long", "nlon", "X", "x"),
-}  # fmt: skip
-"""Usual names of coordinates. Names of one letter are case-sensitive, longer names are not."""
-
-_ROLE_OF_NAME = {name: role for role, names in _USUAL_NAMES.items() for name in names}
-_ROLE_OF_LOWER_NAME = {name.lower(): role for name, role in _ROLE_OF_NAME.items() if len(name) > 1}
+from data_pipeline.common.file_format import wrong_format
+from data_pipeline.formats.cf.header import Header, StoredVariable
+from data_pipeline.formats.netcdf.file import NetCDFFile, is_netcdf
+from data_pipeline.formats.netcdf.header_cache import FileStructure, load_structure, save_structure
 
 
-@dataclass(frozen=True, eq=False)
-class Coordinate:
-    """A coordinate of any number of dimensions; `values` is None for a dimension without a coordinate variable."""
-
-    name: str
-    role: Role
-    dimensions: tuple[str, ...]
-    values: np.ndarray | None
-    attributes: Mapping[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class DataVariable:
-    """A variable that is not a coordinate."""
-
-    name: str
-    dimensions: tuple[str, ...]
-    shape: tuple[int, ...]
-    attributes: Mapping[str, Any]
-
-    @property
-    def coordinate_names(self) -> tuple[str, ...]:
-        """The names in the variable's attribute `coordinates`."""
-        return tuple(str(self.attributes.get("coordinates", "")).split())
-
-    def broadcast(self, coordinate: Coordinate, values: np.ndarray, outer: tuple[str, ...]) -> np.ndarray:
-        """Return `values` of a coordinate for each field of this variable along its `outer` dimensions, (n,)."""
-        size = dict(zip(self.dimensions, self.shape, strict=True))
-        order = [coordinate.dimensions.index(name) for name in outer if name in coordinate.dimensions]
-        shape = [size[name] if name in coordinate.dimensions else 1 for name in outer]
-        return np.broadcast_to(values.transpose(order).reshape(shape), [size[name] for name in outer]).ravel()
+def netcdf_header(path: Path) -> Header:
+    """Return the header of a file, from the cache if possible."""
+    file = NetCDFFile.at(path)
+    if structure := load_structure(file):
+        try:
+            return _interpret(file, structure)
+        except KeyError:
+            pass  # written by a version that read the values of fewer variables; read the file again
+    if not is_netcdf(path):
+        raise wrong_format(path, "NetCDF")
+    with file.open() as dataset:
+        file.refuse_if_cut_off(dataset)
+        try:
+            variables = {name: _stored(variable) for name, variable in dataset.variables.items()}
+            structure = FileStructure.of(tuple(dataset.dimensions), variables, tuple(dataset.groups))
+            header = _interpret(file, structure)
+        except (OSError, RuntimeError) as error:
+            raise InputError(f"{path} is damaged: its header cannot be read ({error}); fetch it again") from None
+    save_structure(file, structure)
+    return header
 
 
-@dataclass(frozen=True, eq=False)
-class Header:
-    """Coordinates and numeric variables of one file, without bounds and grid mappings."""
-
-    file: NetCDFFile
-    coordinates: tuple[Coordinate, ...]
-    variables: tuple[DataVariable, ...]
-    mappings: Mapping[str, str]
-
-    @classmethod
-    def of(cls, path: Path) -> Header:
-        """Read the header of a file."""
-        file = NetCDFFile.at(path)
-        with file.open() as dataset:
-            try:
-                header = _read(file, dataset)
-                groups = tuple(dataset.groups)
-            except (OSError, RuntimeError) as error:
-                raise InputError(f"{path} is damaged: its header cannot be read ({error}); fetch it again") from None
-        if groups and not header.variables:
-            raise InputError(
-                f"{path} keeps its variables in groups ({', '.join(groups)}), which are not read; "
-                f"extract one first, for instance with ncks -G : -g {groups[0]}"
-            )
-        return header
-
-    def place(self, data: DataVariable) -> str:
-        """Return `PATH (VARIABLE)`, for messages."""
-        return f"{self.file.path} ({data.name})"
-
-    def coordinate(self, data: DataVariable, role: Role) -> Coordinate | None:
-        """Return the coordinate of a variable that has a role, or None; several raise an `InputError`."""
-        found = self.coordinates_of(data, role)
-        if len(found) > 1:
-            raise InputError(
-                f"{self.place(data)}: {' and '.join(c.name for c in found)} could each be its {role}; list one in "
-                f"its attribute coordinates, or remove the others, for instance with ncks -C -x -v {found[1].name}"
-            )
-        return found[0] if found else None
-
-    def coordinates_of(self, data: DataVariable, role: Role) -> list[Coordinate]:
-        """Return the coordinates of a variable that have a role.
-
-        Of several, dimension coordinates take precedence, then coordinates in the variable's attribute `coordinates`.
-        """
-        found = [c for c in self.coordinates if c.role == role and set(c.dimensions) <= set(data.dimensions)]
-        if any(c.values is not None for c in found):
-            found = [c for c in found if c.values is not None]
-        for preferred in (lambda c: c.dimensions == (c.name,), lambda c: c.name in data.coordinate_names):
-            if len(found) > 1 and (chosen := [c for c in found if preferred(c)]):
-                found = chosen
-        return found
+def _interpret(file: NetCDFFile, structure: FileStructure) -> Header:
+    """Return the header of a file; an `InputError` if it has no variables that can be read."""
+    header = Header.of(file, structure.dimensions, structure.variables)
+    if structure.groups and not header.variables:
+        raise InputError(
+            f"{file.path} keeps its variables in groups ({', '.join(structure.groups)}), which are not read; "
+            f"extract one first, for instance with ncks -G : -g {structure.groups[0]}"
+        )
+    if structure.dimensions and all(name.startswith("phony_dim_") for name in structure.dimensions):
+        raise InputError(
+            f"{file.path} is HDF5 without the dimensions of NetCDF-4, so its arrays have no coordinates; "
+            "convert it to NetCDF first"
+        )
+    return header
 
 
-def _read(file: NetCDFFile, dataset: netCDF4.Dataset) -> Header:
-    attributes = {name: variable.__dict__ for name, variable in dataset.variables.items()}
-    helpers = {
-        str(own[key])
-        for own in attributes.values()
-        for key in ("bounds", "climatology", "grid_mapping", "formula_terms")
-        if key in own
-    }
-    coordinates: list[Coordinate] = []
-    for name, variable in dataset.variables.items():
-        if name not in helpers and (role := _coordinate_role(name, variable, attributes[name], dataset)):
-            coordinates.append(Coordinate(name, role, variable.dimensions, _values(variable), attributes[name]))
-    known = {coordinate.name for coordinate in coordinates}
-    of_dimensions = {c.dimensions for c in coordinates}
-    for name in dataset.dimensions:
-        if (name,) not in of_dimensions and name not in dataset.variables and (role := role_of(name, {})):
-            coordinates.append(Coordinate(name, role, (name,), None, {}))
-    variables = [
-        DataVariable(name, variable.dimensions, variable.shape, attributes[name])
-        for name, variable in dataset.variables.items()
-        if name not in known | helpers
-        and name not in dataset.dimensions
-        and getattr(variable.dtype, "kind", "O") in "fiu"
-    ]
-    mappings = {name: str(own["grid_mapping_name"]) for name, own in attributes.items() if "grid_mapping_name" in own}
-    return Header(file, tuple(coordinates), tuple(variables), mappings)
-
-
-def _coordinate_role(
-    name: str, variable: netCDF4.Variable, attributes: Mapping[str, Any], dataset: netCDF4.Dataset
-) -> Role | None:
-    """Return the role of a variable, or None if it is not a coordinate.
-
-    A coordinate is named like its dimension, or has at most two dimensions and attributes that give its role.
-    """
-    role = role_of(name, attributes)
-    if variable.dimensions == (name,) or role is None:
-        return role
-    if variable.ndim > 2 or not (attributes.keys() & {"standard_name", "units", "axis"} or variable.ndim == 0):
-        return None
-    if variable.ndim == 2 and role not in ("latitude", "longitude", "time", "valid", "lead"):
-        return None
-    across = {role_of(d, dataset[d].__dict__ if d in dataset.variables else {}) for d in variable.dimensions}
-    return None if len(across & {"latitude", "longitude"}) == 2 and role not in ("latitude", "longitude") else role
+def _stored(variable: netCDF4.Variable) -> StoredVariable:
+    kind, dimensions = getattr(variable.dtype, "kind", "O"), variable.dimensions
+    if variable.dtype == "S1" and dimensions:
+        dimensions = dimensions[:-1]  # the last one counts the letters of a text
+    shape = variable.shape[: len(dimensions)]
+    return StoredVariable(dimensions, shape, kind, variable.__dict__, partial(_values, variable))
 
 
 def _values(variable: netCDF4.Variable) -> np.ndarray:
     values = variable[...]
+    if variable.dtype == "S1" and values.dtype == "S1":
+        return np.char.strip(netCDF4.chartostring(np.ma.filled(values, b"")))
     return np.ma.filled(values.astype(np.float64), np.nan) if np.ma.is_masked(values) else np.asarray(values)
-
-
-def role_of(name: str, attributes: Mapping[str, object]) -> Role | None:
-    """Return the role of a coordinate by its standard_name, else units or axis, else name; None if unknown."""
-    standard_name = str(attributes.get("standard_name", ""))
-    named = _ROLE_OF_NAME.get(name) or _ROLE_OF_LOWER_NAME.get(name.lower())
-    if standard_name == "time" and named == "start":
-        return "start"  # files give any kind of time this standard_name; a name such as init_time is more specific
-    if standard_name in _ROLE_OF_STANDARD_NAME:
-        return _ROLE_OF_STANDARD_NAME[standard_name]
-    if standard_name in _IGNORED_STANDARD_NAMES:
-        return None
-    units = str(attributes.get("units", ""))
-    if units in _NORTH_UNITS:
-        return "latitude"
-    if units in _EAST_UNITS:
-        return "longitude"
-    axis = str(attributes.get("axis", ""))
-    if units in _PRESSURE_UNITS:
-        return "level" if named == "level" or axis == "Z" or "positive" in attributes else None
-    if named == "level" and units:
-        return None
-    if " since " in units:
-        return named if named in ("start", "time", "valid") else "time" if axis == "T" else None
-    if named in ("latitude", "longitude") and units and units not in ("degrees", "degree"):
-        return "projected"
-    if axis == "E":
-        return "number"
-    return named

@@ -13,10 +13,11 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import DOUBLE, Index, Window
-from data_pipeline.formats.netcdf.coordinates import Horizontal
+from data_pipeline.formats.cf.coordinates import Horizontal
+from data_pipeline.formats.cf.positions import compact, runs
 from data_pipeline.formats.netcdf.file import NetCDFFile
-from data_pipeline.formats.netcdf.variables import Conversion
 from data_pipeline.grid import Grid
+from data_pipeline.units import Conversion
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +29,7 @@ class BlockLayout:
     dimensions: tuple[str, ...]
     outer: tuple[str, ...]
     shape: tuple[int, ...]
-    rows: str
-    columns: str
+    across: tuple[str, ...]
     horizontal: Horizontal
     conversion: Conversion
 
@@ -48,21 +48,21 @@ class BlockLayout:
                 self.read(dataset, fields[k : k + 1], outs[k : k + 1], window)
             return
         rows, block = self._rectangle(dataset, [values for values, _ in axes], window[0])
-        runs = _runs(self.horizontal.columns[window[1]])
+        columns = self.horizontal.columns[window[1]]
+        pairs = [((..., ours), theirs) for ours, theirs in runs(columns)] if columns.ndim else [((...,), int(columns))]
         for k, out in enumerate(outs):
             field = block[tuple(inverse[k] for _, inverse in axes)][rows]
-            for ours, theirs in runs:
-                out[ours] = field[theirs]
+            for ours, theirs in pairs:
+                out[ours] = field[..., theirs]
 
     def _rectangle(
         self, dataset: netCDF4.Dataset, outer: Sequence[np.ndarray], rows: Index
     ) -> tuple[Index, np.ndarray]:
         """Read all combinations of positions along the outer dimensions; return the row positions and the values."""
-        H = self.horizontal.grid.shape[0]
-        wanted = np.arange(H)[:: -1 if self.horizontal.south_first else 1][rows]
+        wanted = np.arange(self.horizontal.rows)[:: -1 if self.horizontal.south_first else 1][rows]
         first, last = (int(wanted.min()), int(wanted.max())) if wanted.size else (0, -1)
-        key: dict[str, Index] = {name: _compact(values) for name, values in zip(self.outer, outer, strict=True)}
-        key |= {self.rows: slice(first, last + 1), self.columns: slice(None)}
+        key: dict[str, Index] = {name: compact(values) for name, values in zip(self.outer, outer, strict=True)}
+        key |= dict(zip(self.across, (slice(first, last + 1), slice(None)), strict=False))
         try:
             stored = _variable(dataset, self.name)[tuple(key[name] for name in self.dimensions)]
         except (RuntimeError, OSError, IndexError) as error:
@@ -72,8 +72,9 @@ class BlockLayout:
         values = _plain(stored)
         if self.conversion != Conversion():
             values = values.astype(DOUBLE) * self.conversion.factor + self.conversion.offset
-        order = [self.dimensions.index(name) for name in (*self.outer, self.rows, self.columns)]
-        return _compact(wanted - first), values.transpose(order)
+        values = values.transpose([self.dimensions.index(name) for name in (*self.outer, *self.across)])
+        # Stations have no dimension of columns, a single point has no dimension of rows either.
+        return compact(wanted - first), values.reshape(values.shape + (1,) * (2 - len(self.across)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,28 +107,6 @@ class BlockReader:
 
 def _variable(dataset: netCDF4.Dataset, name: str) -> netCDF4.Variable:
     return dataset[name]
-
-
-def _compact(values: np.ndarray) -> Index:
-    """Return consecutive positions as a slice: NetCDF and numpy then copy them in one piece."""
-    if values.ndim == 0:
-        return int(values)
-    if len(values) and (np.diff(values) == 1).all():
-        return slice(int(values[0]), int(values[-1]) + 1)
-    if len(values) and (np.diff(values) == -1).all():
-        return slice(int(values[0]), int(values[-1]) - 1 if values[-1] else None, -1)
-    return values
-
-
-def _runs(columns: np.ndarray) -> list[tuple[tuple, tuple]]:
-    """Return pairs of positions in the result and in the file; most grids need one pair, or two if rotated."""
-    if columns.ndim == 0:
-        return [((...,), (..., int(columns)))]
-    starts = [0, *(np.flatnonzero(np.diff(columns) != 1) + 1).tolist()]
-    if len(starts) > 2:
-        return [((...,), (..., _compact(columns)))]
-    ends = [*starts[1:], len(columns)]
-    return [((..., slice(a, b)), (..., _compact(columns[a:b]))) for a, b in zip(starts, ends, strict=True)]
 
 
 def _plain(values: np.ndarray) -> np.ndarray:

@@ -19,7 +19,10 @@ from data_pipeline.synthetic.twin.state import State
 from data_pipeline.task import Variable
 
 ACCUMULATED_NAMES = frozenset({"tp", "cp"})
-"""Variables that never decrease with time. Linear interpolation keeps this, and keeps cp below tp."""
+"""Amounts since the start of a forecast. Linear interpolation keeps cp below tp, and tp from decreasing with time.
+
+cp is a share of tp that depends on the temperature at the valid time, so it may decrease: it has no `cp:24h`.
+"""
 
 MEAN_HEIGHTS = 11800.0, 5570.0, 1950.0
 """Geopotential height of 200, 500 and 800 hPa, mean over the globe, m."""

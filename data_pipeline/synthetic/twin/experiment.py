@@ -10,11 +10,11 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from data_pipeline.cluster import processors
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_write, lock_folder, remove_partial_files
 from data_pipeline.common.messages import Progress, format_size
+from data_pipeline.common.threads import processors
 from data_pipeline.grid import Grid
 from data_pipeline.synthetic.twin.model_parameters import FORECAST, NATURE
 from data_pipeline.synthetic.twin.processes import run_in_processes

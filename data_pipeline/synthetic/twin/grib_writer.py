@@ -81,8 +81,13 @@ class TwinWriter:
         for levels, variables in VARIABLES["analysis"].items():
             name = file_name("analysis", levels, snapshot.start)
             for year, variable, (values,) in self._fields(snapshot.truth, variables, pair.years):
-                keys = _variable_keys(variable) | {"dataDate": _date(year, valid), "dataTime": 0}
-                yield name, self._analyses.encode(values, **keys)
+                if variable.name in ACCUMULATED_NAMES:
+                    # An amount is no state at one time: as in real archives, its truth is a forecast of an interval.
+                    since_start = {"type": "fc", "stepType": "accum", "startStep": 0, "endStep": snapshot.lead}
+                    keys = {"dataDate": _date(year, snapshot.start), "dataTime": 0} | since_start
+                else:
+                    keys = {"dataDate": _date(year, valid), "dataTime": 0}
+                yield name, self._analyses.encode(values, **_variable_keys(variable), **keys)
 
     def _forecast_messages(
         self, kind: str, snapshot: Snapshot, fields: GaussianFields, years: Sequence[int], members: int

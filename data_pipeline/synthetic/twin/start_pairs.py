@@ -29,10 +29,10 @@ PRESSURE_VARIABLES = tuple(
 SURFACE_VARIABLES = tuple(
     Variable(name) for name in ("sst", "tcw", "tcwv", "cp", "msl", "tcc", "10u", "10v", "2t", "tp", "skt")
 )
-VARIABLES = {
+VARIABLES: dict[str, dict[str, tuple[Variable, ...]]] = {
     "output": {"pl": PRESSURE_VARIABLES, "sfc": SURFACE_VARIABLES},
     "analysis": {"pl": PRESSURE_VARIABLES, "sfc": SURFACE_VARIABLES},
-    "oracle": {"pl": (Variable("z", 500), Variable("t", 850)), "sfc": (Variable("2t"),)},
+    "oracle": {"pl": (Variable("z", 500), Variable("t", 850)), "sfc": (Variable("2t"), Variable("tp"))},
 }
 """Variables of each kind of file and type of level."""
 STATIC_FIELDS_FILE = "static"

@@ -101,7 +101,7 @@ def test_paths_and_patterns_become_files(tmp_path, monkeypatch):
     for wrong, sentence in {
         "none*": r"no file matches .*none\*",
         "none": "there is no file .*none",
-        "folder": r"folder is a folder; name its files, for example with .*folder/\*",
+        "folder": r"folder is a folder but no Zarr store; name its files, for example with .*folder/\*",
         "fold*": r"no file matches .*fold\*",
     }.items():
         with pytest.raises(InputError, match=sentence):

@@ -1,5 +1,7 @@
 """Ranks fetch samples from each other: real processes, real sockets, killed and stopped peers."""
 
+import contextlib
+import hmac
 import json
 import os
 import runpy
@@ -9,13 +11,15 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from torch.distributed import HashStore
 
+from data_pipeline.prefetch import peers
 from data_pipeline.prefetch.disk import decode_sample, encode_sample
-from data_pipeline.prefetch.peers import SocketPeers
+from data_pipeline.prefetch.peers import SocketPeers, own_address
 from data_pipeline.prefetch.tiers import ReadRates
 
 HERE = Path(__file__).parent
@@ -83,16 +87,27 @@ def test_a_peer_that_dies_or_hangs_is_replaced_by_the_archive(neighbour, numbere
 
 @pytest.fixture
 def pair(numbered):
-    """Two ranks of one process; the second has sample 3."""
+    """Two ranks of one process; the second has sample 3 and notes the requests that it answers."""
+    first, second = meet()
     pieces = encode_sample(numbered(5)[3])
-    store = HashStore()
-    second = SocketPeers(1, "run", timeout=2)
-    store.set("prefetch/run/1", f"localhost {second.port}")
-    first = SocketPeers.from_store(0, 2, store, "run", "localhost", timeout=2)
-    second.serve(lambda index: pieces if index == 3 else None)
+    second.requests = []
+
+    def lookup(index):
+        second.requests.append(index)
+        return pieces if index == 3 else None
+
+    second.serve(lookup)
     yield first, second
     second.close()
     first.close()
+
+
+def meet(store=None):
+    """Return two ranks that know each other; the second one waits for the first one's secret."""
+    store = store or HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        ranks = [pool.submit(SocketPeers.from_store, rank, 2, store, "run", timeout=2) for rank in range(2)]
+        return [rank.result() for rank in ranks]
 
 
 def test_a_cached_sample_is_sent_and_an_absent_one_is_not(pair, numbered, same):
@@ -104,25 +119,79 @@ def test_a_cached_sample_is_sent_and_an_absent_one_is_not(pair, numbered, same):
 
 
 def test_a_rank_of_another_run_gets_no_response(pair):
+    """The other run has the same data and order, so only the secret differs."""
     _, second = pair
-    stranger = SocketPeers.from_addresses(0, [("localhost", 0), ("localhost", second.port)], "another run", timeout=2)
+    stranger, other = meet()
+    stranger._addresses[1] = second.address
     assert stranger.fetch(1, 3) is None
+    assert second.requests == []
+    other.close()
     stranger.close()
 
 
-def test_invalid_requests_do_not_stop_the_server(pair):
+def test_connections_without_the_secret_get_nothing_and_do_no_harm(pair):
     first, second = pair
-    for noise in (b"GET / HTTP/1.1\r\n\r\n" * 9, b"", b"x"):
-        with socket.create_connection(("localhost", second.port)) as connection:
+    noises = [b"GET / HTTP/1.1\r\n\r\n" * 9, b"", b"x", bytes(16) + (3).to_bytes(8, "little") + bytes(32)]
+    idle = socket.create_connection(second.address)
+    for noise in noises:
+        with socket.create_connection(second.address) as connection:
             connection.sendall(noise)
+            # The server closes the connection once it has read one request. Bytes that it left unread reset the
+            # connection, and then there is nothing to shut down (ENOTCONN).
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(100) == b""
+    assert second.requests == []
     assert first.fetch(1, 3) is not None
+    idle.close()
+
+
+def test_a_rank_listens_only_at_its_own_interface(pair):
+    _, second = pair
+    assert second.address[0] == "127.0.0.1"
+    for other in ("127.0.0.2", own_address("192.0.2.1")):
+        if other != "127.0.0.1":
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((other, second.address[1]), 2)
+
+
+def test_the_address_towards_this_machine_is_that_of_the_default_route(monkeypatch):
+    routes = {"node1": "127.0.1.1", "192.0.2.1": "10.0.0.1", "node2": "10.1.0.1"}
+    monkeypatch.setattr(peers, "_address_towards", routes.get)
+    assert own_address("node2") == "10.1.0.1"
+    assert own_address("node1") == "10.0.0.1"
+    assert own_address("unknown") == "10.0.0.1"
+    monkeypatch.setattr(peers, "_address_towards", lambda host: None)
+    assert own_address("node2") == "127.0.0.1"
+
+
+def test_the_secret_is_random_and_is_never_sent(monkeypatch):
+    stores, sent = [HashStore(), HashStore()], []
+    for store in stores:
+        for rank in meet(store):
+            rank.close()
+    secret, other = (bytes.fromhex(store.get("prefetch/run/secret").decode()) for store in stores)
+    assert secret != other
+    assert len(secret) == 32
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first = SocketPeers(0, secret, timeout=2)
+        first._addresses = [first.address, server.getsockname()]
+        thread = threading.Thread(target=lambda: sent.append(respond(server, b"")))
+        thread.start()
+        assert first.fetch(1, 3) is None
+        thread.join()
+        first.close()
+    assert len(sent[0]) == 56
+    assert secret not in sent[0]
+    assert secret.hex().encode() not in sent[0]
 
 
 def test_a_failed_rank_is_not_asked_for_a_while(pair):
     first, second = pair
     second.close()
     assert first.fetch(1, 3) is None
-    again = SocketPeers(1, "run", ("", second.port))
+    again = SocketPeers(1, second._secret, second.address)
     again.serve(lambda index: [memoryview(b"here")])
     assert first.fetch(1, 3) is None
     first._paused_until.clear()
@@ -130,32 +199,47 @@ def test_a_failed_rank_is_not_asked_for_a_while(pair):
     again.close()
 
 
-def test_addresses_can_be_given(numbered):
-    with socket.create_server(("", 0)) as free:
-        port = free.getsockname()[1]
-    addresses = [("localhost", 0), ("localhost", port)]
-    second = SocketPeers.from_addresses(1, addresses, "run")
-    second.serve(lambda index: [memoryview(bytes([index]))])
-    first = SocketPeers.from_addresses(0, addresses, "run")
-    assert first.fetch(1, 7) == b"\x07"
-    first.close()
-    second.close()
+def respond(server, answer):
+    """Accept one request and answer it; return the request."""
+    connection, _ = server.accept()
+    request = connection.recv(1000)
+    connection.sendall(answer(request) if callable(answer) else answer)
+    time.sleep(0.6 if answer else 0)
+    connection.close()
+    return request
 
 
-@pytest.mark.parametrize("size", [2**63, 100])
-def test_a_response_with_a_wrong_size_counts_as_absent(size):
-    """The announced size is larger than any sample, or larger than the data that follow."""
-    with socket.create_server(("localhost", 0)) as server:
-        first = SocketPeers.from_addresses(0, [("localhost", 0), server.getsockname()[:2]], "run", timeout=0.5)
+def proven(size):
+    """Return a function that announces `size` bytes with the right proof, and sends five."""
+    return lambda request: (
+        size.to_bytes(8, "little")
+        + hmac.digest(b"secret", b"response" + request[:16] + size.to_bytes(8, "little"), "sha256")
+        + b"short"
+    )
 
-        def respond():
-            connection, _ = server.accept()
-            connection.sendall(size.to_bytes(8, "little") + b"short")
-            time.sleep(1)
-            connection.close()
 
-        thread = threading.Thread(target=respond)
+@pytest.mark.parametrize(
+    "answer",
+    [proven(2**63), proven(100), (5).to_bytes(8, "little") + bytes(32) + b"wrong"],
+    ids=["larger than any sample", "larger than the data", "without the secret"],
+)
+def test_a_wrong_response_counts_as_absent(answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first = SocketPeers(0, b"secret", timeout=0.5)
+        first._addresses = [first.address, server.getsockname()]
+        thread = threading.Thread(target=respond, args=(server, answer))
         thread.start()
         assert first.fetch(1, 3) is None
+        thread.join()
+        first.close()
+
+
+def test_a_response_with_the_secret_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first = SocketPeers(0, b"secret", timeout=2)
+        first._addresses = [first.address, server.getsockname()]
+        thread = threading.Thread(target=respond, args=(server, proven(5)))
+        thread.start()
+        assert first.fetch(1, 3) == b"short"
         thread.join()
         first.close()

@@ -7,6 +7,7 @@ import pytest
 
 from data_pipeline.archive import Archive
 from data_pipeline.cluster import Threads
+from data_pipeline.dates import Dates
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.statistics.training_forecasts import TrainingForecasts
@@ -75,7 +76,7 @@ def make(folder, spoilt_after=9999):
 
 @pytest.fixture(scope="session")
 def training(toy):
-    return TrainingForecasts(toy.archive, TASK, TRAINING_YEARS)
+    return TrainingForecasts(toy.archive, TASK, Dates.of_years(range(TRAINING_YEARS[0], TRAINING_YEARS[1] + 1)))
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,10 @@
 
 import os
 import pickle
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +14,9 @@ import xarray as xr
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
+from data_pipeline.dates import Dates
 from data_pipeline.formats.datasets import select_variable
+from data_pipeline.formats.reader_versions import READER_VERSIONS
 from data_pipeline.moments import pseudo_members
 from data_pipeline.store import Store, choose_source
 from data_pipeline.task import Task
@@ -42,7 +47,7 @@ def test_samples_equal_those_of_the_archive(archive, store, years, subset, task)
     ours, theirs = (ForecastDataset(source, task, years, **subset) for source in (store, archive))
     assert_same(ours, theirs)
     assert ours.fingerprint == theirs.fingerprint
-    assert (ours.grid, ours.members, ours.valid_years) == (theirs.grid, theirs.members, theirs.valid_years)
+    assert (ours.grid, ours.members, ours.ledger) == (theirs.grid, theirs.members, theirs.ledger)
 
 
 def test_a_task_with_fewer_variables_reads_only_its_own(archive, store):
@@ -118,19 +123,33 @@ def test_any_netcdf_library_reads_the_files(archive, store, task):
 
 
 def test_years_outside_the_store_are_refused(archive, tmp_path, task, make):
-    store = make(tmp_path, years=[2016])
+    store = make(tmp_path, dates=[2016])
     assert_same(ForecastDataset(store, task, [2016]), ForecastDataset(archive, task, [2016]))
-    with pytest.raises(InputError, match=f"the store {tmp_path} was made without 2015; .* or leave out data.store"):
+    with pytest.raises(InputError, match=f"the store {tmp_path} was made without 2015-01-01; .* leave out data.store"):
         ForecastDataset(store, task, [2015, 2016])
 
 
 def test_years_outside_the_store_are_read_from_the_archive(archive, tmp_path, make):
-    store = make(tmp_path, years=[2016])
-    assert choose_source(archive, None, [2016]) is archive
-    assert choose_source(archive, tmp_path, [2015]) is archive
-    chosen = choose_source(archive, tmp_path, [2016])
+    store = make(tmp_path, dates=[2016])
+    assert choose_source(archive, None, Dates.of_years([2016])) is archive
+    assert choose_source(archive, tmp_path, Dates.of_years([2015])) is archive
+    chosen = choose_source(archive, tmp_path, Dates.of_years([2016]))
     assert isinstance(chosen, Store)
     assert chosen.contents == store.contents
+
+
+def test_a_copied_archive_keeps_its_store(archive, store, tmp_path):
+    parts = {name: getattr(archive, name) for name in ("ensemble", "analysis", "static_fields")}
+    for (path,) in parts.values():
+        shutil.copyfile(path, tmp_path / Path(path).name)
+    copy = replace(archive, **{name: [str(tmp_path / Path(path).name)] for name, (path,) in parts.items()})
+    assert isinstance(choose_source(copy, store.folder, Dates.of_years([2016])), Store)
+
+
+def test_a_store_of_an_older_reader_is_refused(archive, store, monkeypatch):
+    monkeypatch.setitem(READER_VERSIONS, "grib", READER_VERSIONS["grib"] + 1)
+    with pytest.raises(InputError, match="an older version of deepweather read them differently"):
+        choose_source(replace(archive), store.folder, Dates.of_years([2016]))
 
 
 def test_a_store_of_other_files_is_refused(archive, store, tmp_path):
@@ -139,9 +158,9 @@ def test_a_store_of_other_files_is_refused(archive, store, tmp_path):
     with pytest.raises(
         InputError, match=f"the store {store.folder} was made from other files than data.archive now names"
     ):
-        choose_source(other, store.folder, [2016])
-    gone = Archive([f"{tmp_path}/nothing*"], archive.analysis)
-    assert isinstance(choose_source(gone, store.folder, [2016]), Store)
+        choose_source(other, store.folder, Dates.of_years([2016]))
+    gone = Archive([f"{tmp_path}/nothing*"], archive.analysis, missing="mask")
+    assert isinstance(choose_source(gone, store.folder, Dates.of_years([2016])), Store)
 
 
 @pytest.mark.parametrize(

@@ -172,5 +172,5 @@ def test_wrong_options_are_refused(options, sentence):
 def test_other_variables_and_years_are_refused():
     with pytest.raises(InputError, match="data=heat has only the variable heat, not 2t; use task=heat"):
         Heat(**SMALL).analysis_fields([Variable("2t")])
-    with pytest.raises(InputError, match="no forecast is valid in 1990-1991"):
+    with pytest.raises(InputError, match="no forecast that is valid in 1990-1991 can be used"):
         ForecastDataset(Heat(**SMALL), TASK, [1990, 1991])

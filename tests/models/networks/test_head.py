@@ -98,6 +98,7 @@ def test_a_dry_ensemble_is_exponential_before_training():
 @pytest.mark.parametrize("kind", BOUNDED)
 def test_there_is_no_probability_below_the_physical_bound(kind, toy):
     """Rain of a fitted corrector, in physical units, for random network outputs."""
+    torch.manual_seed(0)
     task = Task("rain", ["tp"], ["tp"], [24, 48])
     data = toy(task, GRID, 20)
     for sample in data.samples:

@@ -159,6 +159,42 @@ def test_a_cell_without_training_values_gets_the_raw_ensemble(toy):
     assert found.crps(sample.target).isfinite().all()
 
 
+FALLBACKS = {
+    "emos": SPECS["emos"],
+    "shared emos": SPECS["emos"] | {"shared": True},
+    "partly shared emos": SPECS["emos"] | {"shared": "partly"},
+    "emos of windows": SPECS["emos"] | {"seasonal": False, "window_days": 182},
+    "boosted": SPECS["boosted_emos"] | {"max_steps": 3},
+    "shared boosted": SPECS["boosted_emos"] | {"max_steps": 3, "shared": True},
+    "mlp": SPECS["mlp"],
+    "mlp from emos": SPECS["mlp"] | {"baseline": {}},
+    "bqn": SPECS["mlp"] | {"head": "bernstein"},
+}
+
+
+@pytest.mark.parametrize("hidden", ["truth", "ensemble"])
+@pytest.mark.parametrize("name", FALLBACKS)
+def test_cells_without_training_cases_are_not_worse_than_the_raw_ensemble(name, hidden, toy):
+    """A cell that no training sample has is counted, and its forecast is no number from nothing."""
+    task = needed_task(FALLBACKS[name], Task("toy", ["2t", "msl"], ["2t"], [24]))
+    data = toy(task, GRID, 120)
+    for sample in data.samples:
+        if hidden == "truth":
+            sample.target[0, 1, :3] = torch.nan
+        else:
+            sample.mask[0, 1, :3], sample.ensemble[:, 0, 1, :3] = False, torch.nan
+    corrector = corrector_of(FALLBACKS[name], data, task).eval()
+    notes = [note for note in corrector.notes if note.startswith("2t has no ")]
+    assert [note.partition(" cells in all")[0] for note in notes] == [
+        f"2t has no {'truth' if hidden == 'truth' else 'value'} in 3 of 12"
+    ]
+    batch = next(batches(toy(task, GRID, 60, seed=3), 60))
+    raw = Corrector(task, GRID, {"_target_": "models.statistical.raw.Raw"}, data.static).eval()
+    with torch.no_grad():
+        ours, theirs = (each(batch).crps(batch.target)[:, 0, 1, :3].mean() for each in (corrector, raw))
+    assert ours < 1.05 * theirs
+
+
 def test_a_sea_only_variable_without_values_over_land_gets_no_note(toy):
     task = Task("toy", ["sst", "2t"], ["2t"], [24])
     data = toy(task, GRID, 20)

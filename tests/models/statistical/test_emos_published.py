@@ -13,7 +13,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.coupling import written_members
-from models.distribution import Ensemble, Normal
+from models.distribution import Empirical, Ensemble, Normal, empirical_quantiles
 from models.statistical.boosting import Boosting, fit_boosted, predict_boosted, products
 from models.statistical.emos_regression import EMOSCases, predict_emos
 from models.statistical.regression import Regression
@@ -67,6 +67,14 @@ def test_innsbruck_precipitation_scores(rain, family, score, published):
     assert float(forecast.crps(rain.truth[rain.test]).mean()) == pytest.approx(published, abs=1e-4)
     raw = Ensemble(rain.members[:, rain.test]).crps(rain.truth[rain.test])
     assert float(raw.mean()) == pytest.approx(1.3210, abs=5e-5)
+
+
+@pytest.mark.parametrize(("quantiles", "error"), [(1775, 5e-5), (25, 0.0015)])
+def test_innsbruck_precipitation_climatology(rain, quantiles, error):
+    """The score of the training days themselves, and of the default number of their quantiles."""
+    test = rain.truth[rain.test]
+    past = Empirical(empirical_quantiles(rain.truth[rain.train], quantiles)[:, None].expand(-1, *test.shape))
+    assert float(past.crps(test).mean()) == pytest.approx(1.0260, abs=error)
 
 
 def test_innsbruck_precipitation_likelihood(rain):

@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 
 from data_pipeline.formats.grib.audit import Census
 from data_pipeline.formats.grib.horizontal import Layout
-from data_pipeline.formats.grib.table import RECORD, Kind, Stamp, Table
+from data_pipeline.formats.grib.kind import Kind
+from data_pipeline.formats.grib.table import RECORD, Stamp, Table
 
-KIND = Kind("2t", "2 metre temperature", "K", "surface", 0, "pf", "0001", Layout("regular_ll", 5, 8))
+KIND = Kind(
+    "2t", 167, "2 metre temperature", "K", "instant", "", "surface", 0, "pf", "0001", Layout("regular_ll", 5, 8)
+)
 
 
 def table(file, starts):

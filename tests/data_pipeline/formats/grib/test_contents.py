@@ -110,7 +110,7 @@ def test_damaged_files_are_only_listed_as_damaged(writer, tmp_path):
 
 def test_real_files(samples):
     assert read(samples / "grib_metview_ens" / "z500_ens.grib")["members"].endswith("11 ... 49 50 (51 in all)")
-    assert read(samples / "grib_metview_ens" / "t_n48.grib")["grid"] == "reduced_gg, which cannot be read"
+    assert read(samples / "grib_metview_ens" / "t_n48.grib")["grid"] == "the reduced Gaussian grid N48 (13280 points)"
     found = read(samples / "grib_cfgrib_samples" / "hpa_and_pa.grib")
     assert found["variables"] == "t (isobaricInPa 10) t (isobaricInPa 1); t at 1 hPa"
     assert read(samples / "grib_cfgrib_samples" / "forecast_monthly_ukmo.grib")["missing"] == "4,312 of 4,480"

@@ -103,7 +103,7 @@ def test_analyses_are_forecasts_of_lead_time_0(writer, tmp_path):
         np.testing.assert_array_equal(out[0, 1], dataset["2t"][k])
 
 
-def test_units_that_disagree_are_refused(writer, tmp_path):
+def test_files_in_several_units_are_read_in_one(writer, tmp_path):
     one = writer.forecast(tmp_path / "one", ("tp",), years=(1998,))
     two = writer.forecast(tmp_path / "two", ("tp",), years=(1999,))
     content = bytearray(two.read_bytes())
@@ -111,8 +111,13 @@ def test_units_that_disagree_are_refused(writer, tmp_path):
     for start in range(0, len(content), length):
         content[start + 11], content[start + 16] = 228, 228  # table and number of tp in kg m-2
     two.write_bytes(content)
-    with pytest.raises(InputError, match=r"tp in kg m\*\*-2 and in m; name files that agree"):
-        ensemble_fields([one, two], [Variable("tp")], [24])
+    fields = ensemble_fields([one, two], [Variable("tp")], [24])
+    assert fields.meanings[0].units == "m"
+    out = np.empty((3, 1, 5, 8))
+    for position, factor in enumerate((1, 1e-3)):
+        fields.read(position, 0, out)
+        expected = [factor * writer.value(Variable("tp"), 1998 + position, 24, number) for number in (1, 2, 3)]
+        np.testing.assert_allclose(out[:, 0], expected, rtol=1e-5)
 
 
 def test_pickled_fields_are_read_by_many_threads(file, monkeypatch):

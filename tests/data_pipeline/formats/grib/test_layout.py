@@ -123,20 +123,42 @@ def test_a_repeated_meridian_is_refused():
         _ = layout(columns=9, west=0, east=360).grid
 
 
+def test_other_grids_are_refused_by_name(samples, plain):
+    ours = Layout.of(next(plain.handles(samples / "grib_earthkit/rotated_wind_20x20.grib")))
+    assert not ours.regular
+    with pytest.raises(InputError, match=r"rotated_ll.*cdo remapbil"):
+        _ = ours.grid
+
+
+def test_spectral_fields_are_refused_with_their_own_remedy():
+    with pytest.raises(InputError, match=r"the grid is sh;.*cdo sp2gp"):
+        _ = Layout.of(eccodes.codes_grib_new_from_samples("sh_pl_grib2")).grid
+
+
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "text"),
     [
-        ("grib_cfgrib_samples/reduced_gg.grib", "reduced_gg"),
-        ("grib_earthkit/rotated_wind_20x20.grib", "rotated_ll"),
-        ("grib_earthkit/healpix_H8.grib2", "healpix"),
-        ("grib_earthkit/O32_global.grib2", "reduced_gg"),
+        ("grib_cfgrib_samples/reduced_gg.grib", "the reduced Gaussian grid N48 (13280 points)"),
+        ("grib_metview_ens/t_n48.grib", "the reduced Gaussian grid N48 (13280 points)"),
+        ("grib_earthkit/healpix_H8.grib2", "the HEALPix grid H8 (768 points)"),
+        ("grib_earthkit/O32_global.grib2", "the octahedral reduced Gaussian grid O32 (5248 points)"),
     ],
 )
-def test_other_grids_are_refused_by_name(samples, plain, name, kind):
-    ours = Layout.of(next(plain.handles(samples / name)))
-    assert not ours.regular
-    with pytest.raises(InputError, match=kind):
-        _ = ours.grid
+def test_points_of_reduced_grids_are_where_eccodes_puts_them(samples, plain, name, text):
+    handle = next(plain.handles(samples / name))
+    grid = Layout.of(handle).grid
+    assert str(grid) == text
+    latitudes, longitudes = (eccodes.codes_get_array(handle, axis) for axis in ("latitudes", "longitudes"))
+    ours = [(lat, lon % 360) for row, lat in enumerate(grid.latitudes) for lon in grid.longitudes_of(row)]
+    np.testing.assert_allclose(ours, np.stack([latitudes, longitudes % 360], axis=1), atol=1e-6)
+
+
+def test_a_part_of_a_reduced_grid_is_refused_by_name():
+    handle = eccodes.codes_grib_new_from_samples("reduced_gg_pl_32_grib2")
+    eccodes.codes_set(handle, "Nj", 10)
+    eccodes.codes_set_array(handle, "pl", [20] * 10)
+    with pytest.raises(InputError, match="the grid is reduced_gg of a part of the globe;"):
+        _ = Layout.of(handle).grid
 
 
 def test_a_staggered_grid_is_not_read_as_a_regular_grid():

@@ -410,28 +410,34 @@ def test_fields_with_different_scanning_share_one_grid(writer, tmp_path):
     np.testing.assert_allclose(dataset.skt.squeeze(), field, atol=PACKING)
 
 
-@pytest.mark.parametrize(
-    ("name", "grid"),
-    [
-        ("grib_cfgrib_samples/reduced_gg.grib", "10u: the grid is reduced_gg"),
-        ("grib_earthkit/rotated_wind_20x20.grib", "10u: the grid is rotated_ll"),
-        ("grib_earthkit/healpix_H8.grib2", "t@500: the grid is healpix"),
-    ],
-)
-def test_grids_that_are_not_regular_are_refused_by_name(samples, name, grid):
-    with pytest.raises(InputError, match=rf"{name} \(byte 0\): {grid}"):
+def test_grids_that_cannot_be_read_are_refused_by_name(samples):
+    name = "grib_earthkit/rotated_wind_20x20.grib"
+    with pytest.raises(InputError, match=rf"{name} \(byte 0\): 10u: the grid is rotated_ll"):
         open_ensemble(samples / name)
 
 
-def test_units_that_disagree_are_refused(writer, tmp_path):
-    """Total precipitation is in m in ECMWF's GRIB1, in kg m-2 in GRIB2."""
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [
+        ("grib_cfgrib_samples/reduced_gg.grib", "reduced Gaussian grid N48"),
+        ("grib_earthkit/healpix_H8.grib2", "HEALPix grid H8"),
+    ],
+)
+def test_reduced_grids_are_refused_with_the_option_that_reads_them(samples, name, grid):
+    with pytest.raises(InputError, match=rf"{name} \(byte 0\) is on the {grid} .*data.archive.grid=0.5"):
+        open_ensemble(samples / name)
+
+
+def test_precipitation_of_both_editions_is_in_metres(writer, tmp_path):
+    """ECMWF writes it in m in GRIB1, in kg m-2 in GRIB2."""
     for edition, parameter in ((1, 228), (2, 228228)):
         message = Encoder(writer.grid, edition=edition, typeOfLevel="surface", level=0, paramId=parameter)
         (tmp_path / f"grib{edition}").write_bytes(
-            message.encode(np.zeros(writer.grid.shape), dataDate=20000100 + edition)
+            message.encode(np.full(writer.grid.shape, 12.5), dataDate=20000100 + edition)
         )
-    with pytest.raises(InputError, match=r"tp in kg m\*\*-2 and in m; name files that agree"):
-        open_ensemble(tmp_path / "grib*")
+    opened = open_ensemble(tmp_path / "grib*").tp
+    assert opened.units == "m"
+    assert opened.mean(("latitude", "longitude")).values.ravel().tolist() == [12.5, np.float32(0.0125)]
 
 
 # Analyses and static fields

@@ -11,7 +11,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import Encoder, headers
 from data_pipeline.formats.grib import table as module
 from data_pipeline.formats.grib.horizontal import Layout
-from data_pipeline.formats.grib.table import Kind, Table
+from data_pipeline.formats.grib.kind import Kind
+from data_pipeline.formats.grib.table import Table
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
 
@@ -34,9 +35,28 @@ def rows(table):
             "dataDate": int(f"{start:%Y%m%d}"),
             "dataTime": int(f"{start:%H%M}"),
             "minutes": int(record["step"]),
+            "interval": int(record["interval"]),
+            "process": kind.process,
+            "product": kind.product,
             "number": int(record["number"]),
             "totalLength": int(record["length"]),
         }
+
+
+PROCESSES = {"instant": "instant", "avg": "mean", "accum": "accumulation", "max": "maximum", "min": "minimum"}
+PRODUCTS = {9: "probability", 10: "quantile", 12: "ensemble mean"}
+"""The templates in the samples; this ensemble mean has the number 0 of derived forecasts."""
+
+
+def plain_processing(handle):
+    """Interval in minutes and processing over time, from the keys stepRange and stepType."""
+    if eccodes.codes_is_defined(handle, "dataType") and eccodes.codes_get(handle, "dataType")[1:] == "cmean":
+        return -1, "mean"  # a month, which GRIB1 does not state
+    start, _, end = eccodes.codes_get_string(handle, "stepRange").partition("-")
+    process = PROCESSES[eccodes.codes_get(handle, "stepType")]
+    if process == "instant" and eccodes.codes_get(handle, "shortName") == "tp":
+        return 60 * int(start), "accumulation"  # since the start of the forecast
+    return 60 * (int(end) - int(start)) if end else 0, process
 
 
 def plain_rows(plain, path):
@@ -49,6 +69,9 @@ def plain_rows(plain, path):
             row[key] = eccodes.codes_get_long(handle, key)
         for key in ("level", "number"):
             row[key] = plain.get(handle, key, int, 0)
+        row["interval"], row["process"] = plain_processing(handle)
+        template = eccodes.codes_get(handle, "productDefinitionTemplateNumber")
+        row["product"] = "climate mean" if row["dataType"] == "hcmean" else PRODUCTS.get(template, "")
         end = eccodes.codes_get_string(handle, "endStep")  # in hours, or in minutes if the hours are not whole
         row["minutes"] = int(end[:-1]) if end.endswith("m") else 60 * int(end)
         yield row
@@ -134,8 +157,9 @@ def test_octets_that_differ_from_ecCodes_are_not_used(writer, plain, tmp_path, m
 
 
 def test_the_variable_of_a_kind():
-    def variable(name="t", level_type="isobaricInhPa", level=500.0):
-        return Kind(name, "", "", level_type, level, "pf", "0001", Layout("regular_ll")).variable
+    def variable(name="t", level_type="isobaricInhPa", level=500.0, process="instant", product=""):
+        layout = Layout("regular_ll")
+        return Kind(name, 130, "", "", process, product, level_type, level, "pf", "0001", layout).variable
 
     assert variable() == Variable("t", 500)
     assert variable("2t", "heightAboveGround", 2) == Variable("2t")
@@ -144,6 +168,10 @@ def test_the_variable_of_a_kind():
     assert variable("t", "isobaricInPa", 50) is None
     assert variable("t", "isobaricInPa", 10050) is None
     assert variable("no-name") is None
+    assert variable(process="mean") == Variable("t", 500, process="mean")
+    assert variable("tp", "surface", process="accumulation") == Variable("tp")
+    assert variable(product="ensemble mean") is None
+    assert variable(process="time processing rms") is None
 
 
 def test_an_impossible_date_is_refused(writer, tmp_path):
@@ -155,10 +183,10 @@ def test_an_impossible_date_is_refused(writer, tmp_path):
         Table.of(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 1000])
-def test_a_file_without_messages_is_refused(tmp_path, content):
+@pytest.mark.parametrize(("content", "sentence"), [(b"", "empty is empty"), (b"\0" * 1000, "empty is not GRIB")])
+def test_a_file_without_messages_is_refused(tmp_path, content, sentence):
     (tmp_path / "empty").write_bytes(content)
-    with pytest.raises(InputError, match="empty holds no GRIB message"):
+    with pytest.raises(InputError, match=sentence):
         Table.of(tmp_path / "empty")
 
 

@@ -1,6 +1,7 @@
 """Summary of the contents of files."""
 
-from data_pipeline.formats.netcdf import summarize_files
+from data_pipeline.formats.cf import summarize_files
+from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
 
 K = {"units": "K"}
 
@@ -10,7 +11,8 @@ def test_summarize_files(plain, tmp_path):
     two = plain.cfgrib(tmp_path / "two.nc", {"t2m": {"units": "J"}}, starts=(192,))
     three = plain.cfgrib(tmp_path / "three.nc", {"t2m": K}, starts=(96, 240), steps=(0, 24))
     (tmp_path / "four.nc").write_text("no forecast")
-    lines = summarize_files([one, two, three, tmp_path / "four.nc"], names={"weird": "slt"}).splitlines()
+    files = [one, two, three, tmp_path / "four.nc"]
+    lines = summarize_files(files, catalog=NetCDFCatalog, names={"weird": "slt"}).splitlines()
     summary = dict(line.split(maxsplit=1) for line in lines if not line.startswith(("lead", "not")))
     assert summary["files"].startswith("4, ")
     assert summary["fields"] == "48, 4.61 kB when decoded"
@@ -23,7 +25,8 @@ def test_summarize_files(plain, tmp_path):
     assert summary["missing"] == "3 of 45"
     assert summary["repeated"] == "6"
     assert [line for line in lines if "not read" in line] == [
-        f"not read     {two} (t2m) is in 'J', GRIB has 2t in K; convert it or correct its units, for instance with "
-        'ncatted -a units,t2m,o,c,"K"',
-        f"not read     {tmp_path / 'four.nc'} is not a NetCDF file; check the path",
+        f"not read     {two} (t2m) is in 'J', GRIB has 2t in K; convert its values, for instance with cdo "
+        '-setattribute,t2m@units="K" -addc,OFFSET -mulc,FACTOR in.nc out.nc, or give it another name with '
+        "data.archive.variable_names",
+        f"not read     {tmp_path / 'four.nc'} is text, not NetCDF; name a file of fields",
     ]

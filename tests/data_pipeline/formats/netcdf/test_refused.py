@@ -13,8 +13,8 @@ from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_an
 @pytest.mark.parametrize(
     ("coordinates", "dimensions", "own", "sentence"),
     [
-        ({"time": VALID}, ("time",), {"units": "J"}, r"file.nc \(t2m\) is in 'J', GRIB has 2t in K; convert it or"),
-        ({"time": VALID}, ("time",), {}, r"\(t2m\) has no units, GRIB has 2t in K; add them"),
+        ({"time": VALID}, ("time",), {"units": "J"}, r"file.nc \(t2m\) is in 'J', GRIB has 2t in K; convert its"),
+        ({"time": VALID}, ("time",), {}, r"\(t2m\) has no units, GRIB has 2t in K; if its values are"),
         (
             {"time": VALID}, ("time",), {**K, "standard_name": "eastward_wind"},
             "t2m may be 2t by its name or u by its standard_name eastward_wind; choose one, for inst",
@@ -116,34 +116,20 @@ def test_analyses_are_not_opened_as_forecasts(file):
 
 
 @pytest.mark.parametrize(
-    ("coordinates", "dimensions", "grid"),
+    ("coordinates", "dimensions"),
     [
-        (
-            {"lat2": (("y", "x"), np.zeros((2, 3)), {"units": "degrees_north"}),
-             "lon2": (("y", "x"), np.zeros((2, 3)), {"units": "degrees_east"})}, ("y", "x"), r"curvilinear \(lat2 has",
-        ),
-        (
-            {"latc": (("cell",), np.zeros(6), {"standard_name": "latitude", "units": "radian"}),
-             "lonc": (("cell",), np.zeros(6), {"standard_name": "longitude", "units": "radian"})}, ("cell",),
-            r"unstructured \(latc and lonc along cell\)",
-        ),
         (
             {"rlat": (("rlat",), [1.0, 2], {"standard_name": "grid_latitude", "units": "degrees"}),
              "rlon": (("rlon",), [1.0, 2, 3], {"standard_name": "grid_longitude", "units": "degrees"})},
             ("rlat", "rlon"),
-            r"a projection \(rlat and rlon\)",
         ),
-        (
-            {"y": (("y",), [1.0, 2], {"units": "m"}), "x": (("x",), [1.0, 2, 3], {"units": "m"})}, ("y", "x"),
-            r"a projection \(y and x\)",
-        ),
+        ({"y": (("y",), [1.0, 2], {"units": "m"}), "x": (("x",), [1.0, 2, 3], {"units": "m"})}, ("y", "x")),
     ],
 )  # fmt: skip
-def test_grids_that_are_not_regular_are_refused_by_name(plain, tmp_path, coordinates, dimensions, grid):
-    size = {"y": 2, "x": 3, "cell": 6, "rlat": 2, "rlon": 3}
-    shape = [size[dimension] for dimension in dimensions]
-    path = plain.write(tmp_path / "a.nc", coordinates, {"lsm": (dimensions, np.zeros(shape), {})})
-    with pytest.raises(InputError, match=rf"a.nc \(lsm\): lsm: the grid is {grid}.*; only regular lat.*cdo remapbil"):
+def test_projected_coordinates_without_a_grid_mapping_are_refused(plain, tmp_path, coordinates, dimensions):
+    path = plain.write(tmp_path / "a.nc", coordinates, {"lsm": (dimensions, np.zeros((2, 3)), {})})
+    y, x = dimensions
+    with pytest.raises(InputError, match=rf"\(lsm\): it is on .* projection unknown \({y} and {x}\) .*; add latitudes"):
         open_static(path)
 
 
@@ -248,9 +234,9 @@ def test_files_that_are_not_netcdf(plain, tmp_path):
     first = plain.cfgrib(tmp_path / "a.nc")
     (tmp_path / "text").write_text("not a forecast")
     (tmp_path / "empty").write_text("")
-    for name in ("text", "empty"):
+    for name, found in (("text", "text, not NetCDF; name a file of fields"), ("empty", "empty; fetch the file again")):
         assert not is_netcdf(tmp_path / name)
-        with pytest.raises(InputError, match=rf"{name} is not a NetCDF file; check the path"):
+        with pytest.raises(InputError, match=f"{name} is {found}"):
             open_analysis([first, tmp_path / name])
     with pytest.raises(InputError, match=r"cannot read .*none \(No such file"):
         is_netcdf(tmp_path / "none")

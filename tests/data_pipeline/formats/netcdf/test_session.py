@@ -65,4 +65,4 @@ def test_prepare_ends_with_an_error_where_a_file_cannot_be_read(tmp_path, comman
     assert ended.code == 2
     assert "variables    2t" in ended.stdout
     assert ended.stderr.startswith("error: cannot read ensemble_2.nc (")
-    assert "repair or remove it, then run the same command again" in ended.stderr
+    assert "fetch it again, or leave it out of data.archive" in ended.stderr

@@ -4,7 +4,7 @@ import eccodes
 import pytest
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.netcdf.variables import Conversion, NameMap, find_conversion
+from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.parameters import PARAMETERS
 
 
@@ -43,27 +43,3 @@ def test_the_name_of_the_user_takes_precedence():
     assert str(NameMap({"T850": "t@850"}).given("T850")) == "t@850"
     with pytest.raises(InputError, match="cannot read the variable 't@high'; write a shortName"):
         NameMap({"T850": "t@high"})
-
-
-@pytest.mark.parametrize(
-    ("units", "wanted", "expected"),
-    [
-        ("K", "K", Conversion()), ("degC", "K", Conversion(offset=273.15)), ("Celsius", "K", Conversion(offset=273.15)),
-        ("hPa", "Pa", Conversion(100.0)), ("millibars", "Pa", Conversion(100.0)), ("m/s", "m s**-1", Conversion()),
-        ("m s^-1", "m s**-1", Conversion()), ("m.s-1", "m s**-1", Conversion()), ("meters per second", "m s**-1", None),
-        ("m2/s2", "m**2 s**-2", Conversion()), ("s-2 m2", "m² s⁻²", Conversion()), ("m", "m**2 s**-2", None),
-        ("kg/kg", "kg kg**-1", Conversion()), ("g/kg", "kg kg**-1", Conversion(1e-3)), ("1", "kg kg**-1", Conversion()),
-        ("%", "(0 - 1)", Conversion(0.01)), ("(0 - 1)", "%", Conversion(100.0)), ("mm", "m", Conversion(1e-3)),
-        ("kg m-2", "m", None),
-        ("degF", "K", None), ("", "K", None), ("K", "Pa", None),
-        ("1/s", "s**-1", Conversion()), ("Pa/s", "Pa s**-1", Conversion()),
-    ],
-)  # fmt: skip
-def test_unit_conversions(units, wanted, expected):
-    assert find_conversion(units, wanted) == expected
-
-
-def test_height_becomes_geopotential_only_by_its_standard_name():
-    assert find_conversion("m", "m**2 s**-2", "geopotential_height") == Conversion(9.80665)
-    assert find_conversion("gpm", "m**2 s**-2", "geopotential_height") == Conversion(9.80665)
-    assert find_conversion("m", "m**2 s**-2", "height") is None

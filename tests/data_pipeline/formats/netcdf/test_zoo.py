@@ -5,35 +5,33 @@ import numpy as np
 import pytest
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cf import summarize_files
 from data_pipeline.formats.datasets import select_variable
-from data_pipeline.formats.netcdf import summarize_files
+from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
 from data_pipeline.formats.open import open_analysis, open_ensemble, open_static
 from data_pipeline.task import Variable
 
-LAEA = "the grid is lambert_azimuthal_equal_area; only regular latitude-longitude and Gaussian grids are read"
+NO_ANALYSIS = r"has forecasts but no analysis \(step 0\)"
+NO_TIME = "has no time; add it"
+MEMBERS = "at realization 0.* and .*at realization 1.* both hold 2t"
 MONTHS = "has the units 'months since 1960-01-01', and a month has no fixed length"
 NO_PLACE = "has no variable on latitudes and longitudes; it has emos_coefficient_alpha, "
 NO_START = "has valid times but no start of the forecasts"
-UNITS = (
-    r"is in '1', GRIB has sst in K; convert it or correct its units, for instance with ncatted -a units,sst,o,c,\"K\""
-)
+UNITS = r"is in '1', GRIB has sst in K; convert its values, for instance with cdo -setattribute,sst@units=\"K\" -addc"
 TWICE = "at time 0.* and .*at time 1.* both hold"
 IMPROVER = "nc_improver_emos_temperature"
+HISTORY = [f"201706{day}T0300Z-PT0012H-temperature_at_screen_level" for day in ("02", "03", "04")]
 
 REFUSED = {
     **{
-        f"{IMPROVER}/{folder}/201706{day}T{hour}00Z-PT00{lead}H-temperature_at_screen_level.nc": dict.fromkeys(
-            ("ensemble", "analysis", "static"), rf"\(air_temperature\): 2t: {LAEA}"
-        )
-        for folder, hour, lead in (("history", "03", "12"), ("truth", "15", "00"))
-        for day in ("02", "03", "04")
+        f"{IMPROVER}/{name}.nc": {"analysis": NO_ANALYSIS, "static": MEMBERS}
+        for name in ("apply_input", "apply_kgo", *(f"history/{name}" for name in HISTORY))
     },
+    **{f"{IMPROVER}/truth/{name.replace('T03', 'T15').replace('12H', '00H')}.nc": {} for name in HISTORY},
+    f"{IMPROVER}/landmask.nc": {"ensemble": NO_TIME, "analysis": NO_TIME},
     **{
-        f"{IMPROVER}/{name}.nc": dict.fromkeys(("ensemble", "analysis", "static"), sentence)
-        for name, sentence in {
-            "apply_input": LAEA, "apply_kgo": LAEA, "landmask": rf"\(land_binary_mask\): lsm: {LAEA}",
-            "apply_coefficients": NO_PLACE, "kgo_coefficients": NO_PLACE, "kgo_coefficients_land_only": NO_PLACE,
-        }.items()
+        f"{IMPROVER}/{name}.nc": dict.fromkeys(("ensemble", "analysis", "static"), NO_PLACE)
+        for name in ("apply_coefficients", "kgo_coefficients", "kgo_coefficients_land_only")
     },
     "nc_nmme_ccsm4_chirps/CCSM4.PRCP.nc": {
         "ensemble": rf"\(prec\): S {MONTHS}", "analysis": MONTHS, "static": "at S 0, L 0, M 0.* both hold prec",
@@ -67,9 +65,31 @@ def test_a_file_is_refused_in_one_sentence(samples, name, opener):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "opener"), [(n, o) for n, known in REFUSED.items() for o in OPENERS if o not in known]
-)
+OPENED = [(name, opener) for name, refusals in REFUSED.items() for opener in OPENERS if opener not in refusals]
+
+
+@pytest.mark.parametrize(("name", "opener"), [pair for pair in OPENED if pair[0].startswith(IMPROVER)])
+def test_projected_grids_open_as_points(samples, name, opener):
+    """The projection has equal areas: every cell of 2 km x 2 km has 4 km² on the ellipsoid."""
+    dataset = OPENERS[opener](samples / name).load()
+    with netCDF4.Dataset(samples / name) as file:
+        own = next(n for n in ("air_temperature", "land_binary_mask") if n in file.variables)
+        stored, y, x = file[own][...], file["projection_y_coordinate"][:], file["projection_x_coordinate"][:]
+    (shown,) = dataset.values()
+    np.testing.assert_array_equal(shown.values.reshape(stored.shape), stored)
+    lat, lon = (dataset[axis].values.reshape(200, 200) for axis in ("latitude", "longitude"))
+    assert (np.diff(lat, axis=0) > 0).all()
+    assert (np.diff(lon, axis=1) > 0).all()
+    phi, lam, e2 = np.radians(lat), np.radians(lon), 1 - (6356752.314140356 / 6378137) ** 2
+    normal = 6378137 / np.sqrt(1 - e2 * np.sin(phi) ** 2)
+    place = (
+        np.stack([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), (1 - e2) * np.sin(phi)], -1) * normal[..., None]
+    )
+    areas = np.linalg.norm(np.cross(np.diff(place, axis=0)[:, :-1], np.diff(place, axis=1)[:-1]), axis=-1)
+    np.testing.assert_allclose(areas, np.diff(y)[:, None] * np.diff(x), rtol=2e-3)
+
+
+@pytest.mark.parametrize(("name", "opener"), [pair for pair in OPENED if not pair[0].startswith(IMPROVER)])
 def test_values_equal_those_read_by_netcdf4(samples, name, opener):
     """Every variable on the globe is compared at its time and level, in the order of the grid."""
     dataset = OPENERS[opener](samples / name).load()
@@ -138,7 +158,7 @@ def test_a_seasonal_ensemble_with_converted_times(samples, tmp_path):
 
 
 def test_the_summary_lists_files_that_cannot_be_read(samples):
-    text = summarize_files([samples / name for name in REFUSED])
-    for sentence in (LAEA, MONTHS, "is in '1', GRIB has sst in K"):
+    text = summarize_files([samples / name for name in REFUSED], catalog=NetCDFCatalog)
+    for sentence in (NO_PLACE, MONTHS, "is in '1', GRIB has sst in K"):
         assert sentence in text
     assert f"files        {len(REFUSED)}," in text

@@ -100,7 +100,7 @@ CFGRIB_NAMES = {"10u": "u10", "10v": "v10", "2t": "t2m"}
     [
         ("output.pl.20180108", ALOFT, [850, 500]),
         ("output.sfc.20180108", SURFACE, None),
-        ("oracle.sfc.20180108", ["2t"], None),
+        ("oracle.sfc.20180108", ["2t", "tp"], None),
     ],
 )
 def test_cfgrib_opens_a_forecast_file_with_the_dimensions_of_ens10(

@@ -1,0 +1,198 @@
+"""The fields of one variable of one file: which time, member and level each field belongs to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cf.cell_methods import refuse_statistics, stated_process
+from data_pipeline.formats.cf.conversions import amount_conversion, find_own_conversion, rate_conversion
+from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, Horizontal, levels_of
+from data_pipeline.formats.cf.geometry import Geometry
+from data_pipeline.formats.cf.header import DataVariable, Header, role_of
+from data_pipeline.formats.cf.times import FieldTimes, TimeCoordinates
+from data_pipeline.formats.cf.variables import NameMap
+from data_pipeline.parameters import PARAMETERS
+from data_pipeline.task import Variable, own_process
+from data_pipeline.units import Conversion
+
+
+@dataclass(frozen=True)
+class RefusedVariable:
+    """A variable that cannot be read, and the reason."""
+
+    short_name: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class FieldBlock:
+    """The fields of a variable, in the file's order along its `outer` dimensions: all but those of the cells.
+
+    `across` are the dimensions of rows and columns, or the dimensions of points: one, two, or none of a single point.
+    `levels` (hPa) and `numbers` (members) have one entry per field. `process` is the processing over time, empty where
+    neither the file nor the user's name states it.
+    """
+
+    header: Header
+    data: DataVariable
+    short_name: str
+    outer: tuple[str, ...]
+    across: tuple[str, ...]
+    levels: np.ndarray
+    numbers: np.ndarray
+    time: TimeCoordinates
+    horizontal: Horizontal
+    process: str = ""
+
+    @classmethod
+    def of(
+        cls, header: Header, data: DataVariable, names: NameMap, timeless: bool = False
+    ) -> FieldBlock | RefusedVariable | None:
+        """Interpret a variable; None if it has no latitudes and longitudes. `timeless` ignores processing over time."""
+        short_name = data.name
+        try:
+            geometry = Geometry.of(header, data)
+            if geometry is None:
+                return None
+            height = None if header.coordinates_of(data, "level") else _height(header, data, geometry.dimensions)
+            short_name = names.short_name(data.name, data.attributes, height)
+            Variable(short_name)
+            horizontal, across = geometry.horizontal(header, data), geometry.dimensions
+            outer = tuple(name for name in data.dimensions if name not in across)
+            levels = levels_of(header, data, outer, short_name, names.given(data.name))
+            time = TimeCoordinates.of(header, data)
+            refuse_statistics(data.attributes, (*data.dimensions, *data.coordinate_names))
+            _refuse_other_dimensions(header, data, outer, time)
+            numbers = _numbers(header, data, outer)
+            process = "" if timeless else _process(header, data, names.given(data.name))
+            return cls(header, data, short_name, outer, across, levels, numbers, time, horizontal, process)
+        except InputError as error:
+            place = header.place(data)
+            return RefusedVariable(short_name, str(error) if str(error).startswith(place) else f"{place}: {error}")
+
+    def __str__(self) -> str:
+        return self.header.place(self.data)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the outer dimensions."""
+        size = dict(zip(self.data.dimensions, self.data.shape, strict=True))
+        return tuple(size[name] for name in self.outer)
+
+    @cached_property
+    def stored(self) -> np.ndarray:
+        """Whether the values of each field were ever written, (n,)."""
+        found = self.header.file.stored_fields(self.data, self.outer)
+        return np.ones(len(self.levels), bool) if found is None else found
+
+    @cached_property
+    def variables(self) -> tuple[Variable | None, ...]:
+        """The different variables of the fields; None for fields whose pressure is not a whole number of hPa."""
+        levels = np.unique(self.levels).tolist()
+        return tuple(None if level == NO_WHOLE_LEVEL else self.variable(level) for level in levels)
+
+    def variable(self, level: int) -> Variable:
+        """Return the variable of the fields at a level."""
+        process = own_process(self.short_name) if self.rate else self.process
+        return Variable(self.short_name, level, process=process)
+
+    @cached_property
+    def times(self) -> FieldTimes:
+        """Starts, lead times and intervals of the fields."""
+        instant = self.variable(0).processing == "instant"
+        if instant and not self.process and self.time.has_intervals:
+            raise InputError(
+                f"{self} has time bounds but no cell_methods, so its values may be instantaneous or means; state "
+                f"what they are in a copy with ncatted -a cell_methods,{self.data.name},o,c,'time: point' (or "
+                "'time: mean') IN OUT"
+            )
+        return self.time.decode(self.data, self.outer, instant)
+
+    @cached_property
+    def rate(self) -> Conversion | None:
+        """For mean rates, such as precipitation in kg m-2 s-1, the conversion to GRIB's units per second."""
+        return rate_conversion(self.short_name, self.process, self.data.attributes)
+
+    @cached_property
+    def conversion(self) -> Conversion:
+        """The conversion from the file's units to GRIB's; an `InputError` if it is unknown."""
+        if self.rate:
+            return amount_conversion(str(self), self.short_name, self.rate, self.times.intervals)
+        return find_own_conversion(str(self), self.short_name, self.data)
+
+    @property
+    def units_and_long_name(self) -> tuple[str, str]:
+        """Units and long name: GRIB's for a known parameter, else the file's."""
+        if self.short_name in PARAMETERS:
+            return PARAMETERS[self.short_name].units, PARAMETERS[self.short_name].long_name
+        attributes = self.data.attributes
+        return str(attributes.get("units", "unknown")), str(attributes.get("long_name", self.data.name))
+
+
+def _process(header: Header, data: DataVariable, given: Variable | None) -> str:
+    """Return the processing over time that the file states, else that of the user's name; empty if neither does."""
+    roles = {coordinate.name: coordinate.role for coordinate in header.coordinates}
+    stated = stated_process(data.attributes, lambda name: roles.get(name) or role_of(name, {}))
+    if stated and given and given.process not in ("", stated):
+        raise InputError(
+            f"it is a {stated} according to its attributes, not a {given.process}; write "
+            f"data.archive.variable_names={{{data.name}: {given.name}}}"
+        )
+    return stated or (given.process if given else "")
+
+
+def _height(header: Header, data: DataVariable, across: tuple[str, ...]) -> float | None:
+    """Return the height of a variable above the ground (m) if the file has a scalar height, else None.
+
+    A height along the dimension `across` of stations is that of the station.
+    """
+    found = [c for c in header.coordinates_of(data, "height") if not set(c.dimensions) & set(across)]
+    values = [c.values for c in found if c.values is not None and c.values.dtype.kind in "fiu"]
+    return float(values[0].item()) if len(values) == 1 and values[0].size == 1 else None
+
+
+def _numbers(header: Header, data: DataVariable, outer: tuple[str, ...]) -> np.ndarray:
+    """Return the member of each field: 0 without a member dimension, 1, 2, 3... if members have no numbers."""
+    size = dict(zip(data.dimensions, data.shape, strict=True))
+    member = header.coordinate(data, "number")
+    if member is None:
+        return np.zeros(int(np.prod([size[name] for name in outer], dtype=np.int64)), np.int64)
+    if member.values is None:
+        return data.broadcast(member, np.arange(1, size[member.name] + 1), outer)
+    values = member.values
+    if values.dtype.kind not in "fiu":
+        found = [re.search(r"\d+$", str(value)) for value in values.ravel().tolist()]
+        ends = [int(match[0]) if match else None for match in found]
+        if values.size == 1 and None in ends:
+            if re.search(r"mean|median|spread|std|stddev|sigma|prob", str(values.item()).lower()):
+                raise InputError(
+                    f"its member {values.item()!r} is a statistic, no member of an ensemble; name other files"
+                )
+            ends = [0]
+        if None in ends or len(set(ends)) < len(ends):
+            raise InputError(
+                f"its members ({member.name}) have no numbers; number them, for instance with ncap2 of NCO"
+            )
+        values = np.array(ends).reshape(values.shape)
+    if (values != np.round(values)).any() or (values < 0).any():
+        raise InputError(
+            f"its members ({member.name}) must have whole numbers from 0, got {values.ravel()[:3].tolist()}"
+        )
+    return data.broadcast(member, values.astype(np.int64), outer)
+
+
+def _refuse_other_dimensions(header: Header, data: DataVariable, outer: tuple[str, ...], time: TimeCoordinates) -> None:
+    """Raise an `InputError` if a dimension of more than one value is neither time, member nor level."""
+    understood = [*time.coordinates, header.coordinate(data, "level"), header.coordinate(data, "number")]
+    counted = {name for coordinate in understood if coordinate for name in coordinate.dimensions}
+    for name, size in zip(data.dimensions, data.shape, strict=True):
+        if name in outer and name not in counted and size > 1:
+            raise InputError(
+                f"its dimension {name} ({size} values) is not recognised as time, member, pressure, latitude or "
+                f"longitude; select one value, for instance with ncks -d {name},0, or add its coordinate"
+            )

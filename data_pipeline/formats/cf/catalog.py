@@ -1,0 +1,287 @@
+"""Catalog of the fields of the wanted variables in many CF files; NetCDF and Zarr each have a subclass that reads."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+
+from data_pipeline.common.errors import AbsentVariableError, InputError
+from data_pipeline.common.files import FileAddress, Paths, expand_addresses
+from data_pipeline.formats.catalog import SINGLE, FieldReader, describe_files
+from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
+from data_pipeline.formats.cf.header import Header
+from data_pipeline.formats.cf.point_reader import PointReader
+from data_pipeline.formats.cf.variables import NameMap
+from data_pipeline.formats.loaded import LoadedReader
+from data_pipeline.formats.variables import all_variables, requested_variables
+from data_pipeline.grid import Grid
+from data_pipeline.points import Points
+from data_pipeline.task import Variable
+
+_ROW = np.dtype(
+    [
+        ("variable", "i4"),
+        ("file", "i4"),
+        ("init", "i8"),
+        ("step", "i4"),
+        ("interval", "i4"),
+        ("number", "i4"),
+        ("block", "i4"),
+        ("field", "i8"),
+    ]
+)
+"""One field: variable, file, time, member, and its position in a block."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCatalog(ABC):
+    """The fields of the `wanted` variables, one row each, in the order of the files; implements `Catalog`.
+
+    A format states how to read the header of a file, and how to read values.
+    """
+
+    paths: tuple[FileAddress, ...]
+    wanted: tuple[Variable, ...]
+    blocks: tuple[FieldBlock, ...]
+    rows: np.ndarray
+
+    @staticmethod
+    @abstractmethod
+    def header_of(path: FileAddress) -> Header:
+        """Read the header of a file."""
+
+    @abstractmethod
+    def reader_on(self, grid: Grid) -> FieldReader:
+        """Return the reader of these fields, which are all on one grid."""
+
+    @classmethod
+    def read_blocks(
+        cls, path: FileAddress, names: NameMap, timeless: bool = False
+    ) -> list[FieldBlock | RefusedVariable]:
+        """Return the variables of a file that have latitudes and longitudes; for unreadable ones, the reason.
+
+        `timeless` ignores their processing over time.
+        """
+        header = cls.header_of(path)
+        _refuse_ragged(path, header)
+        found = [block for data in header.variables if (block := FieldBlock.of(header, data, names, timeless))]
+        if not found:
+            has = ", ".join(data.name for data in header.variables) or "coordinates only"
+            raise InputError(f"{path} has no variable on latitudes and longitudes; it has {has}; check the path")
+        _refuse_duplicates([block for block in found if isinstance(block, FieldBlock)])
+        return found
+
+    @classmethod
+    def gather(
+        cls,
+        paths: Paths,
+        variables: Sequence[Variable] | None,
+        names: Mapping[str, str] | None,
+        surface: bool = False,
+        timeless: bool = False,
+    ) -> Self:
+        """Find the fields of `variables` (None: all, or all at the `surface`); `timeless` ignores their dates."""
+        files = tuple(expand_addresses(paths))
+        blocks: list[FieldBlock] = []
+        refused: list[RefusedVariable] = []
+        file_of: list[int] = []
+        name_map = NameMap(names)
+        for file, path in enumerate(files):
+            for block in cls.read_blocks(path, name_map, timeless):
+                if isinstance(block, RefusedVariable):
+                    refused.append(block)
+                else:
+                    blocks.append(block)
+                    file_of.append(file)
+        wanted = _wanted(describe_files(files), blocks, refused, variables, surface)
+        used = [(block, file) for block, file in zip(blocks, file_of, strict=True) if set(block.variables) & {*wanted}]
+        rows, stored = [], []
+        for k, (block, file) in enumerate(used):
+            rows.append(_rows(block, file, k, wanted, timeless))
+            stored.append(block.stored[rows[-1]["field"]])
+        fields, exist = np.concatenate(rows), np.concatenate(stored)
+        _tell_unwritten(describe_files(files), wanted, fields, exist)
+        return cls(files, wanted, tuple(block for block, _ in used), fields[exist])
+
+    @classmethod
+    def first_grid(cls, path: FileAddress, names: Mapping[str, str] | None) -> Grid:
+        """Return the grid of the first variable of a file that can be read."""
+        blocks = cls.read_blocks(path, NameMap(names))
+        refusals = [block.reason for block in blocks if isinstance(block, RefusedVariable)]
+        grids = [block.horizontal.grid for block in blocks if isinstance(block, FieldBlock)]
+        if not grids:
+            raise InputError(refusals[0])
+        return grids[0]
+
+    def __str__(self) -> str:
+        return describe_files(self.paths)
+
+    def where(self, condition: np.ndarray) -> Self:
+        """Return only the fields for which `condition` holds."""
+        return replace(self, rows=self.rows[condition])
+
+    def place(self, row: int) -> str:
+        """Return file, variable and the position along each dimension of a field, for messages."""
+        block = self.blocks[self.rows["block"][row]]
+        position = np.unravel_index(self.rows["field"][row], block.shape) if block.outer else ()
+        at = ", ".join(f"{name} {k}" for name, k in zip(block.outer, position, strict=True))
+        return f"{block.header.file.path} ({block.data.name}{f' at {at}' if at else ''})"
+
+    def units(self, name: str) -> tuple[str, str]:
+        """Return units and long name of the variables called `name`; different units raise an `InputError`."""
+        found = {}
+        for block in self.blocks:
+            if block.short_name == name:
+                units, long_name = block.units_and_long_name
+                found[units] = long_name
+        if len(found) > 1:
+            raise InputError(f"{self} has {name} in {' and in '.join(sorted(found))}; select files with the same units")
+        (pair,) = found.items()
+        return pair
+
+    def refuse_contradiction(self, first: int, second: int) -> None:
+        """Raise an `InputError` if two fields of the same variable, time and member have different values."""
+        grid, window = self.reader.grid, (slice(None), slice(None))
+        one, other = np.empty((2, 1, *grid.shape), SINGLE)
+        for row, out in ((first, one), (second, other)):
+            self.reader.read(np.array([row]), out, window)
+        if not np.array_equal(one, other, equal_nan=True):
+            what = self.wanted[self.rows["variable"][first]]
+            raise InputError(
+                f"{self.place(first)} and {self.place(second)} both hold {what} for the same time and member, with "
+                "different values; keep one of them, or number the members, for "
+                "instance with ncap2 -s 'number=3'"
+            )
+
+    def refuse_unknown_starts(self) -> None:
+        """Raise an `InputError` if fields have a valid time but no start."""
+        for block in self.blocks:
+            if not block.time.has_leads:
+                raise InputError(
+                    f"{block} has valid times but no start of the forecasts; add a coordinate "
+                    "forecast_reference_time or forecast_period, for instance with ncap2 of NCO"
+                )
+
+    @cached_property
+    def reader(self) -> FieldReader:
+        """The reader of these fields; an `InputError` if they are on different grids."""
+        first = self.blocks[0]
+        for block in self.blocks:
+            if not block.horizontal.grid.matches(first.horizontal.grid):
+                raise InputError(
+                    f"{first} is on {first.horizontal.grid}, {block} on {block.horizontal.grid}; "
+                    "select variables and files on one grid"
+                )
+        grid, columns = first.horizontal.grid, len(first.horizontal.columns)
+        reader = self.reader_on(grid)
+        if not isinstance(grid, Points):
+            return reader
+        reader = PointReader(grid, reader, columns) if columns > 1 else reader
+        return LoadedReader(reader, len(self.rows)) if LoadedReader.suits(grid, len(self.rows)) else reader
+
+
+def _rows(block: FieldBlock, file: int, number: int, wanted: Sequence[Variable], timeless: bool) -> np.ndarray:
+    """Return one row for each wanted field of a block."""
+    rows = np.zeros(len(block.levels), _ROW)
+    rows["variable"] = -1
+    for k, variable in enumerate(wanted):
+        if variable in block.variables:
+            rows["variable"][block.levels == variable.level] = k
+    if not timeless:
+        rows["init"], rows["step"], rows["interval"] = block.times[:3]
+        rows["number"] = block.numbers
+    rows["file"], rows["block"], rows["field"] = file, number, np.arange(len(rows))
+    return rows[rows["variable"] >= 0]
+
+
+def _refuse_ragged(path: FileAddress, header: Header) -> None:
+    """Raise an `InputError` for a file of stations that counts the values of each station."""
+    for data in header.variables:
+        if data.attributes.keys() & {"sample_dimension", "instance_dimension"}:
+            raise InputError(
+                f"{path} holds stations as a ragged array ({data.name} counts or names the station of each value), "
+                "which is not read; write it as an array (time, station) with NaN where a station has no value"
+            )
+
+
+def _tell_unwritten(files: str, wanted: Sequence[Variable], rows: np.ndarray, stored: np.ndarray) -> None:
+    """Warn that fields were never written, which makes them missing.
+
+    A variable without any other fields raises an `InputError`.
+    """
+    if stored.all():
+        return
+    for k, variable in enumerate(wanted):
+        mine = stored[rows["variable"] == k]
+        if len(mine) and not mine.any():
+            raise InputError(f"{files} has no values of {variable}: none of its {len(mine):,} fields was ever written")
+    lost = rows[~stored][0]
+    start = lost["init"].astype("datetime64[s]").astype("datetime64[m]")
+    warnings.warn(
+        f"{files}: {np.count_nonzero(~stored):,} of {len(stored):,} fields were never written and are missing, the "
+        f"first is {wanted[lost['variable']]} of {start} + {lost['step'] / 60:g} h, member {lost['number']}",
+        stacklevel=2,
+    )
+
+
+def _refuse_duplicates(blocks: Sequence[FieldBlock]) -> None:
+    """Raise an `InputError` if two variables of a file could be the same variable."""
+    found: dict[Variable | None, FieldBlock] = {}
+    for block in blocks:
+        for variable in block.variables:
+            other = found.setdefault(variable, block)
+            if variable and other is not block:
+                one, two = other.data.name, block.data.name
+                raise InputError(
+                    f"{block.header.file.path}: {one} and {two} could both be {variable}; rename one of them, "
+                    f"for instance with data.archive.variable_names={{{two}: other}}"
+                )
+
+
+def _wanted(
+    files: str,
+    blocks: Sequence[FieldBlock],
+    refused: Sequence[RefusedVariable],
+    variables: Iterable[Variable] | None,
+    surface: bool,
+) -> tuple[Variable, ...]:
+    """Return the wanted variables, each once; an `InputError` if one of them is missing."""
+    there = {variable for block in blocks for variable in block.variables if variable}
+    if variables is None:
+        return _everything(files, blocks, refused, there, surface)
+    wanted = requested_variables(files, variables, there)
+    if missing := [variable for variable in wanted if variable not in there]:
+        names = {variable.name for variable in missing}
+        for other in refused:
+            if other.short_name in names:
+                raise InputError(other.reason)
+        if not there and refused:
+            raise InputError(refused[0].reason)
+        has = ", ".join(map(str, sorted(there)))
+        raise AbsentVariableError(f"{files} has no {', '.join(map(str, missing))}; it has {has}")
+    return wanted
+
+
+def _everything(
+    files: str, blocks: Sequence[FieldBlock], refused: Sequence[RefusedVariable], there: set[Variable], surface: bool
+) -> tuple[Variable, ...]:
+    """Return all variables. Variables with levels get every pressure level that occurs in the files."""
+    if refused and not (surface and any(not variable.level for variable in there)):
+        raise InputError(refused[0].reason)
+    if not surface and (unnamed := [block for block in blocks if None in block.variables]):
+        raise InputError(
+            f"{files} has {unnamed[0].short_name} on levels that are not whole numbers of hPa; "
+            "select the variables by name"
+        )
+    wanted = all_variables(there, surface=surface)
+    if not wanted:
+        raise InputError(
+            f"{files} has no fields at the surface, only {', '.join(map(str, sorted(there)))}; select other files"
+        )
+    return wanted

@@ -1,0 +1,247 @@
+"""Header of a CF file, NetCDF or Zarr: its data variables, its coordinates, and the role of each coordinate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import FileAddress
+
+Role = Literal[
+    "start", "time", "valid", "lead", "number", "level", "height", "latitude", "longitude", "projected", "altitude",
+    "station",
+]  # fmt: skip
+"""What a coordinate stands for. `time` is the start or the valid time of a forecast: see `times.TimeCoordinates`."""
+
+_ROLE_OF_STANDARD_NAME: dict[str, Role] = {
+    "forecast_reference_time": "start", "time": "time", "forecast_period": "lead", "realization": "number",
+    "air_pressure": "level", "height": "height", "latitude": "latitude", "longitude": "longitude",
+    "grid_latitude": "projected", "grid_longitude": "projected", "projection_x_coordinate": "projected",
+    "projection_y_coordinate": "projected", "projection_x_angular_coordinate": "projected",
+    "projection_y_angular_coordinate": "projected", "altitude": "altitude", "surface_altitude": "altitude",
+}  # fmt: skip
+_IGNORED_STANDARD_NAMES = ("depth", "model_level_number", "atmosphere_hybrid_sigma_pressure_coordinate")
+"""Vertical axes that are not read, even if their name is one of the usual names of pressure levels."""
+
+_NORTH_UNITS = ("degrees_north", "degree_north", "degree_N", "degrees_N", "degreeN", "degreesN")
+_EAST_UNITS = ("degrees_east", "degree_east", "degree_E", "degrees_E", "degreeE", "degreesE")
+_PRESSURE_UNITS = (
+    "hPa", "Pa", "mb", "mbar", "millibar", "millibars", "hectopascal", "hectopascals", "pascal", "pascals",
+)  # fmt: skip
+
+_USUAL_NAMES: dict[Role, tuple[str, ...]] = {
+    "start": (
+        "forecast_reference_time", "init_time", "initial_time", "initialization_time", "reference_time", "reftime",
+        "forecast_time0", "base_time", "basetime", "init", "start_time", "S",
+    ),
+    "time": ("time", "t", "T"),
+    "valid": ("valid_time", "validtime", "valid"),
+    "lead": (
+        "step", "lead_time", "leadtime", "lead", "forecast_period", "forecast_step", "forecast_hour", "fcst_hour",
+        "prediction_timedelta", "L",
+    ),
+    "number": (
+        "number", "realization", "realisation", "member", "members", "ensemble", "ensemble_member", "ens", "M",
+    ),
+    "level": ("level", "lev", "plev", "isobaricInhPa", "isobaricInPa", "pressure", "pressure_level", "p", "levels"),
+    "height": ("height", "heightAboveGround", "surface", "meanSea"),
+    "latitude": ("latitude", "lat", "latitudes", "lats", "nlat", "Y", "y"),
+    "longitude": ("longitude", "lon", "longitudes", "lons", "long", "nlon", "X", "x"),
+    "altitude": ("altitude", "alt", "elevation"),
+    "station": ("station", "stations", "station_id", "wmo_id"),
+}  # fmt: skip
+"""Usual names of coordinates. Names of one letter are case-sensitive, longer names are not."""
+
+_ROLE_OF_NAME = {name: role for role, names in _USUAL_NAMES.items() for name in names}
+_ROLE_OF_LOWER_NAME = {name.lower(): role for name, role in _ROLE_OF_NAME.items() if len(name) > 1}
+
+
+class CFFile(Protocol):
+    """A file, folder or URL that holds variables."""
+
+    @property
+    def path(self) -> FileAddress:
+        """Where it is, for messages."""
+
+    def stored_fields(self, data: DataVariable, outer: tuple[str, ...]) -> np.ndarray | None:
+        """Return whether the values of each field along the `outer` dimensions exist, (n,); None if all do."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredVariable:
+    """A variable as a file has it; `values` reads it, `kind` is the kind of its numpy type."""
+
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+    kind: str
+    attributes: Mapping[str, Any]
+    values: Callable[[], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinate:
+    """A coordinate of any number of dimensions; `values` is None for a dimension without a coordinate variable.
+
+    `bounds` are the limits (..., 2) of the intervals of a time; None if the file has none.
+    """
+
+    name: str
+    role: Role
+    dimensions: tuple[str, ...]
+    values: np.ndarray | None
+    attributes: Mapping[str, Any]
+    bounds: Coordinate | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class DataVariable:
+    """A variable that is not a coordinate."""
+
+    name: str
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+    attributes: Mapping[str, Any]
+
+    @property
+    def coordinate_names(self) -> tuple[str, ...]:
+        """The names in the variable's attribute `coordinates`."""
+        return tuple(str(self.attributes.get("coordinates", "")).split())
+
+    def broadcast(self, coordinate: Coordinate, values: np.ndarray, outer: tuple[str, ...]) -> np.ndarray:
+        """Return `values` of a coordinate for each field of this variable along its `outer` dimensions, (n,)."""
+        size = dict(zip(self.dimensions, self.shape, strict=True))
+        order = [coordinate.dimensions.index(name) for name in outer if name in coordinate.dimensions]
+        shape = [size[name] if name in coordinate.dimensions else 1 for name in outer]
+        return np.broadcast_to(values.transpose(order).reshape(shape), [size[name] for name in outer]).ravel()
+
+
+@dataclass(frozen=True, eq=False)
+class Header:
+    """Coordinates and numeric variables of one file, without bounds and grid mappings."""
+
+    file: CFFile
+    coordinates: tuple[Coordinate, ...]
+    variables: tuple[DataVariable, ...]
+    mappings: Mapping[str, Mapping[str, Any]]
+    """The attributes of each grid mapping."""
+
+    @classmethod
+    def of(cls, file: CFFile, dimensions: Iterable[str], variables: Mapping[str, StoredVariable]) -> Header:
+        """Sort the variables of a file into coordinates and data; values of coordinates are read."""
+        helpers = {
+            str(stored.attributes[key])
+            for stored in variables.values()
+            for key in ("bounds", "climatology", "grid_mapping", "formula_terms")
+            if key in stored.attributes
+        }
+        coordinates: list[Coordinate] = []
+        for name, stored in variables.items():
+            if name not in helpers and (role := _coordinate_role(name, stored, variables)):
+                bounds = _bounds(stored, role, variables)
+                values = stored.values()
+                coordinates.append(Coordinate(name, role, stored.dimensions, values, stored.attributes, bounds))
+        known = {coordinate.name for coordinate in coordinates}
+        of_dimensions = {c.dimensions for c in coordinates}
+        dimensions = tuple(dimensions)
+        for name in dimensions:
+            if (name,) not in of_dimensions and name not in variables and (role := role_of(name, {})):
+                coordinates.append(Coordinate(name, role, (name,), None, {}))
+        data = [
+            DataVariable(name, stored.dimensions, stored.shape, stored.attributes)
+            for name, stored in variables.items()
+            if name not in known | helpers and name not in dimensions and stored.kind in "fiu"
+        ]
+        mappings = {
+            name: stored.attributes for name, stored in variables.items() if "grid_mapping_name" in stored.attributes
+        }
+        return cls(file, tuple(coordinates), tuple(data), mappings)
+
+    def place(self, data: DataVariable) -> str:
+        """Return `PATH (VARIABLE)`, for messages."""
+        return f"{self.file.path} ({data.name})"
+
+    def coordinate(self, data: DataVariable, role: Role) -> Coordinate | None:
+        """Return the coordinate of a variable that has a role, or None; several raise an `InputError`."""
+        found = self.coordinates_of(data, role)
+        if len(found) > 1:
+            raise InputError(
+                f"{self.place(data)}: {' and '.join(c.name for c in found)} could each be its {role}; list one in "
+                f"its attribute coordinates, or remove the others, for instance with ncks -C -x -v {found[1].name}"
+            )
+        return found[0] if found else None
+
+    def coordinates_of(self, data: DataVariable, role: Role) -> list[Coordinate]:
+        """Return the coordinates of a variable that have a role.
+
+        Of several, dimension coordinates take precedence, then coordinates in the variable's attribute `coordinates`.
+        """
+        found = [c for c in self.coordinates if c.role == role and set(c.dimensions) <= set(data.dimensions)]
+        if any(c.values is not None for c in found):
+            found = [c for c in found if c.values is not None]
+        for preferred in (lambda c: c.dimensions == (c.name,), lambda c: c.name in data.coordinate_names):
+            if len(found) > 1 and (chosen := [c for c in found if preferred(c)]):
+                found = chosen
+        return found
+
+
+def _bounds(stored: StoredVariable, role: Role, variables: Mapping[str, StoredVariable]) -> Coordinate | None:
+    """Return the bounds of a time, or None. They have the coordinate's attributes unless they have their own."""
+    name = str(stored.attributes.get("bounds") or stored.attributes.get("climatology") or "")
+    if role not in ("time", "valid", "lead") or name not in variables or variables[name].shape != (*stored.shape, 2):
+        return None
+    found = variables[name]
+    return Coordinate(name, role, found.dimensions, found.values(), {**stored.attributes, **found.attributes})
+
+
+def _coordinate_role(name: str, stored: StoredVariable, variables: Mapping[str, StoredVariable]) -> Role | None:
+    """Return the role of a variable, or None if it is not a coordinate.
+
+    A coordinate is named like its dimension, or has at most two dimensions and attributes that give its role.
+    """
+    role = role_of(name, stored.attributes)
+    if role in ("altitude", "station"):
+        return role if len(stored.dimensions) < 2 else None
+    if stored.dimensions == (name,) or role is None:
+        return role
+    count = len(stored.dimensions)
+    if count > 2 or not (stored.attributes.keys() & {"standard_name", "units", "axis"} or count == 0):
+        return None
+    if count == 2 and role not in ("latitude", "longitude", "time", "valid", "lead"):
+        return None
+    across = {role_of(d, variables[d].attributes if d in variables else {}) for d in stored.dimensions}
+    return None if len(across & {"latitude", "longitude"}) == 2 and role not in ("latitude", "longitude") else role
+
+
+def role_of(name: str, attributes: Mapping[str, object]) -> Role | None:
+    """Return the role of a coordinate by its standard_name, else units or axis, else name; None if unknown."""
+    if attributes.get("cf_role") == "timeseries_id":
+        return "station"
+    standard_name = str(attributes.get("standard_name", ""))
+    named = _ROLE_OF_NAME.get(name) or _ROLE_OF_LOWER_NAME.get(name.lower())
+    if standard_name == "time" and named == "start":
+        return "start"  # files give any kind of time this standard_name; a name such as init_time is more specific
+    if standard_name in _ROLE_OF_STANDARD_NAME:
+        return _ROLE_OF_STANDARD_NAME[standard_name]
+    if standard_name in _IGNORED_STANDARD_NAMES:
+        return None
+    units = str(attributes.get("units", ""))
+    if units in _NORTH_UNITS:
+        return "latitude"
+    if units in _EAST_UNITS:
+        return "longitude"
+    axis = str(attributes.get("axis", ""))
+    if units in _PRESSURE_UNITS:
+        return "level" if named == "level" or axis == "Z" or "positive" in attributes else None
+    if named == "level" and units:
+        return None
+    if " since " in units:
+        return named if named in ("start", "time", "valid") else "time" if axis == "T" else None
+    if named in ("latitude", "longitude") and units and units not in ("degrees", "degree"):
+        return "projected"
+    if axis == "E":
+        return "number"
+    return named

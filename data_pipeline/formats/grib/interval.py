@@ -1,0 +1,102 @@
+"""Interval: the processing over time of a message, and the time interval that its values cover.
+
+GRIB2 states both in its product templates. GRIB1 states them in the time range indicator (WMO code table 5), with
+exceptions: ECMWF writes accumulations since the start, and maxima and minima since the previous output, as if they were
+instantaneous.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NamedTuple
+
+import eccodes
+import numpy as np
+
+from data_pipeline.formats.grib.keys import get_text, get_whole
+from data_pipeline.meaning import INSTANT, UNKNOWN
+from data_pipeline.parameters import PARAMETERS
+from data_pipeline.task import own_process
+
+PROCESSES = {"avg": "mean", "accum": "accumulation", "max": "maximum", "min": "minimum"}
+"""Processing by ecCodes' `stepType`. Other types are no `Process`: differences, variances, means of several runs."""
+
+STATED, SINCE_START = -3, -2
+"""Intervals of a kind of message: the interval that each message states; the time since the start of the forecast.
+
+A kind can also have `UNKNOWN`, or the length of the interval in minutes.
+"""
+
+SINGLE_TIME, TIME_RANGE, MEAN_RANGE, ACCUMULATION, DIFFERENCE = (0, 1, 10), 2, 3, 4, 5
+"""GRIB1 time range indicators (WMO code table 5)."""
+
+MONTHLY_STREAMS = (
+    "mnth", "moda", "mofm", "monr", "mdfa", "wamo", "wamd", "sfmm", "swmm", "wmfm", "mnfm", "mfhm", "mfwm", "mhwm",
+    "msmm", "mswm", "mmam", "mmwm", "esmm", "ehmm", "edmm", "edmo", "ewmm", "ewmo",
+)  # fmt: skip
+"""Streams of MARS with means over a month or a week."""
+MEAN_TYPES = {"fcmean": "mean", "fcmax": "maximum", "fcmin": "minimum", "fcstdev": "time processing sd"}
+"""Types of MARS with statistics over a period that GRIB1 does not state."""
+
+
+class Processing(NamedTuple):
+    """Processing over time, and the interval of a kind of message in the sense of `STATED`.
+
+    `process` is one of `parameters.Process`, or another word for fields that cannot be read.
+    """
+
+    process: str
+    interval: int
+
+
+def processing_of(handle: int, short_name: str) -> Processing:
+    """Return the processing over time of an ecCodes message."""
+    step_type, own = get_text(handle, "stepType", "unknown"), own_process(short_name)
+    stated = PROCESSES.get(step_type, f"time processing {step_type}")
+    if get_whole(handle, "edition", 2) == 2:
+        if get_whole(handle, "numberOfTimeRange", 0):
+            missing = step_type == "instant" and own != "instant"  # an interval without its processing
+            return Processing(own if missing else stated, STATED)
+        return Processing(own, UNKNOWN if own != "instant" else STATED)
+    indicator = get_whole(handle, "timeRangeIndicator", 0)
+    # ecCodes knows which parameters of ECMWF are accumulations, maxima and minima.
+    own = PROCESSES.get(get_text(handle, "stepTypeForConversion"), own)
+    data_type = get_text(handle, "dataType")
+    if data_type in MEAN_TYPES:
+        return Processing(MEAN_TYPES[data_type], UNKNOWN)
+    if indicator in SINGLE_TIME and get_text(handle, "stream") in MONTHLY_STREAMS:
+        return Processing("mean", UNKNOWN)
+    if indicator in SINGLE_TIME:
+        if own == "instant":
+            return Processing(own, STATED)
+        hours = PARAMETERS[short_name].hours if short_name in PARAMETERS else 0
+        since_start = own == "accumulation" and get_text(handle, "centre") == "ecmf"
+        return Processing(own, SINCE_START if since_start else hours * 60 or UNKNOWN)
+    if indicator == TIME_RANGE and own != "instant":  # ecCodes takes each of these for a maximum
+        return Processing(own, STATED)
+    if indicator in (TIME_RANGE, MEAN_RANGE, ACCUMULATION, DIFFERENCE):
+        return Processing(stated, STATED)
+    # Means over several analyses or forecasts.
+    return Processing("mean" if step_type.startswith("avg") else stated, UNKNOWN)
+
+
+def step_and_interval(handle: int) -> tuple[int, int]:
+    """Return the end of the step, and the length of the interval that ends there, in minutes.
+
+    The step is -1 where ecCodes cannot convert it, for example from months; the interval is then `UNKNOWN`.
+    """
+    for unit, minutes in (("m", 1), ("h", 60)):  # ecCodes writes a million minutes and more with six digits only
+        with suppress(eccodes.CodesInternalError, ValueError):
+            eccodes.codes_set_string(handle, "stepUnits", unit)
+            start, end = (
+                minutes * int(eccodes.codes_get_string(handle, key).removesuffix(unit))
+                for key in ("startStep", "endStep")
+            )
+            return end, end - start if end >= start else UNKNOWN
+    return -1, UNKNOWN
+
+
+def meant_intervals(meant: np.ndarray, stated: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Return the intervals of messages from those of their kinds (`STATED`), of their headers, and from their steps."""
+    intervals = np.where(meant == STATED, stated, np.where(meant == SINCE_START, steps, meant))
+    return np.where((steps < 0) & (intervals != INSTANT), UNKNOWN, intervals)

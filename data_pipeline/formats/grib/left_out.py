@@ -1,0 +1,32 @@
+"""Messages that are left out because they are no forecasts, members or analyses: count, name and report them."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+
+from data_pipeline.formats.grib.kind import Kind
+
+MAX_NAMED = 4
+"""Kinds of message that are named; of the others only the number is given."""
+
+
+@cache
+def warn_left_out(files: str, described: str) -> None:
+    """Print once that messages of `files` are left out; `described` is the result of `describe_left_out`."""
+    print(
+        f"warning: {files}: left out {described}, which are no forecasts, members or analyses",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def describe_left_out(counts: Mapping[Kind, int]) -> str:
+    """Return the number of messages for each text in `Kind.left_out`, the most frequent first; empty for none."""
+    sums = Counter[str]()
+    for kind, count in counts.items():
+        sums[kind.left_out] += count
+    shown = [f"{count:,} x {text}" for text, count in sums.most_common(MAX_NAMED)]
+    return ", ".join(shown) + (f" and {len(sums) - MAX_NAMED} others" if len(sums) > MAX_NAMED else "")

@@ -1,0 +1,146 @@
+"""Read the fields of a catalog on another grid: at points that both grids share, or by weights between the grids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import FileAddress
+from data_pipeline.common.messages import print_once
+from data_pipeline.formats.catalog import Catalog, FieldReader, Index, Window
+from data_pipeline.formats.selected_points import SelectedPointsReader
+from data_pipeline.grid import Grid
+from data_pipeline.points import Points
+from data_pipeline.protocols import ALL
+from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.regridding.coverage import shared_points
+from data_pipeline.regridding.target import TargetGrid
+from data_pipeline.regridding.weights import Method, weights_between
+from data_pipeline.task import Variable
+
+FIELDS_AT_ONCE = 16
+"""Fields that are read before they are brought to the other grid; bounds the memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class RegriddedCatalog:
+    """The fields of `source`, read on the grid of `target`; None keeps their grid, which must then be regular."""
+
+    source: Catalog
+    target: TargetGrid | None
+
+    @property
+    def paths(self) -> tuple[FileAddress, ...]:
+        """The files."""
+        return self.source.paths
+
+    @property
+    def wanted(self) -> tuple[Variable, ...]:
+        """The variables, each once."""
+        return self.source.wanted
+
+    @property
+    def rows(self) -> np.ndarray:
+        """One row per field; see `Catalog`."""
+        return self.source.rows
+
+    @cached_property
+    def reader(self) -> FieldReader:
+        """The reader of the fields on the target's grid; the source's own reader if it already has this grid."""
+        reader, target = self.source.reader, self.target
+        if (target is None or target.method is None) and isinstance(reader.grid, ReducedGrid):
+            raise InputError(
+                f"{self.source.place(0)} is on {reader.grid}; it can be read on a regular grid, whose steps in "
+                "degrees data.archive.grid sets: data.archive.grid=0.5, for example"
+            )
+        if target is None or target.grid.matches(reader.grid):
+            return reader
+        if isinstance(target.grid, Points) and isinstance(reader.grid, Points):
+            selected = SelectedPointsReader.of(reader, target.grid)
+            print_once(f"{self}: {selected.describe()}")
+            return selected
+        if target.method is None:
+            if (points := shared_points(target.grid, reader.grid)) is None:
+                return reader
+            print_once(f"{self}: the grid of {reader.grid} is read at the points of the ensemble's grid, {target.grid}")
+            return SharedPointsReader(reader, target.grid, *points)
+        weights_between(reader.grid, target.grid, target.method)  # raises where a grid is not covered
+        print_once(f"{self}: fields are brought from {reader.grid} to {target.grid} by {target.method} weights")
+        parities = np.array([variable.parity for variable in self.wanted], np.int8)
+        return RegriddedReader(reader, target.grid, target.method, parities[self.rows["variable"]])
+
+    def __str__(self) -> str:
+        return str(self.source)
+
+    def where(self, condition: np.ndarray) -> RegriddedCatalog:
+        """Return a catalog of the fields for which `condition` holds."""
+        return replace(self, source=self.source.where(condition))
+
+    def place(self, row: int) -> str:
+        """Return the file of a field and the position in it, for error messages."""
+        return self.source.place(row)
+
+    def units(self, name: str) -> tuple[str, str]:
+        """Return units and long name of the variables called `name`."""
+        return self.source.units(name)
+
+    def refuse_contradiction(self, first: int, second: int) -> None:
+        """Raise `InputError` for two fields of one place, unless their contents are equal."""
+        self.source.refuse_contradiction(first, second)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedPointsReader:
+    """Reads fields at the points that two grids share: `rows` and `columns` of the source."""
+
+    source: FieldReader
+    grid: Grid
+    rows: np.ndarray
+    columns: np.ndarray
+
+    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Read the `window` of the fields with the numbers `wanted`; see `FieldReader`."""
+        rows, columns = window
+        self.source.read(wanted, out, (_index(self.rows[rows]), _index(self.columns[columns])))
+
+
+@dataclass(frozen=True, eq=False)
+class RegriddedReader:
+    """Reads fields of another grid by the weights of `method`; `parities` are those of all fields."""
+
+    source: FieldReader
+    grid: Grid
+    method: Method
+    parities: np.ndarray
+
+    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Read the `window` of the fields with the numbers `wanted`; only the rows that it needs are read."""
+        weights = weights_between(self.source.grid, self.grid, self.method)
+        rows, columns = window
+        selected = np.atleast_1d(np.arange(self.grid.shape[0])[rows])
+        out[wanted < 0] = np.nan
+        there = np.flatnonzero(wanted >= 0)
+        if not selected.size or not there.size:
+            return
+        height, width = self.source.grid.shape
+        needed, offset = ALL, 0
+        if not isinstance(self.source.grid, ReducedGrid):
+            needed = weights.rows_needed(selected)
+            height, offset = needed.stop - needed.start, needed.start * width
+        one_row = np.ndim(np.arange(self.grid.shape[0])[rows]) == 0
+        values = np.empty((min(FIELDS_AT_ONCE, len(there)), height, width), out.dtype)
+        for first in range(0, len(there), FIELDS_AT_ONCE):
+            part = there[first : first + FIELDS_AT_ONCE]
+            numbers = wanted.ravel()[part]
+            self.source.read(numbers, values[: len(part)], (needed, ALL))
+            places = zip(*np.unravel_index(part, wanted.shape), strict=True)
+            for place, number, field in zip(places, numbers, values[: len(part)], strict=True):
+                regular = weights.apply(field.ravel(), selected, int(self.parities[number]), offset)
+                out[(*place, ...)] = (regular[0] if one_row else regular)[..., columns]
+
+
+def _index(positions: np.ndarray) -> Index:
+    return int(positions) if positions.ndim == 0 else positions

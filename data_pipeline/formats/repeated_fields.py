@@ -1,0 +1,49 @@
+"""Fields that occur twice in an archive: compared once, and never again while the files stay as they are."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import atomic_write, describe_state
+from data_pipeline.formats.cache_files import CACHE_ERRORS, cache_folder
+from data_pipeline.formats.catalog import Catalog
+from data_pipeline.formats.reader_versions import READER_VERSIONS
+
+
+def refuse_contradictions(catalog: Catalog, pairs: np.ndarray) -> None:
+    """Raise `InputError` for the first of the `pairs` (n, 2) of rows with equal variable, time and member that differ.
+
+    Comparing reads both fields of each pair. The result "all are equal" is kept in the cache folder, under a hash of
+    the catalog and of the state of its files; an archive in Zarr is compared at every opening, because the state of its
+    chunks is not known.
+    """
+    if not len(pairs):
+        return
+    verdict = _verdict_file(catalog, pairs)
+    if verdict is not None and verdict.exists():
+        return
+    for first, second in pairs.tolist():
+        catalog.refuse_contradiction(first, second)
+    if verdict is not None:
+        try:
+            with atomic_write(verdict) as file:
+                file.write(b"equal\n")
+        except (*CACHE_ERRORS, InputError):
+            return  # compared again at the next opening
+
+
+def _verdict_file(catalog: Catalog, pairs: np.ndarray) -> Path | None:
+    if not all(isinstance(path, Path) and path.is_file() for path in catalog.paths):
+        return None
+    digest = hashlib.sha256(catalog.rows.tobytes() + pairs.astype(np.int64).tobytes())
+    digest.update(repr((type(catalog).__name__, catalog.wanted, sorted(READER_VERSIONS.items()))).encode())
+    for path in catalog.paths:
+        digest.update(f"{describe_state(path)}\n".encode())
+    try:
+        return cache_folder("grib").parent / "equal" / digest.hexdigest()[:32]
+    except CACHE_ERRORS:
+        return None

@@ -1,0 +1,54 @@
+"""Read fields at points that the files have in another order, or only some of them: stations are found by their ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.catalog import FieldReader, Window
+from data_pipeline.points import Points
+from data_pipeline.protocols import ALL
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedPointsReader:
+    """Reads fields of `source` on the points of `grid`; `positions` are those in the source, -1 for a point without."""
+
+    source: FieldReader
+    grid: Points
+    positions: np.ndarray
+
+    @classmethod
+    def of(cls, source: FieldReader, points: Points) -> SelectedPointsReader:
+        """Find the points in `source`; an `InputError` if there are none."""
+        assert isinstance(source.grid, Points)
+        positions = points.positions_in(source.grid)
+        if (positions < 0).all():
+            raise InputError(
+                f"no station has the id of another: {points} ({points.ids[0]}, ...) and {source.grid} "
+                f"({source.grid.ids[0]}, ...); give the same stations the same ids in all files"
+            )
+        return cls(source, points, positions)
+
+    def describe(self) -> str:
+        """Return how many points of both sets are used, for messages."""
+        found, others = int((self.positions >= 0).sum()), self.source.grid.shape[0]
+        lacking = "" if found == len(self.positions) else f", the first without is {self._first_lacking}"
+        unused = f"; {others - found} of {others} stations are not used" if others > found else ""
+        return f"found at {found} of {len(self.positions)} stations of the ensemble{lacking}{unused}"
+
+    @property
+    def _first_lacking(self) -> str:
+        return self.grid.ids[int((self.positions < 0).argmax())]
+
+    def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
+        """Read the `window` of the fields with the numbers `wanted`; NaN at points that the source lacks."""
+        positions = self.positions[window[0]]
+        known = positions[positions >= 0]
+        first, last = (int(known.min()), int(known.max()) + 1) if known.size else (0, 0)
+        values = np.full((*wanted.shape, last - first + 1, 1), np.nan, out.dtype)  # the last one stays missing
+        if known.size:
+            self.source.read(wanted, values[..., :-1, :], (slice(first, last), ALL))
+        out[...] = values[..., np.where(positions < 0, last, positions) - first, :][..., window[1]]

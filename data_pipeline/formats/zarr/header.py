@@ -1,0 +1,142 @@
+"""Header of a Zarr store: its arrays and their attributes, as zarr-python reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import zarr
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import FileAddress
+from data_pipeline.formats.cf.header import DataVariable, Header, StoredVariable
+from data_pipeline.formats.zarr.array import ZarrArray
+from data_pipeline.formats.zarr.store import ZarrStore, open_store
+
+
+@dataclass(frozen=True, eq=False)
+class ZarrFile:
+    """A store with its arrays."""
+
+    store: ZarrStore
+    arrays: Mapping[str, ZarrArray]
+
+    @property
+    def path(self) -> FileAddress:
+        """Folder, zip file or URL."""
+        return self.store.path
+
+    def stored_fields(self, data: DataVariable, outer: tuple[str, ...]) -> np.ndarray | None:
+        """Return whether the chunks of each field exist, (n,); None if all do, or if that is not known.
+
+        Where a chunk that does not exist stands for missing values, one chunk of a field is enough.
+        """
+        array = self.arrays[data.name]
+        chunks = array.existing_chunks()
+        if chunks is None or chunks.all():
+            return None
+        across = tuple(k for k, name in enumerate(data.dimensions) if name not in outer)
+        exists = chunks.any(axis=across) if array.fills_with_missing else chunks.all(axis=across)
+        kept = [k for k, name in enumerate(data.dimensions) if name in outer]
+        per_shard = array.shards.counts if array.shards else (1,) * len(data.dimensions)
+        for axis, k in enumerate(kept):
+            exists = exists.repeat(array.decoder.shape[k] * per_shard[k], axis)[
+                (slice(None),) * axis + (slice(data.shape[k]),)
+            ]
+        own = [data.dimensions[k] for k in kept]
+        return np.transpose(exists, [own.index(name) for name in outer]).ravel()
+
+
+def zarr_header(address: FileAddress) -> Header:
+    """Read the metadata and the coordinates of a store."""
+    store = open_store(address)
+    group = _group(store)
+    found = _arrays(store, group)
+    arrays = {name: _array(store, name, array) for name, array in found.items() if array.dtype.kind in "fiub"}
+    variables = {name: _stored(array) for name, array in arrays.items()}
+    variables |= {name: _stored_text(array) for name, array in found.items() if name not in arrays}
+    dimensions = dict.fromkeys(name for stored in variables.values() for name in stored.dimensions)
+    return Header.of(ZarrFile(store, arrays), dimensions, variables)
+
+
+def _stored(array: ZarrArray) -> StoredVariable:
+    kind = array.decoder.dtype.kind
+    return StoredVariable(array.dimensions, array.shape, kind, array.attributes, partial(_coordinate_values, array))
+
+
+def _stored_text(array: zarr.Array) -> StoredVariable:
+    """Return a variable that has no numbers, such as names of members; zarr-python reads it."""
+    metadata = array.metadata.to_dict()
+    attributes = dict(array.attrs)
+    dimensions: Any = attributes.pop("_ARRAY_DIMENSIONS", None) or metadata.get("dimension_names") or ()
+    return StoredVariable(tuple(dimensions), array.shape, "O", attributes, lambda: np.asarray(array[...]).astype(str))
+
+
+def hash_store(address: FileAddress) -> str:
+    """Return a hash of the metadata of a store, and of the sizes of some of its chunks if it is local."""
+    store = open_store(address)
+    group = _group(store)
+    digest = hashlib.sha256(json.dumps(dict(group.attrs), sort_keys=True, default=str).encode())
+    for name, array in sorted(_arrays(store, group).items()):
+        digest.update(json.dumps([name, array.metadata.to_dict()], sort_keys=True, default=str).encode())
+        if array.dtype.kind in "fiub":
+            digest.update(repr(_array(store, name, array).sampled_sizes()).encode())
+    return digest.hexdigest()
+
+
+def _group(store: ZarrStore) -> zarr.Group:
+    try:
+        return zarr.open_group(store.library_store(), mode="r")
+    except InputError:
+        raise
+    except (FileNotFoundError, zarr.errors.GroupNotFoundError, zarr.errors.ContainsArrayError):
+        raise InputError(
+            f"{store.path} is no group of arrays; name the store, not a folder above or an array"
+        ) from None
+    except Exception as error:  # zarr, fsspec and each protocol have their own classes of errors
+        raise _unreadable(store, error) from None
+
+
+def _arrays(store: ZarrStore, group: zarr.Group) -> dict[str, zarr.Array]:
+    try:
+        found = dict(group.arrays())
+        groups = [] if found else list(group.group_keys())
+    except Exception as error:
+        raise _unreadable(store, error) from None
+    if groups:
+        raise InputError(
+            f"{store.path} keeps its arrays in groups ({', '.join(groups)}); name one, such as {store.path}/{groups[0]}"
+        )
+    if not found:
+        hint = "; a store at a URL needs consolidated metadata: zarr.consolidate_metadata" if store.is_remote else ""
+        raise InputError(f"{store.path} has no arrays{hint or '; check the path'}")
+    return found
+
+
+def _array(store: ZarrStore, name: str, array: zarr.Array) -> ZarrArray:
+    return ZarrArray.of(store, name, array.metadata.to_dict(), array.dtype, array.fill_value)
+
+
+def _unreadable(store: ZarrStore, error: Exception) -> InputError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    what = "cannot be read" if store.is_remote else "is damaged: its metadata cannot be read"
+    return InputError(f"{store.path} {what} ({type(error).__name__}: {reason}); fetch it again")
+
+
+def _coordinate_values(array: ZarrArray) -> np.ndarray:
+    """Return the values of a coordinate, NaN where they are missing."""
+    values = array.read()
+    if values.dtype.kind not in "fiu":
+        return values
+    attributes: Mapping[str, Any] = array.attributes
+    marked = {key: value for key, value in attributes.items() if key in ("_FillValue", "missing_value")}
+    if marked and array.missing_values and (missing := np.isin(values, array.missing_values)).any():
+        values = np.where(missing, np.nan, values)
+    if attributes.keys() & {"scale_factor", "add_offset"}:
+        values = values * attributes.get("scale_factor", 1.0) + attributes.get("add_offset", 0.0)
+    return values

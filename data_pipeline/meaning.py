@@ -1,0 +1,114 @@
+"""Meaning: units of a field's values, and its processing over time with the length of the interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.task import Variable
+
+INSTANT, UNKNOWN = 0, -1
+"""Interval of an instantaneous field, and of a field whose interval is unknown or differs between starts."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Units of a variable's values, and the interval (minutes) that its fields cover at each lead time.
+
+    An interval ends at the valid time. It is `INSTANT` for an instantaneous field, or `UNKNOWN`. Units are empty if
+    the files state none.
+    """
+
+    variable: Variable
+    units: str
+    intervals: tuple[int, ...]
+
+    @classmethod
+    def stated(cls, variable: Variable, lead_times: Sequence[int]) -> Meaning:
+        """Return the meaning that the variable's name states.
+
+        >>> Meaning.stated(Variable.parse("tp:24h"), [24, 48])
+        Meaning(variable=Variable(name='tp', level=0, period=24, process=''), units='m', intervals=(1440, 1440))
+        """
+        interval = INSTANT if variable.processing == "instant" else variable.period * 60 or UNKNOWN
+        return cls(variable, variable.units, (interval,) * len(lead_times))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values from which `from_json` makes an equal meaning."""
+        return {"variable": str(self.variable), "units": self.units, "intervals": list(self.intervals)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Meaning:
+        """Return the meaning from the values of `to_json`."""
+        return cls(Variable.parse(values["variable"]), str(values["units"]), tuple(map(int, values["intervals"])))
+
+
+def check_targets(ensemble: Sequence[Meaning], truth: Sequence[Meaning], lead_times: Sequence[int]) -> None:
+    """Raise `InputError` unless every target has the same units and intervals in the ensemble and in the analysis.
+
+    `ensemble` and `truth` are the meanings of the targets; `lead_times` are those of the ensemble.
+    """
+    for forecast, analysis in zip(ensemble, truth, strict=True):
+        variable = forecast.variable
+        if forecast.units != analysis.units:
+            raise InputError(
+                f"{variable} is in {forecast.units or 'unknown units'} in the ensemble and in "
+                f"{analysis.units or 'unknown units'} in the analysis; convert the values of one of them, for instance "
+                f"with cdo -setattribute,{variable.name}@units=UNITS -mulc,FACTOR in.nc out.nc"
+            )
+        (verified,) = set(analysis.intervals)
+        _refuse_unknown(variable, verified, "analysis")
+        for lead, interval in zip(lead_times, forecast.intervals, strict=True):
+            _refuse_unknown(variable, interval, "ensemble", f" at lead time {lead} h")
+            if interval != verified:
+                raise InputError(
+                    f"each {variable} covers {interval / 60:g} h in the ensemble at lead time {lead} h and "
+                    f"{verified / 60:g} h in the analysis; give the task one period for both, such as "
+                    f"{replace(variable, period=24)}"
+                )
+
+
+def _refuse_unknown(variable: Variable, interval: int, part: str, where: str = "") -> None:
+    """Raise `InputError` for an unknown interval."""
+    if interval == UNKNOWN:
+        example = f"data.archive.intervals={{{part}: {{{replace(variable, period=0)}: 6h}}}}"
+        raise InputError(
+            f"the length of the intervals of {variable} in the {part}{where} is unknown, or differs between times; if "
+            f"it differs, write one period in the task, such as {replace(variable, period=24)}; if files state none, "
+            f"state it, for instance with '{example}', or with since_start instead of 6h for intervals that begin at "
+            "the start of the forecast"
+        )
+
+
+def differences(
+    own: Sequence[Meaning], own_leads: Sequence[int], other: Sequence[Meaning], leads: Sequence[int]
+) -> list[str]:
+    """Return how two sequences of meanings of the same channels differ, one text for each channel that does.
+
+    `own_leads` and `leads` (hours) belong to the intervals. Lead times of only one of them do not count, and neither
+    do unknown intervals.
+    """
+    found = []
+    for one, two in zip(own, other, strict=True):
+        if one.units != two.units:
+            found.append(f"{one.variable} in {one.units or 'unknown units'}, not {two.units or 'unknown units'}")
+        first, second = dict(zip(own_leads, one.intervals, strict=True)), dict(zip(leads, two.intervals, strict=True))
+        for lead in first.keys() & second.keys():
+            a, b = first[lead], second[lead]
+            if a != b and UNKNOWN not in (a, b):
+                found.append(f"{one.variable} at lead time {lead} h over {a / 60:g} h, not {b / 60:g} h")
+                break
+    return found
+
+
+def list_unknown(meanings: Sequence[Meaning]) -> str:
+    """Return a message that counts and names the variables whose intervals are unknown; empty if there are none."""
+    names = list(dict.fromkeys(str(meaning.variable) for meaning in meanings if UNKNOWN in meaning.intervals))
+    if not names:
+        return ""
+    return (
+        f"{len(names)} inputs cover intervals of unknown or varying length: {', '.join(names)}; "
+        f"where files state none, data.archive.intervals can, for instance {{{names[0]}: 6h}}"
+    )

@@ -1,0 +1,292 @@
+"""Units, processing over time, intervals and products of GRIB messages, which ecCodes alone has written."""
+
+import eccodes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import left_out, summarize_files
+from data_pipeline.formats.grib import table as module
+from data_pipeline.formats.grib.catalog import MessageCatalog
+from data_pipeline.formats.grib.table import Table
+from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble
+from data_pipeline.task import Variable
+
+ECMWF = {
+    "centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 1, "class": "od", "type": "pf",
+    "stream": "enfo", "expver": "0001", "numberOfForecastsInEnsemble": 51,
+}  # fmt: skip
+FIELD = np.linspace(0, 99, 12)
+
+
+def message(edition=2, values=FIELD, octets=None, **keys):
+    """A message on 3 x 4 points; `octets` are octets 18 to 21 of GRIB1: unit, P1, P2, time range indicator."""
+    handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
+    try:
+        for key, value in {"Ni": 4, "Nj": 3, "bitsPerValue": 24, "dataDate": 20200101, "level": 0, **keys}.items():
+            eccodes.codes_set(handle, key, value)
+        eccodes.codes_set_values(handle, values)
+        content = bytearray(eccodes.codes_get_message(handle))
+    finally:
+        eccodes.codes_release(handle)
+    if octets is not None:
+        content[25:29] = octets
+    return bytes(content)
+
+
+def ecmwf(octets, values=FIELD, number=0, **keys):
+    """A GRIB1 message of ECMWF's ensemble with this time."""
+    keys = {"typeOfLevel": "surface", **ECMWF, **keys, "perturbationNumber": number}
+    return message(1, values, octets, **keys)
+
+
+def ncep(short_name, template=1, number=0, values=FIELD, step="24", **keys):
+    """A GRIB2 message of NCEP with this product template."""
+    members = {"perturbationNumber": number} if template in (1, 11, 60, 61) else {}
+    height = (
+        {"typeOfLevel": "heightAboveGround", "level": 2} if short_name.endswith("2t") else {"typeOfLevel": "surface"}
+    )
+    keys = {"centre": "kwbc", "productDefinitionTemplateNumber": template, **height, **keys}
+    last = {name: keys.pop(name) for name in ("parameterNumber",) if name in keys}
+    return message(2, values, **keys, shortName=short_name, **members, stepRange=step, **last)
+
+
+def write(path, *messages):
+    path.write_bytes(b"".join(messages))
+    return path
+
+
+def values_of(path, name, lead=24, **options):
+    return open_ensemble(path, [Variable.parse(name)], [lead], chunks=None, **options)
+
+
+# Units
+
+
+def test_cloud_cover_in_per_cent_is_read_as_a_fraction(tmp_path):
+    """As TIGGE, S2S and GEFS write it: it used to be clamped to 1."""
+    path = write(tmp_path / "file", *(ecmwf((1, 24, 0, 0), FIELD + k, k, paramId=228164) for k in (0, 1)))
+    with path.open("rb") as file:
+        assert eccodes.codes_get(eccodes.codes_grib_new_from_file(file), "units") == "%"
+    opened = values_of(path, "tcc").tcc
+    assert opened.units == "(0 - 1)"
+    np.testing.assert_allclose(opened.values.reshape(2, 12), np.stack([FIELD, FIELD + 1]) / 100, atol=1e-7)
+    (meaning,) = ensemble_fields(path, [Variable("tcc")], [24]).meanings
+    assert (meaning.units, meaning.intervals) == ("1", (0,))
+
+
+def test_precipitation_in_mass_per_area_is_read_in_metres(tmp_path):
+    """The ensemble in kg m-2 (228228), the truth in m (228)."""
+    path = write(tmp_path / "ensemble", ncep("tp", 11, step="0-24"))
+    opened = values_of(path, "tp").tp
+    assert opened.units == "m"
+    np.testing.assert_allclose(opened.values.ravel(), FIELD / 1000, rtol=1e-6)
+    one = ensemble_fields(path, [Variable("tp")], [24])
+    truth = write(tmp_path / "truth", ecmwf((1, 24, 0, 0), FIELD / 1000, shortName="tp"))
+    assert one.meanings == ensemble_fields(truth, [Variable("tp")], [24]).meanings
+
+
+def test_parts_of_fields_are_converted_too(tmp_path):
+    path = write(tmp_path / "file", ecmwf((1, 24, 0, 0), paramId=228164))
+    tcc = values_of(path, "tcc").tcc
+    np.testing.assert_allclose(tcc[0, 0, 0, 1:, 2], FIELD.reshape(3, 4)[1:, 2] / 100, atol=1e-7)
+
+
+def test_values_that_need_no_conversion_are_those_of_eccodes_bit_for_bit(tmp_path):
+    path = write(tmp_path / "file", ecmwf((1, 24, 0, 0), 280 + FIELD, shortName="2t"))
+    with path.open("rb") as file:
+        expected = eccodes.codes_get_values(eccodes.codes_grib_new_from_file(file))
+    out = np.empty((1, 1, 3, 4))
+    ensemble_fields(path, [Variable("2t")], [24]).read(0, 0, out)
+    np.testing.assert_array_equal(out.ravel(), expected)
+
+
+def test_units_without_a_conversion_are_refused(tmp_path):
+    """A parameter that is not in the table: in m of water and in kg m-2 there is no telling whether it is water."""
+    files = [
+        write(tmp_path / f"{name}", ecmwf((1, 24, 0, 0), paramId=parameter, dataDate=20200101 + k))
+        for k, (name, parameter) in enumerate({"one": 141, "two": 228141}.items())
+    ]
+    with pytest.raises(
+        InputError,
+        match=r"two has sd in kg m\*\*-2, .*one in m of water equivalent, and there is no conversion between",
+    ):
+        values_of(files, "sd")
+
+
+# Processing over time
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        ecmwf((1, 0, 24, 3), shortName="2t"),  # the indicator 3: a mean
+        ecmwf((1, 24, 0, 0), shortName="2t", type="fcmean"),
+        message(2, **{"centre": "ecmf", "productDefinitionTemplateNumber": 8, "typeOfLevel": "surface"},
+                shortName="skt", stepType="avg", stepRange="0-24"),
+    ],
+)  # fmt: skip
+def test_a_mean_is_not_the_instantaneous_field(tmp_path, content):
+    path = write(tmp_path / "file", content)
+    (kind,) = Table.of(path).kinds
+    name = kind.short_name
+    with pytest.raises(InputError, match=rf"file has no 2t; it has {name}(:mean)?$"):
+        values_of(path, "2t")
+    (meaning,) = ensemble_fields(path, [Variable(name, process="mean")], [24]).meanings
+    assert meaning.variable.processing == "mean"
+    assert meaning.intervals in ((1440,), (-1,))
+
+
+INTERVALS = {
+    "since the start": (ecmwf((1, 24, 0, 0), shortName="tp"), "tp", 1440, 1440),
+    "since the start, two octets": (ecmwf((1, 1, 14, 10), shortName="tp"), "tp", 270 * 60, 270 * 60),
+    "at the start": (ecmwf((1, 0, 0, 0), shortName="tp"), "tp", 0, 0),
+    "radiation": (ecmwf((1, 24, 0, 0), paramId=176), "ssr", 1440, 1440),
+    "ERA5, an hour": (ecmwf((1, 17, 18, 4), shortName="tp", type="fc", stream="oper"), "tp", 1080, 60),
+    "mass per area of ECMWF": (ecmwf((1, 24, 0, 0), paramId=228228), "tp", 1440, 1440),
+    "GEFS, six hours": (ncep("tp", 11, step="18-24"), "tp", 1440, 360),
+    "GEFS, the whole day": (ncep("tp", 11, step="0-24"), "tp", 1440, 1440),
+    "S2S reforecast": (ncep("tp", 61, step="12-24"), "tp", 1440, 720),
+    "gusts of an unknown interval": (ecmwf((1, 24, 0, 0), shortName="10fg"), "10fg", 1440, -1),
+    "gusts of six hours by their name": (ecmwf((1, 24, 0, 0), paramId=123), "10fg6", 1440, 360),
+    "ECMWF's own indicator, maximum": (ecmwf((1, 18, 24, 2), shortName="mx2t"), "mx2t", 1440, 360),
+    "ECMWF's own indicator, minimum": (ecmwf((1, 18, 24, 2), shortName="mn2t"), "mn2t", 1440, 360),
+    "instantaneous": (ecmwf((1, 24, 0, 0), shortName="2t"), "2t", 1440, 0),
+    "a day is the unit": (ecmwf((2, 1, 2, 4), shortName="tp"), "tp", 2880, 1440),
+    "another centre than ECMWF": (
+        message(1, octets=(1, 24, 0, 0), centre="kwbc", gribTablesVersionNo=2, indicatorOfParameter=61,
+                indicatorOfTypeOfLevel=1), "tp", 1440, -1
+    ),
+}  # fmt: skip
+"""Message, variable, step and interval in minutes: written out, not computed."""
+
+
+@pytest.mark.parametrize("name", INTERVALS)
+def test_the_interval_of_a_field(tmp_path, name):
+    content, variable, step, interval = INTERVALS[name]
+    catalog = MessageCatalog.gather(write(tmp_path / "file", content), None)
+    assert catalog.wanted == (Variable.parse(variable),)
+    assert catalog.rows[["step", "interval"]].tolist() == [(step, interval)]
+
+
+RANGES = st.tuples(st.integers(0, 120), st.integers(0, 120)).map(sorted)
+
+
+@settings(max_examples=40)
+@given(st.sampled_from([2, 3, 4]), st.lists(RANGES, min_size=1, max_size=5), st.sampled_from(["tp", "2t", "10fg"]))
+def test_intervals_in_the_header_are_those_of_eccodes(plain, tmp_path_factory, indicator, ranges, name):
+    path = tmp_path_factory.mktemp("made") / "file"
+    write(path, *(ecmwf((1, *hours, indicator), shortName=name) for hours in ranges))
+    for record, handle in zip(Table.of(path).records, plain.handles(path), strict=True):
+        start, end = (60 * eccodes.codes_get_long(handle, key) for key in ("startStep", "endStep"))
+        assert record[["step", "interval"]].tolist() == (end, end - start)
+
+
+def test_hourly_accumulations_are_indexed_without_eccodes(tmp_path, monkeypatch):
+    """As in a year of ERA5: ecCodes reads the first message only."""
+    path = write(tmp_path / "file", *(ecmwf((1, k, k + 1, 4), shortName="tp", type="fc") for k in range(18)))
+    asked, original = [], eccodes.codes_new_from_message
+    monkeypatch.setattr(module.eccodes, "codes_new_from_message", lambda m: asked.append(1) or original(m))
+    assert Table.of(path).records["interval"].tolist() == [60] * 18
+    assert len(asked) == 1
+
+
+def test_fields_of_different_intervals_are_different_fields(tmp_path):
+    """GEFS has the rain of 6 and of 24 hours, valid at the same time."""
+    path = write(tmp_path / "file", *(ncep("tp", 11, k, step=step) for k in (1, 2) for step in ("18-24", "0-24")))
+    found = {line[:12].strip(): line[13:] for line in summarize_files(path).splitlines()}
+    assert (found["repeated"], found["missing"], found["intervals"]) == ("none", "none", "tp 6 24 h")
+    assert len(MessageCatalog.gather(path, [Variable("tp")]).rows) == 4
+
+
+def test_the_summary_states_intervals_and_units(tmp_path):
+    write(tmp_path / "one", *(ecmwf((1, hours, 0, 0), shortName="tp") for hours in (24, 48)))
+    write(tmp_path / "two", *(ecmwf((1, hours, 0, 0), paramId=228164) for hours in (24, 48)))
+    write(tmp_path / "three", *(ecmwf((1, hours, 0, 0), shortName="10fg") for hours in (24, 48)))
+    found = {line[:12].strip(): line[13:] for line in summarize_files(f"{tmp_path}/*").splitlines()}
+    assert found["intervals"] == "tp since the start, 10fg unknown"
+    assert found["units"] == "tcc in %, converted to (0 - 1)"
+
+
+# Products
+
+
+PRODUCTS = {
+    "ensemble mean": [
+        ecmwf((1, 24, 0, 0), shortName="2t", type="em"),
+        ncep("2t", 2, derivedForecast=0),
+        ncep("2t", 2, derivedForecast=1),
+    ],
+    "ensemble spread": [
+        ecmwf((1, 24, 0, 0), shortName="2t", type="es"),
+        ncep("2t", 2, derivedForecast=4),
+    ],
+    "cluster mean": [ncep("2t", 4, derivedForecast=6)],
+    "probability": [
+        ecmwf((1, 24, 0, 0), shortName="2t", type="ep"),
+        ncep("2t", 5),
+    ],
+    "quantile": [
+        ecmwf((1, 24, 0, 0), shortName="2t", type="pb"),
+        ncep("2t", 6, percentileValue=10),
+    ],
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_statistics_of_an_ensemble_are_no_members(tmp_path, capsys, product):
+    left_out.warn_left_out.cache_clear()
+    members = [ecmwf((1, 24, 0, 0), 280 + FIELD + k, k, shortName="2t") for k in (1, 2)]
+    path = write(tmp_path / "file", *PRODUCTS[product], *members)
+    opened = values_of(path, "2t")["2t"]
+    assert opened.number.values.tolist() == [1, 2]
+    count = len(PRODUCTS[product])
+    sentence = f"{path}: left out {count} x {product} of 2t, which are no forecasts, members or analyses"
+    assert capsys.readouterr().err == f"warning: {sentence}\n"
+    summary = summarize_files(path)
+    assert f"left out     {count} x {product} of 2t: they are no forecasts, members or analyses\n" in summary
+    assert "members      1 2\n" in summary
+    write(tmp_path / "members", *members)
+    write(path, *PRODUCTS[product])
+    assert "members      1 2\n" in summarize_files(f"{tmp_path}/*")
+    with pytest.raises(
+        InputError, match=rf"file has 2t only as {count} x {product} of 2t, which are no forecasts, mem"
+    ):
+        values_of(path, "2t")
+    with pytest.raises(InputError, match="file has messages only as"):
+        open_analysis(path)
+
+
+def test_the_control_and_forecasts_without_members_are_fields(tmp_path):
+    control = ecmwf((1, 24, 0, 0), shortName="2t", type="cf")
+    path = write(tmp_path / "file", control, *(ecmwf((1, 24, 0, 0), FIELD + k, k, shortName="2t") for k in (1, 2)))
+    assert values_of(path, "2t").number.values.tolist() == [0, 1, 2]
+    write(path, ecmwf((1, 24, 0, 0), shortName="2t", type="fc", stream="oper"))
+    assert values_of(path, "2t").number.values.tolist() == [0]
+
+
+# Names
+
+
+def test_names_of_the_user(tmp_path):
+    path = write(tmp_path / "file", ncep("avg_2t", 11, 3, step="0-24"))
+    assert Table.of(path).kinds[0].short_name == "avg_2t"
+    for name in ("avg_2t", "228004", "4.228"):
+        opened = values_of(path, "2t:mean", names={name: "2t"})
+        np.testing.assert_allclose(opened["2t_mean"].values.ravel(), FIELD, atol=1e-4)
+
+
+def test_a_height_that_the_user_calls_geopotential_is_converted(tmp_path):
+    content = ncep("gh", typeOfLevel="isobaricInhPa", level=500, values=5000 + FIELD)
+    opened = values_of(write(tmp_path / "file", content), "z@500", names={"gh": "z"})
+    np.testing.assert_allclose(opened.z.values.ravel(), 9.80665 * (5000 + FIELD), rtol=1e-6)
+    assert opened.z.units == "m**2 s**-2"
+
+
+def test_an_unknown_parameter_has_the_units_of_its_name(tmp_path):
+    path = write(tmp_path / "file", ncep("2t", parameterNumber=250))
+    opened = values_of(path, "tp", names={"unknown": "tp"})
+    assert opened.tp.units == "m"
+    assert ensemble_fields(path, [Variable("tp")], [24], names={"unknown": "tp"}).meanings[0].intervals == (-1,)

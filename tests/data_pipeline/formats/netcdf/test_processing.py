@@ -1,0 +1,187 @@
+"""Processing over time, intervals and units of NetCDF variables, from attributes and bounds to fields and meanings."""
+
+import numpy as np
+import pytest
+from netcdf_parts import K, ramp, variables
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cf.contents import summarize_files
+from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
+from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis
+
+SINCE = {"units": "hours since 2000-01-01"}
+DAYS = np.array([[0.0, 24.0], [24.0, 48.0]])
+"""Two days, in hours since 2000-01-01."""
+
+
+def times(position, name="time", **more):
+    """The time of two days, at a position between 0, their start, and 1, their end; with bounds."""
+    values = DAYS[:, 0] + position * 24
+    return {
+        name: (("time",), values, {**SINCE, "standard_name": "time", "bounds": "cells", **more}),
+        "cells": (("time", "bnds"), DAYS, {}),
+    }
+
+
+def daily(method="time: mean", **attributes):
+    return {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6), {**K, "cell_methods": method, **attributes})}
+
+
+def stamps(fields):
+    return fields.init_times.astype("datetime64[h]").astype(str).tolist()
+
+
+def read(fields, init=0, lead=0):
+    out = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape))
+    fields.read(init, lead, out)
+    return out
+
+
+def test_a_daily_mean_is_not_the_instantaneous_field(file):
+    path = file(times(1.0), daily())
+    with pytest.raises(InputError, match="has no 2t; it has 2t:mean"):
+        analysis_fields(path, variables("2t"))
+    assert analysis_fields(path, variables("2t:mean")).meanings[0].intervals == (1440,)
+
+
+@pytest.mark.parametrize("position", [0.0, 0.5, 1.0])
+def test_a_mean_is_valid_at_the_end_of_its_bounds(file, position):
+    path = file(times(position), daily())
+    fields = analysis_fields(path, variables("2t:mean"))
+    assert stamps(fields) == ["2000-01-02T00", "2000-01-03T00"]
+    np.testing.assert_array_equal(read(fields, 1)[0, 0], ramp(2, 4, 6)[1])
+    summary = summarize_files(path, catalog=NetCDFCatalog)
+    assert "intervals    2t mean over 24 h" in summary
+    said = "times        2 fields of 2t are valid at the end of their bounds, not at the file's time"
+    assert (said in summary) == (position < 1)
+
+
+def test_bounds_in_other_units_than_their_times(file):
+    coordinates = times(0.5)
+    coordinates["cells"] = (("time", "bnds"), DAYS / 24, {"units": "days since 2000-01-01"})
+    assert stamps(analysis_fields(file(coordinates, daily()), variables("2t:mean"))) == [
+        "2000-01-02T00",
+        "2000-01-03T00",
+    ]
+
+
+def test_instantaneous_fields_keep_their_times(file):
+    """Other variables of a file often share its times and bounds."""
+    path = file(times(0.5), daily("time: point"))
+    fields = analysis_fields(path, variables("2t"))
+    assert stamps(fields) == ["2000-01-01T12", "2000-01-02T12"]
+    assert fields.meanings[0].intervals == (0,)
+
+
+def test_bounds_without_cell_methods_are_ambiguous(file):
+    path = file(times(0.5), {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6), K)})
+    with pytest.raises(InputError, match=r"has time bounds but no cell_methods.*ncatted -a cell_methods,t2m,o,c"):
+        analysis_fields(path, variables("2t"))
+    named = analysis_fields(path, variables("2t:mean"), names={"t2m": "2t:mean"})
+    assert named.meanings[0].intervals == (1440,)
+
+
+@pytest.mark.parametrize(("lead_bounds", "valid_bounds"), [(True, False), (False, True), (True, True)])
+def test_intervals_of_forecasts(file, lead_bounds, valid_bounds):
+    """Files of the UK Met Office have bounds of lead and valid times."""
+    lead = {"units": "hours", "standard_name": "forecast_period"} | ({"bounds": "lead_cells"} if lead_bounds else {})
+    valid = {**SINCE, "standard_name": "time"} | ({"bounds": "valid_cells"} if valid_bounds else {})
+    coordinates = {
+        "forecast_reference_time": ((), 100.0, {**SINCE, "standard_name": "forecast_reference_time"}),
+        "forecast_period": (("time",), [3.0, 9.0], lead),
+        "lead_cells": (("time", "bnds"), [[0.0, 6.0], [6.0, 12.0]], {}),
+        "time": (("time",), [103.0, 109.0], valid),
+        "valid_cells": (("time", "bnds"), [[100.0, 106.0], [106.0, 112.0]], {}),
+    }
+    own = {"units": "kg m-2", "cell_methods": "time: sum"}
+    fields = ensemble_fields(
+        file(coordinates, {"tp": (("time", "lat", "lon"), ramp(2, 4, 6), own)}), variables("tp"), [6, 12]
+    )
+    assert fields.lead_times == (6, 12)
+    (meaning,) = fields.meanings
+    assert (meaning.units, meaning.intervals) == ("m", (360, 360))
+    np.testing.assert_allclose(read(fields, 0, 1)[0, 0], ramp(2, 4, 6)[1] / 1000)
+
+
+@pytest.mark.parametrize(
+    ("short_name", "units", "seconds"), [("tp", "kg m-2 s-1", 86.4), ("ssrd", "W m-2", 86400.0), ("tp", "mm/s", 86.4)]
+)
+def test_mean_rates_are_accumulations(file, short_name, units, seconds):
+    """A day has 86400 s; 1 kg m⁻² of water is 1 mm."""
+    path = file(
+        times(0.5),
+        {short_name: (("time", "lat", "lon"), ramp(2, 4, 6), {"units": units, "cell_methods": "time: mean"})},
+    )
+    fields = analysis_fields(path, variables(short_name))
+    assert fields.meanings[0].intervals == (1440,)
+    np.testing.assert_allclose(read(fields)[0, 0], ramp(2, 4, 6)[0].astype(float) * seconds, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("cells", "sentence"),
+    [(None, "is a mean rate without time bounds"), ([[0, 24], [24, 72]], "over intervals of different lengths")],
+)
+def test_rates_need_one_interval(file, cells, sentence):
+    coordinates = times(1.0)
+    if cells is None:
+        coordinates = {"time": (("time",), DAYS[:, 1], {**SINCE, "standard_name": "time"})}
+    else:
+        coordinates["cells"] = (("time", "bnds"), np.array(cells, float), {})
+    own = {"units": "kg m-2 s-1", "cell_methods": "time: mean"}
+    path = file(coordinates, {"tp": (("time", "lat", "lon"), ramp(2, 4, 6), own)})
+    with pytest.raises(InputError, match=sentence):
+        read(analysis_fields(path, variables("tp")))
+
+
+def test_an_accumulation_without_bounds_has_an_unknown_interval(file):
+    path = file(
+        {"time": (("time",), [24.0, 48.0], {**SINCE, "standard_name": "time"})},
+        {"tp": (("time", "lat", "lon"), ramp(2, 4, 6), {"units": "m"})},
+    )
+    assert analysis_fields(path, variables("tp")).meanings[0].intervals == (-1,)
+    assert "intervals    tp accumulation over an unknown interval, which data.archive.intervals can state" in (
+        summarize_files(path, catalog=NetCDFCatalog)
+    )
+
+
+def test_an_ensemble_mean_beside_members_is_no_member(plain, tmp_path):
+    """The mean is refused by name; the members of the other file open."""
+    members = plain.cfgrib(tmp_path / "members.nc", numbers=(0, 1))
+    mean = plain.cfgrib(tmp_path / "mean.nc", {"t2m": {**K, "GRIB_shortName": "2t", "GRIB_dataType": "em"}}, numbers=())
+    assert ensemble_fields([members, mean], variables("2t"), (0,)).numbers == (0, 1)
+    with pytest.raises(InputError, match=r"mean.nc \(t2m\): it is an ensemble mean .*, no member of an ensemble"):
+        ensemble_fields(mean, variables("2t"), (0,))
+    assert "not read     " in summarize_files([members, mean], catalog=NetCDFCatalog)
+
+
+def test_a_member_that_is_called_mean_is_no_member(file):
+    path = file(
+        {
+            "time": (("time",), [24.0, 48.0], {**SINCE, "standard_name": "time"}),
+            "member": (("member",), np.array(["ensemble mean"]), {"standard_name": "realization"}),
+        },
+        {"t2m": (("time", "member", "lat", "lon"), ramp(2, 1, 4, 6), K)},
+    )
+    with pytest.raises(InputError, match=r"its member 'ensemble mean' is a statistic"):
+        open_analysis(path)
+
+
+@pytest.mark.parametrize(("units", "own"), [("gpm", {}), ("m", {"standard_name": "geopotential_height"})])
+def test_heights_called_z_are_converted(file, units, own):
+    path = file(
+        {"time": (("time",), [24.0, 48.0], {**SINCE, "standard_name": "time"}), "level": ((), 500.0, {"units": "hPa"})},
+        {"z": (("time", "lat", "lon"), ramp(2, 4, 6), {"units": units, **own})},
+    )
+    fields = analysis_fields(path, variables("z@500"))
+    np.testing.assert_allclose(read(fields)[0, 0], 9.80665 * ramp(2, 4, 6)[0].astype(float), rtol=1e-12)
+    assert fields.meanings[0].units == "m2 s-2"
+
+
+def test_the_hint_for_heights_in_metres_converts_them(file):
+    path = file(
+        {"time": (("time",), [24.0, 48.0], {**SINCE, "standard_name": "time"}), "level": ((), 500.0, {"units": "hPa"})},
+        {"z": (("time", "lat", "lon"), ramp(2, 4, 6), {"units": "m"})},
+    )
+    with pytest.raises(InputError, match=r"variable_names={z: gh}.*-mulc,9.80665") as raised:
+        read(analysis_fields(path, variables("z@500")))
+    assert "ncatted" not in str(raised.value)

@@ -1,0 +1,130 @@
+"""The option `data.archive.intervals`: intervals of amounts whose files state none, as ERA5 and cfgrib write them."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from netcdf_parts import ramp, variables
+
+from data_pipeline.archive import Archive
+from data_pipeline.common.errors import InputError
+
+SINCE = {"units": "hours since 2000-01-01"}
+HOURLY = {"valid_time": (("valid_time",), np.arange(1.0, 49.0), {**SINCE, "standard_name": "time"})}
+RAIN = np.random.default_rng(5).gamma(0.4, 1e-3, (48, 4, 6)).astype(np.float32)
+ACCUMULATION = {"tp": {"units": "m", "GRIB_shortName": "tp", "GRIB_stepType": "accum"}}
+
+
+@pytest.fixture
+def hourly(file):
+    """Hourly rain as in ERA5 files: neither cell_methods nor bounds."""
+    return file(HOURLY, {"tp": (("valid_time", "lat", "lon"), RAIN, {"units": "m"})}, "hourly.nc")
+
+
+@pytest.fixture
+def ensemble(plain, tmp_path):
+    """Amounts of three members since the start, at 24 and 48 h, as cfgrib writes them."""
+    return plain.cfgrib(tmp_path / "ensemble.nc", ACCUMULATION, starts=(0,), steps=(0, 24, 48))
+
+
+@pytest.fixture
+def archive(hourly, ensemble):
+    """A function that returns an archive with some value of the option."""
+    return lambda intervals: Archive([str(ensemble)], [str(hourly)], intervals=intervals)
+
+
+def read(fields, init, lead=0):
+    out = np.empty((len(fields.numbers), len(fields.variables), *fields.grid.shape))
+    fields.read(init, lead, out)
+    return out[:, 0]
+
+
+def test_hourly_amounts_become_amounts_of_a_day(archive):
+    fields = archive({"analysis": {"tp": "1h"}}).analysis_fields(variables("tp:24h"))
+    assert len(fields.init_times) == 25
+    assert fields.init_times[0].astype("datetime64[h]") == np.datetime64("2000-01-02T00")
+    for day in (0, 1):
+        expected = RAIN.astype(float)[24 * day : 24 * day + 24].sum(0)
+        np.testing.assert_allclose(read(fields, 24 * day)[0], expected, rtol=1e-6)
+    assert fields.meanings[0].intervals == (1440,)
+
+
+def test_amounts_since_the_start_become_amounts_of_a_day(archive, plain):
+    fields = archive({"ensemble": {"tp": "since_start"}}).ensemble_fields(variables("tp:24h", "tp"), [24, 48])
+    axes = {"number": [1, 2, 3], "time": [0], "step": [24, 48], "latitude": plain.lat, "longitude": plain.lon}
+    amounts = plain.values("tp", {name: np.array(values) for name, values in axes.items()})[:, 0]
+    np.testing.assert_allclose(read(fields, 0, 0), amounts[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(read(fields, 0, 1), amounts[:, 1] - amounts[:, 0], atol=1e-4)
+    assert [meaning.intervals for meaning in fields.meanings] == [(1440, 1440), (1440, 2880)]
+
+
+def test_a_length_without_a_part_holds_for_both(archive):
+    both = archive({"tp": "24h"})
+    assert both.ensemble_fields(variables("tp"), [0, 24, 48]).meanings[0].intervals == (-1, 1440, 1440)
+    assert both.analysis_fields(variables("tp")).meanings[0].intervals == (1440,)
+    assert archive(None).ensemble_fields(variables("tp"), [24]).meanings[0].intervals == (-1,)
+
+
+def test_without_the_option_the_message_names_it(archive):
+    with pytest.raises(InputError, match=r"does not state .*'data.archive.intervals={analysis: {tp: 1h}}'"):
+        archive(None).analysis_fields(variables("tp:24h"))
+    with pytest.raises(InputError, match=r"'data.archive.intervals={ensemble: {tp: since_start}}'"):
+        archive(None).ensemble_fields(variables("tp:24h"), [24])
+
+
+def test_a_file_is_not_overruled(file, archive):
+    coordinates = {
+        "time": (("time",), [24.0, 48.0], {**SINCE, "standard_name": "time", "bounds": "cells"}),
+        "cells": (("time", "bnds"), [[0.0, 24.0], [24.0, 48.0]], {}),
+    }
+    daily = file(coordinates, {"tp": (("time", "lat", "lon"), ramp(2, 4, 6), {"units": "m"})}, "daily.nc")
+    stating = Archive([str(daily)], [str(daily)], intervals={"analysis": {"tp": "1h"}})
+    with pytest.raises(InputError, match=r"daily.nc states the intervals of tp, .* does not overrule files"):
+        stating.analysis_fields(variables("tp"))
+    some = file({"time": (("time",), [72.0], {**SINCE, "standard_name": "time"})},
+                {"tp": (("time", "lat", "lon"), ramp(1, 4, 6), {"units": "m"})}, "later.nc")  # fmt: skip
+    mixed = Archive([str(daily)], [str(daily), str(some)], intervals={"analysis": {"tp": "12h"}})
+    assert mixed.analysis_fields(variables("tp:24h")).init_times.astype("datetime64[D]").astype(str).tolist() == [
+        "2000-01-02",
+        "2000-01-03",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "sentence"),
+    [
+        ("ensemble", "48h", r"states 48 h for tp in the ensemble, longer than its lead time of 24 h"),
+        ("analysis", "since_start", r"hourly.nc: tp has no lead times, so .* cannot be since_start"),
+    ],
+)
+def test_a_length_that_files_contradict_is_refused(archive, part, value, sentence):
+    stated = archive({part: {"tp": value}})
+    fields = stated.analysis_fields if part == "analysis" else partial(stated.ensemble_fields, lead_times=[24])
+    with pytest.raises(InputError, match=sentence):
+        fields(variables("tp"))
+
+
+@pytest.mark.parametrize(
+    ("intervals", "sentence"),
+    [
+        ("1h", r"must be {VARIABLE: INTERVAL"),
+        ({"analysis": "1h"}, r"must be {VARIABLE: INTERVAL"),
+        ({"analysis": {"tp": "1h"}, "tp": "1h"}, "has tp beside parts of the archive"),
+        ({"tq": "1h"}, "tq is not a known GRIB shortName"),
+        ({"2t": "1h"}, "2t is instantaneous and has no interval"),
+        ({"tp:24h": "1h"}, "without a period; write tp"),
+        ({"mx2t6": "6h"}, "the name mx2t6 states its interval of 6 h"),
+        *(({"tp": text}, f"intervals of tp is {text!r}; write whole hours") for text in ("0h", "1.5h", "day", 6, None)),
+    ],
+)
+def test_a_malformed_option_is_refused_at_once(intervals, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Archive(["ensemble.nc"], ["analysis.nc"], intervals=intervals)
+
+
+def test_another_interval_is_another_fingerprint(archive):
+    options = None, {"tp": "1h"}, {"analysis": {"tp": "1h"}}, {"analysis": {"tp": "6h"}}
+    prints = [archive(intervals).fingerprint for intervals in options]
+    assert len(set(prints)) == 4
+    parts = {"ensemble": {"tp": "1h"}, "analysis": {"tp": "1h"}}
+    assert archive(parts).fingerprint == prints[1]

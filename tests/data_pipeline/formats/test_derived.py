@@ -1,0 +1,211 @@
+"""Variables made from others: rain of a day from every form of amount, heights, wind speeds; cdo is the second road."""
+
+import pickle
+import shutil
+import subprocess
+from itertools import product
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.datasets import select_variable
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task, Variable
+
+GRID = Grid.regular(4, 6)
+KEYS = {
+    "centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 1, "class": "od", "stream": "enfo",
+    "type": "pf", "expver": "0001", "typeOfLevel": "surface", "numberOfForecastsInEnsemble": 2, "bitsPerValue": 24,
+}  # fmt: skip
+RAIN = 1e-3 * np.random.default_rng(1).gamma(0.5, size=(2, 3, 8, *GRID.shape))
+"""Amounts (start, member, 6 hours, H, W)."""
+STARTS = (20200101, 20200111)
+
+
+def variables(*names):
+    return [Variable.parse(name) for name in names]
+
+
+def write(path, fields, **keys):
+    """Write fields (values, keys) as GRIB."""
+    encoder = Encoder(GRID, **{**KEYS, **keys})
+    with path.open("wb") as file:
+        for values, own in fields:
+            file.write(encoder.encode(values, **own))
+    return path
+
+
+def since_start(rain=RAIN, hours=6):
+    for (s, start), number, k in product(enumerate(STARTS), range(3), range(8)):
+        yield rain[s, number, : k + 1].sum(0), {
+            "shortName": "tp", "dataDate": start, "perturbationNumber": number, "stepType": "accum",
+            "startStep": 0, "endStep": hours * (k + 1),
+        }  # fmt: skip
+
+
+def read(fields, starts=None):
+    """Return the values of fields, (start, lead, member, channel, H, W), at all starts or some positions."""
+    starts = range(len(fields.init_times)) if starts is None else starts
+    shape = (len(starts), len(fields.lead_times), len(fields.numbers), len(fields.variables), *GRID.shape)
+    out = np.empty(shape, np.float32)
+    for k, lead in product(range(shape[0]), range(shape[1])):
+        fields.read(starts[k], lead, out[k, lead])
+    return out
+
+
+def test_a_period_is_the_difference_of_amounts_since_the_start(tmp_path):
+    path = write(tmp_path / "rain.grib", since_start())
+    fields = ensemble_fields(path, variables("tp:24h", "tp:6h", "tp"), [24, 48])
+    values = read(fields)
+    day = RAIN.reshape(2, 3, 2, 4, *GRID.shape).sum(3).swapaxes(1, 2)
+    last = RAIN[:, :, 3::4].swapaxes(1, 2)
+    for channel, expected in enumerate((day, last, day.cumsum(1))):
+        np.testing.assert_allclose(values[:, :, :, channel], expected, rtol=0, atol=1e-7)
+    assert [meaning.intervals for meaning in fields.meanings] == [(1440, 1440), (360, 360), (1440, 2880)]
+    assert {meaning.units for meaning in fields.meanings} == {"m"}
+
+
+def test_rows_and_members_of_derived_fields_can_be_selected_and_sent_to_other_processes(tmp_path):
+    fields = ensemble_fields(write(tmp_path / "rain.grib", since_start()), variables("tp:24h", "tp"), [48])
+    whole, part = read(fields)[1, 0], np.empty((2, 2, 2, GRID.shape[1]), np.float32)
+    pickle.loads(pickle.dumps(fields)).read(1, 0, part, slice(1, 3), [2, 0])
+    np.testing.assert_array_equal(part, whole[[2, 0], :, 1:3])
+
+
+def test_a_dataset_names_variables_by_their_period(tmp_path):
+    path = write(tmp_path / "rain.grib", since_start())
+    dataset = open_ensemble(path, variables("tp:24h", "tp"), [24, 48])
+    assert list(dataset) == ["tp_24h", "tp"]
+    found = select_variable(dataset, Variable.parse("tp:24h")).sel(lead_time=48).values
+    expected = (dataset["tp"].sel(lead_time=48) - dataset["tp"].sel(lead_time=24)).values
+    np.testing.assert_allclose(found, np.maximum(expected, 0), atol=1e-7)
+
+
+def test_a_period_that_cannot_be_made_is_refused(tmp_path):
+    path = write(tmp_path / "rain.grib", since_start())
+    with pytest.raises(InputError, match=r"cannot give tp:4h: it has tp over intervals of 6, 12, .* add up to 4 h"):
+        ensemble_fields(path, variables("tp:4h"), [24])
+    with pytest.raises(InputError, match="tp:48h begins before the start of a forecast of 24 h"):
+        Task("rain", ["tp:48h"], ["tp:48h"], [24, 48])
+
+
+def test_amounts_that_decrease_are_refused_but_rounding_is_not(tmp_path):
+    falling = RAIN.copy()
+    falling[0, 0, 5] = -0.05
+    fields = ensemble_fields(write(tmp_path / "a.grib", since_start(falling)), variables("tp:24h"), [48])
+    with pytest.raises(InputError, match=r"a.grib: tp:24h would be -0.04.* m somewhere, because the amounts decrease"):
+        read(fields)
+    steady = np.zeros_like(RAIN)
+    steady[..., 0, 0], steady[:, :, 0, 1:] = 0.3, 0.1  # in 8 bits, 0.1 m becomes less when the largest amount grows
+    coarse = write(
+        tmp_path / "b.grib",
+        since_start(steady + RAIN[:, :, :1] * (np.arange(8) == 0).reshape(-1, 1, 1)),
+        bitsPerValue=8,
+    )
+    stored = read(ensemble_fields(coarse, variables("tp"), [24, 48]))
+    assert (stored[:, 1] < stored[:, 0]).any()
+    assert read(ensemble_fields(coarse, variables("tp:24h"), [48])).min() == 0
+
+
+@pytest.mark.parametrize(("asked", "there", "factor"), [("z@500", "gh", 9.80665), ("gh@500", "z", 1 / 9.80665)])
+def test_geopotential_and_height_stand_for_each_other(tmp_path, asked, there, factor):
+    heights = 5000 + 100 * np.random.default_rng(0).standard_normal((3, *GRID.shape))
+    rows = [(heights[k], {"dataDate": 20200101, "perturbationNumber": k, "endStep": 24}) for k in range(3)]
+    path = write(tmp_path / "h.grib", rows, shortName=there, typeOfLevel="isobaricInhPa", level=500)
+    fields = ensemble_fields(path, variables(asked), [24])
+    np.testing.assert_allclose(read(fields)[0, 0, :, 0], factor * heights, rtol=1e-5)
+    assert fields.meanings[0].units == {"z@500": "m2 s-2", "gh@500": "gpm"}[asked]
+    with pytest.raises(InputError, match=f"has no {asked[:-4]}@850; it has {there}@500"):
+        ensemble_fields(path, variables(f"{asked[:-4]}@850"), [24])
+
+
+def test_wind_speed_is_the_norm_of_its_components_member_by_member(tmp_path):
+    wind = np.random.default_rng(0).standard_normal((2, 3, *GRID.shape))
+    rows = [
+        (wind[c, k], {"shortName": name, "dataDate": 20200101, "perturbationNumber": k, "endStep": 24})
+        for c, name in enumerate(("10u", "10v"))
+        for k in range(3)
+    ]
+    fields = ensemble_fields(write(tmp_path / "w.grib", rows), variables("10si", "10u"), [24])
+    np.testing.assert_allclose(read(fields)[0, 0, :, 0], np.sqrt((wind**2).sum(0)), atol=1e-6)
+    with pytest.raises(InputError, match="has no 10si"):
+        ensemble_fields(write(tmp_path / "u.grib", rows[:3]), variables("10si"), [24])
+
+
+def hourly(path, days, method="sum", name="tp", **attributes):
+    """Write hourly statistics as CF NetCDF; return them, (hour, H, W)."""
+    values = 1e-3 * np.random.default_rng(2).gamma(0.3, size=(24 * days, *GRID.shape)).astype(np.float32)
+    ends = np.datetime64("2019-01-01T01", "ns") + np.arange(24 * days) * np.timedelta64(1, "h")
+    bounds = np.stack([ends - np.timedelta64(1, "h"), ends], axis=1)
+    dataset = xr.Dataset(
+        {
+            name: (("time", "latitude", "longitude"), values, {"cell_methods": f"time: {method}", **attributes}),
+            "time_bnds": (("time", "bnds"), bounds),
+        },
+        {
+            "time": ("time", ends, {"standard_name": "time", "bounds": "time_bnds"}),
+            "latitude": ("latitude", np.array(GRID.latitudes), {"units": "degrees_north"}),
+            "longitude": ("longitude", np.array(GRID.longitudes), {"units": "degrees_east"}),
+        },
+    )
+    dataset.to_netcdf(path, encoding={"time": {"units": "hours since 2019-01-01"}})
+    return values
+
+
+def test_a_year_of_hourly_amounts_sums_to_what_cdo_gives(tmp_path):
+    if not shutil.which("cdo"):
+        pytest.skip("cdo is not installed (Debian package cdo)")
+    hourly(tmp_path / "hourly.nc", 365, units="m")
+    command = ["cdo", "-s", "-b", "F64", "-daysum", "-shifttime,-30minutes", "hourly.nc", "daily.nc"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    with xr.open_dataset(tmp_path / "daily.nc") as daily:
+        expected = daily["tp"].values
+    fields = analysis_fields(tmp_path / "hourly.nc", variables("tp:24h"))
+    midnight = np.flatnonzero(fields.init_times.astype("datetime64[D]") == fields.init_times)
+    assert len(fields.init_times) == 365 * 24 - 23
+    found = read(fields, midnight.tolist())[:, 0, 0, 0]
+    assert len(found) == 365
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_means_and_extremes_are_joined_hour_by_hour(tmp_path):
+    for method, name, asked, join in (
+        ("mean", "t2m", "2t:24h-mean", np.mean), ("maximum", "t2m", "mx2t:24h", np.max),
+        ("minimum", "t2m", "2t:24h-minimum", np.min),
+    ):  # fmt: skip
+        values = hourly(tmp_path / f"{method}.nc", 2, method, name, units="K")
+        fields = analysis_fields(tmp_path / f"{method}.nc", variables(asked))
+        found = read(fields, [0, 24])[:, 0, 0, 0]
+        np.testing.assert_allclose(found, join(values.reshape(2, 24, *GRID.shape), axis=1), rtol=1e-6)
+
+
+def test_one_variable_over_two_intervals_must_be_named(tmp_path):
+    rows = [*since_start()]
+    rows += [
+        (values, {**keys, "startStep": keys["endStep"] - 6}) for values, keys in since_start() if keys["endStep"] > 6
+    ]
+    path = write(tmp_path / "both.grib", rows)
+    with pytest.raises(InputError, match=r"hold tp for the same time over intervals of .* write tp:6h or tp:24h in"):
+        ensemble_fields(path, variables("tp"), [24])
+
+
+def test_analyses_of_amounts_are_short_forecasts(tmp_path):
+    amounts = 1e-3 * np.random.default_rng(0).gamma(0.5, size=(4, *GRID.shape))
+    rows = [
+        (amounts[2 * day + half], {"dataDate": 20200101 + day, "dataTime": 600 + 1200 * half, "endStep": 12})
+        for day in range(2)
+        for half in range(2)
+    ]
+    path = write(tmp_path / "era.grib", rows, shortName="tp", type="fc", stream="oper", stepType="accum", startStep=0)
+    dataset = open_analysis(path, variables("tp:24h"))
+    assert dataset.time.values.astype("datetime64[h]").astype(str).tolist() == [
+        "2020-01-02T06",
+        "2020-01-02T18",
+        "2020-01-03T06",
+    ]
+    expected = amounts[:-1] + amounts[1:]
+    np.testing.assert_allclose(dataset["tp_24h"].values, expected, atol=1e-7)

@@ -1,0 +1,174 @@
+"""Fields of files read on another grid: which points, which rows, which members, and what is said about it."""
+
+import numpy as np
+import pytest
+from grib_parts import KEYS
+
+from data_pipeline.archive import Archive
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.messages import print_once
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.formats.open import ensemble_fields, open_ensemble
+from data_pipeline.grid import Grid
+from data_pipeline.regridding.target import TargetGrid
+from data_pipeline.regridding.weights import weights_between
+from data_pipeline.task import Task, Variable
+
+FINE, COARSE = Grid.regular(13, 24), Grid.regular(7, 12)
+TASK = Task(name="toy", inputs=["10u", "2t"], targets=["2t"], lead_times=[24])
+WANTED = [Variable("10u"), Variable("2t")]
+PACKING = 1e-3
+
+
+@pytest.fixture(autouse=True)
+def _unsaid():
+    print_once.cache_clear()
+
+
+def write(path, grid, seed=0, numbers=(1, 2, 3), **keys):
+    """Write a file with fields of 10u and 2t; return their values, (member, variable, H, W)."""
+    values = np.random.default_rng(seed).normal(5, 3, (len(numbers), 2, *grid.shape))
+    encoder = Encoder(grid, **KEYS, bitsPerValue=24)
+    kind = {"type": "pf", "stream": "enfo"} if numbers != (0,) else {"type": "an", "stream": "oper"}
+    with path.open("wb") as file:
+        for number, fields in zip(numbers, values, strict=True):
+            member = {"number": number} if number else {}
+            for variable, field in zip(("10u", "2t"), fields, strict=True):
+                file.write(encoder.encode(field, shortName=variable, **kind, **member, **keys))
+    return values
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """The paths of an archive: a coarse ensemble, finer truth and static fields."""
+    ensemble = write(tmp_path / "ensemble", COARSE, dataDate=20200101, endStep=24)
+    truth = write(tmp_path / "analysis", FINE, 1, (0,), dataDate=20200102, step=0)
+    static = write(tmp_path / "static", FINE, 2, (0,), dataDate=20200102, step=0)
+    paths = {
+        "ensemble": [str(tmp_path / "ensemble")],
+        "analysis": [str(tmp_path / "analysis")],
+        "static_fields": [str(tmp_path / "static")],
+    }
+    return paths, ensemble, truth, static
+
+
+def test_finer_truth_and_static_fields_are_read_at_the_points_of_the_ensemble(archive, capsys):
+    paths, _, truth, static = archive
+    source = Archive(**paths)
+    sample = ForecastDataset(source, TASK, [2020])[0]
+    np.testing.assert_allclose(sample.target.numpy()[0], truth[0, 1, ::2, ::2], atol=PACKING)
+    np.testing.assert_allclose(source.static["10u"].values, static[0, 0, ::2, ::2], atol=PACKING)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "analysis" in line] == [
+        f"{paths['analysis'][0]}: the grid of {FINE} is read at the points of the ensemble's grid, {COARSE}"
+    ]
+
+
+def test_a_tile_of_finer_truth_is_that_part(archive):
+    paths, _, truth, _ = archive
+    sample = ForecastDataset(Archive(**paths), TASK, [2020], rows=slice(2, 5), columns=slice(3, 9))[0]
+    np.testing.assert_allclose(sample.target.numpy()[0], truth[0, 1, ::2, ::2][2:5, 3:9], atol=PACKING)
+
+
+def test_truth_without_the_points_of_the_ensemble_is_refused_with_the_option(archive, tmp_path):
+    paths, *_ = archive
+    write(tmp_path / "analysis", Grid.regular(10, 24), 1, (0,), dataDate=20200102, step=0)
+    with pytest.raises(InputError, match=r"7 x 12 points.* 10 x 24 points.*set data\.archive\.grid=ensemble"):
+        ForecastDataset(Archive(**paths), TASK, [2020])
+
+
+@pytest.mark.parametrize("method", ["conservative", "bilinear"])
+@pytest.mark.parametrize(("option", "grid"), [("ensemble", COARSE), ("analysis", FINE), (10, Grid.regular(19, 36))])
+def test_all_parts_are_brought_to_the_grid_of_the_option(archive, option, grid, method, capsys):
+    paths, ensemble, truth, static = archive
+    source = Archive(**paths, grid=option, regridding=method)
+    sample = ForecastDataset(source, TASK, [2020])[0]
+    rows = np.arange(grid.shape[0])
+
+    def wanted(values, origin, parity):
+        if origin.matches(grid):
+            return values
+        return weights_between(origin, grid, method).apply(values.ravel(), rows, parity)
+
+    for number in range(3):
+        for channel, parity in ((0, -1), (1, 1)):
+            np.testing.assert_allclose(
+                sample.ensemble[number, channel], wanted(ensemble[number, channel], COARSE, parity), atol=PACKING
+            )
+    np.testing.assert_allclose(sample.target[0], wanted(truth[0, 1], FINE, 1), atol=PACKING)
+    np.testing.assert_allclose(source.static["2t"].values, wanted(static[0, 1], FINE, 1), atol=PACKING)
+    told = [line for line in capsys.readouterr().out.splitlines() if f"to {grid} by {method} weights" in line]
+    assert len(told) == (option != "ensemble") + 2 * (option != "analysis")
+
+
+def test_windows_members_and_missing_fields(tmp_path):
+    """A part of the rows is the same part of the whole field; a missing member is NaN."""
+    write(tmp_path / "ensemble", FINE, dataDate=20200101, endStep=24)
+    source, target = tmp_path / "ensemble", TargetGrid(COARSE, "bilinear")
+    fields = ensemble_fields(source, WANTED, [24], target=target)
+    whole = np.empty((3, 2, *COARSE.shape), np.float32)
+    fields.read(0, 0, whole)
+    part = np.empty((2, 2, 2, COARSE.shape[1]), np.float32)
+    fields.read(0, 0, part, slice(3, 5), [2, 0])
+    np.testing.assert_array_equal(part, whole[[2, 0], :, 3:5])
+    cells = np.array([[0, -1], [5, 2]])
+    out = np.empty((2, 2, *COARSE.shape), np.float32)
+    fields.reader.read(cells, out, (slice(None), slice(None)))
+    assert np.isnan(out[0, 1]).all()
+    np.testing.assert_array_equal(out[[0, 1, 1], [0, 0, 1]], whole.reshape(6, *COARSE.shape)[[0, 5, 2]])
+    row = open_ensemble(source, WANTED, [24], target=target, chunks=None)["2t"][0, 0, :, 4, 3:5].values
+    np.testing.assert_array_equal(row, whole[:, 1, 4, 3:5])
+
+
+def test_a_store_and_its_archive_differ_by_the_grid(archive):
+    paths, *_ = archive
+    prints = {Archive(**paths, grid=grid).fingerprint for grid in (None, "ensemble", "analysis", 10)}
+    prints.add(Archive(**paths, grid=10, regridding="bilinear").fingerprint)
+    assert len(prints) == 5
+    assert Archive(**paths, regridding="bilinear").fingerprint in prints
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"grid": "mine"}, r"data\.archive\.grid must be ensemble, analysis or a number of degrees .*'mine'"),
+        ({"grid": 10, "regridding": "cubic"}, r"data\.archive\.regridding must be one of conservative, bilinear"),
+        ({"regridding": None}, r"data\.archive\.regridding must be one of"),
+    ],
+)
+def test_other_options_are_refused(archive, options, message):
+    with pytest.raises(InputError, match=message):
+        Archive(**archive[0], **options)
+
+
+@pytest.mark.parametrize("method", ["conservative", "bilinear"])
+def test_real_reduced_fields_are_read_on_a_regular_grid(samples, method):
+    """Their means over the globe are those of the points, weighted by area, within the error of interpolation."""
+    path = samples / "grib_earthkit/O32_global.grib2"
+    target = TargetGrid(Grid.regular(37, 72), method)
+    field = open_ensemble(path, target=target, chunks=None)["t"].squeeze()
+    raw = open_ensemble(samples / "grib_earthkit/O32_global.grib2", target=TargetGrid(Grid.regular(181, 360), method))
+    assert field.shape == (37, 72)
+    fine = raw["t"].squeeze().values
+    weights = target.grid.weights[:, None] * np.ones(72)
+    finer = Grid.regular(181, 360).weights[:, None] * np.ones(360)
+    assert np.average(field, weights=weights) == pytest.approx(np.average(fine, weights=finer), abs=0.05)
+
+
+def test_an_ensemble_on_a_reduced_grid_is_no_target(samples):
+    path = str(samples / "grib_earthkit/O32_global.grib2")
+    source = Archive([path], [path], grid="ensemble")
+    with pytest.raises(InputError, match=r"not on the octahedral reduced Gaussian grid O32 .*number of degrees"):
+        source.analysis_fields([Variable("t", 1)])
+
+
+def test_only_wind_components_change_their_sign_across_a_pole(tmp_path):
+    source = Grid((75.0, 45.0, 15.0, -15.0, -45.0, -75.0), tuple(np.arange(0.0, 360, 30)))
+    values = write(tmp_path / "ensemble", source, dataDate=20200101, endStep=24)
+    found = open_ensemble(tmp_path / "ensemble", WANTED, [24], target=TargetGrid(COARSE, "bilinear"), chunks=None)
+    half_turn = np.roll(values, 6, axis=-1)
+    for end in (0, -1):
+        wind, temperature = (found[name].values[0, 0, :, end] for name in ("10u", "2t"))
+        np.testing.assert_allclose(wind, (values - half_turn)[:, 0, end] / 2, atol=PACKING)
+        np.testing.assert_allclose(temperature, (values + half_turn)[:, 1, end] / 2, atol=PACKING)

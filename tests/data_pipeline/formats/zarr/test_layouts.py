@@ -1,0 +1,140 @@
+"""Stores in the layouts of WeatherBench2 and ARCO-ERA5 give the values that xarray reads, however they are coded."""
+
+import pickle
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+
+import numcodecs
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble, open_static
+from data_pipeline.task import Variable
+
+BLOSC = numcodecs.Blosc("lz4", 5, 1)
+CODINGS = {
+    "plain 2": {"zarr_format": 2, "compressors": None},
+    "zstd 2": {"zarr_format": 2, "compressors": numcodecs.Zstd(3)},
+    "blosc 2": {"zarr_format": 2, "compressors": BLOSC},
+    "filters 2": {"zarr_format": 2, "compressors": numcodecs.Zlib(1), "filters": [numcodecs.Shuffle(4)]},
+    "plain 3": {"zarr_format": 3, "compressors": None},
+    "zstd 3": {"zarr_format": 3},
+    "blosc 3": {"zarr_format": 3, "compressors": zarr.codecs.BloscCodec(cname="zstd", shuffle="bitshuffle")},
+    "checked 3": {"zarr_format": 3, "compressors": [zarr.codecs.GzipCodec(), zarr.codecs.Crc32cCodec()]},
+}
+ONE = {"time": 1, "prediction_timedelta": 1}
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("chunks", [ONE, {}, {"time": 2, "number": 3, "latitude": 2, "longitude": 3}], ids=str)
+def test_forecasts_of_weatherbench2(stores, tmp_path, coding, chunks):
+    dataset = stores.weatherbench2()
+    path = stores.write(dataset, tmp_path / "ens.zarr", chunks=chunks, **CODINGS[coding])
+    found = open_ensemble(path)
+    np.testing.assert_array_equal(found["2t"].values, stores.expected(dataset, "2m_temperature"))
+    np.testing.assert_array_equal(found["t"].values, stores.expected(dataset, "temperature"))
+    assert found.init_time.values.tolist() == dataset.time.values.tolist()
+    assert found.lead_time.values.tolist() == [0, 24]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_analyses_of_arco_era5(stores, tmp_path, zarr_format, consolidated):
+    dataset = stores.arco()
+    path = stores.write(dataset, tmp_path / "era5.zarr", zarr_format, consolidated, chunks={"time": 1})
+    found = open_analysis(path)
+    for name, short_name in {"2m_temperature": "2t", "temperature": "t", "geopotential": "z"}.items():
+        np.testing.assert_array_equal(found[short_name].values, stores.expected(dataset, name))
+
+
+def test_shards_are_read_chunk_by_chunk(stores, tmp_path):
+    dataset = stores.weatherbench2()[["temperature"]]
+    chunks, shards = (1, 1, 2, 2, 4, 5), (3, 2, 4, 2, 8, 5)
+    dataset.to_zarr(tmp_path / "s.zarr", zarr_format=3, encoding={"temperature": {"chunks": chunks, "shards": shards}})
+    assert len([*(tmp_path / "s.zarr/temperature/c").rglob("*")]) == 6, "one file for all chunks"
+    found = open_ensemble(tmp_path / "s.zarr")["t"].values
+    np.testing.assert_array_equal(found, stores.expected(dataset, "temperature"))
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("compressors", [None, BLOSC])
+def test_a_zip_file_is_a_store(stores, tmp_path, compression, compressors):
+    dataset = stores.weatherbench2()
+    folder = stores.write(dataset, tmp_path / "ens.zarr", chunks=ONE, compressors=compressors)
+    with zipfile.ZipFile(tmp_path / "ens.zip", "w", compression) as file:
+        for path in sorted(folder.rglob("*")):
+            file.write(path, path.relative_to(folder))
+    found = open_ensemble(tmp_path / "ens.zip")
+    np.testing.assert_array_equal(found["t"].values, stores.expected(dataset, "temperature"))
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_any_order_chunks_and_window(stores, tmp_path_factory, data):
+    """Whatever the order of the dimensions and the chunks, rows, columns and members are those of xarray."""
+    names = ("time", "prediction_timedelta", data.draw(st.sampled_from(["number", "realization"])), "level")
+    order = data.draw(st.permutations([*names, "latitude", "longitude"]))
+    dataset = stores.weatherbench2(order, realization=4, latitude=6)[["temperature"]]
+    chunks = {name: data.draw(st.integers(1, size), name) for name, size in dataset.sizes.items()}
+    compressors = data.draw(st.sampled_from([None, BLOSC]))
+    path = stores.write(dataset, tmp_path_factory.mktemp("any") / "a.zarr", chunks=chunks, compressors=compressors)
+    expected = stores.expected(dataset.transpose(*names, ...), "temperature")
+    fields = ensemble_fields(path, [Variable("t", 850), Variable("t", 500)], [0, 24])
+    first = data.draw(st.integers(0, 5))
+    rows = slice(first, data.draw(st.integers(first, 6)))
+    members = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=3))
+    start, lead = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 1))
+    out = np.zeros((len(members), 2, rows.stop - rows.start, 8), np.float32)
+    fields.read(start, lead, out, rows, members)
+    np.testing.assert_array_equal(out, expected[start, lead][members][:, :, rows])
+    columns = data.draw(st.lists(st.integers(0, 7), min_size=1, unique=True))
+    lazy = open_ensemble(path, chunks=None)["t"]
+    np.testing.assert_array_equal(lazy[:, lead, :, 0, 2:5, columns].values, expected[:, lead, :, 0, 2:5][..., columns])
+    np.testing.assert_array_equal(lazy[start, :, 1, :, 3, 4].values, expected[start, :, 1, :, 3, 4])
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_packed_values_and_missing_ones(stores, tmp_path, zarr_format):
+    """Scale, offset, fill value, and units that GRIB does not use, as xarray decodes them."""
+    dataset = stores.arco()[["2m_temperature"]]
+    dataset["2m_temperature"] = (dataset["2m_temperature"] - 273.15).assign_attrs(units="degC")
+    dataset["2m_temperature"][0, 1, 2] = np.nan
+    packing = {"dtype": "int16", "scale_factor": 0.01, "add_offset": -60.0, "_FillValue": -32768}
+    path = stores.write(dataset, tmp_path / "p.zarr", zarr_format, **packing)
+    expected = stores.expected(xr.open_zarr(path), "2m_temperature") + 273.15
+    assert np.isnan(expected).sum() == 1
+    np.testing.assert_allclose(open_analysis(path)["2t"].values, expected, rtol=1e-6)
+
+
+def test_static_fields_have_no_time(stores, tmp_path):
+    dataset = stores.arco()[["2m_temperature"]].isel(time=0, drop=True).rename({"2m_temperature": "land_sea_mask"})
+    dataset["land_sea_mask"].attrs["units"] = "1"
+    path = stores.write(dataset, tmp_path / "s.zarr")
+    found = open_static(path, ["lsm"])["lsm"].values
+    np.testing.assert_array_equal(found, stores.expected(dataset, "land_sea_mask"))
+
+
+def test_names_of_the_user(stores, tmp_path):
+    dataset = stores.arco()[["temperature"]].isel(level=0, drop=True).rename(temperature="T500")
+    path = stores.write(dataset, tmp_path / "n.zarr")
+    fields = analysis_fields(path, [Variable("t", 500)], names={"T500": "t@500"})
+    assert [str(variable) for variable in fields.variables] == ["t@500"]
+
+
+def test_readers_can_be_pickled_and_used_by_threads(stores, tmp_path):
+    dataset = stores.weatherbench2(time=8, latitude=64, longitude=128)
+    path = stores.write(dataset, tmp_path / "ens.zarr", chunks={"time": 4, "prediction_timedelta": 1})
+    fields = pickle.loads(pickle.dumps(ensemble_fields(path, [Variable("t", 500)], [0, 24])))
+    expected = stores.expected(dataset, "temperature")[:, :, :, 1]
+
+    def read(key):
+        out = np.zeros((4, 1, 64, 128), np.float32)
+        fields.read(*key, out)
+        return np.array_equal(out[:, 0], expected[key])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, [(k % 8, k % 2) for k in range(64)]))

@@ -1,0 +1,126 @@
+"""What is no store, or a damaged one, is refused in one sentence that names it."""
+
+import json
+import zipfile
+
+import numcodecs
+import numpy as np
+import pytest
+import zarr
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.open import ensemble_fields, open_ensemble
+from data_pipeline.task import Variable
+
+T = [Variable("t", 500)]
+ONE = {"time": 1, "prediction_timedelta": 1}
+
+
+def refusal(path, *variables):
+    """Return the message of the refusal to open or read a store."""
+    with pytest.raises(InputError) as caught:
+        open_ensemble(path, *variables).compute()
+    (line,) = str(caught.value).splitlines()
+    return line
+
+
+def test_a_folder_that_is_no_store(tmp_path):
+    (tmp_path / "some").mkdir()
+    assert refusal(tmp_path / "some").startswith(f"{tmp_path}/some is a folder but no Zarr store; name its files")
+    assert "some, a folder that is no Zarr store; check the path" in refusal(tmp_path / "so*")
+
+
+def test_stores_among_other_files(stores, tmp_path):
+    path = stores.write(stores.weatherbench2(), tmp_path / "a.zarr")
+    (tmp_path / "b.grib").write_bytes(b"GRIB" + bytes(100))
+    assert "b.grib is GRIB, not a Zarr store" in refusal([path, tmp_path / "b.grib"])
+    assert "a.zarr is a Zarr store among other files" in refusal([tmp_path / "b.grib", path])
+    assert "https://host/a.zarr is a URL, which is for Zarr stores only" in refusal(
+        [tmp_path / "b.grib", "https://host/a.zarr"]
+    )
+
+
+def test_no_group_of_arrays(stores, tmp_path):
+    path = stores.write(stores.weatherbench2(), tmp_path / "a.zarr", consolidated=False)
+    assert "temperature is no group of arrays; name the store" in refusal(path / "temperature")
+    zarr.open_group(tmp_path / "empty.zarr", mode="w")
+    assert "empty.zarr has no arrays" in refusal(tmp_path / "empty.zarr")
+    stores.write(stores.weatherbench2(), tmp_path / "nested.zarr/forecast", consolidated=False)
+    zarr.open_group(tmp_path / "nested.zarr", mode="a", zarr_format=2)
+    assert "in groups (forecast); name one, such as " in refusal(tmp_path / "nested.zarr")
+    open_ensemble(tmp_path / "nested.zarr/forecast")
+
+
+@pytest.mark.parametrize(("zarr_format", "name"), [(2, ".zmetadata"), (3, "zarr.json")])
+def test_metadata_that_are_cut_off(stores, tmp_path, zarr_format, name):
+    path = stores.write(stores.weatherbench2(), tmp_path / "a.zarr", zarr_format)
+    text = (path / name).read_text()
+    (path / name).write_text(text[: len(text) // 2])
+    assert f"{path} is damaged: its metadata cannot be read" in refusal(path)
+
+
+@pytest.mark.parametrize("compressors", [None, numcodecs.Zstd(3), numcodecs.Blosc("lz4"), numcodecs.Zlib()])
+@pytest.mark.parametrize("kept", [0, 10, 200])
+def test_a_chunk_that_is_cut_off(stores, tmp_path, compressors, kept):
+    path = stores.write(stores.weatherbench2(), tmp_path / "a.zarr", chunks=ONE, compressors=compressors)
+    chunk = path / "temperature/1.1.0.0.0.0"
+    chunk.write_bytes(chunk.read_bytes()[:kept])
+    assert f"{path} is damaged: chunk temperature/1.1.0.0.0.0 cannot be read (" in refusal(path, T)
+
+
+def test_a_chunk_of_other_bytes(stores, tmp_path):
+    """The checksum of format 3, and chunks that decode to another size."""
+    codecs = [zarr.codecs.ZstdCodec(), zarr.codecs.Crc32cCodec()]
+    path = stores.write(stores.weatherbench2(), tmp_path / "a.zarr", 3, chunks=ONE, compressors=codecs)
+    chunk = path / "temperature/c/0/0/0/0/0/0"
+    stored = bytearray(chunk.read_bytes())
+    stored[20] ^= 1
+    chunk.write_bytes(stored)
+    assert "chunk temperature/c/0/0/0/0/0/0 cannot be read" in refusal(path, T)
+    path = stores.write(stores.weatherbench2(), tmp_path / "b.zarr", chunks=ONE, compressors=numcodecs.Zstd())
+    (path / "temperature/0.0.0.0.0.0").write_bytes(numcodecs.Zstd().encode(np.zeros(7, np.float32)))
+    assert "(it has 28 bytes of 1,280)" in refusal(path, T)
+
+
+@pytest.mark.parametrize(("zarr_format", "file"), [(2, ".zmetadata"), (3, "zarr.json")])
+def test_an_unknown_codec(stores, tmp_path, zarr_format, file):
+    path = stores.write(
+        stores.weatherbench2(),
+        tmp_path / "a.zarr",
+        zarr_format,
+        compressors=numcodecs.Zstd() if zarr_format == 2 else "auto",
+    )
+    text = (path / file).read_text()
+    (path / file).write_text(text.replace('"zstd"', '"szip"'))
+    message = refusal(path)
+    assert "szip" in message
+    assert str(path) in message
+
+
+def test_a_damaged_zip_file(stores, tmp_path):
+    folder = stores.write(stores.weatherbench2(), tmp_path / "a.zarr")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        for path in folder.rglob("*"):
+            file.write(path, path.relative_to(folder))
+    whole = (tmp_path / "a.zip").read_bytes()
+    (tmp_path / "a.zip").write_bytes(whole[: len(whole) // 2])
+    assert "a.zip is a damaged zip file" in refusal(tmp_path / "a.zip")
+
+
+def test_a_store_that_changed_after_it_was_opened(stores, tmp_path):
+    dataset = stores.weatherbench2()
+    path = stores.write(dataset, tmp_path / "a.zarr", chunks=ONE)
+    fields = ensemble_fields(path, T, [0, 24])
+    out = np.zeros((4, 1, 5, 8), np.float32)
+    fields.read(0, 0, out)
+    zarr.open_group(path, mode="a")["temperature"].resize((5, 2, 4, 2, 8, 5))
+    with pytest.raises(InputError, match=r"a.zarr has changed since it was opened"):
+        fields.read(0, 0, out)
+
+
+def test_chunks_of_unequal_sizes_and_compressed_shards(stores, tmp_path):
+    path = stores.write(stores.weatherbench2(), tmp_path / "a.zarr", 3, consolidated=False)
+    metadata = json.loads((path / "temperature/zarr.json").read_text())
+    metadata["chunk_grid"]["name"] = "rectilinear"
+    (path / "temperature/zarr.json").write_text(json.dumps(metadata))
+    assert str(path) in refusal(path)

@@ -1,0 +1,146 @@
+"""Stores on a web server, and the errors of servers."""
+
+import http.server
+import threading
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from data_pipeline.archive import Archive
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import Url, expand_addresses
+from data_pipeline.formats.cf import summarize_files
+from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble
+from data_pipeline.formats.zarr.catalog import ZarrCatalog
+from data_pipeline.task import Variable
+
+T = [Variable("t", 500), Variable("t", 850)]
+ONE = {"time": 1, "prediction_timedelta": 1}
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder; `faults` are the codes of the answers to paths, each for some requests."""
+
+    faults: ClassVar[dict[str, tuple[int, int]]] = {}
+    requested: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.requested.append(self.path)
+        code, count = self.faults.get(self.path, (0, 0))
+        if count:
+            self.faults[self.path] = code, count - 1
+            self.send_error(code)
+        else:
+            super().do_GET()
+
+    def log_message(self, *arguments):
+        """Print nothing."""
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The address of a web server of the folder `tmp_path`."""
+    handler = partial(Handler, directory=str(tmp_path))
+    Handler.faults.clear()
+    Handler.requested.clear()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_address[1]}"
+        running.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("compressors", [None, "auto"])
+def test_a_store_on_a_web_server(stores, tmp_path, server, zarr_format, compressors):
+    dataset = stores.weatherbench2()
+    stores.write(dataset, tmp_path / "ens.zarr", zarr_format, chunks=ONE, compressors=compressors)
+    found = open_ensemble(f"{server}/ens.zarr")
+    np.testing.assert_array_equal(found["t"].values, stores.expected(dataset, "temperature"))
+    np.testing.assert_array_equal(found["2t"].values, stores.expected(dataset, "2m_temperature"))
+
+
+def test_opening_reads_no_fields_and_reading_only_its_chunks(stores, tmp_path, server):
+    stores.write(stores.weatherbench2(), tmp_path / "ens.zarr", chunks=ONE)
+    fields = ensemble_fields(f"{server}/ens.zarr/", T, [0, 24])
+    assert not [path for path in Handler.requested if "temperature/" in path]
+    fields.read(1, 1, np.zeros((4, 2, 5, 8), np.float32))
+    assert [path for path in Handler.requested if "temperature/" in path] == ["/ens.zarr/temperature/1.1.0.0.0.0"]
+
+
+def test_shards_are_requested_in_parts(stores, tmp_path, server):
+    """Also from a server that ignores the request for a part, as this one does."""
+    dataset = stores.weatherbench2()[["temperature"]]
+    sizes = {"chunks": (1, 1, 4, 2, 8, 5), "shards": (3, 2, 4, 2, 8, 5)}
+    dataset.to_zarr(tmp_path / "s.zarr", zarr_format=3, consolidated=True, encoding={"temperature": sizes})
+    found = open_ensemble(f"{server}/s.zarr")["t"].values
+    np.testing.assert_array_equal(found, stores.expected(dataset, "temperature"))
+
+
+def test_a_server_that_fails_for_a_while(stores, tmp_path, server):
+    dataset = stores.weatherbench2()
+    stores.write(dataset, tmp_path / "ens.zarr", chunks=ONE)
+    Handler.faults["/ens.zarr/temperature/1.1.0.0.0.0"] = 503, 1
+    found = open_ensemble(f"{server}/ens.zarr")["t"].values
+    np.testing.assert_array_equal(found, stores.expected(dataset, "temperature"))
+
+
+@pytest.mark.parametrize("code", [403, 500])
+def test_a_server_that_refuses(stores, tmp_path, server, code):
+    stores.write(stores.weatherbench2(), tmp_path / "ens.zarr", chunks=ONE)
+    Handler.faults["/ens.zarr/temperature/1.1.0.0.0.0"] = code, 99
+    address = f"{server}/ens.zarr/temperature/1.1.0.0.0.0".replace(".", "[.]")
+    with pytest.raises(InputError, match=rf"^cannot read {address} \(HTTP {code} .*\); try again later$"):
+        open_ensemble(f"{server}/ens.zarr").compute()
+    assert Handler.requested.count("/ens.zarr/temperature/1.1.0.0.0.0") == (1 if code == 403 else 3)
+
+
+def test_a_chunk_that_the_server_lacks(stores, tmp_path, server):
+    path = stores.write(stores.weatherbench2(), tmp_path / "ens.zarr", chunks=ONE)
+    (path / "temperature/1.1.0.0.0.0").unlink()
+    with pytest.warns(UserWarning, match=r"lacks its chunk temperature/1.1.0.0.0.0, so its values are missing"):
+        found = open_ensemble(f"{server}/ens.zarr")["t"].values
+    assert np.isnan(found[1, 1]).all()
+    assert np.isnan(found).sum() == found[1, 1].size
+
+
+def test_no_store_at_an_address(stores, tmp_path, server):
+    with pytest.raises(InputError, match=r"nothing.zarr is no group of arrays; name the store"):
+        open_ensemble(f"{server}/nothing.zarr")
+    with pytest.raises(InputError, match=r"cannot open strange://host/a.zarr .* check the URL"):
+        open_ensemble("strange://host/a.zarr")
+    with pytest.raises(InputError, match=r"http://127.0.0.1:9/a.zarr cannot be read .*"):
+        open_ensemble("http://127.0.0.1:9/a.zarr")
+    Handler.faults["/ens.zarr/zarr.json"] = Handler.faults["/ens.zarr/.zgroup"] = 500, 99
+    stores.write(stores.weatherbench2(), tmp_path / "ens.zarr")
+    with pytest.raises(InputError, match=r"ens.zarr cannot be read \(.*500"):
+        open_ensemble(f"{server}/ens.zarr")
+
+
+def test_an_archive_of_addresses(stores, tmp_path, server):
+    """Format, summary and fingerprint need no folder; the fingerprint changes with the metadata."""
+    path = stores.write(stores.weatherbench2(), tmp_path / "ens.zarr", chunks=ONE)
+    stores.write(stores.arco(), tmp_path / "era5.zarr", chunks={"time": 1})
+    archive = Archive([f"{server}/ens.zarr"], [f"{server}/era5.zarr"])
+    assert archive.exists
+    package, options = archive.format_package("ensemble")
+    text = package.summarize_files(archive.ensemble, **options)
+    assert "files        1, of unknown size" in text
+    assert "members      0 1 2 3" in text
+    before = archive.fingerprint
+    assert Archive(**{"ensemble": archive.ensemble, "analysis": archive.analysis}).fingerprint == before
+    metadata = (path / ".zmetadata").read_text()
+    (path / ".zmetadata").write_text(metadata.replace('"units": "K"', '"units": "degC"'))
+    assert Archive(archive.ensemble, archive.analysis).fingerprint != before
+    assert summarize_files(f"{server}/era5.zarr", catalog=ZarrCatalog).startswith("files")
+    assert open_analysis(archive.analysis, T)["t"].shape == (3, 2, 5, 8)
+
+
+def test_addresses_are_not_paths(tmp_path):
+    (tmp_path / "file").touch()
+    found = expand_addresses(["https://host/a?b=*/c.zarr", tmp_path / "file", "simplecache::s3://bucket/d.zarr"])
+    assert found == ["https://host/a?b=*/c.zarr", tmp_path / "file", "simplecache::s3://bucket/d.zarr"]
+    assert Url("https://host/folder/c.zarr/").name == "c.zarr"

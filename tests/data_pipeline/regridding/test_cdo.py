@@ -1,0 +1,110 @@
+"""Our weights against `cdo remapcon` and `cdo remapbil`, on real reduced grids and on regular ones.
+
+cdo needs corners to remap reduced grids conservatively, so these fields are given to it as unstructured cells. It
+interpolates bilinearly from regular grids only: `setgridtype,regular` first interpolates along each row, as we do, and
+then a target with a part of these longitudes gives the same values. Rows beyond the last row of a Gaussian grid are
+compared with analytic fields in `test_weights.py`, because cdo extrapolates there.
+"""
+
+import os
+import shutil
+import subprocess
+
+import eccodes
+import netCDF4
+import numpy as np
+import pytest
+from regridding_parts import GRIDS
+
+from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.grid import Grid
+from data_pipeline.regridding.weights import METHODS, weights_between
+
+OPERATOR = {"conservative": "remapcon", "bilinear": "remapbil"}
+SAMPLES = ("grib_cfgrib_samples/reduced_gg.grib", "grib_earthkit/O32_global.grib2", "grib_metview_ens/t_n48.grib")
+TARGET = Grid.regular(19, 48)
+
+if shutil.which("cdo") is None:
+    pytest.skip("needs the program cdo (a Debian package)", allow_module_level=True)
+
+
+def cdo(folder, operators, source):
+    """Run cdo on `source`; return the field of its result on `TARGET`."""
+    rows = " ".join(map(repr, TARGET.latitudes))
+    columns = " ".join(map(repr, TARGET.longitudes))
+    height, width = TARGET.shape
+    (folder / "target").write_text(
+        f"gridtype=lonlat\nxsize={width}\nysize={height}\nxvals={columns}\nyvals={rows}\n", encoding="utf-8"
+    )
+    command = ["cdo", "-s", "-O", "-P", "1", "-b", "F64", "-f", "nc", *operators, source, folder / "out.nc"]
+    subprocess.run(command, check=True, capture_output=True, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    with netCDF4.Dataset(folder / "out.nc") as found:
+        fields = [variable for variable in found.variables.values() if variable.shape[-2:] == TARGET.shape]
+        return np.ma.filled(fields[0][:].squeeze().astype(float), np.nan)
+
+
+def read(path):
+    """Grid and values of the first message of a file."""
+    with path.open("rb") as file:
+        handle = eccodes.codes_grib_new_from_file(file)
+    return Layout.of(handle).grid, eccodes.codes_get_double_array(handle, "values")
+
+
+def write_cells(path, grid, values):
+    """Write a reduced grid as unstructured cells with four corners each."""
+    latitudes, north, south = (
+        np.repeat(rows, grid.counts) for rows in (grid.latitudes, grid.edges[:-1], grid.edges[1:])
+    )
+    longitudes = np.concatenate([grid.longitudes_of(row) for row in range(len(grid.counts))])
+    half = np.repeat(180 / np.array(grid.counts), grid.counts)
+    corners = {
+        "lat": (latitudes, [north, north, south, south], "north"),
+        "lon": (longitudes, [longitudes + half, longitudes - half, longitudes - half, longitudes + half], "east"),
+    }
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("cell", len(values))
+        file.createDimension("corner", 4)
+        for name, (centre, sides, direction) in corners.items():
+            variable = file.createVariable(name, "f8", ("cell",))
+            variable[:] = centre
+            variable.setncatts({"units": f"degrees_{direction}", "bounds": f"{name}_bounds"})
+            file.createVariable(f"{name}_bounds", "f8", ("cell", "corner"))[:] = np.stack(sides, axis=1)
+        variable = file.createVariable("x", "f8", ("cell",))
+        variable[:] = values
+        variable.setncatts({"coordinates": "lat lon", "CDI_grid_type": "unstructured"})
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_reduced_grids_conservative(samples, tmp_path, name):
+    grid, values = read(samples / name)
+    write_cells(tmp_path / "in.nc", grid, values)
+    ours = weights_between(grid, TARGET, "conservative").apply(values, np.arange(19))
+    np.testing.assert_allclose(ours, cdo(tmp_path, ["remapcon,target"], tmp_path / "in.nc"), atol=1e-5 * np.ptp(values))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_reduced_grids_bilinear(samples, tmp_path, name):
+    grid, values = read(samples / name)
+    ours = weights_between(grid, TARGET, "bilinear").apply(values, np.arange(19))
+    theirs = cdo(tmp_path, ["remapbil,target", "-setgridtype,regular", "-seltimestep,1"], samples / name)
+    theirs = theirs.reshape(-1, *TARGET.shape)[0]  # the first level
+    np.testing.assert_allclose(ours[1:-1], theirs[1:-1], atol=1e-6 * np.ptp(values))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["pole to pole", "from 180 degrees west", "regular Gaussian"])
+def test_regular_grids(tmp_path, name, method):
+    grid = GRIDS[name]
+    values = np.random.default_rng(2).normal(280, 15, grid.shape)
+    with netCDF4.Dataset(tmp_path / "in.nc", "w") as file:
+        for axis, direction in (("latitudes", "north"), ("longitudes", "east")):
+            coordinate = getattr(grid, axis)
+            file.createDimension(axis[:3], len(coordinate))
+            variable = file.createVariable(axis[:3], "f8", (axis[:3],))
+            variable[:] = coordinate
+            variable.setncatts({"units": f"degrees_{direction}", "standard_name": axis[:-1]})
+        file.createVariable("x", "f8", ("lat", "lon"))[:] = values
+    ours = weights_between(grid, TARGET, method).apply(values.ravel(), np.arange(19))
+    theirs = cdo(tmp_path, [f"{OPERATOR[method]},target"], tmp_path / "in.nc")
+    inner = slice(1, -1) if method == "bilinear" else slice(None)
+    np.testing.assert_allclose(ours[inner], theirs[inner], atol=1e-6 * np.ptp(values))

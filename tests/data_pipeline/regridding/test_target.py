@@ -1,0 +1,71 @@
+"""The grids that `data.archive.grid` names."""
+
+import numpy as np
+import pytest
+from regridding_parts import GRIDS, octahedral
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.regridding.coverage import shared_points
+from data_pipeline.regridding.target import TargetGrid, check_grid_option, regular_grid
+
+
+@pytest.mark.parametrize(("degrees", "shape"), [(0.25, (721, 1440)), (1.5, (121, 240)), (2, (91, 180))])
+def test_degrees_give_the_global_grid_with_both_poles(degrees, shape):
+    grid = regular_grid(degrees, list(GRIDS.values()))
+    assert grid.shape == shape
+    assert grid.matches(Grid.regular(*shape))
+
+
+def test_degrees_give_the_area_that_all_files_have():
+    europe = Grid(tuple(np.arange(70.0, 34, -0.5)), tuple(np.arange(-10.25, 30, 0.5)))
+    atlantic = Grid(tuple(np.arange(65.2, 10, -0.4)), tuple(np.arange(300.0, 380.1, 0.4)))
+    found = regular_grid(1.5, [Grid.regular(181, 360), europe, atlantic])
+    assert (found.latitudes[0], found.latitudes[-1]) == (64.5, 34.5)
+    assert (found.longitudes[0], found.longitudes[-1]) == (-9.0, 19.5)
+    np.testing.assert_allclose(np.diff(found.longitudes), 1.5)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "sources", "message"),
+    [
+        (0.7, [Grid.regular(19, 36)], "does not divide 180 degrees"),
+        (10, [Grid((50.0, 49.0), (0.0, 1.0, 2.0))], "fewer than 2 x 2 points in the area"),
+        (
+            10,
+            [
+                Grid.regular(19, 36),
+                Grid((50.0, 0.0), tuple(range(-170, 171))),
+                Grid((50.0, 0.0), tuple(range(10, 351))),
+            ],
+            "several parts",
+        ),
+    ],
+)
+def test_degrees_without_a_grid_are_refused(degrees, sources, message):
+    with pytest.raises(InputError, match=message):
+        regular_grid(degrees, sources)
+
+
+@pytest.mark.parametrize("value", ["regular", "0.5x0.5", True, 0, -1.5, 90, [1, 2], float("nan")])
+def test_other_values_of_the_option_are_refused(value):
+    with pytest.raises(InputError, match=r"data\.archive\.grid must be ensemble, analysis or a number of degrees"):
+        check_grid_option(value)
+
+
+def test_a_reduced_grid_is_no_target():
+    with pytest.raises(InputError, match=r"not on the octahedral reduced Gaussian grid O32 .*number of degrees"):
+        TargetGrid(octahedral(32), "bilinear")
+
+
+def test_points_that_grids_share_are_found_across_the_date_line():
+    fine = Grid.regular(37, 72)
+    coarse = Grid(tuple(np.arange(80.0, -81, -10)), tuple(np.arange(-180.0, 180, 10) + 5))
+    rows, columns = shared_points(coarse, fine)
+    np.testing.assert_allclose(np.array(fine.latitudes)[rows], coarse.latitudes)
+    np.testing.assert_allclose((np.array(fine.longitudes)[columns] - coarse.longitudes) % 360, 0)
+
+
+@pytest.mark.parametrize("other", [Grid.regular(36, 72), Grid((80.0, 70.0), (0.0, 5.0, 11.0)), octahedral(32)], ids=str)
+def test_grids_without_common_points_share_none(other):
+    assert shared_points(other, Grid.regular(37, 72)) is None

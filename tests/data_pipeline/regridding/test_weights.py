@@ -1,0 +1,171 @@
+"""Weights between grids: exact where they must be exact, of the expected order on smooth fields."""
+
+import numpy as np
+import pytest
+from regridding_parts import GRIDS, octahedral, points, smooth
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.points import Points
+from data_pipeline.reduced_grid import ReducedGrid
+from data_pipeline.regridding.cells import latitude_edges
+from data_pipeline.regridding.weights import METHODS, weights_between
+
+TARGET = Grid.regular(19, 36)
+ROWS = np.arange(19)
+each_source = pytest.mark.parametrize("source", GRIDS.values(), ids=GRIDS)
+each_method = pytest.mark.parametrize("method", METHODS)
+
+
+def areas(grid):
+    """The area of each cell in the order of a flat field; the sphere has area one."""
+    rows = -np.diff(np.sin(np.radians(latitude_edges(grid)))) / 2
+    counts = grid.counts if isinstance(grid, ReducedGrid) else [grid.shape[1]] * len(rows)
+    return np.repeat(rows / counts, counts)
+
+
+@each_method
+@each_source
+def test_a_constant_stays_constant(source, method):
+    field = weights_between(source, TARGET, method).apply(np.full(source.shape[0] * source.shape[1], 273.15), ROWS)
+    np.testing.assert_allclose(field, 273.15, rtol=1e-14)
+
+
+@pytest.mark.parametrize("target", [TARGET, Grid.regular(61, 120), GRIDS["regular Gaussian"]], ids=str)
+@each_source
+def test_conservative_weights_keep_the_global_integral(source, target):
+    values = np.random.default_rng(0).normal(280, 20, source.shape[0] * source.shape[1])
+    field = weights_between(source, target, "conservative").apply(values, np.arange(target.shape[0]))
+    assert areas(target).sum() == pytest.approx(1, rel=1e-13)
+    assert (field.ravel() * areas(target)).sum() == pytest.approx((values * areas(source)).sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize(("method", "order"), [("bilinear", 2), ("conservative", 1)])
+def test_the_error_on_spherical_harmonics_has_the_expected_order(method, order):
+    """With half the steps, interpolation has a quarter of the error, a first-order mean over fixed cells half of it."""
+    target = Grid(tuple(np.arange(60.0, -61, -10)), tuple(np.arange(36) * 10.0))
+    errors = []
+    for half in (24, 48, 96):
+        source = octahedral(half)
+        found = weights_between(source, target, method).apply(smooth(source), np.arange(13))
+        if method == "bilinear":
+            wanted = smooth(target).reshape(target.shape)
+        else:
+            fine = Grid.regular(1801, 3600)
+            wanted = weights_between(fine, target, method).apply(smooth(fine), np.arange(13))
+        errors.append(np.sqrt(((found - wanted) ** 2).mean()))
+    found = np.log2(errors[0] / errors[2]) / 2
+    assert found > order - 0.25
+    assert errors[2] < 2e-3
+
+
+@pytest.mark.parametrize("name", ["pole to pole", "from 180 degrees west"])
+def test_bilinear_weights_are_exact_for_a_field_linear_in_a_cell(name):
+    """Away from the meridian where the longitude jumps, a + b lat + c lon + d lat lon is reproduced."""
+    source = GRIDS[name]
+    latitude, longitude = points(source)
+    target = Grid((61.3, 12.7, -33.1), (21.2, 77.7, 131.9))
+    lat, lon = np.radians(target.latitudes)[:, None], np.radians(target.longitudes)[None]
+    field = 5 + latitude - 2 * longitude + latitude * longitude
+    found = weights_between(source, target, "bilinear").apply(field, np.arange(3))
+    np.testing.assert_allclose(found, 5 + lat - 2 * lon + lat * lon, atol=1e-12)
+
+
+def test_conservative_weights_of_a_twice_coarser_grid_are_means_of_its_cells():
+    """A cell of 10 degrees has one whole row and column of cells of 5 degrees, and halves of those at its sides."""
+    fine = GRIDS["pole to pole"]
+    values = np.random.default_rng(1).normal(size=fine.shape)
+    found = weights_between(fine, TARGET, "conservative").apply(values.ravel(), ROWS)
+    row, column = 7, 0  # latitude 20, longitude 0
+    edges = np.sin(np.radians([25, 22.5, 17.5, 15]))
+    heights, widths = edges[:-1] - edges[1:], np.array([0.25, 0.5, 0.25])
+    block = values[2 * row - 1 : 2 * row + 2][:, [-1, 0, 1]]
+    assert found[row, column] == pytest.approx((heights / heights.sum()) @ block @ widths, abs=1e-14)
+
+
+@pytest.mark.parametrize("name", ["without rows at the poles", "regular Gaussian", "octahedral"])
+@pytest.mark.parametrize("end", [0, -1])
+def test_a_wind_over_the_pole_keeps_its_direction(name, end):
+    """The components of a uniform flow across a pole are waves in longitude, which change sign there."""
+    source = GRIDS[name]
+    _, longitude = points(source)
+    target = Grid((90.0, 0.0, -90.0), tuple(np.arange(36) * 10.0))
+    weights = weights_between(source, target, "bilinear")
+    vector = weights.apply(np.cos(longitude), np.arange(3), parity=-1)[end]
+    np.testing.assert_allclose(vector, np.cos(np.radians(target.longitudes)), atol=0.06)
+    scalar = weights.apply(np.cos(longitude), np.arange(3), parity=1)[end]
+    np.testing.assert_allclose(scalar, 0, atol=0.06)
+
+
+@each_method
+@each_source
+def test_a_value_is_missing_where_more_than_half_of_its_weights_are(source, method):
+    """With a missing hemisphere, values beside its edge are the mean of the others, and values within are missing."""
+    latitude, _ = points(source)
+    weights = weights_between(source, TARGET, method)
+    field = weights.apply(np.where(latitude < np.radians(12), np.nan, 7.0), ROWS)
+    np.testing.assert_allclose(field[TARGET.latitudes.index(30.0)], 7)
+    assert np.isnan(field[TARGET.latitudes.index(-10.0) :]).all()
+    np.testing.assert_allclose(field[np.isfinite(field)], 7)
+    share = weights.apply((latitude >= np.radians(12)).astype(float), ROWS)
+    np.testing.assert_array_equal(np.isfinite(field), share >= 0.5 - 1e-6)
+
+
+@each_method
+def test_a_missing_value_leaves_points_of_both_grids_alone(method):
+    """Every second point of the source is missing; the target has the others only."""
+    source, target = GRIDS["pole to pole"], Grid.regular(19, 36)
+    values = smooth(source).reshape(source.shape)
+    gaps = np.full(source.shape, np.nan)
+    gaps[::2, ::2] = values[::2, ::2]
+    found = weights_between(source, target, method).apply(gaps.ravel(), ROWS)
+    if method == "bilinear":
+        np.testing.assert_array_equal(found, values[::2, ::2])
+    else:  # a quarter of the inner cells' area is there
+        assert np.isnan(found).all()
+
+
+def test_values_do_not_depend_on_what_is_missing_elsewhere():
+    source = octahedral(32)
+    values = smooth(source)
+    weights = weights_between(source, TARGET, "conservative")
+    whole = weights.apply(values, ROWS)
+    values[:20] = np.nan
+    np.testing.assert_array_equal(weights.apply(values, ROWS)[2:], whole[2:])
+
+
+@each_method
+@each_source
+def test_rows_can_be_computed_one_by_one(source, method):
+    weights, values = weights_between(source, TARGET, method), smooth(source)
+    whole = weights.apply(values, ROWS)
+    for row in ROWS:
+        offset, part = 0, values
+        if not isinstance(source, ReducedGrid):
+            needed, width = weights.rows_needed(np.array([row])), source.shape[1]
+            offset, part = needed.start * width, values[needed.start * width : needed.stop * width]
+            assert len(part) <= 6 * width
+        np.testing.assert_array_equal(weights.apply(part, np.array([row]), offset=offset)[0], whole[row])
+
+
+def test_a_region_is_read_from_the_globe_and_from_a_larger_region():
+    """An area across 0 degrees east, from grids with longitudes from 0 and from 350 degrees."""
+    target = Grid((52.0, 50.0, 48.0), (-4.0, -2.0, 0.0, 2.0))
+    region = Grid(tuple(np.arange(60.0, 39, -1)), tuple(np.arange(350.0, 371)))
+    for source in (Grid.regular(181, 360), region):
+        field = weights_between(source, target, "bilinear").apply(smooth(source), np.arange(3))
+        np.testing.assert_allclose(field, smooth(target).reshape(3, 4), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "target", [Grid((62.0, 50.0), (0.0, 2.0)), Grid((52.0, 50.0), (0.0, 12.0)), Grid.regular(19, 36)], ids=str
+)
+def test_an_area_that_is_not_covered_is_refused(target):
+    region = Grid(tuple(np.arange(60.0, 39, -1)), tuple(np.arange(-10.0, 11)))
+    with pytest.raises(InputError, match=r"21 x 21 points.* do not cover the grid of .*data.archive.grid"):
+        weights_between(region, target, "conservative")
+
+
+def test_stations_are_refused():
+    with pytest.raises(InputError, match="both must be grids of at least 2 x 2 points"):
+        weights_between(Points((50.0, 51.0), (8.0, 9.0)), TARGET, "bilinear")

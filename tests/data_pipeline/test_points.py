@@ -1,0 +1,91 @@
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.grid_coordinates import grid_coordinates, grid_of, static_on
+from data_pipeline.points import Points, grid_of_json
+
+ALPS = Points((47.3, 52.5, 48.6), (11.4, 9.7, -0.1), (580.0, 55.0, 434.0), ("Innsbruck", "Hannover", "Dillingen"))
+
+
+def test_points_have_one_row_each_and_equal_weights():
+    assert ALPS.shape == (3, 1)
+    np.testing.assert_array_equal(ALPS.weights, [1, 1, 1])
+    np.testing.assert_array_equal(ALPS.cell_latitudes, [[47.3], [52.5], [48.6]])
+    np.testing.assert_array_equal(ALPS.cell_longitudes, [[11.4], [9.7], [-0.1]])
+
+
+def test_points_have_no_neighbours():
+    around = Points((0.0,) * 4, (0.0, 90.0, 180.0, 270.0))
+    assert not around.periodic
+    assert around.across_pole(0) is None
+    with pytest.raises(InputError, match=r"4 points, .* have no neighbours"):
+        around.coarsen()
+
+
+def test_stations_match_by_id_and_points_without_ids_by_position():
+    moved = Points((47.2, 52.5, 48.6), (11.4, 9.7, 359.9), ids=ALPS.ids)
+    assert ALPS.matches(moved)
+    assert moved.matches(ALPS)
+    assert not ALPS.matches(Points(ALPS.latitudes, ALPS.longitudes, ids=ALPS.ids[::-1]))
+    assert ALPS.matches(Points(ALPS.latitudes, (11.4, 9.7, 359.9)))
+    assert not ALPS.matches(Points(moved.latitudes, ALPS.longitudes))
+
+
+def test_points_never_match_a_grid():
+    grid, point = Grid((50.0,), (8.0,)), Points((50.0,), (8.0,))
+    assert not grid.matches(point)
+    assert not point.matches(grid)
+    assert grid != point
+
+
+def test_stations_are_found_by_their_ids():
+    others = Points((52.5, 40.0, 47.3), (9.7, 0.0, 11.4), ids=("Hannover", "Madrid", "Innsbruck"))
+    np.testing.assert_array_equal(ALPS.positions_in(others), [2, 0, -1])
+
+
+def test_a_station_that_moved_to_another_place_is_refused():
+    with pytest.raises(InputError, match="a station of the same id more than 1° apart"):
+        ALPS.positions_in(Points((47.3, 42.5), (11.4, 9.7), ids=("Innsbruck", "Hannover")))
+
+
+def test_other_points_without_ids_are_refused():
+    with pytest.raises(InputError, match=r"2 points, .* without ids; .* cf_role"):
+        ALPS.positions_in(Points((47.3, 52.5), (11.4, 9.7)))
+
+
+@pytest.mark.parametrize("grid", [ALPS, Points((1.0, 2.0), (3.0, 3.0)), Grid((5.0, 4.0), (1.0, 2.0, 3.0))], ids=str)
+def test_a_grid_survives_json_and_a_dataset(grid):
+    assert grid_of_json(json.loads(json.dumps(asdict(grid)))) == grid
+    assert grid_of(xr.Dataset(coords=grid_coordinates(grid))) == grid
+
+
+def test_static_fields_of_stations_are_found_by_id():
+    others = Points((52.5, 48.6, 40.0, 47.3), (9.7, -0.1, 0.0, 11.4), ids=("Hannover", "Dillingen", "M", "Innsbruck"))
+    fields = xr.Dataset({"lsm": ("point", [1.0, 2.0, 3.0, 4.0])}, coords=grid_coordinates(others))
+    np.testing.assert_array_equal(static_on(ALPS, fields, "lsm"), [[4.0], [1.0], [2.0]])
+    with pytest.raises(InputError, match=r"the static field lsm lacks 1 of 3 stations, .*, the first is Innsbruck"):
+        static_on(ALPS, fields.isel(point=slice(3)), "lsm")
+    with pytest.raises(InputError, match=r"the static field lsm lacks 1 of 3 stations, .*, the first is Dillingen"):
+        static_on(ALPS, fields.where(fields.lsm != 2), "lsm")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (((), ()), "at least one point"),
+        (((50.0,), (8.0, 9.0)), "1 points need as many longitudes, got 2"),
+        (((50.0,), (8.0,), (1.0, 2.0)), "1 points need as many altitudes, got 2"),
+        (((91.0,), (8.0,)), r"within \[-90, 90\], got 91.0"),
+        (((50.0,), (np.nan,)), "longitudes of points must be finite"),
+        (((50.0, 51.0), (8.0, 9.0), (), ("a", "a")), "the station a occurs twice"),
+    ],
+)
+def test_wrong_points_are_refused(arguments, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Points(*arguments)

@@ -1,0 +1,152 @@
+"""Splits by years, dates and folds: every day belongs to one split, and borders keep their distance."""
+
+from datetime import date, timedelta
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.dates import DAY, Dates
+from data_pipeline.split import Split
+
+LEADS = (24, 72)
+DAYS = [date(2018, 1, 1) + k * DAY for k in range(365)]
+
+
+def days(dates, excluded=False):
+    """Return the days of 2018 of some dates, one by one."""
+    times = np.array(DAYS, "datetime64[D]") + np.timedelta64(23, "h")
+    inside = dates.excludes(times) if excluded else dates.contains(times)
+    return {day for day, there in zip(DAYS, inside, strict=True) if there}
+
+
+SPANS = st.lists(st.tuples(st.sampled_from(DAYS), st.integers(0, 60)), max_size=4).map(
+    lambda found: tuple((first, first + timedelta(days=length)) for first, length in found)
+)
+
+
+@given(SPANS, SPANS, SPANS)
+def test_dates_are_sets_of_days(ours, theirs, gaps):
+    """Compared with Python's sets."""
+    one, other = Dates(ours, gaps), Dates(theirs)
+    brute = {day for day in DAYS if any(a <= day <= b for a, b in ours)}
+    left_out = {day for day in brute if any(a <= day <= b for a, b in gaps)}
+    assert days(one) == brute - left_out
+    assert days(one, excluded=True) == left_out
+    assert days(one.without(other)) == days(one) - days(other)
+    assert days(one.days) == days(Dates.from_json(one.to_json())) == days(one)
+    first, shared = one.first_shared(other), days(one) & days(other)
+    assert first == min(shared, default=first)
+    assert (first is None) == (not shared) or first > DAYS[-1]
+    assert one.covers(one.days)
+    assert one.covers(other) == (not other.without(one).spans)
+
+
+def test_texts_of_dates():
+    assert str(Dates.of_years([2016, 2017])) == "2016-2017"
+    assert str(Dates(((date(2018, 1, 1), date(2018, 10, 31)),))) == "2018-01-01 to 2018-10-31"
+    assert str(Dates(())) == "no date"
+    assert str(Dates.all()) == "all dates"
+    assert Dates.of_years([2016]).years == (2016,)
+
+
+def test_years_are_split_as_they_are_given():
+    split = Split([1998, 2013], [2014, 2015], [2016, 2017])
+    assert split.dates("train", LEADS) == Dates.of_years(range(1998, 2014))
+    assert split.dates("val", LEADS) == Dates.of_years([2014, 2015])
+    assert split.dates("test", LEADS) == Dates.of_years([2016, 2017])
+    assert split.stored == Dates.of_years(range(1998, 2016))
+
+
+def test_dates_keep_the_longest_lead_time_between_splits():
+    split = Split(["2018-01-01", "2018-08-31"], ["2018-09-01", "2018-10-31"], ["2018-11-01", "2018-12-31"])
+    train, val, test = (split.dates(name, LEADS) for name in ("train", "val", "test"))
+    assert (max(days(train)), min(days(val))) == (date(2018, 8, 28), date(2018, 9, 1))
+    assert (max(days(val)), min(days(test))) == (date(2018, 10, 28), date(2018, 11, 1))
+    assert days(train, excluded=True) == {date(2018, 8, d) for d in (29, 30, 31)}
+    assert not days(test, excluded=True)
+    assert len(days(test)) == 61
+
+
+@pytest.mark.parametrize(("gap", "last"), [(0, 31), (1, 30), (20, 11)])
+def test_the_gap_can_be_chosen(gap, last):
+    split = Split(["2018-01-01", "2018-08-31"], None, ["2018-09-01", "2018-12-31"], gap_days=gap)
+    assert max(days(split.dates("train", LEADS))) == date(2018, 8, last)
+
+
+def test_a_gap_that_the_dates_have_already_leaves_nothing_out():
+    split = Split(["2018-01-01", "2018-08-28"], None, ["2018-09-01", "2018-12-31"])
+    assert not days(split.dates("train", LEADS), excluded=True)
+
+
+@given(st.integers(2, 12), st.integers(0, 10), st.booleans())
+def test_every_day_is_held_out_by_one_fold_and_never_near_its_training(folds, gap, validate):
+    folds = max(folds, 3) if validate else folds
+    split = Split(
+        ["2018-01-01", "2018-12-31"], "next_fold" if validate else None, folds=folds, fold=1, gap_days=gap
+    )  # fmt: skip
+    held_out = []
+    for fold in range(1, folds + 1):
+        one = split.leave_out(fold)
+        names = ["train", "held_out", *(["val"] if validate else [])]
+        parts = [days(one.dates(name, LEADS)) for name in names]
+        for ours, theirs in combinations(parts, 2):
+            assert not ours & theirs
+        distance = [abs((a - b).days) for a in parts[0] for b in set().union(*parts[1:]) if abs((a - b).days) <= gap]
+        assert not distance
+        held_out.append(parts[1])
+        assert days(one.dates("train", LEADS)) | days(one.dates("train", LEADS), excluded=True) == set(
+            DAYS
+        ) - set().union(parts[1], days(Dates(one.dates("val", LEADS).spans)) if validate else set())
+    assert sum(map(len, held_out)) == 365
+    assert set().union(*held_out) == set(DAYS)
+    assert max(map(len, held_out)) - min(map(len, held_out)) <= 1
+
+
+def test_as_many_folds_as_years_leave_out_one_year_each():
+    split = Split([1998, 2017], folds=20)
+    assert split.dates("held_out", LEADS) == Dates.of_years(range(1998, 2018))
+    for fold, year in enumerate(range(1998, 2018), 1):
+        one = split.leave_out(fold)
+        assert one.dates("held_out", LEADS) == Dates.of_years([year])
+        assert one.dates("train", LEADS) == Dates.of_years(set(range(1998, 2018)) - {year})
+    validated = Split([1998, 2017], "next_fold", folds=10, fold=10)
+    assert validated.dates("held_out", LEADS) == Dates.of_years([2016, 2017])
+    assert validated.dates("val", LEADS) == Dates.of_years([1998, 1999])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"train": [2018]}, r"data.split.train must be \[first year, last year\] or \[first date, last date\]"),
+        ({"train": ["2018-10-31", "2018-01-01"]}, "data.split.train must be"),
+        ({"train": ["2018-13-01", "2018-12-31"]}, "data.split.train must be"),
+        ({"train": None}, "data.split.train must be"),
+        ({"val": ["2018-06-01", 2019]}, "data.split.val shares 2018-06-01 with another split"),
+        ({"folds": 1}, "data.split.folds must be a whole number from 2 to 365"),
+        ({"folds": 400}, "data.split.folds must be a whole number from 2 to 365"),
+        ({"fold": 1}, "data.split.fold=1 needs data.split.folds"),
+        ({"folds": 4, "fold": 5}, "data.split.fold must be a whole number from 1 to 4"),
+        ({"val": "next_fold"}, "data.split.val=next_fold needs data.split.folds"),
+        ({"val": "next_fold", "folds": 2}, "data.split.folds must be a whole number from 3"),
+        ({"gap_days": -1}, "data.split.gap_days must be a whole number of at least 0"),
+    ],
+)
+def test_wrong_options_are_refused(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Split(**({"train": ["2018-01-01", "2018-12-31"]} | options))
+
+
+def test_absent_splits_are_refused():
+    split = Split([2016, 2018], folds=3)
+    with pytest.raises(
+        InputError, match=r"option data.split.test has no value; give it as data.split.test=\[first, last\]"
+    ):
+        split.dates("test", LEADS)
+    with pytest.raises(InputError, match=r"needs data\.split\.fold, the fold that is left out of training; train one"):
+        split.check_fold()
+    with pytest.raises(InputError, match=r"the split held_out needs data\.split\.folds"):
+        Split([2016, 2018]).dates("held_out", LEADS)

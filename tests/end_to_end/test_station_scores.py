@@ -1,0 +1,68 @@
+"""Real stations through the commands, against the scores of ../shared/data/README.md; the test year is 2020.
+
+Those scores are of EMOS fitted to all years before 2020. Here 2019 is kept for validation, which networks need, so the
+fits have a quarter (Hannover: a fifth) less data.
+"""
+
+import json
+
+import pytest
+from station_files import dillingen, hannover
+
+pytest.importorskip("pyreadr")
+pytestmark = pytest.mark.long
+CONTROLS = ("t2m", "sp", "u10", "v10", "wspd", "wgust", "tcc", "sh")
+INPUTS = "2t,sp,10u,10v,wspd,wgust,tcc,sh," + ",".join(f"{name}_ctrl" for name in CONTROLS)
+NETWORK = ("model.depth=1", "trainer.batch_size=64", "trainer.epochs=40", "trainer.learning_rate=0.01")
+
+
+@pytest.fixture
+def score(tmp_path, run_verb):
+    """Train models, each with its options, on files of stations; return their scores and those of the raw ensemble."""
+
+    def score_models(files, first_year, inputs, leads, models):
+        folder = files.write(tmp_path / "data")
+        options = [
+            "data=netcdf", f"path={folder}", f"data.split.train=[{first_year},2018]", "data.split.val=[2019,2019]",
+            "data.split.test=[2020,2020]", f"task.inputs=[{inputs}]", "task.targets=[2t]",
+            f"task.lead_times=[{leads}]", "task.static=[]",
+        ]  # fmt: skip
+        for name, own in models.items():
+            run_verb(tmp_path, "train", *options, *own, f"run_dir=runs/{name}")
+        paths = ", ".join(f"{name}: runs/{name}/corrector.safetensors" for name in models)
+        run_verb(tmp_path, "evaluate", *options, f"correctors={{{paths}}}", "run_dir=runs/scores")
+        return json.loads((tmp_path / "runs/scores/scores.json").read_text())["models"]
+
+    return score_models
+
+
+def test_emos_at_dillingen(samples, score):
+    models = {"emos": ("model=emos", "model.seasonal=false"), "seasonal": ("model=emos",)}
+    found = score(dillingen(samples), 2016, "2t", "24", models)
+    assert found["raw"]["crps"] == pytest.approx(0.958, abs=1e-3)
+    assert found["emos"]["crps"] <= 0.893
+    assert found["seasonal"]["crps"] <= 0.885
+
+
+def test_many_predictors_at_dillingen(samples, score, record_property):
+    """Boosted EMOS from 24 linear predictors; the networks are not linear and get more out of the same predictors."""
+    models = {
+        "boosted": ("model=boosted_emos", "model.learning_rate=0.5", "model.max_steps=200"),
+        "mlp": ("model=mlp", *NETWORK),
+        "bqn": ("model=bqn", *NETWORK),
+    }
+    found = {name: model["crps"] for name, model in score(dillingen(samples, True), 2016, INPUTS, "24", models).items()}
+    for name in models:
+        record_property(f"stations.dillingen.{name}", found[name])
+    assert found["boosted"] <= 0.8285
+    assert found["mlp"] <= 0.80
+    assert found["bqn"] <= 0.80
+
+
+def test_emos_at_hannover(samples, score):
+    models = {"emos": ("model=emos", "model.seasonal=false", "model.scale=log")}
+    found = score(hannover(samples), 2015, "2t", "24,48,72,96,120", models)
+    leads = ("24", "48", "72", "96", "120")
+    raw, emos = ([found[name]["by"]["lead"][lead]["crps"] for lead in leads] for name in ("raw", "emos"))
+    assert raw == pytest.approx([0.643, 0.712, 0.775, 0.884, 0.996], abs=1e-3)
+    assert emos == pytest.approx([0.629, 0.702, 0.773, 0.884, 0.999], abs=1.5e-3)

@@ -1,0 +1,143 @@
+"""Powers of distributions against closed forms, integration and sampling."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from distribution_checks import check_affine, check_sampling
+
+from models.distribution import (
+    Bernstein,
+    CensoredLogistic,
+    CensoredNormal,
+    Ensemble,
+    Logistic,
+    Normal,
+    PowerTransformed,
+    TruncatedNormal,
+    from_power,
+    power_transformed,
+    to_power,
+)
+
+
+def number(value):
+    return torch.as_tensor(value, dtype=torch.float64)
+
+
+def inner(kind, mu, sigma, lower):
+    mu, sigma, lower = torch.broadcast_tensors(*map(number, (mu, sigma, lower)))
+    if kind is Bernstein:
+        return Bernstein(torch.stack([mu + c * sigma for c in (-2.0, -1.0, 0.3, 0.5, 3.0)]))
+    return kind(mu, sigma, lower) if kind in (CensoredNormal, CensoredLogistic, TruncatedNormal) else kind(mu, sigma)
+
+
+def law(kind, power=0.5, mu=0.7, sigma=1.1, lower=0.0):
+    return PowerTransformed(inner(kind, mu, sigma, lower), power, number(lower).expand_as(number(mu)))
+
+
+KINDS = (CensoredNormal, CensoredLogistic, Normal, Logistic, Bernstein, TruncatedNormal)
+
+
+@pytest.mark.parametrize("mu", [-4.0, -0.5, 1.0, 12.0])
+@pytest.mark.parametrize("y", [0.0, 0.04, 2.0, 90.0])
+def test_crps_of_the_square_of_a_censored_normal_has_its_closed_form(mu, y):
+    """∫ 2t (Φ(t - μ) - 1{t >= √y})² dt from 0 on; ∫ tΦ² = (t² - 1)Φ²/2 + tφΦ + φ²/2 + ∫ φ², by parts."""
+    pdf, cdf = scipy.stats.norm.pdf, scipy.stats.norm.cdf
+
+    def moment(t):  # a function whose derivative is 2(t + μ) Φ(t)²
+        phi, below = pdf(t), cdf(t)
+        first = t * t * below**2 + 2 * t * phi * below - below**2 + phi**2
+        zeroth = t * below**2 + 2 * phi * below - cdf(math.sqrt(2) * t) / math.sqrt(math.pi)
+        return first + 2 * mu * zeroth
+
+    def above(t):  # a function whose derivative is -2(t + μ) Φ(-t)²
+        phi, over = pdf(t), cdf(-t)
+        first = t * t * over**2 - 2 * t * phi * over - over**2 + phi**2
+        zeroth = t * over**2 - 2 * phi * over + cdf(-math.sqrt(2) * t) / math.sqrt(math.pi)
+        return -first - 2 * mu * zeroth
+
+    root = math.sqrt(y)
+    expected = moment(root - mu) - moment(-mu) + above(root - mu)
+    found = float(law(CensoredNormal, mu=mu, sigma=1.0).crps(number(y)))
+    assert found == pytest.approx(expected, rel=2e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("power", [0.25, 1 / 3, 0.5, 0.8])
+@pytest.mark.parametrize("y", [0.0, 0.3, 4.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_and_moments_are_integrals_of_the_distribution_function(kind, y, power):
+    distribution = law(kind, power)
+    end = float(distribution.quantile(number([1 - 1e-15]))[0]) if kind is not Bernstein else 4.0 ** (1 / power)
+
+    def cdf(root):
+        return inner(kind, torch.full_like(root, 0.7), 1.1, 0 * root).cdf(root)
+
+    def integral(function):
+        """Integrate over x = t^(1/power) by t, on many short pieces."""
+        fine, top = np.geomspace(1e-9, 0.01, 25), end**power
+        edges = np.array(sorted({*np.linspace(0, top, 300), *fine, *(top - fine), y**power}))
+        nodes, weights = np.polynomial.legendre.leggauss(10)
+        half = np.diff(edges)[:, None] / 2
+        t = number(edges[:-1, None] + half * (1 + nodes)).flatten()
+        values = function(t) * t ** (1 / power - 1) / power
+        return float((values * number(half * weights).flatten()).sum())
+
+    tolerance = 2e-5 if kind is Bernstein else 2e-6
+    crps = integral(lambda t: (cdf(t) - (t >= y**power).double()) ** 2)
+    assert float(distribution.crps(number(y))) == pytest.approx(crps, rel=tolerance)
+    mean = integral(lambda t: 1 - cdf(t))
+    square = integral(lambda t: 2 * t ** (1 / power) * (1 - cdf(t)))
+    assert float(distribution.mean) == pytest.approx(mean, rel=tolerance)
+    assert float(distribution.std) == pytest.approx(math.sqrt(square - mean**2), rel=10 * tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_moments_cdf_and_crps_agree_with_sampling(kind):
+    distribution = law(kind, mu=[-0.5, 0.7, 2.5], sigma=[1.0, 0.5, 0.8])
+    moments = ({"rtol": 0.02, "atol": 0.003}, {"rtol": 0.03, "atol": 0.003})
+    check_sampling(distribution, [0.0, 0.2, 9.0], draws=200_000, moments=moments, cdf=0.005, crps=0.02)
+    assert float(distribution.quantile(number([1e-9])).min()) >= 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantile_and_density_belong_to_the_distribution_function(kind):
+    distribution = law(kind, 1 / 3, mu=[0.2, 2.0])
+    levels = number([0.5, 0.9])
+    torch.testing.assert_close(distribution.cdf(distribution.quantile(levels)[1]), number([0.9, 0.9]))
+    x, step = number([0.6, 5.0]), 1e-6
+    slope = (distribution.cdf(x + step) - distribution.cdf(x - step)) / (2 * step)
+    torch.testing.assert_close(distribution.log_prob(x).exp(), slope, rtol=1e-5, atol=1e-9)
+    torch.testing.assert_close(distribution.log_prob(0 * x).exp(), distribution.inner.cdf(0 * x))
+    assert distribution.cdf(number([-1e-9, -1.0])).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_units_change_the_unit_of_scores_only(kind):
+    before = law(kind, 0.4, mu=[0.3, 2.0], lower=-1.0)
+    close = {"rtol": 1e-6, "atol": 1e-9}
+    after = check_affine(before, number([-1.0, 7.0]), number([5.0, -2.0]), number(1000.0), number([0.3, 0.99]), close)
+    torch.testing.assert_close(after.lower, number([-995.0, -1002.0]))
+
+
+def test_single_precision_missing_truth_and_a_truth_below_the_bound():
+    mu, sigma = torch.tensor([-1.0, 0.05, 3.0]), torch.tensor([0.5, 0.1, 0.2])
+    single = PowerTransformed(CensoredNormal(mu, sigma, 0 * mu), 0.5, 0 * mu)
+    double = law(CensoredNormal, mu=mu.double(), sigma=sigma.double())
+    y = torch.tensor([0.0, 0.001, 8.0])
+    assert single.crps(y).dtype == torch.float32
+    torch.testing.assert_close(single.crps(y).double(), double.crps(y.double()), rtol=1e-5, atol=1e-9)
+    assert single.crps(y * torch.nan).isnan().all()
+    torch.testing.assert_close(double.crps(number([-2.0] * 3)), 2 + double.crps(number([0.0] * 3)))
+
+
+def test_powers_of_an_ensemble_are_an_ensemble():
+    members = number([[0.0, 1.0], [4.0, 9.0]])
+    roots = to_power(members, 0.5, number(0.0))
+    assert roots.tolist() == [[0, 1], [2, 3]]
+    back = power_transformed(Ensemble(roots), 0.5, number(0.0))
+    assert isinstance(back, Ensemble)
+    torch.testing.assert_close(back.members, members)
+    torch.testing.assert_close(from_power(roots - 5, 0.5, number(-5.0)), number([[-5, -4], [-1, 4]]))

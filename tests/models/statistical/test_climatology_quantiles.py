@@ -1,0 +1,165 @@
+"""Climatology of rain: the empirical distribution of the training years."""
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task, Variable
+from models.corrector import REFERENCES, Corrector
+from models.distribution import Empirical, Ensemble, Normal, Patched
+from models.statistical.climatology import Climatology
+
+GRID = Grid.regular(3, 4)
+RAIN = Task("rain", ["tp"], ["tp"], [24])
+SPEC = {"_target_": "models.statistical.climatology.Climatology", "distribution": "auto"}
+
+
+class Days(list):
+    static = torch.zeros(3, *GRID.shape)
+
+    def times(self):
+        return torch.stack([s.init_time for s in self]), torch.stack([s.lead_time for s in self])
+
+
+def rain(years, step=3, seed=0, task=RAIN):
+    """Return batches of truth in m; dry in summer, half of the days wet in winter; 2t is 280 K plus rain in mm."""
+    dates = np.concatenate([np.arange(f"{y}-01-01", f"{y + 1}-01-01", step, "datetime64[D]") for y in years])
+    day = (dates - dates.astype("M8[Y]").astype("M8[D]")).astype(int)
+    generator = torch.Generator().manual_seed(seed)
+    wet = torch.tensor(np.cos(2 * np.pi * day / 365.25))[:, None, None]
+    values = (wet + torch.randn(len(dates), *GRID.shape, generator=generator)).clamp(min=0).square().float() / 1000
+    fields = {"tp": values, "2t": 280 + 1000 * values}
+    target = torch.stack([fields[str(variable)] for variable in task.targets], dim=1)
+    B, C = target.shape[:2]
+    init = torch.tensor((dates - np.timedelta64(1, "D")).astype("M8[s]").astype(np.int64))
+    ensemble, mask = target[:, None].expand(-1, 2, -1, -1, -1), torch.ones(B, C, *GRID.shape, dtype=torch.bool)
+    return Sample(ensemble, mask, torch.zeros(B, 3, *GRID.shape), target, init, torch.full((B,), 24)), day
+
+
+def days_of(batch):
+    return Days(Sample(*tensors) for tensors in zip(*batch, strict=True))
+
+
+def test_without_a_window_the_score_is_that_of_the_training_cases():
+    train, _ = rain([2001])
+    test, _ = rain([2002], seed=1)
+    model = Climatology(RAIN, GRID, distribution="quantiles", quantiles=len(train.target), window_days=None)
+    model.fit([train])
+    forecast = model(test)
+    assert isinstance(forecast, Empirical)
+    expected = Ensemble(train.target[:, None]).crps(test.target)
+    torch.testing.assert_close(forecast.crps(test.target), expected, rtol=1e-4, atol=1e-9)
+    torch.testing.assert_close(forecast.mean, train.target.mean(0).expand_as(test.target), rtol=1e-5, atol=1e-9)
+    assert torch.equal(forecast.crps(test.target, fair=True), forecast.crps(test.target))
+
+
+@pytest.mark.parametrize("quantiles", [25, 40])
+def test_few_quantiles_represent_a_window_of_days(quantiles):
+    """Compared with all training cases within 30 days of each day."""
+    train, train_day = rain(range(1991, 2011))
+    test, test_day = rain([2011], step=11, seed=1)
+    model = Climatology(RAIN, GRID, distribution="auto", quantiles=quantiles)
+    model.fit([train])
+    gap = np.abs(test_day[:, None] - train_day[None])
+    near = np.minimum(gap, 365 - gap) <= 30
+    expected = torch.stack(
+        [Ensemble(train.target[torch.tensor(row)]).crps(test.target[k]) for k, row in enumerate(near)]
+    ).mean()
+    found = model(test).crps(test.target).mean()
+    assert float(found) == pytest.approx(float(expected), rel=0.01)
+    whole_year = Ensemble(train.target[:, None]).crps(test.target).mean()
+    assert float(found) < 0.93 * float(whole_year)
+
+
+def test_it_is_better_than_a_normal_distribution_and_calibrated():
+    train, _ = rain(range(1991, 2011))
+    test, _ = rain(range(2011, 2016), seed=1)
+    auto, normal = (
+        Corrector(RAIN, GRID, SPEC, Days.static),
+        Corrector(RAIN, GRID, SPEC | {"distribution": "normal"}, Days.static),
+    )
+    for corrector in (auto, normal):
+        corrector.fit(days_of(train))
+    assert auto(test).crps(test.target).mean() < 0.97 * normal(test).crps(test.target).mean()
+    dry = test.target == 0
+    # A dry day lies exactly on the bound, and its forecast probability is its frequency.
+    assert float(auto(test).cdf(test.target)[dry].mean()) > 0.5
+    assert float(auto(test).cdf(torch.zeros_like(test.target)).mean()) == pytest.approx(
+        float(dry.float().mean()), abs=0.02
+    )
+    assert float(auto(test).quantile(torch.tensor([0.0])).min()) == 0
+    exceeded = (auto(test).quantile(torch.tensor([0.9]))[0] < test.target).float().mean()
+    assert float(exceeded) == pytest.approx(0.1, abs=0.02)
+
+
+def test_each_target_of_a_task_gets_the_distribution_that_suits_it(tmp_path):
+    both = Task("both", ["2t", "tp"], ["2t", "tp"], [24])
+    train, _ = rain(range(1991, 2001), task=both)
+    corrector = Corrector(both, GRID, REFERENCES["climatology"], Days.static)
+    corrector.fit(days_of(train))
+    forecast = corrector(train)
+    assert isinstance(forecast, Patched)
+    assert isinstance(forecast.inner, Empirical)
+    assert isinstance(forecast.outer, Normal)
+    alone = Corrector(RAIN, GRID, REFERENCES["climatology"], Days.static)
+    alone.fit(days_of(rain(range(1991, 2001))[0]))
+    torch.testing.assert_close(
+        forecast.crps(train.target)[:, 1:],
+        alone(
+            train._replace(target=train.target[:, 1:], ensemble=train.ensemble[:, :, 1:], mask=train.mask[:, 1:])
+        ).crps(train.target[:, 1:]),
+    )
+    assert forecast.crps(train.target).isfinite().all()
+    corrector.save(tmp_path / "c.safetensors")
+    again = Corrector.load(tmp_path / "c.safetensors")
+    torch.testing.assert_close(again(train).crps(train.target), forecast.crps(train.target), rtol=0, atol=0)
+
+
+def test_variables_near_a_physical_bound():
+    near = [name for name in ("tp", "tcc", "10si", "2t", "msl", "z", "unknown") if Variable(name).near_bound]
+    assert near == ["tp", "tcc", "10si"]
+
+
+def test_missing_truth_and_few_cases_are_counted():
+    train, _ = rain(range(1991, 1994))
+    target = train.target.clone()
+    target[:, :, 0, 0] = torch.nan
+    target[19:, :, 0, 1] = torch.nan
+    target[::2, :, 0, 2] = torch.nan
+    model, half = (Climatology(RAIN, GRID, distribution="quantiles", window_days=None) for _ in range(2))
+    model.fit([train._replace(target=target)])
+    half.fit([Sample(*(tensor[1::2] for tensor in train))])
+    missing = model(train).mean.isnan().all(0)[0].nonzero().tolist()
+    assert missing == [[0, 0], [0, 1]]
+    assert (model.report.unfitted, model.report.regressions) == (1, 11)
+    torch.testing.assert_close(model.quantile_table[..., 0, 2], half.quantile_table[..., 0, 2])
+
+
+def test_a_year_with_a_gap_has_no_annual_cycle():
+    train, day = rain(range(1991, 1996))
+    winter = torch.tensor(day < 90)
+    model = Climatology(RAIN, GRID, distribution="quantiles")
+    model.fit([Sample(*(tensor[winter] for tensor in train))])
+    assert "do not cover the year" in model.report.notes[0]
+    assert torch.equal(model.quantile_table[:, 0], model.quantile_table[:, 6])
+
+
+def test_blocks_of_rows_have_no_effect(monkeypatch):
+    train, _ = rain(range(1991, 1994))
+    whole, rows = (Climatology(RAIN, GRID, distribution="quantiles") for _ in range(2))
+    whole.fit([train])
+    monkeypatch.setattr("models.statistical.cases.CASES_BYTES", 1)
+    rows.fit([train])
+    assert torch.equal(whole.quantile_table, rows.quantile_table)
+
+
+def test_invalid_options_are_errors():
+    with pytest.raises(InputError, match=r"model\.distribution must be one of auto, normal, quantiles, got 'gamma'"):
+        Climatology(RAIN, GRID, distribution="gamma")
+    with pytest.raises(InputError, match=r"model\.quantiles must be a whole number of at least 2"):
+        Climatology(RAIN, GRID, quantiles=1)
+    with pytest.raises(InputError, match=r"model\.window_days must be a whole number from 1 to 182"):
+        Climatology(RAIN, GRID, window_days=0)
