@@ -17,7 +17,15 @@ from xml.etree import ElementTree
 import numpy as np
 
 from data_pipeline.common.files import atomic_write
-from evaluation.tables import CLAIM, VERDICT, display_of, forecast_title, format_amount, format_percent, format_ratio
+from evaluation.report.tables import (
+    CLAIM,
+    VERDICT,
+    display_of,
+    forecast_title,
+    format_amount,
+    format_percent,
+    format_ratio,
+)
 
 BEGIN, END = "<!-- tables: made by `make results` -->", "<!-- end of tables -->"
 MODEL_LABELS = {

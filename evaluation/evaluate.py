@@ -44,7 +44,6 @@ from evaluation.corrector_checks import (
     check_name,
     training_members,
 )
-from evaluation.figures import ExampleForecast, MapData
 from evaluation.fold_correctors import FoldCorrectors, batch_groups
 from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
 from evaluation.references import (
@@ -56,11 +55,12 @@ from evaluation.references import (
     unfitted_warnings,
     valid_times,
 )
-from evaluation.report import write_report
+from evaluation.report.figures import ExampleForecast, MapData
+from evaluation.report.page import write_report
+from evaluation.report.tables import plain_table
 from evaluation.scoreboard import Scoreboard
 from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models, to_device
 from evaluation.shown_corrector import check_shown, choose_shown
-from evaluation.tables import plain_table
 from models.corrector import Corrector
 from models.coupling import QUANTILE_LEVELS
 from models.device import choose_device

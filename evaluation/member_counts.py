@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_pipeline.common.errors import InputError
-from evaluation.tables import format_percent
+from evaluation.report.tables import format_percent
 from models.corrector import Corrector
 from models.protocol import claims
 

@@ -20,6 +20,7 @@ PREFETCH, STATISTICS, STORE = "data_pipeline/prefetch", "data_pipeline/statistic
 SYNTHETIC, TWIN = "data_pipeline/synthetic", "data_pipeline/synthetic/twin"
 MODELS, DISTRIBUTION, PARALLEL, LAYERS = "models", "models/distribution", "models/parallel", "models/layers"
 STATISTICAL, NETWORKS = "models/statistical", "models/networks"
+EVALUATION, REPORT = "evaluation", "evaluation/report"
 ALL_MODELS = {MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS}
 MAY_IMPORT = {
     COMMON: set(),
@@ -43,7 +44,8 @@ MAY_IMPORT = {
     NETWORKS: {DATA, COMMON, MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL},
     MODELS: {DATA, COMMON, REGRIDDING, FORMATS, GRIB, NETCDF, DISTRIBUTION, PARALLEL, STATISTICAL, NETWORKS},
     "training": {DATA, COMMON, PREFETCH, STATISTICS, STORE, SYNTHETIC, *ALL_MODELS},
-    "evaluation": {DATA, COMMON, STORE, MODELS, DISTRIBUTION, PARALLEL, STATISTICAL},
+    EVALUATION: {DATA, COMMON, STORE, MODELS, DISTRIBUTION, PARALLEL, STATISTICAL, REPORT},
+    REPORT: {DATA, COMMON, EVALUATION},
     "conf": {COMMON},
 }
 """Every folder may import itself and these; only verbs import `conf`, and nothing imports a verb."""

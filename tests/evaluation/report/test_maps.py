@@ -6,7 +6,7 @@ from matplotlib import colormaps
 
 from data_pipeline.grid import Grid
 from data_pipeline.points import Points
-from evaluation.maps import colour_scale, map_figure, projection_of
+from evaluation.report.maps import colour_scale, map_figure, projection_of
 
 FIJI = Points((-18.0, -17.0, -16.5, -19.0), (178.0, 179.5, -179.5, -178.0))
 VALUES = np.array([[-1.0], [np.nan], [0.5], [2.0]])

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from evaluation.figure_style import FAINT, INK, PAGE_WIDTH, RC, model_colours
+from evaluation.report.figure_style import FAINT, INK, PAGE_WIDTH, RC, model_colours
 from evaluation.scoreboard import headline_keys
 
 REGION_ORDER = ("global", "north", "tropics", "south", "land", "sea")

@@ -10,11 +10,9 @@ from string import Template
 from typing import Any
 
 from data_pipeline.common.files import atomic_write
-from evaluation.figure_style import inline_svg, save_png
-from evaluation.figures import MapData, draw_figures
-from evaluation.scoreboard import headline_keys
-from evaluation.shown_corrector import OPTION, VALIDATION
-from evaluation.tables import (
+from evaluation.report.figure_style import inline_svg, save_png
+from evaluation.report.figures import MapData, draw_figures
+from evaluation.report.tables import (
     display_of,
     fair_crps_footnote,
     forecast_title,
@@ -27,6 +25,8 @@ from evaluation.tables import (
     members_table,
     omission_note,
 )
+from evaluation.scoreboard import headline_keys
+from evaluation.shown_corrector import OPTION, VALIDATION
 
 ALT = {
     "gain": "Bars of the captured share of the oracle's gain",
@@ -53,7 +53,7 @@ def write_report(folder: Path, scores: Mapping[str, Any], fields: MapData) -> No
 
 def page(scores: Mapping[str, Any], fields: MapData, images: Mapping[str, str]) -> str:
     """Return the page as HTML; the section of the gain figure is hidden if `images` lacks it."""
-    resources = files("evaluation")
+    resources = files("evaluation.report")
     facts = [
         f"{scores['split']} {format_years(scores)}",
         f"{scores['n_dates']} starts, {scores['n_forecasts']} forecasts",
@@ -61,9 +61,9 @@ def page(scores: Mapping[str, Any], fields: MapData, images: Mapping[str, str]) 
         scores["grid"],
         *filter(None, [omission_note(scores)]),
     ]
-    return Template(resources.joinpath("report.html").read_text("utf-8")).substitute(
+    return Template(resources.joinpath("page.html").read_text("utf-8")).substitute(
         {f"image_{name}": images.get(name, "") for name in ALT},
-        style=resources.joinpath("report.css").read_text("utf-8"),
+        style=resources.joinpath("page.css").read_text("utf-8"),
         title=escape(forecast_title(scores)),
         headline=headline(scores),
         facts=" · ".join(map(escape, facts)),
@@ -85,7 +85,7 @@ def member_count_section(scores: Mapping[str, Any]) -> str:
     """Return the section on the number of members; "" if only all members were scored."""
     if "gate" not in scores["models"]["raw"]:
         return ""
-    return Template(files("evaluation").joinpath("member_counts.html").read_text("utf-8")).substitute(
+    return Template(files("evaluation.report").joinpath("member_counts.html").read_text("utf-8")).substitute(
         table=member_count_table(scores)
     )
 
@@ -94,7 +94,7 @@ def members_section(scores: Mapping[str, Any]) -> str:
     """Return the section on the members that `correct` writes; "" if there is no corrector."""
     if not (table := members_table(scores)):
         return ""
-    template = Template(files("evaluation").joinpath("members.html").read_text("utf-8"))
+    template = Template(files("evaluation.report").joinpath("members.html").read_text("utf-8"))
     return template.substitute(table=table, members=scores["members"], levels=scores["levels"])
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from data_pipeline.grid import Grid
 from data_pipeline.points import Points
-from evaluation.figure_style import FAINT, INK, PAGE_WIDTH, RC
+from evaluation.report.figure_style import FAINT, INK, PAGE_WIDTH, RC
 
 SEQUENTIAL, DIVERGING, BETTER = "YlGnBu", "RdBu_r", "BrBG"
 """Colour maps for amounts, for differences (red: too high) and for improvements (blue-green: better); all are readable

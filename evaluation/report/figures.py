@@ -12,9 +12,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from data_pipeline.grid import Grid
-from evaluation.charts import gain_chart, histogram_chart, skill_chart, spread_chart
-from evaluation.figure_style import PAGE_WIDTH, RC
-from evaluation.maps import (
+from evaluation.report.charts import gain_chart, histogram_chart, skill_chart, spread_chart
+from evaluation.report.figure_style import PAGE_WIDTH, RC
+from evaluation.report.maps import (
     BETTER,
     DIVERGING,
     SEQUENTIAL,
@@ -24,7 +24,7 @@ from evaluation.maps import (
     map_figure,
     projection_of,
 )
-from evaluation.tables import display_of
+from evaluation.report.tables import display_of
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,20 @@ from matplotlib.figure import Figure
 
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Ledger, Omission
-from evaluation.charts import skill_chart
-from evaluation.figure_style import INK, inline_svg, model_colours
-from evaluation.figures import ExampleForecast, MapData, draw_figures
-from evaluation.maps import colour_scale, draw_field, map_figure
-from evaluation.report import ALT, headline, page, write_report
+from evaluation.report.charts import skill_chart
+from evaluation.report.figure_style import INK, inline_svg, model_colours
+from evaluation.report.figures import ExampleForecast, MapData, draw_figures
+from evaluation.report.maps import colour_scale, draw_field, map_figure
+from evaluation.report.page import ALT, headline, page, write_report
+from evaluation.report.tables import (
+    forecast_title,
+    format_amount,
+    format_percent,
+    html_table,
+    members_table,
+    plain_table,
+)
 from evaluation.shown_corrector import lowest_crps
-from evaluation.tables import forecast_title, format_amount, format_percent, html_table, members_table, plain_table
 
 GRID = Grid.regular(9, 12)
 FAIR = ("skill_vs_raw", "skill_vs_emos", "skill_vs_climatology", "captured")

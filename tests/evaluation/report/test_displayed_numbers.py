@@ -21,10 +21,10 @@ from conf import build
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.task import Task, Variable
 from evaluation import evaluate
-from evaluation.figure_style import model_colours
-from evaluation.figures import draw_figures
-from evaluation.report import headline
-from evaluation.tables import html_table, members_table, plain_table
+from evaluation.report.figure_style import model_colours
+from evaluation.report.figures import draw_figures
+from evaluation.report.page import headline
+from evaluation.report.tables import html_table, members_table, plain_table
 from models.corrector import Corrector
 
 LAWS = {"emos": (0.6, 1.0, 1.0), "net": (0.9, 0.9, 0.8), "wrong": (-0.5, 1.5, 0.5)}

@@ -1,0 +1,1 @@
+"""The report of an evaluation: its page, figures and tables."""
