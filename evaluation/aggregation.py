@@ -19,11 +19,10 @@ from torch import Tensor
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from evaluation.cell_scores import CELL_SCORES, calibration_bin, cell_scores, is_ensemble
-from models.distribution import Distribution
+from evaluation.scores.case import Case, is_ensemble
+from evaluation.scores.score import Binned, CellStatistic, Settings
 from models.parallel.domain import Domain
 
-CRPS, ERROR = CELL_SCORES.index("crps"), CELL_SCORES.index("error")
 TROPICS = 20.0
 """Latitude in degrees where the tropics end, as in the WMO's forecast verification."""
 
@@ -84,75 +83,76 @@ def region_weights(grid: Grid, land: np.ndarray | None = None) -> dict[str, np.n
 
 
 class Tally:
-    """All averages of one model, from which every score, interval, histogram and map is computed.
+    """All averages of one model, from which every score, interval, diagram and map is computed.
 
-    `per_forecast[score]` has the axes (forecast, target, region), `histogram` one more for the bins and
-    `per_cell[score]` (lead time, target, row, column); it is empty without `maps`. Tallies of different forecasts are
-    merged by `+`. `members` is true if the model's forecasts are ensembles. `missing` counts the cells with an analysis
-    where the model's forecast is not finite: an error, unless the model is `optional`.
+    `per_forecast[statistic]` has the axes (forecast, target, region), and a last axis for a statistic of K numbers,
+    which share one weight. `per_cell[statistic]` (lead time, target, row, column) exists for the statistics with a map;
+    it is empty without `maps`. Tallies of different forecasts are merged by `+`. `members` is true if the model's
+    forecasts are ensembles. `missing` counts the cells with an analysis where the model's forecast is not finite: an
+    error, unless the model is `optional`.
     """
 
     def __init__(
         self,
         name: str,
         forecasts: int,
-        leads: int,
-        targets: int,
+        settings: Settings,
         regions: Mapping[str, np.ndarray],
-        bins: int,
+        statistics: Mapping[str, CellStatistic],
         maps: bool = True,
         optional: bool = False,
     ):
-        self.name, self.bins, self.optional = name, bins, optional
+        self.name, self.settings, self.optional = name, settings, optional
         self.members, self.missing = False, 0
         self.weights = np.stack(list(regions.values()))
-        self.per_forecast = {s: WeightedMean.zeros(forecasts, targets, len(regions)) for s in CELL_SCORES}
-        self.histogram = WeightedMean.zeros(forecasts, targets, len(regions), bins=bins)
-        self.per_cell = {s: WeightedMean.zeros(leads, targets, *self.weights.shape[1:]) for s in CELL_SCORES if maps}
+        self._statistics = dict(statistics)
+        leads, targets = len(settings.task.lead_times), len(settings.task.targets)
+        self.per_forecast = {
+            name: WeightedMean.zeros(forecasts, targets, len(regions), bins=one.size(settings) if one.size else None)
+            for name, one in statistics.items()
+        }
+        self.per_cell = {
+            name: WeightedMean.zeros(leads, targets, *self.weights.shape[1:])
+            for name, one in statistics.items()
+            if maps and one.map
+        }
 
-    def add(
-        self,
-        rows: np.ndarray,
-        leads: np.ndarray,
-        forecast: Distribution,
-        truth: Tensor,
-        uniform: Tensor,
-        drawn: bool = True,
-    ) -> None:
-        """Add a batch over (B, T, H, W); `rows` and `leads` are its indices on the forecast and lead axes.
+    def add(self, rows: np.ndarray, leads: np.ndarray, case: Case) -> None:
+        """Add a batch; `rows` and `leads` are its indices on the forecast and lead axes.
 
         NaN truth has no weight. NaN forecasts where there is truth are refused: a model must not choose the cells that
-        it is scored on. Sums are computed in double precision on the device of `truth` and moved to the CPU in one
-        transfer. For `drawn` see `cell_scores.expected_squared_error`.
+        it is scored on. Sums are computed in double precision on the device of the truth and moved to the CPU in one
+        transfer.
         """
-        self.members = is_ensemble(forecast)
-        values = torch.stack([value.double() for value in cell_scores(forecast, truth, drawn).values()])
-        valid = ~truth.isnan()
-        finite = values[CRPS].isfinite() & values[ERROR].isfinite()
-        index = calibration_bin(forecast, truth, uniform, self.bins)
-        counted = torch.cat([values.masked_fill(~valid, 0), valid[None].double()])
-        weights = torch.from_numpy(self.weights).to(truth.device)
-        parts = [
-            (valid & ~finite).sum(dtype=torch.float64)[None],
-            _by_region(counted, weights),
-            torch.stack([_by_region((index == k) & valid, weights) for k in range(self.bins)]),
-        ]
+        self.members = is_ensemble(case.forecast)
+        valid = case.valid
+        finite = case.crps.isfinite() & case.error.isfinite()
+        weights = torch.from_numpy(self.weights).to(valid.device)
+        parts = [(valid & ~finite).sum(dtype=torch.float64)[None], _by_region(valid.double(), weights)]
         lead_indices = sorted(set(leads.tolist())) if self.per_cell else []
-        for lead_index in lead_indices:
-            # Indices, not a mask: the size of a masked selection would be read back from the device.
-            mine = torch.from_numpy(np.flatnonzero(leads == lead_index)).to(truth.device)
-            parts.append(counted.index_select(1, mine).sum(1))
-        missing, sums, bins, *maps = _to_numpy(parts)
+        # Indices, not a mask: the size of a masked selection would be read back from the device.
+        chosen = [torch.from_numpy(np.flatnonzero(leads == lead)).to(valid.device) for lead in lead_indices]
+        parts += [valid.index_select(0, mine).sum(0, dtype=torch.float64) for mine in chosen]
+        for name, statistic in self._statistics.items():
+            found = statistic.cells(case)
+            if isinstance(found, Binned):
+                parts.append(_by_bin_and_region(found, valid, weights))
+                continue
+            counted = found.double().masked_fill(~valid, 0)
+            sums = _by_region(counted, weights)
+            parts.append(sums if statistic.size is None else sums.movedim(0, -1))
+            if name in self.per_cell:
+                parts += [counted.index_select(0, mine).sum(0) for mine in chosen]
+        missing, area, *rest = _to_numpy(parts)
         self._check(int(missing[0]))
-        for k, score in enumerate(CELL_SCORES):
-            mean = self.per_forecast[score]
-            mean.total[rows] += sums[k]
-            mean.weight[rows] += sums[-1]
-            for lead_index, cells in zip(lead_indices, maps, strict=True):
-                self.per_cell[score].total[lead_index] += cells[k]
-                self.per_cell[score].weight[lead_index] += cells[-1]
-        self.histogram.total[rows] += np.moveaxis(bins, 0, -1)
-        self.histogram.weight[rows, ..., 0] += sums[-1]
+        cells, rest = rest[: len(chosen)], rest[len(chosen) :]
+        for name, mean in self.per_forecast.items():
+            mean.total[rows] += rest.pop(0)
+            mean.weight[rows] += area.reshape(mean.weight[rows].shape)
+            if name in self.per_cell:
+                for lead, weight in zip(lead_indices, cells, strict=True):
+                    self.per_cell[name].total[lead] += rest.pop(0)
+                    self.per_cell[name].weight[lead] += weight
 
     def _check(self, missing: int) -> None:
         self.missing += missing
@@ -165,10 +165,13 @@ class Tally:
     def __add__(self, other: Tally) -> Tally:
         merged = copy.copy(self)
         merged.per_forecast = {s: mean + other.per_forecast[s] for s, mean in self.per_forecast.items()}
-        merged.histogram = self.histogram + other.histogram
         merged.per_cell = {s: mean + other.per_cell[s] for s, mean in self.per_cell.items()}
         merged.members, merged.missing = self.members or other.members, self.missing + other.missing
         return merged
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Functions of statistics are not sent to other ranks: only sums are.
+        return self.__dict__ | {"_statistics": {}}
 
     @classmethod
     def of_tiles(cls, tiles: Sequence[Tally], domain: Domain) -> Tally:
@@ -179,11 +182,25 @@ class Tally:
 
         whole = copy.copy(tiles[0])
         whole.weights = domain.join([tile.weights for tile in tiles])
-        whole.per_forecast = {s: reduce(add, [tile.per_forecast[s] for tile in tiles]) for s in CELL_SCORES}
-        whole.histogram = reduce(add, [tile.histogram for tile in tiles])
+        whole.per_forecast = {s: reduce(add, [tile.per_forecast[s] for tile in tiles]) for s in whole.per_forecast}
         whole.per_cell = {s: joined([tile.per_cell[s] for tile in tiles]) for s in whole.per_cell}
         whole.members, whole.missing = any(tile.members for tile in tiles), sum(tile.missing for tile in tiles)
         return whole
+
+
+def _by_bin_and_region(found: Binned, valid: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted sums (B, T, R, K) of a binned statistic."""
+    B, T = valid.shape[:2]
+    forecast = torch.arange(B * T, device=valid.device).view(B, T, 1, 1)
+    place = (forecast * found.bins + found.index.clamp(0, found.bins - 1)).flatten()
+    sums = []
+    for value in found.values:
+        counted = value.double().masked_fill(~valid, 0)
+        for region in weights:
+            empty = torch.zeros(B * T * found.bins, dtype=torch.float64, device=valid.device)
+            sums.append(empty.index_add_(0, place, (counted * region).flatten()).view(B, T, found.bins))
+    R = len(weights)
+    return torch.cat([torch.stack(sums[k * R : (k + 1) * R], 2) for k in range(len(found.values))], -1)
 
 
 def _by_region(values: Tensor, weights: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ from models.parallel.exchange import assemble
 from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
 
-SCORES_FORMAT = 3
+SCORES_FORMAT = 4
 """Version of `scores.json`; results of another version are computed again."""
 
 

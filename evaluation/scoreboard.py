@@ -13,13 +13,17 @@ import numpy as np
 
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation import metrics
 from evaluation.aggregation import Tally, WeightedMean
+from evaluation.scores import all_diagrams, all_scores
+from evaluation.scores.ratios import captured, skill
+from evaluation.scores.score import Diagram, Score
 from evaluation.significance import BlockBootstrap
 
 SEASONS = {"DJF": (12, 1, 2), "MAM": (3, 4, 5), "JJA": (6, 7, 8), "SON": (9, 10, 11)}
 REFERENCES = ("raw", "emos", "climatology")
 ORACLE = "oracle"
+MAIN_SCORES = ("crps", "crps_fair", "rmse", "bias", "spread", "spread_skill")
+"""Scores with a key of their own in every entry; all scores are under the key `scores`."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Scoreboard:
     written: Mapping[str, Tally] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
     independent: Collection[str] = ("raw",)
+    wanted: Collection[Score] = field(default_factory=lambda: tuple(all_scores().values()))
+    diagrams: Collection[Diagram] = field(default_factory=lambda: tuple(all_diagrams().values()))
 
     def scores(self, target: int) -> dict[str, Any]:
         """Return all scores of one target as plain values, None where a score is undefined."""
@@ -74,6 +80,7 @@ class Scoreboard:
             plain = self._own(name, target, groups["region"]["unweighted"])
             models[name] |= {f"{key}_unweighted": plain[key] for key in ("crps", "crps_fair")}
             models[name]["rank_histogram"] = self._histogram(self.tallies[name], target)
+            models[name]["diagrams"] = self._diagrams(self.tallies[name], target, everything)
             models[name]["crps_fair_valid"] = self.fair_is_valid(name)
             models[name]["members"] = self._members(name, target, everything)
             models[name]["by"] = {}
@@ -98,6 +105,11 @@ class Scoreboard:
             "n_dates": len(np.unique(self.init_times)),
             "n_forecasts": len(self.init_times),
             "left_out": self._left_out(target),
+            "slices": self._slices(groups, target),
+            "definitions": {score.name: self._definition(score, target) for score in self._computed()},
+            "diagram_definitions": {
+                one.name: {"title": one.title, "text": one.text, "reference": one.reference} for one in self._drawn()
+            },
             "models": models,
             "pairs": self._pairs(target, everything),
             "oracle": self._oracle_entry(target, everything),
@@ -111,11 +123,82 @@ class Scoreboard:
         month = valid.astype("datetime64[M]").astype(int) % 12 + 1
         leads = {str(lead): ScoreGroup(self.lead_times == lead, index["global"]) for lead in self.task.lead_times}
         seasons = {name: ScoreGroup(np.isin(month, months), index["global"]) for name, months in SEASONS.items()}
+        hour = valid.astype("datetime64[h]").astype(int) % 24
+        hours = {f"{one:02d}": ScoreGroup(hour == one, index["global"]) for one in np.unique(hour).tolist()}
         return {
             "lead": {name: group for name, group in leads.items() if group.rows.any()},
             "region": {name: ScoreGroup(every, number) for name, number in index.items()},
             "season": {name: group for name, group in seasons.items() if group.rows.any()},
+            "hour": hours,
         }
+
+    def _slices(self, groups: Mapping[str, Mapping[str, ScoreGroup]], target: int) -> dict[str, dict[str, Any]]:
+        """Return the sample size of every group: forecasts and starts with a scored cell, and cells of the grid."""
+        raw = self.tallies["raw"].per_forecast["crps"].weight[:, target]
+        found: dict[str, dict[str, Any]] = {}
+        for kind, members in groups.items():
+            for label, group in members.items():
+                scored = group.rows & (raw[:, group.region] > 0)
+                found.setdefault(kind, {})[label] = {
+                    "n_forecasts": int(scored.sum()),
+                    "n_dates": len(np.unique(self.init_times[scored])),
+                    "cells": int((list(self.regions.values())[group.region] > 0).sum()),
+                }
+        return found
+
+    def _computed(self) -> list[Score]:
+        """Return the scores that the settings allow."""
+        settings = self.tallies["raw"].settings
+        return [score for score in self.wanted if not score.missing(settings)]
+
+    def _drawn(self) -> list[Diagram]:
+        """Return the diagrams that the settings allow."""
+        settings = self.tallies["raw"].settings
+        return [diagram for diagram in self.diagrams if not diagram.missing(settings)]
+
+    def _definition(self, score: Score, target: int) -> dict[str, Any]:
+        labels = list(score.labels(self.tallies["raw"].settings, target)) if score.labels else None
+        return {
+            "title": score.title, "text": score.text, "reference": score.reference, "units": score.units,
+            "best": score.best, "labels": labels,
+        }  # fmt: skip
+
+    def _diagrams(self, tally: Tally, target: int, group: ScoreGroup) -> dict[str, Any]:
+        """Return the data of all diagrams of one model as plain lists, with null for undefined numbers."""
+        found: dict[str, Any] = {}
+        for diagram in self._drawn():
+            averages = {
+                name: tally.per_forecast[name][group.rows, target, group.region].sum(0).value
+                for name in diagram.statistics
+            }
+            panels = diagram.value(tally.settings, target, **averages)
+            found[diagram.name] = {
+                label: {key: [_number(one) for one in np.ravel(values)] for key, values in panel.items()}
+                for label, panel in panels.items()
+            }
+        return found
+
+    def _all_scores(self, name: str, target: int, group: ScoreGroup) -> dict[str, Any]:
+        """Return all scores of one model, their skill against the raw ensemble, and the intervals of both."""
+        found: dict[str, Any] = {"scores": {}, "skill": {}, "ci95_scores": {}, "ci95_skill": {}}
+        for score in self._computed():
+            own, raw = (self._averages(model, score, target, group) for model in (name, "raw"))
+            labels = score.labels(self.tallies["raw"].settings, target) if score.labels else None
+            compared = {("scores", "ci95_scores"): (_alone(score), own)}
+            if score.best == "low" and (not score.name.endswith("_fair") or self.fair_is_valid(name)):
+                compared[("skill", "ci95_skill")] = (_against(score), [*own, *raw])
+            for (key, interval_key), (function, means) in compared.items():
+                if labels is None:
+                    found[key][score.name], found[interval_key][score.name] = self._compared(function, means, group)
+                    continue
+                pairs = [self._compared(_component(function, k), means, group) for k in range(len(labels))]
+                for kind, column in ((key, 0), (interval_key, 1)):
+                    found[kind][score.name] = {label: pair[column] for label, pair in zip(labels, pairs, strict=True)}
+        return found
+
+    def _averages(self, name: str, score: Score, target: int, group: ScoreGroup) -> list[WeightedMean]:
+        tally = self._tally(name)
+        return [tally.per_forecast[one][group.rows, target, group.region] for one in score.statistics]
 
     def fair_is_valid(self, name: str) -> bool:
         """Return whether the fair CRPS of a model is valid: it has a closed form, or independent members.
@@ -136,8 +219,11 @@ class Scoreboard:
 
     def _alone(self, tally: Tally, target: int, group: ScoreGroup) -> dict[str, float | None]:
         """Return the scores that need no other model."""
-        means = {s: mean[group.rows, target, group.region].sum(0) for s, mean in tally.per_forecast.items()}
-        return {key: _number(value) for key, value in metrics.scores(means).items()}
+        found = {}
+        for score in map(all_scores().__getitem__, MAIN_SCORES):
+            means = {s: tally.per_forecast[s][group.rows, target, group.region].sum(0) for s in score.statistics}
+            found[score.name] = _number(score.value(**{s: mean.value for s, mean in means.items()}))
+        return found
 
     def _entry(self, name: str, target: int, group: ScoreGroup) -> dict[str, Any]:
         """Return the scores of one model over one group, alone and against the references, with intervals."""
@@ -147,7 +233,7 @@ class Scoreboard:
             means = [self._crps(model, target, group, comparison.fair) for model in comparison.models]
             entry[key], intervals[key] = self._compared(comparison.score, means, group)
         entry["ci95"] = intervals
-        return entry
+        return entry | self._all_scores(name, target, group)
 
     def _members(self, name: str, target: int, group: ScoreGroup) -> dict[str, Any] | None:
         """Return the scores of the members that `correct` writes, also against the distribution and raw."""
@@ -160,7 +246,7 @@ class Scoreboard:
         others: dict[str, tuple[Callable[..., np.ndarray], list[WeightedMean]]] = {
             "crps": (np.asarray, []),
             "crps_minus_distribution": (np.subtract, [self._crps(name, target, group)]),
-            "skill_vs_raw": (metrics.skill, [self._crps("raw", target, group)]),
+            "skill_vs_raw": (skill, [self._crps("raw", target, group)]),
         }
         intervals = {}
         for key, (score, means) in others.items():
@@ -196,7 +282,11 @@ class Scoreboard:
     ) -> tuple[float | None, list[float] | None]:
         """Return a function of averages over the forecasts that all of them have, and its interval."""
         starts, position = np.unique(self.init_times[group.rows], return_inverse=True)
-        counted = np.all([mean.weight > 0 for mean in means], axis=0) if means else np.zeros(0, bool)
+        counted = (
+            np.all([mean.weight.reshape(len(mean.weight)) > 0 for mean in means], axis=0)
+            if means
+            else np.zeros(0, bool)
+        )
         if not counted.any():
             return None, None
         per_start = [_merge(mean, position, position.max() + 1, counted) for mean in means]
@@ -208,8 +298,8 @@ class Scoreboard:
         comparisons = {"crps": Comparison(np.asarray, (name,))}
         for ending, fair in (("", False), ("_fair", True)):
             for reference in REFERENCES:
-                comparisons[f"skill_vs_{reference}{ending}"] = Comparison(metrics.skill, (name, reference), fair)
-            comparisons[f"captured{ending}"] = Comparison(metrics.captured, (name, "raw", ORACLE), fair)
+                comparisons[f"skill_vs_{reference}{ending}"] = Comparison(skill, (name, reference), fair)
+            comparisons[f"captured{ending}"] = Comparison(captured, (name, "raw", ORACLE), fair)
         for reference in REFERENCES:
             comparisons[f"crps_minus_{reference}"] = Comparison(np.subtract, (name, reference))
         known = {*self.tallies, *([ORACLE] if self.oracle else [])}
@@ -232,7 +322,7 @@ class Scoreboard:
 
     def _histogram(self, tally: Tally, target: int) -> list[float]:
         everywhere = list(self.regions).index("global")
-        return tally.histogram[:, target, everywhere].sum(0).value.tolist()
+        return tally.per_forecast["rank"][:, target, everywhere].sum(0).value.tolist()
 
     def _oracle_entry(self, target: int, group: ScoreGroup) -> dict[str, Any] | None:
         if self.oracle is None:
@@ -267,10 +357,28 @@ def headline_keys(model: Mapping[str, Any]) -> tuple[str, str, str]:
     return f"skill_vs_raw{ending}", f"captured{ending}", f"skill_vs_emos{ending}"
 
 
+def _alone(score: Score) -> Callable[..., np.ndarray]:
+    """Return the score as a function of the averages of its statistics, in their order."""
+    return lambda *averages: score.value(**dict(zip(score.statistics, averages, strict=True)))
+
+
+def _against(score: Score) -> Callable[..., np.ndarray]:
+    """Return the skill as a function of the averages of a model followed by those of the reference."""
+    value, count = _alone(score), len(score.statistics)
+    return lambda *averages: skill(value(*averages[:count]), value(*averages[count:]))
+
+
+def _component(function: Callable[..., np.ndarray], k: int) -> Callable[..., np.ndarray]:
+    """Return the function's k-th number."""
+    return lambda *averages: function(*averages)[..., k]
+
+
 def _merge(mean: WeightedMean, position: np.ndarray, starts: int, counted: np.ndarray) -> WeightedMean:
     """Sum the forecasts of each start, without forecasts that a model of the comparison lacks."""
-    total, weight = np.where(counted, mean.total, 0.0), np.where(counted, mean.weight, 0.0)
-    return WeightedMean(np.bincount(position, total, starts), np.bincount(position, weight, starts))
+    merged = WeightedMean(np.zeros((starts, *mean.total.shape[1:])), np.zeros((starts, *mean.weight.shape[1:])))
+    np.add.at(merged.total, position[counted], mean.total[counted])
+    np.add.at(merged.weight, position[counted], mean.weight[counted])
+    return merged
 
 
 def _number(value: np.ndarray) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 from typing import Protocol
@@ -19,8 +19,10 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, verifiable
 from data_pipeline.task import Task
 from evaluation.aggregation import Tally
-from evaluation.cell_scores import is_ensemble, tie_breaker
 from evaluation.scoreboard import ORACLE, Scoreboard
+from evaluation.scores import all_diagrams, all_scores, statistics_of
+from evaluation.scores.case import Case, is_ensemble, tie_breaker
+from evaluation.scores.score import Diagram, Score, Settings
 from models.coupling import member_values
 from models.distribution import Distribution
 from models.parallel.domain import Domain
@@ -65,6 +67,8 @@ class ScoringOptions:
     optional: Collection[str] = ()
     device: torch.device | str = "cpu"
     groups: np.ndarray | None = None
+    scores: Collection[Score] = field(default_factory=lambda: tuple(all_scores().values()))
+    diagrams: Collection[Diagram] = field(default_factory=lambda: tuple(all_diagrams().values()))
 
 
 @torch.no_grad()
@@ -88,16 +92,20 @@ def score_models(
     mesh, options = mesh or Mesh.single(), options or ScoringOptions()
     task, count, domain = forecasts.task, len(forecasts), mesh.domain(forecasts.grid)
     leads = {lead: number for number, lead in enumerate(task.lead_times)}
-    shape = (count, len(leads), len(task.targets), {name: field[domain.tile] for name, field in regions.items()})
+    tile = {name: weights[domain.tile] for name, weights in regions.items()}
     everyone = forecasts.members
+
+    def empty(name: str, members: int, maps: bool = True, optional: bool = False) -> Tally:
+        settings = Settings(task, members + 1)
+        wanted: list[Score | Diagram] = [*options.scores, *options.diagrams]
+        computed = [one for one in wanted if not one.missing(settings)]
+        return Tally(name, count, settings, tile, statistics_of(*computed), maps, optional)
+
     tallies = {
-        size: {
-            name: Tally(name, *shape, bins=size + 1, maps=size == everyone, optional=name in options.optional)
-            for name in models
-        }
+        size: {name: empty(name, size, size == everyone, name in options.optional) for name in models}
         for size in sorted({*options.member_counts, everyone})
     }
-    written = {name: Tally(name, *shape, bins=everyone + 1, maps=False) for name in models if name in options.written}
+    written = {name: empty(name, everyone, maps=False) for name in models if name in options.written}
     times = torch.zeros(2, count, dtype=torch.int64)
     progress, done = ScoringProgress(count), 0
     for rows, batch in _share(forecasts, options.batch_size, mesh, options.groups):
@@ -110,18 +118,19 @@ def score_models(
             some = batch._replace(ensemble=batch.ensemble[:, :size])
             for name, model in models.items():
                 forecast = model(some)
-                counted[name].add(rows, places, forecast, truth, uniform)
+                counted[name].add(rows, places, Case(forecast, truth, uniform, size + 1))
                 if size == everyone and name in written:
                     # Scores of single cells do not depend on the order of the members.
                     values = member_values(forecast, task, everyone, options.levels)
-                    written[name].add(rows, places, values, truth, uniform, drawn=is_ensemble(forecast))
+                    case = Case(values, truth, uniform, size + 1, drawn=is_ensemble(forecast))
+                    written[name].add(rows, places, case)
         done += len(rows) * mesh.data
         if mesh.first:
             progress.show(min(done, count))
     init_times, lead_times = (mesh.sum(times) // mesh.tiles).numpy()  # every tile of a forecast adds its times
     ceiling = None
     if oracle is not None:
-        ceiling = Tally(ORACLE, *shape, bins=oracle.members + 1)
+        ceiling = empty(ORACLE, oracle.members)
         rows_of = {key: row for row, key in enumerate(zip(init_times.tolist(), lead_times.tolist(), strict=True))}
         for _, batch in _share(oracle, options.batch_size, mesh):
             _add_oracle(ceiling, batch, oracle.task, rows_of, leads, options, domain)
@@ -137,7 +146,7 @@ def score_models(
         task, forecasts.grid, regions, init_times, lead_times, merged[everyone], ceiling, options.seed,
         by_member_count={size: merged[size] for size in sorted(options.member_counts)},
         written={name: _merged(tally, mesh, domain) for name, tally in written.items()},
-        lost=lost,
+        lost=lost, wanted=options.scores, diagrams=options.diagrams,
     )  # fmt: skip
 
 
@@ -185,7 +194,8 @@ def _add_oracle(
     places = np.array([leads[int(lead)] for lead in batch.lead_time])
     uniform = _uniform(batch, options.seed, domain).to(options.device)
     batch = to_device(batch, options.device)
-    tally.add(rows, places, Raw(task, domain)(batch), verifiable(batch, task.target_channels), uniform)
+    truth = verifiable(batch, task.target_channels)
+    tally.add(rows, places, Case(Raw(task, domain)(batch), truth, uniform, tally.settings.bins))
 
 
 def _uniform(batch: Sample, seed: int, domain: Domain) -> Tensor:

@@ -46,7 +46,7 @@ class BlockBootstrap:
         the variance (Hesterberg 2015, doi:10.1080/00031305.2015.1089789). None if there are fewer than `FEWEST_BLOCKS`
         blocks or the score is undefined.
         """
-        counted = np.all([mean.weight > 0 for mean in means], axis=0)
+        counted = np.all([mean.weight.reshape(len(mean.weight)) > 0 for mean in means], axis=0)
         times, means = self.times[counted], tuple(mean[counted] for mean in means)
         if len(times) < FEWEST_BLOCKS:
             return None
@@ -79,7 +79,7 @@ def draw_blocks(times: tuple[float, ...], length: int, replicates: int, seed: in
 def jackknife(score: Callable[..., np.ndarray], *means: WeightedMean) -> np.ndarray:
     """Return the contribution of every start: (n - 1)(score of all - score without that start)."""
     whole = score(*(mean.sum(0).value for mean in means))
-    without = [WeightedMean(mean.total.sum() - mean.total, mean.weight.sum() - mean.weight).value for mean in means]
+    without = [WeightedMean(mean.total.sum(0) - mean.total, mean.weight.sum(0) - mean.weight).value for mean in means]
     return (len(without[0]) - 1) * (whole - score(*without))
 
 

@@ -74,7 +74,9 @@ def test_a_model_is_added(project):
 def test_a_score_is_added(project):
     project.follow("score.md")
     raw = json.loads((project.folder / "runs/scores/scores.json").read_text())["models"]["raw"]
-    assert 0 < raw["mae"] < raw["rmse"], "the median's absolute error is below the root of the mean's squared error"
+    assert 0 < raw["scores"]["mae"] < raw["rmse"], (
+        "the median's absolute error is below the root of the mean's squared error"
+    )
 
 
 def test_a_data_format_is_added(project):

@@ -11,11 +11,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
+from data_pipeline.task import Task
 from evaluation.aggregation import Tally, WeightedMean, region_weights
-from evaluation.cell_scores import CELL_SCORES, calibration_bin, cell_scores
+from evaluation.scores import all_diagrams, all_scores, statistics_of
+from evaluation.scores.case import Case, calibration_bin
+from evaluation.scores.score import Binned, CellStatistic, Settings
 from models.distribution import Ensemble, Normal
 
 GRID = Grid.regular(5, 4)
+TASK = Task("toy", ["2t", "msl"], ["2t", "msl"], [24, 48])
+STATISTICS = statistics_of(*all_scores().values(), *all_diagrams().values())
+SINGLE = {name: one for name, one in STATISTICS.items() if one.size is None}
+
+
+def empty(name="m", forecasts=6, statistics=STATISTICS, task=TASK, **options):
+    return Tally(name, forecasts, Settings(task, 4), region_weights(GRID), statistics, **options)
 
 
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(0, 10)), min_size=2, max_size=20), st.integers(1, 19))
@@ -73,14 +83,14 @@ def test_a_tally_equals_loops_over_cells():
     ensemble, truth, uniform = batch()
     leads = np.array([0, 1, 1, 0, 1, 1])
     regions = region_weights(GRID)
-    tally = Tally("raw", 6, 2, 2, regions, bins=4)
-    tally.add(np.arange(6), leads, ensemble, truth, uniform)
-    cells = {name: value.numpy() for name, value in cell_scores(ensemble, truth).items()}
+    tally, case = empty(), Case(ensemble, truth, uniform, 4)
+    tally.add(np.arange(6), leads, case)
+    cells = {name: one.cells(case).numpy() for name, one in SINGLE.items()}
     ranks = calibration_bin(ensemble, truth, uniform, 4).numpy()
     for n, t, (r, weights) in [(n, t, r) for n in range(6) for t in range(2) for r in enumerate(regions.values())]:
         known = [(h, w) for h in range(5) for w in range(4) if not math.isnan(truth[n, t, h, w])]
         total = sum(weights[place] for place in known)
-        for name in CELL_SCORES:
+        for name in SINGLE:
             value = tally.per_forecast[name][n, t, r].value
             if total == 0:
                 assert np.isnan(value)
@@ -88,8 +98,8 @@ def test_a_tally_equals_loops_over_cells():
                 assert value == pytest.approx(sum(weights[p] * cells[name][n, t][p] for p in known) / total)
         for bin_ in range(4):
             inside = sum(weights[p] for p in known if ranks[n, t][p] == bin_)
-            assert tally.histogram.total[n, t, r, bin_] == pytest.approx(inside)
-        assert tally.histogram.weight[n, t, r, 0] == pytest.approx(total)
+            assert tally.per_forecast["rank"].total[n, t, r, bin_] == pytest.approx(inside)
+        assert tally.per_forecast["rank"].weight[n, t, r, 0] == pytest.approx(total)
     for lead in range(2):
         expected = np.nanmean(np.where(leads[:, None, None, None] == lead, cells["crps"], np.nan), axis=0)
         np.testing.assert_allclose(tally.per_cell["crps"].value[lead], expected)
@@ -99,19 +109,18 @@ def test_a_tally_equals_loops_over_cells():
 def test_batches_and_processes_add_up(sizes):
     ensemble, truth, uniform = batch()
     leads = np.array([0, 1, 1, 0, 1, 1])
-    shape = (6, 2, 2, region_weights(GRID), 4)
-    whole, one_after_other, merged = Tally("m", *shape), Tally("m", *shape), Tally("m", *shape)
-    whole.add(np.arange(6), leads, ensemble, truth, uniform)
+    whole, one_after_other, merged = empty(), empty(), empty()
+    whole.add(np.arange(6), leads, Case(ensemble, truth, uniform, 4))
     for rows in np.split(np.arange(6), np.cumsum(sizes)[:-1]):
-        arguments = rows, leads[rows], part(ensemble, rows), truth[rows], uniform[rows]
+        arguments = rows, leads[rows], Case(part(ensemble, rows), truth[rows], uniform[rows], 4)
         one_after_other.add(*arguments)
-        alone = Tally("m", *shape)
+        alone = empty()
         alone.add(*arguments)
         merged = merged + alone
     for tally in (one_after_other, merged):
-        np.testing.assert_allclose(tally.histogram.total, whole.histogram.total)
-        for name in CELL_SCORES:
+        for name in STATISTICS:
             np.testing.assert_allclose(tally.per_forecast[name].total, whole.per_forecast[name].total, atol=1e-12)
+        for name in whole.per_cell:
             np.testing.assert_allclose(tally.per_cell[name].value, whole.per_cell[name].value, atol=1e-12)
 
 
@@ -119,12 +128,12 @@ def test_nan_forecasts_where_there_is_truth_are_refused():
     truth = torch.zeros(1, 1, 5, 4)
     mu = truth.clone()
     mu[0, 0, 3, 2] = math.nan
-    tally = Tally("mlp", 1, 1, 1, region_weights(GRID), bins=4)
-    arguments = np.array([0]), np.array([0]), Normal(mu, torch.ones_like(mu))
+    tally = empty("mlp", 1, task=Task("toy", ["2t"], ["2t"], [24]))
+    place, forecast = (np.array([0]), np.array([0])), Normal(mu, torch.ones_like(mu))
     with pytest.raises(InputError, match="mlp: the forecast is not finite at 1 points"):
-        tally.add(*arguments, truth, truth)
+        tally.add(*place, Case(forecast, truth, truth, 4))
     truth[0, 0, 3, 2] = math.nan
-    tally.add(*arguments, truth, torch.zeros_like(truth))
+    tally.add(*place, Case(forecast, truth, torch.zeros_like(truth), 4))
     assert tally.per_cell["crps"].weight.sum() == 19
 
 
@@ -141,14 +150,35 @@ class Waits(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+def test_several_numbers_a_cell_are_averaged_one_by_one():
+    """Numbers in a stack, and the same numbers as sums over bins."""
+    ensemble, truth, uniform = batch()
+    case = Case(ensemble, truth, uniform, 4)
+
+    def stacked(case):
+        inside = torch.stack([(case.bin == k).double() for k in range(4)])
+        return torch.cat([inside, inside * case.crps])
+
+    def binned(case):
+        return Binned(case.bin, 4, (torch.ones_like(case.truth), case.crps))
+
+    eight = {"stack": CellStatistic(stacked, lambda _: 8), "bins": CellStatistic(binned, lambda _: 8)}
+    tally = empty(statistics=eight)
+    tally.add(np.arange(6), np.zeros(6, int), case)
+    stack, bins = (tally.per_forecast[name] for name in eight)
+    np.testing.assert_allclose(bins.total, stack.total, atol=1e-12)
+    assert bins.total.shape == (6, 2, len(region_weights(GRID)), 8)
+    assert np.nanmax(abs(bins.value[..., :4].sum(-1) - 1)) < 1e-12
+
+
 @pytest.mark.parametrize("law", [Ensemble, lambda members: Normal(members.mean(0), members.std(0))])
 def test_adding_a_batch_makes_one_transfer_from_the_device(law, monkeypatch):
     """All sums are moved to the CPU in one transfer."""
     transfers = []
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: transfers.append(tensor.shape) or tensor)
     ensemble, truth, uniform = batch()
-    tally = Tally("m", 6, 2, 2, region_weights(GRID), 4)
+    tally = empty()
     with Waits() as waits:
-        tally.add(np.arange(6), np.array([0, 1, 1, 0, 1, 1]), law(ensemble.members), truth, uniform)
+        tally.add(np.arange(6), np.array([0, 1, 1, 0, 1, 1]), Case(law(ensemble.members), truth, uniform, 4))
     assert waits.found == []
     assert len(transfers) == 1

@@ -16,9 +16,10 @@ from data_pipeline.common.errors import AbsentVariableError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.task import Task, Variable
-from evaluation import evaluate, report
+from evaluation import evaluate
 from evaluation.aggregation import region_weights
 from evaluation.evaluate import load_finished, target_folders, typical_forecast
+from evaluation.report import page as report
 from evaluation.scoring import score_models
 from models.corrector import Corrector
 from models.distribution import Normal
@@ -323,13 +324,13 @@ def test_land_of_another_grid_is_not_used(archive):
     assert evaluate.land_share(archive, data) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": 2, "inputs": {}}', '{"format": 3, "inputs": {"data": "other"}}'])
+@pytest.mark.parametrize("text", ["", "{", '{"format": 3, "inputs": {}}', '{"format": 4, "inputs": {"data": "other"}}'])
 def test_unfinished_results_are_computed_again(tmp_path, text):
     (tmp_path / "scores.json").write_text(text)
     (tmp_path / "report.html").write_text("")
     assert load_finished([tmp_path], {}) is None
-    (tmp_path / "scores.json").write_text('{"format": 3, "inputs": {}}')
-    assert load_finished([tmp_path], {}) == [{"format": 3, "inputs": {}}]
+    (tmp_path / "scores.json").write_text('{"format": 4, "inputs": {}}')
+    assert load_finished([tmp_path], {}) == [{"format": 4, "inputs": {}}]
     (tmp_path / "report.html").unlink()
     assert load_finished([tmp_path], {}) is None
 

@@ -147,11 +147,19 @@ def test_a_model_that_improves_with_more_members_passes(scores):
 def test_a_member_count_equals_an_archive_of_so_many_members(scores, size):
     alone = score_models(MODELS, Draws(size), REGIONS).scores(0)["models"]
     assert list(alone) == list(scores["models"])
-    beside = {"by", "rank_histogram", "crps_unweighted", "crps_fair_unweighted", "crps_fair_valid", "members"}
+    beside = {
+        "by",
+        "rank_histogram",
+        "diagrams",
+        "crps_unweighted",
+        "crps_fair_unweighted",
+        "crps_fair_valid",
+        "members",
+    }
     for name, model in alone.items():
         some = scores["models"][name]["by"]["members"][str(size)]
         assert set(some) - {"fewer"} == set(model) - beside
-        for key in set(some) - {"fewer", "ci95"}:
+        for key in set(some) - {"fewer", "ci95", "scores", "skill", "ci95_scores", "ci95_skill"}:
             assert (some[key] is None) == (model[key] is None)
             assert model[key] is None or some[key] == pytest.approx(model[key], rel=1e-12, abs=1e-12)
         assert some["ci95"]["crps"] == pytest.approx(model["ci95"]["crps"], rel=1e-12)

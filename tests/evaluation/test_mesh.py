@@ -88,7 +88,7 @@ def arrays_of(board):
     }
     some |= {f"{name} as written": tally for name, tally in board.written.items()}
     for name, tally in {**board.tallies, **some, **({"oracle": board.oracle} if board.oracle else {})}.items():
-        means = {"histogram": tally.histogram}
+        means = {}
         means |= {
             f"{kind} {s}": mean for kind in ("per_forecast", "per_cell") for s, mean in getattr(tally, kind).items()
         }
@@ -126,7 +126,7 @@ def sizes_of(scores):
     A difference of scores has the rounding errors of both scores, even if it is small. So amounts are compared
     relative to the largest amount, skills and shares relative to 1, or to their own value if that is larger.
     """
-    amounts = {path for path in scores if AMOUNT.search(path)}
+    amounts = {path for path, leaf in scores.items() if AMOUNT.search(path) and not isinstance(leaf, str)}
     largest = max((abs(scores[path]) for path in amounts if scores[path] is not None), default=0.0)
     return {path: largest if path in amounts else max(1.0, abs(leaf)) if isinstance(leaf, float) else 0.0
             for path, leaf in scores.items()}  # fmt: skip

@@ -13,6 +13,9 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.aggregation import Tally, region_weights
 from evaluation.scoreboard import Scoreboard
+from evaluation.scores import all_diagrams, all_scores, statistics_of
+from evaluation.scores.case import Case
+from evaluation.scores.score import Settings
 from evaluation.significance import BlockBootstrap
 from models.distribution import Ensemble, Normal
 
@@ -45,13 +48,14 @@ class Simulation:
         self.models = {name: self.models[name] for name in names}
         leads = np.searchsorted(TASK.lead_times, lead)
         rows, uniform = np.arange(count), torch.rand(self.truth.shape, generator=generator)
-        shape = (count, 2, 1, self.regions, 11)
+        statistics = statistics_of(*all_scores().values(), *all_diagrams().values())
+        shape = (count, Settings(TASK, 11), self.regions, statistics)
         tallies = {name: Tally(name, *shape) for name in names}
         for name, tally in tallies.items():
-            tally.add(rows, leads, self.models[name], self.truth, uniform)
+            tally.add(rows, leads, Case(self.models[name], self.truth, uniform, 11))
         oracle, known = Tally("oracle", *shape), slice(oracle_from, None)
         members = Ensemble((signal + other)[:, known])
-        oracle.add(rows[known], leads[known], members, self.truth[known], uniform[known])
+        oracle.add(rows[known], leads[known], Case(members, self.truth[known], uniform[known], 11))
         self.oracle_members = members
         self.board = Scoreboard(TASK, GRID, self.regions, init, lead, tallies, oracle)
 
@@ -70,8 +74,8 @@ def test_scores_json_has_exactly_these_keys(scores):
     again = json.loads(json.dumps(scores, allow_nan=False))
     assert again == scores
     assert set(scores) == {
-        "task", "target", "units", "lead_times", "grid", "weights", "n_dates", "n_forecasts", "left_out", "models",
-        "pairs", "oracle", "warnings",
+        "task", "target", "units", "lead_times", "grid", "weights", "n_dates", "n_forecasts", "left_out", "slices",
+        "definitions", "diagram_definitions", "models", "pairs", "oracle", "warnings",
     }  # fmt: skip
     assert (scores["task"], scores["target"], scores["units"], scores["n_dates"]) == ("t2m", "2t", "K", 40)
     assert list(scores["models"]) == ["raw", "climatology", "emos", "net"]
@@ -81,9 +85,11 @@ def test_scores_json_has_exactly_these_keys(scores):
         "skill_vs_climatology_fair", "captured_fair",
     }  # fmt: skip
     alone = {"crps_fair", "rmse", "bias", "spread", "spread_skill"}
+    alone |= {"scores", "skill", "ci95_scores", "ci95_skill"}
     for model in scores["models"].values():
         assert set(model) == compared | alone | {
-            "crps_unweighted", "crps_fair_unweighted", "rank_histogram", "crps_fair_valid", "members", "ci95", "by",
+            "crps_unweighted", "crps_fair_unweighted", "rank_histogram", "diagrams", "crps_fair_valid", "members",
+            "ci95", "by",
         }  # fmt: skip
         assert set(model["ci95"]) == compared
         assert sum(model["rank_histogram"]) == pytest.approx(1)
@@ -234,8 +240,9 @@ def test_a_fair_crps_is_compared_only_where_it_is_valid(simulation):
     truth = simulation.truth
     cheat = Ensemble(torch.stack([*[truth] * 9, truth + 300]))
     rows, leads = np.arange(len(truth)), np.tile([0, 1], len(truth) // 2)
-    tally = Tally("members", len(truth), 2, 1, simulation.regions, 11)
-    tally.add(rows, leads, cheat, truth, torch.zeros_like(truth))
+    statistics = statistics_of(*all_scores().values(), *all_diagrams().values())
+    tally = Tally("members", len(truth), Settings(TASK, 11), simulation.regions, statistics)
+    tally.add(rows, leads, Case(cheat, truth, torch.zeros_like(truth), 11))
     board = replace(board, tallies={**board.tallies, "members": tally})
     found, claimed = (replace(board, independent=names).scores(0) for names in (["raw"], ["raw", "members"]))
     cheating = found["models"]["members"]

@@ -1,10 +1,9 @@
-"""Scores of a predictive distribution in every grid cell.
-
-They can be averaged over cells and dates. Functions that are not linear (roots, ratios, skills) are in `metrics` and
-are applied to complete averages. A cell with NaN truth gives NaN, and has no weight in the averages.
-"""
+"""Case: one model's forecasts of a batch with their truth, from which every statistic of a cell is computed."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,19 +12,56 @@ from torch import Tensor
 from data_pipeline.common.errors import InputError
 from models.distribution import Distribution, Ensemble, Patched
 
-CELL_SCORES = ("crps", "crps_fair", "error", "squared_error", "expected_squared_error")
 
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One model's forecasts of a batch and their truth; every value is computed once.
 
-def cell_scores(distribution: Distribution, truth: Tensor, drawn: bool = True) -> dict[str, Tensor]:
-    """Return each of `CELL_SCORES` in the shape of `truth`; for `drawn` see `expected_squared_error`."""
-    error = distribution.mean - truth
-    return {
-        "crps": distribution.crps(truth),
-        "crps_fair": distribution.crps(truth, fair=True),
-        "error": error,
-        "squared_error": error.square(),
-        "expected_squared_error": torch.where(truth.isnan(), truth, expected_squared_error(distribution, drawn)),
-    }
+    All tensors have the shape (B, T, H, W). `truth` is NaN in cells that are not scored, and so are the values here.
+    `uniform` holds random numbers in [0, 1) that break ties. `bins` is the number of bins of rank and PIT histograms.
+    `drawn` is true if members are random draws, and false if they are quantiles, as `correct` writes them.
+    """
+
+    forecast: Distribution
+    truth: Tensor
+    uniform: Tensor
+    bins: int
+    drawn: bool = True
+
+    @cached_property
+    def valid(self) -> Tensor:
+        """True in the cells that are scored."""
+        return ~self.truth.isnan()
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """Mean of the forecast."""
+        return self.forecast.mean
+
+    @cached_property
+    def error(self) -> Tensor:
+        """Mean of the forecast minus the truth."""
+        return self.mean - self.truth
+
+    @cached_property
+    def crps(self) -> Tensor:
+        """CRPS of the forecast; of members, that of their empirical distribution."""
+        return self.forecast.crps(self.truth)
+
+    @cached_property
+    def crps_fair(self) -> Tensor:
+        """CRPS of infinitely many members of the same kind; equal to `crps` for a distribution in closed form."""
+        return self.forecast.crps(self.truth, fair=True)
+
+    @cached_property
+    def expected_squared_error(self) -> Tensor:
+        """See the function `expected_squared_error`."""
+        return torch.where(self.valid, expected_squared_error(self.forecast, self.drawn), self.truth)
+
+    @cached_property
+    def bin(self) -> Tensor:
+        """Bin of the truth in the rank or PIT histogram; see `calibration_bin`."""
+        return calibration_bin(self.forecast, self.truth, self.uniform, self.bins)
 
 
 def expected_squared_error(distribution: Distribution, drawn: bool = True) -> Tensor:

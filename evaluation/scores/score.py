@@ -1,0 +1,100 @@
+"""Score: a number for each model, computed from averages of a statistic of every cell.
+
+Statistics are averaged first; roots, ratios and all other functions that are not linear are applied to the averages.
+Averages can be added, so that batches, ranks and intervals need no code of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from data_pipeline.task import Task
+from evaluation.scores.case import Case
+
+
+@dataclass(frozen=True, eq=False)
+class Binned:
+    """A statistic with a number for each of `bins`: in the bin `index` of a cell each of `values`, elsewhere 0.
+
+    It has `bins` numbers for the first of `values`, then as many for the second, and so on.
+    """
+
+    index: Tensor
+    """(B, T, H, W), int64."""
+    bins: int
+    values: tuple[Tensor, ...]
+    """Each (B, T, H, W)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything about an evaluation that decides which scores can be computed, and how many numbers they have.
+
+    `bins`: of rank and PIT histograms.
+    """
+
+    task: Task
+    bins: int
+
+
+@dataclass(frozen=True)
+class CellStatistic:
+    """A function of a case that can be averaged over cells and forecasts.
+
+    `cells` returns (B, T, H, W), or (K, B, T, H, W) or `Binned` with K = `size(settings)` numbers a cell. With `map`,
+    for one number a cell, the averages of every cell over time are kept too.
+    """
+
+    cells: Callable[[Case], Tensor | Binned]
+    size: Callable[[Settings], int] | None = None
+    map: bool = False
+
+
+def always(settings: Settings) -> str:
+    """Return "": the score can be computed with any settings."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score with its definition; to add one, add a module to `evaluation/scores` with a tuple `SCORES`.
+
+    `value` gets the averages of the `statistics` by name: arrays (...) of single numbers or (..., K). It returns (...),
+    or (..., L) if `labels` names L numbers of a target. It may be called with any leading axes. Statistics of the same
+    name in several scores must be the same statistic; it is computed once. `best` is the value of a perfect forecast:
+    `low` scores are 0 then and have a skill, 1 - score / score of the reference. `missing` says why the score
+    cannot be computed, "" if it can.
+    """
+
+    name: str
+    title: str
+    text: str
+    reference: str
+    statistics: Mapping[str, CellStatistic]
+    value: Callable[..., np.ndarray]
+    best: Literal["low", "high", "zero", "one"] | None
+    units: Literal["target", ""] = "target"
+    labels: Callable[[Settings, int], tuple[str, ...]] | None = None
+    missing: Callable[[Settings], str] = always
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """A curve or histogram of each model, as `Score`; `value` returns arrays for each label.
+
+    `value(settings, target, **averages)` gets averages without leading axes and returns `{LABEL: {"x": array, ...}}`. A
+    diagram with a single panel has the label "".
+    """
+
+    name: str
+    title: str
+    text: str
+    reference: str
+    statistics: Mapping[str, CellStatistic]
+    value: Callable[..., Mapping[str, Mapping[str, Any]]]
+    missing: Callable[[Settings], str] = field(default=always)
