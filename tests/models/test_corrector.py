@@ -2,7 +2,6 @@ import json
 
 import pytest
 import torch
-from evaluation.cell_scores import calibration_bin
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -12,6 +11,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
+from evaluation.scores.case import calibration_bin
 from models import protocol
 from models.corrector import Corrector, build_model
 from models.normalizer import Normalizer
