@@ -43,6 +43,18 @@ class Dates:
         return given if isinstance(given, Dates) else cls.of_years(given)
 
     @classmethod
+    def of_times(cls, times: np.ndarray) -> Dates:
+        """Return the days that hold at least one of `times` (datetime64, any shape).
+
+        >>> print(Dates.of_times(np.array(["2016-01-01T12", "2016-01-02", "2016-01-05"], "datetime64[s]")))
+        2016-01-01 to 2016-01-02 and 2016-01-05 to 2016-01-05
+        """
+        days = np.unique(times.astype("datetime64[D]"))
+        ends = np.flatnonzero(np.diff(days) > np.timedelta64(1, "D")) + 1
+        runs = [run for run in np.split(days, ends) if len(run)]
+        return cls(tuple((run[0].item(), run[-1].item()) for run in runs))
+
+    @classmethod
     def all(cls) -> Dates:
         """Return all days."""
         return cls(((date.min, date.max),))

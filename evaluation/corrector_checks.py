@@ -14,10 +14,10 @@ from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning, differences
 from data_pipeline.task import Task
+from evaluation.leak_audit import check_leaks
 from evaluation.scoreboard import ORACLE
 from models.corrector import Corrector
 from models.statistical.emos import EMOS
-from models.training_dates import SEEN, seen_dates
 
 EMOS_NAME = "emos"
 RESERVED = ("raw", "climatology", ORACLE)
@@ -49,21 +49,11 @@ def check_emos(name: str, corrector: Corrector, path: Path) -> None:
 
 
 def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, scored: Dates | None) -> None:
-    """Refuse a corrector that was trained or validated on `scored` dates, or for another task or grid.
+    """Refuse a corrector with a part that was fitted on `scored` dates, or one for another task or grid.
 
     Without `scored`, its dates are only looked up: `FoldCorrectors.check` compares those of all folds.
     """
-    for name, verb in SEEN.items():
-        seen = seen_dates(corrector.provenance, name)
-        if seen is None:
-            raise InputError(
-                f"{path} does not say on which dates it was {verb}, so a leak cannot be ruled out; train it again"
-            )
-        if scored and (shared := seen.first_shared(scored)):
-            raise InputError(
-                f"{path} was {verb} on {shared}, a date of the scored split ({scored}); "
-                "score other dates or train it without these"
-            )
+    check_leaks(corrector, path, scored)
     theirs = corrector.task
     if theirs.targets != task.targets:
         raise InputError(

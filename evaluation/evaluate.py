@@ -45,6 +45,7 @@ from evaluation.corrector_checks import (
     training_members,
 )
 from evaluation.fold_correctors import FoldCorrectors, batch_groups
+from evaluation.leak_audit import audit
 from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
 from evaluation.references import (
     check_references,
@@ -136,6 +137,10 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     land, oracle = land_share(archive, forecasts), open_oracle(archive, task, dates, domain, notes)
     starts, leads = forecasts.times()
     valid = (starts + 3600 * leads).numpy().astype("datetime64[s]")
+    fitted = {name: folds for name, folds in compared.items() if name != "raw"}
+    leaks = audit(fitted, valid, task.lead_times, split.gap_days)
+    for note in leaks["notes"]:
+        mesh.print(f"leak audit: {note}")
     options = ScoringOptions(
         cfg.batch_size, cfg.seed, member_counts, written=set(correctors), levels=cfg.quantile_levels,
         optional=["climatology"], device=device, groups=batch_groups(compared.values(), valid),
@@ -153,6 +158,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     about = {
         "format": SCORES_FORMAT, "split": cfg.split, "members": forecasts.members,
         "dates": dates.to_json(), "levels": cfg.quantile_levels, "ledger": forecasts.ledger.to_json(), "inputs": inputs,
+        "leak_audit": leaks,
         "meanings": [forecasts.meanings[channel].to_json() for channel in task.target_channels],
     }  # fmt: skip
     one_of = {name: folds.first for name, folds in compared.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from evaluation.scoring import Forecaster
 from models.corrector import Corrector
 from models.distribution import Distribution
 from models.parallel.domain import Domain
-from models.training_dates import SEEN, seen_dates
+from models.training_dates import SEEN, seen_dates, stated_fits
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,11 @@ class FoldCorrectors:
 
     @classmethod
     def of(cls, correctors: Sequence[Corrector]) -> FoldCorrectors:
-        """Join correctors; their provenance has the dates of training and validation."""
+        """Join correctors; their provenance has the dates of training and validation, and of the fits of all parts."""
         seen = []
         for corrector in correctors:
             found = [seen_dates(corrector.provenance, name) or Dates(()) for name in SEEN]
+            found += (stated_fits(corrector.provenance) or {}).values()
             seen.append(Dates(tuple(span for dates in found for span in dates.spans)))
         return cls(tuple(correctors), tuple(seen))
 
@@ -56,9 +58,19 @@ class FoldCorrectors:
             covered = Dates((*covered.spans, *unseen.spans))
         if left := scored.first_not_in(covered):
             raise InputError(
-                f"correctors.{name}: each of its {len(self.correctors)} correctors was trained or validated on {left}; "
-                "add the corrector of that fold, or score other dates"
+                f"correctors.{name}: each of its {len(self.correctors)} correctors has a part that was fitted on "
+                f"{left}{self._hidden_fit(left)}; add the corrector of that fold, or score other dates"
             )
+
+    def _hidden_fit(self, day: date) -> str:
+        """Return the part that was fitted on a `day` outside the training and validation of its corrector, as text."""
+        for number, corrector in enumerate(self.correctors, 1):
+            splits = [seen_dates(corrector.provenance, name) or Dates(()) for name in SEEN]
+            fits = stated_fits(corrector.provenance) or {}
+            hidden = [part for part, dates in fits.items() if dates.covers(Dates(((day, day),)))]
+            if hidden and not any(dates.covers(Dates(((day, day),))) for dates in splits):
+                return f" ({hidden[0]} of corrector {number})"
+        return ""
 
     def choose(self, valid: np.ndarray) -> np.ndarray:
         """Return the position of the corrector of each forecast, by its valid time (datetime64)."""

@@ -14,6 +14,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.protocols import DataSource
 from data_pipeline.task import Task
 from evaluation.fold_correctors import FoldCorrectors
+from evaluation.leak_audit import check_reference_dates
 from models.corrector import Corrector, build_reference
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
@@ -96,8 +97,7 @@ def fit_references(
 
 def climatology_years(source: DataSource, task: Task, scored: Dates, training: Dates) -> ClimatologyFit:
     """Return the years to fit climatology on, or why it cannot be a reference for the `scored` dates."""
-    if shared := Dates(training.spans).first_shared(scored):
-        return ClimatologyFit(why=f"{shared}, a scored date, is among its training dates {training}")
+    check_reference_dates("climatology", training, scored)
     valid = valid_times(source, task, training)
     if not len(valid):
         return ClimatologyFit(why=f"no forecast is valid in the training dates {training}")

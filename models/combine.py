@@ -16,7 +16,7 @@ from data_pipeline.sample import Sample
 from models.committee import Committee
 from models.corrector import Corrector
 from models.distribution import Bounded, CensoredShiftedGamma
-from models.training_dates import SEEN, seen_dates
+from models.training_dates import SEEN, joined_fits, seen_dates, state_fits
 
 
 @verb("combine")
@@ -71,7 +71,9 @@ def _merge_provenance(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {"runs": [provenance.get("run") for provenance in given]}
     dates = {name: seen_dates(given[0], name) for name in SEEN}
     found |= {f"{name}_dates": seen.to_json() for name, seen in dates.items() if seen is not None}
-    single = ("run", "unfitted", "validation_crps", *(f"{name}_{kind}" for name in SEEN for kind in ("dates", "years")))
+    state_fits(found, joined_fits({f"model.correctors.{k}": provenance for k, provenance in enumerate(given)}))
+    dated = (f"{name}_{kind}" for name in SEEN for kind in ("dates", "years"))
+    single = ("fits", "run", "unfitted", "validation_crps", *dated)
     for key in dict.fromkeys(key for provenance in given for key in provenance if key not in single):
         values = [provenance.get(key) for provenance in given]
         found[key] = values[0] if all(value == values[0] for value in values) else values

@@ -42,6 +42,7 @@ from models.outline import check_tensors, outline
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import Passes, check_lead_times
+from models.training_dates import state_fits, valid_days
 
 FILE_FORMAT = 1
 BATCH_BYTES = 2**27
@@ -87,6 +88,19 @@ class Corrector(nn.Module):
         method = self.provenance.get("regridding")
         return None if method is None else TargetGrid(self.grid, method)
 
+    @property
+    def fitted_parts(self) -> tuple[str, ...]:
+        """The names of all parts that `fit` fits: the normaliser, the model, and its fitted modules with a state."""
+        own = () if protocol.claims(self.model).physical else ("normalizer",)
+        if not isinstance(self.model, protocol.Fittable):
+            return own
+        modules = [
+            f"model.{name}"
+            for name, module in self.model.named_modules()
+            if name and module.state_dict() and isinstance(module, protocol.Fittable)
+        ]
+        return *own, "model", *modules
+
     def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution over (B, T, H, W) in physical units.
 
@@ -125,8 +139,9 @@ class Corrector(nn.Module):
 
         A model that claims `physical` gets values in physical units. `notes` holds notes of the fit. The provenance's
         `unfitted` counts the regressions without a fit, `cells`, and all regressions, `of`; there is one regression for
-        each lead time, target and cell with training cases.
+        each lead time, target and cell with training cases. Its `fits` states the valid days of all `fitted_parts`.
         """
+        times = forecast_times(dataset)
         if not protocol.claims(self.model).physical:
             self.normalizer.fit(lambda: in_batches(dataset, ALL, batch_size))
         protocol.normalise(self.model, *self.normalizer.target_scaling)
@@ -135,7 +150,8 @@ class Corrector(nn.Module):
             return (self.normalizer(batch, rows) for batch in in_batches(dataset, rows, batch_size))
 
         if isinstance(self.model, protocol.Fittable):
-            protocol.fit(self.model, Passes(begin, self.domain.own_shape[0], *forecast_times(dataset)))
+            protocol.fit(self.model, Passes(begin, self.domain.own_shape[0], *times))
+        state_fits(self.provenance, dict.fromkeys(self.fitted_parts, valid_days(*times)))
         reports = protocol.fit_reports(self)
         self.notes = list(dict.fromkeys(note for report in reports for note in report.notes))
         if regressions := sum(report.regressions for report in reports):

@@ -1,9 +1,15 @@
-"""The dates on which a corrector was trained and validated, in its provenance: scores on them would be too good."""
+"""The dates that a corrector has seen, in its provenance: scores on them would be too good.
+
+`train_dates` and `val_dates` are the dates of the splits. `fits` states the valid days on which each part was
+fitted: the normaliser, the modules of the model, the weights, the choice of the checkpoint, the climate of a loss.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+from torch import Tensor
 
 from data_pipeline.dates import Dates
 from data_pipeline.split import Split
@@ -32,3 +38,51 @@ def seen_dates(provenance: Mapping[str, Any], name: str) -> Dates | None:
     if (years := provenance.get(f"{name}_years")) is not None:
         return Dates.of_years(range(years[0], years[1] + 1))
     return None
+
+
+def valid_days(init_time: Tensor, lead_time: Tensor) -> Dates:
+    """Return the valid days of forecasts with these starts (seconds since 1970) and lead times (hours)."""
+    return Dates.of_times((init_time + 3600 * lead_time).cpu().numpy().astype("datetime64[s]"))
+
+
+def state_fits(provenance: dict[str, Any], fits: Mapping[str, Dates]) -> None:
+    """Write to `provenance` the days on which each part was fitted; other parts keep their statements.
+
+    Parts with the same days share one list, because every list may hold thousands of days.
+    """
+    groups: dict[Dates, list[str]] = {}
+    for part, dates in ((stated_fits(provenance) or {}) | dict(fits)).items():
+        groups.setdefault(dates.days, []).append(part)
+    provenance["fits"] = [{"parts": parts, "dates": dates.to_json()} for dates, parts in groups.items()]
+
+
+def state_training(provenance: dict[str, Any], train: Dates, val: Dates | None, climate: Dates | None = None) -> None:
+    """Write the days of training by gradient descent: of the weights, of the best checkpoint, of the loss's climate.
+
+    Weights that were loaded from an earlier run keep their days.
+    """
+    before = (stated_fits(provenance) or {}).get("weights", Dates(()))
+    fits = {"weights": Dates((*before.spans, *train.days.spans)), "checkpoint": val, "climate": climate}
+    state_fits(provenance, {part: dates for part, dates in fits.items() if dates is not None})
+
+
+def stated_fits(provenance: Mapping[str, Any]) -> dict[str, Dates] | None:
+    """Return the days on which each part was fitted; None for files of older versions, which do not state them."""
+    if (groups := provenance.get("fits")) is None:
+        return None
+    return {part: dates for group in groups for dates in [Dates.from_json(group["dates"])] for part in group["parts"]}
+
+
+def joined_fits(provenances: Mapping[str, Mapping[str, Any]]) -> dict[str, Dates]:
+    """Return the fits of several correctors, by the name of a corrector and of its part.
+
+    A corrector that does not state its parts is one part, fitted on all dates that it has seen.
+    """
+    found: dict[str, Dates] = {}
+    for name, provenance in provenances.items():
+        if (fits := stated_fits(provenance)) is not None:
+            found |= {f"{name}.{part}": dates for part, dates in fits.items()}
+        else:
+            seen = [dates for split in SEEN if (dates := seen_dates(provenance, split)) is not None]
+            found[name] = Dates(tuple(span for dates in seen for span in dates.days.spans))
+    return found

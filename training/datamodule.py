@@ -29,7 +29,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.split import Split
 from data_pipeline.task import Task
 from models.parallel.mesh import Mesh
-from models.training_dates import split_provenance
+from models.training_dates import split_provenance, state_training, valid_days
 from training.trainer_options import TrainerOptions
 
 
@@ -127,13 +127,16 @@ class ForecastDataModule(pl.LightningDataModule):
     @property
     def provenance(self) -> dict[str, Any]:
         """The provenance of a corrector trained on these data: `evaluate` refuses to score it on these dates."""
-        return {
+        found = {
             **split_provenance(self.split, self.task.lead_times), "members": self.train.members,
             "data": self.archive.fingerprint, "deepweather": version("deepweather"),
             "regridding": regridding_of(self.archive),
             "ledger": {"train": self.train.ledger.to_json()}
             | ({"val": self.val.ledger.to_json()} if self.split.validates else {}),
         }  # fmt: skip
+        val = valid_days(*self.val.times()) if self.split.validates else None
+        state_training(found, valid_days(*self.train.times()), val)
+        return found
 
     def train_dataloader(self) -> DataLoader[Sample]:
         """Return the batches of the training dates, in a new order each epoch."""

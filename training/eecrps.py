@@ -70,13 +70,13 @@ class EECRPS(Loss):
         )
         values = part.transpose("lead_time", "day", "quantile", "variable", "latitude", "longitude").values
         return WeightedByIndex(
-            torch.from_numpy(values), tuple(file.day.values.tolist()), task, self.form, weighting=self.weighting
+            torch.from_numpy(values), tuple(file.day.values.tolist()), task, self.form, known, weighting=self.weighting
         )
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedByIndex(Loss):
-    """`EECRPS` with a loaded `climate`: (lead time, day, quantile, T, H, W) in physical units.
+    """`EECRPS` with a loaded `climate`: (lead time, day, quantile, T, H, W) in physical units, of forecasts on `dates`.
 
     The climate is copied to the device of the samples once and kept there.
     """
@@ -85,6 +85,7 @@ class WeightedByIndex(Loss):
     days: tuple[int, ...]
     task: Task
     form: Form
+    dates: Dates = Dates(())  # noqa: RUF009 (Dates are frozen)
 
     reads_members: ClassVar[bool] = True
 

@@ -23,7 +23,7 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
 from models.statistical.crossfit import CrossFitted
-from models.training_dates import seen_dates
+from models.training_dates import joined_fits, seen_dates, state_fits, stated_fits
 
 SAME = {
     "members": "number of members", "data": "files",
@@ -119,4 +119,5 @@ def load_initial_weights(corrector: Corrector, path: str | Path) -> Corrector:
             f"initial_weights: {path} holds another model, {first.spec}; give model the same options"
         ) from None
     corrector.provenance["initial_weights"] = first.provenance.get("run")
+    state_fits(corrector.provenance, stated_fits(theirs) or joined_fits({"initial_weights": theirs}))
     return corrector

@@ -34,7 +34,7 @@ from models.distribution import Distribution, Ensemble, Normal
 from models.outline import check_memory, outline
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, join_mesh, mesh_shape
-from models.training_dates import split_provenance
+from models.training_dates import split_provenance, state_training, valid_days
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
 from training.eecrps import EECRPS, WeightedByIndex
@@ -138,6 +138,9 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh) -> None:
         if needs_validation(corrector):
             check_validation(spec["_target_"], corrector, split)
             device = train_network(module, data, run_dir)
+            days = [valid_days(*samples.times()) for samples in used.values()]
+            climate = loss.dates if isinstance(loss, WeightedByIndex) else None
+            state_training(corrector.provenance, days[0], days[1], climate)
         elif loss != CRPS():
             raise InputError(f"model {spec['_target_']} is fitted in closed form, with its own score; leave out loss")
         corrector.eval()

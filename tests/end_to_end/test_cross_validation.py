@@ -8,6 +8,7 @@ import pytest
 from grib_parts import OPTIONS, write_archive
 
 from models.corrector import Corrector
+from models.training_dates import stated_fits
 
 TASK = [word for word in OPTIONS if not word.startswith("data.split")]
 EMOS = ["model=emos", "model.seasonal=false", "model.shared=true"]
@@ -70,7 +71,7 @@ def test_a_corrector_never_corrects_what_it_has_seen(folder, command):
         folder, command, *FOLDS, "split=held_out", f"correctors={{emos: [{','.join(files)}]}}", "run_dir=leak"
     )
     assert ended.code == 2
-    assert "each of its 3 correctors was trained or validated on 2002-01-01; add the corrector of that" in ended.stderr
+    assert "each of its 3 correctors has a part that was fitted on 2002-01-01; add the corrector" in ended.stderr
     shutil.copytree(folder / "runs/fold1", folder / "copy", dirs_exist_ok=True)
     files = ["copy/corrector.safetensors", *(f"runs/fold{fold}/corrector.safetensors" for fold in range(1, 5))]
     ended, _ = evaluate(
@@ -97,6 +98,12 @@ def test_folds_need_a_fold_and_networks_need_validation(folder, command):
     provenance = Corrector.load(folder / "network/corrector.safetensors").provenance
     assert provenance["train_dates"] == [["2001-01-01", "2002-12-31"]]
     assert provenance["val_dates"] == [["2000-01-01", "2000-12-31"]]
+    # Forecasts are valid on the 9th of each month.
+    days = {year: [[f"{year}-{month:02}-09"] * 2 for month in range(1, 13)] for year in (2000, 2001, 2002)}
+    fits = {part: dates.to_json() for part, dates in stated_fits(provenance).items()}
+    assert fits.pop("checkpoint") == days[2000]
+    assert fits.keys() >= {"normalizer", "model", "weights"}
+    assert all(dates == days[2001] + days[2002] for dates in fits.values())
 
 
 def test_splits_by_dates_keep_their_distance_and_are_in_the_ledger(folder, command):

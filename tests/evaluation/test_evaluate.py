@@ -2,16 +2,13 @@
 
 import json
 import re
-import signal
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from memory_archive import GRID, MemoryArchive, overrides
+from memory_archive import GRID
 
-from conf import build
 from data_pipeline.common.errors import AbsentVariableError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
@@ -25,39 +22,6 @@ from models.corrector import Corrector
 from models.distribution import Normal
 from models.parallel.domain import Domain
 from models.statistical.raw import Raw
-
-
-@pytest.fixture
-def deepweather(monkeypatch):
-    """Run the verb like the command line, in this process."""
-    handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # the verb sets this variable; `monkeypatch` restores it
-
-    def run(run_dir, *more):
-        monkeypatch.setattr(sys, "argv", ["evaluate", *overrides(run_dir, *more)])
-        evaluate.main()
-
-    yield run
-    signal.signal(signal.SIGTERM, handler)
-
-
-@pytest.fixture
-def archive(monkeypatch):
-    memory = MemoryArchive()
-    monkeypatch.setattr(evaluate, "build", lambda node: memory if "ensemble" in node else build(node))
-    return memory
-
-
-@pytest.fixture
-def emos(archive, tmp_path):
-    task = Task("t2m", ["2t"], ["2t"], [48])
-    data = ForecastDataset(archive, task, [2014])
-    provenance = {"train_years": [2014, 2014], "val_years": [2015, 2015], "members": 5}
-    spec = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
-    corrector = Corrector(task, data.grid, spec, data.static, provenance)
-    corrector.fit(data)
-    corrector.save(tmp_path / "emos.safetensors")
-    return tmp_path / "emos.safetensors"
 
 
 def test_scores_and_report_are_written_once(archive, emos, deepweather, tmp_path, capsys):

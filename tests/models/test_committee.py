@@ -143,6 +143,8 @@ def test_different_provenances_are_merged(file_of):
         return YEARS | {"run": run, "data": f"store {run}"} | counted
 
     found = combine([file_of(f"{run}", run, provenance=provenance(run)) for run in range(1, 3)]).provenance
+    parts = {part for group in found.pop("fits") for part in group["parts"]}
+    assert parts >= {f"model.correctors.{k}.{part}" for k in range(2) for part in ("normalizer", "model")}
     dates = {"train_dates": [["2000-01-01", "2004-12-31"]], "val_dates": [["2005-01-01", "2005-12-31"]], "members": 5}
     assert found == dates | {"runs": [1, 2], "data": ["store 1", "store 2"], "unfitted": {"cells": 3, "of": 216}}
 
