@@ -1,7 +1,7 @@
 """Weighted averages that can be added: over cells, forecasts, batches and processes.
 
 A region is a field of weights, which covers area weighting, hemispheres and land alike. Every average is kept per
-forecast (for lead times, seasons and the bootstrap) and per cell (for maps).
+forecast (for lead times, seasons and intervals) and per cell (for maps).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from evaluation.aggregation import Tally, WeightedMean
 from evaluation.scores import all_diagrams, all_scores
 from evaluation.scores.ratios import captured, skill
 from evaluation.scores.score import Diagram, Score
-from evaluation.significance import BlockBootstrap
+from evaluation.significance.intervals import Estimate, estimates
 
 SEASONS = {"DJF": (12, 1, 2), "MAM": (3, 4, 5), "JJA": (6, 7, 8), "SON": (9, 10, 11)}
 REFERENCES = ("raw", "emos", "climatology")
@@ -84,7 +84,7 @@ class Scoreboard:
             models[name]["crps_fair_valid"] = self.fair_is_valid(name)
             models[name]["members"] = self._members(name, target, everything)
             models[name]["by"] = {}
-        # Group by group: the models of a group share the cached draws of the bootstrap.
+        # Group by group: the models of a group share cached tables of their starts.
         for kind, members in groups.items():
             for label, group in members.items():
                 for name, model in models.items():
@@ -191,7 +191,8 @@ class Scoreboard:
                 if labels is None:
                     found[key][score.name], found[interval_key][score.name] = self._compared(function, means, group)
                     continue
-                pairs = [self._compared(_component(function, k), means, group) for k in range(len(labels))]
+                numbers = self._estimates(function, means, group) or [Estimate(np.nan)] * len(labels)
+                pairs = [_value_and_interval(number) for number in numbers]
                 for kind, column in ((key, 0), (interval_key, 1)):
                     found[kind][score.name] = {label: pair[column] for label, pair in zip(labels, pairs, strict=True)}
         return found
@@ -281,6 +282,16 @@ class Scoreboard:
         self, score: Callable[..., np.ndarray], means: Sequence[WeightedMean], group: ScoreGroup
     ) -> tuple[float | None, list[float] | None]:
         """Return a function of averages over the forecasts that all of them have, and its interval."""
+        (estimate,) = self._estimates(score, means, group) or [Estimate(np.nan)]
+        return _value_and_interval(estimate)
+
+    def _estimates(
+        self, score: Callable[..., np.ndarray], means: Sequence[WeightedMean], group: ScoreGroup
+    ) -> list[Estimate]:
+        """Return the numbers of a function of averages over the forecasts that all of them have; [] if there are none.
+
+        All lead times of a start are one case.
+        """
         starts, position = np.unique(self.init_times[group.rows], return_inverse=True)
         counted = (
             np.all([mean.weight.reshape(len(mean.weight)) > 0 for mean in means], axis=0)
@@ -288,10 +299,8 @@ class Scoreboard:
             else np.zeros(0, bool)
         )
         if not counted.any():
-            return None, None
-        per_start = [_merge(mean, position, position.max() + 1, counted) for mean in means]
-        interval = BlockBootstrap(starts, self.seed).interval(score, *per_start)
-        return _number(score(*(mean[counted].sum(0).value for mean in means))), list(interval) if interval else None
+            return []
+        return estimates(score, [_merge(mean, position, position.max() + 1, counted) for mean in means], starts)
 
     def _comparisons(self, name: str) -> dict[str, Comparison]:
         """Return all comparisons by key, without models where a model is missing or its fair CRPS is not valid."""
@@ -368,11 +377,6 @@ def _against(score: Score) -> Callable[..., np.ndarray]:
     return lambda *averages: skill(value(*averages[:count]), value(*averages[count:]))
 
 
-def _component(function: Callable[..., np.ndarray], k: int) -> Callable[..., np.ndarray]:
-    """Return the function's k-th number."""
-    return lambda *averages: function(*averages)[..., k]
-
-
 def _merge(mean: WeightedMean, position: np.ndarray, starts: int, counted: np.ndarray) -> WeightedMean:
     """Sum the forecasts of each start, without forecasts that a model of the comparison lacks."""
     merged = WeightedMean(np.zeros((starts, *mean.total.shape[1:])), np.zeros((starts, *mean.weight.shape[1:])))
@@ -381,6 +385,11 @@ def _merge(mean: WeightedMean, position: np.ndarray, starts: int, counted: np.nd
     return merged
 
 
-def _number(value: np.ndarray) -> float | None:
+def _value_and_interval(estimate: Estimate) -> tuple[float | None, list[float] | None]:
+    interval = estimate.interval
+    return _number(estimate.value), list(interval) if interval else None
+
+
+def _number(value: np.ndarray | float) -> float | None:
     number = float(value)
     return number if np.isfinite(number) else None

@@ -21,6 +21,7 @@ SYNTHETIC, TWIN = "data_pipeline/synthetic", "data_pipeline/synthetic/twin"
 MODELS, DISTRIBUTION, PARALLEL, LAYERS = "models", "models/distribution", "models/parallel", "models/layers"
 STATISTICAL, NETWORKS = "models/statistical", "models/networks"
 EVALUATION, REPORT, SCORES = "evaluation", "evaluation/report", "evaluation/scores"
+SIGNIFICANCE = "evaluation/significance"
 ALL_MODELS = {MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS}
 MAY_IMPORT = {
     COMMON: set(),
@@ -44,9 +45,10 @@ MAY_IMPORT = {
     NETWORKS: {DATA, COMMON, MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL},
     MODELS: {DATA, COMMON, REGRIDDING, FORMATS, GRIB, NETCDF, DISTRIBUTION, PARALLEL, STATISTICAL, NETWORKS},
     "training": {DATA, COMMON, PREFETCH, STATISTICS, STORE, SYNTHETIC, *ALL_MODELS},
-    EVALUATION: {DATA, COMMON, STORE, MODELS, DISTRIBUTION, PARALLEL, STATISTICAL, REPORT, SCORES},
+    EVALUATION: {DATA, COMMON, STORE, MODELS, DISTRIBUTION, PARALLEL, STATISTICAL, REPORT, SCORES, SIGNIFICANCE},
     REPORT: {DATA, COMMON, EVALUATION},
     SCORES: {DATA, COMMON, DISTRIBUTION},
+    SIGNIFICANCE: {EVALUATION},
     "conf": {COMMON},
 }
 """Every folder may import itself and these; only verbs import `conf`, and nothing imports a verb."""

@@ -1,0 +1,1 @@
+"""Intervals, p-values and comparisons for scores of forecasts that are correlated in time: see docs/intervals.md."""

@@ -1,0 +1,132 @@
+"""Intervals and p-values for functions of averages over starts that are correlated in time.
+
+The score's jackknife contributions of the starts are one time series (Miller 1974, doi:10.1093/biomet/61.1.1), whatever
+the score and however many averages it combines. Models that a score compares are therefore compared start by start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from evaluation.aggregation import WeightedMean
+from evaluation.significance.effective_starts import NEIGHBOURS, EffectiveStarts
+from evaluation.significance.student import t_quantile, two_sided_p
+
+FEWEST_STARTS = 4
+"""With fewer starts there is no interval. A pair of neighbouring starts counts as one."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A score with its standard error and the degrees of freedom of this error; `quantile` is the t of 95 %.
+
+    The error is NaN if it cannot be estimated; then there is no interval and no p-value.
+    """
+
+    value: float
+    error: float = math.nan
+    freedom: float = math.nan
+    quantile: float = math.nan
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval: the score plus and minus t standard errors."""
+        if math.isnan(self.error):
+            return None
+        return self.value - self.quantile * self.error, self.value + self.quantile * self.error
+
+    def p_value(self, expected: float = 0.0) -> float | None:
+        """Return the two-sided p-value of the hypothesis that the true score is `expected`."""
+        if math.isnan(self.error):
+            return None
+        distance = abs(self.value - expected)
+        if self.error == 0:
+            return 1.0 if distance == 0 else 0.0
+        return float(two_sided_p(distance / self.error, self.freedom))
+
+    def detectable(self, power: float = 0.8) -> float | None:
+        """Return the true difference that a two-sided 5 % test finds with probability `power`.
+
+        (t(0.975) + t(power)) standard errors: the quantiles for these degrees of freedom (Cohen 1988, chapter 2).
+        """
+        if math.isnan(self.error):
+            return None
+        return self.error * (self.quantile + float(t_quantile(power, self.freedom)))
+
+
+def interval(
+    score: Callable[..., np.ndarray], means: Sequence[WeightedMean], times: np.ndarray
+) -> tuple[float, float] | None:
+    """Return the 95 % interval of a score that is one number; None if there are too few starts. See `estimates`."""
+    (found,) = estimates(score, means, times)
+    return found.interval
+
+
+def estimates(score: Callable[..., np.ndarray], means: Sequence[WeightedMean], times: np.ndarray) -> list[Estimate]:
+    """Return the estimate of each number of `score(average, ...)`.
+
+    `means` have one entry per start along the first axis, at increasing `times` in seconds. `score` works along leading
+    axes: averages (n,) or (n, K) give n numbers or (n, L). Starts with weight 0 are left out. With jackknife
+    contributions z, whose weighted mean square is s², the standard error is s/√(n' - 1). n' is the number of
+    independent starts (Wilks 1997, doi:10.1175/1520-0442(1997)010<0065:RHTFAF>2.0.CO;2), here for starts at any times
+    and with any weights. n' is estimated too, so the error has fewer degrees of freedom ν than n' - 1: ν = 2/var(log
+    error²) (Satterthwaite 1946, doi:10.2307/3002019), for regular starts 1/ν = 1/n + 2/n'. docs/intervals.md shows how
+    often such intervals contain the truth.
+
+    An estimate has no error if its contributions are undefined or if there are fewer than `FEWEST_STARTS` starts.
+    """
+    counted = np.all([_one_weight(mean) > 0 for mean in means], axis=0)
+    times, means = np.asarray(times)[counted], [mean[counted] for mean in means]
+    values = np.atleast_1d(score(*(mean.sum(0).value for mean in means))).tolist()
+    if count_apart(times) < FEWEST_STARTS:
+        return [Estimate(value) for value in values]
+    starts = EffectiveStarts.at(times, np.mean([_relative_weight(mean) for mean in means], axis=0))
+    contributions = jackknife(score, *means).reshape(len(times), -1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        tables = starts.look_up(contributions - starts.weights @ contributions)
+    return [
+        Estimate(value, math.sqrt(variance), freedom, quantile)
+        if math.isfinite(value) and math.isfinite(variance)
+        else Estimate(value)
+        for value, variance, freedom, quantile in zip(values, *(table.tolist() for table in tables), strict=True)
+    ]
+
+
+def jackknife(score: Callable[..., np.ndarray], *means: WeightedMean) -> np.ndarray:
+    """Return the contribution of every start: (1/w - 1)(score of all - score without that start).
+
+    w is the share of the start in the sum of weights. The contribution to an average is the start's own average less
+    that of all.
+    """
+    whole = score(*(mean.sum(0).value for mean in means))
+    without = [WeightedMean(mean.total.sum(0) - mean.total, mean.weight.sum(0) - mean.weight).value for mean in means]
+    odds = 1 / np.mean([_relative_weight(mean) for mean in means], axis=0) - 1
+    change = np.asarray(whole - score(*without))
+    return odds.reshape(-1, *[1] * (change.ndim - 1)) * change
+
+
+def count_apart(times: np.ndarray) -> int:
+    """Return the number of starts, where each pair of neighbours counts as one.
+
+    >>> count_apart(86_400 * np.array([0, 1, 30, 60, 61, 62]))
+    4
+    """
+    if len(times) == 0:
+        return 0
+    runs = np.bincount(np.cumsum(np.diff(times, prepend=times[0]) > NEIGHBOURS))
+    return int(np.sum((runs + 1) // 2))
+
+
+def _one_weight(mean: WeightedMean) -> np.ndarray:
+    """Return one weight per start: the sum over other axes."""
+    weights: np.ndarray = mean.weight.sum(axis=tuple(range(1, mean.weight.ndim)))
+    return weights
+
+
+def _relative_weight(mean: WeightedMean) -> np.ndarray:
+    weight = _one_weight(mean)
+    return weight / weight.sum()
