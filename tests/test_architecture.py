@@ -21,7 +21,7 @@ SYNTHETIC, TWIN = "data_pipeline/synthetic", "data_pipeline/synthetic/twin"
 MODELS, DISTRIBUTION, PARALLEL, LAYERS = "models", "models/distribution", "models/parallel", "models/layers"
 STATISTICAL, NETWORKS = "models/statistical", "models/networks"
 EVALUATION, REPORT, SCORES = "evaluation", "evaluation/report", "evaluation/scores"
-SIGNIFICANCE = "evaluation/significance"
+SIGNIFICANCE, KERNELS = "evaluation/significance", "evaluation/kernels"
 ALL_MODELS = {MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS}
 MAY_IMPORT = {
     COMMON: set(),
@@ -45,9 +45,22 @@ MAY_IMPORT = {
     NETWORKS: {DATA, COMMON, MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL},
     MODELS: {DATA, COMMON, REGRIDDING, FORMATS, GRIB, NETCDF, DISTRIBUTION, PARALLEL, STATISTICAL, NETWORKS},
     "training": {DATA, COMMON, PREFETCH, STATISTICS, STORE, SYNTHETIC, *ALL_MODELS},
-    EVALUATION: {DATA, COMMON, STORE, MODELS, DISTRIBUTION, PARALLEL, STATISTICAL, REPORT, SCORES, SIGNIFICANCE},
+    EVALUATION: {
+        DATA,
+        COMMON,
+        STORE,
+        MODELS,
+        DISTRIBUTION,
+        PARALLEL,
+        STATISTICAL,
+        REPORT,
+        SCORES,
+        SIGNIFICANCE,
+        KERNELS,
+    },
     REPORT: {DATA, COMMON, EVALUATION},
-    SCORES: {DATA, COMMON, DISTRIBUTION},
+    SCORES: {DATA, COMMON, DISTRIBUTION, KERNELS},
+    KERNELS: {COMMON},
     SIGNIFICANCE: {EVALUATION},
     "conf": {COMMON},
 }

@@ -1,0 +1,114 @@
+"""Compiled ensemble scores, compared with sums over all pairs of members in exact fractions."""
+
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+from data_pipeline.common.threads import BUDGET
+from evaluation.kernels import ensemble_scores as module
+from evaluation.kernels.ensemble_scores import ensemble_crps, ensemble_scores
+from evaluation.kernels.sorting_network import sorting_network
+
+SIZES = [1, 2, 3, 4, 5, 7, 8, 10, 17, 50, 51]
+
+
+def brute_force(members, truth):
+    """CRPS plain and fair, error, variance and counts of one cell from their definitions, as exact fractions."""
+    x, y, M = [Fraction(float(value)) for value in members], Fraction(float(truth)), len(members)
+    pairs = sum(abs(a - b) for a, b in product(x, x))
+    absolute, mean = sum(abs(a - y) for a in x) / M, sum(x) / M
+    plain = absolute - pairs / (2 * M * M)
+    fair = absolute - pairs / (2 * M * (M - 1)) if M > 1 else np.nan
+    variance = sum((a - mean) ** 2 for a in x) / (M - 1) if M > 1 else np.nan
+    numbers = [float(number) for number in (plain, fair, mean - y, variance)]
+    return [*numbers, sum(a < y for a in x), sum(a == y for a in x)]
+
+
+def ensemble(M, shape, dtype, seed=0):
+    """Temperatures in K, in steps of 1/4 so that ties occur."""
+    random = np.random.default_rng(seed)
+    members = np.round(random.normal(280, 3, (M, *shape)) * 4) / 4
+    return members.astype(dtype), (np.round(random.normal(280, 3, shape) * 4) / 4).astype(dtype)
+
+
+@pytest.mark.parametrize("M", SIZES)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_scores_of_each_cell_are_their_definitions(M, dtype):
+    members, truth = ensemble(M, (3, 40), dtype)
+    expected = np.array([[brute_force(members[:, i, j], truth[i, j]) for j in range(40)] for i in range(3)])
+    scores = ensemble_scores(members, truth)
+    np.testing.assert_allclose(np.stack(scores, -1), expected, rtol=1e-12, atol=1e-12)
+    assert scores.crps.dtype == np.float64
+    np.testing.assert_allclose(
+        np.stack(ensemble_crps(members, truth)), np.moveaxis(expected[..., :2], -1, 0), atol=1e-12
+    )
+
+
+def test_values_without_ties_and_with_large_offset():
+    """Differences from the truth are taken first: a mean of 1e5 must not cost digits of a CRPS near 1."""
+    random = np.random.default_rng(1)
+    members, truth = (1e5 + random.normal(0, 1, (10, 30))).astype("f4"), (1e5 + random.normal(0, 1, 30)).astype("f4")
+    expected = np.array([brute_force(members[:, k], truth[k]) for k in range(30)])
+    np.testing.assert_allclose(np.stack(ensemble_scores(members, truth), -1), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("M", [1, 2, 9, 50])
+def test_missing_truth_and_missing_members_give_nan_in_their_cell_only(M):
+    members, truth = ensemble(M, (600,), "f4")
+    clean = ensemble_scores(members, truth)
+    members[M // 2, 7], truth[400] = np.nan, np.nan
+    scores, bad = ensemble_scores(members, truth), np.isin(np.arange(600), (7, 400))
+    for name in ("crps", "error") if M == 1 else ("crps", "crps_fair", "error", "variance"):
+        assert np.isnan(getattr(scores, name)[bad]).all()
+        np.testing.assert_array_equal(getattr(scores, name)[~bad], getattr(clean, name)[~bad])
+
+
+def test_any_layout_of_members_is_read():
+    members, truth = ensemble(6, (2, 3, 8, 9), "f4")
+    expected = ensemble_scores(members, truth)
+    batch_first = np.ascontiguousarray(members.swapaxes(0, 1)).swapaxes(0, 1)
+    members_last = np.ascontiguousarray(np.moveaxis(members, 0, -1))
+    wide = np.repeat(members, 2, -1)[..., ::2]
+    for layout in (batch_first, np.moveaxis(members_last, -1, 0), wide, np.asfortranarray(members), members[::-1]):
+        for one, other in zip(ensemble_scores(layout, truth), expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-13)
+    some = ensemble_scores(members[:4], truth)
+    np.testing.assert_array_equal(some.crps, ensemble_scores(members[:4].copy(), truth).crps)
+    assert ensemble_scores(members[..., :0], truth[..., :0]).crps.shape == (2, 3, 8, 0)
+    single = ensemble_scores(np.ascontiguousarray(members[:, 0, 0, 0, 0]), truth[0, 0, 0, 0])
+    assert single.crps == expected.crps[0, 0, 0, 0]
+
+
+def test_threads_give_the_same_numbers(monkeypatch):
+    members, truth = ensemble(5, (4, 5000), "f4")
+    expected = ensemble_scores(members, truth)
+    monkeypatch.setattr(module, "_PART", 700)
+    monkeypatch.setattr(BUDGET, "_total", 4)
+    for one, other in zip(ensemble_scores(members, truth), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_shapes_and_types_that_do_not_fit_are_refused():
+    members, truth = ensemble(3, (4,), "f4")
+    for wrong in (truth[:3], truth.astype("f8"), truth.astype("i4")):
+        with pytest.raises(ValueError, match="truth"):
+            ensemble_scores(members, wrong)
+
+
+@pytest.mark.parametrize("count", range(1, 17))
+def test_network_sorts_all_zeros_and_ones(count):
+    """A network that sorts every sequence of zeros and ones sorts everything (Knuth, volume 3, theorem Z)."""
+    values = np.array(list(product([0, 1], repeat=count)), np.int8).T
+    for i, j in sorting_network(count):
+        assert i < j
+        values[i], values[j] = np.minimum(values[i], values[j]), np.maximum(values[i], values[j])
+    assert (np.diff(values, axis=0) >= 0).all()
+
+
+def test_numbers_of_comparators_are_those_of_batcher():
+    """Knuth, volume 3, section 5.3.4, table 1 for few values; 543 for 64 values is (p² - p + 4) 2^(p - 2) - 1."""
+    assert [len(sorting_network(count)) for count in (1, 2, 3, 4, 5, 6, 7, 8, 16, 64)] == [
+        0, 1, 3, 5, 9, 12, 16, 19, 63, 543,
+    ]  # fmt: skip
