@@ -18,13 +18,9 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.grid import Grid
 from evaluation.scores.case import Case, is_ensemble
 from evaluation.scores.score import Binned, CellStatistic, Settings
 from models.parallel.domain import Domain
-
-TROPICS = 20.0
-"""Latitude in degrees where the tropics end, as in the WMO's forecast verification."""
 
 
 @dataclass(frozen=True)
@@ -60,26 +56,6 @@ class WeightedMean:
         """The average; NaN where the weight is 0."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return self.total / np.where(self.weight > 0, self.weight, np.nan)
-
-
-def region_weights(grid: Grid, land: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """Return the weights (H, W) of every region that has points on the grid.
-
-    The weight of a cell is its area; in `unweighted` it is 1. `land` is the land fraction of each cell; a cell with at
-    least one half is a land point.
-    """
-    area = np.broadcast_to(grid.weights[:, None], grid.shape)
-    latitude = grid.cell_latitudes
-    regions = {
-        "global": area,
-        "unweighted": np.ones(grid.shape),
-        "north": area * (latitude >= TROPICS),
-        "tropics": area * (abs(latitude) < TROPICS),
-        "south": area * (latitude <= -TROPICS),
-    }
-    if land is not None:
-        regions |= {"land": area * (land >= 0.5), "sea": area * (land < 0.5)}
-    return {name: weights for name, weights in regions.items() if weights.any()}
 
 
 class Tally:

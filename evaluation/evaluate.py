@@ -34,7 +34,6 @@ from data_pipeline.sample import Sample
 from data_pipeline.split import Split
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
-from evaluation.aggregation import region_weights
 from evaluation.corrector_checks import (
     check_comparison,
     check_corrector,
@@ -56,6 +55,7 @@ from evaluation.references import (
     unfitted_warnings,
     valid_times,
 )
+from evaluation.regions import check_regions, mask_hashes, region_weights
 from evaluation.report.figures import ExampleForecast, MapData
 from evaluation.report.page import write_report
 from evaluation.report.tables import plain_table
@@ -87,6 +87,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     source, dates = partial(choose_source, archive, cfg.data.store), split.dates(cfg.split, task.lead_times)
     paths, member_counts = corrector_paths(cfg), check_member_counts(plain(cfg)["member_counts"])
     wanted = check_references(plain(cfg)["references"])
+    regions = check_regions(plain(cfg)["regions"])
     check_shown(cfg.shown_corrector, paths)
     check_choice("quantile_levels", cfg.quantile_levels, QUANTILE_LEVELS)
     check_integer("batch_size", cfg.batch_size, 1)
@@ -105,7 +106,9 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         if member_counts
         else {}
     )
-    inputs = mesh.run_on_first(lambda: fingerprint_inputs(cfg, source(dates).fingerprint, paths, member_counts))
+    inputs = mesh.run_on_first(
+        lambda: fingerprint_inputs(cfg, source(dates).fingerprint, paths, member_counts) | mask_hashes(regions)
+    )
     folders = target_folders(Path(cfg.run_dir), task)
     if done := mesh.run_on_first(lambda: load_finished(folders, inputs)):
         mesh.print("\n\n".join(plain_table(scores) for scores in done))
@@ -137,6 +140,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     land, oracle = land_share(archive, forecasts), open_oracle(archive, task, dates, domain, notes)
     starts, leads = forecasts.times()
     valid = (starts + 3600 * leads).numpy().astype("datetime64[s]")
+    weights = region_weights(grid, land, regions)
     fitted = {name: folds for name, folds in compared.items() if name != "raw"}
     leaks = audit(fitted, valid, task.lead_times, split.gap_days)
     for note in leaks["notes"]:
@@ -145,7 +149,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         cfg.batch_size, cfg.seed, member_counts, written=set(correctors), levels=cfg.quantile_levels,
         optional=["climatology"], device=device, groups=batch_groups(compared.values(), valid),
     )  # fmt: skip
-    board = score_models(models, forecasts, region_weights(grid, land), oracle, options, mesh)
+    board = score_models(models, forecasts, weights, oracle, options, mesh)
     if lost := mesh.broadcast(dict(board.lost)):
         compared = {name: folds for name, folds in compared.items() if name not in lost}
         notes = [

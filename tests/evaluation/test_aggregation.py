@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.aggregation import Tally, WeightedMean, region_weights
+from evaluation.aggregation import Tally, WeightedMean
+from evaluation.regions import region_weights
 from evaluation.scores import all_diagrams, all_scores, statistics_of
 from evaluation.scores.case import Case, calibration_bin
 from evaluation.scores.score import Binned, CellStatistic, Settings
@@ -64,7 +65,7 @@ def test_regions_partition_the_globe():
 
 def test_regions_without_points_are_left_out():
     europe = Grid(tuple(range(70, 35, -5)), tuple(range(0, 40, 5)))
-    assert list(region_weights(europe)) == ["global", "unweighted", "north"]
+    assert list(region_weights(europe)) == ["global", "unweighted", "north", "europe"]
 
 
 def batch(count=6, members=3, seed=0):

@@ -14,8 +14,8 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.task import Task, Variable
 from evaluation import evaluate
-from evaluation.aggregation import region_weights
 from evaluation.evaluate import load_finished, target_folders, typical_forecast
+from evaluation.regions import region_weights
 from evaluation.report import page as report
 from evaluation.scoring import score_models
 from models.corrector import Corrector

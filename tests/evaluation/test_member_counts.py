@@ -12,7 +12,6 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from evaluation.aggregation import region_weights
 from evaluation.member_counts import (
     MemberCountClaim,
     check_member_counts,
@@ -20,6 +19,7 @@ from evaluation.member_counts import (
     member_count_gate,
     with_gates,
 )
+from evaluation.regions import region_weights
 from evaluation.scoring import ScoringOptions, score_models
 from models.corrector import Corrector, needed_task
 from models.distribution import Ensemble, Normal

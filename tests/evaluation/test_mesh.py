@@ -17,8 +17,8 @@ from torch.utils.data import Dataset
 
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.aggregation import region_weights
 from evaluation.evaluate import example_of, run
+from evaluation.regions import region_weights
 from evaluation.scoring import ScoringOptions, score_models
 from models.corrector import Corrector
 from models.distribution import Normal

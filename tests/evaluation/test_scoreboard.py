@@ -11,7 +11,8 @@ import torch
 
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.aggregation import Tally, region_weights
+from evaluation.aggregation import Tally
+from evaluation.regions import region_weights
 from evaluation.scoreboard import Scoreboard
 from evaluation.scores import all_diagrams, all_scores, statistics_of
 from evaluation.scores.case import Case
@@ -101,6 +102,7 @@ def test_scores_json_has_exactly_these_keys(scores):
             "north",
             "tropics",
             "south",
+            "europe",
             "land",
             "sea",
         }

@@ -10,7 +10,7 @@ import torch
 from data_pipeline.grid import Grid
 from data_pipeline.sample import verifiable
 from data_pipeline.task import Task
-from evaluation.aggregation import region_weights
+from evaluation.regions import region_weights
 from evaluation.scoring import ScoringOptions, ScoringProgress, score_models
 from models.distribution import Normal
 from models.statistical.raw import Raw
