@@ -135,7 +135,7 @@ class Archive:
         digest = hashlib.sha256()
         for part in _PARTS:
             paths = expand_addresses(getattr(self, part)) if getattr(self, part) else []
-            for path, contents in zip(paths, _hashes(paths), strict=True):
+            for path, contents in zip(paths, content_hashes(paths), strict=True):
                 digest.update(f"{part} {path.name} {contents}\n".encode())
         for name in sorted({*self._formats.values(), *COMMON_READERS}):
             digest.update(f"reader {name} {READER_VERSIONS[name]}\n".encode())
@@ -214,7 +214,7 @@ def regridding_of(source: object) -> Method | None:
     return source.regridding if isinstance(source, Archive) and source.grid is not None else None
 
 
-def _hashes(addresses: Sequence[FileAddress]) -> list[str]:
+def content_hashes(addresses: Sequence[FileAddress]) -> list[str]:
     """Return a hash of the contents of each address; a Zarr store in a folder or at a URL is not one file."""
     files = [address for address in addresses if isinstance(address, Path) and address.is_file()]
     try:

@@ -16,6 +16,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from data_pipeline.grid import how_to_regrid
 from data_pipeline.inputs import input_fields
+from data_pipeline.ledger import Ledger, Omission
 from data_pipeline.meaning import check_targets
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
@@ -101,6 +102,17 @@ class ForecastDataset(Dataset[Sample]):
         other.rows = slice(self.rows.start + rows.start, self.rows.start + rows.stop)
         other.static, other._buffers = self.static[:, rows].contiguous(), Buffers()
         other.fingerprint = f"{self.fingerprint} rows {rows.start}-{rows.stop}"
+        return other
+
+    def without(self, omissions: Sequence[Omission]) -> ForecastDataset:
+        """Return the same samples without some forecasts, which its ledger counts as left out."""
+        other, gone = copy.copy(self), {one.key: one for one in omissions}
+        keys = zip(*(times.tolist() for times in self.times()), strict=True)
+        other._keys = [place for place, key in zip(self._keys, keys, strict=True) if key not in gone]
+        kept = [one for one in self.ledger.omissions if one.key not in gone]
+        other.ledger = Ledger(self.ledger.forecasts, tuple(sorted([*kept, *omissions])))
+        digest = hashlib.sha256(f"{self.fingerprint} without {sorted(gone)}".encode())
+        other.fingerprint = digest.hexdigest()[:16]
         return other
 
     @property

@@ -8,12 +8,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-Reason = Literal["no_analysis", "no_input", "missing_field", "near_split", "masked"]
+Reason = Literal["no_analysis", "no_input", "missing_field", "near_split", "no_forecast", "masked"]
 _WORDS: dict[str, str] = {
     "no_analysis": "no analysis at their valid time",
     "no_input": "no input at another lead time, or no analysis at their start",
     "missing_field": "a missing field",
     "near_split": "a valid time too close to another split",
+    "no_forecast": "no forecast in the files of another model that is compared",
     "masked": "a missing field, which models see as masked",
 }
 """What the forecasts of each reason have or lack, for messages."""

@@ -135,7 +135,7 @@ class Tally:
         if missing and not self.optional:
             raise InputError(
                 f"{self.name}: the forecast is not finite at {missing} points that have an analysis; "
-                "leave this model out of the comparison, or train it on years with an analysis there"
+                "leave this model out of the comparison, or give it values there (train it on years with an analysis)"
             )
 
     def __add__(self, other: Tally) -> Tally:

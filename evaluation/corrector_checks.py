@@ -23,12 +23,12 @@ EMOS_NAME = "emos"
 RESERVED = ("raw", "climatology", ORACLE)
 
 
-def check_name(name: str) -> None:
-    """Refuse names of correctors that are reserved, or that the report cannot show."""
+def check_name(name: str, option: str = "correctors") -> None:
+    """Refuse names in an option that are reserved, or that the report cannot show."""
     if name in RESERVED:
-        raise InputError(f"correctors.{name}: the name {name} is reserved; give the corrector another name")
+        raise InputError(f"{option}.{name}: the name {name} is reserved; choose another name")
     if not re.fullmatch(r"[\w.+-]+", name):
-        raise InputError(f"correctors: {name!r} is not a valid name; use letters, digits and . + - _")
+        raise InputError(f"{option}: {name!r} is not a valid name; use letters, digits and . + - _")
 
 
 def check_emos(name: str, corrector: Corrector, path: Path) -> None:

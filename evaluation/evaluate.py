@@ -28,6 +28,7 @@ from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import atomic_write, expand_paths
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
+from data_pipeline.forecast_file import ForecastFile, open_files
 from data_pipeline.grid_coordinates import static_on
 from data_pipeline.meaning import list_unknown
 from data_pipeline.sample import Sample
@@ -43,6 +44,7 @@ from evaluation.corrector_checks import (
     check_name,
     training_members,
 )
+from evaluation.file_forecasts import FileForecaster, notes_on, parse_forecasts
 from evaluation.fold_correctors import FoldCorrectors, batch_groups
 from evaluation.leak_audit import audit
 from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
@@ -88,7 +90,10 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     paths, member_counts = corrector_paths(cfg), check_member_counts(plain(cfg)["member_counts"])
     wanted = check_references(plain(cfg)["references"])
     regions = check_regions(plain(cfg)["regions"])
-    check_shown(cfg.shown_corrector, paths)
+    given = parse_forecasts(plain(cfg)["forecasts"], paths)
+    check_shown(cfg.shown_corrector, {*paths, *given})
+    if given and member_counts:
+        raise InputError("member_counts needs members of all models, but forecasts has files; leave out one of them")
     check_choice("quantile_levels", cfg.quantile_levels, QUANTILE_LEVELS)
     check_integer("batch_size", cfg.batch_size, 1)
     check_integer("seed", cfg.seed, 0)
@@ -107,7 +112,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         else {}
     )
     inputs = mesh.run_on_first(
-        lambda: fingerprint_inputs(cfg, source(dates).fingerprint, paths, member_counts) | mask_hashes(regions)
+        lambda: fingerprint_inputs(cfg, source(dates).fingerprint, paths, member_counts, given) | mask_hashes(regions)
     )
     folders = target_folders(Path(cfg.run_dir), task)
     if done := mesh.run_on_first(lambda: load_finished(folders, inputs)):
@@ -126,6 +131,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     for _, path, corrector in files:
         check_meanings(corrector, path, task, forecasts.meanings)
     check_enough_members(member_counts, forecasts.members)
+    opened, forecasts = open_files(given, forecasts, archive)
     mesh.print(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
     mesh.print("\n".join(forecasts.ledger.lines(cfg.split)))
     correctors = {name: folds.on(domain) for name, folds in correctors.items()}
@@ -134,9 +140,11 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     notes = [*climatology_warnings(climatology), *climatology.notes, *training_years_warnings(climatology, correctors)]
     notes += [note for name, folds in correctors.items() for note in unfitted_warnings(name, folds)]
     notes += [unknown] if (unknown := list_unknown(forecasts.meanings)) else []
+    notes += notes_on(opened)
     compared |= correctors
-    check_comparison(compared, notes)
-    models = {name: folds.bind(task, device) for name, folds in compared.items()}
+    check_comparison({*compared, *opened}, notes)
+    models: dict[str, Forecaster] = {name: folds.bind(task, device) for name, folds in compared.items()}
+    models |= {name: FileForecaster(one, domain, device) for name, one in opened.items()}
     land, oracle = land_share(archive, forecasts), open_oracle(archive, task, dates, domain, notes)
     starts, leads = forecasts.times()
     valid = (starts + 3600 * leads).numpy().astype("datetime64[s]")
@@ -156,8 +164,9 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
             *climatology_warnings(climatology, lost["climatology"]),
             *(n for n in notes if not n.startswith("climatology")),
         ]
-        check_comparison(compared, notes)
+        check_comparison({*compared, *opened}, notes)
     independent = {name for name, folds in compared.items() if claims(folds.first.model).any_size}
+    independent |= {name for name, file in given.items() if file.drawn}
     one_each = all(len(folds.correctors) == 1 for folds in correctors.values())
     about = {
         "format": SCORES_FORMAT, "split": cfg.split, "members": forecasts.members,
@@ -201,12 +210,19 @@ def corrector_paths(cfg: DictConfig) -> dict[str, list[Path]]:
 
 
 def fingerprint_inputs(
-    cfg: DictConfig, fingerprint: str, paths: Mapping[str, Sequence[Path]], member_counts: Collection[int] = ()
+    cfg: DictConfig,
+    fingerprint: str,
+    paths: Mapping[str, Sequence[Path]],
+    member_counts: Collection[int] = (),
+    given: Mapping[str, ForecastFile] | None = None,
 ) -> dict[str, Any]:
-    """Return fingerprints of everything that the scores depend on: options, data and corrector files."""
-    beside = ("run_dir", "correctors", "mesh", "member_counts", "device")
+    """Return fingerprints of everything that the scores depend on: options, data, corrector and forecast files."""
+    beside = ("run_dir", "correctors", "forecasts", "mesh", "member_counts", "device")
     options = {name: value for name, value in plain(cfg).items() if name not in beside}
-    return ({"sizes": list(member_counts)} if member_counts else {}) | {
+    further: dict[str, Any] = {"sizes": list(member_counts)} if member_counts else {}
+    if given:
+        further["forecasts"] = {name: file.fingerprint for name, file in given.items()}
+    return further | {
         "options": hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16],
         "data": fingerprint,
         "deepweather": version("deepweather"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 import numpy as np
 
@@ -13,6 +13,13 @@ from data_pipeline.task import Variable
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 """Models take single precision; double precision keeps members distinct wherever the file does."""
+
+Summary = Literal["", "mean", "std", "quantile"]
+"""What a field is instead of a member (an empty text)."""
+MEAN, STD = 0, 1
+"""Numbers of a mean and of a standard deviation, in place of the number of a member."""
+LEVEL_STEPS = 1_000_000_000
+"""A quantile of level τ has the number τ times this, because numbers of members are whole."""
 
 Index = int | slice | np.ndarray
 Window = tuple[Index, Index]

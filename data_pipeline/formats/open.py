@@ -6,29 +6,40 @@ The first bytes of the first file decide which format is read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import xarray as xr
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import GRIB_FORMAT, file_format
 from data_pipeline.common.files import Paths, expand_addresses, expand_paths
-from data_pipeline.formats.catalog import SINGLE, Catalog
+from data_pipeline.formats.catalog import SINGLE, Catalog, Summary
 from data_pipeline.formats.cf.catalog import BlockCatalog
 from data_pipeline.formats.cube import Cube, Missing
 from data_pipeline.formats.datasets import open_cube
-from data_pipeline.formats.derived import derived
+from data_pipeline.formats.derived import DerivedCatalog, derived
 from data_pipeline.formats.fields import CubeFields
 from data_pipeline.formats.grib.catalog import MessageCatalog
-from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
+from data_pipeline.formats.netcdf.catalog import NetCDFCatalog, NetCDFSummaries
 from data_pipeline.formats.netcdf.file import is_netcdf
 from data_pipeline.formats.regridded import RegriddedCatalog
 from data_pipeline.formats.stated_intervals import StatedIntervals
-from data_pipeline.formats.zarr.catalog import ZarrCatalog
+from data_pipeline.formats.zarr.catalog import ZarrCatalog, ZarrSummaries
 from data_pipeline.formats.zarr.store import is_zarr
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Chunks
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Variable
+
+ForecastKind = Literal["members", "normal", "quantiles"]
+SUMMARIES_OF_KIND: dict[ForecastKind, tuple[Summary, ...]] = {
+    "members": ("",),
+    "normal": ("mean", "std"),
+    "quantiles": ("quantile",),
+}
+"""The fields that each kind of forecast needs."""
+_SUMMARY_WORDS = {"": "members", "mean": "a mean", "std": "a standard deviation", "quantile": "quantiles"}
 
 VariableNames = Mapping[str, str] | None
 """GRIB names of variables that a file calls otherwise, such as {"T850": "t@850"}, or {"228": "tp"} for a paramId."""
@@ -124,6 +135,49 @@ def analysis_fields(
     return CubeFields.analyses(_analyses(paths, variables, names, target, intervals), missing)
 
 
+def summary_fields(
+    paths: Paths,
+    variables: Sequence[Variable],
+    lead_times: Sequence[int],
+    kind: ForecastKind | None = None,
+    *,
+    names: VariableNames = None,
+    target: TargetGrid | None = None,
+    intervals: StatedIntervals | None = None,
+) -> tuple[ForecastKind, CubeFields]:
+    """Open forecasts that are members, a mean and a standard deviation, or quantiles; return their kind and fields.
+
+    In place of members, `numbers` count a mean and a standard deviation (`catalog.MEAN`, `STD`) or the levels of
+    quantiles (in `catalog.LEVEL_STEPS`). Files that hold several kinds need a `kind`. Missing fields are NaN.
+    """
+    catalog = _gather(paths, variables, names, summaries=True)
+    if isinstance(catalog, BlockCatalog):
+        catalog.refuse_unknown_starts()
+    found, summaries = sorted({*catalog.summaries.tolist()}), catalog.summaries
+    kinds = [name for name, parts in SUMMARIES_OF_KIND.items() if {*parts} <= {*found}]
+    if kind is None and len(kinds) > 1:
+        raise InputError(
+            f"{catalog} holds forecasts of the kinds {' and '.join(kinds)}; choose one with kind={kinds[0]}"
+        )
+    if not kinds or (kind is not None and kind not in kinds):
+        has = " and ".join(_SUMMARY_WORDS[part] for part in found)
+        raise InputError(
+            f"{catalog} has {has}, which is no forecast of {f'the kind {kind}' if kind else 'any kind'}; a forecast is "
+            "members, a mean and a standard deviation, or quantiles"
+        )
+    chosen = kind or kinds[0]
+    catalog = catalog.where(np.isin(summaries, SUMMARIES_OF_KIND[chosen]))
+    catalog = intervals.apply(catalog) if intervals else catalog  # type: ignore[assignment]
+    made = derived(catalog, variables, analyses=False)
+    if chosen != "members" and isinstance(made, DerivedCatalog) and (made.rows["count"] > 1).any():
+        row = int(np.flatnonzero(made.rows["count"] > 1)[0])
+        raise InputError(
+            f"{catalog} has {_SUMMARY_WORDS[SUMMARIES_OF_KIND[chosen][-1]]} over other intervals or of other variables "
+            f"than {made.wanted[made.rows['variable'][row]]}, and those cannot be added; write them for this variable"
+        )
+    return chosen, CubeFields.forecasts(RegriddedCatalog(made, target), lead_times, "mask")
+
+
 def grid_of_files(paths: Paths, names: VariableNames = None) -> Grid:
     """Return the grid of the first field of the first file; in formats beside GRIB, NetCDF and Zarr, of all."""
     address = expand_addresses(paths)[0]
@@ -138,16 +192,23 @@ def grid_of_files(paths: Paths, names: VariableNames = None) -> Grid:
 
 
 def _gather(
-    paths: Paths, variables: Sequence[Variable] | None, names: VariableNames, *, static: bool = False
-) -> Catalog:
-    """Return the fields, as the files have them, from which all `variables` can be made."""
+    paths: Paths,
+    variables: Sequence[Variable] | None,
+    names: VariableNames,
+    *,
+    static: bool = False,
+    summaries: bool = False,
+) -> BlockCatalog | MessageCatalog:
+    """Return the fields, as the files have them, from which all `variables` can be made; also `summaries`."""
     addresses = expand_addresses(paths)
     if is_zarr(addresses[0]):
-        return ZarrCatalog.gather(addresses, variables, names, surface=static, timeless=static)
+        stores = ZarrSummaries if summaries else ZarrCatalog
+        return stores.gather(addresses, variables, names, surface=static, timeless=static)
     files = expand_paths(addresses)
     if is_netcdf(files[0]):
-        return NetCDFCatalog.gather(files, variables, names, surface=static, timeless=static)
-    return MessageCatalog.gather(files, variables, names, surface=static)
+        catalog = NetCDFSummaries if summaries else NetCDFCatalog
+        return catalog.gather(files, variables, names, surface=static, timeless=static)
+    return MessageCatalog.gather(files, variables, names, surface=static, summaries=summaries)
 
 
 def _forecasts(
@@ -157,7 +218,7 @@ def _forecasts(
     target: TargetGrid | None,
     intervals: StatedIntervals | None,
 ) -> Catalog:
-    catalog = _gather(paths, variables, names)
+    catalog: Catalog = _gather(paths, variables, names)
     if isinstance(catalog, BlockCatalog):
         catalog.refuse_unknown_starts()
     catalog = intervals.apply(catalog) if intervals else catalog
@@ -171,6 +232,6 @@ def _analyses(
     target: TargetGrid | None,
     intervals: StatedIntervals | None,
 ) -> Catalog:
-    catalog = _gather(paths, variables, names)
+    catalog: Catalog = _gather(paths, variables, names)
     catalog = intervals.apply(catalog) if intervals else catalog
     return RegriddedCatalog(catalog if variables is None else derived(catalog, variables, analyses=True), target)

@@ -91,8 +91,9 @@ def is_ensemble(distribution: Distribution) -> bool:
 def calibration_bin(distribution: Distribution, truth: Tensor, uniform: Tensor, bins: int) -> Tensor:
     """Return the bin (0 ... bins - 1) of the truth in the rank or PIT histogram, as int64.
 
-    For an ensemble, the rank of the truth among the members; ties are broken at random (Hamill 2001,
-    doi:10.1175/1520-0493(2001)129<0550:IORHFV>2.0.CO;2). For other distributions, the probability integral transform
+    For an ensemble of bins - 1 members, the rank of the truth among the members; ties are broken at random (Hamill
+    2001, doi:10.1175/1520-0493(2001)129<0550:IORHFV>2.0.CO;2). For another number M of members, (rank + v)/(M + 1)
+    with a random v. For other distributions, the probability integral transform
     F(y-) + u (F(y) - F(y-)), which is uniform also where the distribution has point masses (Czado et al.
     2009, doi:10.1111/j.1541-0420.2009.01191.x). `uniform` holds u in [0, 1) in the shape of `truth`;
     cells without truth get an arbitrary bin.
@@ -104,7 +105,12 @@ def calibration_bin(distribution: Distribution, truth: Tensor, uniform: Tensor, 
     if isinstance(distribution, Ensemble):
         below = (distribution.members < truth).sum(0)
         equal = (distribution.members == truth).sum(0)
-        return below + (uniform * (equal + 1)).long().clamp(max=equal)
+        rank = below + (uniform * (equal + 1)).long().clamp(max=equal)
+        if bins == (ranks := len(distribution.members) + 1):
+            return rank
+        # Other forecasts may have more or fewer members than the raw ensemble: their ranks are spread over its bins.
+        part = (uniform * (equal + 1) - (rank - below)).clamp(0, 1)
+        return ((rank + part) / ranks * bins).long().clamp(0, bins - 1)
     upper = distribution.cdf(truth)
     lower = distribution.cdf(torch.nextafter(truth, torch.full_like(truth, -torch.inf)))
     probability = (lower + uniform * (upper - lower)).nan_to_num(0.0)

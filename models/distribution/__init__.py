@@ -14,6 +14,7 @@ from models.distribution.ensemble import Ensemble, energy_score
 from models.distribution.gamma import CensoredShiftedGamma
 from models.distribution.location_scale import Bounded, LocationScale, Logistic, Normal
 from models.distribution.power import PowerTransformed, from_power, power_transformed, to_power
+from models.distribution.quantiles import Quantiles
 from models.distribution.truncated import TruncatedNormal
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Normal",
     "Patched",
     "PowerTransformed",
+    "Quantiles",
     "TruncatedNormal",
     "empirical_quantiles",
     "energy_score",

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.catalog import Summary
 from data_pipeline.formats.cf.cell_methods import refuse_statistics, stated_process
 from data_pipeline.formats.cf.conversions import amount_conversion, find_own_conversion, rate_conversion
 from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, Horizontal, levels_of
@@ -35,7 +36,8 @@ class FieldBlock:
 
     `across` are the dimensions of rows and columns, or the dimensions of points: one, two, or none of a single point.
     `levels` (hPa) and `numbers` (members) have one entry per field. `process` is the processing over time, empty where
-    neither the file nor the user's name states it.
+    neither the file nor the user's name states it. `summary` is not empty for the means, standard deviations and
+    quantiles of `cf.summaries` only.
     """
 
     header: Header
@@ -48,6 +50,7 @@ class FieldBlock:
     time: TimeCoordinates
     horizontal: Horizontal
     process: str = ""
+    summary: Summary = ""
 
     @classmethod
     def of(
@@ -66,7 +69,8 @@ class FieldBlock:
             outer = tuple(name for name in data.dimensions if name not in across)
             levels = levels_of(header, data, outer, short_name, names.given(data.name))
             time = TimeCoordinates.of(header, data)
-            refuse_statistics(data.attributes, (*data.dimensions, *data.coordinate_names))
+            members = {coordinate.name for coordinate in header.coordinates_of(data, "number")}
+            refuse_statistics(data.attributes, {*data.dimensions, *data.coordinate_names} - members)
             _refuse_other_dimensions(header, data, outer, time)
             numbers = _numbers(header, data, outer)
             process = "" if timeless else _process(header, data, names.given(data.name))
@@ -122,8 +126,10 @@ class FieldBlock:
     def conversion(self) -> Conversion:
         """The conversion from the file's units to GRIB's; an `InputError` if it is unknown."""
         if self.rate:
-            return amount_conversion(str(self), self.short_name, self.rate, self.times.intervals)
-        return find_own_conversion(str(self), self.short_name, self.data)
+            found = amount_conversion(str(self), self.short_name, self.rate, self.times.intervals)
+        else:
+            found = find_own_conversion(str(self), self.short_name, self.data)
+        return Conversion(found.factor) if self.summary == "std" else found  # 2 degC of spread are 2 K
 
     @property
     def units_and_long_name(self) -> tuple[str, str]:

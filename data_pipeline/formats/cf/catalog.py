@@ -13,7 +13,7 @@ import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import FileAddress, Paths, expand_addresses
-from data_pipeline.formats.catalog import SINGLE, FieldReader, describe_files
+from data_pipeline.formats.catalog import SINGLE, FieldReader, Summary, describe_files
 from data_pipeline.formats.cf.block import FieldBlock, RefusedVariable
 from data_pipeline.formats.cf.header import Header
 from data_pipeline.formats.cf.point_reader import PointReader
@@ -56,6 +56,9 @@ class BlockCatalog(ABC):
     def header_of(path: FileAddress) -> Header:
         """Read the header of a file."""
 
+    interpret = staticmethod(FieldBlock.of)
+    """The interpretation of a variable, as a block or a refusal; None if it has no latitudes and longitudes."""
+
     @abstractmethod
     def reader_on(self, grid: Grid) -> FieldReader:
         """Return the reader of these fields, which are all on one grid."""
@@ -70,7 +73,7 @@ class BlockCatalog(ABC):
         """
         header = cls.header_of(path)
         _refuse_ragged(path, header)
-        found = [block for data in header.variables if (block := FieldBlock.of(header, data, names, timeless))]
+        found = [block for data in header.variables if (block := cls.interpret(header, data, names, timeless))]
         if not found:
             has = ", ".join(data.name for data in header.variables) or "coordinates only"
             raise InputError(f"{path} has no variable on latitudes and longitudes; it has {has}; check the path")
@@ -125,6 +128,12 @@ class BlockCatalog(ABC):
     def where(self, condition: np.ndarray) -> Self:
         """Return only the fields for which `condition` holds."""
         return replace(self, rows=self.rows[condition])
+
+    @property
+    def summaries(self) -> np.ndarray:
+        """What each field is instead of a member, as text; see `Summary`."""
+        found: np.ndarray = np.array([block.summary for block in self.blocks])[self.rows["block"]]
+        return found
 
     def place(self, row: int) -> str:
         """Return file, variable and the position along each dimension of a field, for messages."""
@@ -232,10 +241,10 @@ def _tell_unwritten(files: str, wanted: Sequence[Variable], rows: np.ndarray, st
 
 def _refuse_duplicates(blocks: Sequence[FieldBlock]) -> None:
     """Raise an `InputError` if two variables of a file could be the same variable."""
-    found: dict[Variable | None, FieldBlock] = {}
+    found: dict[tuple[Variable | None, Summary], FieldBlock] = {}
     for block in blocks:
         for variable in block.variables:
-            other = found.setdefault(variable, block)
+            other = found.setdefault((variable, block.summary), block)
             if variable and other is not block:
                 one, two = other.data.name, block.data.name
                 raise InputError(

@@ -7,7 +7,7 @@ was applied to, not the length of a cell: only bounds give that length.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from data_pipeline.common.errors import InputError
@@ -105,7 +105,7 @@ def stated_process(attributes: Mapping[str, object], role: Callable[[str], Role 
     return next(iter(processes), None)
 
 
-def refuse_statistics(attributes: Mapping[str, object], coordinates: tuple[str, ...]) -> None:
+def refuse_statistics(attributes: Mapping[str, object], coordinates: Collection[str]) -> None:
     """Raise an `InputError` for means, spreads, probabilities and quantiles of an ensemble: they are no members.
 
     `coordinates` are the names of the variable's dimensions and of its other coordinates.
@@ -115,7 +115,7 @@ def refuse_statistics(attributes: Mapping[str, object], coordinates: tuple[str, 
         what = f"{_STATISTICS_OF_GRIB[kind]} (GRIB_dataType {kind!r})"
     elif set(str(attributes.get("standard_name", "")).split()[1:]) & {*_MODIFIERS}:
         what = f"a statistic (standard_name {attributes['standard_name']!r})"
-    elif found := [name for name in coordinates if name.lower() in _STATISTIC_COORDINATES]:
+    elif found := [name for name in sorted(coordinates) if name.lower() in _STATISTIC_COORDINATES]:
         what = f"a statistic (it has the coordinate {found[0]})"
     if what:
         raise InputError(f"it is {what}, no member of an ensemble and no analysis; name other variables or files")

@@ -13,7 +13,7 @@ from data_pipeline.common.files import FileAddress
 
 Role = Literal[
     "start", "time", "valid", "lead", "number", "level", "height", "latitude", "longitude", "projected", "altitude",
-    "station",
+    "station", "quantile",
 ]  # fmt: skip
 """What a coordinate stands for. `time` is the start or the valid time of a forecast: see `times.TimeCoordinates`."""
 
@@ -53,6 +53,7 @@ _USUAL_NAMES: dict[Role, tuple[str, ...]] = {
     "longitude": ("longitude", "lon", "longitudes", "lons", "long", "nlon", "X", "x"),
     "altitude": ("altitude", "alt", "elevation"),
     "station": ("station", "stations", "station_id", "wmo_id"),
+    "quantile": ("quantile", "quantiles", "quantile_level", "percentile", "percentiles"),
 }  # fmt: skip
 """Usual names of coordinates. Names of one letter are case-sensitive, longer names are not."""
 

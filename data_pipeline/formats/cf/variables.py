@@ -34,6 +34,12 @@ class NameMap:
         """Return the user's name for the variable `name` of a file, or None."""
         return self._given.get(name)
 
+    def with_given(self, name: str, variable: Variable) -> NameMap:
+        """Return the same names, with `variable` as the user's name for `name`."""
+        found = NameMap()
+        found._given = self._given | {name: variable}
+        return found
+
     def short_name(self, name: str, attributes: Mapping[str, object], height: float | None) -> str:
         """Return the shortName of the variable `name` at `height` m above the ground (None: aloft or unknown)."""
         if given := self.given(name):

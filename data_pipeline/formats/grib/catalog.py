@@ -12,7 +12,7 @@ import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import Paths, expand_paths
-from data_pipeline.formats.catalog import describe_files
+from data_pipeline.formats.catalog import MEAN, STD, describe_files
 from data_pipeline.formats.equivalents import needed
 from data_pipeline.formats.grib import cfgrib_reader
 from data_pipeline.formats.grib.audit import difference
@@ -59,10 +59,12 @@ class MessageCatalog:
         names: Mapping[str, str] | None = None,
         *,
         surface: bool = False,
+        summaries: bool = False,
     ) -> MessageCatalog:
         """Find the messages from which `variables` are made; with None, of all variables, or all at the `surface`.
 
-        `names` are those of `MessageNames`. Messages that are no forecast, member or analysis are left out.
+        `names` are those of `MessageNames`. Messages that are no forecast, member or analysis are left out; with
+        `summaries`, means and standard deviations of ensembles are kept.
         """
         files, own_names = expand_paths(paths), MessageNames(names or {})
         candidates = None if variables is None else {each for variable in variables for each in needed(variable)}
@@ -73,7 +75,8 @@ class MessageCatalog:
         for file, table in enumerate(tables_of(files)):
             for kind in table.kinds:
                 if number_of.setdefault(kind, len(own)) == len(own):
-                    own.append(own_names.variable(kind))
+                    kept = replace(kind, product="") if summaries and kind.summary else kind
+                    own.append(own_names.variable(kept))
                     first_files.append(file)
             # Keep only the requested messages of each file, to limit memory: an archive has many more.
             numbers = np.array([number_of[kind] for kind in table.kinds])
@@ -87,7 +90,7 @@ class MessageCatalog:
             parts.append(rows)
             stamps.append(table.stamp)
             for k, kind in enumerate(table.kinds):
-                if kind.left_out:
+                if kind.left_out and own[number_of[kind]] is None:
                     left_out[kind] += int((table.records["kind"] == k).sum())
         kinds, described = tuple(number_of), describe_files(files)
         wanted = _wanted(described, kinds, own, left_out, variables, surface)
@@ -102,8 +105,12 @@ class MessageCatalog:
         if len(by_cfgrib := np.unique(rows["file"][rows["field"] > 0])):
             cfgrib_reader.warn(describe_files([files[k] for k in by_cfgrib]))
         places = [files[file] for file in first_files]
-        conversions = tuple(find_conversions(kinds, [v if v in wanted else None for v in own], places))
-        return cls(tuple(files), tuple(stamps), kinds, tuple(own), conversions, wanted, rows)
+        conversions = [*find_conversions(kinds, [v if v in wanted else None for v in own], places)]
+        for k, kind in enumerate(kinds):
+            if kind.summary and own[k] is not None:
+                rows["number"][rows["kind"] == k] = STD if kind.summary == "std" else MEAN
+                conversions[k] = Conversion(conversions[k].factor) if kind.summary == "std" else conversions[k]
+        return cls(tuple(files), tuple(stamps), kinds, tuple(own), tuple(conversions), wanted, rows)
 
     @classmethod
     def first_grid(cls, path: Path) -> Grid:
@@ -127,6 +134,12 @@ class MessageCatalog:
         )
         first = next(same)
         return wanted_units(first, name), first.long_name
+
+    @property
+    def summaries(self) -> np.ndarray:
+        """What each message is instead of a member, as text; see `Summary`."""
+        found: np.ndarray = np.array([kind.summary for kind in self.kinds])[self.rows["kind"]]
+        return found
 
     def place(self, row: int) -> str:
         """Return the file and byte of a message, for error messages."""

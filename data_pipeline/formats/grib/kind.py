@@ -9,12 +9,15 @@ from typing import get_args
 
 import eccodes
 
+from data_pipeline.formats.catalog import Summary
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.interval import Processing, processing_of
 from data_pipeline.formats.grib.keys import get_text
 from data_pipeline.formats.grib.product import product_of
 from data_pipeline.parameters import Process
 from data_pipeline.task import Variable
+
+_SUMMARIES: dict[str, Summary] = {"ensemble mean": "mean", "ensemble spread": "std"}
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,11 @@ class Kind:
         """What the messages hold if they are left out, such as `ensemble mean of 2t`; otherwise an empty text."""
         words = self.product or ("" if self.process in get_args(Process) else self.process)
         return words and f"{words} of {self.short_name}"
+
+    @property
+    def summary(self) -> Summary:
+        """`mean` or `std` for the mean and the standard deviation of an ensemble; empty for all other messages."""
+        return _SUMMARIES.get(self.product, "")
 
     def __str__(self) -> str:
         if self.variable:

@@ -8,6 +8,7 @@ from data_pipeline.common.files import FileAddress, expand_paths
 from data_pipeline.formats.cf.block import FieldBlock
 from data_pipeline.formats.cf.catalog import BlockCatalog
 from data_pipeline.formats.cf.header import Header
+from data_pipeline.formats.cf.summaries import interpret_summary
 from data_pipeline.formats.netcdf.file import NetCDFFile
 from data_pipeline.formats.netcdf.header import netcdf_header
 from data_pipeline.formats.netcdf.reader import BlockLayout, BlockReader
@@ -28,6 +29,12 @@ class NetCDFCatalog(BlockCatalog):
         """Return the reader of these fields, which are all on one grid."""
         layouts = tuple(_layout(block) for block in self.blocks)
         return BlockReader(grid, layouts, self.rows["block"].copy(), self.rows["field"].copy())
+
+
+class NetCDFSummaries(NetCDFCatalog):
+    """The same, also with the means, standard deviations and quantiles of `cf.summaries`."""
+
+    interpret = staticmethod(interpret_summary)
 
 
 def _layout(block: FieldBlock) -> BlockLayout:

@@ -8,6 +8,7 @@ from data_pipeline.common.files import FileAddress
 from data_pipeline.formats.cf.block import FieldBlock
 from data_pipeline.formats.cf.catalog import BlockCatalog
 from data_pipeline.formats.cf.header import Header
+from data_pipeline.formats.cf.summaries import interpret_summary
 from data_pipeline.formats.zarr.header import ZarrFile, zarr_header
 from data_pipeline.formats.zarr.reader import ArrayLayout, ChunkReader
 from data_pipeline.grid import Grid
@@ -26,6 +27,12 @@ class ZarrCatalog(BlockCatalog):
         """Return the reader of these fields, which are all on one grid."""
         layouts = tuple(_layout(block) for block in self.blocks)
         return ChunkReader(grid, layouts, self.rows["block"].copy(), self.rows["field"].copy())
+
+
+class ZarrSummaries(ZarrCatalog):
+    """The same, also with the means, standard deviations and quantiles of `cf.summaries`."""
+
+    interpret = staticmethod(interpret_summary)
 
 
 def _layout(block: FieldBlock) -> ArrayLayout:
