@@ -60,6 +60,7 @@ from evaluation.references import (
 from evaluation.regions import check_regions, mask_hashes, region_weights
 from evaluation.report.figures import ExampleForecast, MapData
 from evaluation.report.page import write_report
+from evaluation.report.provenance import RunClock
 from evaluation.report.tables import plain_table
 from evaluation.scoreboard import Scoreboard
 from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models, to_device
@@ -85,6 +86,7 @@ def main(cfg: DictConfig) -> None:
 
 def run(cfg: DictConfig, mesh: Mesh) -> None:
     """Open correctors and data, score, write the results, print the table."""
+    clock = RunClock()
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
     source, dates = partial(choose_source, archive, cfg.data.store), split.dates(cfg.split, task.lead_times)
     paths, member_counts = corrector_paths(cfg), check_member_counts(plain(cfg)["member_counts"])
@@ -178,7 +180,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     evaluation = Evaluation(
         replace(board, independent=independent), about, notes, cfg.shown_corrector,
         {name: one_of[name] for name in correctors} if one_each else {},
-        member_count_claims(one_of, trained, member_counts), models, forecasts, land, mesh, device,
+        member_count_claims(one_of, trained, member_counts), models, forecasts, land, mesh, device, clock,
     )  # fmt: skip
     mesh.print("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(folders)]))
 
@@ -296,6 +298,7 @@ class Evaluation:
     land: np.ndarray | None
     mesh: Mesh
     device: torch.device
+    clock: RunClock
 
     def publish(self, target: int, folder: Path) -> str:
         """Write scores and report of one target; return the table as text. All ranks compute the example forecast."""
@@ -323,13 +326,28 @@ class Evaluation:
             {name: tally.per_cell[statistic][place, target].value for name, tally in self.board.tallies.items()}
             for statistic in ("crps", "crps_fair", "error")
         )
-        return MapData(self.board.grid, lead, crps, fair, bias, example, self.land)
+        return MapData(self.board.grid, lead, crps, fair, bias, example, self.land, cell_averages(self.board, target))
 
     def _write(self, folder: Path, scores: Mapping[str, Any], fields: MapData) -> None:
-        write_report(folder, scores, fields)
+        write_report(folder, scores, fields, self.clock.facts())
         # The scores are written last: if they exist, the report is complete.
         with atomic_write(folder / "scores.json", "w") as file:
             json.dump(scores, file, indent=1, allow_nan=False)
+
+
+def cell_averages(board: Scoreboard, target: int) -> dict[int, dict[str, dict[str, np.ndarray]]]:
+    """Return the averages (H, W) over time of one target, by lead time, statistic and model."""
+    scored = [lead for lead in board.task.lead_times if lead in board.lead_times]
+    return {
+        lead: {
+            statistic: {
+                name: tally.per_cell[statistic][board.task.lead_times.index(lead), target].value
+                for name, tally in board.tallies.items()
+            }
+            for statistic in board.tallies["raw"].per_cell
+        }
+        for lead in scored
+    }
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -50,7 +50,7 @@ class ExampleForecast:
 class MapData:
     """Data of the maps at the longest lead time: averages (H, W) of each model, and one example forecast.
 
-    `land` is the land fraction, None if it is unknown.
+    `land` is the land fraction, None if it is unknown. `cells` has averages (H, W) by lead time, statistic and model.
     """
 
     grid: Grid
@@ -60,6 +60,7 @@ class MapData:
     bias: Mapping[str, np.ndarray]
     example: ExampleForecast
     land: np.ndarray | None = None
+    cells: Mapping[int, Mapping[str, Mapping[str, np.ndarray]]] = field(default_factory=dict)
 
 
 def improvement(scores: Mapping[str, Any], fields: MapData, name: str) -> tuple[np.ndarray, str]:

@@ -1,7 +1,8 @@
-"""The report: a single HTML page that needs no other files and can be printed."""
+"""The report: a single HTML page that needs no other files, works without its script and can be printed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
@@ -10,23 +11,25 @@ from string import Template
 from typing import Any
 
 from data_pipeline.common.files import atomic_write
+from data_pipeline.ledger import omission_texts
+from evaluation.report.explorer import definition_of, explorer_json
 from evaluation.report.figure_style import inline_svg, save_png
 from evaluation.report.figures import MapData, draw_figures
+from evaluation.report.headline import headline
+from evaluation.report.provenance import provenance_list, term_list
+from evaluation.report.score_tables import all_scores_table, html_table, sample_table, slice_tables
+from evaluation.report.series import default_series, sample_size, sample_text
 from evaluation.report.tables import (
     display_of,
     fair_crps_footnote,
     forecast_title,
-    format_amount,
-    format_bound,
-    format_percent,
     format_years,
-    html_table,
     member_count_table,
     members_table,
     omission_note,
+    omission_parts,
 )
-from evaluation.scoreboard import headline_keys
-from evaluation.shown_corrector import OPTION, VALIDATION
+from evaluation.report.verdict import comparisons_note, pairs_table, power_note, verdict
 
 ALT = {
     "gain": "Bars of the captured share of the oracle's gain",
@@ -38,22 +41,25 @@ ALT = {
     "spread": "Ratio of spread to error by region",
     "example": "One forecast before and after correction",
 }
-"""Alternative text of every figure of the page."""
 
 
-def write_report(folder: Path, scores: Mapping[str, Any], fields: MapData) -> None:
-    """Write `report.html` and every figure as `figures/NAME.png` into `folder`."""
-    figures = draw_figures(scores, fields)
-    for name, figure in figures.items():
+def write_report(
+    folder: Path, scores: Mapping[str, Any], fields: MapData, run: Mapping[str, str] | None = None
+) -> None:
+    """Write `report.html` and every figure into `folder`; `run` has facts of this run for the provenance."""
+    drawings = draw_figures(scores, fields)
+    for name, figure in drawings.items():
         save_png(figure, folder / "figures" / f"{name}.png")
-    images = {name: inline_svg(figure, name, ALT[name]) for name, figure in figures.items()}
+    images = "".join(
+        f"<section><figure>{inline_svg(figure, name, ALT[name])}</figure></section>"
+        for name, figure in drawings.items()
+    )
     with atomic_write(folder / "report.html") as file:
-        file.write(page(scores, fields, images).encode())
+        file.write(page(scores, fields, images, run).encode())
 
 
-def page(scores: Mapping[str, Any], fields: MapData, images: Mapping[str, str]) -> str:
-    """Return the page as HTML; the section of the gain figure is hidden if `images` lacks it."""
-    resources = files("evaluation.report")
+def page(scores: Mapping[str, Any], fields: MapData, figures: str = "", run: Mapping[str, str] | None = None) -> str:
+    """Return the page as HTML; `figures` are its sections with figures."""
     facts = [
         f"{scores['split']} {format_years(scores)}",
         f"{scores['n_dates']} starts, {scores['n_forecasts']} forecasts",
@@ -61,23 +67,83 @@ def page(scores: Mapping[str, Any], fields: MapData, images: Mapping[str, str]) 
         scores["grid"],
         *filter(None, [omission_note(scores)]),
     ]
-    return Template(resources.joinpath("page.html").read_text("utf-8")).substitute(
-        {f"image_{name}": images.get(name, "") for name in ALT},
-        style=resources.joinpath("page.css").read_text("utf-8"),
-        title=escape(forecast_title(scores)),
-        headline=headline(scores),
-        facts=" · ".join(map(escape, facts)),
-        warnings="".join(f'<p class="warning">{escape(text)}</p>' for text in scores["warnings"]),
-        table=html_table(scores),
-        fair=escape(fair_crps_footnote(scores)),
-        members_section=members_section(scores),
-        best=escape(scores["best"]["model"]),
-        units=escape(display_of(scores).units),
-        members=scores["members"],
-        lead=f"{fields.lead_time} h",
-        example=escape(fields.example.valid),
-        sizes=member_count_section(scores),
-        gain_hidden="" if "gain" in images else "hidden",
+    shown = default_series(scores)
+    parts = {
+        "title": escape(forecast_title(scores)),
+        "headline": headline(scores),
+        "facts": " · ".join(map(escape, facts)),
+        "warnings": "".join(f'<p class="warning">{escape(text)}</p>' for text in scores["warnings"]),
+        "verdict": verdict(scores),
+        "power": "".join(f"<p>{escape(text)}</p>" for text in power_note(scores)),
+        "comparisons": comparisons_note(scores),
+        "sample": sample_text(sample_size(scores, "all", "all")),
+        "table": html_table(scores),
+        "fair": escape(fair_crps_footnote(scores)),
+        "all_scores": all_scores_table(scores),
+        "pairs": pairs_section(scores),
+        "members_section": members_section(scores),
+        "units": escape(display_of(scores).units),
+        "members": scores["members"],
+        "default_meaning": escape(f"{shown.title}. {definition_of(scores, shown)}"),
+        "slices": "".join(map(scrolling, slice_tables(scores))),
+        "figures": figures,
+        "sizes": member_count_section(scores),
+        "left_out": left_out_list(scores),
+        "samples": sample_table(scores),
+        "definitions": definitions_list(scores),
+        "provenance": provenance_list(scores, run or {}),
+    }
+    contents = contents_list(_template("page.html").safe_substitute(parts))
+    beside = {"style": _resource("page.css"), "script": _resource("page.js"), "data": explorer_json(scores, fields)}
+    return _template("page.html").substitute(parts, contents=contents, **beside)
+
+
+def scrolling(table: str, label: str = "Scores of parts of the forecasts") -> str:
+    """Return a table in a frame that scrolls on a narrow screen, also by the keyboard."""
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
+
+
+def contents_list(text: str) -> str:
+    """Return links to the sections of a page that have an id and a heading; the script shows those that are hidden."""
+    sections = re.findall(r'<section([^>]*) id="([^"]+)"([^>]*)>\s*<h2>(.*?)</h2>', text)
+    return "".join(
+        f'<li{" hidden" if "hidden" in before + after else ""}><a href="#{name}">{title}</a></li>'
+        for before, name, after, title in sections
+    )
+
+
+def pairs_section(scores: Mapping[str, Any]) -> str:
+    """Return the table of pairs of models as HTML; "" if raw is compared with a single model."""
+    if not (table := pairs_table(scores)):
+        return ""
+    units = escape(display_of(scores).units)
+    return (
+        f"<details><summary>Which model beats which</summary>{scrolling(table, 'Differences between models')}"
+        f'<p class="note">The CRPS of the row less that of the column, in {units}; negative: the row is better. '
+        "<i>better</i> and <i>worse</i>: the 95 % interval of the paired difference excludes 0.</p></details>"
+    )
+
+
+def left_out_list(scores: Mapping[str, Any]) -> str:
+    """Return the forecasts and cells that were scored, and those that were left out, with their numbers."""
+    ledger = scores["ledger"]
+    parts = [
+        f"{ledger['used']:,} of {ledger['forecasts']:,} forecasts that are valid on the scored dates are used",
+        *omission_texts(ledger),
+        *(omission_parts(scores) or ["no cell of these forecasts is left out"]),
+    ]
+    return "<ul>" + "".join(f"<li>{escape(part[0].upper() + part[1:])}.</li>" for part in parts) + "</ul>"
+
+
+def definitions_list(scores: Mapping[str, Any]) -> str:
+    """Return the definition of every score and diagram with its reference."""
+    found = [*scores["definitions"].values(), *scores["diagram_definitions"].values()]
+    return term_list(
+        (
+            one["title"][0].upper() + one["title"][1:],
+            f"{escape(one['text'])} <span class='reference'>{escape(one['reference'])}</span>",
+        )
+        for one in found
     )
 
 
@@ -85,61 +151,19 @@ def member_count_section(scores: Mapping[str, Any]) -> str:
     """Return the section on the number of members; "" if only all members were scored."""
     if "gate" not in scores["models"]["raw"]:
         return ""
-    return Template(files("evaluation.report").joinpath("member_counts.html").read_text("utf-8")).substitute(
-        table=member_count_table(scores)
-    )
+    return _template("member_counts.html").substitute(table=member_count_table(scores))
 
 
 def members_section(scores: Mapping[str, Any]) -> str:
     """Return the section on the members that `correct` writes; "" if there is no corrector."""
     if not (table := members_table(scores)):
         return ""
-    template = Template(files("evaluation.report").joinpath("members.html").read_text("utf-8"))
-    return template.substitute(table=table, members=scores["members"], levels=scores["levels"])
+    return _template("members.html").substitute(table=table, members=scores["members"], levels=scores["levels"])
 
 
-def headline(scores: Mapping[str, Any]) -> str:
-    """Return the main result as HTML; gains are by the fair CRPS where it is valid."""
-    name = scores["best"]["model"]
-    model = scores["models"][name]
-    raw, captured, emos = headline_keys(model)
-    if model[raw] is None:
-        crps = f"{format_amount(model['crps'], scores)} {escape(display_of(scores).units)}"
-        return f"<b>{escape(name)}</b> has a CRPS of {crps}."
-    verb = "lowers" if model[raw] >= 0 else "raises"
-    kind = "fair CRPS" if model["crps_fair_valid"] else "plain CRPS"
-    text = f"<b>{escape(name)}</b> {verb} the {kind} of the raw ensemble by {_change(model, raw)}"
-    if model[emos] is not None and name != "emos":
-        verb = "" if (model[emos] >= 0) == (model[raw] >= 0) else "lowers " if model[emos] >= 0 else "raises "
-        text += f" and {verb}that of EMOS by {_change(model, emos)}"
-    text += "."
-    if model[captured] is not None and name != "climatology":
-        text += (
-            f" That is <b>{format_percent(model[captured])}</b> of the gain of the oracle, which knows the state "
-            "around which the members were drawn and the equations of nature."
-        )
-    return text + _choice(scores)
+def _template(name: str) -> Template:
+    return Template(_resource(name))
 
 
-def _choice(scores: Mapping[str, Any]) -> str:
-    """Return how the model of the headline was chosen, if there was a choice."""
-    others = [name for name in scores["models"] if name not in ("raw", "climatology")]
-    by = scores["best"]["by"]
-    if by == OPTION or len(others) < 2:
-        return ""
-    if by == VALIDATION:
-        return f" Of {len(others)} correctors it had the lowest CRPS on the validation years."
-    return (
-        f" Of {len(others)} correctors it has the lowest CRPS on these years. Scores on these years favour a model "
-        "that they select: name the one that validation years chose as <code>shown_corrector=NAME</code>."
-    )
-
-
-def _change(model: Mapping[str, Any], key: str) -> str:
-    """Return the absolute value of a change with its interval; the text around it states the direction."""
-    sign = 1 if model[key] >= 0 else -1
-    text = f"<b>{format_percent(sign * model[key])}</b>"
-    if interval := model["ci95"][key]:
-        low, high = sorted(sign * value for value in interval)
-        text += f" <span class='ci'>[{format_bound(low)}, {format_percent(high)}]</span>"
-    return text
+def _resource(name: str) -> str:
+    return files("evaluation.report").joinpath(name).read_text("utf-8")

@@ -12,14 +12,6 @@ from data_pipeline.ledger import omission_texts
 from data_pipeline.parameters import Display
 from data_pipeline.task import Variable
 
-SKILLS = {
-    "vs raw, fair": ("raw", "skill_vs_raw_fair"),
-    "vs raw, plain": ("raw", "skill_vs_raw"),
-    "vs EMOS, fair": ("emos", "skill_vs_emos_fair"),
-    "vs climatology, fair": ("climatology", "skill_vs_climatology_fair"),
-}
-"""Columns of skill: the reference, and the key of the score."""
-CAPTURED = {"captured, fair": "captured_fair", "captured, plain": "captured"}
 BESIDE = "crps_minus_distribution"
 INVALID = "†"
 """Marks models whose members depend on each other, so that their fair CRPS is not valid."""
@@ -66,11 +58,15 @@ def format_amount(value: float | None, scores: Mapping[str, Any], sign: bool = F
     """Return a value in the units of `display_of`, with as many decimals as show three digits of the raw CRPS."""
     if value is None:
         return "–"
-    factor = display_of(scores).factor
-    value, scale = factor * value, factor * (scores["models"]["raw"]["crps"] or 1.0)
-    decimals = max(0, 2 - math.floor(math.log10(scale)))
+    value, decimals = display_of(scores).factor * value, amount_decimals(scores)
     plus = "+" if sign else ""
-    return _minus(f"{value:{plus}.{decimals}f}" if decimals < 7 else f"{value:{plus}.2e}")
+    return with_minus(f"{value:{plus}.{decimals}f}" if decimals < 7 else f"{value:{plus}.2e}")
+
+
+def amount_decimals(scores: Mapping[str, Any]) -> int:
+    """Return the number of decimals that show three digits of the raw CRPS."""
+    scale = display_of(scores).factor * (scores["models"]["raw"]["crps"] or 1.0)
+    return max(0, 2 - math.floor(math.log10(scale)))
 
 
 def format_percent(value: float | None, sign: bool = False, unit: str = " %") -> str:
@@ -82,7 +78,7 @@ def format_percent(value: float | None, sign: bool = False, unit: str = " %") ->
     if value is None:
         return "–"
     number = round(100 * value, 1) + 0.0  # avoid -0.0
-    return _minus(f"{number:{'+' if sign else ''}.{1 if abs(number) < 100 else 0}f}{unit}")
+    return with_minus(f"{number:{'+' if sign else ''}.{1 if abs(number) < 100 else 0}f}{unit}")
 
 
 def format_ratio(value: float | None) -> str:
@@ -93,30 +89,6 @@ def format_ratio(value: float | None) -> str:
 def format_bound(value: float) -> str:
     """Return one end of an interval in per cent, without the sign."""
     return format_percent(value, unit="")
-
-
-def html_table(scores: Mapping[str, Any]) -> str:
-    """Return the table of all models for the page, without empty columns."""
-    columns = ["CRPS", "fair CRPS", *SKILLS, *CAPTURED, "RMSE", "bias", "spread / error"]
-    columns = [c for c in columns if c not in SKILLS or scores["models"]["raw"][SKILLS[c][1]] is not None]
-    if scores["oracle"] is None:
-        columns = [column for column in columns if column not in CAPTURED]
-    rows = {name: _cells(name, model, scores) for name, model in scores["models"].items()}
-    if oracle := scores["oracle"]:
-        rows["oracle"] = {
-            "CRPS": format_amount(oracle["crps_plain"], scores),
-            "fair CRPS": format_amount(oracle["crps"], scores),
-            **dict.fromkeys(CAPTURED, "100 %"),
-            "spread / error": format_ratio(oracle["spread_skill"]),
-        }
-    head = "".join(f"<th scope='col'>{column}</th>" for column in ["model", *columns])
-    body = "".join(
-        f"<tr{' class=best' if name == scores['best']['model'] else ''}><th scope='row'>{escape(name)}</th>"
-        + "".join(f"<td>{cells.get(column, '–')}</td>" for column in columns)
-        + "</tr>"
-        for name, cells in rows.items()
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def members_table(scores: Mapping[str, Any]) -> str:
@@ -189,14 +161,19 @@ def fair_crps_footnote(scores: Mapping[str, Any]) -> str:
     )
 
 
-def omission_note(scores: Mapping[str, Any]) -> str:
-    """Return the numbers of forecasts and cells that were left out, and why, as text; "" if there are none."""
+def omission_parts(scores: Mapping[str, Any]) -> list[str]:
+    """Return the numbers of cells and forecasts that were left out, and why, a sentence part each."""
     found, parts = scores["left_out"], []
     if found["cells"]:
         parts.append(f"{found['cells']:,} of {found['of']:,} cells have no analysis or lack a member")
     if (oracle := scores["oracle"]) and (without := scores["n_forecasts"] - oracle["n_forecasts"]):
         parts.append(f"{without:,} of {scores['n_forecasts']:,} forecasts have no oracle and do not count for captured")
-    forecasts = omission_texts(scores["ledger"])
+    return parts
+
+
+def omission_note(scores: Mapping[str, Any]) -> str:
+    """Return the numbers of forecasts and cells that were left out, and why, as text; "" if there are none."""
+    parts, forecasts = omission_parts(scores), omission_texts(scores["ledger"])
     groups = ["left out: " + "; ".join(parts)] * bool(parts) + ["forecasts: " + "; ".join(forecasts)] * bool(forecasts)
     return ". ".join(groups)
 
@@ -267,23 +244,6 @@ def _row(cells: Iterable[str], width: int) -> str:
     return "".join(f"{cell:>{width}}" for cell in cells)
 
 
-def _cells(name: str, model: Mapping[str, Any], scores: Mapping[str, Any]) -> dict[str, str]:
-    cells = {
-        "CRPS": _cell(format_amount(model["crps"], scores), model["ci95"]["crps"], lambda v: format_amount(v, scores)),
-        "fair CRPS": format_fair_crps(model, scores),
-        "RMSE": format_amount(model["rmse"], scores),
-        "bias": format_amount(model["bias"], scores, sign=True),
-        "spread / error": format_ratio(model["spread_skill"]),
-    }
-    for column, (reference, key) in SKILLS.items():
-        if reference != name:
-            text, interval = _valid(model, key, sign=True)
-            cells[column] = _cell(text, interval, format_bound)
-    if name not in ("raw", "climatology"):
-        cells |= {column: _cell(*_valid(model, key), format_bound) for column, key in CAPTURED.items()}
-    return cells
-
-
 def _valid(model: Mapping[str, Any], key: str, sign: bool = False) -> tuple[str, list[float] | None]:
     """Return a score in per cent and its interval; the plain score, marked, if the fair one is not valid."""
     mark = ""
@@ -303,5 +263,6 @@ def _plain(model: Mapping[str, Any], key: str) -> str:
     return text + (f" [{format_bound(interval[0])}, {format_bound(interval[1])}]" if interval else "")
 
 
-def _minus(text: str) -> str:
+def with_minus(text: str) -> str:
+    """Return a number as text with a true minus sign."""
     return text.replace("-", "−")

@@ -23,8 +23,9 @@ from data_pipeline.task import Task, Variable
 from evaluation import evaluate
 from evaluation.report.figure_style import model_colours
 from evaluation.report.figures import draw_figures
-from evaluation.report.page import headline
-from evaluation.report.tables import html_table, members_table, plain_table
+from evaluation.report.headline import headline
+from evaluation.report.score_tables import html_table
+from evaluation.report.tables import members_table, plain_table
 from models.corrector import Corrector
 
 LAWS = {"emos": (0.6, 1.0, 1.0), "net": (0.9, 0.9, 0.8), "wrong": (-0.5, 1.5, 0.5)}
@@ -123,7 +124,9 @@ def evaluated(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HYDRA_FULL_ERROR", "0")
         patch.setattr(evaluate, "build", lambda node: archive if "ensemble" in node else build(node))
-        patch.setattr(evaluate, "write_report", lambda _, scores, fields: caught.update(scores=scores, fields=fields))
+        patch.setattr(
+            evaluate, "write_report", lambda _, scores, fields, run: caught.update(scores=scores, fields=fields)
+        )
         options = overrides(folder / "run", f"correctors={{{', '.join(paths)}}}")
         patch.setattr(sys, "argv", ["evaluate", *options])
         evaluate.main()
@@ -355,6 +358,8 @@ def expected_cells(numbers, name):
 def test_the_table_of_the_report_shows_the_numbers(numbers, scores):
     table = TableCells(html_table(scores))
     head, *rows = table.rows
+    written = {row[0].removesuffix(" as 5 members"): row for row in rows if row[0].endswith(" as 5 members")}
+    rows = [row for row in rows if row[0] not in {one[0] for one in written.values()}]
     assert [row[0] for row in rows] == ["raw", "climatology", *LAWS, "oracle"]
     by_name = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
     for name in ("raw", *LAWS):
@@ -365,7 +370,16 @@ def test_the_table_of_the_report_shows_the_numbers(numbers, scores):
             assert_shows(shown[column], number)
     assert_shows(by_name["oracle"]["fair CRPS"], global_mean(numbers.fair["oracle"]))
     assert_shows(by_name["oracle"]["CRPS"], global_mean(plain_crps(numbers.oracle, numbers.truth)))
-    for row, brackets in zip(rows, table.brackets[1:], strict=True):
+    assert list(written) == list(LAWS)
+    for name, row in written.items():
+        cells = {column: cell for column, cell in zip(head, row, strict=True) if cell != "–" and column != "model"}
+        expected = {column: value for column, value in expected_cells(numbers, name).items() if column in cells}
+        expected |= {"CRPS": global_mean(numbers.written[name]), "spread / error": numbers.written_ratio[name]}
+        expected["vs raw, plain"] = 100 * (1 - expected["CRPS"] / global_mean(numbers.crps["raw"]))
+        assert set(cells) == set(expected) == {"CRPS", "vs raw, plain", "RMSE", "bias", "spread / error"}
+        for column, number in expected.items():
+            assert_shows(cells[column], number)
+    for row, brackets in zip(table.rows[1:], table.brackets[1:], strict=True):
         for column, cell, bracket in zip(head, row, brackets, strict=True):
             if bracket:
                 low, high = (parse_number(end)[0] for end in bracket.strip()[1:-1].split(","))

@@ -13,13 +13,14 @@ from data_pipeline.ledger import Ledger, Omission
 from evaluation.report.charts import skill_chart
 from evaluation.report.figure_style import INK, inline_svg, model_colours
 from evaluation.report.figures import ExampleForecast, MapData, draw_figures
+from evaluation.report.headline import headline
 from evaluation.report.maps import colour_scale, draw_field, map_figure
-from evaluation.report.page import ALT, headline, page, write_report
+from evaluation.report.page import ALT, page, write_report
+from evaluation.report.score_tables import html_table
 from evaluation.report.tables import (
     forecast_title,
     format_amount,
     format_percent,
-    html_table,
     members_table,
     plain_table,
 )
@@ -28,6 +29,17 @@ from evaluation.shown_corrector import lowest_crps
 GRID = Grid.regular(9, 12)
 FAIR = ("skill_vs_raw", "skill_vs_emos", "skill_vs_climatology", "captured")
 COMPARED = (*FAIR, *(f"{key}_fair" for key in FAIR), "crps_minus_raw")
+
+
+SCORES = {
+    "crps": ("CRPS", "low"), "crps_fair": ("fair CRPS", "low"), "rmse": ("RMSE", "low"), "bias": ("bias", "zero"),
+    "spread": ("spread", None), "spread_skill": ("spread / error", "one"),
+}  # fmt: skip
+
+
+def definition(title, best):
+    words = {"title": title, "text": f"Definition of {title}.", "reference": "A & B 2000"}
+    return words | {"best": best, "labels": None, "units": "" if best == "one" else "target"}
 
 
 def entry(crps, **values):
@@ -39,8 +51,14 @@ def entry(crps, **values):
         "spread": crps,
         "spread_skill": 0.87,
     }
+    own = dict(scores)
+    skills = {"rmse": 0.1, "crps": values.get("skill_vs_raw", 0.0)}
     scores |= dict.fromkeys(COMPARED, 0.0) | values | {f"{key}_fair": values[key] for key in FAIR if key in values}
-    return scores | {"ci95": {key: [scores[key] - 0.01, scores[key] + 0.01] for key in ("crps", *COMPARED)}}
+    scores |= {"ci95": {key: [scores[key] - 0.01, scores[key] + 0.01] for key in ("crps", *COMPARED)}}
+    for key, numbers in (("scores", own), ("skill", skills)):
+        scores[key] = numbers
+        scores[f"ci95_{key}"] = {name: [value - 0.01, value + 0.01] for name, value in numbers.items()}
+    return scores
 
 
 def model(crps, **values):
@@ -53,7 +71,15 @@ def model(crps, **values):
 
 def as_written(crps):
     """Scores of the members as written."""
-    own = {"crps": crps, "crps_minus_distribution": 0.004, "skill_vs_raw": 0.25, "spread_skill": 0.83}
+    own = {
+        "crps": crps,
+        "rmse": 2 * crps,
+        "bias": -0.02,
+        "spread": crps,
+        "crps_minus_distribution": 0.004,
+        "skill_vs_raw": 0.25,
+        "spread_skill": 0.83,
+    }
     return own | {"ci95": {key: [value - 0.002, value + 0.002] for key, value in own.items()}}
 
 
@@ -63,7 +89,10 @@ def make_scores():
         "split": "test", "dates": [["2016-01-01", "2017-12-31"]], "members": 4, "levels": "hazen",
         "n_dates": 32, "n_forecasts": 32,
         "warnings": [], "left_out": {"cells": 0, "of": 3456},
-        "ledger": {"forecasts": 32, "used": 32},
+        "ledger": {"forecasts": 32, "used": 32}, "weights": "cell area", "format": 4,
+        "inputs": {"options": "01", "data": "23", "deepweather": "1.0", "correctors": {"emos": "45", "unet": "67"}},
+        "definitions": {name: definition(*words) for name, words in SCORES.items()},
+        "diagram_definitions": {"rank": {"title": "rank histogram", "text": "Ranks.", "reference": "C 2001"}},
         "best": {"model": "unet", "by": "scored years"},
         "models": {
             "raw": model(0.4),
@@ -75,6 +104,17 @@ def make_scores():
             "n_forecasts": 32, "crps": 0.2, "crps_plain": 0.22, "spread_skill": 1.0, "rank_histogram": [0.2] * 5,
         },
     }  # fmt: skip
+    size = {"n_forecasts": 32, "n_dates": 16, "cells": 108}
+    scores["slices"] = {kind: dict.fromkeys(labels, size) for kind, labels in scores["models"]["raw"]["by"].items()}
+    names = list(scores["models"])
+    crps = {name: model["crps"] for name, model in scores["models"].items()}
+    scores["pairs"] = {
+        name: {
+            other: {"crps_minus": (less := crps[name] - crps[other]), "ci95": [less - 0.01, less + 0.01]}
+            for other in names[:number]
+        }
+        for number, name in enumerate(names)
+    }
     for name in ("emos", "unet"):
         scores["models"][name]["members"] = as_written(scores["models"][name]["crps"] + 0.004)
     return scores
@@ -85,7 +125,8 @@ def make_fields():
     maps = {name: rng.random(GRID.shape) for name in ("raw", "climatology", "emos", "unet")}
     start = int(np.datetime64("2016-02-27T00", "s").astype(int))
     example = ExampleForecast(start, 48, *(280 + rng.random((4, *GRID.shape))))
-    return MapData(GRID, 48, maps, maps, maps, example, rng.random(GRID.shape))
+    cells = dict.fromkeys(("crps", "crps_fair", "error", "squared_error", "expected_squared_error"), maps)
+    return MapData(GRID, 48, maps, maps, maps, example, rng.random(GRID.shape), {48: cells})
 
 
 @pytest.fixture
@@ -128,7 +169,7 @@ def test_the_page_needs_no_other_files(written):
     found = Links(text)
     assert found.images == len(ALT)
     assert all(link.startswith(("data:image/png;base64,", "#")) for link in found.links)
-    assert not re.findall(r"<script|@import|<link|\$", text)
+    assert not re.findall(r"@import|<link|<script[^>]* src|\$\w", text)
     urls = set(re.findall(r"https?://[^\s\"'<]*", text))
     # Names of XML spaces, not places.
     assert urls == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
@@ -171,7 +212,6 @@ def test_sections_without_oracle_land_or_correctors_are_left_out(scores, fields,
     write_report(tmp_path, scores, replace(fields, land=None))
     text = (tmp_path / "report.html").read_text()
     assert Links(text).images == len(ALT) - 1
-    assert '<section class="wide" hidden>' in text
     assert "vs EMOS" not in text
     assert ">captured" not in text
     assert "The members that correct writes" not in text
@@ -205,12 +245,12 @@ def with_sizes(scores):
 
 
 def test_member_counts_have_a_section(scores, fields):
-    plain = page(scores, fields, {})
+    plain = page(scores, fields)
     assert "With fewer or more members" not in plain
-    text = page(with_sizes(scores), fields, {})
-    start, end = text.index('\n\n<section class="wide">\n<h2>With fewer'), text.index("<h2>One forecast</h2>")
-    section = text[start : text.rindex("</section>", start, end) + len("</section>\n")]
-    assert text.replace(section, "") == plain
+    text = page(with_sizes(scores), fields)
+    start = text.index('<section id="member-counts">')
+    section = text[start : text.index("</section>", start)]
+    assert text[: text.index("<nav")] == plain[: plain.index("<nav")]
     head, body = section.split("<tbody>")
     assert re.findall(r"colspan='3'>([^<]*)<", head) == ["fair CRPS with", "spread / error with"]
     assert re.findall(r"'col'>([^<]*)<", head) == ["model", "base", *2 * ["5", "10", "20"], "claims it", "holds"]
@@ -301,8 +341,7 @@ def test_a_model_chosen_by_the_option_is_shown_without_explanation(scores, field
     text = text_of(headline(scores))
     assert text.startswith("emos lowers the fair CRPS of the raw ensemble by 20.0 % [19.0, 21.0 %]. That is 40.0 %")
     assert "lowest" not in text
-    assert "<tr class=best><th scope='row'>emos</th>" in html_table(scores)
-    assert "Improvement by emos" in page(scores, fields, {})
+    assert "<tr class='best'><th scope='row'>emos</th>" in html_table(scores)
 
 
 def test_a_choice_by_validation_years_is_stated(scores):
@@ -325,7 +364,7 @@ def test_dependent_members_are_compared_by_plain_scores(scores, fields):
     assert "That is 35.0 % of the gain" in text
     note = "† the members of unet depend on each other: their fair CRPS can be lower than the CRPS of any"
     assert note in plain_table(scores)
-    assert note in page(scores, fields, {})
+    assert note in page(scores, fields)
     (row,) = [line.split() for line in plain_table(scores).splitlines() if line.startswith("unet")]
     assert row[1:7] == ["0.330", "0.100†", "+17.5", "%†", "[16.5,", "18.5]"]
     assert row[-6:-2] == ["35.0", "%†", "35.0", "%"]
@@ -336,7 +375,10 @@ def test_dependent_members_are_compared_by_plain_scores(scores, fields):
 
 def test_cells_and_forecasts_left_out_are_counted(scores, fields):
     assert "left out" not in plain_table(scores)
-    assert "left out" not in page(scores, fields, {})
+    whole = page(scores, fields)
+    assert "left out:" not in whole
+    assert "<li>32 of 32 forecasts that are valid on the scored dates are used.</li>" in whole
+    assert "<li>No cell of these forecasts is left out.</li>" in whole
     scores["left_out"] = {"cells": 1234, "of": 3456}
     omissions = (Omission(0, 48, "no_analysis"), Omission(0, 24, "masked", ("2t truth",), "an.grib"))
     scores["ledger"] = Ledger(34, omissions).to_json()
@@ -348,7 +390,10 @@ def test_cells_and_forecasts_left_out_are_counted(scores, fields):
         "1 used with a missing field, which models see as masked, first 1970-01-01T00:00 + 24 h (2t truth; an.grib)"
     )
     assert sentence in plain_table(scores)
-    assert sentence in page(scores, fields, {})
+    counted = page(scores, fields)
+    assert sentence in counted
+    assert "<li>1,234 of 3,456 cells have no analysis or lack a member.</li>" in counted
+    assert "<li>1 left out with no analysis at their valid time, first 1970-01-01T00:00 + 48 h.</li>" in counted
 
 
 def test_tables_hold_every_model(scores):
@@ -356,15 +401,15 @@ def test_tables_hold_every_model(scores):
     for name in (*scores["models"], "oracle"):
         assert f"<th scope='row'>{name}</th>" in html
         assert re.search(rf"^{name} ", plain, re.MULTILINE)
-    assert html.count("<tr class=best>") == 1
+    assert html.count("<tr class='best'>") == 1
     assert "+30.0 % [29.0, 31.0]" in plain
     assert "Temperature at 850 hPa, 48 h ahead: test 2016–2017, 32 starts; CRPS in K" in plain
-    assert len({len(row.split("<td>")) for row in html.split("<tr")[2:]}) == 1
+    assert len({row.count("<td") for row in html.split("<tr")[2:]}) == 1
 
 
 def test_warnings_are_shown(scores, fields):
     scores["warnings"] = ["leak? unet captures <120 %>"]
-    assert '<p class="warning">leak? unet captures &lt;120 %&gt;</p>' in page(scores, fields, {})
+    assert '<p class="warning">leak? unet captures &lt;120 %&gt;</p>' in page(scores, fields)
     assert plain_table(scores).endswith("warning: leak? unet captures <120 %>")
 
 
@@ -376,7 +421,7 @@ def test_precipitation_in_m_is_shown_in_mm(scores, fields):
     assert plain_table(rain) == expected.replace("CRPS in K", "CRPS in mm")
     assert html_table(rain) == html_table(scores)
     assert members_table(rain) == members_table(scores)
-    assert "CRPS in mm, area-weighted" in page(rain, fields, {})
+    assert "CRPS in mm, area-weighted" in page(rain, fields)
     maps = ("crps", "crps_fair", "bias")
     example = {name: getattr(fields.example, name) / 1000 for name in ("truth", "raw_mean", "mean", "std")}
     small = {name: {model: field / 1000 for model, field in getattr(fields, name).items()} for name in maps}
@@ -395,6 +440,8 @@ def scaled(scores, factor):
     amounts = ("crps", "crps_fair", "crps_plain", "rmse", "bias", "spread", "crps_unweighted", "crps_fair_unweighted")
 
     def change(key, value):
+        if key in ("skill", "ci95_skill"):
+            return value
         if isinstance(value, dict):
             return {name: change(name, one) for name, one in value.items()}
         if value is None or not (key in amounts or str(key).startswith("crps_minus")):

@@ -1,0 +1,247 @@
+"""Maps of scores for the page's script: numbers of cells, rounded, compressed and written as text.
+
+A value is rounded to the decimals in which the page shows it, so that the page never shows other digits than
+`scores.json` would.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
+
+from data_pipeline.grid import Grid
+from data_pipeline.points import Points
+from evaluation.report.figures import MapData
+from evaluation.report.maps import BETTER, DIVERGING, SEQUENTIAL, projection_of
+from evaluation.report.tables import amount_decimals, display_of
+
+NO_VALUE = 65535
+"""Stands for a cell without a value; other values are 0 to 65534."""
+MAP_BUDGET = 3_500_000
+"""Characters of all maps of a page together. Maps that need more are rounded to fewer decimals, then made coarser."""
+OUTER = 0.02
+"""Share of the cells whose values may lie beyond either end of a colour scale."""
+
+
+@dataclass(frozen=True)
+class CellScore:
+    """A score of single cells: its name, its note, and how it is shown."""
+
+    title: str
+    note: str
+    units: str
+    decimals: int
+    cmap: str
+    signed: bool = False
+    middle: float | None = None
+    logarithmic: bool = False
+
+
+def cell_scores(scores: Mapping[str, Any]) -> dict[str, CellScore]:
+    """Return the scores of cells by their key."""
+    display, decimals = display_of(scores), amount_decimals(scores)
+    return {
+        "skill": CellScore(
+            "CRPS below raw", "Blue-green: a lower CRPS than the raw ensemble; brown: a higher one.", "%", 0, BETTER,
+            signed=True, middle=0.0,
+        ),
+        "crps": CellScore("CRPS", "Dark: large errors. Lower is better.", display.units, decimals, SEQUENTIAL),
+        "bias": CellScore(
+            "Bias", "Mean forecast minus analysis. Red: the forecast is too high.", display.units, decimals, DIVERGING,
+            signed=True, middle=0.0,
+        ),
+        "ratio": CellScore(
+            "Spread / error", "1 is calibrated. Blue: the forecast is overconfident; red: its spread is too large.", "",
+            2, DIVERGING, middle=1.0, logarithmic=True,
+        ),
+    }  # fmt: skip
+
+
+def cell_values(scores: Mapping[str, Any], fields: MapData, key: str, model: str, lead: int) -> np.ndarray | None:
+    """Return one score of one model in every cell (H, W) as the page shows it, NaN where there is none.
+
+    The CRPS is the fair one where it is valid. None: there is no such map (the skill of the reference itself).
+    """
+    averages, factor = fields.cells[lead], display_of(scores).factor
+    crps = averages["crps_fair" if scores["models"][model]["crps_fair_valid"] else "crps"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if key == "crps":
+            return factor * crps[model]
+        if key == "skill":
+            raw = crps["raw"]
+            return None if model == "raw" else 100 * (1 - crps[model] / np.where(raw > 0, raw, np.nan))
+        if key == "bias":
+            return factor * averages["error"][model]
+        error = averages["squared_error"][model]
+        return np.sqrt(averages["expected_squared_error"][model] / np.where(error > 0, error, np.nan))
+
+
+def map_payload(scores: Mapping[str, Any], fields: MapData, budget: int = MAP_BUDGET) -> dict[str, Any] | None:
+    """Return grid, colours and all maps for the page's script; None if there are no maps.
+
+    Decimals are left out, then cells are joined to squares of 2 x 2, 3 x 3, ... until all maps fit into the `budget`.
+    """
+    if not fields.cells:
+        return None
+    kinds, land = cell_scores(scores), fields.land
+    found = {
+        (key, model, lead): values
+        for key in kinds
+        for model in scores["models"]
+        for lead in fields.cells
+        if (values := cell_values(scores, fields, key, model, lead)) is not None
+    }
+    for fewer, side in _attempts(fields.grid):
+        joined = {place: joined_cells(values, side) for place, values in found.items()}
+        decimals = {
+            key: fitting_decimals([v for place, v in joined.items() if place[0] == key], kind.decimals - fewer)
+            for key, kind in kinds.items()
+        }
+        maps: dict[str, Any] = {key: {} for key in kinds}
+        for (key, model, _), values in joined.items():
+            maps[key].setdefault(model, []).append(packed(values, decimals[key]))
+        if sum(len(one["data"]) for models in maps.values() for leads in models.values() for one in leads) <= budget:
+            break
+    scales = {
+        key: _scale(kind, [v for (name, model, _), v in found.items() if name == key and model != "climatology"])
+        for key, kind in kinds.items()
+    }
+    return {
+        "grid": _grid(fields.grid, side),
+        "land": None if land is None else _compressed((joined_cells(land, side) > 0.5).astype(np.uint8)),
+        "side": side,
+        "leads": list(fields.cells),
+        "models": list(scores["models"]),
+        "fields": [
+            {
+                "key": key, "title": kind.title, "note": _note(kind, side), "units": kind.units,
+                "decimals": max(0, decimals[key]), "signed": kind.signed, "scale": scales[key],
+            }
+            for key, kind in kinds.items()
+        ],
+        "colours": {name: _colour_table(name) for name in (BETTER, SEQUENTIAL, DIVERGING)},
+        "maps": maps,
+    }  # fmt: skip
+
+
+def joined_cells(values: np.ndarray, side: int) -> np.ndarray:
+    """Return the means of squares of `side` x `side` cells (H, W) without NaN; the last squares may be smaller."""
+    if side == 1:
+        return values
+    rows, columns = np.arange(0, values.shape[0], side), np.arange(0, values.shape[1], side)
+
+    def summed(array: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(np.add.reduceat(array, rows, axis=0), columns, axis=1)
+
+    known = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        return summed(np.where(known, values, 0.0)) / summed(known.astype(float))
+
+
+def fitting_decimals(fields: list[np.ndarray], decimals: int) -> int:
+    """Return `decimals`, or the largest smaller number with which the values of each field span 65534 steps at most."""
+    known = [values[np.isfinite(values)] for values in fields]
+    widest = max((float(np.ptp(values)) for values in known if values.size), default=0.0)
+    while widest * 10.0**decimals > NO_VALUE - 2:
+        decimals -= 1
+    return decimals
+
+
+def packed(values: np.ndarray, decimals: int) -> dict[str, Any]:
+    """Return values (H, W), rounded to `decimals` (tens for -1), as text: value = (first + k) * step.
+
+    The k, from 0 to 65534, are differences to the cell before modulo 65536; all low bytes, then all high bytes, are
+    compressed. `fitting_decimals` makes sure that 65534 steps are enough.
+    """
+    scaled = np.rint(values.ravel() * 10.0**decimals)
+    known = np.isfinite(scaled)
+    first = int(scaled[known].min()) if known.any() else 0
+    steps = np.full(scaled.shape, NO_VALUE, np.uint16)
+    steps[known] = (scaled[known] - first).astype(np.uint16)
+    differences = np.diff(steps, prepend=np.uint16(0))
+    planes = np.concatenate([differences & 255, differences >> 8]).astype(np.uint8)
+    return {"first": first, "step": 10.0**-decimals, "data": _compressed(planes)}
+
+
+def _compressed(values: np.ndarray) -> str:
+    return base64.b64encode(zlib.compress(values.tobytes(), 9)).decode()
+
+
+def _attempts(grid: Grid) -> Iterator[tuple[int, int]]:
+    """Yield the decimals to leave out and the side of squares of cells, finest first; points are never joined."""
+    yield 0, 1
+    yield 1, 1
+    if not isinstance(grid, Points):
+        yield from ((1, side) for side in range(2, max(grid.shape)))
+
+
+def _note(kind: CellScore, side: int) -> str:
+    return kind.note + (f" A value is the mean of {side} × {side} cells of the grid." if side > 1 else "")
+
+
+def _scale(kind: CellScore, values: list[np.ndarray]) -> dict[str, Any]:
+    """Return the ends of a colour scale, their logarithms if it is logarithmic; symmetric about a middle."""
+    everything = np.concatenate([v[np.isfinite(v)].ravel() for v in values]) if values else np.zeros(0)
+    if kind.logarithmic:
+        everything = np.log(everything[everything > 0])
+    if not everything.size:
+        everything = np.array([-1.0, 1.0])
+    if kind.middle is None:
+        low, high = (float(end) for end in np.quantile(everything, [OUTER / 2, 1 - OUTER / 2]))
+        high = high if high > low else low + 1
+    else:
+        middle = float(np.log(kind.middle)) if kind.logarithmic else kind.middle
+        reach = float(np.quantile(abs(everything - middle), 1 - OUTER)) or 1.0
+        low, high = middle - reach, middle + reach
+    return {"low": low, "high": high, "log": kind.logarithmic, "cmap": kind.cmap}
+
+
+def _colour_table(name: str) -> str:
+    """Return 256 colours of a colour map as hexadecimal digits, six each."""
+    return "".join(to_hex(colour)[1:] for colour in colormaps[name](np.linspace(0, 1, 256)))
+
+
+def _grid(grid: Grid, side: int) -> dict[str, Any]:
+    """Return the middles of (joined) cells, in degrees; `limits` are south, north, west and east of a region."""
+    globe = projection_of(grid) == "mollweide"
+    points = isinstance(grid, Points)
+    latitudes, longitudes = (_middles(np.array(axis), side) for axis in (grid.latitudes, grid.longitudes))
+    west = -180.0 if globe else float(_west(longitudes))
+    around = (longitudes - west) % 360 + west
+    margin = [
+        0.5 * _spacing(axis) if not points else max(0.08 * float(np.ptp(axis)), 0.5) for axis in (latitudes, around)
+    ]
+    limits = [
+        max(-90.0, latitudes.min() - margin[0]), min(90.0, latitudes.max() + margin[0]),
+        around.min() - margin[1], around.max() + margin[1],
+    ]  # fmt: skip
+    return {
+        "globe": globe, "points": points, "west": west,
+        "limits": [round(float(end), 4) for end in limits],
+        "latitudes": [round(value, 4) for value in latitudes.tolist()],
+        "longitudes": [round(value, 4) for value in longitudes.tolist()],
+        "names": list(grid.ids) if isinstance(grid, Points) else [],
+    }  # fmt: skip
+
+
+def _middles(axis: np.ndarray, side: int) -> np.ndarray:
+    return np.array([axis[k : k + side].mean() for k in range(0, len(axis), side)])
+
+
+def _spacing(axis: np.ndarray) -> float:
+    return float(np.ptp(axis)) / (len(axis) - 1) if len(axis) > 1 else 1.0
+
+
+def _west(longitudes: np.ndarray) -> float:
+    """Return the longitude after the widest gap between neighbours, from -180 to 180."""
+    ordered = np.unique(longitudes % 360)
+    gaps = np.diff(ordered, append=ordered[0] + 360)
+    west = ordered[(int(gaps.argmax()) + 1) % len(ordered)]
+    return float((west + 180) % 360 - 180)

@@ -1,0 +1,199 @@
+"""Series: a score that the page shows for every model and slice, with the units and decimals in which it is shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from evaluation.report.tables import amount_decimals, display_of, with_minus
+from evaluation.scoreboard import headline_keys
+
+KINDS = {"lead": "Lead time", "region": "Region", "season": "Season", "hour": "Hour of the day (UTC)"}
+"""Kinds of slices in the order of the page; other kinds follow under their own name."""
+MAIN = ("crps", "crps_fair", "rmse", "bias", "spread", "spread_skill")
+"""Scores that an entry also holds under a key of its own, first in every list."""
+DERIVED = {
+    "skill_vs_raw_fair": ("Fair CRPS below raw", "raw"),
+    "skill_vs_emos_fair": ("Fair CRPS below EMOS", "emos"),
+    "skill_vs_climatology_fair": ("Fair CRPS below climatology", "climatology"),
+    "captured_fair": ("Captured share of the oracle's gain, fair CRPS", ""),
+    "skill_vs_raw": ("Plain CRPS below raw", "raw"),
+    "skill_vs_emos": ("Plain CRPS below EMOS", "emos"),
+    "skill_vs_climatology": ("Plain CRPS below climatology", "climatology"),
+    "captured": ("Captured share of the oracle's gain, plain CRPS", ""),
+}
+"""Comparisons by the CRPS: title and reference."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """A number of every entry of `scores.json`, times `factor`, in `units`, with `decimals`.
+
+    `place` is the path to the number in an entry. `group` is the title of the score that a label belongs to. `without`
+    are the models that have no such number: the reference itself.
+    """
+
+    key: str
+    title: str
+    place: tuple[str, ...]
+    units: str
+    factor: float = 1.0
+    decimals: int = 3
+    group: str = ""
+    best: str | None = None
+    without: tuple[str, ...] = ()
+
+    def leaves_out(self, model: str) -> bool:
+        """Return whether a model is the reference of the comparison, or is never compared with it."""
+        return model in self.without
+
+    def of(self, entry: Mapping[str, Any]) -> tuple[float | None, tuple[float, float] | None]:
+        """Return the number of an entry and its interval in `units`; None where there is none."""
+        first, *rest = self.place
+        container = {"scores": "ci95_scores", "skill": "ci95_skill"}.get(first)
+        value = _follow(entry, self.place)
+        interval = _follow(entry, (container, *rest)) if container else _follow(entry, ("ci95", first))
+        return (
+            None if value is None else self.factor * value,
+            None if interval is None else (self.factor * interval[0], self.factor * interval[1]),
+        )
+
+    @property
+    def signed(self) -> bool:
+        """Whether a number above 0 has a plus sign: it is a difference."""
+        return self.place[0].startswith("skill") or self.best == "zero"
+
+    def text(self, value: float, sign: bool = False) -> str:
+        """Return a number in `units` as text, without a negative zero; per cent have no decimals from 100 on.
+
+        >>> bias = Series("bias", "bias", ("scores", "bias"), "K", decimals=2)
+        >>> bias.text(-0.128), bias.text(-0.001), bias.text(0.25, sign=True)
+        ('−0.13', '0.00', '+0.25')
+        """
+        decimals = 0 if self.units == "%" and abs(round(value, self.decimals)) >= 100 else self.decimals
+        rounded = f"{value:.{decimals}f}"
+        if float(rounded) == 0:
+            return rounded.lstrip("-")
+        return with_minus(("+" if sign and value > 0 else "") + rounded)
+
+    def cell(self, entry: Mapping[str, Any], mark: str = "") -> str:
+        """Return the number of an entry with its interval as HTML, `–` where there is none."""
+        value, interval = self.of(entry)
+        if value is None:
+            return "–"
+        text = self.text(value, self.signed) + (" %" if self.units == "%" else "") + mark
+        if interval is None:
+            return text
+        return f"{text} <span class='ci'>[{self.text(interval[0])}, {self.text(interval[1])}]</span>"
+
+
+def list_series(scores: Mapping[str, Any]) -> list[Series]:
+    """Return every number that an entry can have: comparisons first, then all scores, then their skills."""
+    return [*_comparisons(scores), *_own(scores), *_skills(scores)]
+
+
+def list_slices(scores: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the labels of each kind of slice that is not alone of its kind; `all` has one label, "all forecasts"."""
+    found = {kind: list(labels) for kind, labels in scores["models"]["raw"]["by"].items() if kind != "members"}
+    order = {kind: found[kind] for kind in [*KINDS, *found] if kind in found}
+    return {"all": ["all"]} | {kind: labels for kind, labels in order.items() if len(labels) > 1}
+
+
+def entry_of(scores: Mapping[str, Any], model: str, kind: str, label: str) -> Mapping[str, Any]:
+    """Return the scores of a model in one slice."""
+    entry: Mapping[str, Any] = scores["models"][model]
+    return entry if kind == "all" else entry["by"][kind][label]
+
+
+def slice_title(kind: str, label: str) -> str:
+    """Return the name of a slice for readers.
+
+    >>> slice_title("lead", "48"), slice_title("hour", "06"), slice_title("region", "tropics")
+    ('+48 h', '06 UTC', 'tropics')
+    """
+    return {"lead": f"+{label} h", "hour": f"{label} UTC", "all": "all forecasts"}.get(kind, label)
+
+
+def kind_title(kind: str) -> str:
+    """Return the name of a kind of slice for readers."""
+    return KINDS.get(kind, "Forecasts" if kind == "all" else kind.capitalize())
+
+
+def sample_size(scores: Mapping[str, Any], kind: str, label: str) -> dict[str, int] | None:
+    """Return the numbers of starts, forecasts and cells of a slice; None if `scores.json` does not state them."""
+    if kind == "all":
+        kind, label = "region", "global"
+    size: dict[str, int] | None = scores["slices"].get(kind, {}).get(label)
+    return size
+
+
+def sample_text(size: Mapping[str, int] | None) -> str:
+    """Return a sample size as text: `1 start, 16 forecasts, 2,112 cells`."""
+    if size is None:
+        return ""
+    nouns = {"n_dates": "start", "n_forecasts": "forecast", "cells": "cell"}
+    return ", ".join(f"{size[key]:,} {noun}{'s' * (size[key] != 1)}" for key, noun in nouns.items())
+
+
+def default_series(scores: Mapping[str, Any]) -> Series:
+    """Return the score that is shown first: the skill of the headline, or the CRPS if there is none."""
+    best = scores["models"][scores["best"]["model"]]
+    key = headline_keys(best)[0]
+    wanted = key if best[key] is not None else "scores:crps"
+    return next(one for one in list_series(scores) if one.key == wanted)
+
+
+def _comparisons(scores: Mapping[str, Any]) -> Iterator[Series]:
+    models = scores["models"]
+    for key, (title, reference) in DERIVED.items():
+        if any(model.get(key) is not None for model in models.values()):
+            without = (reference,) if reference else ("raw", "climatology")
+            yield Series(key, title, (key,), "%", 100, 1, best="high", without=without)
+
+
+def _own(scores: Mapping[str, Any]) -> Iterator[Series]:
+    definitions = scores["definitions"]
+    for name in sorted(definitions, key=lambda name: MAIN.index(name) if name in MAIN else len(MAIN)):
+        definition = definitions[name]
+        display = display_of(scores)
+        target = definition["units"] == "target"
+        units, factor = (display.units, display.factor) if target else ("", 1.0)
+        for label in definition["labels"] or [""]:
+            place = ("scores", name, *([label] if label else []))
+            if target:
+                decimals = amount_decimals(scores)
+            elif definition["best"] == "one":
+                decimals = 2
+            else:
+                decimals = _decimals(scores, place)
+            yield Series(
+                ":".join(place), f"{definition['title']} {label}".strip(), place, units, factor, decimals,
+                definition["title"] if label else "", definition["best"],
+            )  # fmt: skip
+
+
+def _skills(scores: Mapping[str, Any]) -> Iterator[Series]:
+    for name, definition in scores["definitions"].items():
+        if definition["best"] != "low" or name in ("crps", "crps_fair"):
+            continue
+        for label in definition["labels"] or [""]:
+            place = ("skill", name, *([label] if label else []))
+            title = f"{definition['title']} below raw {label}".strip()
+            yield Series(
+                ":".join(place), title, place, "%", 100, 1, f"{definition['title']} below raw" if label else "", "high",
+                ("raw",),
+            )  # fmt: skip
+
+
+def _decimals(scores: Mapping[str, Any], place: tuple[str, ...]) -> int:
+    """Return the decimals that show three digits of the largest value of any model."""
+    values = [abs(value) for model in scores["models"].values() if (value := _follow(model, place))]
+    return min(6, max(0, 2 - math.floor(math.log10(max(values))))) if values else 3
+
+
+def _follow(entry: Any, place: tuple[str, ...]) -> Any:
+    for name in place:
+        entry = None if entry is None else entry.get(name)
+    return entry

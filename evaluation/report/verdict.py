@@ -1,0 +1,175 @@
+"""The verdict in words: which differences between models the 95 % intervals show, and which they leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from evaluation.report.series import list_slices, slice_title
+from evaluation.report.tables import format_amount
+from evaluation.scoreboard import headline_keys
+
+PLURALS = {"lead": "lead times", "region": "regions", "season": "seasons", "hour": "hours"}
+NOT_A_PART = ("global", "unweighted")
+"""Labels of regions that stand for all forecasts."""
+BETTER, WORSE, OPEN = "better", "worse", "not shown"
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """A model against another in one slice; `difference` is its CRPS less that of the other, in units of the scores."""
+
+    model: str
+    other: str
+    kind: str
+    label: str
+    result: str
+    difference: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+def compare_models(scores: Mapping[str, Any]) -> list[ModelComparison]:
+    """Return each model against every earlier one over all forecasts."""
+    models = scores["models"]
+    names = list(models)
+    found = []
+    for number, name in enumerate(names):
+        for other in names[:number]:
+            pair = scores["pairs"][name][other]
+            interval, result = pair["ci95"], _result(pair["ci95"], 0.0, lower_is_better=True)
+            key = headline_keys(models[name])[0]
+            if other == "raw" and models[name][key] is not None:
+                # Members and distributions are compared by the fair CRPS, where it is valid.
+                result = _result(models[name]["ci95"][key], 0.0, lower_is_better=False)
+            found.append(ModelComparison(name, other, "all", "all", result, pair["crps_minus"], interval))
+    return found
+
+
+def compare_slices(scores: Mapping[str, Any], name: str) -> list[ModelComparison]:
+    """Return a model against raw in every part of the forecasts: lead times, regions, seasons and hours."""
+    found = []
+    key = headline_keys(scores["models"][name])[0]
+    for kind, labels in list_slices(scores).items():
+        if kind == "all":
+            continue
+        for label in labels:
+            entry = scores["models"][name]["by"][kind][label]
+            if label not in NOT_A_PART and entry[key] is not None:
+                found.append(ModelComparison(name, "raw", kind, label, _result(entry["ci95"][key], 0.0, False)))
+    return found
+
+
+def verdict(scores: Mapping[str, Any]) -> str:
+    """Return one sentence, as HTML, on the shown model: what is shown beyond doubt and what is not."""
+    best = scores["best"]["model"]
+    against = {
+        _other(one, best): _seen_from(one, best) for one in compare_models(scores) if best in (one.model, one.other)
+    }
+    parts = compare_slices(scores, best)
+    name = f"<b>{escape(best)}</b>"
+    if all(result == OPEN for result in against.values()) and all(one.result == OPEN for one in parts):
+        return f"Nothing is shown beyond doubt: no 95 % interval of a difference to {name} excludes 0."
+    shown, open_ones = [], []
+    if better := [other for other, result in against.items() if result == BETTER]:
+        shown.append(f"{name} has a lower CRPS than {_listed(better)}")
+    if worse := [other for other, result in against.items() if result == WORSE]:
+        shown.append(f"{'' if shown else name + ' '}{'has ' if not shown else ''}a higher CRPS than {_listed(worse)}")
+    for result, verb in ((BETTER, "lower"), (WORSE, "higher")):
+        if where := _places(parts, result):
+            shown.append(f"{'it has ' if shown else name + ' has '}a {verb} CRPS than raw {where}")
+    if equal := [other for other, result in against.items() if result == OPEN]:
+        open_ones.append(f"a difference between {name} and {_listed(equal, 'or')}")
+    if where := _places(parts, OPEN):
+        open_ones.append(f"a difference to raw {where}")
+    text = f"Shown beyond doubt: {'; '.join(shown)}." if shown else "Nothing is shown beyond doubt."
+    return text[:-1] + (f"; not shown: {'; nor '.join(open_ones)}." if open_ones else ".")
+
+
+def comparison_count(scores: Mapping[str, Any]) -> int:
+    """Return the number of comparisons that the verdict rests on."""
+    best = scores["best"]["model"]
+    whole = [one for one in compare_models(scores) if best in (one.model, one.other)]
+    return len(whole) + len(compare_slices(scores, best))
+
+
+def pairs_table(scores: Mapping[str, Any]) -> str:
+    """Return the table of all pairs of models but raw: CRPS of the row less that of the column; "" for one model."""
+    names = [name for name in scores["models"] if name != "raw"]
+    if len(names) < 2:
+        return ""
+    found = {(one.model, one.other): one for one in compare_models(scores)}
+    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in names[:-1])
+    body = ""
+    for number, name in enumerate(names[1:], 1):
+        cells = [_pair_cell(found[name, other], scores) for other in names[:number]]
+        body += f"<tr><th scope='row'>{escape(name)}</th>{''.join(cells)}{'<td></td>' * (len(names) - 1 - number)}</tr>"
+    return f"<table><thead><tr><th scope='col'>CRPS less that of</th>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _pair_cell(one: ModelComparison, scores: Mapping[str, Any]) -> str:
+    text = format_amount(one.difference, scores, sign=True)
+    if one.interval:
+        low, high = (format_amount(end, scores, sign=True) for end in one.interval)
+        text += f" <span class='ci'>[{low}, {high}]</span>"
+    return f"<td>{text} <span class='result'>{one.result}</span></td>"
+
+
+def comparisons_note(scores: Mapping[str, Any]) -> str:
+    """Return how the verdict was reached, as HTML."""
+    count = comparison_count(scores)
+    return (
+        f"The sentence rests on {count} comparison{'s' * (count != 1)}. A difference is shown if the 95 % interval of "
+        "the paired difference excludes 0; raw is compared by the fair CRPS where it is valid. Each interval stands "
+        "for itself: where no model differs from another, one in twenty excludes 0 by chance."
+    )
+
+
+def power_note(scores: Mapping[str, Any]) -> list[str]:
+    """Return sentences on the difference that these starts could have shown; [] if `scores.json` has none."""
+    return []
+
+
+def _result(interval: Iterable[float] | None, zero: float, lower_is_better: bool) -> str:
+    if interval is None:
+        return OPEN
+    low, high = interval
+    if low <= zero <= high:
+        return OPEN
+    return BETTER if (high < zero) == lower_is_better else WORSE
+
+
+def _other(one: ModelComparison, name: str) -> str:
+    return one.other if one.model == name else one.model
+
+
+def _seen_from(one: ModelComparison, name: str) -> str:
+    if one.model == name or one.result == OPEN:
+        return one.result
+    return WORSE if one.result == BETTER else BETTER
+
+
+def _places(parts: list[ModelComparison], result: str) -> str:
+    """Return where comparisons have a result: `in every region, in 1 of 2 seasons (JJA)`; "" for nowhere."""
+    texts = []
+    for kind in dict.fromkeys(one.kind for one in parts):
+        of_kind = [one for one in parts if one.kind == kind]
+        titles = [escape(slice_title(kind, one.label)) for one in of_kind if one.result == result]
+        plural = PLURALS.get(kind, f"parts by {escape(kind)}")
+        preposition = "at" if kind in ("lead", "hour") else "in"
+        if titles and len(titles) == len(of_kind):
+            texts.append(
+                f"{preposition} all {len(titles)} {plural}" if len(titles) > 1 else f"{preposition} {titles[0]}"
+            )
+        elif titles:
+            texts.append(f"{preposition} {len(titles)} of {len(of_kind)} {plural} ({', '.join(titles)})")
+    return _joined(texts, "and")
+
+
+def _listed(names: Iterable[str], word: str = "and") -> str:
+    return _joined([f"<b>{escape(name)}</b>" for name in names], word)
+
+
+def _joined(texts: list[str], word: str) -> str:
+    return f" {word} ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
