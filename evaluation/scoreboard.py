@@ -18,6 +18,7 @@ from evaluation.scores import all_diagrams, all_scores
 from evaluation.scores.ratios import captured, skill
 from evaluation.scores.score import Diagram, Score
 from evaluation.significance.intervals import Estimate, estimates
+from evaluation.significance.model_comparison import Pairs, best_set, describe_pairs, detectable_differences
 
 SEASONS = {"DJF": (12, 1, 2), "MAM": (3, 4, 5), "JJA": (6, 7, 8), "SON": (9, 10, 11)}
 REFERENCES = ("raw", "emos", "climatology")
@@ -94,7 +95,7 @@ class Scoreboard:
             for name, model in models.items():
                 entry = some._entry(name, target, everything) | {"fewer": self._fewer(size, name, target, everything)}
                 model["by"].setdefault("members", {})[str(size)] = entry
-        variable = self.task.targets[target]
+        variable, pairs = self.task.targets[target], self._pairs(target, everything)
         return {
             "task": self.task.name,
             "target": str(variable),
@@ -111,7 +112,9 @@ class Scoreboard:
                 one.name: {"title": one.title, "text": one.text, "reference": one.reference} for one in self._drawn()
             },
             "models": models,
-            "pairs": self._pairs(target, everything),
+            "pairs": pairs,
+            "best_set": best_set({name: model["crps"] for name, model in models.items()}, pairs),
+            "power": self._power(target, everything),
             "oracle": self._oracle_entry(target, everything),
             "warnings": self._warnings(models),
         }
@@ -254,17 +257,34 @@ class Scoreboard:
             entry[key], intervals[key] = self._compared(score, [crps, *means], group)
         return entry | {"ci95": intervals}
 
-    def _pairs(self, target: int, group: ScoreGroup) -> dict[str, dict[str, Any]]:
-        """Return the difference in CRPS of each model to every earlier model, with its interval."""
-        found: dict[str, dict[str, Any]] = {}
+    def _pairs(self, target: int, group: ScoreGroup) -> Pairs:
+        """Return the difference in CRPS of each model to every earlier model, with its interval and p-values."""
         names = list(self.tallies)
-        for number, name in enumerate(names):
-            found[name] = {}
-            for other in names[:number]:
-                means = [self._crps(model, target, group) for model in (name, other)]
-                difference, interval = self._compared(np.subtract, means, group)
-                found[name][other] = {"crps_minus": difference, "ci95": interval}
-        return found
+        differences = {
+            (name, other): self._estimate(
+                np.subtract, [self._crps(model, target, group) for model in (name, other)], group
+            )
+            for number, name in enumerate(names)
+            for other in names[:number]
+        }
+        return describe_pairs(names, differences)
+
+    def _power(self, target: int, group: ScoreGroup) -> dict[str, Any]:
+        """Return the differences from raw and EMOS, in per cent of the CRPS of raw, that the starts could show."""
+
+        def share(reference: np.ndarray, model: np.ndarray, raw: np.ndarray) -> np.ndarray:
+            return (reference - model) / raw
+
+        gains = {
+            reference: {
+                name: self._estimate(share, [self._crps(one, target, group) for one in (reference, name, "raw")], group)
+                for name in self.tallies
+                if name not in ("raw", reference)
+            }
+            for reference in ("raw", "emos")
+            if reference in self.tallies
+        }
+        return detectable_differences(len(np.unique(self.init_times)), gains)
 
     def _fewer(self, size: int, name: str, target: int, group: ScoreGroup) -> dict[str, dict[str, Any]]:
         """Return the difference in fair CRPS of a model with `size` members to the same model with fewer members."""
@@ -282,8 +302,12 @@ class Scoreboard:
         self, score: Callable[..., np.ndarray], means: Sequence[WeightedMean], group: ScoreGroup
     ) -> tuple[float | None, list[float] | None]:
         """Return a function of averages over the forecasts that all of them have, and its interval."""
+        return _value_and_interval(self._estimate(score, means, group))
+
+    def _estimate(self, score: Callable[..., np.ndarray], means: Sequence[WeightedMean], group: ScoreGroup) -> Estimate:
+        """Return a single number of `_estimates`."""
         (estimate,) = self._estimates(score, means, group) or [Estimate(np.nan)]
-        return _value_and_interval(estimate)
+        return estimate
 
     def _estimates(
         self, score: Callable[..., np.ndarray], means: Sequence[WeightedMean], group: ScoreGroup

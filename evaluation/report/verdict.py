@@ -127,8 +127,8 @@ def comparisons_note(scores: Mapping[str, Any]) -> str:
 
 
 def power_note(scores: Mapping[str, Any]) -> list[str]:
-    """Return sentences on the difference that these starts could have shown; [] if `scores.json` has none."""
-    return []
+    """Return sentences on the models that may be the best, and on the difference that these starts could have shown."""
+    return [text for key in ("best_set", "power") if (text := scores.get(key, {}).get("text"))]
 
 
 def _result(interval: Iterable[float] | None, zero: float, lower_is_better: bool) -> str:

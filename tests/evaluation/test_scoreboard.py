@@ -76,7 +76,7 @@ def test_scores_json_has_exactly_these_keys(scores):
     assert again == scores
     assert set(scores) == {
         "task", "target", "units", "lead_times", "grid", "weights", "n_dates", "n_forecasts", "left_out", "slices",
-        "definitions", "diagram_definitions", "models", "pairs", "oracle", "warnings",
+        "definitions", "diagram_definitions", "models", "pairs", "best_set", "power", "oracle", "warnings",
     }  # fmt: skip
     assert (scores["task"], scores["target"], scores["units"], scores["n_dates"]) == ("t2m", "2t", "K", 40)
     assert list(scores["models"]) == ["raw", "climatology", "emos", "net"]
@@ -181,7 +181,23 @@ def test_every_pair_of_models_is_compared_once(scores):
     }  # fmt: skip
     net = scores["models"]["net"]
     for other, pair in scores["pairs"]["net"].items():
-        assert pair == {"crps_minus": net[f"crps_minus_{other}"], "ci95": net["ci95"][f"crps_minus_{other}"]}
+        assert pair["crps_minus"] == net[f"crps_minus_{other}"]
+        assert pair["ci95"] == net["ci95"][f"crps_minus_{other}"]
+        assert pair["p"] <= pair["p_holm"] < 0.05
+
+
+def test_models_that_are_worse_beyond_doubt_are_not_in_the_best_set(scores):
+    assert (scores["best_set"]["lowest"], scores["best_set"]["models"]) == ("net", ["net"])
+
+
+def test_power_is_that_of_the_skill_and_of_the_difference_to_emos(scores):
+    """A detectable difference is wider than half the interval, by the ratio of (t(0.975) + t(0.8)) to t(0.975)."""
+    for name, (other, key) in {"net": ("raw", "skill_vs_raw"), "emos": ("raw", "skill_vs_raw")}.items():
+        low, high = scores["models"][name]["ci95"][key]
+        assert 1.39 < scores["power"]["models"][name][other] / (100 * (high - low) / 2) < 1.44
+    low, high = scores["models"]["net"]["ci95"]["crps_minus_emos"]
+    share = 100 * (high - low) / 2 / scores["models"]["raw"]["crps"]
+    assert 1.2 < scores["power"]["models"]["net"]["emos"] / share < 1.6
 
 
 def test_seasons_are_of_the_valid_time(simulation, scores):

@@ -1,0 +1,84 @@
+"""Statements about several models: which differ, which may be the best, which differences the starts could show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evaluation.significance.intervals import Estimate
+from evaluation.significance.multiple_tests import LEVEL, holm
+
+POWER = 0.8
+"""Probability with which a difference is found, by convention."""
+
+Pairs = dict[str, dict[str, dict[str, Any]]]
+
+
+def describe_pairs(names: Sequence[str], differences: Mapping[tuple[str, str], Estimate]) -> Pairs:
+    """Return for each of `names`, and for each earlier one, the difference of their CRPS with its p-values.
+
+    `differences` are those of each model to each earlier one. `p_holm` is adjusted for the number of all pairs.
+    """
+    p_values = {pair: p for pair, estimate in differences.items() if (p := estimate.p_value()) is not None}
+    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    found: Pairs = {name: {} for name in names}
+    for (name, other), estimate in differences.items():
+        interval = estimate.interval
+        found[name][other] = {
+            "crps_minus": None if estimate.value != estimate.value else estimate.value,
+            "ci95": list(interval) if interval else None,
+            "p": p_values.get((name, other)),
+            "p_holm": adjusted.get((name, other)),
+        }
+    return found
+
+
+def best_set(crps: Mapping[str, float], pairs: Pairs) -> dict[str, Any]:
+    """Return the models that cannot be told from the model with the lowest CRPS, as plain values.
+
+    The set leaves out models whose difference to the `lowest` has an adjusted p-value below 5 %. The truly best model
+    is in the set with a probability of at least 95 %, because the p-values are adjusted for all pairs, whichever model
+    is the lowest. The model confidence set (Hansen et al. 2011, doi:10.3982/ECTA5771) promises the same.
+    """
+    lowest = min(crps, key=lambda name: crps[name])
+
+    def told_apart(name: str) -> bool:
+        pair = pairs[name].get(lowest) or pairs[lowest].get(name)
+        return pair is not None and pair["p_holm"] is not None and pair["p_holm"] < LEVEL
+
+    models = [lowest, *(name for name in crps if name != lowest and not told_apart(name))]
+    worse = [name for name in crps if name not in models]
+    others = f"{_listed(models[1:])} cannot be told from it" if models[1:] else "every other model is worse"
+    if models[1:] and worse:
+        others += f"; {_listed(worse)} {'is' if len(worse) == 1 else 'are'} worse"
+    text = f"{lowest} has the lowest CRPS; {others} (5 % level, Holm's correction for all pairs)."
+    return {"lowest": lowest, "models": models, "level": LEVEL, "text": text}
+
+
+def detectable_differences(starts: int, gains: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Any]:
+    """Return the smallest true differences that a test on these starts would find with 80 % probability.
+
+    `gains[REFERENCE][MODEL]` is the difference of the CRPS of reference and model, divided by the CRPS of raw. The
+    result has per cent, None where there is no interval, and a sentence.
+    """
+    models: dict[str, dict[str, float | None]] = {}
+    sentences = []
+    for reference, estimates in gains.items():
+        found = {name: estimate.detectable(POWER) for name, estimate in estimates.items()}
+        for name, share in found.items():
+            models.setdefault(name, {})[reference] = None if share is None else 100 * share
+        parts = [f"{100 * share:.2g} % ({name})" for name, share in found.items() if share is not None]
+        if parts:
+            sentences.append(f"from {reference} {_listed(parts)}")
+    text = ""
+    if sentences:
+        text = (
+            f"With these {starts} starts, a test at the 5 % level finds a true difference in {POWER:.0%} of cases if "
+            f"it is at least this share of raw's CRPS: {'; '.join(sentences)}."
+        ).replace("80%", "80 %")
+    return {"level": LEVEL, "power": POWER, "models": models, "text": text}
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return "a, b and c"."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

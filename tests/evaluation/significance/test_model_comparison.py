@@ -1,0 +1,77 @@
+"""Statements about several models: their numbers, and how often they are wrong."""
+
+import numpy as np
+import pytest
+
+from evaluation.aggregation import WeightedMean
+from evaluation.significance.intervals import Estimate, estimates
+from evaluation.significance.model_comparison import best_set, describe_pairs, detectable_differences
+
+TIMES = 30 * 86_400 * np.arange(40)
+
+
+def compare(crps):
+    """The pairs and the set of models whose CRPS at each start are given."""
+    names, means = list(crps), {name: WeightedMean(values, np.ones(len(values))) for name, values in crps.items()}
+    differences = {
+        (name, other): estimates(np.subtract, [means[name], means[other]], TIMES)[0]
+        for k, name in enumerate(names)
+        for other in names[:k]
+    }
+    pairs = describe_pairs(names, differences)
+    return pairs, best_set({name: values.mean() for name, values in crps.items()}, pairs)
+
+
+def models(rng, true_crps):
+    weather = rng.normal(size=len(TIMES))
+    return {name: mean + weather + 0.3 * rng.normal(size=len(TIMES)) for name, mean in true_crps.items()}
+
+
+def test_pairs_have_the_difference_and_its_p_values():
+    pairs, _ = compare(models(np.random.default_rng(0), {"raw": 3.0, "a": 2.0, "b": 1.99}))
+    assert list(pairs) == ["raw", "a", "b"]
+    assert pairs["raw"] == {}
+    assert pairs["b"]["raw"]["p_holm"] == pytest.approx(3 * pairs["b"]["raw"]["p"], rel=1)
+    assert pairs["b"]["a"]["p_holm"] == pytest.approx(pairs["b"]["a"]["p"])  # the largest of all is not adjusted
+    low, high = pairs["a"]["raw"]["ci95"]
+    assert low < pairs["a"]["raw"]["crps_minus"] < high < 0
+
+
+def test_models_far_above_the_lowest_are_left_out():
+    _, found = compare(models(np.random.default_rng(0), {"raw": 3.0, "a": 2.0, "b": 2.0}))
+    assert set(found["models"]) == {"a", "b"}
+    assert found["models"][0] == found["lowest"]
+    assert "cannot be told from it; raw is worse" in found["text"]
+
+
+def test_a_single_best_model_is_said_so():
+    _, found = compare(models(np.random.default_rng(0), {"raw": 3.0, "a": 2.0, "b": 1.0}))
+    assert found["models"] == ["b"]
+    assert found["text"].startswith("b has the lowest CRPS; every other model is worse")
+
+
+def test_without_intervals_no_model_is_left_out():
+    pairs = describe_pairs(["raw", "a"], {("a", "raw"): Estimate(-1.0)})
+    assert pairs["a"]["raw"] == {"crps_minus": -1.0, "ci95": None, "p": None, "p_holm": None}
+    assert best_set({"raw": 2.0, "a": 1.0}, pairs)["models"] == ["a", "raw"]
+    assert describe_pairs(["raw", "a"], {("a", "raw"): Estimate(np.nan)})["a"]["raw"]["crps_minus"] is None
+
+
+def test_the_best_model_is_in_the_set_in_95_percent_of_cases():
+    """Of five equally good models, the first counts as the best."""
+    rng, trials = np.random.default_rng(1), 300
+    inside = sum("a" in compare(models(rng, dict.fromkeys("abcde", 1.0)))[1]["models"] for _ in range(trials))
+    assert inside / trials >= 0.95
+
+
+def test_the_detectable_differences_has_each_share_of_the_crps_of_raw():
+    estimate = Estimate(0.1, 0.004, 30.0, 2.0423)
+    note = detectable_differences(
+        12, {"raw": {"emos": estimate, "net": Estimate(0.2)}, "emos": {"net": Estimate(0.1, 0.0, 9.0, 2.3)}}
+    )
+    expected = 100 * 0.004 * (2.0423 + 0.8538)  # t quantiles for 30 degrees of freedom, of printed tables
+    assert note["models"]["emos"]["raw"] == pytest.approx(expected, rel=1e-4)
+    assert note["models"]["net"] == {"raw": None, "emos": 0.0}
+    assert "these 12 starts" in note["text"]
+    assert "from raw 1.2 % (emos); from emos 0 % (net)." in note["text"]
+    assert detectable_differences(3, {"raw": {"net": Estimate(0.2)}})["text"] == ""
