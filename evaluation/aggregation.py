@@ -65,7 +65,8 @@ class Tally:
     which share one weight. `per_cell[statistic]` (lead time, target, row, column) exists for the statistics with a map;
     it is empty without `maps`. Tallies of different forecasts are merged by `+`. `members` is true if the model's
     forecasts are ensembles. `missing` counts the cells with an analysis where the model's forecast is not finite: an
-    error, unless the model is `optional`.
+    error, unless the model is `optional`. Such a forecast of an optional model has no weight: `absent` (forecast,
+    target) is true, and comparisons leave the forecast out for all models.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Tally:
         self.weights = np.stack(list(regions.values()))
         self._statistics = dict(statistics)
         leads, targets = len(settings.task.lead_times), len(settings.task.targets)
+        self.absent = np.zeros((forecasts, targets), bool)
         self.per_forecast = {
             name: WeightedMean.zeros(forecasts, targets, len(regions), bins=one.size(settings) if one.size else None)
             for name, one in statistics.items()
@@ -104,7 +106,9 @@ class Tally:
         valid = case.valid
         finite = case.crps.isfinite() & case.error.isfinite()
         weights = torch.from_numpy(self.weights).to(valid.device)
-        parts = [(valid & ~finite).sum(dtype=torch.float64)[None], _by_region(valid.double(), weights)]
+        missing = (valid & ~finite).sum((-1, -2), dtype=torch.float64)
+        valid = valid & (missing == 0)[..., None, None] if self.optional else valid
+        parts = [missing, _by_region(valid.double(), weights)]
         lead_indices = sorted(set(leads.tolist())) if self.per_cell else []
         # Indices, not a mask: the size of a masked selection would be read back from the device.
         chosen = [torch.from_numpy(np.flatnonzero(leads == lead)).to(valid.device) for lead in lead_indices]
@@ -119,8 +123,9 @@ class Tally:
             parts.append(sums if statistic.size is None else sums.movedim(0, -1))
             if name in self.per_cell:
                 parts += [counted.index_select(0, mine).sum(0) for mine in chosen]
-        missing, area, *rest = _to_numpy(parts)
-        self._check(int(missing[0]))
+        lost, area, *rest = _to_numpy(parts)
+        self._check(int(lost.sum()))
+        self.absent[rows] |= lost > 0
         cells, rest = rest[: len(chosen)], rest[len(chosen) :]
         for name, mean in self.per_forecast.items():
             mean.total[rows] += rest.pop(0)
@@ -129,6 +134,13 @@ class Tally:
                 for lead, weight in zip(lead_indices, cells, strict=True):
                     self.per_cell[name].total[lead] += rest.pop(0)
                     self.per_cell[name].weight[lead] += weight
+
+    @property
+    def empty(self) -> np.ndarray:
+        """Whether there is no scored cell of a target, (targets,)."""
+        mean = next(iter(self.per_forecast.values()))
+        counted: np.ndarray = mean.weight.sum(axis=tuple(range(2, mean.weight.ndim))).sum(0) == 0
+        return counted
 
     def _check(self, missing: int) -> None:
         self.missing += missing
@@ -143,6 +155,7 @@ class Tally:
         merged.per_forecast = {s: mean + other.per_forecast[s] for s, mean in self.per_forecast.items()}
         merged.per_cell = {s: mean + other.per_cell[s] for s, mean in self.per_cell.items()}
         merged.members, merged.missing = self.members or other.members, self.missing + other.missing
+        merged.absent = self.absent | other.absent
         return merged
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,6 +172,10 @@ class Tally:
         whole = copy.copy(tiles[0])
         whole.weights = domain.join([tile.weights for tile in tiles])
         whole.per_forecast = {s: reduce(add, [tile.per_forecast[s] for tile in tiles]) for s in whole.per_forecast}
+        whole.absent = reduce(np.logical_or, [tile.absent for tile in tiles])
+        for mean in whole.per_forecast.values() if whole.absent.any() else ():
+            # Another tile of the forecast may be complete.
+            mean.total[whole.absent] = mean.weight[whole.absent] = 0
         whole.per_cell = {s: joined([tile.per_cell[s] for tile in tiles]) for s in whole.per_cell}
         whole.members, whole.missing = any(tile.members for tile in tiles), sum(tile.missing for tile in tiles)
         return whole

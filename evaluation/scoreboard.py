@@ -52,8 +52,8 @@ class Scoreboard:
     tallies. `tallies` holds `raw`, `climatology` if it could be fitted, and the correctors in the order of the report;
     the `oracle` may lack some forecasts. `by_member_count` maps each number of members, increasing, to the tallies of
     all models on that many first members. `written` holds the tallies of the members that `correct` writes. `lost` maps
-    models that were left out because their forecasts are not finite to the number of such points. The fair CRPS of
-    members is valid only for the `independent` models, whose members do not depend on each other.
+    optional models that were left out because their forecasts are not finite to the number of such points. The fair
+    CRPS of members is valid only for the `independent` models, whose members do not depend on each other.
     """
 
     task: Task
@@ -116,7 +116,7 @@ class Scoreboard:
             "best_set": best_set({name: model["crps"] for name, model in models.items()}, pairs),
             "power": self._power(target, everything),
             "oracle": self._oracle_entry(target, everything),
-            "warnings": self._warnings(models),
+            "warnings": self._warnings(models, target),
         }
 
     def _groups(self) -> dict[str, dict[str, ScoreGroup]]:
@@ -211,12 +211,18 @@ class Scoreboard:
         """
         return not self._tally(name).members or name in (*self.independent, ORACLE)
 
-    def _left_out(self, target: int) -> dict[str, int]:
-        """Return the number of cells, over all forecasts, that have no analysis or lack a member and are not scored."""
+    def _left_out(self, target: int) -> dict[str, Any]:
+        """Return the number of cells, over all forecasts, that have no analysis or lack a member and are not scored.
+
+        `forecasts_without_value` has the number of forecasts that an optional model could not make, by its name.
+        """
         unweighted = list(self.regions).index("unweighted")
         counted = self.tallies["raw"].per_forecast["crps"].weight[:, target, unweighted].sum()
         cells = len(self.init_times) * self.regions["unweighted"].size
-        return {"cells": cells - round(counted), "of": cells}
+        absent = {name: int(tally.absent[:, target].sum()) for name, tally in self.tallies.items()}
+        without_value = {name: count for name, count in absent.items() if count}
+        found: dict[str, Any] = {"cells": cells - round(counted), "of": cells}
+        return found | ({"forecasts_without_value": without_value} if without_value else {})
 
     def _own(self, name: str, target: int, group: ScoreGroup) -> dict[str, float | None]:
         return self._alone(self._tally(name), target, group)
@@ -370,9 +376,15 @@ class Scoreboard:
             "rank_histogram": self._histogram(self.oracle, target),
         }
 
-    def _warnings(self, models: Mapping[str, Any]) -> list[str]:
-        """Return a warning for each model that beats the oracle beyond its interval, which suggests a data leak."""
+    def _warnings(self, models: Mapping[str, Any], target: int) -> list[str]:
+        """Return warnings about forecasts without a value, and about models that beat the oracle, perhaps by a leak."""
+        absent = {name: int(tally.absent[:, target].sum()) for name, tally in self.tallies.items()}
         return [
+            f"{name} has no value in {count} of {len(self.init_times)} forecasts: its own scores and its comparisons "
+            "are of the others"
+            for name, count in absent.items()
+            if count
+        ] + [
             f"leak? {name} captures {100 * model[key]:.0f} % of the gain of the oracle: it beats the oracle beyond its "
             "95 % interval, so it has probably seen the truth that it is scored on"
             for name, model in models.items()

@@ -54,9 +54,10 @@ class ScoringOptions:
     """How the models are scored.
 
     `member_counts` are numbers of first members that are scored too. `written` are the models whose members, as
-    `correct` writes them with these quantile `levels`, are scored beside their distributions. An `optional` model that
-    gives no number is left out, not refused. Models are already on `device`, to which batches are moved. With `groups`,
-    a number for each forecast, all forecasts of a batch are of one group.
+    `correct` writes them with these quantile `levels`, are scored beside their distributions. An `optional` model may
+    give no number for some forecasts, which its comparisons leave out; it is left out itself if no forecast is left.
+    Models are already on `device`, to which batches are moved. With `groups`, a number for each forecast, all forecasts
+    of a batch are of one group.
     """
 
     batch_size: int = 8
@@ -140,7 +141,12 @@ def score_models(
         for size, counted in tallies.items()
     }
     optional = [name for name in models if name in options.optional]
-    lost = {name: n for name in optional if (n := sum(counted[name].missing for counted in merged.values()))}
+    missing = {name: sum(counted[name].missing for counted in merged.values()) for name in optional}
+    lost = {
+        name: missing[name]
+        for name in optional
+        if missing[name] and any(counted[name].empty.any() for counted in merged.values())
+    }
     merged = {size: {n: tally for n, tally in counted.items() if n not in lost} for size, counted in merged.items()}
     return Scoreboard(
         task, forecasts.grid, regions, init_times, lead_times, merged[everyone], ceiling, options.seed,

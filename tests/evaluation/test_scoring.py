@@ -88,3 +88,58 @@ def test_progress_is_printed_every_few_seconds(capsys):
         progress.show(done)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[0] for line in lines] == ["scored 1 of 4 forecasts", "scored 2 of 4 forecasts"]
+
+
+def test_forecasts_without_a_value_are_left_out_of_the_comparisons_of_an_optional_model(toy):
+    """The scores against the reference are those of the other forecasts alone; the model's own scores do not change."""
+    task = Task("toy", ["2t"], ["2t"], [48])
+    data, raw = toy(task, GRID, 9), Raw(task, GRID)
+    lost = {int(data[k].init_time) for k in (2, 5)}
+
+    def reference(batch):
+        mean = batch.ensemble.mean(1) + 1
+        mean[[int(start) in lost for start in batch.init_time], :, 0, 0] = torch.nan
+        return Normal(mean, torch.ones_like(mean))
+
+    models = {"raw": raw, "climatology": reference}
+    found = score_models(models, data, REGIONS, options=ScoringOptions(4, optional=["climatology"]))
+    kept = torch.utils.data.Subset(data, [k for k in range(9) if k not in (2, 5)])
+    kept.task, kept.grid, kept.members = data.task, data.grid, data.members
+    expected = score_models(models, kept, REGIONS, options=ScoringOptions(4)).scores(0)
+    scores = found.scores(0)
+    assert scores["left_out"]["forecasts_without_value"] == {"climatology": 2}
+    assert scores["warnings"] == [
+        "climatology has no value in 2 of 9 forecasts: its own scores and its comparisons are of the others"
+    ]
+    assert expected["warnings"] == []
+    for key in ("crps", "rmse", "skill_vs_raw", "crps_minus_raw"):
+        one, other = (each["models"]["climatology"][key] for each in (scores, expected))
+        assert one == pytest.approx(other, rel=1e-6), key
+    one, other = (each["models"]["raw"]["skill_vs_climatology"] for each in (scores, expected))
+    assert one == pytest.approx(other, rel=1e-6)
+    alone = score_models({"raw": raw}, data, REGIONS).scores(0)
+    assert scores["models"]["raw"]["crps"] == alone["models"]["raw"]["crps"]
+    assert scores["models"]["raw"]["crps"] != expected["models"]["raw"]["crps"]
+    np.testing.assert_allclose(
+        found.tallies["climatology"].per_cell["crps"].value,
+        score_models(models, kept, REGIONS).tallies["climatology"].per_cell["crps"].value,
+    )
+
+
+def test_an_optional_model_without_any_value_is_left_out(toy):
+    task = Task("toy", ["2t"], ["2t"], [48])
+    data = toy(task, GRID, 3)
+
+    def reference(batch):
+        mean = batch.ensemble.mean(1)
+        mean[..., 3, 3] = torch.nan
+        return Normal(mean, torch.ones_like(mean))
+
+    board = score_models(
+        {"raw": Raw(task, GRID), "climatology": reference},
+        data,
+        REGIONS,
+        options=ScoringOptions(optional=["climatology"]),
+    )
+    assert board.lost == {"climatology": 3}
+    assert list(board.tallies) == ["raw"]
