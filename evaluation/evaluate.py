@@ -1,7 +1,7 @@
 """The verb `evaluate`: score correctors, the raw ensemble, climatology and the oracle on the same forecasts.
 
-Writes `scores.json`, `report.html` and `figures/` into `run_dir`, or into one folder for each target of a task with
-several targets. On a mesh all ranks score a part, and the first rank writes.
+Writes `scores.json`, `scores.csv`, `report.html` and `figures/` into `run_dir`, or into one folder for each target of a
+task with several targets. On a mesh all ranks score a part, and the first rank writes.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ from evaluation.report.figures import ExampleForecast, MapData
 from evaluation.report.page import write_report
 from evaluation.report.provenance import RunClock
 from evaluation.report.tables import plain_table
+from evaluation.score_table import write_score_table
 from evaluation.scoreboard import Scoreboard
 from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models, to_device
 from evaluation.shown_corrector import check_shown, choose_shown
@@ -251,7 +252,7 @@ def load_finished(folders: Collection[Path], inputs: Mapping[str, Any]) -> list[
         except (OSError, ValueError):
             return None
         same = scores.get("format") == SCORES_FORMAT and scores.get("inputs") == inputs
-        if not same or not (folder / "report.html").exists():
+        if not same or not all((folder / name).exists() for name in ("report.html", "scores.csv")):
             return None
         found.append(scores)
     return found
@@ -306,7 +307,7 @@ class Evaluation:
         scores, best, row = self.mesh.run_on_first(lambda: self._scores(target, lead))
         domain = self.mesh.domain(self.board.grid)
         example = example_of(self.forecasts[row], target, self.models["raw"], self.models[best], domain, self.device)
-        self.mesh.run_on_first(lambda: self._write(folder, scores, self._map_data(target, lead, example)))
+        self.mesh.run_on_first(lambda: self._write(folder, target, scores, self._map_data(target, lead, example)))
         return plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html"
 
     def _scores(self, target: int, lead: int) -> tuple[dict[str, Any], str, int]:
@@ -328,9 +329,10 @@ class Evaluation:
         )
         return MapData(self.board.grid, lead, crps, fair, bias, example, self.land, cell_averages(self.board, target))
 
-    def _write(self, folder: Path, scores: Mapping[str, Any], fields: MapData) -> None:
+    def _write(self, folder: Path, target: int, scores: Mapping[str, Any], fields: MapData) -> None:
         write_report(folder, scores, fields, self.clock.facts())
-        # The scores are written last: if they exist, the report is complete.
+        write_score_table(folder / "scores.csv", self.board, target, scores["units"])
+        # The scores are written last: if they exist, the report and the table are complete.
         with atomic_write(folder / "scores.json", "w") as file:
             json.dump(scores, file, indent=1, allow_nan=False)
 

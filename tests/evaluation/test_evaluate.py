@@ -293,11 +293,14 @@ def test_land_of_another_grid_is_not_used(archive):
 def test_unfinished_results_are_computed_again(tmp_path, text):
     (tmp_path / "scores.json").write_text(text)
     (tmp_path / "report.html").write_text("")
+    (tmp_path / "scores.csv").write_text("")
     assert load_finished([tmp_path], {}) is None
     (tmp_path / "scores.json").write_text('{"format": 4, "inputs": {}}')
     assert load_finished([tmp_path], {}) == [{"format": 4, "inputs": {}}]
-    (tmp_path / "report.html").unlink()
-    assert load_finished([tmp_path], {}) is None
+    for name in ("report.html", "scores.csv"):
+        (tmp_path / name).rename(tmp_path / "other")
+        assert load_finished([tmp_path], {}) is None
+        (tmp_path / "other").rename(tmp_path / name)
 
 
 def test_folders_are_named_by_target():

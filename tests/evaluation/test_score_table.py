@@ -1,0 +1,174 @@
+"""scores.csv: a row for each slice, against averages in numpy and against scores.json."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from evaluation.regions import region_weights
+from evaluation.score_table import ScoreRow, write_score_table
+from evaluation.scores import all_scores
+from evaluation.scores.score import CellStatistic, Score
+from evaluation.scoring import ScoringOptions, score_models
+from models.distribution import Ensemble, Normal
+from models.parallel.domain import Domain
+from models.statistical.raw import Raw
+
+GRID = Grid.regular(5, 8)
+TASK = Task("t2m", ["2t"], ["2t"], [24, 48])
+LIMITS = (0.5, 1.5)
+LARGE = Score(
+    name="large_error",
+    title="large errors",
+    text="Fraction of errors above a limit.",
+    reference="none",
+    statistics={
+        "large": CellStatistic(
+            lambda case: torch.stack([torch.where(case.valid, (case.error.abs() > limit).to(case.truth), case.truth)
+                                      for limit in LIMITS]),
+            size=lambda settings: 2,
+        )
+    },
+    value=lambda large: np.sqrt(large),
+    best="low",
+    units="",
+    labels=lambda settings, target: tuple(map(str, LIMITS)),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def board(toy):
+    data = toy(TASK, GRID, 120)
+    data.samples[7].target[:, 2:, 3] = torch.nan
+    data.samples[8].target[:] = torch.nan
+    raw = Raw(TASK, Domain.of(GRID))
+
+    def narrow(batch):
+        forecast = raw(batch)
+        return Normal(forecast.mean - 1, forecast.std)
+
+    def dependent(batch):
+        return Ensemble(raw(batch).members * 1.001)
+
+    options = ScoringOptions(scores=(*all_scores().values(), LARGE), written={"narrow"})
+    models = {"raw": raw, "narrow": narrow, "dependent": dependent}
+    return data, score_models(models, data, region_weights(GRID), options=options)
+
+
+@pytest.fixture(scope="module")
+def table(board, tmp_path_factory):
+    path = tmp_path_factory.mktemp("table") / "scores.csv"
+    write_score_table(path, board[1], 0)
+    return pd.read_csv(path, dtype={"lead_time": str, "label": str}, keep_default_na=False, na_values=[""])
+
+
+KEYS = ["model", "form", "score", "label", "lead_time", "region", "season"]
+
+
+def test_there_is_one_row_for_every_combination(table, board):
+    assert list(table.columns) == list(ScoreRow._fields)
+    assert not table.fillna({"label": ""})[KEYS].duplicated().any()
+    scored = table[(table.score == "crps") & (table.model == "raw")]
+    assert set(scored.lead_time) == {"all", "24", "48"}
+    assert set(scored.season) == {"all", "DJF", "MAM", "JJA", "SON"}
+    assert set(scored.region) == set(board[1].regions)
+    assert len(scored) == 3 * 5 * len(board[1].regions)
+    counts = table.groupby(["model", "form"]).score.nunique()
+    everything = len(board[1].wanted)
+    assert counts.to_dict() == {
+        ("raw", "distribution"): everything, ("narrow", "distribution"): everything,
+        ("dependent", "distribution"): everything,
+        ("narrow", "members"): sum(not score.name.endswith("_fair") for score in board[1].wanted),
+    }  # fmt: skip
+    assert set(table[table.score == "large_error"].label) == {"0.5", "1.5"}
+    assert set(table[table.score == "rmse"].units) == {"K"}
+    assert table[table.score == "large_error"].units.isna().all()
+
+
+def row(table, model, score, lead="all", region="global", season="all", form="distribution", label=None):
+    found = table[
+        (table.model == model) & (table.score == score) & (table.lead_time == lead) & (table.region == region)
+        & (table.season == season) & (table.form == form)
+    ]  # fmt: skip
+    found = found if label is None else found[found.label == label]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+@pytest.mark.parametrize(("lead", "region", "season"), [("24", "tropics", "JJA"), ("all", "north", "DJF")])
+def test_numbers_equal_weighted_averages_of_the_slice(table, board, lead, region, season):
+    data, found = board
+    months = {"DJF": (12, 1, 2), "JJA": (6, 7, 8)}[season]
+    total, weight, dates = np.zeros(4), 0.0, []
+    for sample in data.samples:
+        valid = np.datetime64(int(sample.init_time) + 3600 * int(sample.lead_time), "s")
+        month = int(str(valid.astype("datetime64[M]"))[5:])
+        if month not in months or lead not in ("all", str(int(sample.lead_time))):
+            continue
+        error = (sample.ensemble[:, 0].mean(0) - 1 - sample.target[0]).double().numpy()
+        cells = np.where(np.isfinite(error), found.regions[region], 0.0)
+        if not cells.any():
+            continue
+        error = np.nan_to_num(error)
+        dates.append(int(sample.init_time))
+        total += [(cells * one).sum() for one in (error**2, error, abs(error) > 0.5, abs(error) > 1.5)]
+        weight += cells.sum()
+    mean = total / weight
+    rmse = row(table, "narrow", "rmse", lead, region, season)
+    assert rmse.value == pytest.approx(np.sqrt(mean[0]), rel=1e-5)
+    assert row(table, "narrow", "bias", lead, region, season).value == pytest.approx(mean[1], rel=1e-3)
+    for label, expected in zip(("0.5", "1.5"), mean[2:], strict=True):
+        large = row(table, "narrow", "large_error", lead, region, season, label=label)
+        assert large.value == pytest.approx(np.sqrt(expected), rel=1e-6)
+    assert (rmse.n_forecasts, rmse.n_dates) == (len(dates), len(set(dates)))
+
+
+def same(number, expected):
+    assert (np.isnan(number) and expected is None) or number == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_rows_of_one_kind_of_slice_are_those_of_scores_json(table, board):
+    """Value, skill and both intervals."""
+    scores = board[1].scores(0)
+    slices = [("lead", "24", ("24", "global", "all")), ("region", "south", ("all", "south", "all"))]
+    slices += [("season", "MAM", ("all", "global", "MAM")), ("region", "global", ("all", "global", "all"))]
+    for model, entry in scores["models"].items():
+        for kind, label, place in slices:
+            expected = entry["by"][kind][label]
+            for score in ("crps", "crps_fair", "rmse", "spread_skill"):
+                found = row(table, model, score, *place)
+                same(found.value, expected["scores"][score])
+                low, high = expected["ci95_scores"][score] or (None, None)
+                same(found.low, low)
+                same(found.high, high)
+                same(found.skill, expected["skill"].get(score))
+                low, high = expected["ci95_skill"].get(score) or (None, None)
+                same(found.skill_low, low)
+                same(found.skill_high, high)
+                size = scores["slices"][kind][label]
+                assert (found.n_forecasts, found.n_dates) == (size["n_forecasts"], size["n_dates"])
+            for limit in LIMITS:
+                found = row(table, model, "large_error", *place, label=str(limit))
+                same(found.value, expected["scores"]["large_error"][str(limit)])
+                same(found.skill_low, expected["ci95_skill"]["large_error"][str(limit)][0])
+
+
+def test_fair_skills_of_dependent_members_are_empty_and_written_members_have_their_scores(table, board):
+    assert np.isnan(row(table, "dependent", "crps_fair").skill)
+    assert np.isfinite(row(table, "dependent", "crps").skill)
+    entry = board[1].scores(0)["models"]["narrow"]["members"]
+    found = row(table, "narrow", "crps", form="members")
+    same(found.value, entry["crps"])
+    same(found.skill, entry["skill_vs_raw"])
+    same(found.skill_low, entry["ci95"]["skill_vs_raw"][0])
+
+
+def test_a_target_without_known_units_gets_those_of_its_files(board, tmp_path):
+    strange = replace(board[1], task=Task("x", ["xyz"], ["xyz"], [24, 48]))
+    write_score_table(tmp_path / "scores.csv", strange, 0, "furlong")
+    found = pd.read_csv(tmp_path / "scores.csv")
+    assert set(found[found.score == "crps"].units) == {"furlong"}
