@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from data_pipeline.common.checks import check_choice
@@ -195,6 +195,8 @@ class Task(HasChannels):
     Every target must be an input, because models correct the raw ensemble. `static` are static fields (`lsm`, `z` of
     the surface) in addition to the position, which is always included. `other_leads` are fields of the same forecast at
     other lead times, in the format of `Channel.other_lead`. `analysis` are variables of the analysis at the start.
+    `thresholds` are events that `evaluate` scores, as text such as `> 0 degC`; data and models do not depend on
+    them, so that tasks with other thresholds are equal.
     """
 
     name: str
@@ -204,8 +206,10 @@ class Task(HasChannels):
     static: tuple[str, ...] = ()
     other_leads: tuple[Channel, ...] = ()
     analysis: tuple[Variable, ...] = ()
+    thresholds: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "thresholds", tuple(str(text) for text in _listed("thresholds", self.thresholds)))
         for name in ("inputs", "targets"):
             values = tuple(
                 v if isinstance(v, Variable) else Variable.parse(v) for v in _listed(name, getattr(self, name))
@@ -232,9 +236,9 @@ class Task(HasChannels):
             v if isinstance(v, Variable) else Variable.parse(v) for v in _listed("analysis", self.analysis)
         )
         object.__setattr__(self, "analysis", analysis)
-        for field, found in (("other_leads", others), ("analysis", analysis)):
+        for name, found in (("other_leads", others), ("analysis", analysis)):
             if len(set(found)) < len(found):
-                raise InputError(f"task {self.name}: {field} must be different variables, got {_join(found)}")
+                raise InputError(f"task {self.name}: {name} must be different variables, got {_join(found)}")
         for variable in self.inputs:
             if variable.period > leads[0]:
                 raise InputError(

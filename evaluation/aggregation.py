@@ -183,6 +183,10 @@ class Tally:
 
 def _by_bin_and_region(found: Binned, valid: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted sums (B, T, R, K) of a binned statistic."""
+    if found.index.ndim > valid.ndim:
+        pieces = zip(found.index, *found.values, strict=True)
+        single = [Binned(index, found.bins, values) for index, *rest in pieces for values in [tuple(rest)]]
+        return torch.cat([_by_bin_and_region(one, valid, weights) for one in single], -1)
     B, T = valid.shape[:2]
     forecast = torch.arange(B * T, device=valid.device).view(B, T, 1, 1)
     place = (forecast * found.bins + found.index.clamp(0, found.bins - 1)).flatten()

@@ -62,6 +62,7 @@ from evaluation.report.figures import ExampleForecast, MapData
 from evaluation.report.page import write_report
 from evaluation.report.provenance import RunClock
 from evaluation.report.tables import plain_table
+from evaluation.score_options import ScoreChoice
 from evaluation.score_table import write_score_table
 from evaluation.scoreboard import Scoreboard
 from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models, to_device
@@ -100,7 +101,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     check_choice("quantile_levels", cfg.quantile_levels, QUANTILE_LEVELS)
     check_integer("batch_size", cfg.batch_size, 1)
     check_integer("seed", cfg.seed, 0)
-    device = choose_device(cfg.device, mesh.ranks)
+    device, choice = choose_device(cfg.device, mesh.ranks), ScoreChoice.parse(plain(cfg), task)
     correctors = {name: FoldCorrectors.of([Corrector.load(path) for path in files]) for name, files in paths.items()}
     files = [
         (name, path, corrector)
@@ -115,7 +116,11 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         else {}
     )
     inputs = mesh.run_on_first(
-        lambda: fingerprint_inputs(cfg, source(dates).fingerprint, paths, member_counts, given) | mask_hashes(regions)
+        lambda: {
+            **fingerprint_inputs(cfg, source(dates).fingerprint, paths, member_counts, given),
+            **mask_hashes(regions),
+            **choice.inputs,
+        }
     )
     folders = target_folders(Path(cfg.run_dir), task)
     if done := mesh.run_on_first(lambda: load_finished(folders, inputs)):
@@ -146,6 +151,10 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     notes += notes_on(opened)
     compared |= correctors
     check_comparison({*compared, *opened}, notes)
+    notes += choice.check(task, forecasts.members, "climatology" in compared)
+    model_climate = choice.open_climate(
+        domain, task, split.dates("train", task.lead_times), dates, lambda days: source(days).fingerprint
+    )
     models: dict[str, Forecaster] = {name: folds.bind(task, device) for name, folds in compared.items()}
     models |= {name: FileForecaster(one, domain, device) for name, one in opened.items()}
     land, oracle = land_share(archive, forecasts), open_oracle(archive, task, dates, domain, notes)
@@ -158,7 +167,8 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         mesh.print(f"leak audit: {note}")
     options = ScoringOptions(
         cfg.batch_size, cfg.seed, member_counts, written=set(correctors), levels=cfg.quantile_levels,
-        optional=["climatology"], device=device, groups=batch_groups(compared.values(), valid),
+        optional=["climatology"], device=device, groups=batch_groups(compared.values(), valid), scores=choice.scores,
+        diagrams=choice.diagrams, thresholds=choice.thresholds, extremeness=model_climate,
     )  # fmt: skip
     board = score_models(models, forecasts, weights, oracle, options, mesh)
     if lost := mesh.broadcast(dict(board.lost)):

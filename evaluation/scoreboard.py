@@ -14,7 +14,7 @@ import numpy as np
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.aggregation import Tally, WeightedMean
-from evaluation.scores import all_diagrams, all_scores
+from evaluation.scores import all_scores, default_diagrams, default_scores
 from evaluation.scores.ratios import captured, skill
 from evaluation.scores.score import Diagram, Score
 from evaluation.significance.intervals import Estimate, estimates
@@ -68,8 +68,8 @@ class Scoreboard:
     written: Mapping[str, Tally] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
     independent: Collection[str] = ("raw",)
-    wanted: Collection[Score] = field(default_factory=lambda: tuple(all_scores().values()))
-    diagrams: Collection[Diagram] = field(default_factory=lambda: tuple(all_diagrams().values()))
+    wanted: Collection[Score] = field(default_factory=default_scores)
+    diagrams: Collection[Diagram] = field(default_factory=default_diagrams)
 
     def scores(self, target: int) -> dict[str, Any]:
         """Return all scores of one target as plain values, None where a score is undefined."""
@@ -111,6 +111,7 @@ class Scoreboard:
             "diagram_definitions": {
                 one.name: {"title": one.title, "text": one.text, "reference": one.reference} for one in self._drawn()
             },
+            "scores_left_out": self._scores_left_out(),
             "models": models,
             "pairs": pairs,
             "best_set": best_set({name: model["crps"] for name, model in models.items()}, pairs),
@@ -159,6 +160,12 @@ class Scoreboard:
         settings = self.tallies["raw"].settings
         return [diagram for diagram in self.diagrams if not diagram.missing(settings)]
 
+    def _scores_left_out(self) -> dict[str, str]:
+        """Return why scores and diagrams that were asked for cannot be computed."""
+        settings = self.tallies["raw"].settings
+        wanted: list[Score | Diagram] = [*self.wanted, *self.diagrams]
+        return {one.name: why for one in wanted if (why := one.missing(settings))}
+
     def _definition(self, score: Score, target: int) -> dict[str, Any]:
         labels = list(score.labels(self.tallies["raw"].settings, target)) if score.labels else None
         return {
@@ -171,8 +178,9 @@ class Scoreboard:
         found: dict[str, Any] = {}
         for diagram in self._drawn():
             averages = {
-                name: tally.per_forecast[name][group.rows, target, group.region].sum(0).value
+                name: self._contributions(mean, group) if diagram.by_start else mean.sum(0).value
                 for name in diagram.statistics
+                for mean in [tally.per_forecast[name][group.rows, target, group.region]]
             }
             panels = diagram.value(tally.settings, target, **averages)
             found[diagram.name] = {
@@ -181,6 +189,12 @@ class Scoreboard:
             }
         return found
 
+    def _contributions(self, mean: WeightedMean, group: ScoreGroup) -> np.ndarray:
+        """Return the contribution of each start to the average of all, (starts, ...)."""
+        starts, position = np.unique(self.init_times[group.rows], return_inverse=True)
+        merged = _merge(mean, position, len(starts), np.ones(len(position), bool))
+        return WeightedMean(merged.total, merged.weight.sum(0)).value
+
     def _all_scores(self, name: str, target: int, group: ScoreGroup) -> dict[str, Any]:
         """Return all scores of one model, their skill against the raw ensemble, and the intervals of both."""
         found: dict[str, Any] = {"scores": {}, "skill": {}, "ci95_scores": {}, "ci95_skill": {}}
@@ -188,7 +202,7 @@ class Scoreboard:
             own, raw = (self._averages(model, score, target, group) for model in (name, "raw"))
             labels = score.labels(self.tallies["raw"].settings, target) if score.labels else None
             compared = {("scores", "ci95_scores"): (_alone(score), own)}
-            if score.best == "low" and (not score.name.endswith("_fair") or self.fair_is_valid(name)):
+            if score.best == "low" and score.zero and (not score.name.endswith("_fair") or self.fair_is_valid(name)):
                 compared[("skill", "ci95_skill")] = (_against(score), [*own, *raw])
             for (key, interval_key), (function, means) in compared.items():
                 if labels is None:
@@ -261,7 +275,11 @@ class Scoreboard:
         intervals = {}
         for key, (score, means) in others.items():
             entry[key], intervals[key] = self._compared(score, [crps, *means], group)
-        return entry | {"ci95": intervals}
+        # The quantiles of a distribution are not random draws, so that their fair scores are not valid.
+        beside = replace(self, tallies={**self.tallies, name: tally})
+        if not beside.fair_is_valid(name):
+            beside = replace(beside, wanted=[score for score in self.wanted if not score.name.endswith("_fair")])
+        return entry | {"ci95": intervals} | beside._all_scores(name, target, group)
 
     def _pairs(self, target: int, group: ScoreGroup) -> Pairs:
         """Return the difference in CRPS of each model to every earlier model, with its interval and p-values."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Protocol
@@ -20,10 +20,11 @@ from data_pipeline.sample import Sample, verifiable
 from data_pipeline.task import Task
 from evaluation.aggregation import Tally
 from evaluation.scoreboard import ORACLE, Scoreboard
-from evaluation.scores import all_diagrams, all_scores, statistics_of
+from evaluation.scores import default_diagrams, default_scores, statistics_of
 from evaluation.scores.case import Case, is_ensemble, tie_breaker
 from evaluation.scores.score import Diagram, Score, Settings
-from models.coupling import member_values
+from evaluation.scores.threshold import Threshold, make_events, without_climatology
+from models.coupling import member_values, written_members
 from models.distribution import Distribution
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
@@ -57,7 +58,8 @@ class ScoringOptions:
     `correct` writes them with these quantile `levels`, are scored beside their distributions. An `optional` model may
     give no number for some forecasts, which its comparisons leave out; it is left out itself if no forecast is left.
     Models are already on `device`, to which batches are moved. With `groups`, a number for each forecast, all forecasts
-    of a batch are of one group.
+    of a batch are of one group. `thresholds` are those of each target; percentiles of climatology are left out without
+    it. `extremeness` returns the extreme forecast index of the raw ensemble.
     """
 
     batch_size: int = 8
@@ -68,8 +70,10 @@ class ScoringOptions:
     optional: Collection[str] = ()
     device: torch.device | str = "cpu"
     groups: np.ndarray | None = None
-    scores: Collection[Score] = field(default_factory=lambda: tuple(all_scores().values()))
-    diagrams: Collection[Diagram] = field(default_factory=lambda: tuple(all_diagrams().values()))
+    scores: Collection[Score] = field(default_factory=default_scores)
+    diagrams: Collection[Diagram] = field(default_factory=default_diagrams)
+    thresholds: tuple[tuple[Threshold, ...], ...] = ()
+    extremeness: Callable[[Sample], Tensor] | None = None
 
 
 @torch.no_grad()
@@ -96,8 +100,15 @@ def score_models(
     tile = {name: weights[domain.tile] for name, weights in regions.items()}
     everyone = forecasts.members
 
+    normal = models.get("climatology")
+    thresholds = options.thresholds if normal else without_climatology(options.thresholds)
+
     def empty(name: str, members: int, maps: bool = True, optional: bool = False) -> Tally:
         settings = Settings(task, members + 1)
+        if name != ORACLE:
+            settings = replace(
+                settings, thresholds=thresholds, climatology=bool(normal), extremeness=bool(options.extremeness)
+            )
         wanted: list[Score | Diagram] = [*options.scores, *options.diagrams]
         computed = [one for one in wanted if not one.missing(settings)]
         return Tally(name, count, settings, tile, statistics_of(*computed), maps, optional)
@@ -107,6 +118,7 @@ def score_models(
         for size in sorted({*options.member_counts, everyone})
     }
     written = {name: empty(name, everyone, maps=False) for name in models if name in options.written}
+    joint = any("energy" in tally.per_forecast for tally in written.values())
     times = torch.zeros(2, count, dtype=torch.int64)
     progress, done = ScoringProgress(count), 0
     for rows, batch in _share(forecasts, options.batch_size, mesh, options.groups):
@@ -115,15 +127,25 @@ def score_models(
         places = np.array([leads[int(lead)] for lead in batch.lead_time])
         batch = to_device(batch, options.device)
         truth = verifiable(batch, task.target_channels)
+        climate = normal(batch) if normal else None
+        events = make_events(thresholds, climate, truth)
+        extremeness = options.extremeness(batch) if options.extremeness else None
         for size, counted in tallies.items():
             some = batch._replace(ensemble=batch.ensemble[:, :size])
             for name, model in models.items():
-                forecast = model(some)
-                counted[name].add(rows, places, Case(forecast, truth, uniform, size + 1))
+                forecast = climate if model is normal and climate is not None else model(some)
+                case = Case(forecast, truth, uniform, size + 1, True, events, climate, extremeness)
+                counted[name].add(rows, places, case)
                 if size == everyone and name in written:
-                    # Scores of single cells do not depend on the order of the members.
-                    values = member_values(forecast, task, everyone, options.levels)
-                    case = Case(values, truth, uniform, size + 1, drawn=is_ensemble(forecast))
+                    # Scores of single values do not depend on the order of the members.
+                    values = (
+                        written_members(
+                            forecast, batch, task, domain, quantile_levels=options.levels, seed=options.seed
+                        )
+                        if joint
+                        else member_values(forecast, task, everyone, options.levels)
+                    )
+                    case = Case(values, truth, uniform, size + 1, is_ensemble(forecast), events, climate, extremeness)
                     written[name].add(rows, places, case)
         done += len(rows) * mesh.data
         if mesh.first:

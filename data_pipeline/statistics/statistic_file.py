@@ -108,6 +108,12 @@ def load_statistic(path: str | Path, name: str, **selection: Any) -> xr.Dataset:
             raise InputError(f"{path} is damaged: its checksums do not match; {_REMEDY}") from None
 
 
+def provenance_of(path: str | Path) -> str:
+    """Return the hash of everything that the values of the file `path` depend on."""
+    with _open(Path(path)) as dataset:
+        return str(dataset.attrs["provenance"])
+
+
 def made_of_dates(made_from: Mapping[str, Any]) -> Dates:
     """Return the dates in the attribute `made_from`; files of version 0.1 have the first and last year."""
     if "dates" in made_from:

@@ -28,6 +28,16 @@ def all_diagrams() -> dict[str, Diagram]:
     return _by_name(diagram for module in _modules() for diagram in getattr(module, "DIAGRAMS", ()))
 
 
+def default_scores() -> tuple[Score, ...]:
+    """Return the scores that are computed if none are named."""
+    return tuple(score for score in all_scores().values() if score.default)
+
+
+def default_diagrams() -> tuple[Diagram, ...]:
+    """Return the diagrams that are computed if none are named."""
+    return tuple(diagram for diagram in all_diagrams().values() if diagram.default)
+
+
 def statistics_of(*wanted: Score | Diagram) -> dict[str, CellStatistic]:
     """Return the statistics of scores and diagrams by name, each once."""
     found: dict[str, CellStatistic] = {}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from data_pipeline.common.errors import InputError
+from evaluation.scores.threshold import Event
 from models.distribution import Distribution, Ensemble, Patched
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +24,10 @@ class Case:
 
     All tensors have the shape (B, T, H, W). `truth` is NaN in cells that are not scored, and so are the values here.
     `uniform` holds random numbers in [0, 1) that break ties. `bins` is the number of bins of rank and PIT histograms.
-    `drawn` is true if members are random draws, and false if they are quantiles, as `correct` writes them.
+    `drawn` is true if members are random draws, and false if they are quantiles, as `correct` writes them. `events` are
+    the thresholds of the evaluation, `climate` the forecast of the climatology reference, None without one.
+    `extremeness` is the extreme forecast index of the raw ensemble, NaN where it is unknown, None without a climate of
+    the model.
     """
 
     forecast: Distribution
@@ -27,6 +35,17 @@ class Case:
     uniform: Tensor
     bins: int
     drawn: bool = True
+    events: tuple[Event, ...] = ()
+    climate: Distribution | None = None
+    extremeness: Tensor | None = None
+    _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def once(self, function: Callable[[Case], Found]) -> Found:
+        """Return `function(case)`, which is computed at the first call: for values that several statistics share."""
+        if function not in self._known:
+            self._known[function] = function(self)
+        found: Found = self._known[function]
+        return found
 
     @cached_property
     def valid(self) -> Tensor:

@@ -15,6 +15,7 @@ PLAIN_CRPS = Score(
     statistics={"crps": CellStatistic(lambda case: case.crps, map=True)},
     value=lambda crps: np.asarray(crps),
     best="low",
+    default=True,
 )
 FAIR_CRPS = Score(
     name="crps_fair",
@@ -25,5 +26,6 @@ FAIR_CRPS = Score(
     statistics={"crps_fair": CellStatistic(lambda case: case.crps_fair, map=True)},
     value=lambda crps_fair: np.asarray(crps_fair),
     best="low",
+    default=True,
 )
 SCORES = (PLAIN_CRPS, FAIR_CRPS)

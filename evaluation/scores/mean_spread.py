@@ -19,6 +19,7 @@ RMSE = Score(
     statistics={"squared_error": SQUARED_ERROR},
     value=lambda squared_error: np.sqrt(squared_error),
     best="low",
+    default=True,
 )
 BIAS = Score(
     name="bias",
@@ -28,6 +29,7 @@ BIAS = Score(
     statistics={"error": ERROR},
     value=lambda error: np.asarray(error),
     best="zero",
+    default=True,
 )
 SPREAD = Score(
     name="spread",
@@ -38,6 +40,7 @@ SPREAD = Score(
     statistics={"expected_squared_error": EXPECTED},
     value=lambda expected_squared_error: np.sqrt(expected_squared_error),
     best=None,
+    default=True,
 )
 SPREAD_SKILL = Score(
     name="spread_skill",
@@ -48,5 +51,6 @@ SPREAD_SKILL = Score(
     value=lambda squared_error, expected_squared_error: divide(np.sqrt(expected_squared_error), np.sqrt(squared_error)),
     best="one",
     units="",
+    default=True,
 )
 SCORES = (RMSE, BIAS, SPREAD, SPREAD_SKILL)

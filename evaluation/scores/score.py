@@ -15,31 +15,37 @@ from torch import Tensor
 
 from data_pipeline.task import Task
 from evaluation.scores.case import Case
+from evaluation.scores.threshold import Threshold
 
 
 @dataclass(frozen=True, eq=False)
 class Binned:
     """A statistic with a number for each of `bins`: in the bin `index` of a cell each of `values`, elsewhere 0.
 
-    It has `bins` numbers for the first of `values`, then as many for the second, and so on.
+    It has `bins` numbers for the first of `values`, then as many for the second, and so on. With a first axis of K
+    indices, for example one for each threshold, these numbers follow each other for every k.
     """
 
     index: Tensor
-    """(B, T, H, W), int64."""
+    """(B, T, H, W) or (K, B, T, H, W), int64."""
     bins: int
     values: tuple[Tensor, ...]
-    """Each (B, T, H, W)."""
+    """Each in the shape of `index`."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """Everything about an evaluation that decides which scores can be computed, and how many numbers they have.
 
-    `bins`: of rank and PIT histograms.
+    `bins`: of rank and PIT histograms. `thresholds`: those of each target. `climatology`, `extremeness`: whether cases
+    have a climate, and the extreme forecast index of the raw ensemble.
     """
 
     task: Task
     bins: int
+    thresholds: tuple[tuple[Threshold, ...], ...] = ()
+    climatology: bool = False
+    extremeness: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,9 @@ class Score:
     `value` gets the averages of the `statistics` by name: arrays (...) of single numbers or (..., K). It returns (...),
     or (..., L) if `labels` names L numbers of a target. It may be called with any leading axes. Statistics of the same
     name in several scores must be the same statistic; it is computed once. `best` is the value of a perfect forecast:
-    `low` scores are 0 then and have a skill, 1 - score / score of the reference. `missing` says why the score
-    cannot be computed, "" if it can.
+    `low` scores are 0 then and have a skill, 1 - score / score of the reference, unless they have no `zero`. `missing`
+    says why the score cannot be computed, "" if it can. Scores that are `default` are computed if the option `scores`
+    names none; they must be cheap.
     """
 
     name: str
@@ -81,6 +88,8 @@ class Score:
     units: Literal["target", ""] = "target"
     labels: Callable[[Settings, int], tuple[str, ...]] | None = None
     missing: Callable[[Settings], str] = always
+    zero: bool = True
+    default: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,8 @@ class Diagram:
     """A curve or histogram of each model, as `Score`; `value` returns arrays for each label.
 
     `value(settings, target, **averages)` gets averages without leading axes and returns `{LABEL: {"x": array, ...}}`. A
-    diagram with a single panel has the label "".
+    diagram with a single panel has the label "". If `by_start`, an average has a first axis of the contributions of the
+    starts, in the order of time, whose sum is the average. `missing` and `default` are those of `Score`.
     """
 
     name: str
@@ -98,3 +108,5 @@ class Diagram:
     statistics: Mapping[str, CellStatistic]
     value: Callable[..., Mapping[str, Mapping[str, Any]]]
     missing: Callable[[Settings], str] = field(default=always)
+    by_start: bool = False
+    default: bool = False

@@ -13,7 +13,7 @@ from models.distribution.empirical import Empirical, empirical_quantiles
 from models.distribution.ensemble import Ensemble, energy_score
 from models.distribution.gamma import CensoredShiftedGamma
 from models.distribution.location_scale import Bounded, LocationScale, Logistic, Normal
-from models.distribution.power import PowerTransformed, from_power, power_transformed, to_power
+from models.distribution.power import PowerTransformed, from_power, level_nodes, power_transformed, to_power
 from models.distribution.quantiles import Quantiles
 from models.distribution.truncated import TruncatedNormal
 
@@ -39,6 +39,7 @@ __all__ = [
     "empirical_quantiles",
     "energy_score",
     "from_power",
+    "level_nodes",
     "power_transformed",
     "threshold_weighted_crps",
     "to_power",

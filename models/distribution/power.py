@@ -47,7 +47,7 @@ class PowerTransformed:
         exact = self._exact
         mean = exact._mean
         variance = exact._mass * (exact.lower - mean).square()
-        for level, weight in _nodes(exact._mass, torch.ones_like(exact._mass)):
+        for level, weight in level_nodes(exact._mass, torch.ones_like(exact._mass)):
             variance = variance + weight * (exact._quantile(level) - mean).square()
         return self._native(variance.sqrt())
 
@@ -76,9 +76,9 @@ class PowerTransformed:
         y = torch.maximum(truth.double(), exact.lower)
         level = exact.cdf(y)
         score = exact._mass.square() * (y - exact.lower)
-        for tau, weight in _nodes(exact._mass, level):
+        for tau, weight in level_nodes(exact._mass, level):
             score = score + 2 * weight * tau * (y - exact._quantile(tau))
-        for tau, weight in _nodes(level, torch.ones_like(level)):
+        for tau, weight in level_nodes(level, torch.ones_like(level)):
             score = score + 2 * weight * (1 - tau) * (exact._quantile(tau) - y)
         return self._native(score + (exact.lower - truth).clamp(min=0))
 
@@ -94,7 +94,7 @@ class PowerTransformed:
     @property
     def _mean(self) -> Tensor:
         total = self._mass * self.lower
-        for level, weight in _nodes(self._mass, torch.ones_like(self._mass)):
+        for level, weight in level_nodes(self._mass, torch.ones_like(self._mass)):
             total = total + weight * self._quantile(level)
         return total
 
@@ -129,7 +129,7 @@ def from_power(value: Tensor, power: float, lower: Tensor) -> Tensor:
     return to_power(value, 1 / power, lower)
 
 
-def _nodes(low: Tensor, high: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def level_nodes(low: Tensor, high: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield levels τ between `low` and `high`, and their weights in an integral by τ.
 
     Nodes are those of Gauss-Legendre for s, where τ = 1/(1 + exp(-sinh s)). They are dense where dτ/ds is large.

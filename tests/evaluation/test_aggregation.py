@@ -14,14 +14,14 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.aggregation import Tally, WeightedMean
 from evaluation.regions import region_weights
-from evaluation.scores import all_diagrams, all_scores, statistics_of
+from evaluation.scores import default_diagrams, default_scores, statistics_of
 from evaluation.scores.case import Case, calibration_bin
 from evaluation.scores.score import Binned, CellStatistic, Settings
 from models.distribution import Ensemble, Normal
 
 GRID = Grid.regular(5, 4)
 TASK = Task("toy", ["2t", "msl"], ["2t", "msl"], [24, 48])
-STATISTICS = statistics_of(*all_scores().values(), *all_diagrams().values())
+STATISTICS = statistics_of(*default_scores(), *default_diagrams())
 SINGLE = {name: one for name, one in STATISTICS.items() if one.size is None}
 
 

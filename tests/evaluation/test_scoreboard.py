@@ -14,7 +14,7 @@ from data_pipeline.task import Task
 from evaluation.aggregation import Tally
 from evaluation.regions import region_weights
 from evaluation.scoreboard import Scoreboard
-from evaluation.scores import all_diagrams, all_scores, statistics_of
+from evaluation.scores import default_diagrams, default_scores, statistics_of
 from evaluation.scores.case import Case
 from evaluation.scores.score import Settings
 from evaluation.significance.intervals import interval
@@ -49,7 +49,7 @@ class Simulation:
         self.models = {name: self.models[name] for name in names}
         leads = np.searchsorted(TASK.lead_times, lead)
         rows, uniform = np.arange(count), torch.rand(self.truth.shape, generator=generator)
-        statistics = statistics_of(*all_scores().values(), *all_diagrams().values())
+        statistics = statistics_of(*default_scores(), *default_diagrams())
         shape = (count, Settings(TASK, 11), self.regions, statistics)
         tallies = {name: Tally(name, *shape) for name in names}
         for name, tally in tallies.items():
@@ -76,7 +76,8 @@ def test_scores_json_has_exactly_these_keys(scores):
     assert again == scores
     assert set(scores) == {
         "task", "target", "units", "lead_times", "grid", "weights", "n_dates", "n_forecasts", "left_out", "slices",
-        "definitions", "diagram_definitions", "models", "pairs", "best_set", "power", "oracle", "warnings",
+        "definitions", "diagram_definitions", "scores_left_out", "models", "pairs", "best_set", "power", "oracle",
+        "warnings",
     }  # fmt: skip
     assert (scores["task"], scores["target"], scores["units"], scores["n_dates"]) == ("t2m", "2t", "K", 40)
     assert list(scores["models"]) == ["raw", "climatology", "emos", "net"]
@@ -258,7 +259,7 @@ def test_a_fair_crps_is_compared_only_where_it_is_valid(simulation):
     truth = simulation.truth
     cheat = Ensemble(torch.stack([*[truth] * 9, truth + 300]))
     rows, leads = np.arange(len(truth)), np.tile([0, 1], len(truth) // 2)
-    statistics = statistics_of(*all_scores().values(), *all_diagrams().values())
+    statistics = statistics_of(*default_scores(), *default_diagrams())
     tally = Tally("members", len(truth), Settings(TASK, 11), simulation.regions, statistics)
     tally.add(rows, leads, Case(cheat, truth, torch.zeros_like(truth), 11))
     board = replace(board, tallies={**board.tallies, "members": tally})

@@ -1,0 +1,96 @@
+"""Averages in bins of the forecast probability of each threshold: for the Brier score's parts, reliability and ROC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evaluation.scores.case import Case
+from evaluation.scores.score import Binned, CellStatistic, Settings
+
+BINS = 51
+"""Bins of equal width. The probabilities k/M of up to 50 members lie in bins of their own, so that nothing is lost."""
+_NOTHING = 1e-12
+"""A share of the cases below this is a rounding error."""
+
+
+def probabilities(case: Case) -> Tensor:
+    """Return the forecast probability of each event, (K, B, T, H, W)."""
+    return torch.stack([event.probability(case.forecast) for event in case.events])
+
+
+def outcomes(case: Case) -> Tensor:
+    """Return 1 for each event that happened and 0 for the others, (K, B, T, H, W)."""
+    return torch.stack([event.outcome(case.truth) for event in case.events])
+
+
+def _binned(case: Case) -> Binned:
+    probability, outcome = case.once(probabilities), case.once(outcomes)
+    known = probability + outcome
+    index = (probability.nan_to_num(0) * BINS).long().clamp(0, BINS - 1)
+    return Binned(index, BINS, (1 + 0 * known, probability, outcome))
+
+
+PROBABILITY_BINS = CellStatistic(_binned, size=lambda settings: 3 * BINS * threshold_count(settings))
+
+
+def threshold_count(settings: Settings) -> int:
+    """Return the largest number of thresholds of a target."""
+    return max(map(len, settings.thresholds), default=0)
+
+
+def threshold_labels(settings: Settings, target: int) -> tuple[str, ...]:
+    """Return the labels of the thresholds of a target."""
+    return tuple(threshold.label for threshold in settings.thresholds[target])
+
+
+def no_thresholds(settings: Settings) -> str:
+    """Return why scores of thresholds cannot be computed, "" if they can."""
+    return "" if threshold_count(settings) else "there are no thresholds; give some by the option thresholds"
+
+
+@dataclass(frozen=True)
+class ProbabilityBins:
+    """Averages over all cases of `share` 1, of the probability and of the outcome in each bin, (..., bins)."""
+
+    share: np.ndarray
+    probability: np.ndarray
+    outcome: np.ndarray
+
+    @classmethod
+    def of_thresholds(cls, averages: np.ndarray) -> ProbabilityBins:
+        """Return the averages (..., K, bins) of K thresholds from those of `PROBABILITY_BINS`."""
+        parts = np.moveaxis(averages.reshape(*averages.shape[:-1], -1, 3, BINS), -2, 0)
+        return cls(*parts)
+
+    @property
+    def base_rate(self) -> np.ndarray:
+        """Frequency of the event, (...)."""
+        return self.outcome.sum(-1)
+
+    def merged(self, count: int) -> ProbabilityBins:
+        """Return the averages in `count` bins, for display; the probabilities k/M of M < `count` stay apart."""
+        groups = np.arange(BINS) * count // BINS
+        starts = np.flatnonzero(np.diff(groups, prepend=-1))
+        return ProbabilityBins(
+            *(np.add.reduceat(part, starts, axis=-1) for part in (self.share, self.probability, self.outcome))
+        )
+
+    def rates(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return hit rate and false-alarm rate of the warnings at rising probability, (..., bins + 1).
+
+        The j-th warns from bin j on; the first always warns and the last never does. NaN if the event always happens or
+        never does.
+        """
+        return share_from(self.outcome), share_from(self.share - self.outcome)
+
+
+def share_from(parts: np.ndarray) -> np.ndarray:
+    """Return the share of the whole from each bin on, (..., bins + 1), NaN without a whole."""
+    from_bin = np.flip(np.cumsum(np.flip(parts, -1), -1), -1)
+    whole = from_bin[..., :1]
+    found = np.concatenate([from_bin, np.zeros_like(whole)], axis=-1) / np.where(whole > _NOTHING, whole, np.nan)
+    return found.clip(0, 1)

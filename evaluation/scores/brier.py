@@ -1,0 +1,127 @@
+"""The Brier score of thresholds, also as fair score, and its three parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evaluation.scores.binned_probability import (
+    PROBABILITY_BINS,
+    ProbabilityBins,
+    no_thresholds,
+    outcomes,
+    probabilities,
+    threshold_count,
+    threshold_labels,
+)
+from evaluation.scores.case import Case
+from evaluation.scores.score import CellStatistic, Score
+from models.distribution import Distribution, Ensemble, Patched
+
+MURPHY = "Murphy 1973, doi:10.1175/1520-0450(1973)012<0595:ANVPOT>2.0.CO;2"
+
+
+def _brier(case: Case) -> Tensor:
+    return (case.once(probabilities) - case.once(outcomes)).square()
+
+
+def _brier_fair(case: Case) -> Tensor:
+    return case.once(_brier) - sampling_variance(case.forecast, case.once(probabilities))
+
+
+def sampling_variance(forecast: Distribution, probability: Tensor) -> Tensor:
+    """Return p(1 - p)/(M - 1), by which few members raise the Brier score; 0 for a distribution in closed form."""
+    if isinstance(forecast, Patched):
+        inner, outer = (sampling_variance(part, probability) for part in (forecast.inner, forecast.outer))
+        return torch.where(forecast.where, inner, outer)
+    if not isinstance(forecast, Ensemble):
+        return torch.zeros_like(probability)
+    M = len(forecast.members)
+    return probability * (1 - probability) / (M - 1) if M > 1 else torch.full_like(probability, torch.nan)
+
+
+def brier_parts(bins: ProbabilityBins) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return reliability, resolution and uncertainty, (...), of averages (..., bins).
+
+    Σ n (p - o)², Σ n (o - s)² and s(1 - s), where n, p, o are the share, the mean probability and the frequency of the
+    event in each bin and s is its frequency. If a bin holds only one probability, as for up to 50 members, reliability
+    - resolution + uncertainty is the Brier score.
+    """
+    s = bins.base_rate[..., None]
+    share = np.where(bins.share > 0, bins.share, np.nan)
+    reliability = np.nansum((bins.probability - bins.outcome) ** 2 / share, -1)
+    resolution = np.nansum((bins.outcome - bins.share * s) ** 2 / share, -1)
+    known = s[..., 0] * 0  # NaN stays NaN
+    return reliability + known, resolution + known, bins.base_rate * (1 - bins.base_rate)
+
+
+def _part(number: int, probability_bins: np.ndarray) -> np.ndarray:
+    return brier_parts(ProbabilityBins.of_thresholds(probability_bins))[number]
+
+
+BRIER = Score(
+    name="brier",
+    title="Brier score",
+    text="Mean of (p − o)²: p is the forecast probability that the threshold is passed, o is 1 if it was and 0 if not.",
+    reference="Brier 1950, doi:10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2",
+    statistics={"brier": CellStatistic(lambda case: case.once(_brier), size=threshold_count)},
+    value=lambda brier: np.asarray(brier),
+    best="low",
+    units="",
+    labels=threshold_labels,
+    missing=no_thresholds,
+)
+BRIER_FAIR = Score(
+    name="brier_fair",
+    title="fair Brier score",
+    text="The Brier score that infinitely many members of the same kind would have: (p − o)² − p(1 − p)/(M − 1). Equal "
+    "to the Brier score for a distribution in closed form.",
+    reference="Ferro 2014, doi:10.1002/qj.2270",
+    statistics={"brier_fair": CellStatistic(_brier_fair, size=threshold_count)},
+    value=lambda brier_fair: np.asarray(brier_fair),
+    best="low",
+    units="",
+    labels=threshold_labels,
+    missing=no_thresholds,
+)
+BRIER_RELIABILITY = Score(
+    name="brier_reliability",
+    title="reliability part of the Brier score",
+    text="Σ n (p − o)² over 51 bins of the probability, with the share n of the cases, their mean probability p and "
+    "the frequency o of the event: 0 if the event is as frequent as forecast.",
+    reference=MURPHY,
+    statistics={"probability_bins": PROBABILITY_BINS},
+    value=lambda probability_bins: _part(0, probability_bins),
+    best="zero",
+    units="",
+    labels=threshold_labels,
+    missing=no_thresholds,
+)
+BRIER_RESOLUTION = Score(
+    name="brier_resolution",
+    title="resolution part of the Brier score",
+    text="Σ n (o − s)² over the same bins, with the frequency s of the event over all cases: high if the forecast "
+    "tells cases with the event from cases without it.",
+    reference=MURPHY,
+    statistics={"probability_bins": PROBABILITY_BINS},
+    value=lambda probability_bins: _part(1, probability_bins),
+    best="high",
+    units="",
+    labels=threshold_labels,
+    missing=no_thresholds,
+)
+BRIER_UNCERTAINTY = Score(
+    name="brier_uncertainty",
+    title="uncertainty part of the Brier score",
+    text="s(1 − s) with the frequency s of the event: the Brier score of the constant forecast s, equal for all "
+    "models.",
+    reference=MURPHY,
+    statistics={"probability_bins": PROBABILITY_BINS},
+    value=lambda probability_bins: _part(2, probability_bins),
+    best=None,
+    units="",
+    labels=threshold_labels,
+    missing=no_thresholds,
+)
+SCORES = (BRIER, BRIER_FAIR, BRIER_RELIABILITY, BRIER_RESOLUTION, BRIER_UNCERTAINTY)

@@ -1,0 +1,131 @@
+"""Number of independent cases behind an average over many correlated cells, and tests of histograms that respect it.
+
+Cells of one forecast, and forecasts that start close to each other, are not independent. The variance of an average is
+therefore estimated from its variation between starts, and compared with the variance that independent cases would have.
+This ratio is the design effect of survey statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+_FEWEST_STARTS = 8
+"""With fewer starts there is no estimate of a variance between starts that could be relied on."""
+
+
+@dataclass(frozen=True)
+class Flatness:
+    """p-values of the hypothesis that a histogram is flat, and the number of independent cases that it is worth.
+
+    `chi_square` is sensitive to all shapes, `kolmogorov` to bias and to too little or too much spread. NaN where there
+    are too few starts.
+    """
+
+    chi_square: float
+    kolmogorov: float
+    cases: float
+
+
+def flatness_of(histograms: np.ndarray) -> Flatness:
+    """Test whether a histogram is flat, from the contributions of each start (starts, bins) in the order of time.
+
+    `chi_square` is Pearson's test with the correction of Rao & Scott (1981, doi:10.2307/2287815) of second order: the
+    statistic is compared with an F distribution whose degrees of freedom follow from the covariance of the bins between
+    starts. `kolmogorov` is the largest distance between the sum of the histogram and that of a flat one, for as many
+    cases as its variance is worth.
+    """
+    totals = histograms[histograms.sum(1) > 0]
+    weights, bins = totals.sum(1, keepdims=True), totals.shape[1]
+    if len(totals) < _FEWEST_STARTS or bins < 2:
+        return Flatness(math.nan, math.nan, math.nan)
+    whole = weights.sum()
+    found, flat = totals.sum(0) / whole, 1 / bins
+    residuals = (totals - weights * found) / whole
+    inflation = serial_inflation(residuals)
+    freedom = len(totals) / inflation - 1
+    covariance = residuals.T @ residuals * inflation * len(totals) / (len(totals) - 1)
+    effect = covariance / flat
+    first, second = float(np.trace(effect)), float((effect**2).sum())
+    if freedom < 2 or first <= 0:
+        return Flatness(math.nan, math.nan, math.nan)
+    # Without the part that the sampling error of the covariance adds, if residuals are normal.
+    second = freedom**2 / ((freedom - 1) * (freedom + 2)) * (second - first**2 / freedom)
+    d = first**2 / min(max(second, first**2 / (bins - 1)), first**2)
+    statistic = float(((found - flat) ** 2 / flat).sum()) / first
+    level = np.arange(1, bins) / bins
+    variance = (np.cumsum(residuals, axis=1)[:, :-1] ** 2).sum(0) * inflation * len(totals) / (len(totals) - 1)
+    cases = float((level * (1 - level)).sum() / variance.sum())
+    distance = float(abs(np.cumsum(found)[:-1] - level).max())
+    return Flatness(f_survival(statistic, d, d * freedom), kolmogorov_survival(distance, cases), (bins - 1) / first)
+
+
+def serial_inflation(residuals: np.ndarray) -> float:
+    """Return (1 + r)/(1 - r), the factor by which correlation between successive starts raises a variance, at least 1.
+
+    r is the correlation of the residuals (starts, K) at neighbouring starts over all K, less its bias of -(1 + 3r)/n
+    (Kendall 1954, doi:10.1093/biomet/41.3-4.403), and at most 0.9.
+    """
+    total, n = float((residuals**2).sum()), len(residuals)
+    if total == 0:
+        return 1.0
+    r = float((residuals[1:] * residuals[:-1]).sum()) / total
+    r = min(max(r + (1 + 3 * r) / n, 0.0), 0.9)
+    return (1 + r) / (1 - r)
+
+
+def cases_per_weight(residuals: np.ndarray, independent: np.ndarray) -> float:
+    """Return the number of independent cases that a unit of weight is worth.
+
+    `residuals` (starts, K) are sums over each start of K quantities with mean zero, `independent` (K,) the variance of
+    their totals if each unit of weight were one independent case.
+    """
+    if len(residuals) < _FEWEST_STARTS:
+        return math.nan
+    variance = (residuals**2).sum() * serial_inflation(residuals) * len(residuals) / (len(residuals) - 1)
+    return float(independent.sum() / variance) if variance > 0 else math.nan
+
+
+def kolmogorov_survival(distance: float, cases: float) -> float:
+    """Return the chance that the distribution function of `cases` draws deviates by at least `distance`.
+
+    Kolmogorov's limit with the correction for few cases of Stephens (1970, doi:10.1111/j.2517-6161.1970.tb00821.x).
+    """
+    x = (math.sqrt(cases) + 0.12 + 0.11 / math.sqrt(cases)) * distance
+    if x < 0.3:
+        return 1.0  # the series converges slowly there; the chance is above 0.99999
+    return min(1.0, max(0.0, 2 * sum((-1) ** (k - 1) * math.exp(-2 * (k * x) ** 2) for k in range(1, 101))))
+
+
+def f_survival(x: float, first: float, second: float) -> float:
+    """Return the chance that an F distribution with `first` and `second` degrees of freedom exceeds x."""
+    return incomplete_beta(second / (second + first * x), second / 2, first / 2)
+
+
+def incomplete_beta(x: float, a: float, b: float) -> float:
+    """Return the regularised incomplete beta function I_x(a, b) for a, b > 0.
+
+    By Lentz's method for the continued fraction of DLMF 8.17.22, which converges fast for x < (a + 1)/(a + b + 2);
+    elsewhere I_x(a, b) = 1 - I_(1-x)(b, a).
+    """
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - incomplete_beta(1 - x, b, a)
+    log_front = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    tiny = 1e-300
+    d = 1 / (1 - (a + b) * x / (a + 1) or tiny)
+    c, fraction = 1.0, d
+    for m in range(1, 10_000):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / (1 + term * d or tiny)
+            c = 1 + term / c or tiny
+            fraction *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return math.exp(log_front) * fraction / a

@@ -1,0 +1,128 @@
+"""Reliability: how often an event happens where it has a given forecast probability."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from evaluation.scores.binned_probability import PROBABILITY_BINS, ProbabilityBins, no_thresholds, threshold_labels
+from evaluation.scores.effective_cases import cases_per_weight
+from evaluation.scores.score import Diagram, Score, Settings
+
+CORP = "Dimitriadis, Gneiting & Jordan 2021, doi:10.1073/pnas.2016191118"
+SHOWN_BINS = 11
+"""Bins of the diagram."""
+DRAWS = 10_000
+
+
+def _curves(settings: Settings, target: int, probability_bins: np.ndarray) -> Mapping[str, Mapping[str, np.ndarray]]:
+    starts = ProbabilityBins.of_thresholds(probability_bins)
+    found = {}
+    for k, label in enumerate(threshold_labels(settings, target)):
+        of_threshold = ProbabilityBins(*(part[:, k] for part in (starts.share, starts.probability, starts.outcome)))
+        found[label] = reliability_curve(of_threshold.merged(SHOWN_BINS))
+    return found
+
+
+def reliability_curve(starts: ProbabilityBins) -> dict[str, np.ndarray]:
+    """Return the reliability diagram of one threshold from the contributions of each start, (starts, bins).
+
+    `x` is the mean probability of a bin, `y` the frequency of the event in it, `share` its share of the cases. From
+    `low` to `high` reach the consistency bars: 90 % of the frequencies of a reliable forecast lie there (Bröcker &
+    Smith 2007, doi:10.1175/WAF993.1), drawn for as many cases as the variation between starts is worth. `calibrated` is
+    the frequency that isotonic regression gives. Bins without a case are left out.
+    """
+    share, probability, outcome = (part.sum(0) for part in (starts.share, starts.probability, starts.outcome))
+    used = share > 0
+    share, x, y = share[used], probability[used] / share[used], outcome[used] / share[used]
+    departure = starts.outcome - starts.probability
+    residuals = departure[:, used] - starts.share[:, used] * (y - x)
+    residuals = residuals[starts.share.sum(1) > 0]
+    cases = cases_per_weight(residuals, share * x * (1 - x)) * share
+    bars = np.full((2, len(x)), np.nan)
+    if np.isfinite(cases).all():
+        whole = np.maximum(np.round(cases), 1).astype(np.int64)
+        draws = np.random.default_rng(0).binomial(whole, x.clip(0, 1), (DRAWS, len(x))) / whole
+        bars = np.quantile(draws, [0.05, 0.95], axis=0)
+    return {
+        "x": x, "y": y, "share": share / share.sum(), "low": bars[0], "high": bars[1],
+        "calibrated": isotonic_regression(y, share),
+    }  # fmt: skip
+
+
+def isotonic_regression(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the rising sequence with the smallest weighted squared distance to `values`.
+
+    By pooling neighbours that fall (Ayer et al. 1955, doi:10.1214/aoms/1177728423).
+    """
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        blocks.append((value, weight, 1))
+        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
+            (first, w, n), (second, v, m) = blocks[-2:]
+            blocks[-2:] = [((w * first + v * second) / (w + v), w + v, n + m)]
+    return np.repeat([value for value, _, _ in blocks], [count for _, _, count in blocks])
+
+
+def corp_parts(bins: ProbabilityBins) -> tuple[np.ndarray, np.ndarray]:
+    """Return miscalibration and discrimination, (...): the parts of the Brier score by isotonic regression.
+
+    Miscalibration is the Brier score less that of the calibrated probabilities c, discrimination the Brier score of the
+    base rate less that of c. Miscalibration - discrimination + uncertainty is the Brier score.
+    """
+    shape = bins.share.shape
+    found = np.empty((2, *shape[:-1]))
+    for place in np.ndindex(*shape[:-1]):
+        share, probability, outcome = bins.share[place], bins.probability[place], bins.outcome[place]
+        used = share > 0
+        n, p, o = share[used], probability[used] / share[used], outcome[used] / share[used]
+        c, s = isotonic_regression(o, n), outcome.sum()
+        found[(0, *place)] = (n * ((p - o) ** 2 - (c - o) ** 2)).sum() if np.isfinite(s) else np.nan
+        found[(1, *place)] = (n * ((s - o) ** 2 - (c - o) ** 2)).sum()
+    return found[0], found[1]
+
+
+def _part(number: int, probability_bins: np.ndarray) -> np.ndarray:
+    return corp_parts(ProbabilityBins.of_thresholds(probability_bins))[number]
+
+
+MISCALIBRATION = Score(
+    name="brier_miscalibration",
+    title="miscalibration",
+    text="By how much isotonic regression, which replaces each probability by the frequency of the event, would lower "
+    "the Brier score: 0 for a reliable forecast. Computed from the averages of 51 bins, which is exact for up to 50 "
+    "members.",
+    reference=CORP,
+    statistics={"probability_bins": PROBABILITY_BINS},
+    value=lambda probability_bins: _part(0, probability_bins),
+    best="zero",
+    units="",
+    labels=threshold_labels,
+    missing=no_thresholds,
+)
+DISCRIMINATION = Score(
+    name="brier_discrimination",
+    title="discrimination",
+    text="By how much the Brier score of the probabilities after isotonic regression is below that of the base rate.",
+    reference=CORP,
+    statistics={"probability_bins": PROBABILITY_BINS},
+    value=lambda probability_bins: _part(1, probability_bins),
+    best="high",
+    units="",
+    labels=threshold_labels,
+    missing=no_thresholds,
+)
+RELIABILITY_CURVE = Diagram(
+    name="reliability",
+    title="Reliability",
+    text="Frequency of the event (y) in bins of its forecast probability (x), with the `share` of the cases. 90 % of "
+    "the frequencies of a reliable forecast lie between `low` and `high`; `calibrated` is from isotonic regression.",
+    reference="Bröcker & Smith 2007, doi:10.1175/WAF993.1; " + CORP,
+    statistics={"probability_bins": PROBABILITY_BINS},
+    value=_curves,
+    missing=no_thresholds,
+    by_start=True,
+)
+SCORES = (MISCALIBRATION, DISCRIMINATION)
+DIAGRAMS = (RELIABILITY_CURVE,)

@@ -1,0 +1,159 @@
+"""The CRPS with a weight on the values, or on the outcomes, beyond a threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evaluation.scores.binned_probability import no_thresholds, threshold_count, threshold_labels
+from evaluation.scores.case import Case
+from evaluation.scores.score import CellStatistic, Score
+from evaluation.scores.threshold import Event
+from models.distribution import (
+    Censored,
+    Distribution,
+    Empirical,
+    Ensemble,
+    Logistic,
+    Normal,
+    Patched,
+    PowerTransformed,
+    level_nodes,
+    threshold_weighted_crps,
+)
+
+_NO_PROBABILITY = 1e-12
+"""Below this probability of an event, the conditional distribution has no digits left."""
+
+
+def crps_beyond(forecast: Distribution, truth: Tensor, event: Event, fair: bool = False) -> Tensor:
+    """Return ∫ (F(x) - 1{y <= x})² dx over the x of the event only, (*S).
+
+    Above the limit it is the CRPS of max(X, limit) (Allen et al. 2023, doi:10.1137/22M1532184), below it is the rest
+    of the CRPS. Without a closed form, the integral of the quantile score by Gauss-Legendre has a relative error of
+    1e-6.
+    """
+    limit = event.limit.expand_as(truth)
+    above = _crps_above(forecast, truth, limit, fair)
+    return torch.where(event.above, above, forecast.crps(truth, fair) - above)
+
+
+def _crps_above(forecast: Distribution, truth: Tensor, limit: Tensor, fair: bool) -> Tensor:
+    if isinstance(forecast, Patched):
+        inner, outer = (_crps_above(part, truth, limit, fair) for part in (forecast.inner, forecast.outer))
+        return torch.where(forecast.where, inner, outer)
+    if isinstance(forecast, Empirical):
+        return Empirical(torch.maximum(forecast.values, limit)).crps(torch.maximum(truth, limit))
+    if isinstance(forecast, Ensemble | Censored) or type(forecast) in (Normal, Logistic):
+        return threshold_weighted_crps(forecast, truth, limit, fair)  # type: ignore[arg-type]
+    raised = PowerTransformed(in_double(forecast), 1.0, limit.double())
+    return raised.crps(torch.maximum(truth, limit).double()).to(truth)
+
+
+def crps_given(forecast: Distribution, truth: Tensor, event: Event) -> Tensor:
+    """Return the CRPS of the forecast's distribution given the event, where the event happened, and 0 elsewhere, (*S).
+
+    This is the outcome-weighted CRPS (Holzmann & Klar 2017, doi:10.1214/16-AOAS972). If a forecast gives the event no
+    probability, the distribution given the event is taken to be the limit itself: a distribution with light tails comes
+    near to it.
+    """
+    limit = event.limit.expand_as(truth)
+    happened = (truth > limit) == event.above
+    score = _crps_given(forecast, torch.where(happened, truth, limit), limit, event.above)
+    return torch.where(happened, score, 0 * score) + 0 * truth
+
+
+def _crps_given(forecast: Distribution, truth: Tensor, limit: Tensor, above: Tensor) -> Tensor:
+    if isinstance(forecast, Patched):
+        inner, outer = (_crps_given(part, truth, limit, above) for part in (forecast.inner, forecast.outer))
+        return torch.where(forecast.where, inner, outer)
+    if isinstance(forecast, Ensemble | Empirical):
+        return _crps_of_chosen(
+            forecast.members if isinstance(forecast, Ensemble) else forecast.values, truth, limit, above
+        )
+    exact, y, edge = in_double(forecast), truth.double(), limit.double()
+    split = exact.cdf(edge)
+    low, high = torch.where(above, split, 0), torch.where(above, 1, split)
+    mass = high - low
+    level = exact.cdf(y).clamp(low, high)
+    score = torch.zeros_like(y)
+    for tau, weight in level_nodes(low, level):
+        score = score + 2 * weight * (tau - low) * (y - exact.quantile(tau[None])[0])
+    for tau, weight in level_nodes(level, high):
+        score = score + 2 * weight * (high - tau) * (exact.quantile(tau[None])[0] - y)
+    score = score / mass.clamp(min=_NO_PROBABILITY).square()
+    return torch.where(mass < _NO_PROBABILITY, abs(y - edge), score).to(truth)
+
+
+def _crps_of_chosen(members: Tensor, truth: Tensor, limit: Tensor, above: Tensor) -> Tensor:
+    """Return the CRPS of the members that belong to the event."""
+    chosen = (members > limit) == above
+    count = chosen.sum(0)
+    n = count.clamp(min=1)
+    absolute = ((members - truth).abs() * chosen).sum(0) / n
+    # Members outside are moved to the limit: pairs of them have no difference, pairs with one of them are subtracted.
+    excess = torch.where(chosen, (members - limit).abs(), 0).sort(0).values
+    M = len(members)
+    rank = torch.arange(1, M + 1, dtype=truth.dtype, device=truth.device).view(-1, *[1] * truth.ndim)
+    pairs = ((2 * rank - M - 1) * excess).sum(0) - (M - count) * excess.sum(0)
+    return torch.where(count > 0, absolute - pairs / n.square(), (truth - limit).abs())
+
+
+def in_double(distribution: Distribution) -> Any:
+    """Return the distribution with all its numbers in double precision."""
+    found: dict[str, Any] = {}
+    for field in fields(distribution):  # type: ignore[arg-type]
+        value = getattr(distribution, field.name)
+        if isinstance(value, Tensor) and value.is_floating_point():
+            found[field.name] = value.double()
+        elif is_dataclass(value):
+            found[field.name] = in_double(value)  # type: ignore[arg-type]
+    return replace(distribution, **found)  # type: ignore[type-var]
+
+
+def _each(score: Callable[[Case, Event], Tensor]) -> CellStatistic:
+    return CellStatistic(lambda case: torch.stack([score(case, event) for event in case.events]), size=threshold_count)
+
+
+_THRESHOLD_TEXT = "∫ (F(x) − 1{x ≥ y})² dx over the values x beyond the threshold only: the CRPS's part there"
+_THRESHOLD_REFERENCE = "Gneiting & Ranjan 2011, doi:10.1198/jbes.2010.08110; Allen et al. 2023, doi:10.1137/22M1532184"
+THRESHOLD_CRPS = Score(
+    name="threshold_crps",
+    title="threshold-weighted CRPS",
+    text=_THRESHOLD_TEXT + ".",
+    reference=_THRESHOLD_REFERENCE,
+    statistics={"threshold_crps": _each(lambda case, event: crps_beyond(case.forecast, case.truth, event))},
+    value=lambda threshold_crps: np.asarray(threshold_crps),
+    best="low",
+    labels=threshold_labels,
+    missing=no_thresholds,
+)
+THRESHOLD_CRPS_FAIR = Score(
+    name="threshold_crps_fair",
+    title="fair threshold-weighted CRPS",
+    text=_THRESHOLD_TEXT + ", for infinitely many members of the same kind.",
+    reference=_THRESHOLD_REFERENCE + "; Ferro 2014, doi:10.1002/qj.2270",
+    statistics={"threshold_crps_fair": _each(lambda case, event: crps_beyond(case.forecast, case.truth, event, True))},
+    value=lambda threshold_crps_fair: np.asarray(threshold_crps_fair),
+    best="low",
+    labels=threshold_labels,
+    missing=no_thresholds,
+)
+OUTCOME_CRPS = Score(
+    name="outcome_crps",
+    title="outcome-weighted CRPS",
+    text="The CRPS of the forecast's distribution given that the threshold is passed, in the cases in which it was, "
+    "and 0 in all others. Does not see whether the event itself was likely: the Brier score does.",
+    reference="Holzmann & Klar 2017, doi:10.1214/16-AOAS972",
+    statistics={"outcome_crps": _each(lambda case, event: crps_given(case.forecast, case.truth, event))},
+    value=lambda outcome_crps: np.asarray(outcome_crps),
+    best="low",
+    labels=threshold_labels,
+    missing=no_thresholds,
+)
+SCORES = (THRESHOLD_CRPS, THRESHOLD_CRPS_FAIR, OUTCOME_CRPS)
