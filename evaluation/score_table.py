@@ -156,8 +156,9 @@ class _Slice:
         """Return value, low, high and the same of the skill, for each model and label."""
         means = [self.average(one) for one in score.statistics]
         times = self.init_times[self._used][self._first]
-        own = _estimates(_values(score), means, times)
-        gain = _estimates(_skills(score), means, times) if score.best == "low" else np.full_like(own, np.nan)
+        own = _estimates(_values(score, labels), means, times)
+        ratio = score.best == "low" and score.zero
+        gain = _estimates(_skills(score, labels), means, times) if ratio else np.full_like(own, np.nan)
         joined = np.concatenate([own, gain], axis=1).reshape(len(self.tallies), labels, 6)
         return [[(a, b, c, d, e, f) for a, b, c, d, e, f in model] for model in joined.tolist()]
 
@@ -174,14 +175,22 @@ def _estimates(function: Callable[..., np.ndarray], means: Sequence[WeightedMean
     return np.array([(one.value, *(one.interval or undefined)) for one in estimates(flat, means, times)])
 
 
-def _values(score: Score) -> Callable[..., np.ndarray]:
-    """Return the score as a function of the averages of its statistics, in their order."""
-    return lambda *averages: score.value(**dict(zip(score.statistics, averages, strict=True)))
+def _values(score: Score, labels: int) -> Callable[..., np.ndarray]:
+    """Return the score as a function of the averages of its statistics, in their order; its first numbers have labels.
+
+    Another target of the task may have more.
+    """
+
+    def values(*averages: np.ndarray) -> np.ndarray:
+        found = np.asarray(score.value(**dict(zip(score.statistics, averages, strict=True))))
+        return found[..., :labels] if score.labels else found
+
+    return values
 
 
-def _skills(score: Score) -> Callable[..., np.ndarray]:
+def _skills(score: Score, labels: int) -> Callable[..., np.ndarray]:
     """Return the skill of each model against the first one, as a function of the same averages."""
-    value, models = _values(score), -2 if score.labels else -1
+    value, models = _values(score, labels), -2 if score.labels else -1
 
     def skills(*averages: np.ndarray) -> np.ndarray:
         found = np.asarray(value(*averages))
