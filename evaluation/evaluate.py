@@ -67,6 +67,7 @@ from evaluation.score_table import write_score_table
 from evaluation.scoreboard import Scoreboard
 from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models, to_device
 from evaluation.shown_corrector import check_shown, choose_shown
+from evaluation.training_runs import check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
 from models.coupling import QUANTILE_LEVELS
 from models.device import choose_device
@@ -92,10 +93,11 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
     source, dates = partial(choose_source, archive, cfg.data.store), split.dates(cfg.split, task.lead_times)
     paths, member_counts = corrector_paths(cfg), check_member_counts(plain(cfg)["member_counts"])
+    runs = group_runs(list(paths))
     wanted = check_references(plain(cfg)["references"])
     regions = check_regions(plain(cfg)["regions"])
     given = parse_forecasts(plain(cfg)["forecasts"], paths)
-    check_shown(cfg.shown_corrector, {*paths, *given})
+    check_shown(cfg.shown_corrector, {*with_first_runs(paths, runs), *given})
     if given and member_counts:
         raise InputError("member_counts needs members of all models, but forecasts has files; leave out one of them")
     check_choice("quantile_levels", cfg.quantile_levels, QUANTILE_LEVELS)
@@ -110,6 +112,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     ]
     for name, path, corrector in files:
         check_emos(name, corrector, path)
+    check_one_model({name: folds.first for name, folds in correctors.items()}, runs)
     trained = (
         {name: training_members(corrector, path, member_counts) for name, path, corrector in files}
         if member_counts
@@ -178,6 +181,9 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
             *(n for n in notes if not n.startswith("climatology")),
         ]
         check_comparison({*compared, *opened}, notes)
+    board, compared, models = (
+        pool_runs(board, runs), with_first_runs(compared, runs), with_first_runs(models, runs)
+    )  # fmt: skip
     independent = {name for name, folds in compared.items() if claims(folds.first.model).any_size}
     independent |= {name for name, file in given.items() if file.drawn}
     one_each = all(len(folds.correctors) == 1 for folds in correctors.values())
@@ -190,8 +196,9 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     one_of = {name: folds.first for name, folds in compared.items()}
     evaluation = Evaluation(
         replace(board, independent=independent), about, notes, cfg.shown_corrector,
-        {name: one_of[name] for name in correctors} if one_each else {},
-        member_count_claims(one_of, trained, member_counts), models, forecasts, land, mesh, device, clock,
+        {name: folds.first for name, folds in correctors.items()} if one_each else {}, runs,
+        member_count_claims(one_of, with_first_runs(trained, runs), member_counts), models, forecasts, land,
+        mesh, device, clock,
     )  # fmt: skip
     mesh.print("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(folders)]))
 
@@ -205,14 +212,17 @@ def training_dates(split: Split, scored: str, task: Task) -> list[tuple[Dates, D
 
 
 def corrector_paths(cfg: DictConfig) -> dict[str, list[Path]]:
-    """Return the corrector files by name; a list or a pattern gives the correctors of several folds."""
+    """Return the corrector files by name; a list or a pattern gives the correctors of several folds.
+
+    The runs of a model with several training runs have names of their own.
+    """
     given = plain(cfg)["correctors"] or {}
     if not isinstance(given, dict):
         raise InputError(f"correctors must be {{NAME: path, ...}}, got {given!r}")
     for name in given:
         check_name(str(name))
     found = {}
-    for name, path in given.items():
+    for name, path in name_runs(given).items():
         patterns = path if isinstance(path, list) else [path]
         if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
             raise InputError(f"correctors.{name} must be a path, or a list of paths of all folds, got {path!r}")
@@ -303,6 +313,7 @@ class Evaluation:
     notes: Sequence[str]
     best: str | None
     correctors: Mapping[str, Corrector]
+    runs: Mapping[str, Sequence[str]]
     claims: Mapping[str, MemberCountClaim]
     models: Mapping[str, Forecaster]
     forecasts: Forecasts
@@ -327,7 +338,7 @@ class Evaluation:
         scores["meaning"] = self.about["meanings"][target]
         scores["units"] = scores["units"] or scores["meaning"]["units"]
         scores["warnings"] = [*self.notes, *scores["warnings"]]
-        scores["best"] = choose_shown(self.best, self.correctors, scores)
+        scores["best"] = choose_shown(self.best, self.correctors, scores, self.runs)
         best = scores["best"]["model"]
         return with_gates(scores, self.claims), best, typical_forecast(self.board, target, best, lead)
 

@@ -19,6 +19,7 @@ from evaluation.scores.ratios import captured, skill
 from evaluation.scores.score import Diagram, Score
 from evaluation.significance.intervals import Estimate, estimates
 from evaluation.significance.model_comparison import Pairs, best_set, describe_pairs, detectable_differences
+from evaluation.significance.run_means import RunMean
 
 SEASONS = {"DJF": (12, 1, 2), "MAM": (3, 4, 5), "JJA": (6, 7, 8), "SON": (9, 10, 11)}
 REFERENCES = ("raw", "emos", "climatology")
@@ -84,6 +85,7 @@ class Scoreboard:
             models[name]["diagrams"] = self._diagrams(self.tallies[name], target, everything)
             models[name]["crps_fair_valid"] = self.fair_is_valid(name)
             models[name]["members"] = self._members(name, target, everything)
+            models[name]["runs"] = self._runs(name, target, everything)
             models[name]["by"] = {}
         # Group by group: the models of a group share cached tables of their starts.
         for kind, members in groups.items():
@@ -310,6 +312,11 @@ class Scoreboard:
         }
         return detectable_differences(len(np.unique(self.init_times)), gains)
 
+    def _runs(self, name: str, target: int, group: ScoreGroup) -> list[float | None] | None:
+        """Return the CRPS of each training run of a model with several runs."""
+        crps = self._crps(name, target, group)
+        return [_number(run.sum(0).value) for run in crps.runs] if isinstance(crps, RunMean) else None
+
     def _fewer(self, size: int, name: str, target: int, group: ScoreGroup) -> dict[str, dict[str, Any]]:
         """Return the difference in fair CRPS of a model with `size` members to the same model with fewer members."""
         fair = {
@@ -433,6 +440,8 @@ def _against(score: Score) -> Callable[..., np.ndarray]:
 
 def _merge(mean: WeightedMean, position: np.ndarray, starts: int, counted: np.ndarray) -> WeightedMean:
     """Sum the forecasts of each start, without forecasts that a model of the comparison lacks."""
+    if isinstance(mean, RunMean):
+        return mean.each(lambda run: _merge(run, position, starts, counted))
     merged = WeightedMean(np.zeros((starts, *mean.total.shape[1:])), np.zeros((starts, *mean.weight.shape[1:])))
     np.add.at(merged.total, position[counted], mean.total[counted])
     np.add.at(merged.weight, position[counted], mean.weight[counted])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from data_pipeline.common.errors import InputError
@@ -26,17 +26,27 @@ def check_shown(best: object, names: Collection[str]) -> None:
         )
 
 
-def choose_shown(best: str | None, correctors: Mapping[str, Corrector], scores: Mapping[str, Any]) -> dict[str, str]:
-    """Return the `model` to show and what it was chosen `by`: option, validation years or scored years."""
+def choose_shown(
+    best: str | None,
+    correctors: Mapping[str, Corrector],
+    scores: Mapping[str, Any],
+    runs: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, str]:
+    """Return the `model` to show and what it was chosen `by`: option, validation years or scored years.
+
+    `runs` are the names in `correctors` of the runs of each model with several training runs.
+    """
     if best is not None:
         return {"model": best, "by": OPTION}
-    if validated := lowest_validation(correctors):
+    if validated := lowest_validation(correctors, runs or {}):
         return {"model": validated, "by": VALIDATION}
     return {"model": lowest_crps(scores), "by": SCORED}
 
 
-def lowest_validation(correctors: Mapping[str, Corrector]) -> str | None:
+def lowest_validation(correctors: Mapping[str, Corrector], runs: Mapping[str, Sequence[str]]) -> str | None:
     """Return the corrector with the lowest validation CRPS; None if the scores are missing or not comparable.
+
+    A model with several training runs has their mean validation CRPS.
 
     The validation CRPS is in normalised units, which depend on the training years, the data and `model.power`. A
     `physical` model has no normalisation, and a committee has no validation score.
@@ -58,6 +68,8 @@ def lowest_validation(correctors: Mapping[str, Corrector]) -> str | None:
     values = {name: float(value) for name, value in found.items() if value is not None}
     if len(values) < len(found):
         return None
+    for name, members in runs.items():
+        values[name] = sum(values.pop(member) for member in members) / len(members)
     return min(values, key=lambda name: values[name])
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from evaluation.aggregation import WeightedMean
-from evaluation.significance.effective_starts import NEIGHBOURS, EffectiveStarts
-from evaluation.significance.student import t_quantile, two_sided_p
+from evaluation.significance.effective_starts import FEWEST_DEGREES, NEIGHBOURS, EffectiveStarts
+from evaluation.significance.run_means import run_variances
+from evaluation.significance.student import t_of_95, t_quantile, two_sided_p
 
 FEWEST_STARTS = 4
 """With fewer starts there is no interval. A pair of neighbouring starts counts as one."""
@@ -77,6 +78,11 @@ def estimates(score: Callable[..., np.ndarray], means: Sequence[WeightedMean], t
     error²) (Satterthwaite 1946, doi:10.2307/3002019), for regular starts 1/ν = 1/n + 2/n'. docs/intervals.md shows how
     often such intervals contain the truth.
 
+    If models are averages over training runs (`RunMean`), the error holds over dates and training seeds: the variance
+    over the runs is added. The variance of two crossed samples is the sum of both variances less that of the
+    interaction (Cameron et al. 2011, doi:10.1198/jbes.2010.07136). The interaction is not subtracted, so the error is
+    slightly too large rather than too small.
+
     An estimate has no error if its contributions are undefined or if there are fewer than `FEWEST_STARTS` starts.
     """
     counted = np.all([_one_weight(mean) > 0 for mean in means], axis=0)
@@ -88,12 +94,26 @@ def estimates(score: Callable[..., np.ndarray], means: Sequence[WeightedMean], t
     contributions = jackknife(score, *means).reshape(len(times), -1)
     with np.errstate(invalid="ignore", over="ignore"):
         tables = starts.look_up(contributions - starts.weights @ contributions)
+        if seeds := list(run_variances(score, means)):
+            tables = _with_seeds(*tables[:2], seeds)
     return [
         Estimate(value, math.sqrt(variance), freedom, quantile)
         if math.isfinite(value) and math.isfinite(variance)
         else Estimate(value)
         for value, variance, freedom, quantile in zip(values, *(table.tolist() for table in tables), strict=True)
     ]
+
+
+def _with_seeds(
+    variance: np.ndarray, freedom: np.ndarray, seeds: Sequence[tuple[np.ndarray, int]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the sum of variances, its degrees of freedom (Satterthwaite 1946) and the t of a 95 % interval."""
+    parts = [(variance, freedom), *seeds]
+    total = sum((part for part, _ in parts), start=np.zeros(variance.shape))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        combined = total**2 / sum((part**2 / degrees for part, degrees in parts), start=np.zeros(variance.shape))
+    combined = np.where(total > 0, combined, freedom)
+    return total, combined, t_of_95(np.maximum(combined, FEWEST_DEGREES))
 
 
 def jackknife(score: Callable[..., np.ndarray], *means: WeightedMean) -> np.ndarray:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 
@@ -51,6 +53,23 @@ def t_quantile(p: float, freedom: np.ndarray | float) -> np.ndarray:
         if np.all(np.abs(step) < 1e-13):
             break
     return t
+
+
+@lru_cache(maxsize=1)
+def _quantile_table() -> tuple[np.ndarray, np.ndarray]:
+    inverse = np.linspace(0, 1, 1001)
+    normal = NormalDist().inv_cdf(0.975)
+    return inverse, np.log(np.append(normal, t_quantile(0.975, 1 / inverse[1:])))
+
+
+def t_of_95(freedom: np.ndarray) -> np.ndarray:
+    """Return the t of a 95 % interval for at least one degree of freedom, to six digits, from a table.
+
+    >>> round(float(t_of_95(np.array(9.0))), 4)
+    2.2622
+    """
+    quantile: np.ndarray = np.exp(np.interp(1 / freedom, *_quantile_table()))
+    return quantile
 
 
 def _density(t: np.ndarray, freedom: np.ndarray) -> np.ndarray:

@@ -91,7 +91,7 @@ def test_scores_json_has_exactly_these_keys(scores):
     for model in scores["models"].values():
         assert set(model) == compared | alone | {
             "crps_unweighted", "crps_fair_unweighted", "rank_histogram", "diagrams", "crps_fair_valid", "members",
-            "ci95", "by",
+            "runs", "ci95", "by",
         }  # fmt: skip
         assert set(model["ci95"]) == compared
         assert sum(model["rank_histogram"]) == pytest.approx(1)
