@@ -7,7 +7,7 @@ forecast (for lead times, seasons and intervals) and per cell (for maps).
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.errors import InputError
+from evaluation.kernels.region_sums import RegionSums, add_known, count_missing
 from evaluation.scores.case import Case, is_ensemble
 from evaluation.scores.score import Binned, CellStatistic, Settings
 from models.parallel.domain import Domain
@@ -74,42 +75,86 @@ class Tally:
         name: str,
         forecasts: int,
         settings: Settings,
-        regions: Mapping[str, np.ndarray],
+        regions: RegionSums | Mapping[str, np.ndarray],
         statistics: Mapping[str, CellStatistic],
         maps: bool = True,
         optional: bool = False,
     ):
         self.name, self.settings, self.optional = name, settings, optional
         self.members, self.missing = False, 0
-        self.weights = np.stack(list(regions.values()))
-        self._statistics = dict(statistics)
+        self._regions, self._statistics = RegionSums.of(regions), dict(statistics)
         leads, targets = len(settings.task.lead_times), len(settings.task.targets)
         self.absent = np.zeros((forecasts, targets), bool)
-        self.per_forecast = {
-            name: WeightedMean.zeros(forecasts, targets, len(regions), bins=one.size(settings) if one.size else None)
-            for name, one in statistics.items()
+        shape = forecasts, targets, self._regions.count
+        fields = leads, targets, *self._regions.weights.shape[1:]
+        # All statistics have the same weights, because they are averaged over the same cells.
+        self._sums = {s: np.zeros((*shape, one.size(settings)) if one.size else shape) for s, one in statistics.items()}
+        self._weight = np.zeros(shape)
+        self._maps = {s: np.zeros(fields) for s, one in statistics.items() if maps and one.map}
+        self._map_weight = np.zeros(fields if self._maps else 0)
+
+    @property
+    def per_forecast(self) -> dict[str, WeightedMean]:
+        """Averages of each forecast."""
+        return {
+            s: WeightedMean(sums, self._weight if sums.ndim == self._weight.ndim else self._weight[..., None])
+            for s, sums in self._sums.items()
         }
-        self.per_cell = {
-            name: WeightedMean.zeros(leads, targets, *self.weights.shape[1:])
-            for name, one in statistics.items()
-            if maps and one.map
-        }
+
+    @property
+    def per_cell(self) -> dict[str, WeightedMean]:
+        """Averages of each cell."""
+        return {s: WeightedMean(sums, self._map_weight) for s, sums in self._maps.items()}
 
     def add(self, rows: np.ndarray, leads: np.ndarray, case: Case) -> None:
         """Add a batch; `rows` and `leads` are its indices on the forecast and lead axes.
 
         NaN truth has no weight. NaN forecasts where there is truth are refused: a model must not choose the cells that
-        it is scored on. Sums are computed in double precision on the device of the truth and moved to the CPU in one
-        transfer.
+        it is scored on. Sums are computed in double precision on the device of the truth.
         """
         self.members = is_ensemble(case.forecast)
+        if case.truth.device.type == "cpu":
+            self._add_compiled(rows, leads, case)
+        else:
+            self._add_on_device(rows, leads, case)
+
+    def _add_compiled(self, rows: np.ndarray, leads: np.ndarray, case: Case) -> None:
+        truth = case.truth.contiguous().numpy()
+        missing = count_missing(_floats(case.crps), _floats(case.error), truth)
+        self._check(int(missing.sum()))
+        if missing.any():
+            self.absent[rows] |= missing > 0
+            truth = np.where((missing > 0)[..., None, None], np.nan, truth)
+        self._weight[rows] += self._regions.sum(np.ones_like(truth), truth)
+        for name, statistic in self._statistics.items():
+            found = statistic.cells(case)
+            if isinstance(found, Binned):
+                index = found.index.numpy()
+                parts = [self._regions.sum_bins(index, _floats(v), truth, found.bins) for v in found.values]
+                self._sums[name][rows] += np.concatenate(parts, -1)
+                continue
+            values = _floats(found)
+            if statistic.size is None:
+                sums = self._regions.sum(values, truth)
+            else:
+                sums = np.stack([self._regions.sum(one, truth) for one in values], -1)
+            self._sums[name][rows] += sums
+            if name in self._maps:
+                for one, lead in enumerate(leads):
+                    add_known(values[one].ravel(), truth[one].ravel(), self._maps[name][lead].reshape(-1))
+        if self._maps:
+            for one, lead in enumerate(leads):
+                self._map_weight[lead] += ~np.isnan(truth[one])
+
+    def _add_on_device(self, rows: np.ndarray, leads: np.ndarray, case: Case) -> None:
+        # All sums are moved to the CPU in one transfer: each transfer waits for the device.
         valid = case.valid
         finite = case.crps.isfinite() & case.error.isfinite()
-        weights = torch.from_numpy(self.weights).to(valid.device)
+        weights = torch.from_numpy(self._regions.weights).to(valid.device)
         missing = (valid & ~finite).sum((-1, -2), dtype=torch.float64)
         valid = valid & (missing == 0)[..., None, None] if self.optional else valid
         parts = [missing, _by_region(valid.double(), weights)]
-        lead_indices = sorted(set(leads.tolist())) if self.per_cell else []
+        lead_indices = sorted(set(leads.tolist())) if self._maps else []
         # Indices, not a mask: the size of a masked selection would be read back from the device.
         chosen = [torch.from_numpy(np.flatnonzero(leads == lead)).to(valid.device) for lead in lead_indices]
         parts += [valid.index_select(0, mine).sum(0, dtype=torch.float64) for mine in chosen]
@@ -121,25 +166,24 @@ class Tally:
             counted = found.double().masked_fill(~valid, 0)
             sums = _by_region(counted, weights)
             parts.append(sums if statistic.size is None else sums.movedim(0, -1))
-            if name in self.per_cell:
+            if name in self._maps:
                 parts += [counted.index_select(0, mine).sum(0) for mine in chosen]
         lost, area, *rest = _to_numpy(parts)
         self._check(int(lost.sum()))
         self.absent[rows] |= lost > 0
-        cells, rest = rest[: len(chosen)], rest[len(chosen) :]
-        for name, mean in self.per_forecast.items():
-            mean.total[rows] += rest.pop(0)
-            mean.weight[rows] += area.reshape(mean.weight[rows].shape)
-            if name in self.per_cell:
-                for lead, weight in zip(lead_indices, cells, strict=True):
-                    self.per_cell[name].total[lead] += rest.pop(0)
-                    self.per_cell[name].weight[lead] += weight
+        self._weight[rows] += area
+        for lead in lead_indices:
+            self._map_weight[lead] += rest.pop(0)
+        for name in self._statistics:
+            self._sums[name][rows] += rest.pop(0)
+            if name in self._maps:
+                for lead in lead_indices:
+                    self._maps[name][lead] += rest.pop(0)
 
     @property
     def empty(self) -> np.ndarray:
         """Whether there is no scored cell of a target, (targets,)."""
-        mean = next(iter(self.per_forecast.values()))
-        counted: np.ndarray = mean.weight.sum(axis=tuple(range(2, mean.weight.ndim))).sum(0) == 0
+        counted: np.ndarray = self._weight.sum((0, 2)) == 0
         return counted
 
     def _check(self, missing: int) -> None:
@@ -151,34 +195,36 @@ class Tally:
             )
 
     def __add__(self, other: Tally) -> Tally:
-        merged = copy.copy(self)
-        merged.per_forecast = {s: mean + other.per_forecast[s] for s, mean in self.per_forecast.items()}
-        merged.per_cell = {s: mean + other.per_cell[s] for s, mean in self.per_cell.items()}
-        merged.members, merged.missing = self.members or other.members, self.missing + other.missing
-        merged.absent = self.absent | other.absent
-        return merged
+        return self._merge([self, other], lambda maps: reduce(add, maps))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Functions of statistics are not sent to other ranks: only sums are.
-        return self.__dict__ | {"_statistics": {}}
+        # Only sums are sent to other ranks: not the functions of statistics, not the weights of all cells.
+        return self.__dict__ | {"_statistics": {}, "_regions": None}
 
     @classmethod
     def of_tiles(cls, tiles: Sequence[Tally], domain: Domain) -> Tally:
         """Return the tally of the whole grid from the tallies of all tiles of `domain`, over the same forecasts."""
+        return cls._merge(tiles, domain.join)
 
-        def joined(maps: Sequence[WeightedMean]) -> WeightedMean:
-            return WeightedMean(domain.join([mean.total for mean in maps]), domain.join([mean.weight for mean in maps]))
-
-        whole = copy.copy(tiles[0])
-        whole.weights = domain.join([tile.weights for tile in tiles])
-        whole.per_forecast = {s: reduce(add, [tile.per_forecast[s] for tile in tiles]) for s in whole.per_forecast}
-        whole.absent = reduce(np.logical_or, [tile.absent for tile in tiles])
-        for mean in whole.per_forecast.values() if whole.absent.any() else ():
-            # Another tile of the forecast may be complete.
-            mean.total[whole.absent] = mean.weight[whole.absent] = 0
-        whole.per_cell = {s: joined([tile.per_cell[s] for tile in tiles]) for s in whole.per_cell}
-        whole.members, whole.missing = any(tile.members for tile in tiles), sum(tile.missing for tile in tiles)
+    @staticmethod
+    def _merge(parts: Sequence[Tally], join: Callable[[list[np.ndarray]], np.ndarray]) -> Tally:
+        """Return the sum of tallies, whose maps are joined by `join`."""
+        whole = copy.copy(parts[0])
+        whole._sums = {s: reduce(add, [part._sums[s] for part in parts]) for s in whole._sums}
+        whole._weight = reduce(add, [part._weight for part in parts])
+        whole.absent = reduce(np.logical_or, [part.absent for part in parts])
+        for sums in (whole._weight, *whole._sums.values()) if whole.absent.any() else ():
+            sums[whole.absent] = 0  # another tile of the forecast may be complete
+        whole._maps = {s: join([part._maps[s] for part in parts]) for s in whole._maps}
+        if whole._maps:
+            whole._map_weight = join([part._map_weight for part in parts])
+        whole.members, whole.missing = any(part.members for part in parts), sum(part.missing for part in parts)
         return whole
+
+
+def _floats(values: Tensor) -> np.ndarray:
+    """Return values as a contiguous array of a floating type."""
+    return (values if values.is_floating_point() else values.double()).contiguous().numpy()
 
 
 def _by_bin_and_region(found: Binned, valid: Tensor, weights: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.errors import InputError
+from evaluation.kernels.ensemble_scores import EnsembleScores, ensemble_scores
 from evaluation.scores.threshold import Event
 from models.distribution import Distribution, Ensemble, Patched
 
@@ -53,6 +54,15 @@ class Case:
         return ~self.truth.isnan()
 
     @cached_property
+    def of_members(self) -> EnsembleScores | None:
+        """Scores of members on the CPU from one pass over them; None for other forecasts."""
+        if not isinstance(self.forecast, Ensemble) or self.truth.device.type != "cpu":
+            return None
+        if self.forecast.members.dtype != self.truth.dtype:
+            return None
+        return ensemble_scores(self.forecast.members.numpy(), self.truth.numpy())
+
+    @cached_property
     def mean(self) -> Tensor:
         """Mean of the forecast."""
         return self.forecast.mean
@@ -60,26 +70,40 @@ class Case:
     @cached_property
     def error(self) -> Tensor:
         """Mean of the forecast minus the truth."""
+        if self.of_members:
+            return torch.from_numpy(self.of_members.error)
         return self.mean - self.truth
 
     @cached_property
     def crps(self) -> Tensor:
         """CRPS of the forecast; of members, that of their empirical distribution."""
+        if self.of_members:
+            return torch.from_numpy(self.of_members.crps)
         return self.forecast.crps(self.truth)
 
     @cached_property
     def crps_fair(self) -> Tensor:
         """CRPS of infinitely many members of the same kind; equal to `crps` for a distribution in closed form."""
+        if self.of_members:
+            return torch.from_numpy(self.of_members.crps_fair)
+        if is_closed_form(self.forecast):
+            return self.crps
         return self.forecast.crps(self.truth, fair=True)
 
     @cached_property
     def expected_squared_error(self) -> Tensor:
         """See the function `expected_squared_error`."""
+        if self.of_members:
+            factor = _expected_factor(len(self.forecast.members), self.drawn)  # type: ignore[attr-defined]
+            return torch.from_numpy(self.of_members.variance) * factor
         return torch.where(self.valid, expected_squared_error(self.forecast, self.drawn), self.truth)
 
     @cached_property
     def bin(self) -> Tensor:
         """Bin of the truth in the rank or PIT histogram; see `calibration_bin`."""
+        if self.of_members:
+            below, equal = torch.from_numpy(self.of_members.below), torch.from_numpy(self.of_members.equal)
+            return (below + (self.uniform * (equal + 1)).int().clamp(max=equal)).long()
         return calibration_bin(self.forecast, self.truth, self.uniform, self.bins)
 
 
@@ -96,15 +120,25 @@ def expected_squared_error(distribution: Distribution, drawn: bool = True) -> Te
     variance = distribution.std.square()
     if not isinstance(distribution, Ensemble):
         return variance
-    M = len(distribution.members)
+    return variance * _expected_factor(len(distribution.members), drawn)
+
+
+def _expected_factor(M: int, drawn: bool) -> float:
     if M < 2:
         raise InputError("an ensemble of one member has no spread; use at least two members")
-    return variance * ((M + 1) / M) if drawn else variance
+    return (M + 1) / M if drawn else 1.0
 
 
 def is_ensemble(distribution: Distribution) -> bool:
     """Return whether a model's forecasts are members, also where untrained cells have the raw members."""
     return isinstance(distribution.inner if isinstance(distribution, Patched) else distribution, Ensemble)
+
+
+def is_closed_form(distribution: Distribution) -> bool:
+    """Return whether the fair CRPS of a distribution is its CRPS: it has no members."""
+    if isinstance(distribution, Patched):
+        return is_closed_form(distribution.inner) and is_closed_form(distribution.outer)
+    return not isinstance(distribution, Ensemble)
 
 
 def calibration_bin(distribution: Distribution, truth: Tensor, uniform: Tensor, bins: int) -> Tensor:

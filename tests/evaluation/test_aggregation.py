@@ -172,6 +172,24 @@ def test_several_numbers_a_cell_are_averaged_one_by_one():
     assert np.nanmax(abs(bins.value[..., :4].sum(-1) - 1)) < 1e-12
 
 
+class DeviceCase(Case):
+    """A case whose values are computed as on an accelerator."""
+
+    of_members = None
+
+
+def test_an_accelerator_gives_the_same_sums():
+    ensemble, truth, uniform = batch()
+    leads, whole, on_device = np.array([0, 1, 1, 0, 1, 1]), empty(), empty()
+    whole.add(np.arange(6), leads, Case(ensemble, truth, uniform, 4))
+    on_device._add_on_device(np.arange(6), leads, DeviceCase(ensemble, truth, uniform, 4))
+    for kind in ("per_forecast", "per_cell"):
+        for name, mean in getattr(whole, kind).items():
+            other = getattr(on_device, kind)[name]
+            np.testing.assert_allclose(other.total, mean.total, rtol=1e-12, atol=1e-12, err_msg=name)
+            np.testing.assert_allclose(other.weight, mean.weight, rtol=1e-12, err_msg=name)
+
+
 @pytest.mark.parametrize("law", [Ensemble, lambda members: Normal(members.mean(0), members.std(0))])
 def test_adding_a_batch_makes_one_transfer_from_the_device(law, monkeypatch):
     """All sums are moved to the CPU in one transfer."""
@@ -180,6 +198,8 @@ def test_adding_a_batch_makes_one_transfer_from_the_device(law, monkeypatch):
     ensemble, truth, uniform = batch()
     tally = empty()
     with Waits() as waits:
-        tally.add(np.arange(6), np.array([0, 1, 1, 0, 1, 1]), Case(law(ensemble.members), truth, uniform, 4))
+        tally._add_on_device(
+            np.arange(6), np.array([0, 1, 1, 0, 1, 1]), DeviceCase(law(ensemble.members), truth, uniform, 4)
+        )
     assert waits.found == []
     assert len(transfers) == 1

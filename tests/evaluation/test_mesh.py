@@ -94,7 +94,6 @@ def arrays_of(board):
         }
         found |= {f"{name} {kind} total": mean.total for kind, mean in means.items()}
         found |= {f"{name} {kind} weight": mean.weight for kind, mean in means.items()}
-        found[f"{name} weights"] = tally.weights
     return found
 
 

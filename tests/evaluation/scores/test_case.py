@@ -132,7 +132,7 @@ def test_untrained_cells_are_scored_by_their_own_kind_of_forecast():
     patched = Patched(where, law, raw)
     for name, value in cell_scores(patched, truth).items():
         parts = cell_scores(law, truth)[name], cell_scores(raw, truth)[name]
-        assert value.tolist() == torch.where(where, *parts).tolist()
+        torch.testing.assert_close(value, torch.where(where, *parts), rtol=1e-12, atol=1e-12)
     bins = [calibration_bin(law_, truth, uniform(6), 5) for law_ in (law, raw, patched)]
     assert bins[2].tolist() == torch.where(where, *bins[:2]).tolist()
 
