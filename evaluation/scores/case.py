@@ -58,9 +58,13 @@ class Case:
         """Scores of members on the CPU from one pass over them; None for other forecasts."""
         if not isinstance(self.forecast, Ensemble) or self.truth.device.type != "cpu":
             return None
-        if self.forecast.members.dtype != self.truth.dtype:
+        if self.forecast.members.dtype != self.truth.dtype or self.forecast.members.shape[1:] != self.truth.shape:
             return None
         return ensemble_scores(self.forecast.members.numpy(), self.truth.numpy())
+
+    @property
+    def _member_count(self) -> int:
+        return len(self.forecast.members) if isinstance(self.forecast, Ensemble) else 0
 
     @cached_property
     def mean(self) -> Tensor:
@@ -94,8 +98,7 @@ class Case:
     def expected_squared_error(self) -> Tensor:
         """See the function `expected_squared_error`."""
         if self.of_members:
-            factor = _expected_factor(len(self.forecast.members), self.drawn)  # type: ignore[attr-defined]
-            return torch.from_numpy(self.of_members.variance) * factor
+            return torch.from_numpy(self.of_members.variance) * _expected_factor(self._member_count, self.drawn)
         return torch.where(self.valid, expected_squared_error(self.forecast, self.drawn), self.truth)
 
     @cached_property
@@ -103,7 +106,7 @@ class Case:
         """Bin of the truth in the rank or PIT histogram; see `calibration_bin`."""
         if self.of_members:
             below, equal = torch.from_numpy(self.of_members.below), torch.from_numpy(self.of_members.equal)
-            return (below + (self.uniform * (equal + 1)).int().clamp(max=equal)).long()
+            return _bin_of_rank(below, equal, self.uniform, self._member_count, self.bins)
         return calibration_bin(self.forecast, self.truth, self.uniform, self.bins)
 
 
@@ -158,16 +161,21 @@ def calibration_bin(distribution: Distribution, truth: Tensor, uniform: Tensor, 
     if isinstance(distribution, Ensemble):
         below = (distribution.members < truth).sum(0)
         equal = (distribution.members == truth).sum(0)
-        rank = below + (uniform * (equal + 1)).long().clamp(max=equal)
-        if bins == (ranks := len(distribution.members) + 1):
-            return rank
-        # Other forecasts may have more or fewer members than the raw ensemble: their ranks are spread over its bins.
-        part = (uniform * (equal + 1) - (rank - below)).clamp(0, 1)
-        return ((rank + part) / ranks * bins).long().clamp(0, bins - 1)
+        return _bin_of_rank(below, equal, uniform, len(distribution.members), bins)
     upper = distribution.cdf(truth)
     lower = distribution.cdf(torch.nextafter(truth, torch.full_like(truth, -torch.inf)))
     probability = (lower + uniform * (upper - lower)).nan_to_num(0.0)
     return (probability * bins).long().clamp(0, bins - 1)
+
+
+def _bin_of_rank(below: Tensor, equal: Tensor, uniform: Tensor, M: int, bins: int) -> Tensor:
+    """Return the bin of the truth, with `below` and `equal` of M members less than the truth and equal to it."""
+    rank = below + (uniform * (equal + 1)).to(equal.dtype).clamp(max=equal)
+    if bins == M + 1:
+        return rank.long()
+    # Other forecasts may have more or fewer members than the raw ensemble: their ranks are spread over its bins.
+    part = (uniform * (equal + 1) - (rank - below)).clamp(0, 1)
+    return ((rank + part) / (M + 1) * bins).long().clamp(0, bins - 1)
 
 
 def tie_breaker(seed: int, init_time: Tensor, lead_time: Tensor, shape: tuple[int, ...]) -> Tensor:
