@@ -17,6 +17,7 @@ from evaluation.scoreboard import SEASONS, Scoreboard
 from evaluation.scores.ratios import skill
 from evaluation.scores.score import Score
 from evaluation.significance.intervals import estimates
+from evaluation.significance.run_means import RunMean
 
 Numbers = tuple[float, float, float, float, float, float]
 """A score with the ends of its interval, and its skill with the ends of its interval."""
@@ -144,12 +145,22 @@ class _Slice:
         """Return the averages (start, model) of a statistic, or (start, model, K); their weights are those of raw."""
         if statistic not in self._averages:
             place = (self._used, self.target, self.region)
-            totals = np.stack([tally.per_forecast[statistic].total[place] for tally in self.tallies], axis=1)
             weight = self.tallies[0].per_forecast[statistic].weight[place]
-            weight = weight.reshape(len(weight), *[1] * (totals.ndim - 1))
-            self._averages[statistic] = WeightedMean(
-                np.add.reduceat(totals, self._first, axis=0), np.add.reduceat(weight, self._first, axis=0)
-            )
+            means = [tally.per_forecast[statistic] for tally in self.tallies]
+            totals = [np.add.reduceat(mean.total[place], self._first, axis=0) for mean in means]
+            weight = np.add.reduceat(weight.reshape(len(weight), *[1] * totals[0].ndim), self._first, axis=0)
+            runs: dict[str, list[list[np.ndarray]]] = {}
+            for k, mean in enumerate(means):
+                for model, of_runs in mean.runs.items() if isinstance(mean, RunMean) else ():
+                    # Distribution and members of a model are of the same run.
+                    stacks = runs.setdefault(model, [totals.copy() for _ in of_runs])
+                    for stack, run in zip(stacks, of_runs, strict=True):
+                        stack[k] = np.add.reduceat(run.total[place], self._first, axis=0)
+            joined = WeightedMean(np.stack(totals, axis=1), weight)
+            self._averages[statistic] = joined if not runs else RunMean(
+                joined.total, weight,
+                {m: tuple(WeightedMean(np.stack(one, axis=1), weight) for one in stacks) for m, stacks in runs.items()},
+            )  # fmt: skip
         return self._averages[statistic]
 
     def numbers(self, score: Score, labels: int) -> list[list[Numbers]]:

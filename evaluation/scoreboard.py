@@ -315,7 +315,7 @@ class Scoreboard:
     def _runs(self, name: str, target: int, group: ScoreGroup) -> list[float | None] | None:
         """Return the CRPS of each training run of a model with several runs."""
         crps = self._crps(name, target, group)
-        return [_number(run.sum(0).value) for run in crps.runs] if isinstance(crps, RunMean) else None
+        return [_number(run.sum(0).value) for run in crps.runs[name]] if isinstance(crps, RunMean) else None
 
     def _fewer(self, size: int, name: str, target: int, group: ScoreGroup) -> dict[str, dict[str, Any]]:
         """Return the difference in fair CRPS of a model with `size` members to the same model with fewer members."""

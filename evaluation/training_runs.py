@@ -13,7 +13,7 @@ from operator import add
 from typing import Any, TypeVar
 
 from data_pipeline.common.errors import InputError
-from evaluation.aggregation import Tally
+from evaluation.aggregation import Tally, WeightedMean
 from evaluation.corrector_checks import EMOS_NAME
 from evaluation.scoreboard import Scoreboard
 from evaluation.significance.run_means import RunMean
@@ -103,6 +103,9 @@ def pool_runs(board: Scoreboard, runs: Runs) -> Scoreboard:
 def _pool(name: str, tallies: Sequence[Tally]) -> Tally:
     merged = reduce(add, tallies)
     merged.name = name
+    merged.per_cell = {
+        s: WeightedMean(m.total / len(tallies), m.weight / len(tallies)) for s, m in merged.per_cell.items()
+    }
     merged.per_forecast = {
         statistic: RunMean.over(name, [tally.per_forecast[statistic] for tally in tallies])
         for statistic in merged.per_forecast

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -15,24 +15,28 @@ from evaluation.aggregation import WeightedMean
 
 @dataclass(frozen=True)
 class RunMean(WeightedMean):
-    """The average over all `runs` of a model, with the averages of each run."""
+    """Averages of models of which some have several training runs.
 
-    model: str
-    runs: tuple[WeightedMean, ...]
+    `runs[MODEL]` holds the same averages for each run of a model, with the average of this run in the place of the mean
+    over the model's runs.
+    """
+
+    runs: Mapping[str, tuple[WeightedMean, ...]]
 
     @classmethod
     def over(cls, model: str, runs: Sequence[WeightedMean]) -> RunMean:
-        """Return the average over runs on the same cells and forecasts."""
+        """Return the mean of one model over its runs, which have the same cells and forecasts."""
         whole = reduce(add, runs)
-        return cls(whole.total, whole.weight, model, tuple(runs))
+        return cls(whole.total / len(runs), whole.weight / len(runs), {model: tuple(runs)})
 
     def __getitem__(self, index: Any) -> RunMean:
         return self.each(lambda mean: mean[index])
 
     def each(self, change: Callable[[WeightedMean], WeightedMean]) -> RunMean:
-        """Return the same average after a linear `change` of every run's sums."""
+        """Return the same averages after a linear `change` of all sums."""
         whole = change(WeightedMean(self.total, self.weight))
-        return RunMean(whole.total, whole.weight, self.model, tuple(change(run) for run in self.runs))
+        runs = {model: tuple(change(run) for run in means) for model, means in self.runs.items()}
+        return RunMean(whole.total, whole.weight, runs)
 
 
 def run_variances(score: Callable[..., np.ndarray], means: Sequence[WeightedMean]) -> Iterator[tuple[np.ndarray, int]]:
@@ -41,10 +45,12 @@ def run_variances(score: Callable[..., np.ndarray], means: Sequence[WeightedMean
     The score is computed with the averages of one run in the place of all averages of this model. The variance of the
     mean over S runs is the variance of these S scores, divided by S.
     """
-    for model in dict.fromkeys(mean.model for mean in means if isinstance(mean, RunMean)):
-        count = min(len(mean.runs) for mean in means if isinstance(mean, RunMean) and mean.model == model)
+    counts = {model: len(runs) for mean in means if isinstance(mean, RunMean) for model, runs in mean.runs.items()}
+    for model, count in counts.items():
         scores = []
         for run in range(count):
-            chosen = [mean.runs[run] if isinstance(mean, RunMean) and mean.model == model else mean for mean in means]
+            chosen = [
+                mean.runs[model][run] if isinstance(mean, RunMean) and model in mean.runs else mean for mean in means
+            ]
             scores.append(np.atleast_1d(score(*(mean.sum(0).value for mean in chosen))))
         yield np.var(scores, axis=0, ddof=1) / count, count - 1

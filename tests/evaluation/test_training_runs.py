@@ -12,6 +12,7 @@ from memory_archive import GRID
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
+from evaluation.score_table import score_rows
 from evaluation.scoring import ScoringOptions, score_models
 from evaluation.training_runs import check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
@@ -91,6 +92,22 @@ def test_intervals_are_wider_where_runs_differ(board):
     for key in ("crps", "skill_vs_raw", "crps_minus_raw"):
         assert np.diff(pooled["ci95"][key]) > 1.1 * np.diff(alone["ci95"][key])
         assert alike["ci95"][key] == pytest.approx(alone["ci95"][key], rel=1e-4)
+
+
+def test_the_table_of_scores_has_the_same_numbers(board):
+    """scores.csv computes all models at once."""
+    pooled = pool_runs(board, RUNS)
+    entry = pooled.scores(0)["models"]["net"]
+    rows = {
+        row.score: row
+        for row in score_rows(pooled, 0)
+        if (row.model, row.form, row.lead_time, row.region, row.season)
+        == ("net", "distribution", "all", "global", "all")
+    }
+    for score in ("crps", "rmse"):
+        assert rows[score].value == pytest.approx(entry["scores"][score])
+        assert (rows[score].low, rows[score].high) == pytest.approx(tuple(entry["ci95_scores"][score]))
+        assert (rows[score].skill_low, rows[score].skill_high) == pytest.approx(tuple(entry["ci95_skill"][score]))
 
 
 def test_runs_are_one_entry_of_an_evaluation(archive, emos, deepweather, tmp_path, capsys):
