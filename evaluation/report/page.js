@@ -301,7 +301,7 @@
     const eastward = (value) => (((value - grid.west) % 360) + 360) % 360 + grid.west;
     const longitudes = grid.points ? [] : grid.longitudes.map((value, k) => [eastward(value), k]).sort((a, b) => a[0] - b[0]);
     const rising = longitudes.map(([value]) => value);
-    let field = null, shown = null, scale = null, cursor = 0, order = 0, lookup = { width: 0 };
+    let field = null, shown = null, scale = null, cursor = 0, order = 0, lookup = { width: 0 }, drawn = null;
 
     function cellAt(u, v) {
       const place = projection.place(u, v);
@@ -345,12 +345,19 @@
     }
 
     function draw() {
+      // Draws the field; `drawCursor` draws the chosen cell over it.
       const width = Math.max(1, Math.round(canvas.clientWidth * Math.min(2, window.devicePixelRatio || 1)));
       const height = Math.round(width * projection.aspect);
       canvas.width = width;
       canvas.height = height;
-      const context = canvas.getContext("2d");
-      if (grid.points) return drawPoints(context, width, height);
+      const context = canvas.getContext("2d", { willReadFrequently: true });
+      if (grid.points) drawPoints(context, width, height);
+      else drawCells(context, width, height);
+      drawn = context.getImageData(0, 0, width, height);
+      drawCursor();
+    }
+
+    function drawCells(context, width, height) {
       if (lookup.width !== width) lookup = cellsOf(width, height);
       const picture = context.createImageData(width, height), pixels = new Uint32Array(picture.data.buffer);
       const table = maps.packed[scale.cmap];
@@ -362,7 +369,6 @@
         pixels[k] = lookup.coast[k] ? COAST : missing ? MISSING : table[Math.max(0, Math.min(255, Math.floor(256 * position)))];
       }
       context.putImageData(picture, 0, 0);
-      mark(context, width, height);
     }
 
     function drawPoints(context, width, height) {
@@ -378,7 +384,6 @@
         }
         context.stroke();
       });
-      mark(context, width, height);
     }
 
     function placeOf(cell) {
@@ -386,8 +391,9 @@
       return [grid.latitudes[Math.floor(cell / columns)], grid.longitudes[cell % columns]];
     }
 
-    function mark(context, width, height) {
-      if (cursor === null) return;
+    function drawCursor() {
+      const { width, height } = canvas, context = canvas.getContext("2d");
+      context.putImageData(drawn, 0, 0);
       const [latitude, longitude] = placeOf(cursor);
       const [u, v] = projection.plane(latitude, grid.globe ? ((longitude + 540) % 360) - 180 : eastward(longitude));
       const x = ((u + 1) / 2) * width, y = ((1 - v) / 2) * height, ratio = Math.min(2, window.devicePixelRatio || 1);
@@ -446,7 +452,7 @@
       tell();
     };
     canvas.addEventListener("pointermove", point);
-    canvas.addEventListener("pointerdown", (event) => { point(event); if (field) draw(); });
+    canvas.addEventListener("pointerdown", (event) => { point(event); if (field) drawCursor(); });
     canvas.addEventListener("keydown", (event) => {
       const move = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key];
       if (!move || !field) return;
@@ -459,7 +465,7 @@
         const beside = grid.globe ? (column + move[1] + count) % count : Math.max(0, Math.min(count - 1, column + move[1]));
         cursor = latitudes[next][1] * columns + longitudes[beside][1];
       }
-      draw();
+      drawCursor();
       tell();
     });
     const decode = Object.entries(maps.colours).map(([name, packed]) => [name, packed.match(/.{6}/g)]);

@@ -1,0 +1,361 @@
+"""The report in a browser: every width, light and dark, on paper, by keyboard, with and without scripts."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import CHROMIUM, Browser
+from memory_archive import MemoryArchive, overrides
+from report_parts import GRID, LEADS, MODELS, make_fields, make_scores
+
+from conf import build
+from data_pipeline.points import Points
+from evaluation import evaluate
+from evaluation.report.cell_maps import cell_scores, cell_values
+from evaluation.report.page import page
+from evaluation.report.series import default_series, entry_of, list_series, list_slices, slice_title
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; Debian: apt-get install chromium")
+AXE = os.environ.get("DEEPWEATHER_AXE", "")
+WIDTHS, SCHEMES = (390, 768, 1280), ("light", "dark")
+PAPER = 718
+"""Width of A4 between margins of 10 mm, in CSS pixels."""
+READY = "new Promise(done => { const ask = () => {0} ? done(true) : setTimeout(ask, 20); ask(); })"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chromium")
+    one = Browser(folder)
+    yield one
+    one.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The report of `evaluate` with all its figures."""
+    folder = tmp_path_factory.mktemp("report")
+    archive = MemoryArchive()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HYDRA_FULL_ERROR", "0")
+        patch.setattr(evaluate, "build", lambda node: archive if "ensemble" in node else build(node))
+        patch.setattr(sys, "argv", ["evaluate", *overrides(folder)])
+        evaluate.main()
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def scores():
+    return make_scores()
+
+
+@pytest.fixture(scope="module")
+def fields():
+    return make_fields()
+
+
+@pytest.fixture(scope="module")
+def written(scores, fields, tmp_path_factory):
+    """A page of scores that are all different."""
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page(scores, fields))
+    return path
+
+
+@pytest.fixture(scope="module")
+def opened(browser, written):
+    return browser.page(written)
+
+
+def wait_until(shown, condition):
+    assert shown.run(READY.replace("{0}", condition))
+
+
+def choose(shown, control, value):
+    """Choose an option as a person does, with the event that the browser sends then."""
+    script = "e => { e.value = %s; e.dispatchEvent(new Event('change', {bubbles: true})); return e.value; }"
+    assert shown.run(f"({script % json.dumps(value)})(document.getElementById('{control}'))") == value
+
+
+def overflow(shown):
+    """The elements that stick out of the window, and are not inside a frame that scrolls."""
+    return shown.run("""[...document.querySelectorAll('body *')].filter(e => {
+        const box = e.getBoundingClientRect();
+        return box.width && box.right > innerWidth + 1 && !e.closest('.scroll');
+    }).map(e => e.tagName + ' ' + e.id + ' ' + e.className)""")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_fits_and_is_silent(browser, report, width, scheme):
+    shown = browser.page(report, width, scheme)
+    wait_until(shown, "document.getElementById('map').dataset.ready")
+    shown.run("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+    assert shown.run("document.documentElement.scrollWidth") <= width
+    assert overflow(shown) == []
+    assert shown.run("getComputedStyle(document.body).backgroundColor") == {
+        "light": "rgb(252, 252, 250)", "dark": "rgb(20, 23, 27)",
+    }[scheme]  # fmt: skip
+    assert shown.complaints() == []
+    assert shown.requests() == [report.as_uri()]
+
+
+@pytest.mark.skipif(
+    not Path(AXE).is_file(), reason="DEEPWEATHER_AXE does not name axe.min.js of the npm package axe-core"
+)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_has_no_barriers(browser, report, width, scheme):
+    shown = browser.page(report, width, scheme)
+    wait_until(shown, "document.getElementById('map').dataset.ready")
+    shown.run("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+    shown.run(Path(AXE).read_text() + "; 0")
+    passed, violations = shown.run("""axe.run().then(found => [
+        found.passes.length, found.violations.map(one => [one.id, one.nodes.map(node => node.html).slice(0, 3)])
+    ])""")
+    assert violations == []
+    assert passed > 10
+
+
+def test_without_scripts_everything_is_readable(browser, written, scores):
+    shown = browser.page(written, 390, scripts=False)
+    text = shown.run("document.body.innerText")
+    tables = text.split("starts\n")[1:]
+    shown_first = default_series(scores)
+    for kind, labels in list_slices(scores).items():
+        for label in labels if kind != "all" else ():
+            for name in ("emos", "net <1>"):
+                cell = plain(shown_first.cell(entry_of(scores, name, kind, label)))
+                assert any(cell in shown_text(table) for table in tables), (kind, label, name)
+    assert shown.run("document.getElementById('map').hidden && document.querySelector('[data-script]').hidden")
+    assert not shown.run("document.querySelector('[data-static]').hidden")
+    assert shown.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_on_paper_nothing_is_cut_off(browser, report):
+    shown = browser.page(report, PAPER)
+    shown.emulate("print")
+    assert overflow(shown) == []
+    cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    assert shown.run(cut) == 0
+    hidden = (
+        "[...document.querySelectorAll('nav, .controls, #map')].filter(e => e.getBoundingClientRect().height).length"
+    )
+    assert shown.run(hidden) == 0
+    inside = (
+        "[...document.querySelectorAll('details table')].every(e => e.checkVisibility({contentVisibilityAuto: true}))"
+    )
+    assert shown.run(inside)
+    assert shown.pdf().startswith(b"%PDF")
+
+
+def plain(html):
+    return unescape(re.sub("<[^>]*>", "", html)).strip()
+
+
+def shown_text(cell):
+    return re.sub(r"\s+", " ", cell).strip()
+
+
+def test_every_slice_shows_its_numbers_in_the_tables(opened, scores):
+    series = {one.key: one for one in list_series(scores)}
+    read = (
+        "[...document.querySelectorAll('td[data-series]')].map(e => [e.dataset.series, e.dataset.model, e.textContent])"
+    )
+    whole = opened.run(read)
+    for kind, labels in list_slices(scores).items():
+        for label in labels:
+            choose(opened, "slice", f"{kind}|{label}")
+            found = opened.run(read)
+            assert len(found) == len(whole) > 60
+            for key, model, text in found:
+                expected = plain(series[key].cell(entry_of(scores, model, kind, label)))
+                assert shown_text(text) == expected, (kind, label, key, model)
+            if kind != "all":
+                size = scores["slices"][kind][label]
+                text = f"{size['n_dates']:,} starts, {size['n_forecasts']:,} forecasts, {size['cells']:,} cells"
+                assert opened.run("document.getElementById('sample').textContent") == text
+    choose(opened, "slice", "all|all")
+    assert opened.run(read) == whole
+
+
+def test_every_score_is_shown_by_every_kind_of_slice(opened, scores):
+    slices = {kind: labels for kind, labels in list_slices(scores).items() if kind != "all"}
+    assert opened.run("[...document.getElementById('kind').options].map(e => e.value)") == list(slices)
+    opened.run("document.querySelectorAll('#models input').forEach(e => { if (!e.checked) e.click(); })")
+    for series in list_series(scores):
+        choose(opened, "score", series.key)
+        for kind, labels in slices.items():
+            choose(opened, "kind", kind)
+            head, *rows = opened.run(
+                "[...document.querySelectorAll('#explored tr')].map(r => [...r.children].map(e => e.textContent))"
+            )
+            assert head[1:] == [*MODELS, "starts"]
+            assert [row[0] for row in rows] == [slice_title(kind, label) for label in labels]
+            for label, row in zip(labels, rows, strict=True):
+                assert row[-1] == f"{scores['slices'][kind][label]['n_dates']:,}"
+                for model, text in zip(MODELS, row[1:-1], strict=True):
+                    entry = entry_of(scores, model, kind, label)
+                    expected = "–" if series.leaves_out(model) else plain(series.cell(entry))
+                    assert shown_text(text) == expected, (series.key, kind, label, model)
+
+
+def test_the_chart_draws_numbers_and_intervals_to_scale(opened, scores):
+    """Places of dots and ends of intervals are one linear function of their numbers."""
+    series = next(one for one in list_series(scores) if one.key == "skill_vs_emos_fair")
+    choose(opened, "score", series.key)
+    for kind, axis in (("season", "x"), ("lead", "y")):
+        choose(opened, "kind", kind)
+        drawn = opened.run(
+            """[...document.querySelectorAll('#chart g')].map(g => [
+            [...g.querySelectorAll('circle')].map(e => +e.getAttribute('cAXIS')),
+            [...g.querySelectorAll('line')].map(e => [+e.getAttribute('AXIS1'), +e.getAttribute('AXIS2')]),
+        ])""".replace("AXIS", axis)
+        )
+        dots = np.concatenate([circles for circles, _ in drawn])
+        ends = np.concatenate([lines for _, lines in drawn if lines])
+        models = [name for name in MODELS if name != "emos"]
+        labels = list_slices(scores)[kind]
+        order = [(name, label) for label in labels for name in models]
+        if kind == "lead":
+            order = [(name, label) for name in models for label in labels]
+        numbers = [series.of(entry_of(scores, name, kind, label)) for name, label in order]
+        values, intervals = np.array([value for value, _ in numbers]), np.array([ends for _, ends in numbers])
+        slope, start = np.polyfit(values, dots, 1)
+        assert (slope > 0) == (axis == "x")
+        np.testing.assert_allclose(dots, start + slope * values, atol=0.02)
+        np.testing.assert_allclose(ends, start + slope * intervals, atol=0.02)
+
+
+def test_a_model_that_is_not_chosen_is_not_shown(opened):
+    choose(opened, "kind", "season")
+    count = "document.querySelectorAll('#chart g').length"
+    before = opened.run(count)
+    opened.run("document.querySelector('#models input[value=raw]').click()")
+    assert opened.run(count) == before - 2
+    assert "raw" not in opened.run("[...document.querySelectorAll('#explored thead th')].map(e => e.textContent)")
+    opened.run("document.querySelector('#models input[value=raw]').click()")
+
+
+def readout(shown):
+    return shown.run("document.getElementById('map-value').textContent")
+
+
+def choose_map(shown, key, model, lead):
+    """Choose a map and wait until it is drawn."""
+    for control, value in (("map-field", key), ("map-model", model), ("map-lead", str(lead))):
+        before = shown.run("document.getElementById('map').dataset.ready")
+        choose(shown, control, value)
+        wait_until(shown, f"document.getElementById('map').dataset.ready !== '{before}'")
+
+
+def test_the_map_reads_out_every_value(opened, scores, fields):
+    """The keyboard visits all cells of some maps; the first cell of the others is read."""
+    wait_until(opened, "document.getElementById('map').dataset.ready")
+    kinds = cell_scores(scores)
+    step = "document.getElementById('map-canvas').dispatchEvent(new KeyboardEvent('keydown', {key: '%s'}))"
+    go = f"for (let k = 0; k < 9; k++) {step % 'ArrowUp'}; for (let k = 0; k < 12; k++) {step % 'ArrowRight'}"
+    for key, kind in kinds.items():
+        for model in MODELS:
+            for lead in LEADS:
+                values = cell_values(scores, fields, key, model, lead)
+                if values is None:
+                    continue
+                choose_map(opened, key, model, lead)
+                opened.run(go)
+                visit = """(() => { const found = []; const canvas = document.getElementById('map-canvas');
+                    const press = key => canvas.dispatchEvent(new KeyboardEvent('keydown', {key}));
+                    for (let row = 0; row < %d; row++) {
+                        for (let column = 0; column < 12; column++) {
+                            found.push(document.getElementById('map-value').textContent); press('ArrowRight');
+                        }
+                        press('ArrowDown');
+                    } return found; })()"""
+                rows = 9 if (key, lead) == ("bias", 72) else 1
+                texts = opened.run(visit % rows)
+                assert len(set(texts)) == 12 * rows
+                for text in texts:
+                    value, row, column = cell_of(text)
+                    number = values[row, column]
+                    unit = f" {kind.units}" if kind.units else ""
+                    expected = f"{number:{'+' if kind.signed else ''}.{kind.decimals}f}{unit}".replace("-", "−")
+                    assert (
+                        value == ("no value" if np.isnan(number) else expected)
+                        or float(number).__round__(kind.decimals) == 0
+                    )
+
+
+def cell_of(text):
+    """Split `1.2 K at 45° N, 30° E` into the value and the place of the cell."""
+    value, place = text.split(" at ")
+    latitude, longitude = place.split(", ")
+    north = float(latitude.split("°")[0]) * (1 if latitude.endswith("N") else -1)
+    east = float(longitude.split("°")[0]) * (1 if longitude.endswith("E") else -1)
+    row = int(np.argmin(abs(np.array(GRID.latitudes) - north)))
+    column = int(np.argmin(abs((np.array(GRID.longitudes) - east + 180) % 360 - 180)))
+    assert GRID.latitudes[row] == north
+    return value, row, column
+
+
+def test_the_mouse_reads_the_cell_below_it(opened):
+    wait_until(opened, "document.getElementById('map').dataset.ready")
+    opened.run("document.getElementById('map-canvas').scrollIntoView({block: 'center'})")
+    left, top, width, height = opened.run(
+        "(b => [b.left, b.top, b.width, b.height])(document.getElementById('map-canvas').getBoundingClientRect())"
+    )
+    opened.point(left + width / 2, top + height / 2)
+    assert readout(opened).endswith("at 0° N, 0° E")
+    # At the equator of an equal-area ellipse a quarter of the width is a quarter of the globe.
+    opened.point(left + width / 4, top + height / 2)
+    assert readout(opened).endswith("at 0° N, 90° W")
+    opened.point(left + 1, top + 1)
+    assert readout(opened).endswith("at 0° N, 90° W")
+
+
+def test_controls_work_by_keyboard(browser, written):
+    shown = browser.page(written)
+    wait_until(shown, "document.getElementById('map').dataset.ready")
+    shown.run("document.getElementById('slice').focus()")
+    shown.press("ArrowDown", 40)
+    assert shown.run("document.getElementById('slice').value") == "lead|24"
+    assert shown.run("document.getElementById('sample').textContent") != ""
+    visited = set()
+    for _ in range(60):
+        shown.press("Tab", 9)
+        visited.add(shown.run("document.activeElement.id || document.activeElement.value || ''"))
+    assert {"score", "kind", "map-field", "map-model", "map-lead", "map-canvas", *MODELS} <= visited
+    shown.run("document.getElementById('map-canvas').focus()")
+    before = readout(shown)
+    shown.press("ArrowRight", 39)
+    assert readout(shown) != before
+    assert shown.complaints() == []
+
+
+def test_stations_are_dots_with_names(browser, scores, tmp_path):
+    stations = Points((48.0, 47.0, 46.5), (11.0, 12.0, 9.0), ids=("Munich", "Innsbruck", "Zürich"))
+    fields = make_fields(grid=stations, holes=False)
+    (tmp_path / "report.html").write_text(page(scores, fields))
+    shown = browser.page(tmp_path / "report.html")
+    wait_until(shown, "document.getElementById('map').dataset.ready")
+    choose_map(shown, "crps", "emos", 48)
+    step = "document.getElementById('map-canvas').dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))"
+    found = []
+    for _ in stations.ids:
+        found.append(readout(shown))
+        shown.run(step)
+    values = cell_values(scores, fields, "crps", "emos", 48).ravel()
+    decimals = cell_scores(scores)["crps"].decimals
+    assert sorted(found) == sorted(
+        f"{value:.{decimals}f} K at {name}, {latitude:g}° N, {longitude:g}° E"
+        for value, name, latitude, longitude in zip(
+            values, stations.ids, stations.latitudes, stations.longitudes, strict=True
+        )
+    )
+    assert shown.complaints() == []

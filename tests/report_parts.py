@@ -1,0 +1,118 @@
+"""Scores of a report in which every number is another one, so that a number in a wrong place is noticed."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from data_pipeline.grid import Grid
+
+GRID = Grid.regular(9, 12)
+MODELS = ("raw", "climatology", "emos", "net <1>")
+LEADS = (24, 48, 72)
+SLICES = {
+    "lead": ("24", "48", "72"), "region": ("global", "unweighted", "north", "tropics", "Alps & north"),
+    "season": ("DJF", "JJA"), "hour": ("00",),
+}  # fmt: skip
+SCORES = {
+    "crps": ("CRPS", "low", None), "crps_fair": ("fair CRPS", "low", None), "rmse": ("RMSE", "low", None),
+    "bias": ("bias", "zero", None), "spread": ("spread", None, None), "spread_skill": ("spread / error", "one", None),
+    "brier": ("Brier score", "low", ("> 0 °C", "< 10 %")), "roc_area": ("area under the curve", "high", ("> 0 °C",)),
+}  # fmt: skip
+AMOUNTS = ("crps", "crps_fair", "rmse", "bias", "spread")
+REFERENCES = ("raw", "emos", "climatology")
+COMPARED = tuple(
+    f"{key}{ending}" for ending in ("", "_fair") for key in (*(f"skill_vs_{name}" for name in REFERENCES), "captured")
+)
+
+
+def make_scores(seed=0):
+    """Return scores of four models, of which `net <1>` is shown."""
+    draw = np.random.default_rng(seed)
+    scores = {
+        "task": "t2m", "target": "2t", "units": "K", "lead_times": list(LEADS), "grid": str(GRID), "weights": "area",
+        "split": "test", "dates": [["2016-01-01", "2017-12-31"]], "members": 4, "levels": "hazen", "format": 4,
+        "n_dates": 32, "n_forecasts": 96, "warnings": ["a <warning>"], "left_out": {"cells": 0, "of": 3456},
+        "ledger": {"forecasts": 96, "used": 96}, "best": {"model": "net <1>", "by": "option"},
+        "inputs": {
+            "options": "01ab", "data": "23cd", "deepweather": "1.0", "correctors": {"emos": "45ef", "net <1>": "67"},
+        },
+        "definitions": {name: _definition(name, *words) for name, words in SCORES.items()},
+        "diagram_definitions": {"rank": {"title": "rank histogram", "text": "Ranks & ties.", "reference": "C 2001"}},
+        "slices": {
+            kind: {label: _sample_size(draw) for label in labels} for kind, labels in SLICES.items()
+        },
+        "models": {name: _model(draw, name) for name in MODELS},
+        "oracle": {
+            "n_forecasts": 90, "crps": 0.2, "crps_plain": 0.22, "spread_skill": 1.0, "rank_histogram": [0.2] * 5,
+        },
+    }  # fmt: skip
+    scores["pairs"] = {
+        name: {
+            other: {"crps_minus": (less := draw.normal()), "ci95": [less - 0.1, less + 0.1]}
+            for other in MODELS[:number]
+        }
+        for number, name in enumerate(MODELS)
+    }
+    return scores
+
+
+def make_fields(seed=0, grid=GRID, holes=True):
+    """Return the part of `MapData` that the page needs without its figures."""
+    draw = np.random.default_rng(seed)
+    shape = grid.shape
+    cells = {
+        lead: {
+            "error": {name: draw.normal(size=shape) for name in MODELS},
+            **{
+                key: {name: 0.1 + draw.random(shape) for name in MODELS}
+                for key in ("crps", "crps_fair", "squared_error", "expected_squared_error")
+            },
+        }
+        for lead in LEADS
+    }
+    if holes:
+        cells[72]["error"]["emos"][2, 0] = np.nan
+    return SimpleNamespace(grid=grid, cells=cells, land=draw.random(shape))
+
+
+def _sample_size(draw):
+    return {key: int(draw.integers(5, 9999)) for key in ("n_forecasts", "n_dates", "cells")}
+
+
+def _definition(name, title, best, labels):
+    words = {"title": title, "text": f"Text of {title} < 1.", "reference": "A & B 2000", "best": best}
+    return words | {"labels": list(labels) if labels else None, "units": "target" if name in AMOUNTS else ""}
+
+
+def _model(draw, name):
+    by = {kind: {label: _entry(draw, name) for label in labels} for kind, labels in SLICES.items()}
+    own = {"crps_fair_valid": True, "rank_histogram": [0.2] * 5, "diagrams": {}, "members": None, "by": by}
+    if name not in ("raw", "climatology"):
+        keys = ("crps", "rmse", "bias", "spread", "spread_skill", "skill_vs_raw", "crps_minus_distribution")
+        own["members"] = {key: float(draw.random()) for key in keys}
+        own["members"]["ci95"] = {key: _interval(draw, own["members"][key]) for key in (keys[0], *keys[5:])}
+    return _entry(draw, name) | own
+
+
+def _entry(draw, name):
+    entry = {"ci95": {}}
+    for key in COMPARED:
+        missing = key.startswith("captured") and name == "climatology"
+        entry[key] = None if missing else float(draw.normal(scale=0.7))
+        entry["ci95"][key] = None if missing else _interval(draw, entry[key])
+    for kind in ("scores", "skill"):
+        entry[kind], entry[f"ci95_{kind}"] = {}, {}
+        for score, (_, best, labels) in SCORES.items():
+            if kind == "skill" and best != "low":
+                continue
+            values = {label: float(draw.normal(scale=0.7)) for label in labels or ("",)}
+            ends = {label: _interval(draw, value) for label, value in values.items()}
+            entry[kind][score], entry[f"ci95_{kind}"][score] = (values, ends) if labels else (values[""], ends[""])
+    entry |= {key: entry["scores"][key] for key in SCORES if SCORES[key][2] is None}
+    entry["scores"]["crps"] = entry["crps"] = abs(entry["crps"])
+    entry["ci95_scores"]["crps"] = entry["ci95"]["crps"] = _interval(draw, entry["crps"])
+    return entry
+
+
+def _interval(draw, value):
+    return [value - draw.random() / 2, value + draw.random() / 2]
