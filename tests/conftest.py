@@ -37,6 +37,7 @@ LONGEST = (
     "tests/data_pipeline/synthetic/twin/test_experiment.py",
     "tests/data_pipeline/test_prepare.py",
     "tests/evaluation/test_mesh.py",
+    "tests/evaluation/report/test_browser.py",
     "tests/models/test_contract.py",
     "tests/models/parallel/test_launch.py",
     "tests/models/test_correct_mesh.py",

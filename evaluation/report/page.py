@@ -74,7 +74,7 @@ def page(scores: Mapping[str, Any], fields: MapData, figures: str = "", run: Map
         "facts": " · ".join(map(escape, facts)),
         "warnings": "".join(f'<p class="warning">{escape(text)}</p>' for text in scores["warnings"]),
         "verdict": verdict(scores),
-        "power": "".join(f"<p>{escape(text)}</p>" for text in power_note(scores)),
+        "power": f"<p>{escape(text)}</p>" if (text := power_note(scores)) else "",
         "comparisons": comparisons_note(scores),
         "sample": sample_text(sample_size(scores, "all", "all")),
         "table": html_table(scores),
@@ -120,7 +120,8 @@ def pairs_section(scores: Mapping[str, Any]) -> str:
     return (
         f"<details><summary>Which model beats which</summary>{scrolling(table, 'Differences between models')}"
         f'<p class="note">The CRPS of the row less that of the column, in {units}; negative: the row is better. '
-        "<i>better</i> and <i>worse</i>: the 95 % interval of the paired difference excludes 0.</p></details>"
+        "<i>better</i> and <i>worse</i>: the p-value, adjusted for all pairs, is below 0.05. "
+        f"{escape(scores['best_set']['text'])}</p></details>"
     )
 
 
@@ -131,8 +132,20 @@ def left_out_list(scores: Mapping[str, Any]) -> str:
         f"{ledger['used']:,} of {ledger['forecasts']:,} forecasts that are valid on the scored dates are used",
         *omission_texts(ledger),
         *(omission_parts(scores) or ["no cell of these forecasts is left out"]),
+        *leak_audit_parts(scores),
     ]
     return "<ul>" + "".join(f"<li>{escape(part[0].upper() + part[1:])}.</li>" for part in parts) + "</ul>"
+
+
+def leak_audit_parts(scores: Mapping[str, Any]) -> list[str]:
+    """Return how far the dates of each fit are from the scored dates, and the notes of the audit."""
+    found = scores["leak_audit"]
+    days = [
+        f"{name}: the nearest date of its fits is {model['nearest_days']:,} days from the scored dates"
+        for name, model in found["models"].items()
+        if model["nearest_days"] is not None
+    ]
+    return [*days, *found["notes"]]
 
 
 def definitions_list(scores: Mapping[str, Any]) -> str:

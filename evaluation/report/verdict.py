@@ -31,19 +31,24 @@ class ModelComparison:
 
 
 def compare_models(scores: Mapping[str, Any]) -> list[ModelComparison]:
-    """Return each model against every earlier one over all forecasts."""
+    """Return each model against every earlier one over all forecasts.
+
+    A difference between two models is shown by its p-value, which is adjusted for all pairs. Members and distributions
+    are compared by the fair CRPS: a difference to raw is shown by the interval of this skill, where it is valid.
+    """
     models = scores["models"]
     names = list(models)
     found = []
     for number, name in enumerate(names):
         for other in names[:number]:
             pair = scores["pairs"][name][other]
-            interval, result = pair["ci95"], _result(pair["ci95"], 0.0, lower_is_better=True)
+            result = OPEN
+            if pair["p_holm"] is not None and pair["p_holm"] < scores["best_set"]["level"]:
+                result = BETTER if pair["crps_minus"] < 0 else WORSE
             key = headline_keys(models[name])[0]
             if other == "raw" and models[name][key] is not None:
-                # Members and distributions are compared by the fair CRPS, where it is valid.
-                result = _result(models[name]["ci95"][key], 0.0, lower_is_better=False)
-            found.append(ModelComparison(name, other, "all", "all", result, pair["crps_minus"], interval))
+                result = _result(models[name]["ci95"][key])
+            found.append(ModelComparison(name, other, "all", "all", result, pair["crps_minus"], pair["ci95"]))
     return found
 
 
@@ -57,7 +62,7 @@ def compare_slices(scores: Mapping[str, Any], name: str) -> list[ModelComparison
         for label in labels:
             entry = scores["models"][name]["by"][kind][label]
             if label not in NOT_A_PART and entry[key] is not None:
-                found.append(ModelComparison(name, "raw", kind, label, _result(entry["ci95"][key], 0.0, False)))
+                found.append(ModelComparison(name, "raw", kind, label, _result(entry["ci95"][key])))
     return found
 
 
@@ -70,7 +75,7 @@ def verdict(scores: Mapping[str, Any]) -> str:
     parts = compare_slices(scores, best)
     name = f"<b>{escape(best)}</b>"
     if all(result == OPEN for result in against.values()) and all(one.result == OPEN for one in parts):
-        return f"Nothing is shown beyond doubt: no 95 % interval of a difference to {name} excludes 0."
+        return f"Nothing is shown beyond doubt: every difference to {name} may be chance."
     shown, open_ones = [], []
     if better := [other for other, result in against.items() if result == BETTER]:
         shown.append(f"{name} has a lower CRPS than {_listed(better)}")
@@ -120,24 +125,24 @@ def comparisons_note(scores: Mapping[str, Any]) -> str:
     """Return how the verdict was reached, as HTML."""
     count = comparison_count(scores)
     return (
-        f"The sentence rests on {count} comparison{'s' * (count != 1)}. A difference is shown if the 95 % interval of "
-        "the paired difference excludes 0; raw is compared by the fair CRPS where it is valid. Each interval stands "
-        "for itself: where no model differs from another, one in twenty excludes 0 by chance."
+        f"The sentence rests on {count} comparison{'s' * (count != 1)}. A difference to raw is shown if the 95 % "
+        "interval of the reduction of the CRPS excludes 0, by the fair CRPS where it is valid. Each such interval "
+        "stands for itself: where nothing differs, one in twenty excludes 0 by chance. A difference between two other models is "
+        f"shown if its p-value, adjusted for all pairs (Holm 1979), is below {scores['best_set']['level']:.2f}."
     )
 
 
-def power_note(scores: Mapping[str, Any]) -> list[str]:
-    """Return sentences on the models that may be the best, and on the difference that these starts could have shown."""
-    return [text for key in ("best_set", "power") if (text := scores.get(key, {}).get("text"))]
+def power_note(scores: Mapping[str, Any]) -> str:
+    """Return a sentence on the differences that these starts could have shown; "" if there is none."""
+    return str(scores["power"]["text"])
 
 
-def _result(interval: Iterable[float] | None, zero: float, lower_is_better: bool) -> str:
-    if interval is None:
+def _result(skill: Iterable[float] | None) -> str:
+    """Return what the interval of a skill shows."""
+    if skill is None:
         return OPEN
-    low, high = interval
-    if low <= zero <= high:
-        return OPEN
-    return BETTER if (high < zero) == lower_is_better else WORSE
+    low, high = skill
+    return BETTER if low > 0 else WORSE if high < 0 else OPEN
 
 
 def _other(one: ModelComparison, name: str) -> str:
@@ -159,9 +164,8 @@ def _places(parts: list[ModelComparison], result: str) -> str:
         plural = PLURALS.get(kind, f"parts by {escape(kind)}")
         preposition = "at" if kind in ("lead", "hour") else "in"
         if titles and len(titles) == len(of_kind):
-            texts.append(
-                f"{preposition} all {len(titles)} {plural}" if len(titles) > 1 else f"{preposition} {titles[0]}"
-            )
+            every = {1: titles[0], 2: f"both {plural}"}.get(len(titles), f"all {len(titles)} {plural}")
+            texts.append(f"{preposition} {every}")
         elif titles:
             texts.append(f"{preposition} {len(titles)} of {len(of_kind)} {plural} ({', '.join(titles)})")
     return _joined(texts, "and")

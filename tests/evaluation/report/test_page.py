@@ -92,6 +92,8 @@ def make_scores():
         "ledger": {"forecasts": 32, "used": 32}, "weights": "cell area", "format": 4,
         "inputs": {"options": "01", "data": "23", "deepweather": "1.0", "correctors": {"emos": "45", "unet": "67"}},
         "definitions": {name: definition(*words) for name, words in SCORES.items()},
+        "best_set": {"lowest": "unet", "models": ["unet"], "level": 0.05, "text": "unet is best."},
+        "power": {"level": 0.05, "power": 0.8, "models": {}, "text": ""}, "leak_audit": {"models": {}, "notes": []},
         "diagram_definitions": {"rank": {"title": "rank histogram", "text": "Ranks.", "reference": "C 2001"}},
         "best": {"model": "unet", "by": "scored years"},
         "models": {
@@ -110,7 +112,12 @@ def make_scores():
     crps = {name: model["crps"] for name, model in scores["models"].items()}
     scores["pairs"] = {
         name: {
-            other: {"crps_minus": (less := crps[name] - crps[other]), "ci95": [less - 0.01, less + 0.01]}
+            other: {
+                "crps_minus": (less := crps[name] - crps[other]),
+                "ci95": [less - 0.01, less + 0.01],
+                "p": 0.001,
+                "p_holm": 0.002,
+            }
             for other in names[:number]
         }
         for number, name in enumerate(names)

@@ -1,0 +1,112 @@
+"""The verdict in words says what the intervals show, no more and no less."""
+
+import re
+
+import pytest
+from report_parts import MODELS, SLICES, make_scores
+
+from evaluation.report.verdict import comparison_count, comparisons_note, pairs_table, power_note, verdict
+
+BEST = "net <1>"
+ABOVE, AROUND, BELOW = [0.01, 0.2], [-0.1, 0.1], [-0.2, -0.01]
+
+
+def scores_with(against, parts, best=BEST):
+    """Scores in which the best model has these differences and p-values to others, and these skills in parts."""
+    scores = make_scores()
+    scores["best"]["model"] = best
+    for other, (difference, p) in against.items():
+        later, earlier = sorted((best, other), key=MODELS.index, reverse=True)
+        sign = 1 if later == best else -1
+        scores["pairs"][later][earlier] |= {"crps_minus": sign * difference, "p_holm": p}
+    model = scores["models"][best]
+    model["ci95"]["skill_vs_raw_fair"] = parts.get("all", AROUND)
+    for kind, labels in SLICES.items():
+        for label in labels:
+            model["by"][kind][label]["ci95"]["skill_vs_raw_fair"] = parts.get(label, parts.get(kind, AROUND))
+    return scores
+
+
+def words(scores):
+    return re.sub("<[^>]*>", "", verdict(scores)).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+def test_everything_is_shown():
+    parts = dict.fromkeys(("all", "lead", "region", "season"), ABOVE)
+    assert words(scores_with({"climatology": (-1, 0.01), "emos": (-0.1, 0.049)}, parts)) == (
+        "Shown beyond doubt: net <1> has a lower CRPS than raw, climatology and emos; it has a lower CRPS than raw at "
+        "all 3 lead times, in all 3 regions and in both seasons."
+    )
+
+
+def test_what_is_not_shown_is_named():
+    parts = dict.fromkeys(("all", "24", "DJF"), ABOVE)
+    assert words(scores_with({"climatology": (-1, 0.01), "emos": (-0.1, 0.051)}, parts)) == (
+        "Shown beyond doubt: net <1> has a lower CRPS than raw and climatology; it has a lower CRPS than raw at 1 of 3 "
+        "lead times (+24 h) and in 1 of 2 seasons (DJF); not shown: a difference between net <1> and emos; nor a "
+        "difference to raw at 2 of 3 lead times (+48 h, +72 h), in all 3 regions and in 1 of 2 seasons (JJA)."
+    )
+
+
+def test_a_worse_model_is_called_worse():
+    parts = {"all": BELOW, "tropics": BELOW, "JJA": ABOVE}
+    assert words(scores_with({"climatology": (1, 0.01), "emos": (0.1, 0.01)}, parts)).startswith(
+        "Shown beyond doubt: net <1> has a higher CRPS than raw, climatology and emos; it has a lower CRPS than raw in "
+        "1 of 2 seasons (JJA); it has a higher CRPS than raw in 1 of 3 regions (tropics); not shown: a difference to "
+        "raw at all 3 lead times, "
+    )
+
+
+def test_a_model_in_the_middle_is_seen_from_its_side():
+    """The pair of emos and the later network is stored with the network."""
+    scores = scores_with({"climatology": (-1, 0.01), BEST: (0.1, 0.01)}, {"all": ABOVE}, best="emos")
+    assert words(scores).startswith(
+        "Shown beyond doubt: emos has a lower CRPS than raw and climatology; a higher CRPS than net <1>; not shown: "
+    )
+
+
+def test_nothing_is_shown():
+    nothing = {"climatology": (-1, None), "emos": (-0.1, 0.3)}
+    expected = "Nothing is shown beyond doubt: every difference to net <1> may be chance."
+    assert words(scores_with(nothing, {})) == expected
+    assert words(scores_with(nothing, {"all": None, "lead": None, "region": None, "season": None})) == expected
+
+
+def test_dependent_members_are_judged_by_the_plain_score():
+    scores = scores_with({"climatology": (-1, None), "emos": (-0.1, 0.3)}, {"all": ABOVE, "lead": ABOVE})
+    model = scores["models"][BEST]
+    model["crps_fair_valid"] = False
+    for entry in (model, *(entry for labels in model["by"].values() for entry in labels.values())):
+        entry["ci95"]["skill_vs_raw"] = AROUND
+    assert words(scores).startswith("Nothing is shown")
+
+
+def test_comparisons_are_counted():
+    scores = make_scores()
+    # Three models, three lead times, three regions beside the globe, two seasons; a single hour repeats the whole.
+    assert comparison_count(scores) == 3 + 3 + 3 + 2
+    assert "rests on 11 comparisons" in comparisons_note(scores)
+
+
+def test_the_table_of_pairs_shows_every_difference():
+    scores = scores_with({"climatology": (-1.25, 0.01), "emos": (0.5, 0.01)}, {})
+    decimals = re.compile(r"<td>(.*?)</td>")
+    rows = {
+        re.search("<th scope='row'>(.*?)</th>", row)[1]: decimals.findall(row)
+        for row in pairs_table(scores).split("<tr>")[2:]
+    }
+    assert list(rows) == ["emos", "net &lt;1&gt;"]
+    first, second = rows["net &lt;1&gt;"]
+    assert re.match(r"−1\.250? ", first)
+    assert "'result'>better<" in first
+    assert re.match(r"\+0\.500? ", second)
+    assert "'result'>worse<" in second
+    scores["models"] = {name: scores["models"][name] for name in ("raw", "emos")}
+    assert pairs_table(scores) == ""
+
+
+@pytest.mark.parametrize("text", ["With 32 starts 3 %.", ""])
+def test_the_power_note_is_that_of_the_scores(text):
+    scores = make_scores()
+    scores["power"]["text"] = text
+    assert power_note(scores) == text
