@@ -31,7 +31,6 @@ from data_pipeline.dates import Dates
 from data_pipeline.forecast_file import ForecastFile, open_files
 from data_pipeline.grid_coordinates import static_on
 from data_pipeline.meaning import list_unknown
-from data_pipeline.sample import Sample
 from data_pipeline.split import Split
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
@@ -58,21 +57,22 @@ from evaluation.references import (
     valid_times,
 )
 from evaluation.regions import check_regions, mask_hashes, region_weights
-from evaluation.report.figures import ExampleForecast, MapData
+from evaluation.report.coastlines import shows_earth
 from evaluation.report.page import write_report
 from evaluation.report.provenance import RunClock
+from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData
 from evaluation.report.tables import plain_table
 from evaluation.score_options import ScoreChoice
 from evaluation.score_table import write_score_table
 from evaluation.scoreboard import Scoreboard
-from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models, to_device
+from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models
+from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
 from evaluation.shown_corrector import check_shown, choose_shown
 from evaluation.training_runs import check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
 from models.coupling import QUANTILE_LEVELS
 from models.device import choose_device
 from models.parallel.domain import Domain
-from models.parallel.exchange import assemble
 from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
 
@@ -194,11 +194,13 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         "meanings": [forecasts.meanings[channel].to_json() for channel in task.target_channels],
     }  # fmt: skip
     one_of = {name: folds.first for name, folds in compared.items()}
+    # The twin has an oracle, and other simulations are not read from files.
+    simulated = archive.oracle is not None or not isinstance(archive, Archive)
     evaluation = Evaluation(
         replace(board, independent=independent), about, notes, cfg.shown_corrector,
         {name: folds.first for name, folds in correctors.items()} if one_each else {}, runs,
         member_count_claims(one_of, with_first_runs(trained, runs), member_counts), models, forecasts, land,
-        mesh, device, clock,
+        simulated, mesh, device, clock,
     )  # fmt: skip
     mesh.print("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(folders)]))
 
@@ -318,21 +320,32 @@ class Evaluation:
     models: Mapping[str, Forecaster]
     forecasts: Forecasts
     land: np.ndarray | None
+    simulated: bool
     mesh: Mesh
     device: torch.device
     clock: RunClock
 
     def publish(self, target: int, folder: Path) -> str:
-        """Write scores and report of one target; return the table as text. All ranks compute the example forecast."""
+        """Write scores and report of one target; return the table as text. All ranks compute the shown forecasts."""
         lead = int(self.board.lead_times.max())  # maps show the longest lead time that was scored
-        scores, best, row = self.mesh.run_on_first(lambda: self._scores(target, lead))
-        domain = self.mesh.domain(self.board.grid)
-        example = example_of(self.forecasts[row], target, self.models["raw"], self.models[best], domain, self.device)
-        self.mesh.run_on_first(lambda: self._write(folder, target, scores, self._map_data(target, lead, example)))
+        scores, rows, gains = self.mesh.run_on_first(lambda: self._scores(target, lead))
+        best, domain = scores["best"]["model"], self.mesh.domain(self.board.grid)
+        raw, model = self.models["raw"], self.models[best]
+        cases = {
+            name: show_forecast(self.board, self.forecasts, row, target, raw, model, domain, self.device, gains[name])
+            for name, row in rows.items()
+        }
+        experts = None
+        if best in self.correctors:
+            network = self.correctors[best].model
+            experts = show_experts(network, self.forecasts, rows["median"], model, domain, self.device)
+        self.mesh.run_on_first(
+            lambda: self._write(folder, target, scores, self._map_data(target, lead, cases, experts))
+        )
         return plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html"
 
-    def _scores(self, target: int, lead: int) -> tuple[dict[str, Any], str, int]:
-        """Return the scores, the model that the report shows, and the row of its example forecast."""
+    def _scores(self, target: int, lead: int) -> tuple[dict[str, Any], dict[str, int], dict[str, float]]:
+        """Return the scores, and the rows and gains of the forecasts that the report shows."""
         scores = self.board.scores(target)
         scores |= {key: value for key, value in self.about.items() if key != "meanings"}
         scores["meaning"] = self.about["meanings"][target]
@@ -340,15 +353,22 @@ class Evaluation:
         scores["warnings"] = [*self.notes, *scores["warnings"]]
         scores["best"] = choose_shown(self.best, self.correctors, scores, self.runs)
         best = scores["best"]["model"]
-        return with_gates(scores, self.claims), best, typical_forecast(self.board, target, best, lead)
+        rows = chosen_forecasts(self.board, target, best, lead)
+        gains = {name: gain_of(self.board, target, best, lead, row) for name, row in rows.items()}
+        return with_gates(scores, self.claims), rows, gains
 
-    def _map_data(self, target: int, lead: int, example: ExampleForecast) -> MapData:
-        place = self.board.task.lead_times.index(lead)
-        crps, fair, bias = (
+    def _map_data(
+        self, target: int, lead: int, cases: Mapping[str, ExampleForecast], experts: ExpertMap | None
+    ) -> MapData:
+        place, grid = self.board.task.lead_times.index(lead), self.board.grid
+        crps, fair, bias, squared, expected = (
             {name: tally.per_cell[statistic][place, target].value for name, tally in self.board.tallies.items()}
-            for statistic in ("crps", "crps_fair", "error")
+            for statistic in ("crps", "crps_fair", "error", "squared_error", "expected_squared_error")
         )
-        return MapData(self.board.grid, lead, crps, fair, bias, example, self.land, cell_averages(self.board, target))
+        return MapData(
+            grid, lead, crps, fair, bias, cases, self.land, shows_earth(grid, self.land, self.simulated), squared,
+            expected, experts=experts, cells=cell_averages(self.board, target),
+        )  # fmt: skip
 
     def _write(self, folder: Path, target: int, scores: Mapping[str, Any], fields: MapData) -> None:
         write_report(folder, scores, fields, self.clock.facts())
@@ -371,27 +391,6 @@ def cell_averages(board: Scoreboard, target: int) -> dict[int, dict[str, dict[st
         }
         for lead in scored
     }
-
-
-@torch.no_grad()
-def example_of(
-    sample: Sample, target: int, raw: Forecaster, model: Forecaster, domain: Domain, device: torch.device | str = "cpu"
-) -> ExampleForecast:
-    """Return one forecast before and after its correction, on the whole grid; `sample` is this rank's tile."""
-    batch = to_device(Sample(*(tensor[None] for tensor in sample)), device)
-    before, after = raw(batch), model(batch)
-    tiles = torch.stack([field[0, target] for field in (batch.target, before.mean, after.mean, after.std)])
-    return ExampleForecast(int(sample.init_time), int(sample.lead_time), *assemble(tiles.cpu(), domain).numpy())
-
-
-def typical_forecast(board: Scoreboard, target: int, best: str, lead: int) -> int:
-    """Return the row of the forecast with the median gain of `best` over the raw ensemble."""
-    rows = np.flatnonzero(board.lead_times == lead)
-    everywhere = list(board.regions).index("global")
-    score = "crps_fair" if board.fair_is_valid(best) else "crps"
-    raw, model = (board.tallies[name].per_forecast[score][rows, target, everywhere].value for name in ("raw", best))
-    order = np.argsort(raw - model)  # NaN, of forecasts without score, comes last
-    return int(rows[order[(np.isfinite(raw - model).sum() - 1) // 2]])
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ MAY_IMPORT = {
         MODELS,
         DISTRIBUTION,
         PARALLEL,
+        LAYERS,
         STATISTICAL,
         REPORT,
         SCORES,

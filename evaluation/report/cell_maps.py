@@ -18,8 +18,9 @@ from matplotlib.colors import to_hex
 
 from data_pipeline.grid import Grid
 from data_pipeline.points import Points
-from evaluation.report.figures import MapData
-from evaluation.report.maps import BETTER, DIVERGING, SEQUENTIAL, projection_of
+from evaluation.report.map_view import view_of
+from evaluation.report.maps import BETTER, DIVERGING, SEQUENTIAL
+from evaluation.report.shown_data import MapData
 from evaluation.report.tables import amount_decimals, display_of
 
 NO_VALUE = 65535
@@ -210,7 +211,7 @@ def _colour_table(name: str) -> str:
 
 def _grid(grid: Grid, side: int) -> dict[str, Any]:
     """Return the middles of (joined) cells, in degrees; `limits` are south, north, west and east of a region."""
-    globe = projection_of(grid) == "mollweide"
+    globe = view_of(grid).globe
     points = isinstance(grid, Points)
     latitudes, longitudes = (_middles(np.array(axis), side) for axis in (grid.latitudes, grid.longitudes))
     west = -180.0 if globe else float(_west(longitudes))

@@ -1,23 +1,93 @@
-"""Charts of the report: share of the oracle's gain, skill by lead time, region and season, calibration."""
+"""Charts of the report: share of the oracle's gain; skill, spread and other scores by lead time, region and season."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from evaluation.report.figure_style import FAINT, INK, PAGE_WIDTH, RC, model_colours
+from evaluation.report.chart_frame import add_legend, chart, dots, label_width, offsets, rule, set_limits, zero_line
+from evaluation.report.drawing import Drawing, Panel
+from evaluation.report.figure_style import FAINT, INK, RC, model_colours, model_marks
 from evaluation.scoreboard import headline_keys
 
+GROUP_TITLES = {
+    "lead": "Lead time", "region": "Region", "season": "Season", "hour": "Hour of valid time", "threshold": "Threshold",
+}  # fmt: skip
+"""Kinds of groups that scores are shown by, with their titles."""
+NUMERIC = {"lead": "lead time (h)", "hour": "hour of valid time (UTC)"}
+"""Kinds with a numeric axis, with its label."""
 REGION_ORDER = ("global", "north", "tropics", "south", "land", "sea")
+HIDDEN_REGIONS = ("unweighted",)
+MOST_ROWS = 40
+"""A chart has at most so many rows; the numbers of all groups are in scores.json."""
+NUMERIC_FROM = 4
+"""From so many lead times or hours on, scores are lines over a numeric axis."""
+
+Read = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[float | None, Sequence[float] | None]]
 
 
-def gain_chart(scores: Mapping[str, Any]) -> Figure:
-    """Draw bars of the captured share of the oracle's gain, from the raw ensemble (0) to the oracle (100 %).
+@dataclass(frozen=True)
+class Quantity:
+    """A number that is drawn for each model and group: `read(model, entry)` returns it and its interval.
+
+    Values are multiplied by `factor`; `reference` is the value that matters, such as 0 or 1, where a line is drawn.
+    """
+
+    name: str
+    label: str
+    read: Read
+    factor: float = 1.0
+    reference: float | None = None
+    logarithmic: bool = False
+
+
+def headline_skill() -> Quantity:
+    """Return the reduction of the CRPS against the raw ensemble, by the fair CRPS where it is valid."""
+
+    def read(model: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None]:
+        key = headline_keys(model)[0]
+        return entry[key], entry["ci95"].get(key)
+
+    return Quantity("skill", "CRPS below raw (%)", read, factor=100, reference=0)
+
+
+def spread_error() -> Quantity:
+    """Return the ratio of spread to error, 1 if calibrated."""
+
+    def read(_: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None]:
+        return entry["spread_skill"], interval_of(entry, "scores", "spread_skill")
+
+    return Quantity("spread", "spread / error", read, reference=1, logarithmic=True)
+
+
+def score_of(scores: Mapping[str, Any], name: str, factor: float, units: str, label: str | None = None) -> Quantity:
+    """Return the score `name` of `scores["definitions"]`, or its number for one `label`, such as a threshold."""
+    definition = scores["definitions"][name]
+    of_target = definition.get("units") == "target"
+    title = definition["title"] + (f", {label}" if label else "") + (f" ({units})" if of_target else "")
+
+    def read(_: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None]:
+        value = entry.get("scores", {}).get(name)
+        if label is not None:
+            value = (value or {}).get(label)
+        return value, interval_of(entry, "scores", name, label)
+
+    reference = {"zero": 0.0, "one": 1.0}.get(definition.get("best"))
+    return Quantity(name, title, read, factor if of_target else 1.0, reference)
+
+
+def interval_of(entry: Mapping[str, Any], kind: str, name: str, label: str | None = None) -> Sequence[float] | None:
+    """Return the interval of a score or skill of format 4, None if there is none."""
+    found = (entry.get(f"ci95_{kind}") or {}).get(name)
+    return found.get(label) if label is not None and isinstance(found, Mapping) else found
+
+
+def gain_chart(scores: Mapping[str, Any]) -> Drawing:
+    """Draw the captured share of the oracle's gain: 0 is the raw ensemble, 100 % the oracle.
 
     The bar uses the fair CRPS where it is valid; a diamond shows the share by the plain CRPS.
     """
@@ -25,118 +95,194 @@ def gain_chart(scores: Mapping[str, Any]) -> Figure:
         n: m for n, m in scores["models"].items() if n not in ("raw", "climatology") and m["captured"] is not None
     }
     colours = model_colours(scores["models"])
+    keys = {name: headline_keys(model)[1] for name, model in models.items()}
+    shares = np.array([100 * model[keys[name]] for name, model in models.items()])
+    plain = np.array([100 * model["captured"] for model in models.values()])
+    ends = np.array([model["ci95"][keys[name]] or (np.nan, np.nan) for name, model in models.items()], float) * 100
+    low = min(0.0, float(np.nanmin([*shares, *plain, *ends.ravel()])))
+    high = max(0.0, float(np.nanmax([*shares, *plain, *ends.ravel()])))
     with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(PAGE_WIDTH, 0.5 + 0.36 * len(models)), layout="constrained")
-        ax = figure.add_subplot()
-        for row, (name, model) in enumerate(models.items()):
-            key = headline_keys(model)[1]
-            value, interval, plain = 100 * model[key], model["ci95"][key], 100 * model["captured"]
-            ax.barh(row, 100, color=FAINT, alpha=0.16, height=0.62)
-            ax.barh(row, value, color=colours[name], height=0.62)
-            if interval:
-                ax.plot([100 * end for end in interval], [row, row], color=INK, lw=1.4, solid_capstyle="butt")
-            ax.plot(plain, row, "d", color=INK, ms=4, mfc="none")
-            end = max(100 * interval[1] if interval else value, plain, 0)
-            ax.text(end + 1.2, row, f"{value:.0f} %", va="center", fontweight="bold")
-        ax.axvline(0, color=colours["raw"], lw=1.6)
-        ax.axvline(100, color=colours["oracle"], lw=1.6)
+        figure, ax = chart(0.34 * len(models) + 0.05, label_width(list(models)), titled=False)
+        for row, name in enumerate(models):
+            ax.barh(row, shares[row], color=colours[name], height=0.6)
+            if np.isfinite(ends[row, 0]):
+                ax.plot(ends[row], [row, row], color=INK, lw=1.4, solid_capstyle="butt")
+            ax.plot(plain[row], row, "d", color=INK, ms=4, mfc="none")
+            place = float(np.nanmax([shares[row], plain[row], *ends[row], 0]))
+            ax.annotate(
+                f"{shares[row]:.0f} %".replace("-", "−"),
+                (place, row),
+                (5, 0),
+                textcoords="offset points",
+                va="center",
+                fontweight="bold",
+            )
+        zero_line(ax, "x")
+        # The axis ends at the oracle if the models come near it, otherwise a little beyond the best model.
+        end = 100.0 if high > 60 else 1.2 * high + 2
+        span = max(end, high) - low
+        ax.set(xlim=(low - 0.02 * span if low else 0, max(end, high) + 0.14 * span), ylim=(len(models) - 0.5, -0.5))
+        if max(end, high) >= 100:
+            zero_line(ax, "x", 100, colours["oracle"])
         ax.set_yticks(range(len(models)), list(models), fontsize=9)
-        low = min([0.0, *(100 * m[key] for m in models.values() for key in ("captured", headline_keys(m)[1]))])
-        ax.set(xlim=(low - 3 if low < 0 else -0.5, 104), ylim=(len(models) - 0.45, -0.55))
-        ax.set_xticks([0, 25, 50, 75, 100], ["raw ensemble", "25 %", "50 %", "75 %", "oracle"])
-        ax.tick_params(axis="both", length=0)
-        ax.spines[["left", "bottom"]].set_visible(False)
-    return figure
+        ax.set_xlabel("share of the oracle's gain over the raw ensemble (%)")
+        rule(ax, "x")
+    return Drawing(
+        "gain", "gain", "How much of the oracle's gain",
+        "0 is the raw ensemble, 100 % the oracle. Bar: share by the fair CRPS; line: its 95 % interval; diamond: share "
+        "by the plain CRPS. The oracle is the best probability forecast of the simulated truth: its members are drawn "
+        "like the truth, around the true state, and follow the true equations. No correction of the raw members can be "
+        "expected to reach it.",
+        (Panel(figure, "Bars of the captured share of the oracle's gain for each model"),),
+        {
+            "model": list(models), "captured_percent": shares, "low": ends[:, 0], "high": ends[:, 1],
+            "plain_percent": plain,
+        },
+    )  # fmt: skip
 
 
-def skill_chart(scores: Mapping[str, Any]) -> Figure:
-    """Draw the skill against the raw ensemble by lead time, region and season, by the fair CRPS where it is valid."""
-    models = [name for name in scores["models"] if name not in ("raw", "climatology")] or ["climatology"]
-    colours = model_colours(scores["models"])
-    groups = _groups(scores, models[0])
-    ratios = [len(labels) + 0.6 for labels in groups.values()]
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(PAGE_WIDTH, 3.1), layout="constrained")
-        panels = figure.subplots(1, len(groups), sharey=True, width_ratios=ratios, squeeze=False)[0]
-        for ax, (kind, labels) in zip(panels, groups.items(), strict=True):
-            for k, name in enumerate(models):
-                entries = [scores["models"][name]["by"][kind][label] for label in labels]
-                key = headline_keys(scores["models"][name])[0]
-                _points(ax, entries, key, 100, colours[name], _offset(k, len(models)), name)
-            ax.axhline(0, color=colours["raw"], lw=1.2)
-            ax.set_xticks(range(len(labels)), [f"+{label} h" if kind == "lead" else label for label in labels])
-            ax.set_title({"lead": "Lead time", "region": "Region", "season": "Season"}[kind])
-            ax.tick_params(axis="x", length=0)
-            ax.grid(axis="y", color=FAINT, alpha=0.25, lw=0.6)
-            ax.margins(x=0.08 + 0.3 / len(labels))
-        panels[0].set_ylabel("CRPS below raw (%)")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(models))
-    return figure
+def group_chart(
+    scores: Mapping[str, Any],
+    quantity: Quantity,
+    models: Sequence[str],
+    *,
+    title: str,
+    note: str,
+    section: str = "curves",
+    kinds: Sequence[str] = ("lead", "region", "season", "hour"),
+) -> Drawing | None:
+    """Draw a quantity of `models` by each of `kinds`, a panel for each kind; None if no group has a value."""
+    rows: list[tuple[str, str, str, float, float, float]] = []
+    panels = []
+    for kind, labels in _groups(scores, models[0], kinds).items():
+        values = np.full((len(models), len(labels)), np.nan)
+        ends = np.full((len(models), len(labels), 2), np.nan)
+        for m, name in enumerate(models):
+            model = scores["models"][name]
+            for k, label in enumerate(labels):
+                value, interval = quantity.read(model, model["by"][kind].get(label) or {})
+                values[m, k] = np.nan if value is None else quantity.factor * value
+                if interval is not None:
+                    ends[m, k] = quantity.factor * np.array(interval)
+                rows.append((kind, label, name, values[m, k], *ends[m, k]))
+        if np.isfinite(values).any():
+            panels.append(_group_panel(scores, quantity, models, kind, labels, values, ends))
+    if not panels:
+        return None
+    columns = dict(
+        zip(("by", "group", "model", "value", "low", "high"), map(list, zip(*rows, strict=True)), strict=True)
+    )
+    numbers: dict[str, Any] = columns | {key: np.array(columns[key], float) for key in ("value", "low", "high")}
+    return Drawing(quantity.name, section, title, note, tuple(panels), numbers)
 
 
-def spread_chart(scores: Mapping[str, Any]) -> Figure:
-    """Draw the ratio of spread to error by region, one row of dots per model; 1 is calibrated."""
-    names = [name for name in scores["models"] if name != "climatology"]
-    colours = model_colours(scores["models"])
-    labels = _groups(scores, names[0])["region"]
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(PAGE_WIDTH, 2.6), layout="constrained")
-        ax = figure.add_subplot()
-        for k, name in enumerate(names):
-            entries = [scores["models"][name]["by"]["region"][label] for label in labels]
-            _points(ax, entries, "spread_skill", 1, colours[name], _offset(k, len(names)), name)
-        ax.axhline(1, color=INK, lw=1)
-        ax.set_xticks(range(len(labels)), labels)
-        ax.set_ylabel("spread / error")
-        ax.grid(axis="y", color=FAINT, alpha=0.25, lw=0.6)
-        ax.tick_params(axis="x", length=0)
-        figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
-    return figure
-
-
-def histogram_chart(scores: Mapping[str, Any]) -> Figure:
-    """Draw the rank or PIT histogram of every model, relative to a flat one."""
-    panels = {name: model["rank_histogram"] for name, model in scores["models"].items() if name != "climatology"}
-    if scores["oracle"]:
-        panels["oracle"] = scores["oracle"]["rank_histogram"]
-    colours = model_colours(scores["models"])
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(PAGE_WIDTH, 2.0), layout="constrained")
-        for ax, (name, bins) in zip(
-            figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
-        ):
-            height = np.array(bins) * len(bins)
-            ax.bar(np.arange(len(bins)), height, width=0.86, color=colours[name])
-            ax.axhline(1, color=INK, lw=1, ls=(0, (3, 2)))
-            ax.set_title(name)
-            ax.set_xticks([0, len(bins) - 1], ["low", "high"])
-            ax.tick_params(axis="x", length=0)
-        figure.axes[0].set_ylabel("frequency / flat")
-    return figure
-
-
-def _groups(scores: Mapping[str, Any], name: str) -> dict[str, list[str]]:
-    by = scores["models"][name]["by"]
-    groups = {
-        "lead": list(by["lead"]),
-        "region": [label for label in REGION_ORDER if label in by["region"]],
-        "season": list(by["season"]),
+def threshold_chart(scores: Mapping[str, Any], name: str, models: Sequence[str]) -> Drawing | None:
+    """Draw the skill of a score over its thresholds or levels; None if no model has one."""
+    definition = scores["definitions"][name]
+    labels = list(definition["labels"])
+    found = {
+        model: (
+            np.array([_number((scores["models"][model].get("skill") or {}).get(name), label) for label in labels]),
+            np.array(
+                [interval_of(scores["models"][model], "skill", name, label) or (np.nan, np.nan) for label in labels]
+            ),
+        )
+        for model in models
     }
-    # A single lead time or season repeats the global value.
-    return {kind: labels for kind, labels in groups.items() if len(labels) > 1 or kind == "region"}
+    if not any(np.isfinite(values).any() for values, _ in found.values()):
+        return None
+    quantity = Quantity(f"thresholds_{name}", f"{definition['title']} below raw (%)", lambda *_: (None, None), 100, 0)
+    values = 100 * np.stack([values for values, _ in found.values()])
+    ends = 100 * np.stack([np.asarray(interval, float) for _, interval in found.values()])
+    panel = _group_panel(scores, quantity, models, "threshold", labels, values, ends)
+    columns: dict[str, Any] = {
+        "threshold": labels * len(models),
+        "model": np.repeat(list(models), len(labels)),
+        "skill_percent": values.ravel(),
+        "low": ends[..., 0].ravel(),
+        "high": ends[..., 1].ravel(),
+    }
+    note = f"{definition['text']} Bars are 95 % intervals; the line at 0 is the raw ensemble."
+    return Drawing(quantity.name, "decisions", f"{definition['title']} by threshold", note, (panel,), columns)
 
 
-def _points(
-    ax: Axes, entries: list[dict[str, Any]], key: str, factor: float, colour: str, offset: float, name: str
-) -> None:
-    """Draw the scores of one model as dots, with their intervals if they have any."""
-    places = np.arange(len(entries)) + offset
-    for place, entry in zip(places, entries, strict=True):
-        if interval := entry["ci95"].get(key):
-            ax.plot([place, place], [factor * end for end in interval], color=colour, lw=2, alpha=0.45)
-    values = [np.nan if entry[key] is None else factor * entry[key] for entry in entries]
-    ax.plot(places, values, "o", color=colour, ms=5, label=name)
+def _group_panel(
+    scores: Mapping[str, Any],
+    quantity: Quantity,
+    models: Sequence[str],
+    kind: str,
+    labels: Sequence[str],
+    values: np.ndarray,
+    ends: np.ndarray,
+) -> Panel:
+    """Draw values (models, labels) with intervals (..., 2): lines over a numeric axis, or a row for each label."""
+    colours, marks = model_colours(scores["models"]), model_marks(scores["models"])
+    reference = [] if quantity.reference is None else [quantity.reference]
+    numeric = kind in NUMERIC and len(labels) >= NUMERIC_FROM
+    with matplotlib.rc_context(RC):
+        if numeric:
+            figure, ax = chart(1.9, 0.62, models)
+            x = np.array(labels, float)
+            step = 0.012 * float(np.ptp(x))
+            for m, name in enumerate(models):
+                moved = x + step * (m - (len(models) - 1) / 2)
+                ax.plot(moved, values[m], color=colours[name], lw=1.2)
+                dots(ax, moved, values[m], ends[m], colour=colours[name], mark=marks[name], name=name, upright=True)
+            ax.set_xlabel(NUMERIC[kind])
+            ax.set_ylabel(quantity.label)
+            ax.set_xticks(x if len(x) <= 10 else x[:: -(-len(x) // 10)])
+        else:
+            shown = [f"+{label} h" if kind == "lead" else label for label in labels]
+            figure, ax = chart(len(labels) * (0.13 + 0.08 * len(models)), label_width(shown), models)
+            for m, (name, offset) in enumerate(zip(models, offsets(len(models)), strict=True)):
+                places = np.arange(len(labels)) + offset
+                dots(ax, places, values[m], ends[m], colour=colours[name], mark=marks[name], name=name)
+            ax.set_ylim(len(labels) - 0.45, -0.55)
+            ax.set_yticks(range(len(labels)), shown)
+            ax.set_xlabel(quantity.label)
+        axis: Literal["x", "y"] = "y" if numeric else "x"
+        if quantity.logarithmic:
+            _deviation_axis(ax, axis, values, ends)
+        else:
+            set_limits(ax, axis, [values, ends, *reference])
+        rule(ax, axis)
+        if reference:
+            zero_line(ax, axis, reference[0], colours["raw"] if quantity.reference == 0 else INK)
+        ax.set_title(GROUP_TITLES[kind])
+        add_legend(figure, ax, models)
+    return Panel(figure, f"{quantity.label} of {', '.join(models)} by {kind}")
 
 
-def _offset(number: int, count: int) -> float:
-    return 0.0 if count == 1 else 0.5 * (number / (count - 1) - 0.5)
+def _deviation_axis(ax: Any, axis: str, values: np.ndarray, ends: np.ndarray) -> None:
+    """Make an axis of ratios logarithmic, just wide enough for the data and 1."""
+    every = np.concatenate([values.ravel(), ends.ravel()])
+    every = every[np.isfinite(every) & (every > 0)]
+    logs = np.log([*every, 0.95, 1.05])
+    margin = 0.06 * float(np.ptp(logs))
+    low, high = float(np.exp(logs.min() - margin)), float(np.exp(logs.max() + margin))
+    marks = np.array([0.1, 0.2, 0.5, 0.67, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.5, 2, 5, 10])
+    marks = marks[(marks >= low) & (marks <= high)]
+    if len(marks) > 7:
+        marks = marks[~np.isin(marks, (0.95, 1.05, 0.9, 1.1))]
+    (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
+    (ax.set_xlim if axis == "x" else ax.set_ylim)(low, high)
+    (ax.set_xticks if axis == "x" else ax.set_yticks)(marks, [f"{mark:g}" for mark in marks])
+    (ax.set_xticks if axis == "x" else ax.set_yticks)([], minor=True)
+    (ax.axvspan if axis == "x" else ax.axhspan)(0.95, 1.05, color=FAINT, alpha=0.15, lw=0)
+
+
+def _groups(scores: Mapping[str, Any], name: str, kinds: Sequence[str]) -> dict[str, list[str]]:
+    """Return the labels of each kind; a single lead time, season or hour repeats the global value and is left out."""
+    found = {}
+    for kind in kinds:
+        labels = [label for label in scores["models"][name]["by"].get(kind, {}) if label not in HIDDEN_REGIONS]
+        if kind == "region":
+            labels.sort(key=lambda label: REGION_ORDER.index(label) if label in REGION_ORDER else len(REGION_ORDER))
+        if len(labels) > 1 or (kind == "region" and labels):
+            found[kind] = labels[:MOST_ROWS]
+    return found
+
+
+def _number(values: Mapping[str, Any] | None, label: str) -> float:
+    value = (values or {}).get(label)
+    return np.nan if value is None else value

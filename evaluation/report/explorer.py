@@ -8,7 +8,6 @@ from typing import Any
 
 from evaluation.report.cell_maps import map_payload
 from evaluation.report.figure_style import model_colours
-from evaluation.report.figures import MapData
 from evaluation.report.series import (
     DERIVED,
     Series,
@@ -20,6 +19,7 @@ from evaluation.report.series import (
     sample_size,
     slice_title,
 )
+from evaluation.report.shown_data import MapData
 
 PAGE_DIGITS = 9
 """Significant digits of numbers in the page, far more than it shows."""

@@ -1,27 +1,30 @@
-"""Style of the figures, and their output as SVG for the page (light and dark theme) and as PNG for slides."""
+"""Style of the figures, and their output as SVG for the page (light and dark theme)."""
 
 from __future__ import annotations
 
 import io
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
-from data_pipeline.common.files import atomic_path
-
-PAGE_WIDTH = 9.6
-"""Width of the page in inches. A figure of half the page's width has half of it, so that all text has one size."""
+PANEL_WIDTH = 4.6
+"""Width of every panel in inches. Text of 8 points then has 8 pixels and more on a page that is 390 pixels wide."""
 INK, FAINT = "#22272e", "#8b949e"
 """Colours of text and of rules; the page replaces them by the colours of its theme."""
 THEMED = {INK: "currentColor", FAINT: "var(--faint)"}
 
-REFERENCE_COLOURS = {"raw": "#7d8590", "climatology": "#b08d57", "emos": "#56b4e9", "oracle": "#e69f00"}
-MODEL_COLOURS = ("#d55e00", "#009e73", "#cc79a7", "#0072b2", "#8c6bb1", "#b5a300")
-"""Colours of Okabe & Ito, which are distinct with every kind of colour vision."""
+REFERENCE_COLOURS = {
+    "raw": "#7d8590", "climatology": "#b9b382", "emos": "#56b4e9", "persistence": "#823740", "oracle": "#e69f00",
+}  # fmt: skip
+MODEL_COLOURS = ("#d55e00", "#0072b2", "#912a0f", "#486efc", "#3203fa")
+"""With the references, colours whose least distance in CIELAB is 18 with normal, deuteranopic and protanopic vision;
+the first two are of Okabe & Ito. More models than colours differ by their marks."""
+REFERENCE_MARKS = {"raw": "o", "climatology": "s", "emos": "D", "persistence": "X", "oracle": "*"}
+MODEL_MARKS = ("o", "^", "v", "P", "s", "D", "X")
+"""Marks on charts. Seven marks and five colours together repeat after 35 models."""
 
 RC: Any = {
     "font.family": "DejaVu Sans",
@@ -56,10 +59,10 @@ def model_colours(names: Iterable[str]) -> dict[str, str]:
     return REFERENCE_COLOURS | {name: MODEL_COLOURS[k % len(MODEL_COLOURS)] for k, name in enumerate(others)}
 
 
-def save_png(figure: Figure, path: Path) -> None:
-    """Write a figure on a white background."""
-    with atomic_path(path) as partial, matplotlib.rc_context(RC):
-        figure.savefig(partial, format="png", dpi=160, facecolor="white", bbox_inches="tight", pad_inches=0.08)
+def model_marks(names: Iterable[str]) -> dict[str, str]:
+    """Return a mark for each model; models of the same colour have different marks."""
+    others = [name for name in names if name not in REFERENCE_MARKS]
+    return REFERENCE_MARKS | {name: MODEL_MARKS[k % len(MODEL_MARKS)] for k, name in enumerate(others)}
 
 
 def inline_svg(figure: Figure, name: str, alt: str) -> str:

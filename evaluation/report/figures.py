@@ -1,66 +1,122 @@
-"""The figures of the report and the data that they show."""
+"""All figures of the report, in the order of the page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 
-from data_pipeline.grid import Grid
-from evaluation.report.charts import gain_chart, histogram_chart, skill_chart, spread_chart
-from evaluation.report.figure_style import PAGE_WIDTH, RC
+from evaluation.report.case_figures import case_drawings
+from evaluation.report.charts import gain_chart, group_chart, headline_skill, spread_error, threshold_chart
+from evaluation.report.diagrams import HISTOGRAM, curve_drawing, histogram_drawing
+from evaluation.report.drawing import Drawing
+from evaluation.report.expert_map import expert_drawing
+from evaluation.report.figure_style import model_colours
 from evaluation.report.maps import (
     BETTER,
     DIVERGING,
     SEQUENTIAL,
-    add_colour_bar,
+    Coast,
+    ColourScale,
     colour_scale,
-    draw_field,
-    map_figure,
-    projection_of,
+    map_numbers,
+    map_panel,
+    ratio_scale,
 )
+from evaluation.report.shown_data import MapData
 from evaluation.report.tables import display_of
 
 
-@dataclass(frozen=True)
-class ExampleForecast:
-    """One forecast of the split; all fields (H, W) are in physical units."""
+def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Drawing]:
+    """Return every figure of the report by its file name; a figure without data is absent."""
+    best, (units, factor) = scores["best"]["model"], display_of(scores)
+    corrected = [name for name in scores["models"] if name not in ("raw", "climatology")] or ["climatology"]
+    everyone = list(scores["models"])
+    calibrated = [name for name in everyone if name != "climatology"]
+    drawings: list[Drawing | None] = []
+    if scores["oracle"] and any(name not in ("raw", "climatology") for name in everyone):
+        drawings.append(gain_chart(scores))
+    drawings += map_drawings(scores, fields, best, units, factor)
+    drawings.append(
+        group_chart(
+            scores, headline_skill(), corrected, title="Skill by lead time, region, season and hour",
+            note="The reduction of each model's CRPS relative to the raw ensemble, the grey line, by the fair CRPS "
+            "where it is valid; bars are 95 % intervals. Seasons and hours are those of the valid time; the tropics "
+            "reach to 20°.",
+        )
+    )  # fmt: skip
+    drawings.append(histogram_drawing(scores))
+    drawings.append(
+        group_chart(
+            scores, spread_error(), calibrated, title="Calibration of the spread", section="calibration",
+            kinds=("lead", "region"),
+            note="Expected over actual error of the mean on a logarithmic axis: 1 is calibrated, less is "
+            "overconfident. Grey: within 5 % of 1.",
+        )
+    )  # fmt: skip
+    for name in scores.get("diagram_definitions", {}):
+        if name != HISTOGRAM:
+            drawings.append(curve_drawing(scores, name, everyone))
+    for name, definition in scores.get("definitions", {}).items():
+        if definition["labels"] and definition["best"] == "low":
+            drawings.append(threshold_chart(scores, name, corrected))
+    if fields.experts is not None:
+        drawings.append(expert_drawing(fields, fields.experts, best))
+    drawings += case_drawings(fields, best, units, factor, model_colours(everyone)[best])
+    return {drawing.name: drawing for drawing in drawings if drawing is not None}
 
-    init_time: int
-    lead_time: int
-    truth: np.ndarray
-    raw_mean: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
 
-    @property
-    def valid(self) -> str:
-        """Start and valid time as text."""
-        start = datetime.fromtimestamp(self.init_time, UTC)
-        end = start + timedelta(hours=self.lead_time)
-        return f"{start:%-d %B %Y, %H} UTC + {self.lead_time} h, valid {end:%-d %B %Y, %H} UTC"
+def map_drawings(scores: Mapping[str, Any], fields: MapData, best: str, units: str, factor: float) -> list[Drawing]:
+    """Return the maps of averages at the longest lead time, with amounts times `factor`."""
+    coast, lead = Coast(fields.grid, fields.land, fields.earth), f"{fields.lead_time} h"
+    found = []
 
+    def add(
+        name: str,
+        title: str,
+        note: str,
+        maps: Mapping[str, np.ndarray],
+        scale: ColourScale,
+        tested: np.ndarray | None = None,
+    ) -> None:
+        panels = tuple(map_panel(coast, field, scale, label, tested) for label, field in maps.items())
+        columns = {label or name: field for label, field in maps.items()}
+        if tested is not None:
+            columns["significant"] = np.where(np.isfinite(next(iter(maps.values()))), tested, np.nan)
+        found.append(Drawing(name, "maps", title, note, panels, map_numbers(fields.grid, columns)))
 
-@dataclass(frozen=True)
-class MapData:
-    """Data of the maps at the longest lead time: averages (H, W) of each model, and one example forecast.
+    raw = factor * fields.crps["raw"]
+    scale = ColourScale(colour_scale([raw], False), SEQUENTIAL, f"CRPS of the raw ensemble ({units})", "max")
+    note = f"Average CRPS of the raw ensemble at {lead}. Dark: large errors, usually storm tracks and land."
+    add("crps_raw", "Errors of the raw ensemble", note, {"": raw}, scale)
 
-    `land` is the land fraction, None if it is unknown. `cells` has averages (H, W) by lead time, statistic and model.
-    """
+    gained, label = improvement(scores, fields, best)
+    note = "Blue-green: lower CRPS than the raw ensemble; brown: higher. " + (
+        "With few dates, single cells are noisy."
+        if fields.significant is None
+        else f"Hatched (points: crossed): not significant, with at most 5 % false discoveries; {_share(fields)}."
+    )
+    scale = ColourScale(colour_scale([gained], True), BETTER, label)
+    add("improvement", f"Improvement by {best}", note, {"": gained}, scale, fields.significant)
 
-    grid: Grid
-    lead_time: int
-    crps: Mapping[str, np.ndarray]
-    crps_fair: Mapping[str, np.ndarray]
-    bias: Mapping[str, np.ndarray]
-    example: ExampleForecast
-    land: np.ndarray | None = None
-    cells: Mapping[int, Mapping[str, Mapping[str, np.ndarray]]] = field(default_factory=dict)
+    bias = {name: factor * fields.bias[name] for name in ("raw", best)}
+    scale = ColourScale(colour_scale(list(bias.values()), True), DIVERGING, f"mean forecast − analysis ({units})")
+    note = (
+        f"Mean forecast minus analysis at {lead}, one colour scale. Red: the forecast is too high. After a good "
+        "correction only noise is left."
+    )
+    add("bias", "Systematic errors", note, bias, scale)
+
+    if fields.squared_error:
+        ratios = {name: spread_over_error(fields, name) for name in ("raw", best)}
+        scale = ColourScale(ratio_scale(list(ratios.values())), DIVERGING, "spread / error")
+        note = (
+            f"Expected over actual error of the mean at {lead}. Blue: too narrow, overconfident; red: too wide. With "
+            "few dates, single cells are noisy."
+        )
+        add("spread_error_map", "Spread and error", note, ratios, scale)
+    return found
 
 
 def improvement(scores: Mapping[str, Any], fields: MapData, name: str) -> tuple[np.ndarray, str]:
@@ -73,55 +129,14 @@ def improvement(scores: Mapping[str, Any], fields: MapData, name: str) -> tuple[
     return share, f"{name}: {'fair ' if fair else ''}CRPS below raw (%)"
 
 
-def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Figure]:
-    """Return every figure of the report by its file name."""
-    best, (units, factor) = scores["best"]["model"], display_of(scores)
-
-    def draw(maps: dict[str, np.ndarray], label: str, cmap: str, centred: bool) -> Figure:
-        return map_figure(fields.grid, maps, label=label, cmap=cmap, centred=centred, land=fields.land)
-
-    gained, label = improvement(scores, fields, best)
-    bias = {name: factor * fields.bias[name] for name in ("raw", best)}
-    raw = {"": factor * fields.crps["raw"]}
-    figures = {
-        "crps_raw": draw(raw, f"CRPS of the raw ensemble ({units})", SEQUENTIAL, centred=False),
-        "improvement": draw({"": gained}, label, BETTER, centred=True),
-        "bias": draw(bias, f"mean forecast − analysis ({units})", DIVERGING, centred=True),
-        "skill": skill_chart(scores),
-        "histograms": histogram_chart(scores),
-        "spread": spread_chart(scores),
-        "example": _example_figure(fields, best, units, factor),
-    }
-    if scores["oracle"] and best != "climatology":
-        figures["gain"] = gain_chart(scores)
-    return figures
+def spread_over_error(fields: MapData, name: str) -> np.ndarray:
+    """Return the square root of expected over actual squared error of a model, (H, W); NaN where the error is 0."""
+    expected, actual = fields.expected_squared_error[name], fields.squared_error[name]
+    return np.sqrt(expected / np.where(actual > 0, actual, np.nan))
 
 
-def _example_figure(fields: MapData, best: str, units: str, factor: float) -> Figure:
-    """Draw analysis, both means, their errors and the corrected spread of one forecast, times `factor`."""
-    example = fields.example
-    truth, raw, mean, std = (factor * field for field in (example.truth, example.raw_mean, example.mean, example.std))
-    values = {"analysis": truth, "raw mean": raw, f"{best} mean": mean}
-    errors = {"raw − analysis": raw - truth, f"{best} − analysis": mean - truth}
-    projection = projection_of(fields.grid)
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(PAGE_WIDTH, 4.6), layout="constrained")
-        axes = figure.subplots(2, 3, subplot_kw={"projection": projection})
-        panels = (
-            (axes[0], values, False, "RdYlBu_r", units),
-            (axes[1, :2], errors, True, DIVERGING, f"error of the mean ({units})"),
-            (
-                axes[1, 2:],
-                {f"{best} spread": std},
-                False,
-                SEQUENTIAL,
-                f"standard deviation ({units})",
-            ),
-        )
-        for row, content, centred, cmap, label in panels:
-            norm = colour_scale(list(content.values()), centred)
-            for ax, (title, field) in zip(row, content.items(), strict=True):
-                mesh = draw_field(ax, fields.grid, field, norm, cmap, fields.land)
-                ax.set_title(title)
-            add_colour_bar(figure, mesh, list(row), label, centred)
-    return figure
+def _share(fields: MapData) -> str:
+    assert fields.significant is not None
+    known = np.isfinite(fields.crps["raw"])
+    weights = np.broadcast_to(np.array(fields.grid.weights)[:, None], fields.grid.shape)[known]
+    return f"{100 * float(np.average(fields.significant[known], weights=weights)):.0f} % of the area is significant"

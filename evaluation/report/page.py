@@ -12,13 +12,14 @@ from typing import Any
 
 from data_pipeline.common.files import atomic_write
 from data_pipeline.ledger import omission_texts
+from evaluation.report.drawing import sections_html, write_files
 from evaluation.report.explorer import definition_of, explorer_json
-from evaluation.report.figure_style import inline_svg, save_png
-from evaluation.report.figures import MapData, draw_figures
+from evaluation.report.figures import draw_figures
 from evaluation.report.headline import headline
 from evaluation.report.provenance import provenance_list, term_list
 from evaluation.report.score_tables import all_scores_table, html_table, sample_table, slice_tables
 from evaluation.report.series import default_series, sample_size, sample_text
+from evaluation.report.shown_data import MapData
 from evaluation.report.tables import (
     display_of,
     fair_crps_footnote,
@@ -31,31 +32,19 @@ from evaluation.report.tables import (
 )
 from evaluation.report.verdict import comparisons_note, pairs_table, power_note, verdict
 
-ALT = {
-    "gain": "Bars of the captured share of the oracle's gain",
-    "crps_raw": "Map of the CRPS of the raw ensemble",
-    "improvement": "Map of the improvement over the raw ensemble",
-    "bias": "Maps of the bias before and after correction",
-    "skill": "Skill by lead time, region and season",
-    "histograms": "Rank and PIT histograms",
-    "spread": "Ratio of spread to error by region",
-    "example": "One forecast before and after correction",
-}
-
 
 def write_report(
     folder: Path, scores: Mapping[str, Any], fields: MapData, run: Mapping[str, str] | None = None
 ) -> None:
-    """Write `report.html` and every figure into `folder`; `run` has facts of this run for the provenance."""
+    """Write `report.html`, every figure as `figures/NAME.png`, and its numbers as `figures/NAME.csv` into `folder`.
+
+    `run` has facts of this run for the provenance.
+    """
     drawings = draw_figures(scores, fields)
-    for name, figure in drawings.items():
-        save_png(figure, folder / "figures" / f"{name}.png")
-    images = "".join(
-        f"<section><figure>{inline_svg(figure, name, ALT[name])}</figure></section>"
-        for name, figure in drawings.items()
-    )
+    for drawing in drawings.values():
+        write_files(folder / "figures", drawing)
     with atomic_write(folder / "report.html") as file:
-        file.write(page(scores, fields, images, run).encode())
+        file.write(page(scores, fields, sections_html(drawings.values()), run).encode())
 
 
 def page(scores: Mapping[str, Any], fields: MapData, figures: str = "", run: Mapping[str, str] | None = None) -> str:

@@ -14,10 +14,11 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.task import Task, Variable
 from evaluation import evaluate
-from evaluation.evaluate import load_finished, target_folders, typical_forecast
+from evaluation.evaluate import load_finished, target_folders
 from evaluation.regions import region_weights
 from evaluation.report import page as report
 from evaluation.scoring import score_models
+from evaluation.shown_cases import chosen_forecasts, gain_of
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.parallel.domain import Domain
@@ -338,12 +339,16 @@ def test_a_wrong_option_is_one_error_line(archive, deepweather, tmp_path, capsys
     assert line.startswith(f"error: {sentence}")
 
 
-def test_the_example_is_the_median_case(toy):
+def test_the_cases_are_the_best_the_median_and_the_worst_forecast(toy):
     def known(batch):
         return Normal(batch.ensemble.mean(1) - 1, torch.ones_like(batch.target))
 
     task = Task("toy", ["2t"], ["2t"], [48])
     board = score_models({"raw": Raw(task, GRID), "net": known}, toy(task, GRID, 9), region_weights(GRID))
-    raw, net = (board.tallies[name].per_forecast["crps"].value[:, 0, 0] for name in ("raw", "net"))
-    row = typical_forecast(board, 0, "net", 48)
-    assert (raw - net)[row] == np.median(raw - net)
+    raw, net = (board.tallies[name].per_forecast["crps_fair"].value[:, 0, 0] for name in ("raw", "net"))
+    rows = chosen_forecasts(board, 0, "net", 48)
+    gains = {name: (raw - net)[row] for name, row in rows.items()}
+    assert gains == {"best": (raw - net).max(), "median": np.median(raw - net), "worst": (raw - net).min()}
+    assert gain_of(board, 0, "net", 48, rows["best"]) == pytest.approx(100 * gains["best"] / raw[rows["best"]])
+    few = score_models({"raw": Raw(task, GRID), "net": known}, toy(task, GRID, 1), region_weights(GRID))
+    assert list(chosen_forecasts(few, 0, "net", 48)) == ["median"]

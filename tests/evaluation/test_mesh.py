@@ -17,9 +17,10 @@ from torch.utils.data import Dataset
 
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from evaluation.evaluate import example_of, run
+from evaluation.evaluate import run
 from evaluation.regions import region_weights
 from evaluation.scoring import ScoringOptions, score_models
+from evaluation.shown_cases import show_forecast
 from models.corrector import Corrector
 from models.distribution import Normal
 from models.parallel.mesh import Mesh, arrange_mesh
@@ -77,7 +78,7 @@ def score_on(mesh, data, oracle, land):
     options = ScoringOptions(batch_size=2, seed=3, member_counts=(2, 3, 5), written=("normal", "emos"))
     board = score_models(models, part, region_weights(GRID, land), oracle and Part(oracle, domain), options, mesh)
     with torch.no_grad():
-        return board, example_of(part[1], 1, models["raw"], models["emos"], domain)
+        return board, show_forecast(board, part, 1, 1, models["raw"], models["emos"], domain)
 
 
 def arrays_of(board):
@@ -97,6 +98,12 @@ def arrays_of(board):
     return found
 
 
+def shown(example):
+    """All numbers of a forecast of the report, by name."""
+    plumes = {f"plume {k} {key}": v for k, plume in enumerate(example.plumes) for key, v in vars(plume).items()}
+    return {key: value for key, value in vars(example).items() if key not in ("plumes", "gain")} | plumes
+
+
 def leaves(value, path=""):
     """Values of nested scores, by their path."""
     if isinstance(value, dict | list):
@@ -114,7 +121,7 @@ def compare(rank, data, bands, sectors, forecasts, oracle):
         return None
     alone, whole = score_on(Mesh.single(), forecasts, oracle, land)
     return (
-        [(arrays_of(board), arrays_of(alone)), (vars(example), vars(whole))],
+        [(arrays_of(board), arrays_of(alone)), (shown(example), shown(whole))],
         [(leaves(board.scores(target)), leaves(alone.scores(target))) for target in range(2)],
     )
 

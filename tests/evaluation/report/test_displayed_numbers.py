@@ -15,12 +15,14 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from map_pixels import globe_values
 from memory_archive import GRID, MemoryArchive, overrides
 
 from conf import build
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.task import Task, Variable
 from evaluation import evaluate
+from evaluation.report.charts import gain_chart
 from evaluation.report.figure_style import model_colours
 from evaluation.report.figures import draw_figures
 from evaluation.report.headline import headline
@@ -150,17 +152,27 @@ def pictures(evaluated):
     return draw_figures(*evaluated[1:])
 
 
-def map_values(ax):
-    """Return the values (H, W) of a map at the longitudes where it shows them, and its colours and their limits."""
-    mesh = ax.collections[0]
-    edges = np.degrees(mesh.get_coordinates()[0, :, 0])
-    middle = (edges[1:] + edges[:-1]) / 2
-    inside = (middle >= -180 - 1e-6) & (middle < 180 - 1e-6)
-    values = np.ma.getdata(mesh.get_array()).reshape(GRID.shape[0], -1)[:, inside]
-    found = np.full(GRID.shape, np.nan)
-    for value, longitude in zip(values.T, middle[inside], strict=True):
-        found[:, round(longitude % 360 / 30) % 12] = value
-    return found, mesh.get_cmap().name, mesh.get_clim()
+def map_values(panel):
+    """Return the values (H, W) of a map, and its colours and their limits."""
+    return globe_values(panel, GRID)
+
+
+def bar_label(panel):
+    return panel.figure.axes[1].get_xlabel()
+
+
+def title_of(panel):
+    return panel.figure.texts[0].get_text() if panel.figure.texts else ""
+
+
+def column(drawing, key):
+    return np.array(drawing.numbers[key], float)
+
+
+def written_map(drawing, name):
+    """The field (H, W) of a map in its CSV."""
+    rows = np.array(drawing.numbers["field"]) == name
+    return np.stack([drawing.numbers[f"{longitude:g}"][rows] for longitude in GRID.longitudes], 1)
 
 
 def end_colours(colours):
@@ -180,20 +192,22 @@ def test_the_shown_model_has_the_lowest_crps(numbers, scores):
 
 
 def test_the_map_of_the_raw_ensemble_shows_its_plain_crps(numbers, pictures):
-    ax, bar = pictures["crps_raw"].axes
-    values, colours, limits = map_values(ax)
+    (panel,) = pictures["crps_raw"].panels
+    values, colours, limits = map_values(panel)
     expected = numbers.crps["raw"].mean(0)
     assert_close(values, expected)
+    assert_close(written_map(pictures["crps_raw"], "crps_raw"), expected)
     assert sum(end_colours(colours)[1]) < sum(end_colours(colours)[0]), "high values are dark"
     assert_close(limits, np.quantile(expected, [0.01, 0.99]))
-    assert bar.get_xlabel() == "CRPS of the raw ensemble (K)"
+    assert bar_label(panel) == "CRPS of the raw ensemble (K)"
 
 
 def test_the_map_of_improvement_is_positive_where_the_fair_crps_is_lower(numbers, pictures):
-    ax, bar = pictures["improvement"].axes
-    values, colours, limits = map_values(ax)
+    (panel,) = pictures["improvement"].panels
+    values, colours, limits = map_values(panel)
     raw, net = numbers.fair["raw"].mean(0), numbers.fair["net"].mean(0)
     assert_close(values, 100 * (1 - net / raw))
+    assert_close(written_map(pictures["improvement"], "improvement"), 100 * (1 - net / raw))
     clear = abs(net - raw) > 1e-3
     assert ((values > 0) == (net < raw))[clear].all()
     (worse, _, _), (better, green, _) = end_colours(colours)
@@ -201,51 +215,106 @@ def test_the_map_of_improvement_is_positive_where_the_fair_crps_is_lower(numbers
     assert better < worse, "deterioration is brown"
     end = np.quantile(abs(100 * (1 - net / raw)), 0.98)
     assert_close(limits, np.array([-end, end]))
-    assert bar.get_xlabel() == "net: fair CRPS below raw (%)"
+    assert bar_label(panel) == "net: fair CRPS below raw (%)"
 
 
 def test_the_maps_of_bias_share_a_scale(numbers, pictures):
-    *axes, bar = pictures["bias"].axes
     expected = {name: numbers.error[name].mean(0) for name in ("raw", "net")}
     end = np.quantile(np.abs(np.stack(list(expected.values()))), 0.98)
-    assert [ax.get_title(loc="left") for ax in axes] == list(expected)
-    for ax, field in zip(axes, expected.values(), strict=True):
-        values, colours, limits = map_values(ax)
+    panels = pictures["bias"].panels
+    assert [title_of(panel) for panel in panels] == list(expected)
+    for panel, (name, field) in zip(panels, expected.items(), strict=True):
+        values, colours, limits = map_values(panel)
         assert_close(values, field)
+        assert_close(written_map(pictures["bias"], name), field)
         (_, _, blue), (red, _, rest) = end_colours(colours)
         assert red > rest, "positive bias is red"
         assert blue > rest
         assert_close(limits, np.array([-end, end]))
-    assert bar.get_xlabel() == "mean forecast − analysis (K)"
+        assert bar_label(panel) == "mean forecast − analysis (K)"
 
 
-def test_the_example_is_the_median_forecast(numbers, pictures, evaluated):
+def test_the_maps_of_spread_and_error_are_roots_of_mean_squares(numbers, pictures):
+    drawing = pictures["spread_error_map"]
+    expected = {
+        name: np.sqrt(numbers.variance[name].mean(0) / (numbers.error[name] ** 2).mean(0)) for name in ("raw", "net")
+    }
+    end = np.exp(np.quantile(abs(np.log(np.stack(list(expected.values())))), 0.98))
+    assert [title_of(panel) for panel in drawing.panels] == list(expected)
+    for panel, (name, field) in zip(drawing.panels, expected.items(), strict=True):
+        values, colours, limits = map_values(panel)
+        np.testing.assert_allclose(values, field, rtol=1e-3)
+        np.testing.assert_allclose(written_map(drawing, name), field, rtol=1e-3)
+        assert end_colours(colours)[0][2] > end_colours(colours)[0][0], "too narrow is blue"
+        np.testing.assert_allclose(limits, [1 / end, end], rtol=1e-3)
+
+
+def gains_of_forecasts(numbers):
+    """The gain of each start in K, and the starts with the best, the median and the worst."""
     gains = [global_mean(numbers.fair["raw"][[k]] - numbers.fair["net"][[k]]) for k in range(20)]
-    row = int(np.argsort(gains)[(20 - 1) // 2])
+    order = np.argsort(gains)
+    return {"best": order[-1], "median": order[(20 - 1) // 2], "worst": order[0]}
+
+
+@pytest.mark.parametrize("name", ["best", "median", "worst"])
+def test_a_case_is_the_forecast_of_its_rank(numbers, pictures, evaluated, name):
+    row = int(gains_of_forecasts(numbers)[name])
     start = str(numbers.starts[row].astype("datetime64[D]").astype(object).strftime("%-d %B %Y"))
-    assert evaluated[2].example.valid.startswith(f"{start}, 00 UTC + 48 h")
+    case, drawing = evaluated[2].cases[name], pictures[f"case_{name}"]
+    assert case.valid.startswith(f"{start}, 00 UTC + 48 h")
+    share = 100 * (1 - global_mean(numbers.fair["net"][[row]]) / global_mean(numbers.fair["raw"][[row]]))
+    assert case.gain == pytest.approx(share, rel=1e-3, abs=1e-3)
+    assert drawing.note.startswith(case.valid)
+    assert f"{case.gain:.1f} %" in drawing.note
     mean = numbers.members.mean(0)[row]
     mu, sigma = (part[row] for part in numbers.law["net"])
     truth = numbers.truth[row]
-    expected = {
-        "analysis": truth, "raw mean": mean, "net mean": mu, "raw − analysis": mean - truth,
-        "net − analysis": mu - truth, "net spread": sigma,
-    }  # fmt: skip
-    axes = {
-        ax.get_title(loc="left"): ax for ax in pictures["example"].axes if ax.collections and ax.name == "mollweide"
-    }
-    assert list(axes) == list(expected)
-    for title, field in expected.items():
-        np.testing.assert_allclose(map_values(axes[title])[0], field, rtol=0, atol=2e-4)
-    limits = [map_values(axes[title])[2] for title in ("raw − analysis", "net − analysis")]
+    expected = {"analysis": truth, "raw − analysis": mean - truth, "net − analysis": mu - truth, "net spread": sigma}
+    assert [title_of(panel) for panel in drawing.panels] == list(expected)
+    shown = [map_values(panel) for panel in drawing.panels]
+    for (values, _, _), (title, field) in zip(shown, expected.items(), strict=True):
+        np.testing.assert_allclose(values, field, rtol=0, atol=2e-4)
+        np.testing.assert_allclose(written_map(drawing, title), field, rtol=0, atol=2e-4)
+    limits = [shown[k][2] for k in (1, 2)]
     assert limits[0] == limits[1] == (-limits[0][1], limits[0][1])
 
 
+@pytest.mark.parametrize("name", ["best", "median", "worst"])
+def test_plumes_show_the_members_and_quantiles_of_their_cell(numbers, pictures, evaluated, name):
+    row = int(gains_of_forecasts(numbers)[name])
+    gain = (numbers.fair["raw"] - numbers.fair["net"])[row]
+    order = np.argsort(gain.ravel())
+    cells = {"largest gain": order[-1], "median gain": order[(gain.size - 1) // 2], "lowest gain": order[0]}
+    drawing, plumes = pictures[f"plumes_{name}"], evaluated[2].cases[name].plumes
+    assert list(drawing.numbers["cell"]) == list(cells)
+    for k, (plume, panel, (choice, index)) in enumerate(zip(plumes, drawing.panels, cells.items(), strict=True)):
+        cell = np.unravel_index(index, gain.shape)
+        assert (plume.choice, plume.cell) == (choice, cell)
+        members, truth = numbers.members[:, row][:, *cell], numbers.truth[row][cell]
+        mu, sigma = (part[row][cell] for part in numbers.law["net"])
+        levels = [0.05, 0.25, 0.5, 0.75, 0.95]
+        quantiles = [mu + sigma * NormalDist().inv_cdf(level) for level in levels]
+        ax = panel.figure.axes[0]
+        dots, median, line = ax.lines
+        np.testing.assert_allclose(dots.get_ydata(), members, atol=1e-3)
+        np.testing.assert_allclose(median.get_ydata(), [quantiles[2]] * 2, atol=1e-3)
+        np.testing.assert_allclose(line.get_ydata()[0], truth, atol=1e-3)
+        boxes = [(box.get_y(), box.get_y() + box.get_height()) for box in ax.patches]
+        np.testing.assert_allclose(boxes, [(quantiles[0], quantiles[4]), (quantiles[1], quantiles[3])], atol=1e-3)
+        written = drawing.numbers
+        np.testing.assert_allclose([written[f"raw_{m + 1}"][k] for m in range(5)], members, atol=1e-3)
+        np.testing.assert_allclose([written[f"quantile_{level:g}"][k] for level in levels], quantiles, atol=1e-3)
+        assert written["analysis"][k] == pytest.approx(truth, abs=1e-3)
+        assert written["lead_time"][k] == 48
+        assert ax.get_ylabel() == "K"
+
+
 def test_the_bars_of_the_gain_show_the_captured_shares(numbers, scores, pictures):
-    (ax,) = pictures["gain"].axes
+    drawing = pictures["gain"]
+    (ax,) = drawing.panels[0].figure.axes
     colours = model_colours(scores["models"])
-    bars = [bar for bar in ax.patches if bar.get_width() != 100]
-    assert [label.get_text() for label in ax.get_yticklabels()] == list(LAWS)
+    bars = ax.patches
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(LAWS) == list(drawing.numbers["model"])
     diamonds = [line for line in ax.lines if line.get_marker() == "d"]
     intervals = [line for line in ax.lines if line.get_marker() == "None" and line.get_linewidth() == 1.4]
     for row, name in enumerate(LAWS):
@@ -254,42 +323,103 @@ def test_the_bars_of_the_gain_show_the_captured_shares(numbers, scores, pictures
         assert bars[row].get_x() == 0
         assert bars[row].get_y() + bars[row].get_height() / 2 == row
         assert "#{:02x}{:02x}{:02x}".format(*(round(255 * c) for c in bars[row].get_facecolor()[:3])) == colours[name]
-        assert ax.texts[row].get_text() == f"{share:.0f} %"
-        assert diamonds[row].get_xdata()[0] == pytest.approx(100 * numbers.captured(name, "crps"), rel=1e-4)
+        assert ax.texts[row].get_text() == f"{share:.0f} %".replace("-", "−")
+        plain = 100 * numbers.captured(name, "crps")
+        assert diamonds[row].get_xdata()[0] == pytest.approx(plain, rel=1e-4)
         low, high = intervals[row].get_xdata()
         assert low < share < high
-    assert list(ax.get_xticks()) == [0, 25, 50, 75, 100]
+        written = [column(drawing, key)[row] for key in ("captured_percent", "plain_percent", "low", "high")]
+        np.testing.assert_allclose(written, [share, plain, low, high], rtol=1e-4)
+
+
+def test_the_axis_of_the_gain_ends_where_the_data_end(scores):
+    """Bars are cut off nowhere, and small shares fill the panel."""
+    for factor in (0.1, 1.0, 2.5):
+        some = json.loads(json.dumps(scores))
+        for model in some["models"].values():
+            if model["captured"] is not None:
+                for key in ("captured", "captured_fair"):
+                    model[key] *= factor
+                    model["ci95"][key] = [factor * end for end in model["ci95"][key]]
+        (ax,) = gain_chart(some).panels[0].figure.axes
+        low, high = ax.get_xlim()
+        ends = [
+            x for line in ax.lines if line.get_linewidth() == 1.4 or line.get_marker() == "d" for x in line.get_xdata()
+        ]
+        ends += [bar.get_width() for bar in ax.patches]
+        assert low <= min(0, *ends)
+        assert high > max(ends)
+        assert high < 1.6 * max(*ends, 75)
+        assert 0 in (low, *(line.get_xdata()[0] for line in ax.lines))
+
+
+def panels_by_title(drawing):
+    return {panel.figure.axes[0].get_title(loc="left"): panel.figure.axes[0] for panel in drawing.panels}
 
 
 def dots_by_model(ax):
-    """Return the heights of each model's dots by its name."""
-    return {line.get_label(): line.get_ydata() for line in ax.lines if line.get_marker() == "o"}
+    """Return the places of each model's dots along the axis of values by its name."""
+    return {line.get_label(): line.get_xdata() for line in ax.lines if not line.get_label().startswith("_")}
 
 
 def test_the_dots_of_the_skill_figure_show_the_skills(numbers, pictures):
-    region, season = pictures["skill"].axes
+    panels = panels_by_title(pictures["skill"])
+    region, season = panels["Region"], panels["Season"]
+    assert list(panels) == ["Region", "Season"]
     months = (numbers.starts + np.timedelta64(48, "h")).astype("datetime64[M]").astype(int) % 12
     names = np.array(["DJF", "DJF", *["MAM"] * 3, *["JJA"] * 3, *["SON"] * 3, "DJF"])[months]
-    assert [label.get_text() for label in region.get_xticklabels()] == list(REGIONS)
-    assert [label.get_text() for label in season.get_xticklabels()] == list(dict.fromkeys(names))
+    assert [label.get_text() for label in region.get_yticklabels()][: len(REGIONS)] == list(REGIONS)
+    assert [label.get_text() for label in season.get_yticklabels()] == list(dict.fromkeys(names))
+    written = pictures["skill"].numbers
     for name in LAWS:
         expected = [100 * numbers.skill(name, weights=weights) for weights in REGIONS.values()]
-        np.testing.assert_allclose(dots_by_model(region)[name], expected, atol=2e-3)
+        np.testing.assert_allclose(dots_by_model(region)[name][: len(REGIONS)], expected, atol=2e-3)
+        mine = [
+            k
+            for k, key in enumerate(zip(written["by"], written["group"], written["model"], strict=True))
+            if key[0] == "region" and key[1] in REGIONS and key[2] == name
+        ]
+        np.testing.assert_allclose(written["value"][mine], expected, atol=2e-3)
+        assert (written["low"][mine] < written["value"][mine]).all()
+        assert (written["value"][mine] < written["high"][mine]).all()
         expected = [100 * numbers.skill(name, rows=names == one) for one in dict.fromkeys(names)]
         np.testing.assert_allclose(dots_by_model(season)[name], expected, atol=2e-3)
-    assert region.get_ylabel() == "CRPS below raw (%)"
+    assert region.get_xlabel() == "CRPS below raw (%)"
+    assert region.get_ylim()[0] > region.get_ylim()[1], "the first row is at the top"
+
+
+def test_intervals_are_drawn_beside_their_dots(scores, pictures):
+    ax = panels_by_title(pictures["skill"])["Region"]
+    bars = [line for line in ax.lines if line.get_linewidth() == 1.8]
+    for m, name in enumerate(LAWS):
+        entries = scores["models"][name]["by"]["region"]
+        for k, label in enumerate(REGIONS):
+            expected = [100 * end for end in entries[label]["ci95"]["skill_vs_raw_fair"]]
+            places = [bar for bar in bars if bar.get_color() == model_colours(scores["models"])[name]]
+            np.testing.assert_allclose(places[k].get_xdata(), expected)
+            assert places[k].get_ydata()[0] == pytest.approx(k + [-0.3, 0, 0.3][m])
 
 
 def test_the_dots_of_the_spread_figure_show_spread_over_error(numbers, pictures):
-    (ax,) = pictures["spread"].axes
-    assert [label.get_text() for label in ax.get_xticklabels()] == list(REGIONS)
+    ax = panels_by_title(pictures["spread"])["Region"]
+    assert [label.get_text() for label in ax.get_yticklabels()][: len(REGIONS)] == list(REGIONS)
+    every = []
     for name in ("raw", *LAWS):
         expected = [numbers.ratio(name, weights) for weights in REGIONS.values()]
-        np.testing.assert_allclose(dots_by_model(ax)[name], expected, rtol=1e-4)
+        np.testing.assert_allclose(dots_by_model(ax)[name][: len(REGIONS)], expected, rtol=1e-4)
+        every += expected
+    low, high = ax.get_xlim()
+    assert ax.get_xscale() == "log"
+    assert low < min(every) < max(every) < high
+    assert low < 0.95 < 1.05 < high
 
 
 def test_the_bars_of_the_histograms_show_frequencies(numbers, pictures):
-    panels = {ax.get_title(loc="left"): [bar.get_height() for bar in ax.patches] for ax in pictures["histograms"].axes}
+    drawing = pictures["histograms"]
+    panels = {
+        name: [bar.get_height() for bar in ax.patches if bar.get_width() < 1]
+        for name, ax in panels_by_title(drawing).items()
+    }
     assert list(panels) == ["raw", *LAWS, "oracle"]
     weights = np.broadcast_to(AREA, numbers.truth.shape)
 
@@ -303,6 +433,11 @@ def test_the_bars_of_the_histograms_show_frequencies(numbers, pictures):
     for name, (mu, sigma) in numbers.law.items():
         probability = 0.5 * (1 + np.vectorize(math.erf)((numbers.truth - mu) / sigma / math.sqrt(2)))
         np.testing.assert_allclose(panels[name], frequencies((probability * 6).astype(int), 6), atol=cell)
+    written = drawing.numbers["frequency_relative_to_flat"]
+    np.testing.assert_array_equal(written, [height for bars in panels.values() for height in bars])
+    (band,) = [patch for patch in panels_by_title(drawing)["raw"].patches if patch.get_width() >= 1]
+    half = 1.96 * math.sqrt(5 / 20)  # six bins, 20 starts
+    np.testing.assert_allclose([band.get_y(), band.get_y() + band.get_height()], [1 - half, 1 + half])
 
 
 class TableCells(HTMLParser):

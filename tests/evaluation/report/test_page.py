@@ -1,22 +1,22 @@
 """The report: one complete page, whose text and figures agree with the scores."""
 
+import csv
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Ledger, Omission
-from evaluation.report.charts import skill_chart
+from evaluation.report.charts import gain_chart
 from evaluation.report.figure_style import INK, inline_svg, model_colours
-from evaluation.report.figures import ExampleForecast, MapData, draw_figures
+from evaluation.report.figures import draw_figures
 from evaluation.report.headline import headline
-from evaluation.report.maps import colour_scale, draw_field, map_figure
-from evaluation.report.page import ALT, page, write_report
+from evaluation.report.page import page, write_report
 from evaluation.report.score_tables import html_table
+from evaluation.report.shown_data import ExampleForecast, MapData, Plume
 from evaluation.report.tables import (
     forecast_title,
     format_amount,
@@ -131,9 +131,23 @@ def make_fields():
     rng = np.random.default_rng(0)
     maps = {name: rng.random(GRID.shape) for name in ("raw", "climatology", "emos", "unet")}
     start = int(np.datetime64("2016-02-27T00", "s").astype(int))
-    example = ExampleForecast(start, 48, *(280 + rng.random((4, *GRID.shape))))
-    cells = dict.fromkeys(("crps", "crps_fair", "error", "squared_error", "expected_squared_error"), maps)
-    return MapData(GRID, 48, maps, maps, maps, example, rng.random(GRID.shape), {48: cells})
+    plume = Plume("largest gain", (2, 3), np.array([48]), *(280 + rng.random((3, 1, 5))))
+    plume = replace(plume, truth=plume.truth[:, 0])
+    cases = {
+        name: ExampleForecast(start, 48, *(280 + rng.random((4, *GRID.shape))), plumes=(plume,), gain=12.3)
+        for name in ("best", "median", "worst")
+    }
+    land = rng.random(GRID.shape)
+    cells = {48: dict.fromkeys(("crps", "crps_fair", "error", "squared_error", "expected_squared_error"), maps)}
+    return MapData(
+        GRID, 48, maps, maps, maps, cases, land, squared_error=maps, expected_squared_error=maps, cells=cells
+    )
+
+
+FIGURES = {
+    "gain", "crps_raw", "improvement", "bias", "spread_error_map", "skill", "histograms", "spread", "case_best",
+    "plumes_best", "case_median", "plumes_median", "case_worst", "plumes_worst",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -174,8 +188,9 @@ def written(tmp_path_factory):
 def test_the_page_needs_no_other_files(written):
     text = (written / "report.html").read_text()
     found = Links(text)
-    assert found.images == len(ALT)
-    assert all(link.startswith(("data:image/png;base64,", "#")) for link in found.links)
+    assert found.images == sum(len(drawing.panels) for drawing in draw_figures(make_scores(), make_fields()).values())
+    beside = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "csv")}
+    assert {link for link in found.links if not link.startswith(("data:image/png;base64,", "#"))} == beside
     assert not re.findall(r"@import|<link|<script[^>]* src|\$\w", text)
     urls = set(re.findall(r"https?://[^\s\"'<]*", text))
     # Names of XML spaces, not places.
@@ -190,10 +205,20 @@ def test_figures_do_not_share_ids(written):
     assert used <= {f"#{name}" for name in found.ids}
 
 
-def test_every_figure_is_written_as_png(written):
-    pictures = list((written / "figures").iterdir())
-    assert sorted(path.name for path in pictures) == sorted(f"{name}.png" for name in ALT)
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+def test_every_figure_is_written_as_png_and_csv(written):
+    found = {path.name for path in (written / "figures").iterdir()}
+    assert found == {f"{name}.{kind}" for name in FIGURES for kind in ("png", "csv")}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (written / "figures").glob("*.png"))
+    for name, drawing in draw_figures(make_scores(), make_fields()).items():
+        header, *rows = csv.reader((written / f"figures/{name}.csv").open(encoding="utf-8"))
+        assert header == list(drawing.numbers)
+        for column, values in zip(zip(*rows, strict=True), drawing.numbers.values(), strict=True):
+            assert len(column) == len(values)
+            if isinstance(values[0], str):
+                assert list(column) == list(values)
+            else:
+                read = [float(text) if text else np.nan for text in column]
+                np.testing.assert_allclose(read, np.array(values, float), rtol=1e-5)
 
 
 def test_text_follows_the_theme_of_the_page(written):
@@ -203,7 +228,7 @@ def test_text_follows_the_theme_of_the_page(written):
 
 
 def test_a_figure_is_reproducible(scores):
-    pictures = [inline_svg(skill_chart(scores), "skill", "x") for _ in range(2)]
+    pictures = [inline_svg(gain_chart(scores).panels[0].figure, "gain", "x") for _ in range(2)]
     assert pictures[0] == pictures[1]
 
 
@@ -218,7 +243,8 @@ def test_sections_without_oracle_land_or_correctors_are_left_out(scores, fields,
     scores["best"]["model"] = "climatology"
     write_report(tmp_path, scores, replace(fields, land=None))
     text = (tmp_path / "report.html").read_text()
-    assert Links(text).images == len(ALT) - 1
+    assert 'id="figure-skill"' in text
+    assert 'id="section-gain"' not in text
     assert "vs EMOS" not in text
     assert ">captured" not in text
     assert "The members that correct writes" not in text
@@ -231,7 +257,7 @@ def test_without_climatology_there_are_all_figures_but_no_column(scores, fields)
         for one in (model, *(e for group in model["by"].values() for e in group.values())):
             for key in ("skill_vs_climatology", "skill_vs_climatology_fair"):
                 one[key] = one["ci95"][key] = None
-    assert set(draw_figures(scores, fields)) == set(ALT)
+    assert set(draw_figures(scores, fields)) == FIGURES
     assert "vs climatology" not in html_table(scores)
     assert "vs EMOS, fair</th>" in html_table(scores)
 
@@ -288,42 +314,6 @@ def test_the_terminal_shows_claims_and_results(scores):
     assert lines[-2].endswith("yes     no, fair CRPS is worse with 20 members than with 10, spread / error −8.0 %")
 
 
-@pytest.mark.parametrize(
-    ("grid", "projection"),
-    [(GRID, "mollweide"), (Grid(tuple(range(70, 52, -2)), tuple(range(0, 48, 4))), "rectilinear")],
-    ids=["globe", "region"],
-)
-def test_missing_values_leave_gaps(fields, grid, projection):
-    holes = np.where(fields.land > 0.5, np.nan, 1.0)
-    figure = map_figure(grid, {"x": holes}, label="K", cmap="viridis", centred=True, land=fields.land)
-    assert figure.axes[0].name == projection
-    assert "<image" in inline_svg(figure, "x", "x")
-
-
-def test_a_scale_of_differences_is_centred():
-    field = np.array([[-1.0, 0.0], [3.0, np.nan]])
-    norm = colour_scale([field, field / 2], centred=True)
-    assert norm.vmin == -norm.vmax < 0
-    assert (
-        colour_scale([np.full((2, 2), np.nan)], centred=False).vmin
-        < colour_scale([np.ones((2, 2))], centred=False).vmax
-    )
-
-
-def test_the_globe_is_drawn_from_the_date_line_without_a_gap():
-    """Greenwich is in the middle: a field that is 1 in the eastern hemisphere is 1 right of it."""
-    longitude = np.array(GRID.longitudes)
-    field = np.broadcast_to(((longitude > 0) & (longitude < 180)).astype(float), GRID.shape)
-    ax = Figure().add_subplot(projection="mollweide")
-    mesh = draw_field(ax, GRID, field, colour_scale([field], False), "viridis", None)
-    edges = mesh.get_coordinates()[0, :, 0]
-    middle = (edges[1:] + edges[:-1]) / 2
-    assert edges[0] <= -np.pi
-    assert edges[-1] >= np.pi
-    values = mesh.get_array().reshape(9, -1)[0]
-    np.testing.assert_array_equal(values == 1, (np.sin(middle) > 1e-9))
-
-
 def text_of(html):
     return re.sub("<[^>]*>", "", html)
 
@@ -349,6 +339,7 @@ def test_a_model_chosen_by_the_option_is_shown_without_explanation(scores, field
     assert text.startswith("emos lowers the fair CRPS of the raw ensemble by 20.0 % [19.0, 21.0 %]. That is 40.0 %")
     assert "lowest" not in text
     assert "<tr class='best'><th scope='row'>emos</th>" in html_table(scores)
+    assert draw_figures(scores, fields)["improvement"].title == "Improvement by emos"
 
 
 def test_a_choice_by_validation_years_is_stated(scores):
@@ -376,8 +367,8 @@ def test_dependent_members_are_compared_by_plain_scores(scores, fields):
     assert row[1:7] == ["0.330", "0.100†", "+17.5", "%†", "[16.5,", "18.5]"]
     assert row[-6:-2] == ["35.0", "%†", "35.0", "%"]
     pictures = draw_figures(scores, fields)
-    assert pictures["improvement"].axes[1].get_xlabel() == "unet: CRPS below raw (%)"
-    assert [text.get_text() for text in pictures["gain"].axes[0].texts] == ["40 %", "35 %"]
+    assert pictures["improvement"].panels[0].figure.axes[1].get_xlabel() == "unet: CRPS below raw (%)"
+    assert [text.get_text() for text in pictures["gain"].panels[0].figure.axes[0].texts] == ["40 %", "35 %"]
 
 
 def test_cells_and_forecasts_left_out_are_counted(scores, fields):
@@ -430,16 +421,31 @@ def test_precipitation_in_m_is_shown_in_mm(scores, fields):
     assert members_table(rain) == members_table(scores)
     assert "CRPS in mm, area-weighted" in page(rain, fields)
     maps = ("crps", "crps_fair", "bias")
-    example = {name: getattr(fields.example, name) / 1000 for name in ("truth", "raw_mean", "mean", "std")}
     small = {name: {model: field / 1000 for model, field in getattr(fields, name).items()} for name in maps}
-    ours = draw_figures(rain, replace(fields, **small, example=replace(fields.example, **example)))
-    for name, figure in draw_figures(scores, fields).items():
-        for one, other in zip(figure.axes, ours[name].axes, strict=True):
-            assert other.get_xlabel() == one.get_xlabel().replace("(K)", "(mm)").replace("K", "mm")
-            for drawn, again in zip(one.collections, other.collections, strict=True):
-                if drawn.get_array() is not None:
-                    np.testing.assert_allclose(again.get_array(), drawn.get_array(), rtol=1e-6)
-                    assert again.get_clim() == pytest.approx(drawn.get_clim())
+    ours = draw_figures(rain, replace(fields, **small, cases={k: smaller(case) for k, case in fields.cases.items()}))
+    for name, drawing in draw_figures(scores, fields).items():
+        for panel, again in zip(drawing.panels, ours[name].panels, strict=True):
+            for one, other in zip(panel.figure.axes, again.figure.axes, strict=True):
+                assert other.get_xlabel() == one.get_xlabel().replace("(K)", "(mm)").replace("K", "mm")
+                for drawn, twin in zip(one.images, other.images, strict=True):
+                    np.testing.assert_allclose(twin.get_array(), drawn.get_array(), rtol=1e-6)
+                    assert twin.get_clim() == pytest.approx(drawn.get_clim())
+        for key, values in drawing.numbers.items():
+            same = ours[name].numbers[key]
+            if isinstance(values[0], str):
+                assert list(same) == list(values)
+            else:
+                np.testing.assert_allclose(np.array(same, float), np.array(values, float), rtol=1e-6)
+
+
+def smaller(case):
+    """A forecast with all amounts divided by 1000."""
+
+    def shrunk(one, names):
+        return replace(one, **{name: getattr(one, name) / 1000 for name in names})
+
+    plumes = tuple(shrunk(plume, ("members", "quantiles", "truth")) for plume in case.plumes)
+    return replace(shrunk(case, ("truth", "raw_mean", "mean", "std")), plumes=plumes)
 
 
 def scaled(scores, factor):

@@ -1,0 +1,182 @@
+"""Diagrams of the report: rank histograms, reliability, ROC, economic value, spread against error, and any other curve.
+
+The data are `diagrams` of scores.json. A diagram without a style of its own is drawn as lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from evaluation.report.chart_frame import add_legend, chart, rule, set_limits
+from evaluation.report.drawing import Drawing, Panel
+from evaluation.report.figure_style import FAINT, INK, RC, model_colours, model_marks
+
+MOST_PANELS = 6
+"""A diagram is drawn for at most so many thresholds; scores.json has all."""
+HISTOGRAM = "rank_histogram"
+
+
+@dataclass(frozen=True)
+class CurveStyle:
+    """Axes of a diagram; with `diagonal`, x = y is drawn, the perfect or the useless forecast."""
+
+    x: str
+    y: str
+    diagonal: str = ""
+    unit_square: bool = False
+    level: float | None = None
+    logarithmic: bool = False
+
+
+STYLES = {
+    "reliability": CurveStyle("forecast probability", "observed frequency", "perfect", unit_square=True),
+    "roc": CurveStyle("false alarm rate", "hit rate", "no skill", unit_square=True),
+    "economic_value": CurveStyle("cost / loss", "relative economic value", level=0.0),
+    "spread_error": CurveStyle("spread", "error", "perfect"),
+}
+"""Styles by the name of the diagram; others have axes x and y."""
+
+
+def histogram_drawing(scores: Mapping[str, Any]) -> Drawing:
+    """Draw the rank or PIT histogram of every model relative to a flat one, with the band of a flat one."""
+    models = {name: model[HISTOGRAM] for name, model in scores["models"].items() if name != "climatology"}
+    if scores["oracle"]:
+        models["oracle"] = scores["oracle"][HISTOGRAM]
+    colours = model_colours(scores["models"])
+    heights = {name: np.array(bins, float) * len(bins) for name, bins in models.items()}
+    top = 1.08 * max(float(np.nanmax(bars)) for bars in heights.values())
+    panels = []
+    for name, bars in heights.items():
+        low, high = flat_band(len(bars), scores["n_dates"])
+        with matplotlib.rc_context(RC):
+            figure, ax = chart(1.3, 0.62)
+            ax.bar(np.arange(len(bars)), bars, width=0.86, color=colours[name])
+            ax.axhspan(low, high, color=FAINT, alpha=0.3, lw=0, zorder=0)
+            ax.axhline(1, color=INK, lw=1, ls=(0, (3, 2)))
+            ax.set(title=name, ylim=(0, top), ylabel="frequency / flat")
+            ax.set_xticks([0, len(bars) - 1], ["below all", "above all"])
+            ax.tick_params(axis="x", length=0)
+        panels.append(Panel(figure, f"Rank or PIT histogram of {name} relative to a flat one"))
+    rows = [(name, k, bar) for name, bars in heights.items() for k, bar in enumerate(bars)]
+    note = (
+        "How often the analysis fell below all members (left), above all (right), or between them. A flat histogram is "
+        "calibrated; a U shape is overconfident; a slope is a bias. For distributions, the histogram is of their "
+        "cumulative probability at the analysis, in as many bins. Grey: where 95 % of the bars of a calibrated "
+        f"forecast lie if each of the {scores['n_dates']} starts counts as one independent case; with many cells, bars "
+        "vary less."
+    )
+    columns = dict(zip(("model", "bin", "frequency_relative_to_flat"), map(list, zip(*rows, strict=True)), strict=True))
+    return Drawing("histograms", "calibration", "Calibration of the probabilities", note, tuple(panels), columns)
+
+
+def flat_band(bins: int, cases: int) -> tuple[float, float]:
+    """Return the 95 % band of a bar of a flat histogram relative to its mean, for independent cases.
+
+    Counts are binomial with probability 1/bins: 1 ± 1.96 sqrt((bins - 1) / cases).
+    """
+    half = 1.96 * float(np.sqrt((bins - 1) / max(cases, 1)))
+    return max(0.0, 1 - half), 1 + half
+
+
+def curve_drawing(scores: Mapping[str, Any], name: str, models: Sequence[str]) -> Drawing | None:
+    """Draw a diagram of all `models`, one panel for each label, such as a threshold; None if it has no data."""
+    definition = scores["diagram_definitions"][name]
+    style = STYLES.get(name, CurveStyle("x", "y"))
+    found = {model: scores["models"][model].get("diagrams", {}).get(name) or {} for model in models}
+    labels = list(dict.fromkeys(label for curves in found.values() for label in curves))
+    rows: list[dict[str, Any]] = []
+    panels: list[Panel] = []
+    for label in labels:
+        curves = {
+            model: {key: np.array(values, float) for key, values in of_model[label].items()}
+            for model, of_model in found.items()
+            if label in of_model
+        }
+        curves = {m: curve for m, curve in curves.items() if np.isfinite(curve["x"] * curve["y"]).any()}
+        for model, curve in curves.items():
+            points = len(curve["x"])
+            rows += [
+                {"label": label, "model": model}
+                | {key: column[k] for key, column in curve.items() if len(column) == points}
+                for k in range(points)
+            ]
+        if curves and len(panels) < MOST_PANELS:
+            panels.append(_curve_panel(scores, style, definition["title"], label, curves))
+    if not panels:
+        return None
+    note = definition["text"]
+    if name == "reliability":
+        note += " Bars reach from low to high; the panel below shows how often each probability was forecast."
+    if len(labels) > len(panels):
+        note += f" Drawn for {len(panels)} of {len(labels)} thresholds; the CSV file has all."
+    keys = dict.fromkeys(key for row in rows for key in row)
+    columns: dict[str, Any] = {key: [row.get(key) for row in rows] for key in keys}
+    numbers = {key: col if key in ("label", "model") else np.array(col, float) for key, col in columns.items()}
+    return Drawing(name, "decisions", definition["title"], note, tuple(panels), numbers)
+
+
+def _curve_panel(
+    scores: Mapping[str, Any], style: CurveStyle, title: str, label: str, curves: Mapping[str, Mapping[str, np.ndarray]]
+) -> Panel:
+    colours, marks = model_colours(scores["models"]), model_marks(scores["models"])
+    shares = {model: curve for model, curve in curves.items() if "share" in curve}
+    with matplotlib.rc_context(RC):
+        body = 3.0 if style.diagonal else 1.9
+        figure, ax = chart(body, 0.66, list(curves))
+        lowest = ax
+        if shares:
+            lowest = _add_shares(figure, ax, shares, colours)
+        lowest.set_xlabel(style.x)
+        for model, curve in curves.items():
+            x, y, colour = curve["x"], curve["y"], colours[model]
+            if "low" in curve:
+                ax.vlines(x, curve["low"], curve["high"], color=colour, lw=3, alpha=0.3)
+            many = len(x) > 25
+            if "as_forecast" in curve:
+                ax.plot(x, curve["as_forecast"], color=colour, lw=0.9, ls=(0, (2, 1.5)))
+            ax.plot(x, y, color=colour, lw=1.3, marker=None if many else marks[model], ms=4, mec="none", label=model)
+        every = [curve[key] for curve in curves.values() for key in ("x", "y", "low", "high") if key in curve]
+        if style.diagonal:
+            ends = (0, 1) if style.unit_square else (0, float(np.nanmax(np.concatenate(every))))
+            ax.plot(ends, ends, color=INK, lw=0.9, ls=(0, (3, 2)), zorder=1)
+        if style.unit_square:
+            ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        elif style.level is not None:
+            ax.axhline(style.level, color=INK, lw=0.9, zorder=1)
+            values = [curve["y"] for curve in curves.values()]
+            # Values far below zero are of no use to any user.
+            ax.set_ylim(
+                max(-0.2, float(min(np.nanmin(v) for v in values)) - 0.02),
+                max(0.1, *(1.08 * float(np.nanmax(v)) for v in values)),
+            )
+        else:
+            set_limits(ax, "x", [curve["x"] for curve in curves.values()])
+        ax.set_ylabel(style.y)
+        ax.set_title(label or title)
+        rule(ax, "y")
+        add_legend(figure, ax, list(curves))
+    return Panel(figure, f"{title}{f', {label}' if label else ''}: {', '.join(curves)}")
+
+
+def _add_shares(
+    figure: Figure, ax: Axes, curves: Mapping[str, Mapping[str, np.ndarray]], colours: Mapping[str, str]
+) -> Axes:
+    """Give the lowest quarter of a chart to the share of the cases in each class, on a logarithmic axis."""
+    left, bottom, width, height = ax.get_position().bounds
+    ax.set_position((left, bottom + 0.27 * height, width, 0.73 * height))
+    ax.tick_params(labelbottom=False)
+    below = figure.add_axes((left, bottom, width, 0.22 * height), sharex=ax)
+    for model, curve in curves.items():
+        shown = np.where(curve["share"] > 0, curve["share"], np.nan)
+        below.plot(curve["x"], shown, color=colours[model], lw=1.1, marker=".")
+    below.set_yscale("log")
+    below.set_ylabel("share")
+    below.grid(axis="y", color=FAINT, alpha=0.3, lw=0.6)
+    return below

@@ -1,0 +1,134 @@
+"""Drawings: the figures of the report with their words, their numbers, and their files.
+
+A drawing has one or more panels. Each panel is an SVG of its own, so that the page arranges panels by its width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.image import imsave
+
+from data_pipeline.common.files import atomic_path
+from evaluation.report.figure_style import RC, inline_svg
+
+SECTIONS = {
+    "gain": "Share of the possible gain", "maps": "Maps", "curves": "Skill of parts of the forecasts",
+    "calibration": "Calibration", "decisions": "Events and decisions", "experts": "Experts",
+    "cases": "Single forecasts",
+}  # fmt: skip
+"""Headings of the sections of the page with figures, in their order."""
+PNG_DPI, PNG_COLUMNS = 160, 2
+"""Resolution of the PNG files, and how many panels stand beside each other there."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture, at most `figure_style.PANEL_WIDTH` wide; `alt` says in words what it shows."""
+
+    figure: Figure
+    alt: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of the report, whose files are `figures/NAME.png` and `figures/NAME.csv`.
+
+    `section` is the part of the page, `title` the heading, and `note` explains the figure in plain text. `numbers` are
+    the columns of the CSV, all of one length: every number that the panels show.
+    """
+
+    name: str
+    section: str
+    title: str
+    note: str
+    panels: tuple[Panel, ...]
+    numbers: Mapping[str, Sequence[Any] | np.ndarray]
+
+    def __post_init__(self) -> None:
+        lengths = {key: len(column) for key, column in self.numbers.items()}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"{self.name}: the columns of numbers have different lengths, {lengths}")
+
+
+def write_files(folder: Path, drawing: Drawing) -> None:
+    """Write `NAME.png`, all panels on a white background, and `NAME.csv` into `folder`."""
+    pictures = [_pixels(panel.figure) for panel in drawing.panels]
+    height, width = (max(picture.shape[axis] for picture in pictures) for axis in (0, 1))
+    columns = min(PNG_COLUMNS, len(pictures))
+    rows = -(-len(pictures) // columns)
+    sheet = np.full((rows * height, columns * width, 4), 255, np.uint8)
+    for number, picture in enumerate(pictures):
+        top, left = number // columns * height, number % columns * width
+        sheet[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+    with atomic_path(folder / f"{drawing.name}.png") as partial:
+        imsave(partial, sheet, format="png", dpi=PNG_DPI)
+    with atomic_path(folder / f"{drawing.name}.csv") as partial:
+        partial.write_text(csv_text(drawing.numbers), "utf-8")
+
+
+def sections_html(drawings: Iterable[Drawing]) -> str:
+    """Return all drawings as HTML, a `<section>` for each of SECTIONS that has one."""
+    everything = list(drawings)
+    parts = []
+    for section, heading in SECTIONS.items():
+        if mine := [figure_html(drawing) for drawing in everything if drawing.section == section]:
+            start = f'<section class="figures" id="section-{section}">\n<h2>{heading}</h2>\n'
+            parts.append(start + "\n".join(mine) + "\n</section>")
+    return "\n\n".join(parts)
+
+
+def figure_html(drawing: Drawing) -> str:
+    """Return a drawing as a `<figure>`: heading, panels, note, and links to its files."""
+    images = [
+        inline_svg(panel.figure, f"{drawing.name}-{number}" if number else drawing.name, escape(panel.alt, quote=True))
+        for number, panel in enumerate(drawing.panels)
+    ]
+    files = " · ".join(
+        f'<a href="figures/{drawing.name}.{kind}" aria-label="{escape(drawing.title, quote=True)} as {kind.upper()}">'
+        f"{kind.upper()}</a>"
+        for kind in ("png", "csv")
+    )
+    return (
+        f'<figure class="drawing" id="figure-{drawing.name}">\n<h3>{escape(drawing.title)}</h3>\n'
+        f'<div class="panels">{"".join(images)}</div>\n'
+        f'<figcaption class="note">{escape(drawing.note)} <span class="files">{files}</span></figcaption>\n</figure>'
+    )
+
+
+def csv_text(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> str:
+    """Return columns as CSV; numbers have six significant digits, and missing ones are empty."""
+    texts = [_texts(np.asarray(column)) for column in columns.values()]
+    lines = [",".join(map(_quoted, columns)), *(",".join(row) for row in zip(*texts, strict=True))]
+    return "\n".join(lines) + "\n"
+
+
+def _texts(column: np.ndarray) -> list[str]:
+    if column.dtype.kind == "f":
+        # One formatting of all numbers takes half the time of one for each.
+        return ("%.6g\n" * len(column) % tuple(column.tolist())).replace("nan", "").split("\n")[:-1]
+    return ["" if value is None else _quoted(str(value)) for value in column.tolist()]
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n') else text
+
+
+def _pixels(figure: Figure) -> np.ndarray:
+    """Return the figure as (H, W, 4) on white. Its layout is kept for the SVG, which so takes a third of the time."""
+    canvas = FigureCanvasAgg(figure)
+    figure.set_dpi(PNG_DPI)
+    with matplotlib.rc_context(RC):
+        figure.patch.set_facecolor("white")
+        canvas.draw()
+        figure.patch.set_facecolor("none")
+    figure.set_layout_engine("none")
+    return np.asarray(canvas.buffer_rgba()).copy()
