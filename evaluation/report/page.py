@@ -63,7 +63,7 @@ def page(scores: Mapping[str, Any], fields: MapData, figures: str = "", run: Map
         "facts": " · ".join(map(escape, facts)),
         "warnings": "".join(f'<p class="warning">{escape(text)}</p>' for text in scores["warnings"]),
         "verdict": verdict(scores),
-        "power": f"<p>{escape(text)}</p>" if (text := power_note(scores)) else "",
+        "power": f'<p class="power">{escape(text)}</p>' if (text := power_note(scores)) else "",
         "comparisons": comparisons_note(scores),
         "sample": sample_text(sample_size(scores, "all", "all")),
         "table": html_table(scores),

@@ -113,6 +113,8 @@ def slice_title(kind: str, label: str) -> str:
     >>> slice_title("lead", "48"), slice_title("hour", "06"), slice_title("region", "tropics")
     ('+48 h', '06 UTC', 'tropics')
     """
+    if kind == "region" and label == "europe":
+        return "Europe"
     return {"lead": f"+{label} h", "hour": f"{label} UTC", "all": "all forecasts"}.get(kind, label)
 
 

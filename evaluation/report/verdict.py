@@ -127,8 +127,9 @@ def comparisons_note(scores: Mapping[str, Any]) -> str:
     return (
         f"The sentence rests on {count} comparison{'s' * (count != 1)}. A difference to raw is shown if the 95 % "
         "interval of the reduction of the CRPS excludes 0, by the fair CRPS where it is valid. Each such interval "
-        "stands for itself: where nothing differs, one in twenty excludes 0 by chance. A difference between two other models is "
-        f"shown if its p-value, adjusted for all pairs (Holm 1979), is below {scores['best_set']['level']:.2f}."
+        "stands for itself: where nothing differs, one in twenty excludes 0 by chance. A difference between two other "
+        "models is shown if its p-value, adjusted for all pairs (Holm 1979), is below "
+        f"{scores['best_set']['level']:.2f}."
     )
 
 
