@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add
 from typing import Any, TypeVar
 
@@ -82,6 +82,26 @@ def with_first_runs(values: Mapping[str, Value], runs: Runs) -> dict[str, Value]
     return {first.get(name, name): value for name, value in values.items() if name not in others}
 
 
+class PooledTally(Tally):
+    """The averages of a model over its training runs, of which each is a tally of its own."""
+
+    def __init__(self, name: str, runs: Sequence[Tally]) -> None:
+        self.__dict__.update(reduce(add, runs).__dict__)
+        self.name, self._runs = name, tuple(runs)
+
+    @cached_property
+    def per_forecast(self) -> dict[str, WeightedMean]:
+        """Averages of each forecast over all runs, with those of each run."""
+        runs = [run.per_forecast for run in self._runs]
+        return {statistic: RunMean.over(self.name, [run[statistic] for run in runs]) for statistic in runs[0]}
+
+    @cached_property
+    def per_cell(self) -> dict[str, WeightedMean]:
+        """Averages of each cell over all runs."""
+        count = len(self._runs)
+        return {s: WeightedMean(mean.total / count, mean.weight / count) for s, mean in super().per_cell.items()}
+
+
 def pool_runs(board: Scoreboard, runs: Runs) -> Scoreboard:
     """Return the scoreboard with one tally for all runs of a model."""
     if not runs:
@@ -89,7 +109,7 @@ def pool_runs(board: Scoreboard, runs: Runs) -> Scoreboard:
 
     def pooled(tallies: Mapping[str, Tally]) -> dict[str, Tally]:
         found = with_first_runs(tallies, runs)
-        joined = {name: _pool(name, [tallies[member] for member in runs[name]]) for name in runs if name in found}
+        joined = {name: PooledTally(name, [tallies[member] for member in runs[name]]) for name in runs if name in found}
         return found | joined
 
     return replace(
@@ -98,16 +118,3 @@ def pool_runs(board: Scoreboard, runs: Runs) -> Scoreboard:
         by_member_count={size: pooled(tallies) for size, tallies in board.by_member_count.items()},
         written=pooled(board.written),
     )
-
-
-def _pool(name: str, tallies: Sequence[Tally]) -> Tally:
-    merged = reduce(add, tallies)
-    merged.name = name
-    merged.per_cell = {
-        s: WeightedMean(m.total / len(tallies), m.weight / len(tallies)) for s, m in merged.per_cell.items()
-    }
-    merged.per_forecast = {
-        statistic: RunMean.over(name, [tally.per_forecast[statistic] for tally in tallies])
-        for statistic in merged.per_forecast
-    }
-    return merged
