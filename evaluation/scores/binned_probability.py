@@ -27,14 +27,25 @@ def outcomes(case: Case) -> Tensor:
     return torch.stack([event.outcome(case.truth) for event in case.events])
 
 
+def known_events(case: Case) -> Tensor:
+    """Return 1 where an event has a limit and 0 where climatology has none, (K, B, T, H, W); equal for all models."""
+    return torch.stack([event.limit.isfinite().expand_as(case.truth).to(case.truth) for event in case.events])
+
+
+def of_known(values: Tensor, case: Case) -> Tensor:
+    """Return values (K, B, T, H, W) of the events, 0 where an event has no limit."""
+    return values.masked_fill(case.once(known_events) == 0, 0)
+
+
 def _binned(case: Case) -> Binned:
-    probability, outcome = case.once(probabilities), case.once(outcomes)
-    known = probability + outcome
+    probability, outcome = of_known(case.once(probabilities), case), of_known(case.once(outcomes), case)
     index = (probability.nan_to_num(0) * BINS).long().clamp(0, BINS - 1)
-    return Binned(index, BINS, (1 + 0 * known, probability, outcome))
+    return Binned(index, BINS, (case.once(known_events), probability, outcome))
 
 
 PROBABILITY_BINS = CellStatistic(_binned, size=lambda settings: 3 * BINS * threshold_count(settings))
+EVENT_KNOWN = CellStatistic(lambda case: case.once(known_events), size=lambda settings: threshold_count(settings))
+"""Scores of thresholds are averages over the cells in which the event has a limit: divided by the average of this."""
 
 
 def threshold_count(settings: Settings) -> int:
@@ -54,7 +65,7 @@ def no_thresholds(settings: Settings) -> str:
 
 @dataclass(frozen=True)
 class ProbabilityBins:
-    """Averages over all cases of `share` 1, of the probability and of the outcome in each bin, (..., bins)."""
+    """Averages over all cases of 1 (`share`), of the probability and of the outcome in each bin, (..., bins)."""
 
     share: np.ndarray
     probability: np.ndarray
@@ -64,7 +75,13 @@ class ProbabilityBins:
     def of_thresholds(cls, averages: np.ndarray) -> ProbabilityBins:
         """Return the averages (..., K, bins) of K thresholds from those of `PROBABILITY_BINS`."""
         parts = np.moveaxis(averages.reshape(*averages.shape[:-1], -1, 3, BINS), -2, 0)
-        return cls(*parts)
+        known = parts[0].sum(-1, keepdims=True)
+        return cls(*(parts / np.where(known > _NOTHING, known, np.nan)))
+
+    @classmethod
+    def of_starts(cls, contributions: np.ndarray) -> ProbabilityBins:
+        """Return the same from the contributions of each start, whose sum is the average, (starts, K, bins)."""
+        return cls(*np.moveaxis(contributions.reshape(len(contributions), -1, 3, BINS), -2, 0))
 
     @property
     def base_rate(self) -> np.ndarray:

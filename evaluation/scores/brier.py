@@ -7,15 +7,18 @@ import torch
 from torch import Tensor
 
 from evaluation.scores.binned_probability import (
+    EVENT_KNOWN,
     PROBABILITY_BINS,
     ProbabilityBins,
     no_thresholds,
+    of_known,
     outcomes,
     probabilities,
     threshold_count,
     threshold_labels,
 )
 from evaluation.scores.case import Case
+from evaluation.scores.ratios import divide
 from evaluation.scores.score import CellStatistic, Score
 from models.distribution import Distribution, Ensemble, Patched
 
@@ -23,11 +26,11 @@ MURPHY = "Murphy 1973, doi:10.1175/1520-0450(1973)012<0595:ANVPOT>2.0.CO;2"
 
 
 def _brier(case: Case) -> Tensor:
-    return (case.once(probabilities) - case.once(outcomes)).square()
+    return of_known((case.once(probabilities) - case.once(outcomes)).square(), case)
 
 
 def _brier_fair(case: Case) -> Tensor:
-    return case.once(_brier) - sampling_variance(case.forecast, case.once(probabilities))
+    return of_known(case.once(_brier) - sampling_variance(case.forecast, case.once(probabilities)), case)
 
 
 def sampling_variance(forecast: Distribution, probability: Tensor) -> Tensor:
@@ -65,8 +68,11 @@ BRIER = Score(
     title="Brier score",
     text="Mean of (p − o)²: p is the forecast probability that the threshold is passed, o is 1 if it was and 0 if not.",
     reference="Brier 1950, doi:10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2",
-    statistics={"brier": CellStatistic(lambda case: case.once(_brier), size=threshold_count)},
-    value=lambda brier: np.asarray(brier),
+    statistics={
+        "brier": CellStatistic(lambda case: case.once(_brier), size=threshold_count),
+        "event_known": EVENT_KNOWN,
+    },
+    value=lambda brier, event_known: divide(brier, event_known),
     best="low",
     units="",
     labels=threshold_labels,
@@ -78,8 +84,8 @@ BRIER_FAIR = Score(
     text="The Brier score that infinitely many members of the same kind would have: (p − o)² − p(1 − p)/(M − 1). Equal "
     "to the Brier score for a distribution in closed form.",
     reference="Ferro 2014, doi:10.1002/qj.2270",
-    statistics={"brier_fair": CellStatistic(_brier_fair, size=threshold_count)},
-    value=lambda brier_fair: np.asarray(brier_fair),
+    statistics={"brier_fair": CellStatistic(_brier_fair, size=threshold_count), "event_known": EVENT_KNOWN},
+    value=lambda brier_fair, event_known: divide(brier_fair, event_known),
     best="low",
     units="",
     labels=threshold_labels,

@@ -65,13 +65,15 @@ def flatness_of(histograms: np.ndarray) -> Flatness:
 def serial_inflation(residuals: np.ndarray) -> float:
     """Return (1 + r)/(1 - r), the factor by which correlation between successive starts raises a variance, at least 1.
 
-    r is the correlation of the residuals (starts, K) at neighbouring starts over all K, less its bias of -(1 + 3r)/n
-    (Kendall 1954, doi:10.1093/biomet/41.3-4.403), and at most 0.9.
+    r is the correlation of the residuals (starts, K) at neighbouring starts: tr(C₁C₀)/tr(C₀²) with their covariance
+    matrices at the lags 1 and 0, so that the patterns with the largest variance, which decide about a test, count most.
+    Its bias of -(1 + 3r)/n (Kendall 1954, doi:10.1093/biomet/41.3-4.403) is removed, and it is at most 0.9.
     """
-    total, n = float((residuals**2).sum()), len(residuals)
+    covariance, lagged, n = residuals.T @ residuals, residuals[1:].T @ residuals[:-1], len(residuals)
+    total = float((covariance**2).sum())
     if total == 0:
         return 1.0
-    r = float((residuals[1:] * residuals[:-1]).sum()) / total
+    r = float((lagged * covariance).sum()) / total
     r = min(max(r + (1 + 3 * r) / n, 0.0), 0.9)
     return (1 + r) / (1 - r)
 

@@ -23,6 +23,7 @@ TAILS = {"< 5 %": (0.05, 0.10, 0.01), "> 95 %": (0.95, 0.90, 0.99)}
 INDEX_BINS = 100
 """Bins of the index between -1 and 1, and of the shift of tails between -10 and 10."""
 LARGEST_SHIFT = 10.0
+_OUTERMOST = 0.001
 
 
 def no_extremeness(settings: Settings) -> str:
@@ -39,22 +40,15 @@ def index_of(forecast: Distribution, climate: Distribution) -> Tensor:
     """Return the extreme forecast index of a forecast in the quantiles 0, 0.05, ..., 1 of the climate, (*S).
 
     1 - Σ w F with the probability F of values below a quantile, and half of that of the quantile itself; see
-    `data_pipeline.statistics.efi`. Between -1 (all probability below the climate) and 1.
+    `data_pipeline.statistics.efi`. Between -1 (all probability below the climate) and 1. The lowest and the highest
+    value of the climate are its quantiles at 0.001 and 0.999, because those of a normal distribution are infinite.
     """
-    probabilities = torch.from_numpy(CLIMATE_PROBABILITIES).to(climate.mean.device)
+    levels = torch.from_numpy(CLIMATE_PROBABILITIES).clamp(_OUTERMOST, 1 - _OUTERMOST).to(climate.mean)
     index = torch.ones_like(forecast.mean)
-    quantiles = climate.quantile(probabilities.to(climate.mean))
-    for weight, quantile in zip(exact_weights(len(probabilities)).tolist(), quantiles, strict=True):
-        index = index - weight * _middle_cdf(forecast, quantile)
+    for weight, quantile in zip(exact_weights(len(levels)).tolist(), climate.quantile(levels), strict=True):
+        below = forecast.cdf(torch.nextafter(quantile, torch.full_like(quantile, -torch.inf)))
+        index = index - weight * (below + forecast.cdf(quantile)) / 2
     return index
-
-
-def _middle_cdf(forecast: Distribution, value: Tensor) -> Tensor:
-    """Return P(X < value) + P(X = value)/2; 0 and 1 at infinite values."""
-    finite = torch.where(value.isfinite(), value, forecast.mean)
-    below = forecast.cdf(torch.nextafter(finite, torch.full_like(finite, -torch.inf)))
-    middle = (below + forecast.cdf(finite)) / 2
-    return torch.where(value.isfinite(), middle, (value > 0).to(middle)) + 0 * value.nan_to_num(0, 0, 0)
 
 
 def shift_of_tails(forecast: Distribution, climate: Distribution, inner: float, outer: float) -> Tensor:
@@ -76,7 +70,12 @@ def _index(case: Case) -> Tensor:
 
 
 def _absolute(case: Case) -> Tensor:
-    return case.once(_index).abs()
+    return case.once(_index).abs().masked_fill(case.once(_no_climate), 0)
+
+
+def _no_climate(case: Case) -> Tensor:
+    assert case.climate is not None
+    return ~(case.climate.mean.isfinite() & case.climate.std.isfinite())
 
 
 def _weighted(case: Case, crps: Tensor) -> Tensor:
@@ -95,25 +94,26 @@ def _by_index(case: Case) -> Binned:
         [_beyond(case, passed, sign) for (passed, _, _), sign in zip(TAILS.values(), (-1, 1), strict=True)]
     )
     # The lower tail has high values where the index is low.
-    return _in_bins(torch.stack([1 - position, position]), events)
+    return _in_bins(torch.stack([1 - position, position]), events, torch.stack([case.once(_no_climate)] * len(TAILS)))
 
 
 def _by_shift(case: Case) -> Binned:
     assert case.climate is not None
     shifts = torch.stack([shift_of_tails(case.forecast, case.climate, *tail[1:]) for tail in TAILS.values()])
     events = torch.stack([_beyond(case, tail[0], sign) for tail, sign in zip(TAILS.values(), (-1, 1), strict=True)])
-    return _in_bins((shifts.nan_to_num(-LARGEST_SHIFT) / LARGEST_SHIFT + 1) / 2, events)
+    # NaN where the climate has no tail, such as 0 mm of rain at both percentiles: the same cells for all models.
+    return _in_bins((shifts.nan_to_num(0) / LARGEST_SHIFT + 1) / 2, events, shifts.isnan())
 
 
 def _beyond(case: Case, level: float, sign: int) -> Tensor:
     assert case.climate is not None
     edge = climate_quantile(case.climate, level)
-    return (sign * (case.truth - edge) > 0).to(case.truth) + 0 * edge
+    return (sign * (case.truth - edge) > 0).to(case.truth)
 
 
-def _in_bins(position: Tensor, events: Tensor) -> Binned:
+def _in_bins(position: Tensor, events: Tensor, unknown: Tensor) -> Binned:
     index = (position * INDEX_BINS).long().clamp(0, INDEX_BINS - 1)
-    return Binned(index, INDEX_BINS, (torch.ones_like(events), events))
+    return Binned(index, INDEX_BINS, ((~unknown).to(events), events.masked_fill(unknown, 0)))
 
 
 def _area(averages: np.ndarray) -> np.ndarray:
@@ -155,8 +155,11 @@ MEAN_INDEX = Score(
     text="Mean absolute extreme forecast index of the model's own forecast, with the climatology as climate: how "
     "often and how far a forecast departs from it.",
     reference=EFI_REFERENCE,
-    statistics={"efi_absolute": CellStatistic(_absolute)},
-    value=lambda efi_absolute: np.asarray(efi_absolute),
+    statistics={
+        "efi_absolute": CellStatistic(_absolute),
+        "climate_known": CellStatistic(lambda case: (~case.once(_no_climate)).to(case.truth)),
+    },
+    value=lambda efi_absolute, climate_known: divide(efi_absolute, climate_known),
     best=None,
     units="",
     missing=no_climatology,

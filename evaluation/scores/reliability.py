@@ -17,7 +17,7 @@ DRAWS = 10_000
 
 
 def _curves(settings: Settings, target: int, probability_bins: np.ndarray) -> Mapping[str, Mapping[str, np.ndarray]]:
-    starts = ProbabilityBins.of_thresholds(probability_bins)
+    starts = ProbabilityBins.of_starts(probability_bins)
     found = {}
     for k, label in enumerate(threshold_labels(settings, target)):
         of_threshold = ProbabilityBins(*(part[:, k] for part in (starts.share, starts.probability, starts.outcome)))

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.scores.binned_probability import no_thresholds, threshold_count, threshold_labels
+from evaluation.scores.binned_probability import EVENT_KNOWN, no_thresholds, of_known, threshold_count, threshold_labels
 from evaluation.scores.case import Case
+from evaluation.scores.ratios import divide
 from evaluation.scores.score import CellStatistic, Score
 from evaluation.scores.threshold import Event
 from models.distribution import (
@@ -117,7 +117,9 @@ def in_double(distribution: Distribution) -> Any:
 
 
 def _each(score: Callable[[Case, Event], Tensor]) -> CellStatistic:
-    return CellStatistic(lambda case: torch.stack([score(case, event) for event in case.events]), size=threshold_count)
+    return CellStatistic(
+        lambda case: of_known(torch.stack([score(case, event) for event in case.events]), case), size=threshold_count
+    )
 
 
 _THRESHOLD_TEXT = "∫ (F(x) − 1{x ≥ y})² dx over the values x beyond the threshold only: the CRPS's part there"
@@ -127,8 +129,11 @@ THRESHOLD_CRPS = Score(
     title="threshold-weighted CRPS",
     text=_THRESHOLD_TEXT + ".",
     reference=_THRESHOLD_REFERENCE,
-    statistics={"threshold_crps": _each(lambda case, event: crps_beyond(case.forecast, case.truth, event))},
-    value=lambda threshold_crps: np.asarray(threshold_crps),
+    statistics={
+        "threshold_crps": _each(lambda case, event: crps_beyond(case.forecast, case.truth, event)),
+        "event_known": EVENT_KNOWN,
+    },
+    value=lambda threshold_crps, event_known: divide(threshold_crps, event_known),
     best="low",
     labels=threshold_labels,
     missing=no_thresholds,
@@ -138,8 +143,11 @@ THRESHOLD_CRPS_FAIR = Score(
     title="fair threshold-weighted CRPS",
     text=_THRESHOLD_TEXT + ", for infinitely many members of the same kind.",
     reference=_THRESHOLD_REFERENCE + "; Ferro 2014, doi:10.1002/qj.2270",
-    statistics={"threshold_crps_fair": _each(lambda case, event: crps_beyond(case.forecast, case.truth, event, True))},
-    value=lambda threshold_crps_fair: np.asarray(threshold_crps_fair),
+    statistics={
+        "threshold_crps_fair": _each(lambda case, event: crps_beyond(case.forecast, case.truth, event, True)),
+        "event_known": EVENT_KNOWN,
+    },
+    value=lambda threshold_crps_fair, event_known: divide(threshold_crps_fair, event_known),
     best="low",
     labels=threshold_labels,
     missing=no_thresholds,
@@ -150,8 +158,11 @@ OUTCOME_CRPS = Score(
     text="The CRPS of the forecast's distribution given that the threshold is passed, in the cases in which it was, "
     "and 0 in all others. Does not see whether the event itself was likely: the Brier score does.",
     reference="Holzmann & Klar 2017, doi:10.1214/16-AOAS972",
-    statistics={"outcome_crps": _each(lambda case, event: crps_given(case.forecast, case.truth, event))},
-    value=lambda outcome_crps: np.asarray(outcome_crps),
+    statistics={
+        "outcome_crps": _each(lambda case, event: crps_given(case.forecast, case.truth, event)),
+        "event_known": EVENT_KNOWN,
+    },
+    value=lambda outcome_crps, event_known: divide(outcome_crps, event_known),
     best="low",
     labels=threshold_labels,
     missing=no_thresholds,

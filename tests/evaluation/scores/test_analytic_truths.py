@@ -1,0 +1,246 @@
+"""Scores of forecasts whose score is known in closed form, and propriety."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from score_cases import TASK, diagram_of, draws, make_case, score_of
+
+from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, extreme_forecast_index
+from evaluation.scores.binned_probability import BINS, ProbabilityBins
+from evaluation.scores.brier import brier_parts
+from evaluation.scores.case import Case
+from evaluation.scores.economic_value import COST_LOSS, economic_value
+from evaluation.scores.extremes import index_of, shift_of_tails
+from evaluation.scores.joint import ENERGY_SCORE
+from evaluation.scores.score import Settings
+from evaluation.scores.threshold import Threshold, make_events
+from models.distribution import Ensemble, Normal, Patched
+
+N = 400_000
+
+
+def standard(starts=1, cells=N):
+    """Standard normal forecasts of truth drawn from them."""
+    truth = draws(starts, 1, 1, cells, seed=3)
+    return Normal(torch.zeros_like(truth), torch.ones_like(truth)), truth
+
+
+@pytest.mark.parametrize("M", [2, 5, 20])
+def test_fair_crps_of_independent_normal_members(M):
+    case = make_case(Ensemble(draws(M, 1, 1, 1, N)), draws(1, 1, 1, N, seed=1))
+    assert score_of("crps_fair", case) == pytest.approx(1 / math.sqrt(math.pi), rel=5e-3)
+    assert score_of("crps", case) == pytest.approx((1 + 1 / M) / math.sqrt(math.pi), rel=5e-3)
+    parts = [score_of("threshold_crps_fair", case)[k] for k in range(2)]
+    whole = make_case(*standard())
+    expected = score_of("threshold_crps", whole)
+    np.testing.assert_allclose(parts, expected, rtol=1e-2)
+
+
+def test_log_score_of_the_true_normal_distribution_is_its_entropy():
+    assert score_of("log_score", make_case(*standard())) == pytest.approx(math.log(2 * math.pi * math.e) / 2, rel=3e-3)
+
+
+def test_central_intervals_of_the_true_distribution_have_their_nominal_coverage():
+    case = make_case(*standard())
+    np.testing.assert_allclose(score_of("coverage", case), [0.5, 0.8], atol=5e-3)
+    np.testing.assert_allclose(score_of("interval_width", case), [2 * 0.6744897501960817, 2 * 1.2815515655446004])
+
+
+@pytest.mark.parametrize("M", [9, 19])
+def test_central_intervals_of_members_have_their_nominal_coverage(M):
+    case = make_case(Ensemble(draws(M, 1, 1, 1, N // 4)), draws(1, 1, 1, N // 4, seed=1))
+    # Between two members the distribution function of the truth is not linear: 0.508 for 9 members.
+    np.testing.assert_allclose(score_of("coverage", case), [0.5, 0.8], atol=0.012)
+
+
+def test_few_members_have_no_outer_quantiles():
+    coverage = score_of("coverage", make_case(Ensemble(draws(5, 1, 1, 1, 10)), draws(1, 1, 1, 10)))
+    assert np.isfinite(coverage).tolist() == [True, False]
+
+
+def reliable(starts, cells, seed=0):
+    """Probabilities that are right: a normal forecast of variance 0.5 around a signal of variance 0.5."""
+    signal = draws(starts, 1, 1, cells, seed=seed) * math.sqrt(0.5)
+    truth = signal + draws(starts, 1, 1, cells, seed=seed + 1) * math.sqrt(0.5)
+    return make_case(Normal(signal, torch.full_like(signal, math.sqrt(0.5))), truth)
+
+
+def test_a_reliable_forecast_lies_on_the_diagonal():
+    case = reliable(100, 2000)
+    curve = diagram_of("reliability", case)["> 0.3"]
+    np.testing.assert_allclose(curve["y"], curve["x"], atol=0.02)
+    assert score_of("brier_reliability", case)[0] < 2e-4
+    assert score_of("brier_miscalibration", case)[0] < 2e-4
+    inside = [(c["low"] <= c["y"]) & (c["y"] <= c["high"]) for c in map(curve_of_seed, range(20))]
+    assert 0.8 <= np.concatenate(inside).mean() <= 0.97, "consistency bars hold 90 %"
+
+
+def curve_of_seed(seed):
+    return diagram_of("reliability", reliable(60, 50, 10 * seed + 100))["> 0.3"]
+
+
+def test_bars_are_wider_for_equal_cells():
+    """A hundred copies of a cell are no further cases."""
+    few = reliable(200, 1)
+    copies = make_case(
+        Normal(few.forecast.mu.expand(-1, -1, -1, 100), few.forecast.sigma.expand(-1, -1, -1, 100)),
+        few.truth.expand(-1, -1, -1, 100).contiguous(),
+    )
+    one, many = (diagram_of("reliability", case)["> 0.3"] for case in (few, copies))
+    np.testing.assert_allclose(many["y"], one["y"])
+    np.testing.assert_allclose(many["high"] - many["low"], one["high"] - one["low"], atol=1e-9)
+
+
+def test_parts_of_the_brier_score_of_members_add_up():
+    case = make_case(Ensemble(draws(10, 30, 1, 1, 50)), draws(30, 1, 1, 50, seed=1))
+    parts = [score_of(f"brier_{part}", case) for part in ("reliability", "resolution", "uncertainty")]
+    np.testing.assert_allclose(parts[0] - parts[1] + parts[2], score_of("brier", case), rtol=1e-12)
+
+
+def test_the_base_rate_has_no_value():
+    """A forecast of the base rate has the reliability 0, no resolution, ROC area 1/2 and no value for any user."""
+    bins = np.zeros((3, BINS))
+    bins[:, 15] = 1, 0.3, 0.3
+    found = ProbabilityBins.of_thresholds(bins.reshape(1, -1)[0])
+    np.testing.assert_allclose(brier_parts(found), [[0], [0], [0.21]], atol=1e-15)
+    hits, false_alarms = found.rates()
+    values = economic_value(hits[0], false_alarms[0], 0.3, COST_LOSS[:, None])
+    np.testing.assert_allclose(values.max(1), 0, atol=1e-12)
+
+
+def test_climatology_has_no_value_and_a_perfect_forecast_has_all():
+    truth = draws(20, 1, 1, 50)
+    climate = make_case(Normal(torch.zeros_like(truth), torch.ones_like(truth)), truth)
+    perfect = make_case(Ensemble(truth.expand(4, -1, -1, -1, -1)), truth)
+    for case, value, area in ((climate, 0, 0.5), (perfect, 1, 1)):
+        for curve in diagram_of("economic_value", case).values():
+            np.testing.assert_allclose(curve["y"], value, atol=1e-12)
+        np.testing.assert_allclose(score_of("economic_value", case), value, atol=1e-12)
+        np.testing.assert_allclose(score_of("roc_area", case), area, atol=1e-12)
+
+
+def test_a_user_who_trusts_a_reliable_forecast_has_nearly_the_largest_value():
+    curve = diagram_of("economic_value", reliable(50, 2000))["> 0.3"]
+    assert (curve["as_forecast"] <= curve["y"] + 1e-12).all()
+    np.testing.assert_allclose(curve["as_forecast"], curve["y"], atol=0.05)
+
+
+def test_an_event_that_never_happens_has_no_roc():
+    case = make_case(Ensemble(draws(4, 2, 1, 1, 5)), draws(2, 1, 1, 5), ((Threshold(">", 99.0),),))
+    for name in ("roc_area", "economic_value"):
+        assert np.isnan(score_of(name, case)).all()
+    assert score_of("brier", case) == [0]
+
+
+def test_efi_limits():
+    """±1 for the exact form; the rectangle rule of the reference ends at ±0.7914."""
+    climate = np.linspace(0, 1, 21)[:, None]
+    for sign in (1, -1):
+        members = np.full((10, 1), 0.5 + sign * 3)
+        assert extreme_forecast_index(members, climate, "exact") == pytest.approx(sign, abs=1e-12)
+        assert extreme_forecast_index(members, climate, "reference") == pytest.approx(sign * 0.7914, abs=5e-5)
+        climatology = Normal(torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+        far = Ensemble(torch.full((10, 1), sign * 50.0, dtype=torch.float64))
+        assert float(index_of(far, climatology)) == pytest.approx(sign, abs=1e-12)
+    assert float(index_of(climatology, climatology)) == pytest.approx(0, abs=1e-12)
+
+
+def test_the_index_of_a_model_equals_that_of_its_members():
+    climate = Normal(draws(1, 4), draws(1, 4, seed=1).exp())
+    members = draws(6, 1, 4, seed=2)
+    quantiles = climate.quantile(torch.from_numpy(CLIMATE_PROBABILITIES).clamp(0.001, 0.999))
+    expected = extreme_forecast_index(members.numpy(), quantiles.numpy())
+    np.testing.assert_allclose(index_of(Ensemble(members), climate), expected, atol=1e-12)
+
+
+def test_shift_of_tails():
+    """With a normal forecast and climate: (μ + 1.28 σ - 2.33)/(2.33 - 1.28)."""
+    climate = Normal(torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    forecast = Normal(torch.full((1,), 2.0, dtype=torch.float64), torch.full((1,), 0.5, dtype=torch.float64))
+    q90, q99 = 1.2815515655446004, 2.3263478740408408
+    assert float(shift_of_tails(forecast, climate, 0.9, 0.99)) == pytest.approx((2 + q90 / 2 - q99) / (q99 - q90))
+    assert float(shift_of_tails(climate, climate, 0.9, 0.99)) == pytest.approx(-1)
+    assert float(shift_of_tails(climate, climate, 0.1, 0.01)) == pytest.approx(-1)
+
+
+def test_indices_of_extremes_tell_extreme_cases_from_others():
+    case = reliable(20, 500)
+    climate = Normal(torch.zeros_like(case.truth), torch.ones_like(case.truth))
+    for name in ("efi_roc_area", "sot_roc_area"):
+        sharp = score_of(name, make_case(case.forecast, case.truth, climate=climate))
+        assert (sharp > 0.8).all()
+        np.testing.assert_allclose(score_of(name, make_case(climate, case.truth, climate=climate)), 0.5, atol=1e-12)
+
+
+def test_eecrps_is_the_mean_over_the_known_cells():
+    truth = draws(2, 1, 1, 6)
+    extremeness = draws(2, 1, 1, 6, seed=1).clamp(-1, 1)
+    extremeness[0, 0, 0, :3] = torch.nan
+    case = make_case(Ensemble(draws(5, 2, 1, 1, 6, seed=2)), truth, extremeness=extremeness)
+    for name, crps in (("eecrps", case.crps), ("eecrps_fair", case.crps_fair)):
+        products = (extremeness.abs() * crps).flatten()
+        expected = products[products.isfinite()].mean()
+        assert score_of(name, case) == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_energy_score_counts_cells_with_all_targets():
+    truth = draws(3, 2, 1, 4)
+    truth[0, 0, 0, 0] = torch.nan
+    climate = Normal(torch.zeros_like(truth), torch.tensor([2.0, 0.5]).double()[None, :, None, None].expand_as(truth))
+    members = draws(5, 3, 2, 1, 4, seed=1)
+    case = Case(Ensemble(members), truth, torch.zeros_like(truth), 6, climate=climate)
+    found = []
+    for b, j in np.ndindex(3, 4):
+        if (b, j) != (0, 0):
+            x = members[:, b, :, 0, j].numpy() / [2.0, 0.5]
+            y = truth[b, :, 0, j].numpy() / [2.0, 0.5]
+            pairs = [np.linalg.norm(p - q) for p in x for q in x]
+            found.append(np.mean([np.linalg.norm(p - y) for p in x]) - np.sum(pairs) / 50)
+    cells = {name: one.cells(case)[:, 1][case.valid[:, 1]].numpy() for name, one in ENERGY_SCORE.statistics.items()}
+    value = ENERGY_SCORE.value(**{name: values.mean() for name, values in cells.items()})
+    assert value == pytest.approx(np.mean(found), rel=1e-12)
+    closed = Case(climate, truth, torch.zeros_like(truth), 6, climate=climate)
+    assert all(one.cells(closed)[case.valid].isnan().all() for one in ENERGY_SCORE.statistics.values())
+    assert "single target" in ENERGY_SCORE.missing(Settings(TASK, 6, climatology=True))
+
+
+PROPER = [
+    "crps", "log_score", "brier", "quantile_score", "interval_score", "threshold_crps",
+]  # fmt: skip
+
+
+@given(st.floats(-1, 1), st.floats(0.4, 2.5))
+def test_no_normal_distribution_has_a_lower_expected_score_than_the_true_one(mu, sigma):
+    """Expectations by 4,000 quantiles of the truth."""
+    levels = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
+    truth = Normal(torch.zeros(1).double(), torch.ones(1).double()).quantile(levels).view(1, 1, 1, -1)
+    ones = torch.ones_like(truth)
+    true, other = make_case(Normal(0 * ones, ones), truth), make_case(Normal(mu * ones, sigma * ones), truth)
+    for name in PROPER:
+        assert (score_of(name, other) - score_of(name, true) >= -1e-3).all(), name
+
+
+def test_cells_without_climatology_do_not_count():
+    """The score is that of the other cells, for all models."""
+    truth = draws(1, 1, 1, 40)
+    sigma = torch.ones_like(truth)
+    sigma[..., :10] = torch.nan
+    forecast = Ensemble(draws(5, 1, 1, 1, 40, seed=1))
+    thresholds = ((Threshold("<", 0.3, climatological=True),),)
+    climate = Normal(torch.zeros_like(truth), sigma)
+    some = make_case(forecast, truth, thresholds, climate=climate)
+    rest = make_case(
+        Ensemble(forecast.members[..., 10:]), truth[..., 10:], thresholds,
+        climate=Normal(climate.mu[..., 10:], climate.sigma[..., 10:]),
+    )  # fmt: skip
+    for name in (
+        "brier", "brier_fair", "brier_reliability", "roc_area", "threshold_crps", "outcome_crps", "efi", "efi_roc_area",
+        "sot_roc_area",
+    ):  # fmt: skip
+        np.testing.assert_allclose(score_of(name, some), score_of(name, rest), rtol=1e-12, err_msg=name)
+    mixed = Patched(truth > 0, forecast, climate)
+    assert make_events(thresholds, climate, truth)[0].probability(mixed).shape == truth.shape

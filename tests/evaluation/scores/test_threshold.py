@@ -1,0 +1,151 @@
+"""Thresholds: what is read and what is refused, and events against comparisons of plain numbers."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from score_cases import draws
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.task import Task
+from evaluation.scores.threshold import (
+    Event,
+    Threshold,
+    climate_quantile,
+    make_events,
+    parse_thresholds,
+    without_climatology,
+)
+from models.distribution import Empirical, Ensemble, Normal, Patched
+
+T2M, RAIN = Task("t2m", ["2t"], ["2t"], [24]), Task("rain", ["tp:24h"], ["tp:24h"], [24])
+JOINT = Task("joint", ["z@500", "2t"], ["z@500", "2t"], [24])
+SIDES = (">", ">=", "<", "<=")
+
+
+def one(text, task=T2M):
+    ((found,),) = parse_thresholds([text], task)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "task", "value", "label"),
+    [
+        ("> 0 degC", T2M, 273.15, "> 0 degC"),
+        ("<=-40 degF", T2M, 233.15, "<= -40 degF"),
+        (">= 2.731e2", T2M, 273.1, ">= 273.1 K"),
+        ("2t > 273.15 K", T2M, 273.15, "> 273.15 K"),
+        (">= 10 mm", RAIN, 0.01, ">= 10 mm"),
+        (">= 10 kg m-2", RAIN, 0.01, ">= 10 kg m-2"),
+        ("> 0", RAIN, 0.0, "> 0 m"),
+        ("tp:24h > 0.001", RAIN, 0.001, "> 0.001 m"),
+        ("< 10 %", T2M, 0.1, "< 10 %"),
+        (">99.5%", T2M, 0.995, "> 99.5 %"),
+    ],
+)
+def test_a_text_is_read_in_the_units_of_the_target(text, task, value, label):
+    found = one(text, task)
+    assert (found.label, found.climatological) == (label, "%" in text)
+    assert found.value == pytest.approx(value, rel=1e-12)
+    assert found.side == label.split()[0]
+
+
+def test_wind_in_other_units():
+    assert one("> 15 m/s", Task("wind", ["10u"], ["10u"], [24])).value == 15
+    assert one("> 54 km/h", Task("wind", ["10u"], ["10u"], [24])).value == pytest.approx(15)
+
+
+def test_a_threshold_is_for_the_targets_whose_units_fit():
+    found = parse_thresholds(["> 0 degC", "< 10 %", "z@500 > 55000"], JOINT)
+    assert [[one.label for one in of_target] for of_target in found] == [
+        ["< 10 %", "> 55000 m² s⁻²"],
+        ["> 0 degC", "< 10 %"],
+    ]
+    assert [[one.label for one in of_target] for of_target in without_climatology(found)] == [
+        ["> 55000 m² s⁻²"],
+        ["> 0 degC"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "task", "sentence"),
+    [
+        ("> 0 degC", T2M, "thresholds must be a list, got '> 0 degC'"),
+        (3, T2M, "thresholds must be a list, got 3"),
+        (["warm"], T2M, "cannot read 'warm'; write one such as"),
+        (["= 3"], T2M, "cannot read '= 3'"),
+        (["> degC"], T2M, "cannot read '> degC'"),
+        (["> 3 mm"], T2M, r"'mm' of '> 3 mm' cannot be converted to the units of 2t \(K\)"),
+        (["tp > 3 mm"], T2M, "is about tp, which is not a target of the task t2m; its targets are 2t"),
+        (["> 3"], JOINT, "has no units, and the task joint has several targets; begin with .* z@500, 2t"),
+        (["> 0 %"], T2M, "0 % is not a percentile of the climatology"),
+        (["> 100 %"], T2M, "100 % is not a percentile"),
+        (["> 0"], T2M, "'> 0' is 0 K, and 2t has no values beyond 0"),
+        (["> -1 mm"], RAIN, "'> -1 mm' is -0.001 m, and tp:24h has no values beyond 0"),
+        (["> 1 mm", "> 1 mm"], RAIN, "'> 1 mm' is given twice"),
+    ],
+)
+def test_refused(option, task, sentence):
+    with pytest.raises(InputError, match=sentence):
+        parse_thresholds(option, task)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("=", 1.0), "'=' is not one of"),
+        ((">", float("nan")), "nan is not a finite number"),
+        ((">", 1.0, True), "100 %"),
+    ],
+)
+def test_a_threshold_checks_itself(arguments, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Threshold(*arguments)
+
+
+@given(st.lists(st.sampled_from([-1.0, 0.0, 0.25, 1.0]), min_size=1, max_size=6), st.sampled_from(SIDES))
+def test_events_of_values_at_the_threshold(values, side):
+    """All sides, also for values that equal the number."""
+    compare = {">": np.greater, ">=": np.greater_equal, "<": np.less, "<=": np.less_equal}[side]
+    for dtype in (torch.float32, torch.float64):
+        truth = torch.tensor(values, dtype=dtype).view(1, 1, 1, -1)
+        (event,) = make_events([[Threshold(side, 0.25)]], None, truth)
+        assert event.outcome(truth).flatten().tolist() == (1.0 * compare(values, 0.25)).tolist()
+        members = torch.tensor(values, dtype=dtype).view(-1, 1, 1, 1, 1)
+        assert float(event.probability(Ensemble(members))) == pytest.approx(np.mean(compare(values, 0.25)))
+
+
+def test_the_probability_of_a_distribution_is_its_distribution_function():
+    forecast = Normal(draws(2, 1, 2, 3), torch.ones(2, 1, 2, 3).double())
+    above, below = make_events([[Threshold(">", 0.5), Threshold("<=", 0.5)]], None, forecast.mu)
+    torch.testing.assert_close(below.probability(forecast), forecast.cdf(torch.tensor(0.5)))
+    torch.testing.assert_close(
+        above.probability(forecast) + below.probability(forecast), torch.ones(2, 1, 2, 3).double()
+    )
+
+
+def test_percentiles_are_those_of_climatology_in_every_cell():
+    climate = Normal(draws(2, 2, 2, 3), draws(2, 2, 2, 3, seed=1).exp())
+    thresholds = parse_thresholds(["< 10 %", "2t > 0 degC"], JOINT)
+    first, second = make_events(thresholds, climate, climate.mu)
+    expected = climate.mu + climate.sigma * -1.2815515655446004
+    torch.testing.assert_close(first.limit, expected)
+    assert second.limit[0].isnan().all(), "the first target has one threshold"
+    assert float(second.limit[1].squeeze()) == 273.15
+    assert second.outcome(climate.mu)[:, 0].isnan().all()
+    with pytest.raises(ValueError, match="needs a climatology"):
+        make_events(thresholds, None, climate.mu)
+
+
+def test_past_values_resolve_some_percentiles_only():
+    values = torch.arange(25.0).view(25, 1, 1, 1, 1)
+    assert climate_quantile(Empirical(values), 0.98).isfinite().all()
+    assert climate_quantile(Empirical(values), 0.99).isnan().all()
+    mixed = Patched(torch.tensor(True), Empirical(values), Normal(values[0], values[0] + 1))
+    assert climate_quantile(mixed, 0.99).isnan().all()
+
+
+def test_missing_truth_has_no_outcome():
+    event = Event(torch.zeros(1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool))
+    assert event.outcome(torch.full((1, 1, 1, 1), torch.nan)).isnan().all()
