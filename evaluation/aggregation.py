@@ -129,8 +129,11 @@ class Tally:
         for name, statistic in self._statistics.items():
             found = statistic.cells(case)
             if isinstance(found, Binned):
-                index = found.index.numpy()
-                parts = [self._regions.sum_bins(index, _floats(v), truth, found.bins) for v in found.values]
+                parts = [
+                    self._regions.sum_bins(one.index.numpy(), _floats(value), truth, one.bins)
+                    for one in found.each()
+                    for value in one.values
+                ]
                 self._sums[name][rows] += np.concatenate(parts, -1)
                 continue
             values = _floats(found)
@@ -161,7 +164,7 @@ class Tally:
         for name, statistic in self._statistics.items():
             found = statistic.cells(case)
             if isinstance(found, Binned):
-                parts.append(_by_bin_and_region(found, valid, weights))
+                parts.append(torch.cat([_by_bin_and_region(one, valid, weights) for one in found.each()], -1))
                 continue
             counted = found.double().masked_fill(~valid, 0)
             sums = _by_region(counted, weights)
@@ -228,11 +231,7 @@ def _floats(values: Tensor) -> np.ndarray:
 
 
 def _by_bin_and_region(found: Binned, valid: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted sums (B, T, R, K) of a binned statistic."""
-    if found.index.ndim > valid.ndim:
-        pieces = zip(found.index, *found.values, strict=True)
-        single = [Binned(index, found.bins, values) for index, *rest in pieces for values in [tuple(rest)]]
-        return torch.cat([_by_bin_and_region(one, valid, weights) for one in single], -1)
+    """Return the weighted sums (B, T, R, K) of a statistic over (B, T, H, W)."""
     B, T = valid.shape[:2]
     forecast = torch.arange(B * T, device=valid.device).view(B, T, 1, 1)
     place = (forecast * found.bins + found.index.clamp(0, found.bins - 1)).flatten()

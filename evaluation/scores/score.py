@@ -32,6 +32,13 @@ class Binned:
     values: tuple[Tensor, ...]
     """Each in the shape of `index`."""
 
+    def each(self) -> list[Binned]:
+        """Return the K statistics of a first axis of K indices one by one, each over (B, T, H, W)."""
+        if self.index.ndim == 4:
+            return [self]
+        pieces = zip(self.index, *self.values, strict=True)
+        return [Binned(index, self.bins, tuple(values)) for index, *values in pieces]
+
 
 @dataclass(frozen=True)
 class Settings:

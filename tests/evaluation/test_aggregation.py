@@ -172,6 +172,21 @@ def test_several_numbers_a_cell_are_averaged_one_by_one():
     assert np.nanmax(abs(bins.value[..., :4].sum(-1) - 1)) < 1e-12
 
 
+def test_bins_of_several_indices_follow_each_other():
+    """For example the bins of each threshold."""
+    ensemble, truth, uniform = batch()
+    case = Case(ensemble, truth, uniform, 4)
+    one = torch.ones_like(case.truth)
+    both = Binned(torch.stack([case.bin, 3 - case.bin]), 4, (torch.stack([one, one]), torch.stack([case.crps, one])))
+    apart = [Binned(case.bin, 4, (one, case.crps)), Binned(3 - case.bin, 4, (one, one))]
+    statistics = {"both": CellStatistic(lambda _: both, lambda _: 16)}
+    statistics |= {str(k): CellStatistic(lambda _, k=k: apart[k], lambda _: 8) for k in range(2)}
+    tally = empty(statistics=statistics)
+    tally.add(np.arange(6), np.zeros(6, int), case)
+    expected = np.concatenate([tally.per_forecast[name].total for name in ("0", "1")], -1)
+    np.testing.assert_array_equal(tally.per_forecast["both"].total, expected)
+
+
 class DeviceCase(Case):
     """A case whose values are computed as on an accelerator."""
 
