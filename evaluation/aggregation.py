@@ -197,6 +197,22 @@ class Tally:
                 "leave this model out of the comparison, or give it values there (train it on years with an analysis)"
             )
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all sums by name, for `restore`."""
+        return {
+            "weight": self._weight, "absent": self.absent, "map weight": self._map_weight,
+            "members": np.array(self.members), "missing": np.array(self.missing),
+            **{f"sum {name}": sums for name, sums in self._sums.items()},
+            **{f"map {name}": sums for name, sums in self._maps.items()},
+        }  # fmt: skip
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Replace all sums by those of `arrays`."""
+        self._weight, self.absent, self._map_weight = (arrays[name] for name in ("weight", "absent", "map weight"))
+        self.members, self.missing = bool(arrays["members"]), int(arrays["missing"])
+        self._sums = {name: arrays[f"sum {name}"] for name in self._sums}
+        self._maps = {name: arrays[f"map {name}"] for name in self._maps}
+
     def __add__(self, other: Tally) -> Tally:
         return self._merge([self, other], lambda maps: reduce(add, maps))
 

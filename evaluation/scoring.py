@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import add
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Subset
 
-from data_pipeline.dataset import batches
+from data_pipeline.common.threads import processors
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample, verifiable
+from data_pipeline.sample import Sample, forecast_times, verifiable
 from data_pipeline.task import Task
 from evaluation.aggregation import Tally
+from evaluation.forecast_blocks import block_size, read_blocks
+from evaluation.kernels.region_sums import RegionSums
+from evaluation.partial_scores import PartialScores
 from evaluation.scoreboard import ORACLE, Scoreboard
 from evaluation.scores import default_diagrams, default_scores, statistics_of
 from evaluation.scores.case import Case, is_ensemble, tie_breaker
 from evaluation.scores.score import Diagram, Score, Settings
 from evaluation.scores.threshold import Threshold, make_events, without_climatology
+from evaluation.scoring_progress import ScoringProgress
+from evaluation.tallies import Tallies
 from models.coupling import member_values, written_members
 from models.distribution import Distribution
 from models.parallel.domain import Domain
@@ -60,6 +62,10 @@ class ScoringOptions:
     Models are already on `device`, to which batches are moved. With `groups`, a number for each forecast, all forecasts
     of a batch are of one group. `thresholds` are those of each target; percentiles of climatology are left out without
     it. `extremeness` returns the extreme forecast index of the raw ensemble.
+
+    Fewer than `batch_size` forecasts are scored at a time if more do not fit into `memory_bytes`. Sums are kept in
+    `partial`, from which an interrupted run continues. With `workers`, `jobs` of them at the same time, processes of a
+    cluster score the forecasts.
     """
 
     batch_size: int = 8
@@ -74,6 +80,10 @@ class ScoringOptions:
     diagrams: Collection[Diagram] = field(default_factory=default_diagrams)
     thresholds: tuple[tuple[Threshold, ...], ...] = ()
     extremeness: Callable[[Sample], Tensor] | None = None
+    memory_bytes: int = 2_000_000_000
+    partial: PartialScores | None = None
+    workers: Executor | None = None
+    jobs: int = 1
 
 
 @torch.no_grad()
@@ -95,154 +105,172 @@ def score_models(
     only its own part.
     """
     mesh, options = mesh or Mesh.single(), options or ScoringOptions()
-    task, count, domain = forecasts.task, len(forecasts), mesh.domain(forecasts.grid)
-    leads = {lead: number for number, lead in enumerate(task.lead_times)}
-    tile = {name: weights[domain.tile] for name, weights in regions.items()}
-    everyone = forecasts.members
-
-    normal = models.get("climatology")
-    thresholds = options.thresholds if normal else without_climatology(options.thresholds)
-
-    def empty(name: str, members: int, maps: bool = True, optional: bool = False) -> Tally:
-        settings = Settings(task, members + 1)
-        if name != ORACLE:
-            settings = replace(
-                settings, thresholds=thresholds, climatology=bool(normal), extremeness=bool(options.extremeness)
-            )
-        wanted: list[Score | Diagram] = [*options.scores, *options.diagrams]
-        computed = [one for one in wanted if not one.missing(settings)]
-        return Tally(name, count, settings, tile, statistics_of(*computed), maps, optional)
-
-    tallies = {
-        size: {name: empty(name, size, size == everyone, name in options.optional) for name in models}
-        for size in sorted({*options.member_counts, everyone})
-    }
-    written = {name: empty(name, everyone, maps=False) for name in models if name in options.written}
-    joint = any("energy" in tally.per_forecast for tally in written.values())
-    times = torch.zeros(2, count, dtype=torch.int64)
-    progress, done = ScoringProgress(count), 0
-    for rows, batch in _share(forecasts, options.batch_size, mesh, options.groups):
-        times[:, rows] = torch.stack([batch.init_time, batch.lead_time])
-        uniform = _uniform(batch, options.seed, domain).to(options.device)
-        places = np.array([leads[int(lead)] for lead in batch.lead_time])
-        batch = to_device(batch, options.device)
-        truth = verifiable(batch, task.target_channels)
-        climate = normal(batch) if normal else None
-        events = make_events(thresholds, climate, truth)
-        extremeness = options.extremeness(batch) if options.extremeness else None
-        for size, counted in tallies.items():
-            some = batch._replace(ensemble=batch.ensemble[:, :size])
-            for name, model in models.items():
-                forecast = climate if model is normal and climate is not None else model(some)
-                case = Case(forecast, truth, uniform, size + 1, True, events, climate, extremeness)
-                counted[name].add(rows, places, case)
-                if size == everyone and name in written:
-                    # Scores of single values do not depend on the order of the members.
-                    values = (
-                        written_members(
-                            forecast, batch, task, domain, quantile_levels=options.levels, seed=options.seed
-                        )
-                        if joint
-                        else member_values(forecast, task, everyone, options.levels)
-                    )
-                    case = Case(values, truth, uniform, size + 1, is_ensemble(forecast), events, climate, extremeness)
-                    written[name].add(rows, places, case)
-        done += len(rows) * mesh.data
-        if mesh.first:
-            progress.show(min(done, count))
-    init_times, lead_times = (mesh.sum(times) // mesh.tiles).numpy()  # every tile of a forecast adds its times
-    ceiling = None
+    domain, times = mesh.domain(forecasts.grid), forecast_times(forecasts)  # type: ignore[arg-type]
+    tile = RegionSums(np.stack([weights[domain.tile] for weights in regions.values()]))
+    partial, workers = options.partial, options.workers
+    options = replace(options, partial=None, workers=None)
+    scorer = Scorer(models, forecasts, tile, oracle, options, domain, *(one.numpy() for one in times))
+    tallies = scorer.empty()
+    if partial:
+        partial.load(tallies)
+    every = np.arange(mesh.data_rank, len(forecasts), mesh.data)
+    rows = every[~tallies.done[every]]
+    progress = ScoringProgress(len(forecasts), int(tallies.done.sum()) * mesh.data) if mesh.first else None
+    scored = scorer.score(tallies, rows) if workers is None else _on_cluster(scorer, tallies, rows, workers)
+    for latest in scored:
+        tallies = latest
+        if partial:
+            partial.save(tallies)
+        if progress:
+            progress.show(min(int(tallies.done.sum()) * mesh.data, len(forecasts)))
     if oracle is not None:
-        ceiling = empty(ORACLE, oracle.members)
-        rows_of = {key: row for row, key in enumerate(zip(init_times.tolist(), lead_times.tolist(), strict=True))}
-        for _, batch in _share(oracle, options.batch_size, mesh):
-            _add_oracle(ceiling, batch, oracle.task, rows_of, leads, options, domain)
-        ceiling = _merged(ceiling, mesh, domain)
-    merged = {
-        size: {name: _merged(tally, mesh, domain) for name, tally in counted.items()}
-        for size, counted in tallies.items()
-    }
+        scorer.add_oracle(tallies, np.arange(mesh.data_rank, len(oracle), mesh.data))
+    merged = tallies.merged(mesh, domain)
     optional = [name for name in models if name in options.optional]
-    missing = {name: sum(counted[name].missing for counted in merged.values()) for name in optional}
+    by_size, everyone = merged.by_size, forecasts.members
+    missing = {name: sum(counted[name].missing for counted in by_size.values()) for name in optional}
     lost = {
         name: missing[name]
         for name in optional
-        if missing[name] and any(counted[name].empty.any() for counted in merged.values())
+        if missing[name] and any(counted[name].empty.any() for counted in by_size.values())
     }
-    merged = {size: {n: tally for n, tally in counted.items() if n not in lost} for size, counted in merged.items()}
+    by_size = {size: {n: tally for n, tally in counted.items() if n not in lost} for size, counted in by_size.items()}
     return Scoreboard(
-        task, forecasts.grid, regions, init_times, lead_times, merged[everyone], ceiling, options.seed,
-        by_member_count={size: merged[size] for size in sorted(options.member_counts)},
-        written={name: _merged(tally, mesh, domain) for name, tally in written.items()},
-        lost=lost, wanted=options.scores, diagrams=options.diagrams,
+        forecasts.task, forecasts.grid, regions, scorer.init_times, scorer.lead_times, by_size[everyone],
+        merged.oracle, options.seed,
+        by_member_count={size: by_size[size] for size in sorted(options.member_counts)},
+        written=merged.written, lost=lost, wanted=options.scores, diagrams=options.diagrams,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Everything that scoring some of the forecasts needs; a worker of a cluster gets a copy.
+
+    `init_times` and `lead_times` are those of all forecasts. `regions` and `forecasts` are of the tile in `domain`.
+    """
+
+    models: Mapping[str, Forecaster]
+    forecasts: Forecasts
+    regions: RegionSums
+    oracle: Forecasts | None
+    options: ScoringOptions
+    domain: Domain
+    init_times: np.ndarray
+    lead_times: np.ndarray
+
+    def empty(self) -> Tallies:
+        """Return tallies without any forecast."""
+        everyone, options = self.forecasts.members, self.options
+        by_size = {
+            size: {name: self._tally(name, size, size == everyone, name in options.optional) for name in self.models}
+            for size in sorted({*options.member_counts, everyone})
+        }
+        written = {name: self._tally(name, everyone, maps=False) for name in self.models if name in options.written}
+        oracle = None if self.oracle is None else self._tally(ORACLE, self.oracle.members)
+        return Tallies(by_size, written, oracle, np.zeros(len(self.forecasts), bool))
+
+    def score(self, tallies: Tallies, rows: np.ndarray) -> Iterator[Tallies]:
+        """Add the forecasts `rows` to the tallies; yield them after every batch."""
+        options = self.options
+        size = block_size(self.forecasts, options.batch_size, options.memory_bytes) if len(rows) else 1
+        for block, batch in read_blocks(self.forecasts, rows, size, options.groups):
+            self._add(tallies, block, batch)
+            tallies.done[block] = True
+            yield tallies
+
+    def add_oracle(self, tallies: Tallies, rows: np.ndarray) -> None:
+        """Add the oracle's forecasts `rows` that are also scored for the models."""
+        if self.oracle is None or tallies.oracle is None:
+            return
+        keys = zip(self.init_times.tolist(), self.lead_times.tolist(), strict=True)
+        rows_of = {key: row for row, key in enumerate(keys)}
+        times = [one.tolist() for one in forecast_times(self.oracle)]  # type: ignore[arg-type]
+        found = np.array([rows_of.get(key, -1) for key in zip(*times, strict=True)])
+        rows = rows[found[rows] >= 0]
+        size = block_size(self.oracle, self.options.batch_size, self.options.memory_bytes) if len(rows) else 1
+        task = self.oracle.task
+        for block, batch in read_blocks(self.oracle, rows, size):
+            uniform = self._uniform(batch)
+            batch = to_device(batch, self.options.device)
+            truth = verifiable(batch, task.target_channels)
+            case = Case(Raw(task, self.domain)(batch), truth, uniform, tallies.oracle.settings.bins)
+            tallies.oracle.add(found[block], self._places(found[block]), case)
+
+    def _add(self, tallies: Tallies, rows: np.ndarray, batch: Sample) -> None:
+        options, task, everyone = self.options, self.forecasts.task, self.forecasts.members
+        uniform, places = self._uniform(batch), self._places(rows)
+        batch = to_device(batch, options.device)
+        truth = verifiable(batch, task.target_channels)
+        normal = self.models.get("climatology")
+        climate = normal(batch) if normal else None
+        events = make_events(self._thresholds, climate, truth)
+        extremeness = options.extremeness(batch) if options.extremeness else None
+        for size, counted in tallies.by_size.items():
+            some = batch._replace(ensemble=batch.ensemble[:, :size])
+            for name, model in self.models.items():
+                forecast = climate if model is normal and climate is not None else model(some)
+                case = Case(forecast, truth, uniform, size + 1, True, events, climate, extremeness)
+                counted[name].add(rows, places, case)
+                if size == everyone and name in tallies.written:
+                    tally, drawn = tallies.written[name], is_ensemble(forecast)
+                    values = self._written(forecast, batch, joint="energy" in tally.per_forecast)
+                    case = Case(values, truth, uniform, size + 1, drawn, events, climate, extremeness)
+                    tally.add(rows, places, case)
+
+    def _written(self, forecast: Distribution, batch: Sample, joint: bool) -> Distribution:
+        """Return the members that `correct` writes; in any order, unless `joint` scores need the order."""
+        task, options = self.forecasts.task, self.options
+        if not joint:
+            # Scores of single values do not depend on the order of the members.
+            return member_values(forecast, task, self.forecasts.members, options.levels)
+        return written_members(forecast, batch, task, self.domain, quantile_levels=options.levels, seed=options.seed)
+
+    @property
+    def _thresholds(self) -> tuple[tuple[Threshold, ...], ...]:
+        thresholds = self.options.thresholds
+        return thresholds if "climatology" in self.models else without_climatology(thresholds)
+
+    def _tally(self, name: str, members: int, maps: bool = True, optional: bool = False) -> Tally:
+        settings, options = Settings(self.forecasts.task, members + 1), self.options
+        if name != ORACLE:
+            settings = replace(
+                settings, thresholds=self._thresholds, climatology="climatology" in self.models,
+                extremeness=bool(options.extremeness),
+            )  # fmt: skip
+        wanted: list[Score | Diagram] = [*options.scores, *options.diagrams]
+        computed = [one for one in wanted if not one.missing(settings)]
+        return Tally(name, len(self.forecasts), settings, self.regions, statistics_of(*computed), maps, optional)
+
+    def _places(self, rows: np.ndarray) -> np.ndarray:
+        """Return the index of each forecast on the axis of lead times."""
+        return np.array([self.forecasts.task.lead_times.index(int(lead)) for lead in self.lead_times[rows]])
+
+    def _uniform(self, batch: Sample) -> Tensor:
+        # Drawn for the whole grid, so that the draw of a cell does not depend on the tiles.
+        shape = batch.target.shape[1], *self.domain.shape
+        draws = tie_breaker(self.options.seed, batch.init_time, batch.lead_time, shape)
+        return self.domain.cut(draws).to(self.options.device)
+
+
+def _on_cluster(scorer: Scorer, tallies: Tallies, rows: np.ndarray, workers: Executor) -> Iterator[Tallies]:
+    """Yield the sum of the tallies and all parts that workers have finished, after each part."""
+    count = min(len(rows), 4 * scorer.options.jobs)
+    parts = [part for part in np.array_split(rows, count or 1) if len(part)]
+    for future in as_completed([workers.submit(_score_part, scorer, part) for part in parts]):
+        tallies = tallies + future.result()
+        yield tallies
+
+
+@torch.no_grad()
+def _score_part(scorer: Scorer, rows: np.ndarray) -> Tallies:
+    torch.set_num_threads(processors())
+    tallies = scorer.empty()
+    for _ in scorer.score(tallies, rows):
+        pass
+    return tallies
 
 
 def to_device(batch: Sample, device: torch.device | str) -> Sample:
     """Return a batch on `device`."""
     return Sample(*(tensor.to(device, non_blocking=True) for tensor in batch))
-
-
-def _share(
-    forecasts: Forecasts, batch_size: int, mesh: Mesh, groups: np.ndarray | None = None
-) -> Iterator[tuple[np.ndarray, Sample]]:
-    """Yield the batches that this rank scores, every `mesh.data`-th forecast, with their indices among all."""
-    every = np.arange(mesh.data_rank, len(forecasts), mesh.data)
-    labels = np.zeros(len(forecasts), int) if groups is None else groups
-    for label in np.unique(labels[every]):
-        rows = every[labels[every] == label]
-        for number, batch in enumerate(batches(Subset(forecasts, rows.tolist()), batch_size)):  # type: ignore[arg-type]
-            yield rows[number * batch_size :][:batch_size], batch
-
-
-def _merged(tally: Tally, mesh: Mesh, domain: Domain) -> Tally:
-    """Return the tally of the whole grid and all forecasts on the first rank, and their own part on the others."""
-    parts = mesh.gather(tally)
-    if parts is None:
-        return tally
-    return Tally.of_tiles([reduce(add, parts[tile :: mesh.tiles]) for tile in range(mesh.tiles)], domain)
-
-
-def _add_oracle(
-    tally: Tally,
-    batch: Sample,
-    task: Task,
-    rows_of: Mapping[tuple[int, int], int],
-    leads: Mapping[int, int],
-    options: ScoringOptions,
-    domain: Domain,
-) -> None:
-    """Add the forecasts of a batch of the oracle that are also scored for the models."""
-    keys = list(zip(batch.init_time.tolist(), batch.lead_time.tolist(), strict=True))
-    shared = [k for k, key in enumerate(keys) if key in rows_of]
-    if not shared:
-        return
-    batch = Sample(*(tensor[shared] for tensor in batch))
-    rows = np.array([rows_of[keys[k]] for k in shared])
-    places = np.array([leads[int(lead)] for lead in batch.lead_time])
-    uniform = _uniform(batch, options.seed, domain).to(options.device)
-    batch = to_device(batch, options.device)
-    truth = verifiable(batch, task.target_channels)
-    tally.add(rows, places, Case(Raw(task, domain)(batch), truth, uniform, tally.settings.bins))
-
-
-def _uniform(batch: Sample, seed: int, domain: Domain) -> Tensor:
-    # Drawn for the whole grid, so that the draw of a cell does not depend on the tiles.
-    shape = batch.target.shape[1], *domain.shape
-    return domain.cut(tie_breaker(seed, batch.init_time, batch.lead_time, shape))
-
-
-class ScoringProgress:
-    """Prints a line every few seconds."""
-
-    def __init__(self, total: int, every: float = 5.0) -> None:
-        self._total, self._every, self._began = total, every, time.monotonic()
-        self._last = self._began
-
-    def show(self, done: int) -> None:
-        """Print the progress if the last line is old enough."""
-        now = time.monotonic()
-        if now - self._last >= self._every and done < self._total:
-            self._last = now
-            left = (now - self._began) / done * (self._total - done)
-            print(f"scored {done} of {self._total} forecasts, about {left:.0f} s left", flush=True)

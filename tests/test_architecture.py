@@ -50,6 +50,7 @@ MAY_IMPORT = {
         COMMON,
         STATISTICS,
         STORE,
+        PREFETCH,
         MODELS,
         DISTRIBUTION,
         PARALLEL,

@@ -11,7 +11,8 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import verifiable
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
-from evaluation.scoring import ScoringOptions, ScoringProgress, score_models
+from evaluation.scoring import ScoringOptions, score_models
+from evaluation.scoring_progress import ScoringProgress
 from models.distribution import Normal
 from models.statistical.raw import Raw
 
