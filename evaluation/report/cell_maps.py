@@ -1,14 +1,10 @@
-"""Maps of scores for the page's script: numbers of cells, rounded, compressed and written as text.
-
-A value is rounded to the decimals in which the page shows it, so that the page never shows other digits than
-`scores.json` would.
-"""
+"""Maps of scores for the page's script: numbers of cells, rounded to the decimals that the page shows, as text."""
 
 from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +19,14 @@ from evaluation.report.maps import BETTER, DIVERGING, SEQUENTIAL
 from evaluation.report.shown_data import MapData
 from evaluation.report.tables import amount_decimals, display_of
 
-NO_VALUE = 65535
-"""Stands for a cell without a value; other values are 0 to 65534."""
-MAP_BUDGET = 3_500_000
-"""Characters of all maps of a page together. Maps that need more are rounded to fewer decimals, then made coarser."""
+NO_VALUE = 2**32 - 1
+"""Stands for a cell without a value."""
+MAP_BUDGET = 4_600_000
+"""Characters of all maps of a page together, which then stays below 6 MB. Larger maps are made coarser."""
+MAP_LEADS = 6
+"""Number of lead times that have maps; of more, these are evenly spaced, with the first and the last."""
+COMPRESSION = 6
+"""Level 9 takes ten times as long and saves 2 %."""
 OUTER = 0.02
 """Share of the cells whose values may lie beyond either end of a colour scale."""
 
@@ -47,7 +47,7 @@ class CellScore:
 
 def cell_scores(scores: Mapping[str, Any]) -> dict[str, CellScore]:
     """Return the scores of cells by their key."""
-    display, decimals = display_of(scores), amount_decimals(scores)
+    display, decimals = display_of(scores), max(0, amount_decimals(scores) - 1)
     return {
         "skill": CellScore(
             "CRPS below raw", "Blue-green: a lower CRPS than the raw ensemble; brown: a higher one.", "%", 0, BETTER,
@@ -87,29 +87,23 @@ def cell_values(scores: Mapping[str, Any], fields: MapData, key: str, model: str
 def map_payload(scores: Mapping[str, Any], fields: MapData, budget: int = MAP_BUDGET) -> dict[str, Any] | None:
     """Return grid, colours and all maps for the page's script; None if there are no maps.
 
-    Decimals are left out, then cells are joined to squares of 2 x 2, 3 x 3, ... until all maps fit into the `budget`.
+    Cells are joined to squares of 2 x 2, 3 x 3, ... until all maps fit into the `budget`; points are never joined.
     """
     if not fields.cells:
         return None
-    kinds, land = cell_scores(scores), fields.land
+    kinds, land, leads = cell_scores(scores), fields.land, spaced(list(fields.cells))
     found = {
         (key, model, lead): values
         for key in kinds
         for model in scores["models"]
-        for lead in fields.cells
+        for lead in leads
         if (values := cell_values(scores, fields, key, model, lead)) is not None
     }
-    for fewer, side in _attempts(fields.grid):
-        joined = {place: joined_cells(values, side) for place, values in found.items()}
-        decimals = {
-            key: fitting_decimals([v for place, v in joined.items() if place[0] == key], kind.decimals - fewer)
-            for key, kind in kinds.items()
-        }
-        maps: dict[str, Any] = {key: {} for key in kinds}
-        for (key, model, _), values in joined.items():
-            maps[key].setdefault(model, []).append(packed(values, decimals[key]))
-        if sum(len(one["data"]) for models in maps.values() for leads in models.values() for one in leads) <= budget:
-            break
+    side = 1
+    while (maps := _packed_maps(found, kinds, side, budget)) is None and not isinstance(fields.grid, Points):
+        side += 1
+    if maps is None:
+        return None
     scales = {
         key: _scale(kind, [v for (name, model, _), v in found.items() if name == key and model != "climatology"])
         for key, kind in kinds.items()
@@ -118,12 +112,12 @@ def map_payload(scores: Mapping[str, Any], fields: MapData, budget: int = MAP_BU
         "grid": _grid(fields.grid, side),
         "land": None if land is None else _compressed((joined_cells(land, side) > 0.5).astype(np.uint8)),
         "side": side,
-        "leads": list(fields.cells),
+        "leads": leads,
         "models": list(scores["models"]),
         "fields": [
             {
                 "key": key, "title": kind.title, "note": _note(kind, side), "units": kind.units,
-                "decimals": max(0, decimals[key]), "signed": kind.signed, "scale": scales[key],
+                "decimals": kind.decimals, "signed": kind.signed, "scale": scales[key],
             }
             for key, kind in kinds.items()
         ],
@@ -146,41 +140,44 @@ def joined_cells(values: np.ndarray, side: int) -> np.ndarray:
         return summed(np.where(known, values, 0.0)) / summed(known.astype(float))
 
 
-def fitting_decimals(fields: list[np.ndarray], decimals: int) -> int:
-    """Return `decimals`, or the largest smaller number with which the values of each field span 65534 steps at most."""
-    known = [values[np.isfinite(values)] for values in fields]
-    widest = max((float(np.ptp(values)) for values in known if values.size), default=0.0)
-    while widest * 10.0**decimals > NO_VALUE - 2:
-        decimals -= 1
-    return decimals
+def spaced(leads: list[int]) -> list[int]:
+    """Return at most `MAP_LEADS` lead times, evenly spaced from the first to the last."""
+    places = np.linspace(0, len(leads) - 1, min(MAP_LEADS, len(leads)))
+    return [leads[round(place)] for place in places.tolist()]
 
 
 def packed(values: np.ndarray, decimals: int) -> dict[str, Any]:
-    """Return values (H, W), rounded to `decimals` (tens for -1), as text: value = (first + k) * step.
+    """Return values (H, W), rounded to `decimals`, as text: value = (first + k) / 10^decimals, k from 0.
 
-    The k, from 0 to 65534, are differences to the cell before modulo 65536; all low bytes, then all high bytes, are
-    compressed. `fitting_decimals` makes sure that 65534 steps are enough.
+    The k are differences to the cell before modulo 2^32. The lowest bytes of all cells come first, then the next ones:
+    higher bytes are nearly always alike and take no space when they are compressed.
     """
     scaled = np.rint(values.ravel() * 10.0**decimals)
     known = np.isfinite(scaled)
     first = int(scaled[known].min()) if known.any() else 0
-    steps = np.full(scaled.shape, NO_VALUE, np.uint16)
-    steps[known] = (scaled[known] - first).astype(np.uint16)
-    differences = np.diff(steps, prepend=np.uint16(0))
-    planes = np.concatenate([differences & 255, differences >> 8]).astype(np.uint8)
-    return {"first": first, "step": 10.0**-decimals, "data": _compressed(planes)}
+    steps = np.full(scaled.shape, NO_VALUE, np.uint32)
+    steps[known] = (scaled[known] - first).astype(np.uint32)
+    differences = np.diff(steps, prepend=np.uint32(0))
+    planes = np.concatenate([(differences >> shift) & 255 for shift in (0, 8, 16, 24)]).astype(np.uint8)
+    return {"first": first, "per": 10**decimals, "data": _compressed(planes)}
+
+
+def _packed_maps(
+    found: Mapping[tuple[str, str, int], np.ndarray], kinds: Mapping[str, CellScore], side: int, budget: int
+) -> dict[str, dict[str, list[dict[str, Any]]]] | None:
+    """Return the maps by score and model, one for each lead time; None if they exceed the budget."""
+    maps: dict[str, dict[str, list[dict[str, Any]]]] = {key: {} for key in kinds}
+    for (key, model, _), values in found.items():
+        one = packed(joined_cells(values, side), kinds[key].decimals)
+        budget -= len(one["data"])
+        if budget < 0:
+            return None
+        maps[key].setdefault(model, []).append(one)
+    return maps
 
 
 def _compressed(values: np.ndarray) -> str:
-    return base64.b64encode(zlib.compress(values.tobytes(), 9)).decode()
-
-
-def _attempts(grid: Grid) -> Iterator[tuple[int, int]]:
-    """Yield the decimals to leave out and the side of squares of cells, finest first; points are never joined."""
-    yield 0, 1
-    yield 1, 1
-    if not isinstance(grid, Points):
-        yield from ((1, side) for side in range(2, max(grid.shape)))
+    return base64.b64encode(zlib.compress(values.tobytes(), COMPRESSION)).decode()
 
 
 def _note(kind: CellScore, side: int) -> str:

@@ -232,11 +232,12 @@
   }
 
   async function fieldOf(map) {
-    // Differences of neighbouring cells modulo 65536, all low bytes before all high bytes; 65535 is a missing value.
-    const bytes = await inflate(map.data), count = bytes.length / 2, field = new Float64Array(count);
+    // Differences of neighbouring cells modulo 2^32: all lowest bytes, then the next ones; the largest number is no value.
+    const bytes = await inflate(map.data), count = bytes.length / 4, field = new Float64Array(count);
     for (let k = 0, sum = 0; k < count; k++) {
-      sum = (sum + bytes[k] + 256 * bytes[count + k]) & 65535;
-      field[k] = sum === 65535 ? NaN : (map.first + sum) * map.step;
+      const low = bytes[k] + 256 * bytes[count + k], high = bytes[2 * count + k] + 256 * bytes[3 * count + k];
+      sum = (sum + low + 65536 * high) % 4294967296;
+      field[k] = sum === 4294967295 ? NaN : (map.first + sum) / map.per;
     }
     return field;
   }
