@@ -20,7 +20,7 @@ from models.corrector import Corrector
 from models.statistical.emos import EMOS
 
 EMOS_NAME = "emos"
-RESERVED = ("raw", "climatology", ORACLE)
+RESERVED = ("raw", "climatology", "persistence", ORACLE)
 
 
 def check_name(name: str, option: str = "correctors") -> None:

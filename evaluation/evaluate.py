@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 
 from conf import build, plain, verb
 from data_pipeline.archive import Archive
-from data_pipeline.common.checks import check_choice, check_integer
+from data_pipeline.common.checks import check_choice, check_integer, check_number
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import atomic_write, expand_paths
 from data_pipeline.dataset import ForecastDataset
@@ -49,8 +49,9 @@ from evaluation.leak_audit import audit
 from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
 from evaluation.references import (
     check_references,
-    climatology_warnings,
+    fit_persistence,
     fit_references,
+    reference_warnings,
     tile_of,
     training_years_warnings,
     unfitted_warnings,
@@ -101,6 +102,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     if given and member_counts:
         raise InputError("member_counts needs members of all models, but forecasts has files; leave out one of them")
     check_choice("quantile_levels", cfg.quantile_levels, QUANTILE_LEVELS)
+    check_number("emos_minutes", cfg.emos_minutes)
     check_integer("batch_size", cfg.batch_size, 1)
     check_integer("seed", cfg.seed, 0)
     device, choice = choose_device(cfg.device, mesh.ranks), ScoreChoice.parse(plain(cfg), task)
@@ -147,18 +149,27 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     mesh.print("\n".join(forecasts.ledger.lines(cfg.split)))
     correctors = {name: folds.on(domain) for name, folds in correctors.items()}
     training = training_dates(split, cfg.split, task)
-    compared, climatology = fit_references(wanted, source, task, dates, training, cfg.max_members, domain, mesh)
-    notes = [*climatology_warnings(climatology), *climatology.notes, *training_years_warnings(climatology, correctors)]
-    notes += [note for name, folds in correctors.items() for note in unfitted_warnings(name, folds)]
+    # A corrector with the name emos takes the place of the one that would be fitted here.
+    own = [name for name in wanted if name not in with_first_runs(correctors, runs)]
+    compared, fits = fit_references(own, source, task, dates, training, cfg.max_members, domain, mesh, cfg.emos_minutes)
+    persistence = None
+    if "persistence" in wanted:
+        persistence, fit = fit_persistence(source, task, dates, training, domain)
+        fits.append(fit)
+    trained_here = {name: compared[name] for name in own if name == "emos" and name in compared}
+    notes = training_years_warnings(fits, correctors)
+    notes += [note for name, folds in (trained_here | correctors).items() for note in unfitted_warnings(name, folds)]
     notes += [unknown] if (unknown := list_unknown(forecasts.meanings)) else []
     notes += notes_on(opened)
     compared |= correctors
-    check_comparison({*compared, *opened}, notes)
+    beside = {*opened, *(["persistence"] if persistence else [])}
+    check_comparison({*compared, *beside}, [*reference_warnings(fits), *notes])
     notes += choice.check(task, forecasts.members, "climatology" in compared)
     model_climate = choice.open_climate(
         domain, task, split.dates("train", task.lead_times), dates, lambda days: source(days).fingerprint
     )
     models: dict[str, Forecaster] = {name: folds.bind(task, device) for name, folds in compared.items()}
+    models |= {"persistence": persistence} if persistence else {}
     models |= {name: FileForecaster(one, domain, device) for name, one in opened.items()}
     land, oracle = land_share(archive, forecasts), open_oracle(archive, task, dates, domain, notes)
     starts, leads = forecasts.times()
@@ -169,18 +180,15 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     for note in leaks["notes"]:
         mesh.print(f"leak audit: {note}")
     options = ScoringOptions(
-        cfg.batch_size, cfg.seed, member_counts, written=set(correctors), levels=cfg.quantile_levels,
-        optional=["climatology"], device=device, groups=batch_groups(compared.values(), valid), scores=choice.scores,
-        diagrams=choice.diagrams, thresholds=choice.thresholds, extremeness=model_climate,
+        cfg.batch_size, cfg.seed, member_counts, written={*correctors, *trained_here}, levels=cfg.quantile_levels,
+        optional=["climatology", "persistence"], device=device, groups=batch_groups(compared.values(), valid),
+        scores=choice.scores, diagrams=choice.diagrams, thresholds=choice.thresholds, extremeness=model_climate,
     )  # fmt: skip
     board = score_models(models, forecasts, weights, oracle, options, mesh)
-    if lost := mesh.broadcast(dict(board.lost)):
-        compared = {name: folds for name, folds in compared.items() if name not in lost}
-        notes = [
-            *climatology_warnings(climatology, lost["climatology"]),
-            *(n for n in notes if not n.startswith("climatology")),
-        ]
-        check_comparison({*compared, *opened}, notes)
+    lost = mesh.broadcast(dict(board.lost))
+    compared = {name: folds for name, folds in compared.items() if name not in lost}
+    notes = [*reference_warnings(fits, lost), *notes]
+    check_comparison({*compared, *beside} - set(lost), notes)
     board, compared, models = (
         pool_runs(board, runs), with_first_runs(compared, runs), with_first_runs(models, runs)
     )  # fmt: skip

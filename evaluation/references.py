@@ -1,4 +1,4 @@
-"""References: the raw ensemble and climatology, which correctors are compared with, and the warnings about them."""
+"""References: the models that need no training run, which correctors are compared with, and the warnings about them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from data_pipeline.protocols import DataSource
 from data_pipeline.task import Task
 from evaluation.fold_correctors import FoldCorrectors
 from evaluation.leak_audit import check_reference_dates
+from evaluation.persistence import Persistence
+from evaluation.reference_emos import fit_emos
 from models.corrector import Corrector, build_reference
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
-from models.statistical.cases import TooFewCasesError
-from models.training_dates import seen_dates
+from models.training_dates import seen_dates, stated_fits
 
-REFERENCE_NAMES = ("raw", "climatology")
+FITTED = ("climatology", "emos")
+"""References that are correctors, fitted on the training dates."""
+REFERENCE_NAMES = ("raw", *FITTED, "persistence")
 
 
 @dataclass(frozen=True)
-class ClimatologyFit:
-    """The years of climatology's fit and notes about it, or `why` climatology cannot be a reference."""
+class ReferenceFit:
+    """The years of a reference's fit and notes about it, or `why` it cannot be a reference."""
 
+    name: str = "climatology"
     years: tuple[int, ...] = ()
     why: str = ""
     notes: tuple[str, ...] = ()
@@ -36,7 +40,9 @@ class ClimatologyFit:
 def check_references(option: object) -> tuple[str, ...]:
     """Return the option `references` with `raw`, which is always scored."""
     if not isinstance(option, list) or any(name not in REFERENCE_NAMES for name in option):
-        raise InputError(f"references must be a list of {' and '.join(REFERENCE_NAMES)}, such as [raw], got {option!r}")
+        raise InputError(
+            f"references must be a list of {', '.join(REFERENCE_NAMES)}, such as [raw, climatology], got {option!r}"
+        )
     return tuple(dict.fromkeys(["raw", *option]))
 
 
@@ -66,49 +72,63 @@ def fit_references(
     members: int | None,
     domain: Domain,
     mesh: Mesh,
-) -> tuple[dict[str, FoldCorrectors], ClimatologyFit]:
-    """Return the `wanted` references by name, and the fit of climatology.
+    emos_minutes: float = 10,
+) -> tuple[dict[str, FoldCorrectors], list[ReferenceFit]]:
+    """Return the raw ensemble and the `wanted` references by name, and the fits of the wanted references.
 
-    `training` holds, for each fold, the dates to fit climatology on and the dates that this climatology forecasts.
+    `training` holds, for each fold, the dates to fit a reference on and the dates that it forecasts. A reference that
+    cannot be fitted is left out, and its fit says why. Raises `InputError` if it would be fitted on scored dates.
     """
     raw = make_reference("raw", source(scored), task, scored, members, domain, mesh).on(domain)
     found = {"raw": FoldCorrectors.of([raw])}
-    if "climatology" not in wanted:
-        return found, ClimatologyFit()
-    correctors: list[Corrector] = []
-    years: set[int] = set()
-    for dates, fold in training:
-        fitted = climatology_years(source(dates), task, fold, dates)
-        if fitted.why:
-            return found, fitted
-        part = f" of fold {len(correctors) + 1} of {len(training)}" * (len(training) > 1)
-        mesh.print(f"fitting climatology on the training dates{part}")
+    fits = []
+    for name in (name for name in FITTED if name in wanted):
+        for dates, fold in training:
+            check_reference_dates(name, dates, fold)
+        fit = partial(_fit_emos, minutes=emos_minutes) if name == "emos" else _fit_climatology
+        correctors: list[Corrector] = []
         try:
-            corrector = make_reference("climatology", source(dates), task, dates, members, domain, mesh)
-        except TooFewCasesError as error:
-            return found, ClimatologyFit(why=str(error))
-        correctors.append(corrector.on(domain))
-        years |= set(fitted.years)
-    found["climatology"] = FoldCorrectors(tuple(correctors), tuple(Dates.all().without(fold) for _, fold in training))
-    found["climatology"].check("climatology", scored)
-    notes = dict.fromkeys(f"climatology: {note}" for corrector in correctors for note in corrector.notes)
-    return found, ClimatologyFit(tuple(sorted(years)), notes=tuple(notes))
+            for number, (dates, _) in enumerate(training, 1):
+                part = f" of fold {number} of {len(training)}" * (len(training) > 1)
+                correctors.append(fit(source(dates), task, dates, members, domain, mesh, part).on(domain))
+        except InputError as error:
+            # A reference never ends a run: whatever keeps it from being fitted is a warning.
+            fits.append(ReferenceFit(name, why=str(error)))
+            continue
+        found[name] = FoldCorrectors(tuple(correctors), tuple(Dates.all().without(fold) for _, fold in training))
+        found[name].check(name, scored)
+        stated = [stated_fits(corrector.provenance) or {} for corrector in correctors]
+        years = {year for parts in stated for dates in parts.values() for year in dates.years}
+        notes = dict.fromkeys(f"{name}: {note}" for corrector in correctors for note in corrector.notes)
+        fits.append(ReferenceFit(name, tuple(sorted(years)), notes=tuple(notes)))
+    return found, fits
 
 
-def climatology_years(source: DataSource, task: Task, scored: Dates, training: Dates) -> ClimatologyFit:
-    """Return the years to fit climatology on, or why it cannot be a reference for the `scored` dates."""
-    check_reference_dates("climatology", training, scored)
+def _fit_climatology(
+    source: DataSource, task: Task, dates: Dates, members: int | None, domain: Domain, mesh: Mesh, part: str
+) -> Corrector:
+    check_training_cases(source, task, dates)
+    mesh.print(f"fitting climatology on the training dates{part}")
+    return make_reference("climatology", source, task, dates, members, domain, mesh)
+
+
+def _fit_emos(
+    source: DataSource, task: Task, dates: Dates, members: int | None, domain: Domain, mesh: Mesh, part: str,
+    minutes: float,
+) -> Corrector:  # fmt: skip
+    check_training_cases(source, task, dates)
+    return fit_emos(source, task, dates, members, domain, mesh, minutes, part)
+
+
+def check_training_cases(source: DataSource, task: Task, training: Dates) -> None:
+    """Raise an `InputError` if a lead time has no forecast that is valid in the training dates and has an analysis."""
     valid = valid_times(source, task, training)
     if not len(valid):
-        return ClimatologyFit(why=f"no forecast is valid in the training dates {training}")
+        raise InputError(f"no forecast is valid in the training dates {training}")
     known = np.isin(valid, source.analysis_fields(task.targets).init_times.astype(valid.dtype))
     if not known.any(0).all():
         lead = task.lead_times[int(known.any(0).argmin())]
-        return ClimatologyFit(
-            why=f"no forecast of {lead} h that is valid in the training dates {training} has an analysis"
-        )
-    found = np.unique(valid[known].astype("datetime64[Y]").astype(int) + 1970)
-    return ClimatologyFit(tuple(found.tolist()))
+        raise InputError(f"no forecast of {lead} h that is valid in the training dates {training} has an analysis")
 
 
 def valid_times(source: DataSource, task: Task, dates: Dates) -> np.ndarray:
@@ -119,25 +139,35 @@ def valid_times(source: DataSource, task: Task, dates: Dates) -> np.ndarray:
     return valid[~np.isnat(valid).all(1)]
 
 
-def climatology_warnings(fitted: ClimatologyFit, missing: int = 0) -> list[str]:
-    """Return the warning about a climatology that is left out, or that has no value at `missing` points."""
-    why = fitted.why
-    if missing:
-        why = f"it has no value at {missing} points that have an analysis: there are too few training cases"
-    return [f"climatology is left out: {why}"] if why else []
+def reference_warnings(fits: Sequence[ReferenceFit], lost: Mapping[str, int] | None = None) -> list[str]:
+    """Return the warnings about references that are left out, and the notes of all others.
+
+    `lost` maps references without any complete forecast to the number of points where they have no value.
+    """
+    found: list[str] = []
+    for fit in fits:
+        why = fit.why
+        if missing := (lost or {}).get(fit.name):
+            cause = "an analysis is missing" if fit.name == "persistence" else "there are too few training cases"
+            why = f"it has no value at {missing} points that have an analysis: {cause}"
+        found += [f"{fit.name} is left out: {why}"] if why else fit.notes
+    return found
 
 
-def training_years_warnings(fitted: ClimatologyFit, correctors: Mapping[str, FoldCorrectors]) -> list[str]:
-    """Return a warning for each group of correctors that were trained on other years than climatology."""
+def training_years_warnings(fits: Sequence[ReferenceFit], correctors: Mapping[str, FoldCorrectors]) -> list[str]:
+    """Return a warning for each group of correctors that were trained on other years than the references."""
+    years_of = next((fit.years for fit in fits if fit.years), ())
+    fitted = [fit.name for fit in fits if fit.years]
     others: dict[tuple[int, ...], list[str]] = {}
     for name, folds in correctors.items():
         trained = [seen_dates(corrector.provenance, "train") or Dates(()) for corrector in folds.correctors]
         years = Dates(tuple(span for dates in trained for span in dates.spans)).years
-        if fitted.years and years != fitted.years:
+        if years_of and years != years_of:
             others.setdefault(years, []).append(name)
     return [
-        f"climatology was fitted on {_year_range(fitted.years)}, {', '.join(names)} on {_year_range(span)}: their "
-        "skill against climatology is partly due to other training years"
+        f"{' and '.join(fitted)} {'was' if len(fitted) == 1 else 'were'} fitted on {_year_range(years_of)}, "
+        f"{', '.join(names)} on {_year_range(span)}: their skill against {' and '.join(fitted)} is partly due to other "
+        "training years"
         for span, names in others.items()
     ]
 
@@ -156,3 +186,19 @@ def _year_range(years: Sequence[int]) -> str:
     if len(years) == 1:
         return f"1 year ({years[0]})"
     return f"{len(years)} years ({years[0]}–{years[-1]})"
+
+
+def fit_persistence(
+    source: Callable[[Dates], DataSource],
+    task: Task,
+    scored: Dates,
+    training: Sequence[tuple[Dates, Dates]],
+    domain: Domain,
+) -> tuple[Persistence | None, ReferenceFit]:
+    """Return persistence on the own tile and its fit; None and the reason if it cannot be fitted."""
+    for dates, fold in training:
+        check_reference_dates("persistence", dates, fold)
+    try:
+        return Persistence.fit(source, task, scored, training, domain), ReferenceFit("persistence")
+    except InputError as error:
+        return None, ReferenceFit("persistence", why=str(error))

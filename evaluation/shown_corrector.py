@@ -76,12 +76,13 @@ def lowest_validation(correctors: Mapping[str, Corrector], runs: Mapping[str, Se
 def lowest_crps(scores: Mapping[str, Any]) -> str:
     """Return the corrector with the lowest CRPS on the scored years, the fair one where it is valid.
 
-    Climatology if there is no corrector. The choice uses the truth of the scored years, so it is for display only: it
-    does not show which model is best.
+    Climatology or persistence if there is no corrector. The choice uses the truth of the scored years, so it is for
+    display only: it does not show which model is best.
     """
     models = scores["models"]
-    correctors = [name for name in models if name not in ("raw", "climatology")]
-    return min(correctors or ["climatology"], key=lambda name: models[name][crps_key(models[name])])
+    correctors = [name for name in models if name not in ("raw", "climatology", "persistence")]
+    others = [name for name in ("climatology", "persistence") if name in models]
+    return min(correctors or others[:1], key=lambda name: models[name][crps_key(models[name])])
 
 
 def crps_key(model: Mapping[str, Any]) -> str:

@@ -48,6 +48,7 @@ MAY_IMPORT = {
     EVALUATION: {
         DATA,
         COMMON,
+        FORMATS,
         STATISTICS,
         STORE,
         PREFETCH,

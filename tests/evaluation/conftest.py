@@ -44,3 +44,9 @@ def emos(archive, tmp_path):
     corrector.fit(data)
     corrector.save(tmp_path / "emos.safetensors")
     return tmp_path / "emos.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    """Give every test a cache of its own: archives in memory have the same fingerprint and other values."""
+    monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "cache"))

@@ -159,7 +159,7 @@ def test_climatology_of_too_few_cases_is_left_out(
     assert f"warning: {warning}" in capsys.readouterr().out
     assert warning in (tmp_path / "report.html").read_text()
     with pytest.raises(SystemExit) as left:
-        deepweather(tmp_path / "alone")
+        deepweather(tmp_path / "alone", "references=[raw,climatology]")
     assert left.value.code == 2
     assert f"with ({warning}); give correctors" in capsys.readouterr().err
 
@@ -320,8 +320,12 @@ def test_folders_are_named_by_target():
         ("correctors={emos: nowhere}", "there is no corrector nowhere"),
         ("split=tets", "there is no split 'tets'"),
         ("member_counts=5", "member_counts must be two or more different numbers of members, each at least 2"),
-        ("references=[emos]", "references must be a list of raw and climatology, such as [raw], got ['emos']"),
-        ("references=raw", "references must be a list of raw and climatology, such as [raw], got 'raw'"),
+        (
+            "references=[unet]",
+            "references must be a list of raw, climatology, emos, persistence, such as [raw, climatology], got",
+        ),
+        ("emos_minutes=soon", "emos_minutes must be a number, got 'soon'"),
+        ("references=raw", "references must be a list of raw, climatology, emos, persistence"),
         (
             "shown_corrector=unet",
             "shown_corrector must be the name of a corrector of this command (there are none), or null",

@@ -165,6 +165,7 @@ def test_the_distance_to_the_scored_dates_is_reported(
     deepweather(
         tmp_path / "run",
         f"correctors={{near: {near}, old: {tmp_path}/old.safetensors}}",
+        "references=[raw,climatology]",
         "data.split.test=[2016-01-07,2016-12-31]",
     )
     found = json.loads((tmp_path / "run/scores.json").read_text())["leak_audit"]

@@ -120,7 +120,7 @@ def test_runs_are_one_entry_of_an_evaluation(archive, emos, deepweather, tmp_pat
     option = f"correctors={{net: {{runs: [{emos}, {tmp_path}/other.safetensors]}}}}"
     deepweather(tmp_path / "run", option, "shown_corrector=net")
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
-    assert list(scores["models"]) == ["raw", "climatology", "net"]
+    assert list(scores["models"]) == ["raw", "climatology", "emos", "net"]
     assert len(scores["models"]["net"]["runs"]) == 2
     assert scores["best"] == {"model": "net", "by": "option"}
     assert "net" in capsys.readouterr().out

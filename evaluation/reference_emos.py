@@ -1,0 +1,166 @@
+"""EMOS as a reference: `evaluate` fits it to the training dates if no corrector has the name `emos`.
+
+The fit is kept in the user's cache folder, so that the same data, task and dates are fitted once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.dates import Dates
+from data_pipeline.formats.cache_files import CACHE_ERRORS, cache_folder
+from data_pipeline.protocols import DataSource
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.corrector import Corrector, needed_task, reads_moments
+from models.parallel.domain import Domain
+from models.parallel.exchange import assemble
+from models.parallel.mesh import Mesh
+from models.statistical.cases import CASES_BYTES
+
+SPEC: dict[str, Any] = {"_target_": "models.statistical.emos.EMOS"}
+SPEC_NEAR_BOUND = SPEC | {"power": 0.5, "family": "censored_logistic", "lower": 0.0, "scale": "log"}
+"""For precipitation and other variables near a physical bound of 0: the law of the root, censored at 0."""
+FIT_VERSION = 1
+"""Part of a cached fit's name: whoever changes the fit raises it."""
+SECONDS_PER_CASE = 5e-6
+"""Time of a regression for one cell of one training forecast, on one processor of 2020."""
+PILOT = 4
+"""Forecasts that are read to estimate the time of a fit."""
+
+
+class LeftOutError(InputError):
+    """A reference cannot be fitted, or its fit would take too long: it is left out."""
+
+
+def emos_spec(task: Task) -> dict[str, Any]:
+    """Return the model that suits the targets; raise `LeftOutError` if no single one suits all of them."""
+    near = [target.near_bound for target in task.targets]
+    if not any(near):
+        return SPEC
+    if all(near) and all(target.bounds[0] == 0 for target in task.targets):
+        return SPEC_NEAR_BOUND
+    raise LeftOutError(
+        "no family suits all targets of the task; train one with deepweather train model=emos for each target and give "
+        "it as correctors={emos: ...}"
+    )
+
+
+def fit_emos(
+    source: DataSource, task: Task, dates: Dates, members: int | None, domain: Domain, mesh: Mesh,
+    minutes: float, part: str = "",
+) -> Corrector:  # fmt: skip
+    """Return an EMOS for the whole grid, fitted on `dates` by all ranks, or taken from the cache.
+
+    Raises `LeftOutError` if no family suits the targets, or if the fit would take longer than so many `minutes`. `part`
+    names the fold in messages.
+    """
+    spec = emos_spec(task)
+    task, moments = needed_task(spec, task), reads_moments(spec)
+    opened = partial(ForecastDataset, source, task, dates, members=members, moments=moments)
+    file = mesh.run_on_first(lambda: _cache_file(opened().fingerprint, spec))
+    if (cached := mesh.run_on_first(lambda: _load(file))) is not None:
+        mesh.print(f"emos was fitted on the training dates{part} before, and is read from {file}")
+        return cached
+    # Cells are independent, so that ranks of the data axis get a part of the globe too.
+    shared = mesh.shared(domain.grid)
+    rows, columns = shared.tile
+    data = opened(rows=rows, columns=columns)
+    expected = mesh.run_on_first(lambda: estimated_seconds(data))
+    if expected > 60 * minutes:
+        raise LeftOutError(
+            f"its fit would take about {expected / 60:.0f} minutes, and emos_minutes={minutes:g}; train it with "
+            "deepweather train model=emos and give it as correctors={emos: ...}, or allow more minutes"
+        )
+    mesh.print(f"fitting emos on the training dates{part}, about {expected:.0f} s")
+    provenance = {"train_dates": Dates(dates.spans).to_json(), "val_dates": [], "members": data.members}
+    corrector = Corrector(task, shared, spec, assemble(data.static, shared), provenance, data.meanings)
+    corrector.fit(_Watched(data, mesh.print))
+    whole = corrector.on(domain.grid).eval()
+    mesh.run_on_first(lambda: _save(whole, file))
+    return whole
+
+
+def estimated_seconds(data: ForecastDataset) -> float:
+    """Return the time that a fit of EMOS takes, from that of reading a few of its forecasts.
+
+    The fit reads all forecasts once for the normalisation, and then block by block of rows.
+    """
+    count, (H, W) = len(data), (data.rows.stop - data.rows.start, data.columns.stop - data.columns.start)
+    targets = len(data.task.targets)
+    size = min(H, max(1, CASES_BYTES // (count * W * targets * 12)))
+    chosen = np.unique(np.linspace(0, count - 1, min(PILOT, count)).astype(int)).tolist()
+    seconds = 0.0
+    for part, passes in ((data, 1), (data.band(slice(0, size)), -(-H // size))):
+        began = time.monotonic()
+        for index in chosen:
+            part[index]
+        seconds += (time.monotonic() - began) / len(chosen) * count * passes
+    return seconds + SECONDS_PER_CASE * count * H * W * targets
+
+
+class _Watched(Dataset[Sample]):
+    """A data set that prints every few seconds how much of it a fit has read."""
+
+    def __init__(self, data: ForecastDataset, report: Callable[[str], None], every: float = 5.0) -> None:
+        self._data, self._report, self._every = data, report, every
+        self._read, self._last = 0, time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> Sample:
+        self._read += 1
+        if time.monotonic() - self._last > self._every:
+            self._last = time.monotonic()
+            self._report(f"fitting emos: {self._read} forecasts read, of {len(self)} in each pass")
+        return self._data[index]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sample in memory."""
+        return self._data.nbytes
+
+    def times(self) -> tuple[Tensor, Tensor]:
+        """Return start and lead time of all samples."""
+        return self._data.times()
+
+    def band(self, rows: slice) -> _Watched:
+        """Return the same samples with only these rows."""
+        other = _Watched(self._data.band(rows), self._report, self._every)
+        other._last = self._last
+        return other
+
+
+def _cache_file(fingerprint: str, spec: dict[str, Any]) -> Path:
+    key = json.dumps([fingerprint, spec, version("deepweather"), FIT_VERSION], sort_keys=True)
+    return cache_folder("emos") / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.safetensors"
+
+
+def _load(file: Path) -> Corrector | None:
+    """Return a cached fit; None if there is none, or if it is damaged."""
+    try:
+        return Corrector.load(file) if file.is_file() else None
+    except (InputError, *CACHE_ERRORS):
+        return None
+
+
+def _save(corrector: Corrector, file: Path) -> None:
+    """Keep a fit; nothing happens if the cache cannot be written."""
+    try:
+        corrector.save(file)
+    except (InputError, *CACHE_ERRORS):
+        return  # the next run fits again
