@@ -65,10 +65,11 @@ from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData
 from evaluation.report.tables import plain_table
 from evaluation.score_options import ScoreChoice
 from evaluation.score_table import write_score_table
-from evaluation.scoreboard import Scoreboard
+from evaluation.scoreboard import SCORES_FORMAT, Scoreboard
 from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models
 from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
 from evaluation.shown_corrector import check_shown, choose_shown
+from evaluation.start_table import write_start_table
 from evaluation.training_runs import check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
 from models.coupling import QUANTILE_LEVELS
@@ -76,9 +77,6 @@ from models.device import choose_device
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
-
-SCORES_FORMAT = 4
-"""Version of `scores.json`; results of another version are computed again."""
 
 
 @verb("evaluate")
@@ -183,6 +181,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         cfg.batch_size, cfg.seed, member_counts, written={*correctors, *trained_here}, levels=cfg.quantile_levels,
         optional=["climatology", "persistence"], device=device, groups=batch_groups(compared.values(), valid),
         scores=choice.scores, diagrams=choice.diagrams, thresholds=choice.thresholds, extremeness=model_climate,
+        undrawn={name for name, file in given.items() if not file.drawn},
     )  # fmt: skip
     board = score_models(models, forecasts, weights, oracle, options, mesh)
     lost = mesh.broadcast(dict(board.lost))
@@ -381,6 +380,7 @@ class Evaluation:
     def _write(self, folder: Path, target: int, scores: Mapping[str, Any], fields: MapData) -> None:
         write_report(folder, scores, fields, self.clock.facts())
         write_score_table(folder / "scores.csv", self.board, target, scores["units"])
+        write_start_table(folder / "starts.csv", self.board, target)
         # The scores are written last: if they exist, the report and the table are complete.
         with atomic_write(folder / "scores.json", "w") as file:
             json.dump(scores, file, indent=1, allow_nan=False)

@@ -12,7 +12,6 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.forecast_file import ForecastFile, OpenedForecast
 from data_pipeline.sample import Sample
 from evaluation.corrector_checks import check_name
-from models.coupling import QUANTILE_LEVELS
 from models.distribution import Distribution, Ensemble, Normal, Quantiles
 from models.parallel.domain import Domain
 
@@ -50,8 +49,7 @@ def notes_on(opened: Mapping[str, OpenedForecast]) -> list[str]:
 class FileForecaster:
     """Returns the forecasts of a file as distributions, on one tile of the grid.
 
-    Members are an ensemble, mean and standard deviation a normal distribution. Members that are not independent draws
-    are quantiles at the levels (k - ½)/M, which gives the numbers of the members that `correct` writes.
+    Members are an ensemble, mean and standard deviation a normal distribution.
     """
 
     opened: OpenedForecast
@@ -71,9 +69,6 @@ class FileForecaster:
                     "check which of its variables is the standard deviation"
                 )
             return Normal(values[0], values[1])
-        if self.opened.kind == "members" and self.opened.source.drawn:
+        if self.opened.kind == "members":
             return Ensemble(values)
-        M = len(values)
-        hazen = QUANTILE_LEVELS["hazen"](torch.arange(1, M + 1, dtype=torch.float64), M)
-        levels = hazen if self.opened.kind == "members" else torch.from_numpy(self.opened.levels)
-        return Quantiles(values, levels.to(self.device))
+        return Quantiles(values, torch.from_numpy(self.opened.levels).to(self.device))

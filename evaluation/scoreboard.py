@@ -21,6 +21,8 @@ from evaluation.significance.intervals import Estimate, estimates
 from evaluation.significance.model_comparison import Pairs, best_set, describe_pairs, detectable_differences
 from evaluation.significance.run_means import RunMean
 
+SCORES_FORMAT = 4
+"""Version of `scores.json`; results of another version are computed again."""
 SEASONS = {"DJF": (12, 1, 2), "MAM": (3, 4, 5), "JJA": (6, 7, 8), "SON": (9, 10, 11)}
 REFERENCES = ("raw", "emos", "climatology")
 ORACLE = "oracle"

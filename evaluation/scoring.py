@@ -61,7 +61,8 @@ class ScoringOptions:
     give no number for some forecasts, which its comparisons leave out; it is left out itself if no forecast is left.
     Models are already on `device`, to which batches are moved. With `groups`, a number for each forecast, all forecasts
     of a batch are of one group. `thresholds` are those of each target; percentiles of climatology are left out without
-    it. `extremeness` returns the extreme forecast index of the raw ensemble.
+    it. `extremeness` returns the extreme forecast index of the raw ensemble. The members of `undrawn` models are
+    quantiles, not random draws.
 
     Fewer than `batch_size` forecasts are scored at a time if more do not fit into `memory_bytes`. Sums are kept in
     `partial`, from which an interrupted run continues. With `workers`, `jobs` of them at the same time, processes of a
@@ -76,6 +77,7 @@ class ScoringOptions:
     optional: Collection[str] = ()
     device: torch.device | str = "cpu"
     groups: np.ndarray | None = None
+    undrawn: Collection[str] = ()
     scores: Collection[Score] = field(default_factory=default_scores)
     diagrams: Collection[Diagram] = field(default_factory=default_diagrams)
     thresholds: tuple[tuple[Threshold, ...], ...] = ()
@@ -210,7 +212,8 @@ class Scorer:
             some = batch._replace(ensemble=batch.ensemble[:, :size])
             for name, model in self.models.items():
                 forecast = climate if model is normal and climate is not None else model(some)
-                case = Case(forecast, truth, uniform, size + 1, True, events, climate, extremeness)
+                drawn = name not in self.options.undrawn
+                case = Case(forecast, truth, uniform, size + 1, drawn, events, climate, extremeness)
                 counted[name].add(rows, places, case)
                 if size == everyone and name in tallies.written:
                     tally, drawn = tallies.written[name], is_ensemble(forecast)

@@ -1,4 +1,4 @@
-"""The command: `deepweather prepare | train | combine | evaluate | correct [option=value ...]`."""
+"""The command: `deepweather prepare | train | combine | evaluate | compare | correct [option=value ...]`."""
 
 import os
 import runpy
@@ -10,6 +10,7 @@ VERBS = {
     "train": ("training.train", "fit a corrector on the training years"),
     "combine": ("models.combine", "average several correctors, such as three seeds, as one corrector"),
     "evaluate": ("evaluation.evaluate", "score correctors on the test years: scores.json, report.html"),
+    "compare": ("evaluation.compare", "one page and one table over the scores.json of several runs"),
     "correct": ("models.correct", "GRIB in, corrected GRIB out"),
 }
 USAGE = "usage: deepweather VERB [option=value ...]\n\n" + "\n".join(

@@ -27,7 +27,14 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PRELOAD = ("torch.distributed.fsdp", "torch.utils.tensorboard", "matplotlib.pyplot", "cfgrib")
-VERBS = ("training.train", "evaluation.evaluate", "models.correct", "models.combine", "data_pipeline.prepare")
+VERBS = (
+    "training.train",
+    "evaluation.evaluate",
+    "evaluation.compare",
+    "models.correct",
+    "models.combine",
+    "data_pipeline.prepare",
+)
 NUMBER = struct.Struct("!i")
 _server: dict[str, str] = {}
 """The address of the server's socket, empty before the server starts."""

@@ -74,6 +74,7 @@ VERBS = {
     "models/combine.py",
     "models/correct.py",
     "training/train.py",
+    "evaluation/compare.py",
     "evaluation/evaluate.py",
 }
 SOURCES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))

@@ -50,7 +50,8 @@ for verb in sys.argv[2:]:
 
 def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path):
     shown = {
-        "prepare": "generator:", "train": "trainer:", "combine": "output:", "evaluate": "split:", "correct": "output:",
+        "prepare": "generator:", "train": "trainer:", "combine": "output:", "evaluate": "split:",
+        "compare": "run_dir:", "correct": "output:",
     }  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     process = subprocess.run(
@@ -66,13 +67,14 @@ def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path):
 def test_the_command_lists_its_verbs():
     process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py"], capture_output=True, text=True)
     assert process.returncode == 0
-    verbs = [line.split()[0] for line in process.stdout.splitlines()[2:7]]
-    assert verbs == ["prepare", "train", "combine", "evaluate", "correct"]
+    verbs = [line.split()[0] for line in process.stdout.splitlines()[2:8]]
+    assert verbs == ["prepare", "train", "combine", "evaluate", "compare", "correct"]
 
 
 def test_an_unknown_verb_is_one_sentence():
     process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py", "trian"], capture_output=True, text=True)
     assert process.returncode == 2
     assert (
-        process.stderr == "error: there is no verb 'trian'; choose one of prepare, train, combine, evaluate, correct\n"
+        process.stderr
+        == "error: there is no verb 'trian'; choose one of prepare, train, combine, evaluate, compare, correct\n"
     )

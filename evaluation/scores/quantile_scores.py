@@ -8,7 +8,7 @@ from torch import Tensor
 
 from evaluation.scores.case import Case
 from evaluation.scores.score import CellStatistic, Score, Settings
-from models.distribution import Distribution, Ensemble, Patched
+from models.distribution import Distribution, Ensemble, Patched, Quantiles
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 INTERVALS = {"50 %": (1, 3), "80 %": (0, 4)}
@@ -25,6 +25,11 @@ def forecast_quantiles(distribution: Distribution, levels: Tensor, drawn: bool =
     if isinstance(distribution, Patched):
         inner, outer = (forecast_quantiles(part, levels, drawn) for part in (distribution.inner, distribution.outer))
         return torch.where(distribution.where, inner, outer)
+    if isinstance(distribution, Quantiles):
+        known = distribution.levels.to(levels)
+        outside = (levels < known[0] - 1e-6) | (levels > known[-1] + 1e-6)
+        quantiles = distribution.quantile(levels)
+        return torch.where(outside.view(-1, *[1] * (quantiles.ndim - 1)), torch.nan, quantiles)
     if not isinstance(distribution, Ensemble):
         return distribution.quantile(levels)
     ordered = distribution.members.sort(0).values

@@ -16,9 +16,10 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from evaluation import evaluate
 from evaluation.scores.case import calibration_bin
+from evaluation.scores.quantile_scores import forecast_quantiles
 from models.corrector import Corrector
 from models.coupling import written_members
-from models.distribution import Ensemble
+from models.distribution import Ensemble, Quantiles
 
 KELVIN = {"units": "K"}
 OF_MEMBERS = ("crps", "rmse", "bias", "spread", "spread_skill")
@@ -95,7 +96,7 @@ def verb(archive, monkeypatch):
 
 
 def close(found, expected, keys=NUMBERS):
-    assert {key: found[key] for key in keys} == {key: pytest.approx(expected[key], rel=2e-6) for key in keys}
+    assert {key: found[key] for key in keys} == {key: pytest.approx(expected[key], rel=2e-6, abs=2e-7) for key in keys}
 
 
 def test_files_get_the_scores_of_the_model_that_made_them(files, emos, verb, tmp_path, capsys):
@@ -113,9 +114,10 @@ def test_files_get_the_scores_of_the_model_that_made_them(files, emos, verb, tmp
     assert models["same"]["rank_histogram"] == models["raw"]["rank_histogram"]
     close(models["normal"], models["emos"])
     written = models["emos"]["members"]
-    for name in ("written", "quantiles"):
-        assert {key: models[name][key] for key in OF_MEMBERS} == {key: written[key] for key in OF_MEMBERS}
-        assert models[name]["crps_fair"] == models[name]["crps"]
+    assert {key: models["written"][key] for key in OF_MEMBERS} == {key: written[key] for key in OF_MEMBERS}
+    close(models["quantiles"], written, OF_MEMBERS)
+    assert not models["written"]["crps_fair_valid"]
+    assert models["quantiles"]["crps_fair"] == models["quantiles"]["crps"]
     assert models["normal"]["skill_vs_raw"] == pytest.approx(models["emos"]["skill_vs_raw"], rel=1e-5)
     assert models["same"]["crps_fair_valid"]
     assert all(models[name]["members"] is None for name in ("same", "written", "normal", "quantiles"))
@@ -213,3 +215,10 @@ def test_ranks_among_other_numbers_of_members_fill_the_same_bins_evenly(M):
         counts = torch.bincount(found, minlength=6).double() / 10_000
         assert len(counts) == 6
         torch.testing.assert_close(counts, torch.ones(6, dtype=torch.float64), rtol=0, atol=0.05)  # 5 standard errors
+
+
+def test_scores_of_quantiles_do_not_extrapolate():
+    """Three quantiles say nothing about the level of 10 %."""
+    known = Quantiles(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0.25, 0.5, 0.9]))
+    found = forecast_quantiles(known, torch.tensor([0.1, 0.25, 0.7, 0.9]))[:, 0]
+    torch.testing.assert_close(found, torch.tensor([torch.nan, 1.0, 3.0, 4.0]), equal_nan=True)

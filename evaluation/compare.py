@@ -1,0 +1,67 @@
+"""The verb `compare`: one page and one table over the results of several runs of `evaluate`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from conf import plain, verb
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import atomic_write
+from evaluation.report.comparison_page import comparison_page, plain_comparison
+from evaluation.run_comparison import RunComparison, RunScores, run_names, write_comparison
+from evaluation.scoreboard import SCORES_FORMAT
+
+
+@verb("compare")
+def main(cfg: DictConfig) -> None:
+    """Read the runs, compare them, write page and table, print the table."""
+    if not isinstance(cfg.run_dir, str):
+        raise InputError(f"run_dir must be the path of a folder, got {cfg.run_dir!r}")
+    comparison = RunComparison.of(
+        [RunScores.load(name, path, SCORES_FORMAT) for name, path in runs_of(plain(cfg)["runs"]).items()]
+    )
+    folder = Path(cfg.run_dir)
+    write_comparison(folder / "compare.csv", comparison)
+    with atomic_write(folder / "compare.html") as file:
+        file.write(comparison_page(comparison).encode())
+    print(plain_comparison(comparison))
+    print(f"wrote {folder}/compare.html and {folder}/compare.csv")
+
+
+def runs_of(option: object) -> dict[str, Path]:
+    """Return the files of the option `runs` by name: [FILE, ...], named by their folders, or {NAME: FILE, ...}."""
+    given = option if isinstance(option, dict) else dict(enumerate(option)) if isinstance(option, list) else {}
+    if not given or not all(isinstance(path, str) and path for path in given.values()):
+        raise InputError(
+            f"runs must be [FILE, FILE, ...] or {{NAME: FILE, ...}}, got {option!r}; write deepweather compare A B"
+        )
+    paths = [Path(path).expanduser() for path in given.values()]
+    if len(paths) < 2:
+        raise InputError(f"compare needs two runs or more, got only {paths[0]}")
+    found = run_names(paths)
+    return dict(zip(map(str, option) if isinstance(option, dict) else found, paths, strict=True))
+
+
+def as_options(words: Sequence[str]) -> list[str]:
+    """Return the words of the command line with paths, which are no options, joined to the option `runs`.
+
+    >>> as_options(["a/scores.json", "run_dir=c", "b"])
+    ["runs=['a/scores.json','b']", 'run_dir=c']
+    """
+    paths = [
+        word
+        for before, word in pairwise(["", *words])
+        if Path(word).exists() or not (word.startswith(("-", "+", "~")) or "=" in word or before.startswith("-"))
+    ]
+    quoted = ",".join("'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'" for path in paths)
+    return [f"runs=[{quoted}]"] * bool(paths) + [word for word in words if word not in paths]
+
+
+if __name__ == "__main__":
+    sys.argv[1:] = as_options(sys.argv[1:])
+    main()

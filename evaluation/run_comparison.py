@@ -1,0 +1,307 @@
+"""Comparison of several runs of `evaluate`: which differ in what, and the models of all of them side by side."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import atomic_path
+from evaluation.significance.intervals import interval
+from evaluation.start_table import StartScores
+
+_SAME = 1e-9
+"""Largest relative difference of the raw ensemble's CRPS in two runs of the same forecasts."""
+MUST_AGREE = ("target", "units")
+"""Keys of scores.json without which nothing can be compared."""
+MAY_DIFFER = {
+    "task": "task", "grid": "grid", "lead_times": "lead times", "split": "split", "dates": "dates",
+    "n_dates": "starts", "n_forecasts": "forecasts", "members": "raw members", "levels": "quantile levels",
+}  # fmt: skip
+"""Keys of scores.json whose differences are shown, with their names for readers."""
+
+
+@dataclass(frozen=True)
+class RunScores:
+    """The results of one run: the content of `scores.json` under a name."""
+
+    name: str
+    path: Path
+    scores: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, name: str, path: Path, wanted: int) -> RunScores:
+        """Read a `scores.json`, or the one in a folder, of the format `wanted`."""
+        file = path / "scores.json" if path.is_dir() else path
+        try:
+            scores = json.loads(file.read_text("utf-8"))
+        except OSError as error:
+            folders = sorted(one.parent.name for one in path.glob("*/scores.json")) if path.is_dir() else []
+            hint = f"name one of its folders: {', '.join(folders)}" if folders else "name a scores.json or its folder"
+            raise InputError(f"cannot read {file} ({error.strerror}); {hint}") from None
+        except ValueError:
+            raise InputError(f"{file} is not JSON, so it is no scores.json of deepweather evaluate") from None
+        if not isinstance(scores, dict) or not {"format", "models", "target"} <= scores.keys():
+            raise InputError(f"{file} is no scores.json of deepweather evaluate; name one, or the folder that holds it")
+        if scores["format"] != wanted:
+            raise InputError(
+                f"{file} has format {scores['format']}, this version compares format {wanted}; run deepweather "
+                "evaluate again with the same command"
+            )
+        return cls(name, file, scores)
+
+    @cached_property
+    def starts(self) -> StartScores | None:
+        """The scores of each start in `starts.csv` beside `scores.json`; None if there is no such file."""
+        file = self.path.with_name("starts.csv")
+        return StartScores.read(file) if file.exists() else None
+
+    def has_the_forecasts_of(self, other: RunScores) -> bool:
+        """Whether both runs scored the same forecasts in the same cells against the same analysis.
+
+        The same starts and lead times, and equal CRPS of the raw ensemble in all regions, at all lead times and in all
+        seasons.
+        """
+        if any(self.scores[key] != other.scores[key] for key in ("lead_times", "n_dates", "n_forecasts", "grid")):
+            return False
+        own, others = (run.scores["models"]["raw"] for run in (self, other))
+        shared = [
+            (own["by"][kind][label]["crps"], others["by"][kind][label]["crps"])
+            for kind in ("lead", "region", "season")
+            for label in own["by"][kind].keys() & others["by"][kind].keys()
+        ]
+        seasons = own["by"]["season"].keys() == others["by"]["season"].keys()
+        return seasons and all(_equal(a, b) for a, b in [*shared, (own["crps_unweighted"], others["crps_unweighted"])])
+
+
+def _equal(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= _SAME * abs(one)
+
+
+class ComparedModel(NamedTuple):
+    """A model of a run beside the same model of `first_run`, the first run with this model and the same forecasts.
+
+    `crps` is the fair one if it is valid in both runs (`fair`). `minus_first` is NaN in the first run. Ends of 95 %
+    intervals are NaN if they are unknown.
+    """
+
+    run: str
+    model: str
+    crps: float
+    crps_ends: tuple[float, float]
+    fair: bool
+    skill: float
+    skill_ends: tuple[float, float]
+    first_run: str
+    minus_first: float
+    minus_first_ends: tuple[float, float]
+
+
+NOTHING = (np.nan, np.nan)
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """Runs of one target, in the order of the command."""
+
+    runs: tuple[RunScores, ...]
+
+    @classmethod
+    def of(cls, runs: Sequence[RunScores]) -> RunComparison:
+        """Check that the runs can be compared; the first difference that forbids it raises `InputError`."""
+        first = runs[0]
+        for other in runs[1:]:
+            for key in MUST_AGREE:
+                if first.scores[key] != other.scores[key]:
+                    raise InputError(
+                        f"{other.path} scores {other.scores['target']} in {other.scores['units']}, {first.path} "
+                        f"{first.scores['target']} in {first.scores['units']}; compare runs of one target"
+                    )
+        return cls(tuple(runs))
+
+    @cached_property
+    def groups(self) -> list[list[RunScores]]:
+        """The runs in groups that scored the same forecasts."""
+        found: list[list[RunScores]] = []
+        for run in self.runs:
+            home = next((group for group in found if run.has_the_forecasts_of(group[0])), None)
+            if home is None:
+                found.append([run])
+            else:
+                home.append(run)
+        return found
+
+    @property
+    def differences(self) -> dict[str, list[str]]:
+        """The values of `MAY_DIFFER` that are not the same in all runs, by name, as texts in the order of the runs."""
+        found = {title: [_text(run.scores.get(key)) for run in self.runs] for key, title in MAY_DIFFER.items()}
+        found["version"] = [_text(run.scores.get("inputs", {}).get("deepweather")) for run in self.runs]
+        return {title: texts for title, texts in found.items() if len(set(texts)) > 1}
+
+    def notes(self) -> list[str]:
+        """Return sentences on what can be compared: other forecasts, other settings, missing intervals."""
+        found = []
+        if len(self.groups) > 1:
+            parts = "; ".join(", ".join(run.name for run in group) for group in self.groups)
+            found.append(
+                f"the runs scored different forecasts, in {len(self.groups)} groups ({parts}): differences are given "
+                "within a group only, and scores of different groups are of different weather"
+            )
+        for title, texts in self.differences.items():
+            pairs = ", ".join(f"{run.name}: {text}" for run, text in zip(self.runs, texts, strict=True))
+            found.append(f"the runs differ in their {title} ({pairs})")
+        for run in self.runs:
+            if run.starts is None:
+                found.append(f"{run.path.parent} has no starts.csv, so differences to {run.name} have no interval")
+            found += [f"{run.name}: {text}" for text in run.scores["warnings"]]
+        return found
+
+    @cached_property
+    def models(self) -> list[ComparedModel]:
+        """Every model of every run: names in the order of their first appearance, runs in the order of the command."""
+        names = dict.fromkeys(name for run in self.runs for name in run.scores["models"])
+        found = []
+        for name in names:
+            having = [run for run in self.runs if name in run.scores["models"]]
+            for run in having:
+                group = next(group for group in self.groups if run in group)
+                first = next(one for one in having if one in group)
+                found.append(self._compared(run, name, first))
+        return found
+
+    def _compared(self, run: RunScores, name: str, first: RunScores) -> ComparedModel:
+        model = run.scores["models"][name]
+        fair = all(one.scores["models"][name]["crps_fair_valid"] for one in (run, first))
+        key = "crps_fair" if fair else "crps"
+        skill_key = "skill_vs_raw_fair" if model["crps_fair_valid"] else "skill_vs_raw"
+        difference, ends = np.nan, NOTHING
+        if first is not run:
+            difference, ends = self.difference((run, name), (first, name), key)
+        return ComparedModel(
+            run.name, name, _number(model[key]), _ends(model["ci95_scores"].get(key)), fair,
+            _number(model[skill_key]), _ends(model["ci95"][skill_key]),
+            "" if first is run else first.name, difference, ends,
+        )  # fmt: skip
+
+    def difference(
+        self, one: tuple[RunScores, str], other: tuple[RunScores, str], key: str
+    ) -> tuple[float, tuple[float, float]]:
+        """Return the CRPS (`key`) of a model of a run minus that of another, and its paired 95 % interval.
+
+        Both runs must have scored the same forecasts. The interval needs `starts.csv` of both.
+        """
+        a, b = (_number(run.scores["models"][name][key]) for run, name in (one, other))
+        means = [run.starts.mean(name, key) if run.starts else None for run, name in (one, other)]
+        times = [run.starts.times if run.starts else np.zeros(0) for run, _ in (one, other)]
+        if means[0] is None or means[1] is None or not np.array_equal(times[0], times[1]):
+            return a - b, NOTHING
+        return a - b, interval(np.subtract, [means[0], means[1]], times[0]) or NOTHING
+
+    def ranking(self, group: Sequence[RunScores]) -> list[tuple[RunScores, str, float, float, tuple[float, float]]]:
+        """Return the models of runs of the same forecasts, the lowest CRPS first.
+
+        Each with its run, name, CRPS, difference to the first of the list and the ends of its interval. All models are
+        compared by the fair CRPS if it is valid for all of them, else by the plain one. A reference that has the same
+        CRPS in several runs is listed once.
+        """
+        every = [(run, name) for run in group for name in run.scores["models"]]
+        key = self.ranking_key(group)
+        found: list[tuple[RunScores, str, float]] = []
+        for run, name in every:
+            value = _number(run.scores["models"][name][key])
+            if not any(name == known and _equal(value, crps) for _, known, crps in found):
+                found.append((run, name, value))
+        found.sort(key=lambda one: one[2])
+        best = found[0][:2]
+        return [
+            (run, name, crps, *((0.0, NOTHING) if (run, name) == best else self.difference((run, name), best, key)))
+            for run, name, crps in found
+        ]
+
+    def ranking_key(self, group: Sequence[RunScores]) -> str:
+        """Return the CRPS by which all models of some runs may be compared: the fair one if it is valid for all."""
+        valid = all(model["crps_fair_valid"] for run in group for model in run.scores["models"].values())
+        return "crps_fair" if valid else "crps"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(" to ".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)
+    return "unknown" if value is None else str(value)
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else float(value)
+
+
+def _ends(found: Sequence[float] | None) -> tuple[float, float]:
+    return (found[0], found[1]) if found else NOTHING
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """Return a short name for each path: its folder, with as many folders above as are needed to tell them apart.
+
+    >>> run_names([Path("runs/a/scores.json"), Path("runs/b/scores.json"), Path("old/a")])
+    ['runs/a', 'runs/b', 'old/a']
+    """
+    folders = [path.parent if path.name == "scores.json" else path for path in (path.absolute() for path in paths)]
+    for count in range(1, max(len(folder.parts) for folder in folders) + 1):
+        names = ["/".join(folder.parts[-count:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    raise InputError(f"the same run is given twice ({_repeated(folders)}); name each run once")
+
+
+def _repeated(folders: Sequence[Path]) -> Path:
+    ordered = sorted(folders)
+    return next(one for one, other in pairwise(ordered) if one == other)
+
+
+def write_comparison(path: Path, comparison: RunComparison) -> None:
+    """Write a row for each run, model, score and label, with intervals, and the difference to the first run."""
+    columns = (
+        "run", "model", "score", "label", "units", "value", "low", "high", "skill", "skill_low", "skill_high",
+        "first_run", "minus_first", "minus_first_low", "minus_first_high", "n_forecasts", "n_dates",
+    )  # fmt: skip
+    with atomic_path(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(columns)
+        for one in comparison.models:
+            run = next(run for run in comparison.runs if run.name == one.run)
+            first = next((run for run in comparison.runs if run.name == one.first_run), None)
+            for score, definition in run.scores["definitions"].items():
+                units = run.scores["units"] if definition["units"] == "target" else ""
+                entry = run.scores["models"][one.model]
+                other = first.scores["models"][one.model] if first else None
+                for label in definition["labels"] or [None]:
+                    value, gain = (_number(_pick(entry, kind, score, label)) for kind in ("scores", "skill"))
+                    ends, gain_ends = (
+                        _ends(_pick(entry, f"ci95_{kind}", score, label)) for kind in ("scores", "skill")
+                    )
+                    minus = (value - _number(_pick(other, "scores", score, label)) if other else np.nan, *NOTHING)
+                    if score in ("crps", "crps_fair") and first is not None:
+                        difference, found = comparison.difference((run, one.model), (first, one.model), score)
+                        minus = (difference, *found)
+                    texts = [_csv(number) for number in (value, *ends, gain, *gain_ends)]
+                    size = run.scores["n_forecasts"], run.scores["n_dates"]
+                    further = one.first_run, *map(_csv, minus), *size
+                    table.writerow([one.run, one.model, score, label or "", units, *texts, *further])
+
+
+def _pick(entry: Mapping[str, Any], kind: str, score: str, label: str | None) -> Any:
+    found = entry[kind].get(score)
+    return found.get(label) if label is not None and isinstance(found, dict) else found
+
+
+def _csv(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.9g}"

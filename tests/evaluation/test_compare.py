@@ -1,0 +1,264 @@
+"""The verb `compare`: runs side by side, against one run that has all models; and what is refused or said."""
+
+import csv
+import json
+import math
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from evaluation.compare import as_options, runs_of
+from evaluation.regions import region_weights
+from evaluation.run_comparison import run_names
+from evaluation.scoreboard import SCORES_FORMAT
+from evaluation.scoring import ScoringOptions, score_models
+from evaluation.start_table import write_start_table
+from models.distribution import Ensemble, Normal
+from models.parallel.domain import Domain
+from models.statistical.raw import Raw
+
+GRID = Grid.regular(5, 8)
+TASK = Task("t2m", ["2t"], ["2t"], [24, 48])
+RAW = Raw(TASK, Domain.of(GRID))
+
+
+def normal(shift, scale):
+    """A model that shifts the mean and scales the spread of the raw ensemble."""
+
+    def forecast(batch):
+        raw = RAW(batch)
+        return Normal(raw.mean + shift, scale * raw.std)
+
+    return forecast
+
+
+def dependent(batch):
+    return Ensemble(RAW(batch).members - 1)
+
+
+MODELS = {"good": normal(-1, 2), "better": normal(-1, 2.2), "bad": normal(1, 1), "members": dependent}
+
+
+@pytest.fixture(scope="module")
+def write_run(toy):
+    def write(folder, names, count=60, renamed=None, **changed):
+        data = toy(TASK, GRID, count)
+        models = {"raw": RAW} | {(renamed or {}).get(name, name): MODELS[name] for name in names}
+        board = score_models(models, data, region_weights(GRID), options=ScoringOptions())
+        about = {
+            "format": SCORES_FORMAT, "split": "test", "members": 5, "dates": [["2001-09-09", "2003-12-31"]],
+            "levels": "hazen", "ledger": {"forecasts": count, "used": count}, "inputs": {"deepweather": "0.1.0"},
+        }  # fmt: skip
+        folder.mkdir(parents=True)
+        (folder / "scores.json").write_text(json.dumps(board.scores(0) | about | changed))
+        write_start_table(folder / "starts.csv", board, 0)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def compare(command, tmp_path):
+    def run(*words):
+        result = command(tmp_path, "compare", *map(str, words))
+        table = tmp_path / "runs/compare/compare.csv"
+        rows = list(csv.DictReader(table.open())) if table.exists() else []
+        return result, rows
+
+    return run
+
+
+def find(rows, **wanted):
+    (found,) = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return {key: float(text) if key not in ("run", "model", "score", "label", "units", "first_run") and text else text
+            for key, text in found.items()}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Text of the cells of all tables, ids, and addresses that a page would load."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.cells, self.addresses, self.warnings, self._stack = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        names = dict(attributes)
+        self.addresses += [names[key] for key in ("src", "href") if key in names]
+        if tag in ("td", "th"):
+            self.cells.append("")
+        if names.get("class") == "warning":
+            self.warnings.append("")
+        if tag not in ("meta", "link", "br"):
+            self._stack.append((tag, names.get("class")))
+
+    def handle_endtag(self, tag):
+        assert self._stack.pop()[0] == tag
+
+    def handle_data(self, data):
+        if any(tag in ("td", "th") for tag, _ in self._stack):
+            self.cells[-1] += data
+        if ("p", "warning") in self._stack:
+            self.warnings[-1] += data
+
+
+def test_differences_between_runs_equal_those_of_one_run_with_all_models(write_run, compare, tmp_path):
+    """Value and paired interval of the same forecasts, for the plain and for the fair CRPS."""
+    write_run(tmp_path / "a", ["good", "bad"])
+    write_run(tmp_path / "b", ["better"], renamed={"better": "good"})
+    both = json.loads((write_run(tmp_path / "both", ["good", "better"]) / "scores.json").read_text())
+    result, rows = compare("a/scores.json", "b")
+    assert result.code == 0, result.stderr
+    expected = both["pairs"]["better"]["good"]
+    found = find(rows, run="b", model="good", score="crps")
+    assert found["first_run"] == "a"
+    assert found["minus_first"] == pytest.approx(expected["crps_minus"], rel=1e-6)
+    ends = [found["minus_first_low"], found["minus_first_high"]]
+    assert ends == pytest.approx(expected["ci95"], rel=1e-6)
+    own = both["models"]["better"]
+    assert found["value"] == pytest.approx(own["crps"], rel=1e-8)
+    assert [found["low"], found["high"]] == pytest.approx(own["ci95_scores"]["crps"], rel=1e-8)
+    assert [found["skill_low"], found["skill_high"]] == pytest.approx(own["ci95_skill"]["crps"], rel=1e-8)
+    assert (found["n_dates"], found["n_forecasts"]) == (both["n_dates"], both["n_forecasts"])
+    rmse = find(rows, run="b", model="good", score="rmse")
+    assert rmse["minus_first"] == pytest.approx(0, abs=1e-9)  # the same mean
+    assert rmse["minus_first_low"] == ""
+    assert find(rows, run="a", model="bad", score="crps")["minus_first"] == ""
+    lines = result.stdout.splitlines()
+    assert lines[0] == "2 m temperature, 24 and 48 h ahead; CRPS in K"
+    order = [line.split()[:2] for line in lines[3:7]]
+    crps = {name: both["models"][name]["crps"] for name in ("good", "better")}
+    first, second = (["a", "good"], ["b", "good"])[:: 1 if crps["good"] < crps["better"] else -1]
+    assert order[:2] == [first, second]
+    assert sorted(order[2:]) == [["a", "bad"], ["a", "raw"]]
+    page = (tmp_path / "runs/compare/compare.html").read_text()
+    parsed = Page(page)
+    assert all(address.startswith("#") for address in parsed.addresses)
+    assert parsed.warnings == []
+    assert f"{own['crps']:.3f}"[:4] in "".join(parsed.cells)
+
+
+def test_all_labels_of_all_scores_are_in_the_table(write_run, compare, tmp_path):
+    scores = json.loads((write_run(tmp_path / "a", ["good"]) / "scores.json").read_text())
+    write_run(tmp_path / "b", ["good"])
+    _, rows = compare("a", "b")
+    count = sum(len(one["labels"] or [""]) for one in scores["definitions"].values())
+    assert len(rows) == 2 * 2 * count
+    for row in rows:
+        if row["run"] == "b" and row["value"]:
+            assert float(row["minus_first"]) == 0
+
+
+def test_runs_of_other_forecasts_have_no_differences(write_run, compare, tmp_path):
+    write_run(tmp_path / "a", ["good"])
+    write_run(tmp_path / "b", ["good"], count=50, dates=[["2001-09-09", "2003-06-01"]])
+    write_run(tmp_path / "c", ["better"], renamed={"better": "good"}, count=50)
+    result, rows = compare("a", "b", "c")
+    assert find(rows, run="b", model="good", score="crps")["minus_first"] == ""
+    assert find(rows, run="b", model="good", score="crps")["first_run"] == ""
+    assert find(rows, run="c", model="good", score="crps")["first_run"] == "b"
+    assert math.isfinite(find(rows, run="c", model="good", score="crps")["minus_first"])
+    text = result.stdout
+    assert (
+        "The 3 runs scored different forecasts, so their models cannot be ranked together; there are 2 tables" in text
+    )
+    assert "note: the runs scored different forecasts, in 2 groups (a; b, c)" in text
+    assert "note: the runs differ in their dates (a: 2001-09-09 to 2003-12-31, b: 2001-09-09 to 2003-06-01" in text
+    assert "note: the runs differ in their starts (a: 60, b: 50, c: 50)" in text
+
+
+def test_equal_counts_with_another_truth_are_other_forecasts(write_run, compare, tmp_path):
+    """Only the scores of the raw ensemble show it."""
+    write_run(tmp_path / "a", ["good"])
+    other = json.loads((write_run(tmp_path / "b", ["good"]) / "scores.json").read_text())
+    other["models"]["raw"]["by"]["season"]["SON"]["crps"] *= 1 + 1e-6
+    (tmp_path / "b/scores.json").write_text(json.dumps(other))
+    result, _ = compare("a", "b")
+    assert "the runs scored different forecasts, in 2 groups (a; b)" in result.stdout
+
+
+def test_without_starts_there_is_a_difference_without_interval(write_run, compare, tmp_path):
+    write_run(tmp_path / "a", ["good"])
+    (write_run(tmp_path / "b", ["better"], renamed={"better": "good"}) / "starts.csv").unlink()
+    result, rows = compare("a", "b")
+    found = find(rows, run="b", model="good", score="crps")
+    assert found["minus_first"] != 0
+    assert found["minus_first_low"] == ""
+    assert "b has no starts.csv, so differences to b have no interval" in result.stdout
+    (tmp_path / "b/starts.csv").write_text("model,start,weight\nraw,2001-01-01,1\n")
+    result, _ = compare("a", "b")
+    assert result.code == 2
+    assert "b/starts.csv is damaged" in result.stderr
+
+
+def test_dependent_members_are_compared_by_the_plain_score(write_run, compare, tmp_path):
+    write_run(tmp_path / "a", ["good"])
+    write_run(tmp_path / "b", ["members"])
+    result, _ = compare("a", "b")
+    assert "plain CRPS" in result.stdout
+    assert "†" in (tmp_path / "runs/compare/compare.html").read_text()
+
+
+def test_what_cannot_be_compared_is_refused(write_run, compare, tmp_path):
+    write_run(tmp_path / "a", ["good"])
+    write_run(tmp_path / "old", ["good"], format=3)
+    write_run(tmp_path / "rain", ["good"], target="tp", units="m")
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "text.json").write_text("CRPS 0.6")
+    (tmp_path / "several/2t").mkdir(parents=True)
+    (tmp_path / "several/2t/scores.json").write_text("{}")
+    faults = {
+        ("a",): "compare needs two runs or more, got only a",
+        (): "option runs has no value; give it as runs=...",
+        ("a", "a/scores.json"): f"the same run is given twice ({tmp_path}/a); name each run once",
+        (
+            "a",
+            "old",
+        ): "old/scores.json has format 3, this version compares format 4; run deepweather evaluate again with",
+        ("a", "rain"): "rain/scores.json scores tp in m, a/scores.json 2t in K; compare runs of one target",
+        (
+            "a",
+            "list.json",
+        ): "list.json is no scores.json of deepweather evaluate; name one, or the folder that holds it",
+        ("a", "text.json"): "text.json is not JSON, so it is no scores.json of deepweather evaluate",
+        ("a", "nothing"): "cannot read nothing (No such file or directory); name a scores.json or its folder",
+        ("a", "several"): "cannot read several/scores.json (No such file or directory); name one of its folders: 2t",
+        ("runs=3",): "runs must be [FILE, FILE, ...] or {NAME: FILE, ...}, got 3; write deepweather compare A B",
+        ("a", "run=b"): "there is no option run; did you mean runs?",
+        ("a", "old", "run_dir=3"): "run_dir must be the path of a folder, got 3",
+    }
+    for words, sentence in faults.items():
+        result, _ = compare(*words)
+        assert (result.code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"error: {sentence}"), (words, result.stderr)
+
+
+def test_runs_are_named_by_their_folders_or_by_the_user(write_run, compare, tmp_path):
+    write_run(tmp_path / "x/y", ["good"])
+    write_run(tmp_path / "it's, odd=1/y", ["good"])
+    result, rows = compare("x/y", "it's, odd=1/y/scores.json")
+    assert result.code == 0, result.stderr
+    assert {row["run"] for row in rows} == {"x/y", "it's, odd=1/y"}
+    result, rows = compare("runs={new: x/y, old: 'it\\'s, odd=1/y'}")
+    assert {row["run"] for row in rows} == {"new", "old"}
+    assert as_options(["run_dir=c", "--cfg", "job"]) == ["run_dir=c", "--cfg", "job"]
+    assert list(runs_of(["a/1/scores.json", "b/1"])) == ["a/1", "b/1"]
+    assert run_names([tmp_path / "a", tmp_path / "b/scores.json"]) == ["a", "b"]
+
+
+def test_the_start_table_holds_the_average_of_each_start(write_run, toy, tmp_path):
+    folder = write_run(tmp_path / "a", ["good"], count=6)
+    rows = list(csv.DictReader((folder / "starts.csv").open()))
+    weights = region_weights(GRID)["global"]
+    for sample, row in zip(toy(TASK, GRID, 6), [row for row in rows if row["model"] == "good"], strict=True):
+        assert row["start"] == str(np.datetime64(int(sample.init_time), "s").astype("datetime64[m]"))
+        mean, std = sample.ensemble[:, 0].double().mean(0) - 1, 2 * sample.ensemble[:, 0].double().std(0)
+        z = (sample.target[0].double() - mean) / std
+        standard = torch.distributions.Normal(0.0, 1.0)
+        crps = std * (z * (2 * standard.cdf(z) - 1) + 2 * standard.log_prob(z).exp() - math.pi**-0.5)
+        assert float(row["crps"]) == pytest.approx((crps.numpy() * weights).sum() / weights.sum(), rel=1e-4)
+        assert float(row["weight"]) == pytest.approx(weights.sum())
