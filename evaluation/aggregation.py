@@ -23,6 +23,9 @@ from evaluation.scores.case import Case, is_ensemble
 from evaluation.scores.score import Binned, CellStatistic, Settings
 from models.parallel.domain import Domain
 
+IN_BLOCKS, BLOCK = ("crps", "crps_fair"), " in block "
+"""Statistics that are summed in blocks of dates too, and what their names have before the number of the block."""
+
 
 @dataclass(frozen=True)
 class WeightedMean:
@@ -68,6 +71,8 @@ class Tally:
     forecasts are ensembles. `missing` counts the cells with an analysis where the model's forecast is not finite: an
     error, unless the model is `optional`. Such a forecast of an optional model has no weight: `absent` (forecast,
     target) is true, and comparisons leave the forecast out for all models.
+
+    With `blocks`, the number of a block of dates of each forecast or -1, CRPS sums of each block are kept too.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class Tally:
         statistics: Mapping[str, CellStatistic],
         maps: bool = True,
         optional: bool = False,
+        blocks: np.ndarray | None = None,
     ):
         self.name, self.settings, self.optional = name, settings, optional
         self.members, self.missing = False, 0
@@ -92,6 +98,10 @@ class Tally:
         self._weight = np.zeros(shape)
         self._maps = {s: np.zeros(fields) for s, one in statistics.items() if maps and one.map}
         self._map_weight = np.zeros(fields if self._maps else 0)
+        self._blocks = blocks
+        for number in range(blocks.max() + 1) if self._maps and blocks is not None else ():
+            self._maps |= {f"{s}{BLOCK}{number}": np.zeros(fields[1:]) for s in IN_BLOCKS if s in statistics}
+            self._maps[f"weight{BLOCK}{number}"] = np.zeros(fields[1:], np.float32)
 
     @property
     def per_forecast(self) -> dict[str, WeightedMean]:
@@ -104,7 +114,18 @@ class Tally:
     @property
     def per_cell(self) -> dict[str, WeightedMean]:
         """Averages of each cell."""
-        return {s: WeightedMean(sums, self._map_weight) for s, sums in self._maps.items()}
+        return {s: WeightedMean(sums, self._map_weight) for s, sums in self._maps.items() if BLOCK not in s}
+
+    def per_block(self, statistic: str) -> WeightedMean | None:
+        """Return the averages (block, target, H, W) of a statistic in blocks of dates, None without `blocks`."""
+        numbers = range(sum(name.startswith(f"weight{BLOCK}") for name in self._maps))
+        if not numbers:
+            return None
+        return WeightedMean(*(np.stack([self._maps[f"{s}{BLOCK}{n}"] for n in numbers]) for s in (statistic, "weight")))
+
+    def _in_block(self, statistic: str, row: int) -> np.ndarray | None:
+        """Return the sums of the block of a forecast, None if it has none."""
+        return self._maps.get(f"{statistic}{BLOCK}{-1 if self._blocks is None else self._blocks[row]}")
 
     def add(self, rows: np.ndarray, leads: np.ndarray, case: Case) -> None:
         """Add a batch; `rows` and `leads` are its indices on the forecast and lead axes.
@@ -145,9 +166,13 @@ class Tally:
             if name in self._maps:
                 for one, lead in enumerate(leads):
                     add_known(values[one].ravel(), truth[one].ravel(), self._maps[name][lead].reshape(-1))
+                    if (block := self._in_block(name, rows[one])) is not None:
+                        add_known(values[one].ravel(), truth[one].ravel(), block.reshape(-1))
         if self._maps:
             for one, lead in enumerate(leads):
                 self._map_weight[lead] += ~np.isnan(truth[one])
+                if (block := self._in_block("weight", rows[one])) is not None:
+                    block += ~np.isnan(truth[one])
 
     def _add_on_device(self, rows: np.ndarray, leads: np.ndarray, case: Case) -> None:
         # All sums are moved to the CPU in one transfer: each transfer waits for the device.
@@ -161,6 +186,8 @@ class Tally:
         # Indices, not a mask: the size of a masked selection would be read back from the device.
         chosen = [torch.from_numpy(np.flatnonzero(leads == lead)).to(valid.device) for lead in lead_indices]
         parts += [valid.index_select(0, mine).sum(0, dtype=torch.float64) for mine in chosen]
+        in_block = [one for one, row in enumerate(rows) if self._in_block("weight", row) is not None]
+        parts += [valid[one].double() for one in in_block]
         for name, statistic in self._statistics.items():
             found = statistic.cells(case)
             if isinstance(found, Binned):
@@ -171,17 +198,22 @@ class Tally:
             parts.append(sums if statistic.size is None else sums.movedim(0, -1))
             if name in self._maps:
                 parts += [counted.index_select(0, mine).sum(0) for mine in chosen]
+                parts += [counted[one] for one in in_block if name in IN_BLOCKS]
         lost, area, *rest = _to_numpy(parts)
         self._check(int(lost.sum()))
         self.absent[rows] |= lost > 0
         self._weight[rows] += area
         for lead in lead_indices:
             self._map_weight[lead] += rest.pop(0)
+        for one in in_block:
+            self._maps[f"weight{BLOCK}{self._blocks[rows[one]]}"] += rest.pop(0)  # type: ignore[index]
         for name in self._statistics:
             self._sums[name][rows] += rest.pop(0)
             if name in self._maps:
                 for lead in lead_indices:
                     self._maps[name][lead] += rest.pop(0)
+                for one in in_block if name in IN_BLOCKS else ():
+                    self._maps[f"{name}{BLOCK}{self._blocks[rows[one]]}"] += rest.pop(0)  # type: ignore[index]
 
     @property
     def empty(self) -> np.ndarray:

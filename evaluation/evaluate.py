@@ -69,6 +69,7 @@ from evaluation.scoreboard import SCORES_FORMAT, Scoreboard
 from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models
 from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
 from evaluation.shown_corrector import check_shown, choose_shown
+from evaluation.significance.field_significance import longest_lead_blocks, significant_cells
 from evaluation.start_table import write_start_table
 from evaluation.training_runs import check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
@@ -182,6 +183,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         optional=["climatology", "persistence"], device=device, groups=batch_groups(compared.values(), valid),
         scores=choice.scores, diagrams=choice.diagrams, thresholds=choice.thresholds, extremeness=model_climate,
         undrawn={name for name, file in given.items() if not file.drawn},
+        blocks=longest_lead_blocks(starts.numpy(), leads.numpy()),
     )  # fmt: skip
     board = score_models(models, forecasts, weights, oracle, options, mesh)
     lost = mesh.broadcast(dict(board.lost))
@@ -347,7 +349,7 @@ class Evaluation:
             network = self.correctors[best].model
             experts = show_experts(network, self.forecasts, rows["median"], model, domain, self.device)
         self.mesh.run_on_first(
-            lambda: self._write(folder, target, scores, self._map_data(target, lead, cases, experts))
+            lambda: self._write(folder, target, scores, self._map_data(target, lead, best, cases, experts))
         )
         return plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html"
 
@@ -365,7 +367,7 @@ class Evaluation:
         return with_gates(scores, self.claims), rows, gains
 
     def _map_data(
-        self, target: int, lead: int, cases: Mapping[str, ExampleForecast], experts: ExpertMap | None
+        self, target: int, lead: int, best: str, cases: Mapping[str, ExampleForecast], experts: ExpertMap | None
     ) -> MapData:
         place, grid = self.board.task.lead_times.index(lead), self.board.grid
         crps, fair, bias, squared, expected = (
@@ -374,8 +376,15 @@ class Evaluation:
         )
         return MapData(
             grid, lead, crps, fair, bias, cases, self.land, shows_earth(grid, self.land, self.simulated), squared,
-            expected, experts=experts, cells=cell_averages(self.board, target),
+            expected, significant=self._significant(target, best), experts=experts,
+            cells=cell_averages(self.board, target),
         )  # fmt: skip
+
+    def _significant(self, target: int, best: str) -> np.ndarray | None:
+        """Return where the shown model and raw differ at the longest lead time, None if there are too few dates."""
+        statistic = "crps_fair" if self.board.fair_is_valid(best) else "crps"
+        model, raw = (self.board.tallies[name].per_block(statistic) for name in (best, "raw"))
+        return None if model is None or raw is None else significant_cells(model[:, target], raw[:, target])
 
     def _write(self, folder: Path, target: int, scores: Mapping[str, Any], fields: MapData) -> None:
         write_report(folder, scores, fields, self.clock.facts())

@@ -60,9 +60,9 @@ class ScoringOptions:
     `correct` writes them with these quantile `levels`, are scored beside their distributions. An `optional` model may
     give no number for some forecasts, which its comparisons leave out; it is left out itself if no forecast is left.
     Models are already on `device`, to which batches are moved. With `groups`, a number for each forecast, all forecasts
-    of a batch are of one group. `thresholds` are those of each target; percentiles of climatology are left out without
-    it. `extremeness` returns the extreme forecast index of the raw ensemble. The members of `undrawn` models are
-    quantiles, not random draws.
+    of a batch are of one group. `blocks` has the block of dates of each forecast for tests on maps, or -1. `thresholds`
+    are those of each target; percentiles of climatology are left out without it. `extremeness` returns the extreme
+    forecast index of the raw ensemble. The members of `undrawn` models are quantiles, not random draws.
 
     Fewer than `batch_size` forecasts are scored at a time if more do not fit into `memory_bytes`. Sums are kept in
     `partial`, from which an interrupted run continues. With `workers`, `jobs` of them at the same time, processes of a
@@ -78,6 +78,7 @@ class ScoringOptions:
     device: torch.device | str = "cpu"
     groups: np.ndarray | None = None
     undrawn: Collection[str] = ()
+    blocks: np.ndarray | None = None
     scores: Collection[Score] = field(default_factory=default_scores)
     diagrams: Collection[Diagram] = field(default_factory=default_diagrams)
     thresholds: tuple[tuple[Threshold, ...], ...] = ()
@@ -243,7 +244,10 @@ class Scorer:
             )  # fmt: skip
         wanted: list[Score | Diagram] = [*options.scores, *options.diagrams]
         computed = [one for one in wanted if not one.missing(settings)]
-        return Tally(name, len(self.forecasts), settings, self.regions, statistics_of(*computed), maps, optional)
+        blocks = None if name == ORACLE else options.blocks
+        return Tally(
+            name, len(self.forecasts), settings, self.regions, statistics_of(*computed), maps, optional, blocks
+        )
 
     def _places(self, rows: np.ndarray) -> np.ndarray:
         """Return the index of each forecast on the axis of lead times."""

@@ -125,6 +125,27 @@ def test_batches_and_processes_add_up(sizes):
             np.testing.assert_allclose(tally.per_cell[name].value, whole.per_cell[name].value, atol=1e-12)
 
 
+def test_blocks_of_dates_have_the_sums_of_their_forecasts():
+    """By the compiled sums and by those on another device, whole and in two parts; forecast 5 is in no block."""
+    ensemble, truth, uniform = batch()
+    leads, blocks = np.array([0, 1, 1, 0, 1, 1]), np.array([0, 2, 2, 0, 1, -1])
+    compiled, on_device, one, other = (empty(blocks=blocks) for _ in range(4))
+    compiled.add(np.arange(6), leads, Case(ensemble, truth, uniform, 4))
+    on_device._add_on_device(np.arange(6), leads, Case(ensemble, truth, uniform, 4))
+    for tally, rows in ((one, np.array([0, 3, 4])), (other, np.array([1, 2, 5]))):
+        tally.add(rows, leads[rows], Case(part(ensemble, rows), truth[rows], uniform[rows], 4))
+    known = ~truth.isnan().numpy()
+    for statistic in ("crps", "crps_fair"):
+        cells = np.where(known, ensemble.crps(truth, fair=statistic == "crps_fair").numpy(), 0.0)
+        for tally in (compiled, on_device, one + other):
+            found = tally.per_block(statistic)
+            for block in range(3):
+                np.testing.assert_allclose(found.total[block], cells[blocks == block].sum(0), atol=1e-12)
+                np.testing.assert_array_equal(found.weight[block], known[blocks == block].sum(0))
+    assert set(compiled.per_cell) == set(empty().per_cell)
+    assert empty().per_block("crps") is None
+
+
 def test_nan_forecasts_where_there_is_truth_are_refused():
     truth = torch.zeros(1, 1, 5, 4)
     mu = truth.clone()
