@@ -75,12 +75,11 @@ def show_forecast(
     rows = _rows_of_start(board, start, row)
     values = []
     for one in rows:
-        if one != row:
-            batch = _batch(forecasts, one, device)
-            after = model(batch)
-        members = batch.ensemble[0, :, forecasts.task.target_channels[target]]
-        quantiles = after.quantile(torch.tensor(PLUME_LEVELS, device=members.device))[:, 0, target]
-        together = torch.cat([members, quantiles.to(members), batch.target[0, target][None]])
+        sample = batch if one == row else _batch(forecasts, one, device)
+        corrected = after if one == row else model(sample)
+        members = sample.ensemble[0, :, forecasts.task.target_channels[target]]
+        quantiles = corrected.quantile(torch.tensor(PLUME_LEVELS, device=members.device))[:, 0, target]
+        together = torch.cat([members, quantiles.to(members), sample.target[0, target][None]])
         values.append(_at_cells(together.cpu(), list(cells.values()), domain, board.grid.shape))
     every = np.stack(values)  # (leads, members + levels + 1, cells)
     M, leads = every.shape[1] - len(PLUME_LEVELS) - 1, board.lead_times[rows]

@@ -16,6 +16,7 @@ from evaluation.scoreboard import headline_keys
 
 GROUP_TITLES = {
     "lead": "Lead time", "region": "Region", "season": "Season", "hour": "Hour of valid time", "threshold": "Threshold",
+    "level": "Quantile level",
 }  # fmt: skip
 """Kinds of groups that scores are shown by, with their titles."""
 NUMERIC = {"lead": "lead time (h)", "hour": "hour of valid time (UTC)"}
@@ -24,6 +25,13 @@ REGION_ORDER = ("global", "north", "tropics", "south", "land", "sea")
 HIDDEN_REGIONS = ("unweighted",)
 MOST_ROWS = 40
 """A chart has at most so many rows; the numbers of all groups are in scores.json."""
+RATIO_MARKS: tuple[tuple[float, tuple[float, ...]], ...] = (
+    (0.5, (0.67, 0.75, 0.8, 0.85, 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.25, 1.33, 1.5)),
+    (1.2, (0.33, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 2.5, 3)),
+    (2.2, (0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10)),
+    (np.inf, (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)),
+)
+"""Marks of a logarithmic axis of ratios that is shorter than a width in units of e."""
 NUMERIC_FROM = 4
 """From so many lead times or hours on, scores are lines over a numeric axis."""
 
@@ -125,7 +133,7 @@ def gain_chart(scores: Mapping[str, Any]) -> Drawing:
         if max(end, high) >= 100:
             zero_line(ax, "x", 100, colours["oracle"])
         ax.set_yticks(range(len(models)), list(models), fontsize=9)
-        ax.set_xlabel("share of the oracle's gain over the raw ensemble (%)")
+        ax.set_xlabel("share of the oracle's gain (%)")
         rule(ax, "x")
     return Drawing(
         "gain", "gain", "How much of the oracle's gain",
@@ -191,19 +199,21 @@ def threshold_chart(scores: Mapping[str, Any], name: str, models: Sequence[str])
     }
     if not any(np.isfinite(values).any() for values, _ in found.values()):
         return None
-    quantity = Quantity(f"thresholds_{name}", f"{definition['title']} below raw (%)", lambda *_: (None, None), 100, 0)
+    title = definition["title"][0].upper() + definition["title"][1:]
+    kind = "level" if all(_is_number(label) for label in labels) else "threshold"
+    quantity = Quantity(f"thresholds_{name}", f"{title} below raw (%)", lambda *_: (None, None), 100, 0)
     values = 100 * np.stack([values for values, _ in found.values()])
     ends = 100 * np.stack([np.asarray(interval, float) for _, interval in found.values()])
-    panel = _group_panel(scores, quantity, models, "threshold", labels, values, ends)
+    panel = _group_panel(scores, quantity, models, kind, labels, values, ends)
     columns: dict[str, Any] = {
-        "threshold": labels * len(models),
+        kind: labels * len(models),
         "model": np.repeat(list(models), len(labels)),
         "skill_percent": values.ravel(),
         "low": ends[..., 0].ravel(),
         "high": ends[..., 1].ravel(),
     }
     note = f"{definition['text']} Bars are 95 % intervals; the line at 0 is the raw ensemble."
-    return Drawing(quantity.name, "decisions", f"{definition['title']} by threshold", note, (panel,), columns)
+    return Drawing(quantity.name, "decisions", f"{title} by {kind}", note, (panel,), columns)
 
 
 def _group_panel(
@@ -260,10 +270,9 @@ def _deviation_axis(ax: Any, axis: str, values: np.ndarray, ends: np.ndarray) ->
     logs = np.log([*every, 0.95, 1.05])
     margin = 0.06 * float(np.ptp(logs))
     low, high = float(np.exp(logs.min() - margin)), float(np.exp(logs.max() + margin))
-    marks = np.array([0.1, 0.2, 0.5, 0.67, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.5, 2, 5, 10])
-    marks = marks[(marks >= low) & (marks <= high)]
-    if len(marks) > 7:
-        marks = marks[~np.isin(marks, (0.95, 1.05, 0.9, 1.1))]
+    span = np.log(high / low)
+    closest = next(marks for width, marks in RATIO_MARKS if span < width)
+    marks = np.array([mark for mark in closest if low <= mark <= high])
     (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
     (ax.set_xlim if axis == "x" else ax.set_ylim)(low, high)
     (ax.set_xticks if axis == "x" else ax.set_yticks)(marks, [f"{mark:g}" for mark in marks])
@@ -286,3 +295,7 @@ def _groups(scores: Mapping[str, Any], name: str, kinds: Sequence[str]) -> dict[
 def _number(values: Mapping[str, Any] | None, label: str) -> float:
     value = (values or {}).get(label)
     return np.nan if value is None else value
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()

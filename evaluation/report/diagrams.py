@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -29,17 +29,17 @@ class CurveStyle:
 
     x: str
     y: str
-    diagonal: str = ""
+    diagonal: bool = False
     unit_square: bool = False
     level: float | None = None
     logarithmic: bool = False
 
 
 STYLES = {
-    "reliability": CurveStyle("forecast probability", "observed frequency", "perfect", unit_square=True),
-    "roc": CurveStyle("false alarm rate", "hit rate", "no skill", unit_square=True),
+    "reliability": CurveStyle("forecast probability", "observed frequency", diagonal=True, unit_square=True),
+    "roc": CurveStyle("false alarm rate", "hit rate", diagonal=True, unit_square=True),
     "economic_value": CurveStyle("cost / loss", "relative economic value", level=0.0),
-    "spread_error": CurveStyle("spread", "error", "perfect"),
+    "spread_error": CurveStyle("spread", "error", diagonal=True, logarithmic=True),
 }
 """Styles by the name of the diagram; others have axes x and y."""
 
@@ -52,9 +52,11 @@ def histogram_drawing(scores: Mapping[str, Any]) -> Drawing:
     colours = model_colours(scores["models"])
     heights = {name: np.array(bins, float) * len(bins) for name, bins in models.items()}
     top = 1.08 * max(float(np.nanmax(bars)) for bars in heights.values())
-    panels = []
+    panels, bands = [], {}
     for name, bars in heights.items():
-        low, high = flat_band(len(bars), scores["n_dates"])
+        cases = independent_cases(scores, name)
+        low, high = flat_band(len(bars), cases)
+        bands[name] = (cases, low, high)
         with matplotlib.rc_context(RC):
             figure, ax = chart(1.3, 0.62)
             ax.bar(np.arange(len(bars)), bars, width=0.86, color=colours[name])
@@ -64,19 +66,27 @@ def histogram_drawing(scores: Mapping[str, Any]) -> Drawing:
             ax.set_xticks([0, len(bars) - 1], ["below all", "above all"])
             ax.tick_params(axis="x", length=0)
         panels.append(Panel(figure, f"Rank or PIT histogram of {name} relative to a flat one"))
-    rows = [(name, k, bar) for name, bars in heights.items() for k, bar in enumerate(bars)]
+    rows = [(name, k, bar, *bands[name]) for name, bars in heights.items() for k, bar in enumerate(bars)]
+    keys = ("model", "bin", "frequency_relative_to_flat", "independent_cases", "low", "high")
     note = (
         "How often the analysis fell below all members (left), above all (right), or between them. A flat histogram is "
         "calibrated; a U shape is overconfident; a slope is a bias. For distributions, the histogram is of their "
         "cumulative probability at the analysis, in as many bins. Grey: where 95 % of the bars of a calibrated "
-        f"forecast lie if each of the {scores['n_dates']} starts counts as one independent case; with many cells, bars "
-        "vary less."
+        "forecast lie, for as many independent cases as the variation between starts suggests; where there are too few "
+        "starts for that, each start counts as one case."
     )
-    columns = dict(zip(("model", "bin", "frequency_relative_to_flat"), map(list, zip(*rows, strict=True)), strict=True))
+    columns = dict(zip(keys, map(list, zip(*rows, strict=True)), strict=True))
     return Drawing("histograms", "calibration", "Calibration of the probabilities", note, tuple(panels), columns)
 
 
-def flat_band(bins: int, cases: int) -> tuple[float, float]:
+def independent_cases(scores: Mapping[str, Any], name: str) -> float:
+    """Return the number of independent cases of a model's histogram, the number of starts if it is not known."""
+    model = scores["models"].get(name) or {}
+    (found,) = model.get("diagrams", {}).get(HISTOGRAM, {}).get("", {}).get("independent_cases") or (None,)
+    return scores["n_dates"] if found is None else found
+
+
+def flat_band(bins: int, cases: float) -> tuple[float, float]:
     """Return the 95 % band of a bar of a flat histogram relative to its mean, for independent cases.
 
     Counts are binomial with probability 1/bins: 1 ± 1.96 sqrt((bins - 1) / cases).
@@ -144,8 +154,13 @@ def _curve_panel(
             ax.plot(x, y, color=colour, lw=1.3, marker=None if many else marks[model], ms=4, mec="none", label=model)
         every = [curve[key] for curve in curves.values() for key in ("x", "y", "low", "high") if key in curve]
         if style.diagonal:
-            ends = (0, 1) if style.unit_square else (0, float(np.nanmax(np.concatenate(every))))
+            reached = np.concatenate(every)
+            known = reached[np.isfinite(reached) & (reached > 0)]
+            ends = (0, 1) if style.unit_square or not known.size else (known.min(), known.max())
             ax.plot(ends, ends, color=INK, lw=0.9, ls=(0, (3, 2)), zorder=1)
+        if style.logarithmic:
+            for axis in ("x", "y"):
+                _logarithmic(ax, axis)
         if style.unit_square:
             ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         elif style.level is not None:
@@ -156,13 +171,44 @@ def _curve_panel(
                 max(-0.2, float(min(np.nanmin(v) for v in values)) - 0.02),
                 max(0.1, *(1.08 * float(np.nanmax(v)) for v in values)),
             )
-        else:
+        elif not style.logarithmic:
             set_limits(ax, "x", [curve["x"] for curve in curves.values()])
+        if shares:
+            lowest.set_xscale(ax.get_xscale())
+            lowest.set_xlim(ax.get_xlim())
+            lowest.set_xticks(*_shown_ticks(ax))
+            lowest.set_xticks([], minor=True)
+            ax.tick_params(labelbottom=False)
         ax.set_ylabel(style.y)
         ax.set_title(label or title)
         rule(ax, "y")
         add_legend(figure, ax, list(curves))
     return Panel(figure, f"{title}{f', {label}' if label else ''}: {', '.join(curves)}")
+
+
+def _shown_ticks(ax: Axes) -> tuple[list[float], list[str]]:
+    """Return the marks of the x axis inside its limits, and their labels."""
+    low, high = ax.get_xlim()
+    marks = [float(mark) for mark in ax.get_xticks() if low <= mark <= high]
+    return marks, [f"{mark:g}" for mark in marks]
+
+
+def _logarithmic(ax: Axes, axis: Literal["x", "y"]) -> None:
+    """Make an axis logarithmic, with marks at 1, 2 and 5 or, over many decades, at powers of 10."""
+    values = np.concatenate([np.asarray(getattr(line, f"get_{axis}data")(), float) for line in ax.lines])
+    values = values[np.isfinite(values) & (values > 0)]
+    if not values.size:
+        return
+    low, high = float(values.min()) / 1.15, float(values.max()) * 1.15
+    decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low < 60 else (1,)
+    step = max(1, -(-len(decades) // 6)) if len(steps) == 1 else 1
+    marks = [first * 10.0**power for power in decades[::step] for first in steps]
+    marks = [mark for mark in marks if low <= mark <= high]
+    (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
+    (ax.set_xlim if axis == "x" else ax.set_ylim)(low, high)
+    (ax.set_xticks if axis == "x" else ax.set_yticks)(marks, [f"{mark:g}" for mark in marks])
+    (ax.set_xticks if axis == "x" else ax.set_yticks)([], minor=True)
 
 
 def _add_shares(
@@ -171,12 +217,11 @@ def _add_shares(
     """Give the lowest quarter of a chart to the share of the cases in each class, on a logarithmic axis."""
     left, bottom, width, height = ax.get_position().bounds
     ax.set_position((left, bottom + 0.27 * height, width, 0.73 * height))
-    ax.tick_params(labelbottom=False)
-    below = figure.add_axes((left, bottom, width, 0.22 * height), sharex=ax)
+    below = figure.add_axes((left, bottom, width, 0.22 * height))
     for model, curve in curves.items():
         shown = np.where(curve["share"] > 0, curve["share"], np.nan)
         below.plot(curve["x"], shown, color=colours[model], lw=1.1, marker=".")
-    below.set_yscale("log")
+    _logarithmic(below, "y")
     below.set_ylabel("share")
     below.grid(axis="y", color=FAINT, alpha=0.3, lw=0.6)
     return below

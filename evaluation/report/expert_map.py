@@ -23,6 +23,9 @@ def expert_drawing(fields: MapData, experts: ExpertMap, best: str) -> Drawing:
         f"{len(used)} of {experts.count} experts are first somewhere. The order of their numbers has no meaning."
     )
     panel = map_panel(Coast(fields.grid, fields.land, fields.earth), chosen, scale, "")
+    step = -(-experts.count // 10)
+    panel.figure.axes[1].set_xticks(range(1, experts.count + 1, step))
+    panel.figure.axes[1].set_xticks([], minor=True)
     return Drawing(
         "experts", "experts", "Experts of the mixture", note, (panel,), map_numbers(fields.grid, {"expert": chosen})
     )

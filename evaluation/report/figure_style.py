@@ -50,6 +50,7 @@ RC: Any = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
     "svg.fonttype": "none",
+    "axes.formatter.useoffset": False,
 }
 
 
