@@ -71,7 +71,7 @@ def make_fields(seed=0, grid=GRID, holes=True):
     }
     if holes:
         cells[72]["error"]["emos"][2, 0] = np.nan
-    return SimpleNamespace(grid=grid, cells=cells, land=draw.random(shape))
+    return SimpleNamespace(grid=grid, cells=cells, land=draw.random(shape), earth=False)
 
 
 def _pair(draw):

@@ -12,8 +12,9 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
-from data_pipeline.grid import Grid
+from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 from data_pipeline.points import Points
+from evaluation.report.coastlines import Coastlines
 from evaluation.report.map_view import view_of
 from evaluation.report.maps import BETTER, DIVERGING, SEQUENTIAL
 from evaluation.report.shown_data import MapData
@@ -25,6 +26,8 @@ MAP_BUDGET = 4_600_000
 """Characters of all maps of a page together, which then stays below 6 MB. Larger maps are made coarser."""
 MAP_LEADS = 6
 """Number of lead times that have maps; of more, these are evenly spaced, with the first and the last."""
+COAST_DECIMALS = 2
+"""Decimals of the degrees of coasts: a kilometre."""
 COMPRESSION = 6
 """Level 9 takes ten times as long and saves 2 %."""
 OUTER = 0.02
@@ -91,7 +94,7 @@ def map_payload(scores: Mapping[str, Any], fields: MapData, budget: int = MAP_BU
     """
     if not fields.cells:
         return None
-    kinds, land, leads = cell_scores(scores), fields.land, spaced(list(fields.cells))
+    kinds, leads = cell_scores(scores), spaced(list(fields.cells))
     found = {
         (key, model, lead): values
         for key in kinds
@@ -110,7 +113,8 @@ def map_payload(scores: Mapping[str, Any], fields: MapData, budget: int = MAP_BU
     }
     return {
         "grid": _grid(fields.grid, side),
-        "land": None if land is None else _compressed((joined_cells(land, side) > 0.5).astype(np.uint8)),
+        "coast": _coast(fields.grid, side) if fields.earth else None,
+        "land": _land(fields, side),
         "side": side,
         "leads": leads,
         "models": list(scores["models"]),
@@ -211,7 +215,8 @@ def _grid(grid: Grid, side: int) -> dict[str, Any]:
     globe = view_of(grid).globe
     points = isinstance(grid, Points)
     latitudes, longitudes = (_middles(np.array(axis), side) for axis in (grid.latitudes, grid.longitudes))
-    west = -180.0 if globe else float(_west(longitudes))
+    # A little to the west of the first cell, so that rounding moves no cell by a whole turn.
+    west = -180.0 if globe else _west(longitudes) - COORDINATE_TOLERANCE
     around = (longitudes - west) % 360 + west
     margin = [
         0.5 * _spacing(axis) if not points else max(0.08 * float(np.ptp(axis)), 0.5) for axis in (latitudes, around)
@@ -227,6 +232,23 @@ def _grid(grid: Grid, side: int) -> dict[str, Any]:
         "longitudes": [round(value, 4) for value in longitudes.tolist()],
         "names": list(grid.ids) if isinstance(grid, Points) else [],
     }  # fmt: skip
+
+
+def _coast(grid: Grid, side: int) -> dict[str, Any]:
+    """Return the coasts of the Earth: longitudes of all points, then latitudes; `ends` of the lines."""
+    found = _grid(grid, side)
+    south, north, west, east = found["limits"]
+    coasts = Coastlines.load()
+    lines = list(coasts.lines) if found["globe"] else coasts.within(west, east, south, north)
+    points = np.concatenate([*lines, np.zeros((0, 2))])
+    return packed(points.T, COAST_DECIMALS) | {"ends": np.cumsum([len(line) for line in lines]).tolist()}
+
+
+def _land(fields: MapData, side: int) -> str | None:
+    """Return 1 for each (joined) cell of land, whose contour is the coast of a simulated planet; None if not drawn."""
+    if fields.land is None or fields.earth or isinstance(fields.grid, Points):
+        return None
+    return _compressed((joined_cells(fields.land, side) > 0.5).astype(np.uint8))
 
 
 def _middles(axis: np.ndarray, side: int) -> np.ndarray:

@@ -57,7 +57,7 @@ def explorer_data(scores: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "key": one.key, "title": one.title, "menu": _menu(one), "units": one.units, "decimals": one.decimals,
                 "signed": one.signed, "best": one.best,
-                "text": definition_of(scores, one),
+                "text": definition_of(scores, one).replace("`", ""),
                 "values": {
                     kind: [[_number(one, scores, name, kind, label) for name in models] for label in labels]
                     for kind, labels in slices.items()

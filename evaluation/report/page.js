@@ -289,6 +289,8 @@
     if (!maps || typeof DecompressionStream === "undefined") return;
     byId("map").hidden = document.querySelector("[href='#map']").parentElement.hidden = false;
     const grid = maps.grid, projection = projectionOf(grid), canvas = byId("map-canvas"), readout = byId("map-value");
+    // A map of a region is not taller than a screen.
+    for (const part of [canvas, byId("map-bar"), byId("map-ends")]) part.style.maxWidth = 44 / projection.aspect + "rem";
     const selects = { field: byId("map-field"), model: byId("map-model"), lead: byId("map-lead") };
     options(selects.field, [["", maps.fields.map((field) => [field.key, field.title])]]);
     options(selects.model, [["", maps.models.map((model) => [model, model])]]);
@@ -348,12 +350,14 @@
     function draw() {
       // Draws the field; `drawCursor` draws the chosen cell over it.
       const width = Math.max(1, Math.round(canvas.clientWidth * Math.min(2, window.devicePixelRatio || 1)));
-      const height = Math.round(width * projection.aspect);
+      const height = Math.max(1, Math.round(width * projection.aspect));
       canvas.width = width;
       canvas.height = height;
       const context = canvas.getContext("2d", { willReadFrequently: true });
-      if (grid.points) drawPoints(context, width, height);
-      else drawCells(context, width, height);
+      if (grid.points) {
+        if (maps.coast) drawCoast(context, width, height);
+        drawPoints(context, width, height);
+      } else drawCells(context, width, height);
       drawn = context.getImageData(0, 0, width, height);
       drawCursor();
     }
@@ -370,6 +374,24 @@
         pixels[k] = lookup.coast[k] ? COAST : missing ? MISSING : table[Math.max(0, Math.min(255, Math.floor(256 * position)))];
       }
       context.putImageData(picture, 0, 0);
+      if (maps.coast) drawCoast(context, width, height);
+    }
+
+    function drawCoast(context, width, height) {
+      const { degrees, ends } = maps.coast, count = degrees.length / 2;
+      context.beginPath();
+      for (let k = 0, line = 0, before = null; k < count; k++) {
+        if (k === ends[line]) [line, before] = [line + 1, null];
+        const [u, v] = projection.plane(degrees[count + k], degrees[k]);
+        const x = ((u + 1) / 2) * width, y = ((1 - v) / 2) * height;
+        // A step across the whole globe is the seam at the date line, not a coast.
+        const seam = before !== null && grid.globe && Math.abs(degrees[k] - before) > 180;
+        if (before === null || seam) context.moveTo(x, y); else context.lineTo(x, y);
+        before = degrees[k];
+      }
+      context.strokeStyle = grid.points ? "#808080" : "#333";
+      context.lineWidth = 0.8 * Math.min(2, window.devicePixelRatio || 1);
+      context.stroke();
     }
 
     function drawPoints(context, width, height) {
@@ -481,7 +503,8 @@
     if (!grid.points) cursor = cellAt(0, 0.6) ?? 0;
     new ResizeObserver(() => { if (field) draw(); }).observe(canvas);
     const start = async () => {
-      if (maps.land) maps.land = (await inflate(maps.land));
+      if (maps.land) maps.land = await inflate(maps.land);
+      if (maps.coast) maps.coast.degrees = await fieldOf(maps.coast);
       await choose();
     };
     start();

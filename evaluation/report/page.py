@@ -117,20 +117,20 @@ def pairs_section(scores: Mapping[str, Any]) -> str:
 def left_out_list(scores: Mapping[str, Any]) -> str:
     """Return the forecasts and cells that were scored, and those that were left out, with their numbers."""
     ledger = scores["ledger"]
-    parts = [
+    counted = [
         f"{ledger['used']:,} of {ledger['forecasts']:,} forecasts that are valid on the scored dates are used",
         *omission_texts(ledger),
         *(omission_parts(scores) or ["no cell of these forecasts is left out"]),
-        *leak_audit_parts(scores),
     ]
-    return "<ul>" + "".join(f"<li>{escape(part[0].upper() + part[1:])}.</li>" for part in parts) + "</ul>"
+    parts = [part[0].upper() + part[1:] for part in counted] + leak_audit_parts(scores)
+    return "<ul>" + "".join(f"<li>{escape(part)}.</li>" for part in parts) + "</ul>"
 
 
 def leak_audit_parts(scores: Mapping[str, Any]) -> list[str]:
     """Return how far the dates of each fit are from the scored dates, and the notes of the audit."""
     found = scores["leak_audit"]
     days = [
-        f"{name}: the nearest date of its fits is {model['nearest_days']:,} days from the scored dates"
+        f"The nearest date of a fit of {name} is {model['nearest_days']:,} days from the scored dates"
         for name, model in found["models"].items()
         if model["nearest_days"] is not None
     ]
@@ -143,7 +143,7 @@ def definitions_list(scores: Mapping[str, Any]) -> str:
     return term_list(
         (
             one["title"][0].upper() + one["title"][1:],
-            f"{escape(one['text'])} <span class='reference'>{escape(one['reference'])}</span>",
+            f"{_with_code(one['text'])} <span class='reference'>{escape(one['reference'])}</span>",
         )
         for one in found
     )
@@ -161,6 +161,11 @@ def members_section(scores: Mapping[str, Any]) -> str:
     if not (table := members_table(scores)):
         return ""
     return _template("members.html").substitute(table=table, members=scores["members"], levels=scores["levels"])
+
+
+def _with_code(text: str) -> str:
+    """Return text as HTML; names between backticks are code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
 
 
 def _template(name: str) -> Template:

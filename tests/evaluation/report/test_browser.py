@@ -339,7 +339,7 @@ def test_controls_work_by_keyboard(browser, written):
 
 
 def test_stations_are_dots_with_names(browser, scores, tmp_path):
-    stations = Points((48.0, 47.0, 46.5), (11.0, 12.0, 9.0), ids=("Munich", "Innsbruck", "Zürich"))
+    stations = Points((48.25, 47.1, 46.5), (11.57, 12.01, 359.03), ids=("Munich", "Innsbruck", "Zürich"))
     fields = make_fields(grid=stations, holes=False)
     (tmp_path / "report.html").write_text(page(scores, fields))
     shown = browser.page(tmp_path / "report.html")
@@ -350,12 +350,17 @@ def test_stations_are_dots_with_names(browser, scores, tmp_path):
     for _ in stations.ids:
         found.append(readout(shown))
         shown.run(step)
+    # A map of a few degrees: as wide as 13 degrees of longitude are long at 47 N.
+    width, height = shown.run(
+        "[document.getElementById('map-canvas').width, document.getElementById('map-canvas').height]"
+    )
+    assert 0.1 < height / width < 0.5
     values = cell_values(scores, fields, "crps", "emos", 48).ravel()
     decimals = cell_scores(scores)["crps"].decimals
     assert sorted(found) == sorted(
-        f"{value:.{decimals}f} K at {name}, {latitude:g}° N, {longitude:g}° E"
-        for value, name, latitude, longitude in zip(
-            values, stations.ids, stations.latitudes, stations.longitudes, strict=True
+        f"{value:.{decimals}f} K at {name}, {latitude:g}° N, {place}"
+        for value, name, latitude, place in zip(
+            values, stations.ids, stations.latitudes, ("11.57° E", "12.01° E", "0.97° W"), strict=True
         )
     )
     assert shown.complaints() == []

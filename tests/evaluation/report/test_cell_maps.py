@@ -11,6 +11,7 @@ from report_parts import GRID, LEADS, MODELS, make_fields, make_scores
 from data_pipeline.grid import Grid
 from data_pipeline.points import Points
 from evaluation.report.cell_maps import cell_scores, cell_values, joined_cells, map_payload, packed, spaced
+from evaluation.report.coastlines import Coastlines
 
 
 def unpacked(one, shape):
@@ -99,7 +100,7 @@ def test_maps_are_made_coarser_until_they_fit():
 
 def test_a_page_without_maps_of_cells_has_none():
     scores, fields = make_scores(), make_fields()
-    assert map_payload(scores, SimpleNamespace(grid=GRID, cells={}, land=None)) is None
+    assert map_payload(scores, SimpleNamespace(grid=GRID, cells={}, land=None, earth=False)) is None
     stations = Points((48.0, 47.0, 46.5), (11.0, 12.0, 9.0))
     assert map_payload(scores, make_fields(grid=stations, holes=False), budget=10) is None
     assert map_payload(scores, SimpleNamespace(**{**vars(fields), "land": None}))["land"] is None
@@ -134,6 +135,7 @@ def test_colour_scales_cover_all_models_but_climatology():
         (GRID, True, None),
         (Grid((50.0, 40.0), (350.0, 355.0)), False, [35, 55, -12.5, -2.5]),
         (Grid((50.0, 40.0), (175.0, 180.0, 185.0)), False, [35, 55, 172.5, 187.5]),
+        (Points((50.0, 40.0), (359.03, 11.57)), False, [39.2, 50.8, -0.97 - 1.0032, 11.57 + 1.0032]),
     ],
 )
 def test_the_map_of_a_region_ends_at_its_cells(grid, globe, limits):
@@ -141,6 +143,21 @@ def test_the_map_of_a_region_ends_at_its_cells(grid, globe, limits):
     assert found["globe"] == globe
     if limits:
         assert found["limits"] == pytest.approx(limits)
+
+
+@pytest.mark.parametrize("grid", [GRID, Grid((50.0, 40.0), (355.0, 360.0, 365.0))], ids=["globe", "Europe"])
+def test_maps_of_the_earth_have_its_coasts(grid):
+    fields = make_fields(grid=grid, holes=False)
+    fields.earth = True
+    found = map_payload(make_scores(), fields)
+    assert found["land"] is None
+    longitudes, latitudes = unpacked(found["coast"], (2, -1))
+    lines = np.split(np.stack([longitudes, latitudes], 1), found["coast"]["ends"][:-1])
+    south, north, west, east = found["grid"]["limits"]
+    expected = Coastlines.load().lines if found["grid"]["globe"] else Coastlines.load().within(west, east, south, north)
+    assert len(lines) == len(expected) > 5
+    for line, other in zip(lines, expected, strict=True):
+        np.testing.assert_allclose(line, other, atol=0.0051)
 
 
 def test_fields_are_not_changed():
