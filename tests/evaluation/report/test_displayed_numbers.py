@@ -414,7 +414,7 @@ def test_the_dots_of_the_spread_figure_show_spread_over_error(numbers, pictures)
     assert low < 0.95 < 1.05 < high
 
 
-def test_the_bars_of_the_histograms_show_frequencies(numbers, pictures):
+def test_the_bars_of_the_histograms_show_frequencies(numbers, scores, pictures):
     drawing = pictures["histograms"]
     panels = {
         name: [bar.get_height() for bar in ax.patches if bar.get_width() < 1]
@@ -436,7 +436,8 @@ def test_the_bars_of_the_histograms_show_frequencies(numbers, pictures):
     written = drawing.numbers["frequency_relative_to_flat"]
     np.testing.assert_array_equal(written, [height for bars in panels.values() for height in bars])
     (band,) = [patch for patch in panels_by_title(drawing)["raw"].patches if patch.get_width() >= 1]
-    half = 1.96 * math.sqrt(5 / 20)  # six bins, 20 starts
+    (cases,) = scores["models"]["raw"]["diagrams"]["rank_histogram"][""]["independent_cases"]
+    half = 1.96 * math.sqrt(5 / cases)  # six bins
     np.testing.assert_allclose([band.get_y(), band.get_y() + band.get_height()], [1 - half, 1 + half])
 
 
