@@ -248,6 +248,11 @@ class Tally:
     def __add__(self, other: Tally) -> Tally:
         return self._merge([self, other], lambda maps: reduce(add, maps))
 
+    def __copy__(self) -> Tally:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
     def __getstate__(self) -> dict[str, Any]:
         # Only sums are sent to other ranks: not the functions of statistics, not the weights of all cells.
         return self.__dict__ | {"_statistics": {}, "_regions": None}

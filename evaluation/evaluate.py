@@ -23,6 +23,7 @@ from omegaconf import DictConfig
 
 from conf import build, plain, verb
 from data_pipeline.archive import Archive
+from data_pipeline.cluster import Cluster
 from data_pipeline.common.checks import check_choice, check_integer, check_number
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import atomic_write, expand_paths
@@ -47,6 +48,7 @@ from evaluation.file_forecasts import FileForecaster, notes_on, parse_forecasts
 from evaluation.fold_correctors import FoldCorrectors, batch_groups
 from evaluation.leak_audit import audit
 from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
+from evaluation.partial_scores import PartialScores
 from evaluation.references import (
     check_references,
     fit_persistence,
@@ -67,6 +69,7 @@ from evaluation.score_options import ScoreChoice
 from evaluation.score_table import write_score_table
 from evaluation.scoreboard import SCORES_FORMAT, Scoreboard
 from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models
+from evaluation.scoring_workers import scoring_workers
 from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
 from evaluation.shown_corrector import check_shown, choose_shown
 from evaluation.significance.field_significance import longest_lead_blocks, significant_cells
@@ -91,6 +94,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     """Open correctors and data, score, write the results, print the table."""
     clock = RunClock()
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
+    cluster: Cluster = build(cfg.cluster)
     source, dates = partial(choose_source, archive, cfg.data.store), split.dates(cfg.split, task.lead_times)
     paths, member_counts = corrector_paths(cfg), check_member_counts(plain(cfg)["member_counts"])
     runs = group_runs(list(paths))
@@ -103,6 +107,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     check_choice("quantile_levels", cfg.quantile_levels, QUANTILE_LEVELS)
     check_number("emos_minutes", cfg.emos_minutes)
     check_integer("batch_size", cfg.batch_size, 1)
+    check_integer("memory_bytes", cfg.memory_bytes, 1)
     check_integer("seed", cfg.seed, 0)
     device, choice = choose_device(cfg.device, mesh.ranks), ScoreChoice.parse(plain(cfg), task)
     correctors = {name: FoldCorrectors.of([Corrector.load(path) for path in files]) for name, files in paths.items()}
@@ -178,14 +183,18 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     leaks = audit(fitted, valid, task.lead_times, split.gap_days)
     for note in leaks["notes"]:
         mesh.print(f"leak audit: {note}")
+    partial_scores = PartialScores(Path(cfg.run_dir), json.dumps(inputs, sort_keys=True), mesh)
     options = ScoringOptions(
         cfg.batch_size, cfg.seed, member_counts, written={*correctors, *trained_here}, levels=cfg.quantile_levels,
         optional=["climatology", "persistence"], device=device, groups=batch_groups(compared.values(), valid),
         scores=choice.scores, diagrams=choice.diagrams, thresholds=choice.thresholds, extremeness=model_climate,
         undrawn={name for name, file in given.items() if not file.drawn},
-        blocks=longest_lead_blocks(starts.numpy(), leads.numpy()),
+        blocks=longest_lead_blocks(starts.numpy(), leads.numpy()), memory_bytes=cfg.memory_bytes,
+        partial=partial_scores,
     )  # fmt: skip
-    board = score_models(models, forecasts, weights, oracle, options, mesh)
+    with scoring_workers(cluster, mesh, device) as workers:
+        options = replace(options, workers=workers, jobs=cluster.at_once)
+        board = score_models(models, forecasts, weights, oracle, options, mesh)
     lost = mesh.broadcast(dict(board.lost))
     compared = {name: folds for name, folds in compared.items() if name not in lost}
     notes = [*reference_warnings(fits, lost), *notes]
@@ -212,6 +221,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         simulated, mesh, device, clock,
     )  # fmt: skip
     mesh.print("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(folders)]))
+    partial_scores.remove()
 
 
 def training_dates(split: Split, scored: str, task: Task) -> list[tuple[Dates, Dates]]:
@@ -251,7 +261,8 @@ def fingerprint_inputs(
     given: Mapping[str, ForecastFile] | None = None,
 ) -> dict[str, Any]:
     """Return fingerprints of everything that the scores depend on: options, data, corrector and forecast files."""
-    beside = ("run_dir", "correctors", "forecasts", "mesh", "member_counts", "device")
+    beside = ["run_dir", "correctors", "forecasts", "mesh", "member_counts"]
+    beside += ["device", "cluster", "batch_size", "memory_bytes"]  # the scores do not depend on them
     options = {name: value for name, value in plain(cfg).items() if name not in beside}
     further: dict[str, Any] = {"sizes": list(member_counts)} if member_counts else {}
     if given:

@@ -1,0 +1,106 @@
+"""Evaluation by the workers of a Dask cluster, and after the end of a process at any moment: the same scores."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+from twin_project import SPLIT
+
+EMOS = "emos: runs/emos/corrector.safetensors"
+OPTIONS = [*SPLIT, f"correctors={{{EMOS}}}"]
+KILLED = """
+import os, runpy, signal, sys
+from evaluation import partial_scores, scoring
+partial_scores.EVERY_SECONDS = 0
+shown = []
+def show(self, done):
+    shown.append(done)
+    if len(shown) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+scoring.ScoringProgress.show = show
+sys.argv[:] = ["deepweather", *sys.argv[1:]]
+runpy.run_path({path!r}, run_name="__main__")
+"""
+
+
+def numbers(value, path=""):
+    """Numbers of nested scores by their path, without those that describe the run."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {
+            key: leaf
+            for name, inner in items
+            if name not in ("provenance", "warnings")
+            for key, leaf in numbers(inner, f"{path}/{name}").items()
+        }
+    return {path: value}
+
+
+def scores_of(project, run):
+    return numbers(json.loads((project / "runs" / run / "scores.json").read_text()))
+
+
+def compare(found, expected):
+    """All numbers are equal up to the order of additions."""
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        if isinstance(value, float):
+            assert found[key] == pytest.approx(value, rel=1e-10, abs=1e-10), key
+        else:
+            assert found[key] == value, key
+
+
+@pytest.fixture(scope="module")
+def expected(project, run_verb):
+    run_verb(project, "evaluate", *OPTIONS, "run_dir=runs/whole", "batch_size=7")
+    return scores_of(project, "whole")
+
+
+def test_a_dask_cluster_gives_the_same_scores(project, run_verb, expected):
+    """A network is scored beside them, to see that workers get it."""
+    correctors = f"correctors={{{EMOS}, unet: runs/unet/corrector.safetensors}}"
+    run_verb(project, "evaluate", *SPLIT, correctors, "run_dir=runs/dask", "cluster=local")
+    found = scores_of(project, "dask")
+    assert found["/models/unet/crps"] > 0
+    models = [key for key in expected if re.match("/(models/(raw|emos|climatology)|oracle)/", key)]
+    compare({key: found[key] for key in models}, {key: expected[key] for key in models})
+
+
+def test_chunks_of_other_sizes_give_the_same_scores(project, run_verb, expected):
+    for run, option in {"one": "memory_bytes=1", "all": "batch_size=100"}.items():
+        run_verb(project, "evaluate", *OPTIONS, f"run_dir=runs/{run}", option)
+        compare(scores_of(project, run), expected)
+
+
+def test_a_killed_evaluation_continues(project, run_verb, expected):
+    """The process ends by SIGKILL after three batches; the same command scores only the other forecasts."""
+    command = [*OPTIONS, "run_dir=runs/killed", "batch_size=1"]
+    script = KILLED.format(path=str(ROOT / "scripts/deepweather.py"))
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.run(
+        [sys.executable, "-c", script, "evaluate", *command], cwd=project, env=environment, check=False
+    )
+    assert process.returncode == -signal.SIGKILL
+    folder = project / "runs/killed"
+    assert [path.name for path in folder.iterdir()] == ["partial_scores_0000.npz"]
+    assert "3 of 24 forecasts were scored by an earlier run" in run_verb(project, "evaluate", *command)
+    compare(scores_of(project, "killed"), expected)
+    assert not (folder / "partial_scores_0000.npz").exists()
+
+
+def test_sums_of_other_options_are_not_continued(project, run_verb, expected):
+    folder = project / "runs/other"
+    folder.mkdir()
+    (folder / "partial_scores_0000.npz").write_bytes(b"not a file of sums")
+    assert "earlier run" not in run_verb(project, "evaluate", *OPTIONS, "run_dir=runs/other")
+    compare(scores_of(project, "other"), expected)
+
+
+def test_a_cluster_and_a_mesh_together_are_refused(project, run_failing_verb):
+    line = run_failing_verb(project, "evaluate", *OPTIONS, "run_dir=runs/both", "cluster=local", "mesh=[2,1]")
+    assert "cluster has workers of its own, and mesh has 2 ranks" in line
