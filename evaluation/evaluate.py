@@ -69,7 +69,7 @@ from evaluation.score_options import ScoreChoice
 from evaluation.score_table import write_score_table
 from evaluation.scoreboard import SCORES_FORMAT, Scoreboard
 from evaluation.scoring import Forecaster, Forecasts, ScoringOptions, score_models
-from evaluation.scoring_workers import scoring_workers
+from evaluation.scoring_workers import check_workers, scoring_workers
 from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show_forecast
 from evaluation.shown_corrector import check_shown, choose_shown
 from evaluation.significance.field_significance import longest_lead_blocks, significant_cells
@@ -110,6 +110,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     check_integer("memory_bytes", cfg.memory_bytes, 1)
     check_integer("seed", cfg.seed, 0)
     device, choice = choose_device(cfg.device, mesh.ranks), ScoreChoice.parse(plain(cfg), task)
+    check_workers(cluster, mesh, device)
     correctors = {name: FoldCorrectors.of([Corrector.load(path) for path in files]) for name, files in paths.items()}
     files = [
         (name, path, corrector)
@@ -192,7 +193,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         blocks=longest_lead_blocks(starts.numpy(), leads.numpy()), memory_bytes=cfg.memory_bytes,
         partial=partial_scores,
     )  # fmt: skip
-    with scoring_workers(cluster, mesh, device) as workers:
+    with scoring_workers(cluster) as workers:
         options = replace(options, workers=workers, jobs=cluster.at_once)
         board = score_models(models, forecasts, weights, oracle, options, mesh)
     lost = mesh.broadcast(dict(board.lost))

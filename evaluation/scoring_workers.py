@@ -14,14 +14,9 @@ from data_pipeline.common.threads import BUDGET
 from models.parallel.mesh import Mesh
 
 
-@contextmanager
-def scoring_workers(cluster: Cluster, mesh: Mesh, device: torch.device) -> Iterator[Executor | None]:
-    """Start the workers of `cluster`; yield None for threads of this process, whose number is then limited."""
+def check_workers(cluster: Cluster, mesh: Mesh, device: torch.device) -> None:
+    """Raise an `InputError` if the workers of a cluster would need a mesh or an accelerator."""
     if isinstance(cluster, Threads):
-        if cluster.workers is not None:
-            BUDGET.limit(cluster.workers)
-            torch.set_num_threads(cluster.workers)
-        yield None
         return
     if mesh.ranks > 1:
         raise InputError(
@@ -30,5 +25,16 @@ def scoring_workers(cluster: Cluster, mesh: Mesh, device: torch.device) -> Itera
         )
     if device.type != "cpu":
         raise InputError(f"workers of a cluster score on the CPU, but device is {device}; set device=cpu")
-    with cluster.executor() as workers:
-        yield workers
+
+
+@contextmanager
+def scoring_workers(cluster: Cluster) -> Iterator[Executor | None]:
+    """Start the workers of `cluster`; yield None for threads of this process, whose number is then limited."""
+    if not isinstance(cluster, Threads):
+        with cluster.executor() as workers:
+            yield workers
+        return
+    if cluster.workers is not None:
+        BUDGET.limit(cluster.workers)
+        torch.set_num_threads(cluster.workers)
+    yield None

@@ -88,7 +88,7 @@ def test_a_killed_evaluation_continues(project, run_verb, expected):
     assert process.returncode == -signal.SIGKILL
     folder = project / "runs/killed"
     assert [path.name for path in folder.iterdir()] == ["partial_scores_0000.npz"]
-    assert "3 of 24 forecasts were scored by an earlier run" in run_verb(project, "evaluate", *command)
+    assert "3 of 16 forecasts were scored by an earlier run" in run_verb(project, "evaluate", *command)
     compare(scores_of(project, "killed"), expected)
     assert not (folder / "partial_scores_0000.npz").exists()
 
@@ -99,8 +99,3 @@ def test_sums_of_other_options_are_not_continued(project, run_verb, expected):
     (folder / "partial_scores_0000.npz").write_bytes(b"not a file of sums")
     assert "earlier run" not in run_verb(project, "evaluate", *OPTIONS, "run_dir=runs/other")
     compare(scores_of(project, "other"), expected)
-
-
-def test_a_cluster_and_a_mesh_together_are_refused(project, run_failing_verb):
-    line = run_failing_verb(project, "evaluate", *OPTIONS, "run_dir=runs/both", "cluster=local", "mesh=[2,1]")
-    assert "cluster has workers of its own, and mesh has 2 ranks" in line
