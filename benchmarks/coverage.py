@@ -1,4 +1,4 @@
-"""Coverage of 95 % intervals on simulated scores whose true mean is known: the tables of docs/intervals.md.
+"""Coverage of 95 % intervals and false discoveries on simulated scores: the tables of docs/intervals.md.
 
 Each series of scores is simulated 2,000 times. Its intervals by this project stand beside three others:
 
@@ -6,7 +6,9 @@ Each series of scores is simulated 2,000 times. Its intervals by this project st
 - HAC: the mean ± 1.96 standard errors by Newey & West (1987, doi:10.2307/1913610), 4 (n/100)^(2/9) lags;
 - bootstrap: percentiles of 500 resamples of blocks of n^(1/3) starts, the series closed to a ring.
 
-    python -m benchmarks.coverage [--trials 2000] [--json]
+Two further tables have models with several training runs, and maps with and without true differences.
+
+    python -m benchmarks.coverage [--trials 2000] [--maps 200] [--json]
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ import numpy as np
 from benchmarks.common import command_line, report
 from evaluation.aggregation import WeightedMean
 from evaluation.scores.ratios import skill
+from evaluation.significance.field_significance import date_blocks, significant_cells
 from evaluation.significance.intervals import estimates
-from evaluation.significance.student import t_quantile
+from evaluation.significance.run_means import RunMean
+from evaluation.significance.student import t_quantile, two_sided_p
 
 DAY = 86_400
 REPLICATES = 500
@@ -70,6 +74,7 @@ UNEVEN = [
     Series("16 pairs, 45 days apart", (45 * np.arange(16)[:, None] + [0, 3.5]).ravel(), 0.6),
     Series("20 days in each of 6 winters", (365 * np.arange(6)[:, None] + np.arange(20)).ravel(), 0.8, usual=1),
 ]
+MAPS = [regular(104, 0.0), regular(104, 0.7), Series("365 daily starts", np.arange(365.0), 0.9, usual=1)]
 BEYOND = [
     regular(16, 0.6), regular(32, 0.8), regular(105, 0.9), regular(105, 0.9, noise=0.5), regular(210, 0.9, noise=0.5),
     regular(730, 0.9, noise=0.5),
@@ -136,8 +141,54 @@ def coverage_table(cases: Sequence[Series], trials: int, seed: int) -> tuple[lis
     return lines, ours
 
 
-def tables(trials: int) -> tuple[str, dict[str, float]]:
-    """Return all tables as Markdown, and the extreme coverages."""
+def seed_coverages(runs: int, seeds: float, trials: int, seed: int) -> tuple[float, float]:
+    """Return the coverage of the mean over dates and training runs: with the variance of the seeds, and without it.
+
+    Scores of 64 starts with r = 0.6 are weather that all runs share (variance 1), a deviation of each run (standard
+    deviation `seeds`), and a quarter as much variance of their own.
+    """
+    rng, series = np.random.default_rng([FIRST_SEED, seed]), regular(64, 0.6)
+    weather = series.draw(trials, rng)
+    found = [weather + seeds * rng.normal(size=trials) + 0.5 * series.draw(trials, rng) for _ in range(runs)]
+    one = np.ones((len(weather), 1))
+    pooled = RunMean.over("model", [WeightedMean(values, one) for values in found])
+    shares = []
+    for mean in (pooled, WeightedMean(pooled.total, pooled.weight)):
+        intervals = [estimate.interval for estimate in estimates(np.asarray, [mean], DAY * series.days)]
+        shares.append(float(np.mean([ends is not None and ends[0] <= 0 <= ends[1] for ends in intervals])))
+    return shares[0], shares[1]
+
+
+def false_discoveries(series: Series, share: float, trials: int, seed: int) -> tuple[float, float, float]:
+    """Return the rate of false discoveries on maps, that of single t tests of each cell, and the share found.
+
+    A map has 24 x 36 cells, of which neighbours are correlated; a `share` of the cells has a true difference of one
+    standard deviation of a single start.
+    """
+    rng, times = np.random.default_rng([FIRST_SEED, seed]), DAY * series.days
+    truth = np.zeros((24, 36))
+    truth[:, : round(share * 36)] = 1.0
+    blocks = date_blocks(times)
+    if blocks is None:
+        raise ValueError("a simulated series is too short for a map")
+    rates, single_rates, power = [], [], []
+    for _ in range(trials):
+        white = series.draw(28 * 40, rng).reshape(-1, 28, 40)
+        values = truth + sum(white[:, i : i + 24, k : k + 36] for i in range(5) for k in range(5)) / 5
+        total, weight = (np.zeros((blocks.max() + 1, *truth.shape)) for _ in range(2))
+        np.add.at(total, blocks, values)
+        np.add.at(weight, blocks, 1.0)
+        found = significant_cells(WeightedMean(total, weight), WeightedMean(0 * total, weight))
+        error = values.std(0, ddof=1) / math.sqrt(len(values))
+        single = two_sided_p(values.mean(0) / error, len(values) - 1.0) < 0.05
+        rates.append((found & (truth == 0)).sum() / max(found.sum(), 1))
+        single_rates.append((single & (truth == 0)).sum() / max(single.sum(), 1))
+        power.append(found[truth > 0].mean() if share else 0.0)
+    return float(np.mean(rates)), float(np.mean(single_rates)), float(np.mean(power))
+
+
+def tables(trials: int, maps: int) -> tuple[str, dict[str, float]]:
+    """Return all tables as Markdown, without the last one if there are no `maps`, and the extreme rates."""
     parts: list[str] = []
     ratios: dict[str, float] = {}
     for number, (name, cases) in enumerate({"within": WITHIN, "uneven": UNEVEN, "beyond": BEYOND}.items()):
@@ -148,13 +199,26 @@ def tables(trials: int) -> tuple[str, dict[str, float]]:
     for number, series in enumerate((regular(32, 0.6), regular(105, 0.8), regular(210, 0.9))):
         ratios["skill_lowest"] = min(ratios.get("skill_lowest", 1.0), share := skill_coverage(series, trials, number))
         lines.append(f"| {series.name} | {series.r} | {share:.3f} |")
-    return "\n\n".join([*parts, "\n".join(lines)]), ratios
+    parts.append("\n".join(lines))
+    lines = ["| runs | seeds | dates and seeds | dates only |", "|-|-|-|-|"]
+    for number, (runs, seeds) in enumerate([(3, 0.0), (3, 0.2), (3, 0.5), (5, 0.2), (5, 0.5), (2, 0.5)]):
+        both, dates = seed_coverages(runs, seeds, trials, 400 + number)
+        ratios["seeds_lowest"] = min(ratios.get("seeds_lowest", 1.0), both)
+        lines.append(f"| {runs} runs | {seeds} | {both:.3f} | {dates:.3f} |")
+    parts.append("\n".join(lines))
+    lines = ["| starts | r | true cells | false discoveries | single tests | found |", "|-|-|-|-|-|-|"]
+    for number, (series, share) in enumerate([(one, c) for one in MAPS for c in (0.0, 0.3) if maps]):
+        rate, single, found = false_discoveries(series, share, maps, 500 + number)
+        ratios["false_highest"] = max(ratios.get("false_highest", 0.0), rate)
+        lines.append(f"| {series.name} | {series.r} | {100 * share:.0f} % | {rate:.3f} | {single:.3f} | {found:.3f} |")
+    return "\n\n".join([*parts, *(["\n".join(lines)] if maps else [])]), ratios
 
 
 if __name__ == "__main__":
     parser = command_line(__doc__)
-    parser.add_argument("--trials", type=int, default=2000)
+    parser.add_argument("--trials", type=int, default=2000, help="series of each row")
+    parser.add_argument("--maps", type=int, default=200, help="maps of each row")
     options = parser.parse_args()
-    text, extremes = tables(options.trials)
+    text, extremes = tables(options.trials, options.maps)
     print(text)
     report("coverage", extremes, options.json)

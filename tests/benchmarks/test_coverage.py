@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from benchmarks.coverage import DAY, WITHIN, Series, coverages, tables
+from benchmarks.coverage import DAY, MAPS, WITHIN, Series, coverages, false_discoveries, tables
 from evaluation.aggregation import WeightedMean
 from evaluation.significance.intervals import interval
 
@@ -15,19 +15,20 @@ def rows(text):
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and cells[1][0].isdigit():
-            found[cells[0], cells[1], len(cells)] = [float(cell) for cell in cells[2:]]
+            found[cells[0], cells[1], len(cells)] = [float(cell) for cell in cells[2:] if "%" not in cell]
     return found
 
 
 @pytest.fixture(scope="module")
 def simulated():
-    return tables(2000)
+    return tables(2000, maps=0)
 
 
 def test_intervals_contain_the_truth_in_93_to_97_percent_of_cases(simulated):
     ratios = simulated[1]
     assert 0.93 <= ratios["within_lowest"] <= ratios["within_highest"] <= 0.97
     assert 0.93 <= ratios["uneven_lowest"] <= ratios["uneven_highest"] <= 0.97
+    assert ratios["seeds_lowest"] >= 0.93
 
 
 def test_the_page_has_the_simulated_tables(simulated):
@@ -55,3 +56,12 @@ def test_coverage_counts_single_intervals():
     values = series.draw(trials, np.random.default_rng([20_000, 7]))
     found = [interval(np.asarray, [WeightedMean(v, np.ones(len(v)))], DAY * series.days) for v in values.T]
     assert coverages(series, trials, 7)["deepweather"] == np.mean([low <= 0 <= high for low, high in found])
+
+
+def test_false_discoveries_are_counted_among_the_discoveries():
+    """Few maps, of which every cell has a difference, or none: there the rate is 0, or the share of maps with any."""
+    everywhere, nowhere = (false_discoveries(MAPS[0], share, 5, 0) for share in (1.0, 0.0))
+    assert everywhere[:2] == (0, 0)
+    assert everywhere[2] > 0.99
+    assert nowhere[0] in {0, 0.2, 0.4}
+    assert nowhere[1:] == (1, 0)
