@@ -44,7 +44,11 @@ class ScoreChoice:
         """Return the choice of the options; refuse a misspelt name and a threshold that is not one of the task."""
         scores, diagrams = choose_scores(options["scores"])
         given = options["thresholds"]
-        thresholds = parse_thresholds(task.thresholds or DEFAULT_THRESHOLDS if given is None else given, task)
+        thresholds = (
+            parse_thresholds(task.thresholds or DEFAULT_THRESHOLDS, task, fitting=True)
+            if given is None
+            else parse_thresholds(given, task)
+        )
         check_choice("efi_form", options["efi_form"], get_args(Form))
         named = tuple(options["scores"]) if isinstance(options["scores"], list) else ()
         return cls(scores, diagrams, thresholds, named, options["efi_climate"], options["efi_form"])

@@ -213,7 +213,8 @@ class Scoreboard:
                     found[key][score.name], found[interval_key][score.name] = self._compared(function, means, group)
                     continue
                 numbers = self._estimates(function, means, group) or [Estimate(np.nan)] * len(labels)
-                pairs = [_value_and_interval(number) for number in numbers]
+                # Another target may have more numbers, such as more thresholds.
+                pairs = [_value_and_interval(number) for number in numbers[: len(labels)]]
                 for kind, column in ((key, 0), (interval_key, 1)):
                     found[kind][score.name] = {label: pair[column] for label, pair in zip(labels, pairs, strict=True)}
         return found

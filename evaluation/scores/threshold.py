@@ -134,11 +134,12 @@ def without_climatology(thresholds: tuple[tuple[Threshold, ...], ...]) -> tuple[
     return tuple(tuple(one for one in of_target if not one.climatological) for of_target in thresholds)
 
 
-def parse_thresholds(option: object, task: Task) -> tuple[tuple[Threshold, ...], ...]:
+def parse_thresholds(option: object, task: Task, *, fitting: bool = False) -> tuple[tuple[Threshold, ...], ...]:
     """Return the thresholds of each target of `task` from a list of texts.
 
     A text is `SIDE NUMBER UNITS`, such as `>= 1 mm`, optionally after the name of a target. The units `%` stand for a
-    percentile of the climatology. Without units, the number is in the units of the target.
+    percentile of the climatology. Without units, the number is in the units of the target. With `fitting`, a threshold
+    that is for none of the targets is left out instead of refused: the defaults of a task whose targets were replaced.
     """
     if isinstance(option, str) or not isinstance(option, Iterable):
         raise InputError(f"thresholds must be a list, got {option!r}; {_EXAMPLES}")
@@ -149,6 +150,8 @@ def parse_thresholds(option: object, task: Task) -> tuple[tuple[Threshold, ...],
             raise InputError(f"thresholds: cannot read {str(text)!r}; {_EXAMPLES}")
         names = [str(target) for target in task.targets]
         if form["target"] and form["target"] not in names:
+            if fitting:
+                continue
             raise InputError(
                 f"thresholds: {text!r} is about {form['target']}, which is not a target of the task {task.name}; its "
                 f"targets are {', '.join(names)}"
@@ -168,7 +171,7 @@ def parse_thresholds(option: object, task: Task) -> tuple[tuple[Threshold, ...],
                 raise InputError(f"thresholds: {text!r} is given twice; remove one")
             found[t].append(threshold)
             applied += 1
-        if not applied:
+        if not applied and not fitting:
             raise InputError(
                 f"thresholds: {form['units']!r} of {text!r} cannot be converted to the units of "
                 + ", ".join(

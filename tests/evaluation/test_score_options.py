@@ -77,6 +77,11 @@ def test_thresholds_are_those_of_the_option_or_of_the_task():
     assert labels(thresholds=["< 5 %"]) == [["< 5 %"]]
     assert labels(thresholds=[]) == [[]]
     assert labels(task=TWO) == [list(DEFAULT_THRESHOLDS)] * 2
+    # `task=joint 'task.targets=[tp]'` keeps the thresholds of the YAML file.
+    other = Task("rain", ["tp"], ["tp"], [24], thresholds=["> 0 degC", "2t > 280", "> 1 mm", "> 90 %"])
+    assert labels(task=other) == [["> 1 mm", "> 90 %"]]
+    with pytest.raises(InputError, match="cannot read 'warm'"):
+        labels(task=Task("rain", ["tp"], ["tp"], [24], thresholds=["warm"]))
 
 
 def test_tasks_with_other_thresholds_are_equal():
