@@ -74,6 +74,7 @@ from evaluation.shown_cases import chosen_forecasts, gain_of, show_experts, show
 from evaluation.shown_corrector import check_shown, choose_shown
 from evaluation.significance.field_significance import longest_lead_blocks, significant_cells
 from evaluation.start_table import write_start_table
+from evaluation.station_table import write_station_table
 from evaluation.training_runs import check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.corrector import Corrector
 from models.coupling import QUANTILE_LEVELS
@@ -402,6 +403,7 @@ class Evaluation:
         write_report(folder, scores, fields, self.clock.facts())
         write_score_table(folder / "scores.csv", self.board, target, scores["units"])
         write_start_table(folder / "starts.csv", self.board, target)
+        write_station_table(folder / "stations.csv", self.board, target, scores["units"])
         # The scores are written last: if they exist, the report and the table are complete.
         with atomic_write(folder / "scores.json", "w") as file:
             json.dump(scores, file, indent=1, allow_nan=False)

@@ -1,5 +1,6 @@
 """Stations from file to scores: the example of docs/data/stations.md, and real stations with published scores."""
 
+import csv
 import json
 import re
 import subprocess
@@ -100,3 +101,8 @@ def test_observations_of_other_stations_are_found_by_id(project, run_verb, tmp_p
         year = own.time.dt.year.values == 2021
     spread = abs(members[:, :, None] - members[:, None]).mean((1, 2))
     assert score == pytest.approx((abs(members - truth[:, None]).mean(1) - spread / 2)[year].mean(), rel=1e-5)
+    with (tmp_path / "scores/stations.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if (row["model"], row["score"]) == ("raw", "crps")]
+    scored = [float(row["value"]) for row in rows if int(row["n_forecasts"])]
+    assert len(scored) == 16
+    assert np.mean(scored) == pytest.approx(score, rel=1e-6)
