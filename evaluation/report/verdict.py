@@ -129,8 +129,17 @@ def comparisons_note(scores: Mapping[str, Any]) -> str:
         "interval of the reduction of the CRPS excludes 0, by the fair CRPS where it is valid. Each such interval "
         "stands for itself: where nothing differs, one in twenty excludes 0 by chance. A difference between two other "
         "models is shown if its p-value, adjusted for all pairs (Holm 1979), is below "
-        f"{scores['best_set']['level']:.2f}."
+        f"{scores['best_set']['level']:.2f}.{_runs_note(scores)}"
     )
+
+
+def _runs_note(scores: Mapping[str, Any]) -> str:
+    """Return which models are means over several training runs, as HTML; "" if there are none."""
+    counts = {name: len(model["runs"]) for name, model in scores["models"].items() if model.get("runs")}
+    described = [f"<b>{escape(name)}</b> ({count} runs)" for name, count in counts.items()]
+    if not described:
+        return ""
+    return f" Scores of {_joined(described, 'and')} are means over training runs; intervals hold over dates and seeds."
 
 
 def power_note(scores: Mapping[str, Any]) -> str:

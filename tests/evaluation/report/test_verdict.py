@@ -88,6 +88,13 @@ def test_comparisons_are_counted():
     assert "rests on 11 comparisons" in comparisons_note(scores)
 
 
+def test_means_over_training_runs_are_said_so():
+    scores = make_scores()
+    assert "training runs" not in comparisons_note(scores)
+    scores["models"][BEST]["runs"] = [0.5, 0.6, 0.7]
+    assert "Scores of <b>net &lt;1&gt;</b> (3 runs) are means over training runs" in comparisons_note(scores)
+
+
 def test_the_table_of_pairs_shows_every_difference():
     scores = scores_with({"climatology": (-1.25, 0.01), "emos": (0.5, 0.01)}, {})
     decimals = re.compile(r"<td>(.*?)</td>")

@@ -65,6 +65,13 @@ def test_starts_far_apart_are_independent():
     assert quantile == pytest.approx(t_quantile(0.975, 11.0))
 
 
+def test_starts_on_both_sides_of_a_gap_are_no_neighbours():
+    """Gaps of 46 and 133 days are left out of the observed correlation, whatever the values beside them."""
+    starts = EffectiveStarts.at(UNEVEN, np.ones(10))
+    assert (starts.pairs > 0).tolist() == [True] * 4 + [False] + [True] * 2 + [False, True]
+    assert starts.pairs.sum() == pytest.approx(1)
+
+
 def test_a_table_does_not_depend_on_the_size_of_its_parts(monkeypatch):
     monkeypatch.setattr("evaluation.significance.effective_starts.ELEMENTS", 30)
     parts = EffectiveStarts.at(UNEVEN, np.arange(1.0, 11))
