@@ -64,8 +64,11 @@ def _as_text(row: ScoreRow) -> list[str]:
     return [f"{one:.9g}" * (one == one) if isinstance(one, float) else str(one) for one in row]
 
 
-def score_rows(board: Scoreboard, target: int, units: str = "") -> Iterator[ScoreRow]:
-    """Yield the rows of one target, for all lead times, regions and seasons together and for each of them."""
+def score_rows(board: Scoreboard, target: int, units: str = "", seasons: bool = True) -> Iterator[ScoreRow]:
+    """Yield the rows of one target, for all lead times, regions and seasons together and for each of them.
+
+    Without `seasons`, only the rows of all of them together.
+    """
     settings = board.tallies["raw"].settings
     scores = [score for score in board.wanted if not score.missing(settings)]
     models = [(name, "distribution", tally) for name, tally in board.tallies.items()]
@@ -73,7 +76,7 @@ def score_rows(board: Scoreboard, target: int, units: str = "") -> Iterator[Scor
     month = _valid_months(board)
     for lead in (None, *board.task.lead_times):
         of_lead = np.ones(len(month), bool) if lead is None else board.lead_times == lead
-        for season, months in {OVERALL: None, **SEASONS}.items():
+        for season, months in {OVERALL: None, **(SEASONS if seasons else {})}.items():
             rows = of_lead if months is None else of_lead & np.isin(month, months)
             if not rows.any():
                 continue

@@ -63,6 +63,7 @@ class ScoringOptions:
     of a batch are of one group. `blocks` has the block of dates of each forecast for tests on maps, or -1. `thresholds`
     are those of each target; percentiles of climatology are left out without it. `extremeness` returns the extreme
     forecast index of the raw ensemble. The members of `undrawn` models are quantiles, not random draws.
+    `progress`: lines on the progress are printed.
 
     Fewer than `batch_size` forecasts are scored at a time if more do not fit into `memory_bytes`. Sums are kept in
     `partial`, from which an interrupted run continues. With `workers`, `jobs` of them at the same time, processes of a
@@ -79,6 +80,7 @@ class ScoringOptions:
     groups: np.ndarray | None = None
     undrawn: Collection[str] = ()
     blocks: np.ndarray | None = None
+    progress: bool = True
     scores: Collection[Score] = field(default_factory=default_scores)
     diagrams: Collection[Diagram] = field(default_factory=default_diagrams)
     thresholds: tuple[tuple[Threshold, ...], ...] = ()
@@ -118,7 +120,8 @@ def score_models(
         partial.load(tallies)
     every = np.arange(mesh.data_rank, len(forecasts), mesh.data)
     rows = every[~tallies.done[every]]
-    progress = ScoringProgress(len(forecasts), int(tallies.done.sum()) * mesh.data) if mesh.first else None
+    shown = mesh.first and options.progress
+    progress = ScoringProgress(len(forecasts), int(tallies.done.sum()) * mesh.data) if shown else None
     scored = scorer.score(tallies, rows) if workers is None else _on_cluster(scorer, tallies, rows, workers)
     for latest in scored:
         tallies = latest

@@ -1,0 +1,329 @@
+"""`score`: the scores of `evaluate` for forecasts and truth in memory, as xarray data sets or arrays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task, Variable
+from data_pipeline.units import find_conversion
+from evaluation.regions import region_weights
+from evaluation.score_options import choose_scores
+from evaluation.score_table import OVERALL, ScoreRow, score_rows
+from evaluation.scoreboard import Scoreboard
+from evaluation.scores.threshold import parse_thresholds
+from evaluation.scoring import Forecaster, ScoringOptions, score_models
+from models.distribution import Distribution, Ensemble, Normal, Quantiles
+
+_NAMES = {
+    "init_time": ("init_time", "forecast_reference_time", "start", "time"),
+    "lead_time": ("lead_time", "step", "forecast_period", "prediction_timedelta"),
+    "valid_time": ("valid_time", "time"),
+    "number": ("number", "realization", "member", "ensemble", "ensemble_member", "sample"),
+    "quantile": ("quantile", "percentile", "quantile_level"),
+    "latitude": ("latitude", "lat"),
+    "longitude": ("longitude", "lon"),
+}
+"""Accepted names of each dimension, best first."""
+_SPACE = ("latitude", "longitude")
+_BINS = 11
+"""Bins of the PIT of forecasts without members."""
+
+
+def score(
+    forecast: xr.DataArray | xr.Dataset,
+    truth: xr.DataArray,
+    *,
+    scores: str | Sequence[str] | None = None,
+    thresholds: Sequence[str] = (),
+    drawn: bool = True,
+    by_lead_time: bool = True,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Return the scores of a forecast of members, of mean and standard deviation, or of quantiles.
+
+    `forecast` has the dimensions `init_time`, `latitude`, `longitude`, and `lead_time` (hours or timedelta) if it has
+    more than one. Members are an array with the dimension `number`, quantiles one with `quantile` (0 to 1) or
+    `percentile` (0 to 100). Mean and standard deviation are a data set with the variables `mean` and `std`, and are
+    scored as a normal distribution. Usual other names of dimensions are understood, such as `realization` or `lat`.
+    `truth` has the same dimensions without members, or `valid_time` instead of `init_time` and `lead_time`; missing
+    values are not scored. A forecast without truth is left out, and the attribute `left_out` counts those.
+
+    The result has a variable for each score, with the dimensions `lead_time` (without it if not `by_lead_time`) and
+    `region`, and NAME_label for scores of several numbers, such as one for each threshold. NAME_low and NAME_high are
+    the ends of its 95 % interval, NaN for few starts. All averages are weighted with the area of the cells, except in
+    the region `unweighted`. The functions are those of `deepweather evaluate`.
+
+    `scores` are None for those that `evaluate` computes without being asked, `all`, or names. `thresholds` are as in
+    the option of `evaluate`, such as "> 0 degC". `drawn=False`: members are quantiles or depend on each other. `seed`
+    is that of ties in rank histograms.
+
+    Forecasts that are not finite where there is truth, other grids and other units raise `InputError`.
+
+    >>> import numpy as np, xarray as xr
+    >>> space = {"latitude": [45.0, 0.0, -45.0], "longitude": [0.0, 90.0, 180.0, 270.0]}
+    >>> starts = np.datetime64("2020-01-01", "ns") + np.arange(30) * np.timedelta64(5, "D")
+    >>> times, rng = {"init_time": starts, "lead_time": [24, 48]}, np.random.default_rng(0)
+    >>> truth = xr.DataArray(rng.normal(size=(30, 2, 3, 4)), {**times, **space}, name="t2m")
+    >>> members = xr.DataArray(rng.normal(size=(30, 2, 10, 3, 4)), {**times, "number": range(10), **space})
+    >>> found = score(members, truth)
+    >>> found.crps_fair.dims, found.lead_time.values.tolist()
+    (('lead_time', 'region'), [24, 48])
+    >>> exact = 1 / np.sqrt(np.pi)  # the fair CRPS if members and truth have the same normal distribution
+    >>> bool(found.crps_fair_low.sel(lead_time=24, region="global") < exact)
+    True
+    """
+    arrays = ArrayForecasts.of(forecast, truth)
+    task = arrays.task
+    chosen, _ = choose_scores(list(scores) if isinstance(scores, Sequence) and scores != "all" else scores)
+    options = ScoringOptions(
+        seed=seed, scores=chosen, diagrams=(), thresholds=parse_thresholds(list(thresholds), task),
+        undrawn=() if drawn else ("raw",), progress=False,
+    )  # fmt: skip
+    models: dict[str, Forecaster] = {"raw": arrays.distribution}
+    board = score_models(models, arrays, region_weights(arrays.grid), options=options)
+    settings = board.tallies["raw"].settings
+    if isinstance(scores, Sequence) and scores != "all":
+        if drawings := {*scores} - {one.name for one in chosen}:
+            raise InputError(f"score computes numbers, and {sorted(drawings)[0]} is a diagram; leave it out")
+        for one in chosen:
+            if why := one.missing(settings):
+                raise InputError(f"score cannot compute {one.name}: {why}")
+    return _as_dataset(board, arrays, by_lead_time)
+
+
+@dataclass(eq=False)
+class ArrayForecasts:
+    """Forecasts in arrays, as the data set that scoring reads: one sample for each start and lead time with truth.
+
+    `values` are members, mean and standard deviation, or quantiles (`kind`), with the dimensions `init_time`,
+    `lead_time`, `number`, `latitude`, `longitude`; `rows` are the positions of all samples.
+    """
+
+    task: Task
+    grid: Grid
+    kind: str
+    values: xr.DataArray
+    truth: xr.DataArray
+    rows: tuple[tuple[int, int], ...]
+    starts: np.ndarray
+    levels: np.ndarray
+    left_out: int
+    units: str
+
+    @classmethod
+    def of(cls, forecast: xr.DataArray | xr.Dataset, truth: xr.DataArray) -> ArrayForecasts:
+        """Interpret the arguments of `score`."""
+        kind, values = _interpret(forecast)
+        values = _standard(values, ("init_time", "latitude", "longitude"), "forecast")
+        if "lead_time" not in values.dims:
+            values = values.expand_dims(lead_time=[values.lead_time.item() if "lead_time" in values.coords else 0])
+        truth = _truth_of(truth, values)
+        hours = _hours(values.lead_time)
+        values = values.assign_coords(lead_time=hours).sortby("lead_time")
+        truth = truth.assign_coords(lead_time=hours).sortby("lead_time")
+        units = str(truth.attrs.get("units", values.attrs.get("units", "")))
+        values = _converted(values, units, kind)
+        values, truth = (one.sortby("latitude", ascending=False).sortby("longitude") for one in (values, truth))
+        grids = [Grid(*(tuple(one[axis].values.tolist()) for axis in _SPACE)) for one in (values, truth)]
+        if not grids[0].matches(grids[1]):
+            raise InputError(f"score: the forecast has {grids[0]}, the truth {grids[1]}; bring them to one grid")
+        values = values.transpose("init_time", "lead_time", "number", "latitude", "longitude")
+        truth = truth.transpose("init_time", "lead_time", "latitude", "longitude")
+        known = truth.notnull().any(("latitude", "longitude")).values
+        rows = tuple((int(i), int(j)) for i, j in np.argwhere(known))
+        if not rows:
+            raise InputError("score: no forecast has a truth at its valid time; check init_time and lead_time")
+        name = str(truth.name or values.name or "")
+        target = (Variable(name if re.fullmatch(r"[A-Za-z0-9_]+", name) else "forecast"),)
+        task = Task("score", target, target, tuple(sorted(hours)))
+        levels = values.number.values.copy() if kind == "quantiles" else np.zeros(0)
+        starts = values.init_time.values.astype("datetime64[s]").astype(np.int64)
+        return cls(task, grids[0], kind, values, truth, rows, starts, levels, known.size - len(rows), units)
+
+    @property
+    def members(self) -> int:
+        """Number of members, which decides the bins of the rank histogram."""
+        return self.values.sizes["number"] if self.kind == "members" else _BINS - 1
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def times(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return start (seconds since 1970) and lead time (hours) of all samples."""
+        starts, leads = zip(*((self.starts[i], self.task.lead_times[j]) for i, j in self.rows), strict=True)
+        return torch.tensor(starts), torch.tensor(leads)
+
+    def __getitem__(self, index: int) -> Sample:
+        i, j = self.rows[index]
+        values = np.asarray(self.values[i, j].values)
+        kind = np.float32 if values.dtype == np.float32 else np.float64
+        truth = np.asarray(self.truth[i, j].values)
+        return Sample(
+            ensemble=torch.from_numpy(values[:, None].astype(kind)),
+            mask=torch.ones((1, *self.grid.shape), dtype=torch.bool),
+            static=torch.zeros((0, *self.grid.shape)),
+            target=torch.from_numpy(truth[None].astype(kind)),
+            init_time=torch.tensor(self.starts[i]),
+            lead_time=torch.tensor(self.task.lead_times[j]),
+        )
+
+    def distribution(self, batch: Sample) -> Distribution:
+        """Return the forecasts of a batch over (B, 1, H, W)."""
+        values = batch.ensemble.movedim(1, 0).contiguous()
+        if self.kind == "members":
+            return Ensemble(values)
+        if self.kind == "quantiles":
+            return Quantiles(values, torch.from_numpy(self.levels))
+        if bool((values[1] < 0).any()):
+            raise InputError("score: std has negative values; check which variable is the standard deviation")
+        return Normal(values[0], values[1])
+
+
+def _interpret(forecast: xr.DataArray | xr.Dataset) -> tuple[str, xr.DataArray]:
+    """Return the kind of a forecast, and its values with the dimension `number`."""
+    if isinstance(forecast, xr.Dataset):
+        if {"mean", "std"} <= {*forecast.data_vars}:
+            both = xr.concat([forecast["mean"], forecast["std"]], "number", combine_attrs="override", coords="minimal")
+            return "normal", both.assign_coords(number=[0, 1]).rename(forecast["mean"].name)
+        if len(forecast.data_vars) != 1:
+            raise InputError(
+                f"score: the data set has the variables {', '.join(map(str, forecast.data_vars))}; give one array, or "
+                "a data set with the variables mean and std"
+            )
+        (name,) = forecast.data_vars
+        forecast = forecast[name]
+    if quantile := _dimension(forecast, "quantile"):
+        levels = forecast[quantile].values.astype(float)
+        percent = quantile == "percentile" or levels.max() > 1
+        levels = levels / 100 if percent else levels
+        if levels.size < 2 or not ((levels > 0) & (levels < 1)).all() or len(np.unique(levels)) < levels.size:
+            raise InputError(f"score: {quantile} must be two or more different levels between 0 and 1, got {levels}")
+        return "quantiles", forecast.rename({quantile: "number"}).assign_coords(number=levels).sortby("number")
+    number = _dimension(forecast, "number")
+    if number is None or forecast.sizes[number] < 2:
+        raise InputError(
+            f"score: the forecast has the dimensions {', '.join(map(str, forecast.dims))}; it needs number with two "
+            "members or more, quantile, or a data set with mean and std"
+        )
+    return "members", forecast.rename({number: "number"})
+
+
+def _dimension(array: xr.DataArray, role: str) -> str | None:
+    return next((name for name in _NAMES[role] if name in array.dims), None)
+
+
+def _standard(array: xr.DataArray, needed: Sequence[str], what: str) -> xr.DataArray:
+    """Return an array with standard names of its dimensions."""
+    for role in ("init_time", "lead_time", "valid_time", "latitude", "longitude"):
+        if role in array.dims or (role == "valid_time" and "init_time" in array.dims):
+            continue
+        if role == "init_time" and "valid_time" in needed:
+            continue
+        if name := _dimension(array, role):
+            array = array.rename({name: role})
+    if missing := [role for role in needed if role not in array.dims]:
+        raise InputError(
+            f"score: the {what} lacks the dimension {missing[0]}; it has {', '.join(map(str, array.dims))}"
+        )
+    if others := [str(d) for d in array.dims if d not in _NAMES or (d == "number" and what == "truth")]:
+        raise InputError(f"score: the {what} has the dimension {others[0]}; select one value of it")
+    return array
+
+
+def _truth_of(truth: xr.DataArray, values: xr.DataArray) -> xr.DataArray:
+    """Return the truth of each start and lead time of the forecast, NaN where there is none."""
+    if not isinstance(truth, xr.DataArray):
+        raise InputError(f"score: truth must be a DataArray, got {type(truth).__name__}; select one variable")
+    if _dimension(truth, "lead_time") or "init_time" in truth.dims:
+        found = _standard(truth, ("init_time", "latitude", "longitude"), "truth")
+        if "lead_time" not in found.dims:
+            if values.sizes["lead_time"] > 1:
+                raise InputError("score: the truth has init_time but no lead_time; name its dimension valid_time")
+            found = found.expand_dims(lead_time=values.lead_time.values)
+        leads = _hours(found.lead_time)
+        wanted = [leads.index(lead) if lead in leads else -1 for lead in _hours(values.lead_time)]
+        if -1 in wanted:
+            own = _hours(values.lead_time)
+            raise InputError(f"score: the truth has the lead times {leads} h, the forecast {own} h; give the same")
+        found = found.isel(lead_time=wanted).assign_coords(lead_time=values.lead_time.values)
+        return found.reindex(init_time=values.init_time.values)
+    found = _standard(truth, ("valid_time", "latitude", "longitude"), "truth")
+    hours = np.array(_hours(values.lead_time), "timedelta64[h]").astype("timedelta64[ns]")
+    valid = values.init_time.values.astype("datetime64[ns]")[:, None] + hours
+    parts = [found.reindex(valid_time=times).rename(valid_time="init_time") for times in valid.T]
+    parts = [part.assign_coords(init_time=values.init_time.values) for part in parts]
+    return xr.concat(parts, xr.DataArray(values.lead_time.values, dims="lead_time", name="lead_time"))
+
+
+def _hours(leads: xr.DataArray) -> list[int]:
+    """Return lead times in whole hours, from timedeltas or numbers of hours."""
+    values = leads.values
+    hours = values / np.timedelta64(1, "h") if values.dtype.kind == "m" else values.astype(float)
+    if (hours != np.round(hours)).any() or (hours < 0).any() or len(np.unique(hours)) < hours.size:
+        raise InputError(f"score: lead_time must be different whole hours or timedeltas, got {values[:5]}")
+    return [int(hour) for hour in hours.tolist()]
+
+
+def _converted(values: xr.DataArray, units: str, kind: str) -> xr.DataArray:
+    """Return the forecast in the units of the truth; without units in one of them as it is."""
+    own = str(values.attrs.get("units", units))
+    if not own or not units:
+        return values
+    conversion = find_conversion(own, units)
+    if conversion is None:
+        raise InputError(f"score: the forecast is in {own}, the truth in {units}; convert one of them")
+    if not conversion.changes:
+        return values
+    if kind == "normal":
+        offsets = xr.DataArray([conversion.offset, 0.0], dims="number", coords={"number": [0, 1]})
+        return values * conversion.factor + offsets
+    return values * conversion.factor + conversion.offset
+
+
+def _as_dataset(board: Scoreboard, arrays: ArrayForecasts, by_lead_time: bool) -> xr.Dataset:
+    """Return the rows of the score table of all seasons together as arrays."""
+    leads = [str(lead) for lead in arrays.task.lead_times] if by_lead_time else [OVERALL]
+    regions = list(board.regions)
+    found: dict[tuple[str, str], dict[str, ScoreRow]] = {}
+    for row in score_rows(board, 0, arrays.units, seasons=False):
+        if row.lead_time in leads:
+            found.setdefault((row.lead_time, row.region), {})[f"{row.score} {row.label}"] = row
+    settings, variables = board.tallies["raw"].settings, {}
+    coordinates: dict[str, Any] = {"region": regions}
+    for one in board.wanted:
+        if one.missing(settings):
+            continue
+        labels = one.labels(settings, 0) if one.labels else ("",)
+        dims = ("lead_time", "region", *([f"{one.name}_label"] if one.labels else []))
+        about = {"long_name": one.title, "comment": one.text, "references": one.reference}
+        about["units"] = arrays.units if one.units == "target" else one.units or "1"
+        for ending, key in (("", "value"), ("_low", "low"), ("_high", "high")):
+            numbers = [
+                [[getattr(found.get((lead, region), {}).get(f"{one.name} {label}"), key, np.nan) for label in labels]
+                 for region in regions]
+                for lead in leads
+            ]  # fmt: skip
+            array = np.array(numbers) if one.labels else np.array(numbers)[..., 0]
+            variables[one.name + ending] = xr.Variable(dims, array, about)
+        if one.labels:
+            coordinates[f"{one.name}_label"] = list(labels)
+    for key in ("n_forecasts", "n_dates"):
+        sizes = [[_size(found.get((lead, region), {}), key) for region in regions] for lead in leads]
+        variables[key] = xr.Variable(("lead_time", "region"), np.array(sizes))
+    result = xr.Dataset(variables, coordinates | {"lead_time": list(arrays.task.lead_times) if by_lead_time else [0]})
+    result.attrs = {"left_out": arrays.left_out, "grid": str(arrays.grid)}
+    return result if by_lead_time else result.isel(lead_time=0, drop=True)
+
+
+def _size(rows: dict[str, ScoreRow], key: str) -> int:
+    return next((int(getattr(row, key)) for row in rows.values()), 0)
