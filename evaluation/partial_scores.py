@@ -14,7 +14,9 @@ from evaluation.tallies import Tallies
 from models.parallel.mesh import Mesh
 
 EVERY_SECONDS = 60.0
-"""Time between two files; a file that takes longer than a twentieth of it is written less often."""
+"""Time between two files."""
+WRITING_SHARE = 0.05
+"""Largest share of the time that writing may take."""
 EVERY_BLOCKS = 20
 """Blocks between two files if ranks share a forecast: they must write after the same block."""
 
@@ -67,7 +69,7 @@ class PartialScores:
             arrays: dict[str, Any] = tallies.arrays()
             np.savez(file, key=np.array(self._key), **arrays)
         self._last = time.monotonic()
-        self._wait = max(EVERY_SECONDS, 20 * (self._last - began))
+        self._wait = max(EVERY_SECONDS, (self._last - began) / WRITING_SHARE)
 
     def remove(self) -> None:
         """Delete the file: the scores are complete."""
