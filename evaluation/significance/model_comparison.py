@@ -33,21 +33,26 @@ def describe_pairs(names: Sequence[str], differences: Mapping[tuple[str, str], E
     return found
 
 
-def best_set(crps: Mapping[str, float], pairs: Pairs) -> dict[str, Any]:
+def best_set(crps: Mapping[str, float | None], pairs: Pairs) -> dict[str, Any]:
     """Return the models that cannot be told from the model with the lowest CRPS, as plain values.
 
     The set leaves out models whose difference to the `lowest` has an adjusted p-value below 5 %. The truly best model
     is in the set with a probability of at least 95 %, because the p-values are adjusted for all pairs, whichever model
     is the lowest. The model confidence set (Hansen et al. 2011, doi:10.3982/ECTA5771) promises the same.
+
+    Models without a CRPS are left out; `lowest` is None if there are no others.
     """
-    lowest = min(crps, key=lambda name: crps[name])
+    known = {name: value for name, value in crps.items() if value is not None}
+    if not known:
+        return {"lowest": None, "models": [], "level": LEVEL, "text": ""}
+    lowest = min(known, key=lambda name: known[name])
 
     def told_apart(name: str) -> bool:
         pair = pairs[name].get(lowest) or pairs[lowest].get(name)
         return pair is not None and pair["p_holm"] is not None and pair["p_holm"] < LEVEL
 
-    models = [lowest, *(name for name in crps if name != lowest and not told_apart(name))]
-    worse = [name for name in crps if name not in models]
+    models = [lowest, *(name for name in known if name != lowest and not told_apart(name))]
+    worse = [name for name in known if name not in models]
     others = f"{_listed(models[1:])} cannot be told from it" if models[1:] else "every other model is worse"
     if models[1:] and worse:
         others += f"; {_listed(worse)} {'is' if len(worse) == 1 else 'are'} worse"

@@ -75,3 +75,9 @@ def test_the_detectable_differences_has_each_share_of_the_crps_of_raw():
     assert "these 12 starts" in note["text"]
     assert "from raw 1.2 % (emos); from emos 0 % (net)." in note["text"]
     assert detectable_differences(3, {"raw": {"net": Estimate(0.2)}})["text"] == ""
+
+
+def test_models_without_a_score_are_in_no_set():
+    pairs = describe_pairs(["raw", "a"], {("a", "raw"): Estimate(np.nan)})
+    assert best_set({"raw": None, "a": 1.0}, pairs)["models"] == ["a"]
+    assert best_set({"raw": None, "a": None}, pairs) == {"lowest": None, "models": [], "level": 0.05, "text": ""}
