@@ -13,9 +13,10 @@ import numpy as np
 
 from data_pipeline.grid import Grid
 
-AGREEMENT = 0.8
-"""Smallest share of the area where a land mask of the Earth agrees with the one-degree mask of the coastlines. Invented
-continents agree in about half of the area."""
+AGREEMENT = 0.95
+"""Smallest share of the area where a land mask of the Earth agrees with the one-degree mask of the coastlines. Masks of
+the Earth agree in 0.966 of it on 33 x 64 points and in 0.985 on 121 x 240; the twin's continents, which look like ours,
+in 0.936. A mask that agrees less is drawn itself, which is never wrong."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def write_files(folder: Path, drawing: Drawing) -> None:
         top, left = number // columns * height, number % columns * width
         sheet[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
     with atomic_path(folder / f"{drawing.name}.png") as partial:
-        imsave(partial, sheet, format="png", dpi=PNG_DPI)
+        imsave(partial, sheet, format="png", dpi=PNG_DPI, pil_kwargs={"compress_level": 2})
     with atomic_path(folder / f"{drawing.name}.csv") as partial:
         partial.write_text(csv_text(drawing.numbers), "utf-8")
 

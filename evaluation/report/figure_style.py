@@ -73,7 +73,7 @@ def inline_svg(figure: Figure, name: str, alt: str) -> str:
     """
     buffer = io.StringIO()
     with matplotlib.rc_context(RC | {"svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None})
+        figure.savefig(buffer, format="svg", dpi=150, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     # Two equal images in a figure would have the same id; nothing refers to it.

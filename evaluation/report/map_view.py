@@ -12,7 +12,7 @@ from data_pipeline.points import Points
 
 WIDEST_AREA = 120.0
 """Points with a gap in longitude wider than this (degrees) are drawn as an area, others on the globe."""
-PIXELS = 760
+PIXELS = 640
 """Width of a map in pixels."""
 WIDE = 2 * np.sqrt(2)
 """Half the width of a globe of radius one in Mollweide's projection; half its height is half of it."""
@@ -78,7 +78,7 @@ class Raster:
     def stripes(self) -> np.ndarray:
         """Whether each pixel is on a line of the hatching."""
         rows, columns = np.indices(self.cells.shape)
-        return np.asarray((rows + columns) % 8 < 2)
+        return np.asarray((rows + columns) % 10 < 2)
 
 
 def view_of(grid: Grid) -> MapView:

@@ -151,7 +151,7 @@ def draw_field(
             hatched = raster.picture(np.where(significant | ~np.isfinite(field), np.nan, 1.0))
             ax.imshow(
                 np.ma.masked_where(np.ma.getmaskarray(hatched) | ~raster.stripes, hatched),
-                cmap=ListedColormap(["#22272e"]), alpha=0.6, **place,
+                cmap=ListedColormap(["#22272e"]), alpha=0.5, **place,
             )  # fmt: skip
         ax.add_collection(LineCollection(coast.lines, colors=COAST, linewidths=0.7, rasterized=True))
     ax.set(xlim=(left, right), ylim=(bottom, top))
