@@ -185,7 +185,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     leaks = audit(fitted, valid, task.lead_times, split.gap_days)
     for note in leaks["notes"]:
         mesh.print(f"leak audit: {note}")
-    partial_scores = PartialScores(Path(cfg.run_dir), json.dumps(inputs, sort_keys=True), mesh)
+    partial_scores = PartialScores(Path(cfg.run_dir), json.dumps([inputs, *models], sort_keys=True), mesh)
     options = ScoringOptions(
         cfg.batch_size, cfg.seed, member_counts, written={*correctors, *trained_here}, levels=cfg.quantile_levels,
         optional=["climatology", "persistence"], device=device, groups=batch_groups(compared.values(), valid),

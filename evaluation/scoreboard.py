@@ -54,9 +54,10 @@ class Scoreboard:
     `init_times` (seconds since 1970) and `lead_times` (hours) identify the forecasts along the forecast axis of the
     tallies. `tallies` holds `raw`, `climatology` if it could be fitted, and the correctors in the order of the report;
     the `oracle` may lack some forecasts. `by_member_count` maps each number of members, increasing, to the tallies of
-    all models on that many first members. `written` holds the tallies of the members that `correct` writes. `lost` maps
-    optional models that were left out because their forecasts are not finite to the number of such points. The fair
-    CRPS of members is valid only for the `independent` models, whose members do not depend on each other.
+    all models on that many first members. `written` holds the tallies of the members that `correct` writes,
+    `written_by_count` those of each number of members. `lost` maps optional models that were left out because their
+    forecasts are not finite to the number of such points. The fair CRPS of members is valid only for the `independent`
+    models, whose members do not depend on each other.
     """
 
     task: Task
@@ -69,6 +70,7 @@ class Scoreboard:
     seed: int = 0
     by_member_count: Mapping[int, Mapping[str, Tally]] = field(default_factory=dict)
     written: Mapping[str, Tally] = field(default_factory=dict)
+    written_by_count: Mapping[int, Mapping[str, Tally]] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
     independent: Collection[str] = ("raw",)
     wanted: Collection[Score] = field(default_factory=default_scores)
@@ -95,9 +97,10 @@ class Scoreboard:
                 for name, model in models.items():
                     model["by"].setdefault(kind, {})[label] = self._entry(name, target, group)
         for size, tallies in self.by_member_count.items():
-            some = replace(self, tallies=tallies)
+            some = replace(self, tallies=tallies, written=self.written_by_count.get(size, {}))
             for name, model in models.items():
-                entry = some._entry(name, target, everything) | {"fewer": self._fewer(size, name, target, everything)}
+                entry = some._entry(name, target, everything) | {"members": some._members(name, target, everything)}
+                entry["fewer"] = self._fewer(size, name, target, everything)
                 model["by"].setdefault("members", {})[str(size)] = entry
         variable, pairs = self.task.targets[target], self._pairs(target, everything)
         return {

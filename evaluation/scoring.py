@@ -145,7 +145,8 @@ def score_models(
         forecasts.task, forecasts.grid, regions, scorer.init_times, scorer.lead_times, by_size[everyone],
         merged.oracle, options.seed,
         by_member_count={size: by_size[size] for size in sorted(options.member_counts)},
-        written=merged.written, lost=lost, wanted=options.scores, diagrams=options.diagrams,
+        written=merged.written[everyone], written_by_count=merged.written,
+        lost=lost, wanted=options.scores, diagrams=options.diagrams,
     )  # fmt: skip
 
 
@@ -172,7 +173,10 @@ class Scorer:
             size: {name: self._tally(name, size, size == everyone, name in options.optional) for name in self.models}
             for size in sorted({*options.member_counts, everyone})
         }
-        written = {name: self._tally(name, everyone, maps=False) for name in self.models if name in options.written}
+        written = {
+            size: {name: self._tally(name, size, maps=False) for name in self.models if name in options.written}
+            for size in by_size
+        }
         oracle = None if self.oracle is None else self._tally(ORACLE, self.oracle.members)
         return Tallies(by_size, written, oracle, np.zeros(len(self.forecasts), bool))
 
@@ -204,7 +208,7 @@ class Scorer:
             tallies.oracle.add(found[block], self._places(found[block]), case)
 
     def _add(self, tallies: Tallies, rows: np.ndarray, batch: Sample) -> None:
-        options, task, everyone = self.options, self.forecasts.task, self.forecasts.members
+        options, task = self.options, self.forecasts.task
         uniform, places = self._uniform(batch), self._places(rows)
         batch = to_device(batch, options.device)
         truth = verifiable(batch, task.target_channels)
@@ -219,9 +223,9 @@ class Scorer:
                 drawn = name not in self.options.undrawn
                 case = Case(forecast, truth, uniform, size + 1, drawn, events, climate, extremeness)
                 counted[name].add(rows, places, case)
-                if size == everyone and name in tallies.written:
-                    tally, drawn = tallies.written[name], is_ensemble(forecast)
-                    values = self._written(forecast, batch, joint="energy" in tally.per_forecast)
+                if name in tallies.written[size]:
+                    tally, drawn = tallies.written[size][name], is_ensemble(forecast)
+                    values = self._written(forecast, some, joint="energy" in tally.per_forecast)
                     case = Case(values, truth, uniform, size + 1, drawn, events, climate, extremeness)
                     tally.add(rows, places, case)
 
@@ -230,7 +234,7 @@ class Scorer:
         task, options = self.forecasts.task, self.options
         if not joint:
             # Scores of single values do not depend on the order of the members.
-            return member_values(forecast, task, self.forecasts.members, options.levels)
+            return member_values(forecast, task, batch.ensemble.shape[1], options.levels)
         return written_members(forecast, batch, task, self.domain, quantile_levels=options.levels, seed=options.seed)
 
     @property

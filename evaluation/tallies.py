@@ -16,13 +16,13 @@ from models.parallel.mesh import Mesh
 
 @dataclass(frozen=True)
 class Tallies:
-    """Tallies by number of members and model, of members as `correct` writes them, and of the oracle.
+    """Tallies by number of members and model, those of members as `correct` writes them, and that of the oracle.
 
     `done` marks the forecasts whose scores are included. Parts over different forecasts are added with `+`.
     """
 
     by_size: dict[int, dict[str, Tally]]
-    written: dict[str, Tally]
+    written: dict[int, dict[str, Tally]]
     oracle: Tally | None
     done: np.ndarray
 
@@ -54,19 +54,24 @@ class Tallies:
     def _all(self) -> Iterator[tuple[str, Tally]]:
         for size, tallies in self.by_size.items():
             yield from ((f"{size}/{name}", tally) for name, tally in tallies.items())
-        yield from ((f"written/{name}", tally) for name, tally in self.written.items())
+        for size, tallies in self.written.items():
+            yield from ((f"written/{size}/{name}", tally) for name, tally in tallies.items())
         if self.oracle is not None:
             yield "oracle", self.oracle
 
     @staticmethod
     def _combine(parts: Sequence[Tallies], combine: Callable[[Sequence[Tally]], Tally]) -> Tallies:
         first = parts[0]
+
+        def of_sizes(tallies: Sequence[dict[int, dict[str, Tally]]]) -> dict[int, dict[str, Tally]]:
+            return {
+                size: {name: combine([part[size][name] for part in tallies]) for name in counted}
+                for size, counted in tallies[0].items()
+            }
+
         return Tallies(
-            {
-                size: {name: combine([part.by_size[size][name] for part in parts]) for name in tallies}
-                for size, tallies in first.by_size.items()
-            },
-            {name: combine([part.written[name] for part in parts]) for name in first.written},
+            of_sizes([part.by_size for part in parts]),
+            of_sizes([part.written for part in parts]),
             first.oracle and combine([part.oracle for part in parts if part.oracle]),
             reduce(np.logical_or, [part.done for part in parts]),
         )

@@ -155,15 +155,30 @@ def test_a_member_count_equals_an_archive_of_so_many_members(scores, size):
         "crps_fair_unweighted",
         "crps_fair_valid",
         "members",
+        "runs",
     }
     for name, model in alone.items():
         some = scores["models"][name]["by"]["members"][str(size)]
-        assert set(some) - {"fewer"} == set(model) - beside
-        for key in set(some) - {"fewer", "ci95", "scores", "skill", "ci95_scores", "ci95_skill"}:
+        assert set(some) - {"fewer", "members"} == set(model) - beside
+        for key in set(some) - {"fewer", "members", "ci95", "scores", "skill", "ci95_scores", "ci95_skill"}:
             assert (some[key] is None) == (model[key] is None)
             assert model[key] is None or some[key] == pytest.approx(model[key], rel=1e-12, abs=1e-12)
         assert some["ci95"]["crps"] == pytest.approx(model["ci95"]["crps"], rel=1e-12)
         assert some["ci95"]["crps_minus_raw"] == pytest.approx(model["ci95"]["crps_minus_raw"], rel=1e-9, abs=1e-11)
+
+
+@pytest.mark.parametrize("size", [5, 20])
+def test_written_members_of_a_member_count_equal_those_of_an_archive_of_so_many_members(size):
+    options = ScoringOptions(written={"normal"}, member_counts=(5, 20))
+    found = score_models(MODELS, Draws(20), REGIONS, options=options).scores(0)["models"]
+    alone = score_models(MODELS, Draws(size), REGIONS, options=ScoringOptions(written={"normal"})).scores(0)["models"]
+    some, expected = found["normal"]["by"]["members"][str(size)]["members"], alone["normal"]["members"]
+    for key in ("crps", "rmse", "spread", "skill_vs_raw", "crps_minus_distribution"):
+        assert some[key] == pytest.approx(expected[key], rel=1e-9), key
+    assert {name: value for name, value in some["scores"].items() if isinstance(value, float)} == {
+        name: pytest.approx(value, rel=1e-6) for name, value in expected["scores"].items() if isinstance(value, float)
+    }
+    assert found["raw"]["by"]["members"][str(size)]["members"] is None
 
 
 def test_differences_are_paired(board, scores):
