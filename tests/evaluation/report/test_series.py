@@ -1,12 +1,14 @@
 """Series: every number of an entry, with the units, decimals and interval in which the page shows it."""
 
 import json
+import re
 
 import pytest
 from report_parts import COMPARED, MODELS, SCORES, SLICES, make_fields, make_scores
 
 from evaluation.report.explorer import definition_of, explorer_data, explorer_json
-from evaluation.report.series import Series, default_series, entry_of, list_series, list_slices, sample_text
+from evaluation.report.score_tables import sample_table, slice_tables
+from evaluation.report.series import Series, default_series, list_series, list_slices, sample_text
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def test_every_score_and_comparison_is_a_series(scores):
 def test_numbers_are_in_the_units_that_people_read(scores):
     rain = scores | {"target": "tp:24h", "units": "m"}
     for one in list_series(rain):
-        entry = entry_of(rain, "emos", "region", "tropics")
+        entry = rain["models"]["emos"]["by"]["region"]["tropics"]
         value, interval = one.of(entry)
         found, ends = entry, entry["ci95"].get(one.key)
         if one.place[0] in ("scores", "skill"):
@@ -56,7 +58,8 @@ def test_the_explorer_has_every_number_in_its_place(scores):
         for kind, labels in slices.items():
             for label, row in zip(labels, found["values"][kind], strict=True):
                 for model, number in zip(MODELS, row, strict=True):
-                    value, interval = one.of(entry_of(scores, model, kind, label))
+                    whole = scores["models"][model]
+                    value, interval = one.of(whole if kind == "all" else whole["by"][kind][label])
                     if value is None or one.leaves_out(model):
                         assert number is None
                     else:
@@ -65,6 +68,36 @@ def test_the_explorer_has_every_number_in_its_place(scores):
         if kind != "all":
             assert one["sizes"] == [scores["slices"][kind][label] for label in SLICES[kind]]
     assert data["slices"]["all"]["sizes"] == [scores["slices"]["region"]["global"]]
+
+
+def cells_of(table):
+    """The texts of a table, row by row."""
+    rows = re.findall(r"<tr.*?>(.*?)</tr>", table)
+    return [[re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
+
+
+def test_tables_of_slices_show_skills_and_sample_sizes(scores):
+    tables = list(slice_tables(scores))
+    kinds = [kind for kind in SLICES if kind != "hour"]
+    assert len(tables) == len(kinds)
+    for kind, table in zip(kinds, tables, strict=True):
+        head, *rows = cells_of(table)
+        assert head[1:] == ["raw", "climatology", "emos", "net &lt;1&gt;", "starts"]
+        for label, row in zip(SLICES[kind], rows, strict=True):
+            entry = scores["models"]["emos"]["by"][kind][label]
+            low, high = entry["ci95"]["skill_vs_raw_fair"]
+            numbers = [float(text) for text in re.findall(r"[+-]?\d+\.?\d*", row[3].replace("−", "-").replace("+", ""))]
+            expected = [100 * number for number in (entry["skill_vs_raw_fair"], low, high)]
+            assert numbers == pytest.approx(expected, abs=0.51)
+            assert row[1] == "–"
+            assert row[-1] == f"{scores['slices'][kind][label]['n_dates']:,}"
+
+
+def test_the_table_of_samples_shows_every_part(scores):
+    rows = cells_of(sample_table(scores))[1:]
+    expected = [[f"{size[key]:,}" for key in ("n_dates", "n_forecasts", "cells")]
+                for labels in scores["slices"].values() for size in labels.values()]  # fmt: skip
+    assert [row[-3:] for row in rows] == expected
 
 
 def test_a_reference_is_not_compared_with_itself(scores):
