@@ -46,6 +46,7 @@ from evaluation.corrector_checks import (
 )
 from evaluation.file_forecasts import FileForecaster, notes_on, parse_forecasts
 from evaluation.fold_correctors import FoldCorrectors, batch_groups
+from evaluation.forecast_writer import check_writing, write_forecasts
 from evaluation.leak_audit import audit
 from evaluation.member_counts import MemberCountClaim, check_member_counts, member_count_claims, with_gates
 from evaluation.partial_scores import PartialScores
@@ -134,7 +135,8 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         }
     )
     folders = target_folders(Path(cfg.run_dir), task)
-    if done := mesh.run_on_first(lambda: load_finished(folders, inputs)):
+    writing = check_writing(cfg.write_forecasts, mesh)
+    if writing is None and (done := mesh.run_on_first(lambda: load_finished(folders, inputs))):
         mesh.print("\n\n".join(plain_table(scores) for scores in done))
         mesh.print(f"{cfg.run_dir} already holds the scores of these correctors and data; nothing was done")
         return
@@ -223,6 +225,10 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         simulated, mesh, device, clock,
     )  # fmt: skip
     mesh.print("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(folders)]))
+    if writing is not None:
+        corrected = list(evaluation.board.written)
+        wrote = write_forecasts(writing, models, forecasts, cfg.quantile_levels, cfg.seed, device, corrected)
+        mesh.print(f"wrote {', '.join(map(str, wrote))}")
     partial_scores.remove()
 
 
@@ -263,7 +269,7 @@ def fingerprint_inputs(
     given: Mapping[str, ForecastFile] | None = None,
 ) -> dict[str, Any]:
     """Return fingerprints of everything that the scores depend on: options, data, corrector and forecast files."""
-    beside = ["run_dir", "correctors", "forecasts", "mesh", "member_counts"]
+    beside = ["run_dir", "correctors", "forecasts", "write_forecasts", "mesh", "member_counts"]
     beside += ["device", "cluster", "batch_size", "memory_bytes"]  # the scores do not depend on them
     options = {name: value for name, value in plain(cfg).items() if name not in beside}
     further: dict[str, Any] = {"sizes": list(member_counts)} if member_counts else {}

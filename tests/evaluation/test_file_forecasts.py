@@ -3,18 +3,23 @@
 import json
 import signal
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scores as scores_package
 import torch
+import xarray as xr
 from forecast_files import write_forecasts
 from memory_archive import GRID, MemoryArchive, overrides
 
 from conf import build
+from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from evaluation import evaluate
+from evaluation.forecast_writer import check_writing
 from evaluation.scores.case import calibration_bin
 from evaluation.scores.quantile_scores import forecast_quantiles
 from models.corrector import Corrector
@@ -222,3 +227,39 @@ def test_scores_of_quantiles_do_not_extrapolate():
     known = Quantiles(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0.25, 0.5, 0.9]))
     found = forecast_quantiles(known, torch.tensor([0.1, 0.25, 0.7, 0.9]))[:, 0]
     torch.testing.assert_close(found, torch.tensor([torch.nan, 1.0, 3.0, 4.0]), equal_nan=True)
+
+
+def test_written_forecasts_have_the_layout_and_the_scores_of_other_programs(archive, emos, verb, starts, tmp_path):
+    """The package scores, WeatherBench-X's formula and this program give the CRPS of the members in scores.json."""
+    folder = tmp_path / "forecasts"
+    options = f"correctors={{emos: {emos}}}", "references=[raw]"
+    result = verb(tmp_path / "run", *options, f"write_forecasts={folder}")
+    with xr.open_dataset(folder / "emos.nc") as file:
+        members = file["2t"].load()
+    assert members.dims == ("init_time", "lead_time", "number", "latitude", "longitude")
+    assert members.dtype == np.float32
+    assert members.lead_time.dtype.kind == "m"
+    np.testing.assert_array_equal(members.init_time, starts.astype("datetime64[ns]"))
+    # As WeatherBench-X selects a chunk of predictions.
+    chunk = members.sel(init_time=members.init_time[:1], lead_time=np.array([48], "timedelta64[h]"))
+    assert chunk.shape == (1, 1, 5, *GRID.shape)
+    assert members.notnull().all()
+    index = np.searchsorted(archive.starts, starts)
+    truth = members.isel(number=0, drop=True).copy(data=archive.truth[index, 1:].astype(np.float32))
+    weights = xr.DataArray(np.asarray(GRID.weights), {"latitude": members.latitude})
+    dims = ["init_time", "lead_time", "latitude", "longitude"]
+    per_case = scores_package.probability.crps_for_ensemble(members, truth, "number", method="ecdf", preserve_dims=dims)
+    exact, other = members.astype(float), members.astype(float).rename(number="other")
+    weatherbench = abs(exact - truth).mean("number") - abs(exact - other).sum(("number", "other")) / 25 / 2
+    expected = result["models"]["emos"]["members"]["crps"]
+    for found in (per_case, weatherbench):
+        assert float(found.weighted(weights).mean()) == pytest.approx(expected, rel=1e-6)
+    again = verb(tmp_path / "again", *options, f"forecasts={{again: {{path: {folder}/emos.nc, drawn: false}}}}")
+    assert {key: again["models"]["again"][key] for key in OF_MEMBERS} == {
+        key: result["models"]["emos"]["members"][key] for key in OF_MEMBERS
+    }
+    assert again["inputs"]["options"] == result["inputs"]["options"]
+    with pytest.raises(InputError, match="write_forecasts must be the path of a folder, got 3"):
+        check_writing(3, SimpleNamespace(ranks=1))
+    with pytest.raises(InputError, match="write_forecasts needs one process, mesh has 2"):
+        check_writing(str(folder), SimpleNamespace(ranks=2))

@@ -1,0 +1,111 @@
+"""Corrected forecasts as NetCDF files, in the layout that WeatherBench-X and xarray read without further options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import torch
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import atomic_path
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.meaning import Meaning
+from data_pipeline.points import Points
+from data_pipeline.sample import Sample
+from evaluation.scoring import Forecaster, to_device
+from models.coupling import written_members
+from models.parallel.mesh import Mesh
+
+_DIMENSIONS = ("init_time", "lead_time", "number", "latitude", "longitude")
+"""The names that WeatherBench-X expects; `lead_time` is decoded as a time difference."""
+
+
+def check_writing(option: object, mesh: Mesh) -> Path | None:
+    """Return the folder of the option `write_forecasts`, None without it; refuse what is no path, and several ranks."""
+    if option is None:
+        return None
+    if not isinstance(option, str):
+        raise InputError(f"write_forecasts must be the path of a folder, got {option!r}; write a number as ./{option}")
+    if mesh.ranks > 1:
+        raise InputError(
+            f"write_forecasts needs one process, mesh has {mesh.ranks}; run a second command with mesh=[1,1]"
+        )
+    return Path(option)
+
+
+@torch.no_grad()
+def write_forecasts(
+    folder: Path,
+    models: Mapping[str, Forecaster],
+    forecasts: ForecastDataset,
+    levels: str,
+    seed: int,
+    device: torch.device | str,
+    names: Collection[str],
+) -> list[Path]:
+    """Write the members that `correct` would write, a file for each of the models `names` and each target.
+
+    The array has the dimensions `_DIMENSIONS`, with NaN for starts and lead times that are not scored.
+    """
+    task, grid = forecasts.task, forecasts.grid
+    if isinstance(grid, Points):
+        raise InputError("write_forecasts writes fields on grids, the data are of stations; leave it out")
+    starts, leads = (times.numpy() for times in forecasts.times())
+    every = np.unique(starts)
+    with ExitStack() as stack:
+        arrays: dict[str, list[netCDF4.Variable]] = {}
+        paths = []
+        for name in names:
+            for number, target in enumerate(task.targets):
+                ending = "" if len(task.targets) == 1 else "_" + re.sub("[:@-]", "_", str(target))
+                paths.append(folder / f"{name}{ending}.nc")
+                file = netCDF4.Dataset(stack.enter_context(atomic_path(paths[-1])), "w")
+                stack.callback(file.close)
+                meaning = forecasts.meanings[task.target_channels[number]]
+                arrays.setdefault(name, []).append(_define(file, meaning, forecasts, every))
+        for row, (start, lead) in enumerate(zip(starts, leads, strict=True)):
+            batch = to_device(Sample(*(tensor[None] for tensor in forecasts[row])), device)
+            for name in names:
+                members = written_members(models[name](batch), batch, task, grid, quantile_levels=levels, seed=seed)
+                values = members.members[:, 0].cpu().numpy()
+                place = int(np.searchsorted(every, start)), task.lead_times.index(int(lead))
+                for k, array in enumerate(arrays[name]):
+                    array[place] = values[:, k]
+    return paths
+
+
+def _define(
+    file: netCDF4.Dataset, meaning: Meaning, forecasts: ForecastDataset, starts: np.ndarray
+) -> netCDF4.Variable:
+    """Define coordinates and the array of one target; return the array."""
+    variable, grid = meaning.variable, forecasts.grid
+    file.Conventions = "CF-1.8"
+    axes = {
+        "init_time": (starts, {"standard_name": "forecast_reference_time", "units": "seconds since 1970-01-01"}),
+        # xarray decodes numbers of hours as time differences if they state this type.
+        "lead_time": (
+            np.array(forecasts.task.lead_times),
+            {"standard_name": "forecast_period", "units": "hours", "dtype": "timedelta64[ns]"},
+        ),
+        "number": (np.arange(forecasts.members), {"standard_name": "realization", "units": "1"}),
+        "latitude": (np.array(grid.latitudes), {"standard_name": "latitude", "units": "degrees_north"}),
+        "longitude": (np.array(grid.longitudes), {"standard_name": "longitude", "units": "degrees_east"}),
+    }
+    for name, (values, attributes) in axes.items():
+        file.createDimension(name, len(values))
+        file.createVariable(name, values.dtype, (name,)).setncatts(attributes)
+        file[name][:] = values
+    if variable.level:
+        file.createVariable("level", "i4", ()).setncatts({"standard_name": "air_pressure", "units": "hPa"})
+        file["level"][...] = variable.level
+    chunks = (1, 1, *(len(axes[name][0]) for name in _DIMENSIONS[2:]))
+    array = file.createVariable(variable.label, "f4", _DIMENSIONS, fill_value=np.float32("nan"), chunksizes=chunks)
+    array.setncatts({"units": meaning.units, "long_name": variable.title, "GRIB_shortName": variable.name})
+    if variable.level:
+        array.coordinates = "level"
+    return array
