@@ -39,7 +39,7 @@ def test_scores_and_report_are_written_once(archive, emos, deepweather, tmp_path
     assert 0.6 < emos_scores["captured"] < 1
     assert emos_scores["ci95"]["crps_minus_raw"][1] < 0
     assert set(emos_scores["by"]["region"]) >= {"land", "sea"}
-    assert (run_dir / "report.html").exists()
+    assert "not significant, with at most 5 % false discoveries" in (run_dir / "report.html").read_text()
     out = capsys.readouterr().out
     assert "20 forecasts of 5 members" in out
     assert f"wrote {run_dir}/scores.json" in out
