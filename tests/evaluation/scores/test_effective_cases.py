@@ -65,6 +65,7 @@ def test_the_number_of_cases_is_that_of_independent_cells():
     forecast = Normal(torch.zeros_like(truth), torch.ones_like(truth))
     panel = diagram_of("rank_histogram", make_case(forecast, truth, bins=11))[""]
     assert panel["independent_cases"] == pytest.approx(20_000, rel=0.2)
+    np.testing.assert_allclose(panel["y"], 1 / 11, atol=6 * np.sqrt(1 / 11 / 20_000), err_msg="a uniform PIT is flat")
     assert panel["p_chi_square"] > 1e-3
     copies = draws(400, 1, 1, 1).expand(-1, -1, -1, 50).contiguous()
     panel = diagram_of("rank_histogram", make_case(forecast, copies, bins=11))[""]

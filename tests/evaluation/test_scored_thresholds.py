@@ -1,0 +1,109 @@
+"""Scores of thresholds through `score_models` and `scores.json`: several targets, climatology, written members."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from evaluation.regions import region_weights
+from evaluation.score_table import score_rows
+from evaluation.scores import all_diagrams, all_scores
+from evaluation.scores.threshold import parse_thresholds
+from evaluation.scoring import ScoringOptions, score_models
+from models.coupling import written_members
+from models.distribution import Normal, energy_score
+from models.statistical.raw import Raw
+
+GRID = Grid.regular(5, 8)
+TASK = Task("two", ["2t", "10u"], ["2t", "10u"], [24, 48])
+THRESHOLDS = parse_thresholds(["2t > 7 degC", "< 20 %", "2t >= 285 K"], TASK)
+REGIONS = region_weights(GRID)
+
+
+def past(batch):
+    """A climatology that knows the mean of the toy."""
+    mean = torch.full_like(batch.target, 279)
+    return Normal(mean, torch.full_like(mean, 10))
+
+
+def net(batch):
+    mean = batch.ensemble.mean(1) - 1
+    return Normal(mean, torch.full_like(mean, 1.2))
+
+
+@pytest.fixture(scope="module")
+def boards(toy):
+    """The scoreboards with and without climatology."""
+    data = toy(TASK, GRID, 40)
+    data.samples[3].target[0, 1, 2] = torch.nan
+    options = ScoringOptions(
+        scores=tuple(all_scores().values()), diagrams=tuple(all_diagrams().values()), thresholds=THRESHOLDS,
+        written={"net"}, extremeness=lambda batch: torch.full_like(batch.target, 0.5), optional=["climatology"],
+    )  # fmt: skip
+    models = {"raw": Raw(TASK, GRID), "climatology": past, "net": net}
+    both = score_models(models, data, REGIONS, options=options)
+    del models["climatology"]
+    return data, both, score_models(models, data, REGIONS, options=options)
+
+
+def test_each_target_has_its_thresholds(boards):
+    data, board, _ = boards
+    area = np.broadcast_to(GRID.weights[:, None], GRID.shape)
+    truth, members = (torch.stack([getattr(sample, name) for sample in data]) for name in ("target", "ensemble"))
+    for target, labels in enumerate((["> 7 degC", "< 20 %", ">= 285 K"], ["< 20 %"])):
+        scores = board.scores(target)
+        assert scores["definitions"]["brier"]["labels"] == labels
+        assert list(scores["models"]["raw"]["scores"]["brier"]) == labels
+        assert list(scores["models"]["raw"]["diagrams"]["reliability"]) == labels
+        for label in labels:
+            limit, below = {"> 7 degC": (280.15, False), ">= 285 K": (285, False)}.get(label, (279 - 8.4162123, True))
+            y, x = truth[:, target], members[:, :, target]
+            p = ((x < limit) if below else (x > limit)).double().mean(1)
+            square = (p - ((y < limit) if below else (y > limit)).double()).square().numpy()
+            weights = np.where(y.isnan(), 0, area)
+            expected = np.average(square, weights=weights)
+            assert scores["models"]["raw"]["scores"]["brier"][label] == pytest.approx(expected, rel=1e-6)
+        rows = [row for row in score_rows(board, target) if row.score == "brier" and row.model == "net"]
+        assert list(dict.fromkeys(row.label for row in rows)) == labels
+
+
+def test_without_climatology_its_percentiles_are_left_out(boards):
+    scores = boards[2].scores(0)
+    assert list(scores["models"]["raw"]["scores"]["brier"]) == ["> 7 degC", ">= 285 K"]
+    assert set(scores["scores_left_out"]) == {"efi", "efi_roc_area", "sot_roc_area", "energy_score"}
+    assert boards[2].scores(1)["models"]["raw"]["scores"]["brier"] == {}
+    assert boards[1].scores(0)["scores_left_out"] == {}
+
+
+def test_eecrps_with_a_constant_index_is_a_part_of_the_crps(boards):
+    for name, model in boards[1].scores(0)["models"].items():
+        assert model["scores"]["eecrps"] == pytest.approx(model["crps"] / 2), name
+        assert model["scores"]["eecrps_fair"] == pytest.approx(model["crps_fair"] / 2), name
+
+
+def test_the_energy_score_of_written_members_is_that_of_coupled_members(boards):
+    data, board, _ = boards
+    found = board.scores(1)["models"]["net"]
+    assert found["scores"]["energy_score"] is None
+    batch = Sample(*(torch.stack(tensors) for tensors in zip(*data.samples, strict=True)))
+    members = written_members(net(batch), batch, TASK, GRID).members
+    single = energy_score(members / 10, batch.target / 10, dim=1)
+    weights = np.broadcast_to(GRID.weights[:, None], GRID.shape) * single.isfinite().numpy()
+    expected = np.average(single.nan_to_num(0), weights=weights)
+    assert found["members"]["scores"]["energy_score"] == pytest.approx(expected, rel=1e-5)
+    assert "crps_fair" not in found["members"]["scores"], "quantiles have no fair score"
+
+
+def test_fewer_members_have_the_same_events(boards, toy):
+    options = ScoringOptions(
+        scores=tuple(all_scores().values()), thresholds=THRESHOLDS, member_counts=[2], optional=["climatology"]
+    )
+    models = {"raw": Raw(TASK, GRID), "climatology": past, "net": net}
+    found = score_models(models, toy(TASK, GRID, 6), REGIONS, options=options).by_member_count[2]["climatology"]
+    other = score_models(models, toy(TASK, GRID, 6), REGIONS, options=replace(options, batch_size=1))
+    whole = other.tallies["climatology"]
+    np.testing.assert_allclose(found.per_forecast["brier"].total, whole.per_forecast["brier"].total, rtol=1e-9)
