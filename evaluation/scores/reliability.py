@@ -14,6 +14,8 @@ CORP = "Dimitriadis, Gneiting & Jordan 2021, doi:10.1073/pnas.2016191118"
 SHOWN_BINS = 11
 """Bins of the diagram."""
 DRAWS = 10_000
+_ROWS_AT_ONCE = 512
+"""A row needs 51 x 51 means."""
 
 
 def _curves(settings: Settings, target: int, probability_bins: np.ndarray) -> Mapping[str, Mapping[str, np.ndarray]]:
@@ -52,17 +54,25 @@ def reliability_curve(starts: ProbabilityBins) -> dict[str, np.ndarray]:
 
 
 def isotonic_regression(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the rising sequence with the smallest weighted squared distance to `values`.
+    """Return the rising sequence with the smallest weighted squared distance to `values`, along the last axis.
 
-    By pooling neighbours that fall (Ayer et al. 1955, doi:10.1214/aoms/1177728423).
+    The i-th number is the largest, over a <= i, of the smallest, over b >= i, mean of the values from a to b (Barlow et
+    al. 1972, theorem 1.4). Values without weight have no influence, and numbers there no meaning.
     """
-    blocks: list[tuple[float, float, int]] = []
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        blocks.append((value, weight, 1))
-        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
-            (first, w, n), (second, v, m) = blocks[-2:]
-            blocks[-2:] = [((w * first + v * second) / (w + v), w + v, n + m)]
-    return np.repeat([value for value, _, _ in blocks], [count for _, _, count in blocks])
+    shape, K = values.shape, values.shape[-1]
+    value, weight = (one.reshape(-1, K) for one in np.broadcast_arrays(values, weights))
+    found = np.empty(value.shape)
+    for start in range(0, len(value), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        total, mass = (
+            np.concatenate([np.zeros((len(one), 1)), one.cumsum(1)], 1)
+            for one in (weight[rows] * value[rows], weight[rows])
+        )
+        sums, masses = (one[:, None, 1:] - one[:, :-1, None] for one in (total, mass))
+        means = np.where(masses > 0, sums / np.where(masses > 0, masses, 1), np.inf)
+        smallest = np.minimum.accumulate(means[..., ::-1], axis=2)[..., ::-1]
+        found[rows] = np.where(np.tri(K, dtype=bool).T, smallest, -np.inf).max(1)
+    return found.reshape(shape)
 
 
 def corp_parts(bins: ProbabilityBins) -> tuple[np.ndarray, np.ndarray]:
@@ -71,16 +81,18 @@ def corp_parts(bins: ProbabilityBins) -> tuple[np.ndarray, np.ndarray]:
     Miscalibration is the Brier score less that of the calibrated probabilities c, discrimination the Brier score of the
     base rate less that of c. Miscalibration - discrimination + uncertainty is the Brier score.
     """
-    shape = bins.share.shape
-    found = np.empty((2, *shape[:-1]))
-    for place in np.ndindex(*shape[:-1]):
-        share, probability, outcome = bins.share[place], bins.probability[place], bins.outcome[place]
-        used = share > 0
-        n, p, o = share[used], probability[used] / share[used], outcome[used] / share[used]
-        c, s = isotonic_regression(o, n), outcome.sum()
-        found[(0, *place)] = (n * ((p - o) ** 2 - (c - o) ** 2)).sum() if np.isfinite(s) else np.nan
-        found[(1, *place)] = (n * ((s - o) ** 2 - (c - o) ** 2)).sum()
-    return found[0], found[1]
+    s = bins.base_rate[..., None]
+    # Members have few probabilities: bins that are empty everywhere are left out.
+    somewhere = (bins.share > 0).reshape(-1, bins.share.shape[-1]).any(0)
+    somewhere[0] = True  # no threshold of this target: one empty bin
+    share, probability, outcome = (part[..., somewhere] for part in (bins.share, bins.probability, bins.outcome))
+    used = share > 0
+    share = np.where(used, share, 0)
+    p, o = (np.where(used, part / np.where(used, share, 1), 0) for part in (probability, outcome))
+    c = np.where(used, isotonic_regression(o, share), 0)
+    known = s[..., 0] * 0  # NaN stays NaN
+    miscalibration = (share * ((p - o) ** 2 - (c - o) ** 2)).sum(-1)
+    return miscalibration + known, (share * ((s - o) ** 2 - (c - o) ** 2)).sum(-1)
 
 
 def _part(number: int, probability_bins: np.ndarray) -> np.ndarray:

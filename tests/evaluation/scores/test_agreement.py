@@ -225,6 +225,8 @@ def test_isotonic_regression():
         values, weights = rng.random(20), rng.random(20) + 0.01
         expected = IsotonicRegression().fit(np.arange(20), values, weights).predict(np.arange(20))
         np.testing.assert_allclose(isotonic_regression(values, weights), expected, **EXACT)
+        both = isotonic_regression(np.stack([values, 1 - values]), weights)
+        np.testing.assert_allclose(both[0], expected, **EXACT)
 
 
 def test_reliability_curve_of_members_equals_isotonic_regression_of_all_cases():
