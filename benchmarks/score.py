@@ -1,30 +1,48 @@
-"""Speed of scoring: CRPS kernels compared with other libraries.
+"""Speed and memory of scoring: CRPS kernels compared with other libraries, and a whole evaluation with its parts.
 
 The members are 10 and 50 fields of 361 x 720 in single precision. Each library gets its fastest layout and computes one
 form of the CRPS per call; ours computes the plain and the fair form in one call. Of scoringrules, all exact estimators
 are timed with the numba backend. `m10_vs_fastest` and `m50_vs_fastest` are the shortest time of all libraries divided
 by ours, on one core. `threads_2_vs_1` is the gain from a second thread with 50 members.
 
+`scoring_vs_floor` compares the default scores of raw members, a normal distribution and its members as `correct` writes
+them with the least work: reading the forecasts of 10 members from files, one fair CRPS of the raw members by sorting,
+and the CRPS of the normal distribution in closed form. Fits and the report are not part of either. `memory_64_vs_32`
+compares the rise of peak memory with 64 and 32 forecasts, and `memory_vs_budget` the rise with 64 forecasts with
+`memory_bytes`. With 8 forecasts, a single batch, nothing is read ahead.
+
     OMP_NUM_THREADS=1 python -m benchmarks.score [--json] [--rounds 10]
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
+import tempfile
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import properscoring
 import scoringrules
+import torch
 import xarray as xr
 import xskillscore
 
-from benchmarks.common import HALF_DEGREE, best_times, command_line, machine, report
+from benchmarks.common import HALF_DEGREE, best_times, command_line, machine, memory_rise, report
 from data_pipeline.common.threads import BUDGET
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
 from evaluation.kernels.ensemble_scores import ensemble_crps
+from evaluation.regions import region_weights
+from evaluation.scoring import ScoringOptions, score_models
+from models.distribution import Normal
+from models.statistical.raw import Raw
 
 EXACT_ESTIMATORS = ("nrg", "fair", "pwm", "qd", "int")
 MEMBER_COUNTS = (10, 50)
+FILES, MEMORY_BYTES = 4, 1_000_000_000
 
 
 def ways(members: np.ndarray, truth: np.ndarray) -> dict[str, Callable[[], object]]:
@@ -66,13 +84,87 @@ def kernel_ratios(rounds: int) -> dict[str, float]:
     return ratios | {"threads_2_vs_1": ours / with_two}
 
 
+class Files:
+    """Forecasts of 10 members in files of numpy, with the analysis as the last field."""
+
+    task, grid, members = Task("half a degree", ["2t"], ["2t"], [48]), HALF_DEGREE, 10
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.fingerprint, self._folder, self._count = str(folder), folder, count
+        self.static, self.nbytes = torch.zeros(0, *HALF_DEGREE.shape), 4 * 11 * math.prod(HALF_DEGREE.shape)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def times(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a start every four days and the lead time."""
+        return 4 * 86400 * torch.arange(self._count), torch.full((self._count,), 48)
+
+    def __getitem__(self, index: int) -> Sample:
+        fields = torch.from_numpy(np.load(self._folder / f"{index % FILES}.npy"))
+        mask, times = torch.ones(1, *HALF_DEGREE.shape, dtype=torch.bool), self.times()
+        return Sample(fields[:-1, None], mask, self.static, fields[-1:], times[0][index], times[1][index])
+
+
+def normal(batch: Sample) -> Normal:
+    """Return a normal distribution with the moments of the members, as EMOS does."""
+    return Normal(batch.ensemble.mean(1), batch.ensemble.std(1))
+
+
+def score_files(folder: Path, count: int) -> None:
+    """Score `count` forecasts with the default scores."""
+    files = Files(folder, count)
+    models = {"raw": Raw(files.task, files.grid), "emos": normal}
+    options = ScoringOptions(written={"emos"}, memory_bytes=MEMORY_BYTES)
+    with contextlib.redirect_stdout(None):
+        score_models(models, files, region_weights(files.grid), None, options)
+
+
+def least_work(folder: Path, count: int) -> None:
+    """Read the forecasts, and compute one CRPS of the members by sorting and one in closed form."""
+    files, weights = Files(folder, count), 2 * np.arange(1, 11, dtype=np.float32) - 11
+    for index in range(count):
+        sample = files[index]
+        members, truth = sample.ensemble[:, 0].numpy(), sample.target[0].numpy()
+        # Cells first, because numpy sorts the last axis fastest.
+        difference = np.ascontiguousarray((members - truth).reshape(10, -1).T)
+        (abs(difference).mean(1) - np.sort(difference, 1) @ weights / 90).mean()
+        batch = Sample(*(tensor[None] for tensor in sample))
+        normal(batch).crps(batch.target).mean()
+
+
+def evaluation_ratios(rounds: int) -> dict[str, float]:
+    """Return the ratios of a whole evaluation."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for number in range(FILES):
+            members, truth = example(10)
+            np.save(folder / f"{number}.npy", np.vstack([members, truth[None]]).reshape(11, *HALF_DEGREE.shape))
+        score_files(folder, 1)  # compiles
+        works = {"scoring": partial(score_files, folder, 8), "floor": partial(least_work, folder, 8)}
+        times = best_times(works, max(2, rounds // 4))
+        for name, seconds in times.items():
+            print(f"8 forecasts, {name:<8} {seconds:6.2f} s", flush=True)
+        few, some, many = (memory_rise(score_files, folder, count) for count in (8, 32, 64))
+    rises = ", ".join(f"{rise / 1e6:.0f}" for rise in (few, some, many))
+    print(f"memory rises by {rises} MB for 8, 32 and 64 forecasts", flush=True)
+    return {
+        "scoring_vs_floor": times["scoring"] / times["floor"],
+        "memory_64_vs_32": many / some,
+        "memory_vs_budget": many / MEMORY_BYTES,
+    }
+
+
 def main() -> None:
     """Time all ways; print the ratios."""
     parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=10, help="times that each way is timed")
+    parser.add_argument("--evaluation-only", action="store_true", help="leave the CRPS alone out")
     options = parser.parse_args()
     print(f"score on {machine()}", flush=True)
-    report("score", kernel_ratios(options.rounds), options.json)
+    torch.set_num_threads(BUDGET.total)
+    ratios = {} if options.evaluation_only else kernel_ratios(options.rounds)
+    report("score", ratios | evaluation_ratios(options.rounds), options.json)
 
 
 if __name__ == "__main__":
