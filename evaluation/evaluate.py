@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from omegaconf import DictConfig
 from conf import build, plain, verb
 from data_pipeline.archive import Archive
 from data_pipeline.cluster import Cluster
-from data_pipeline.common.checks import check_choice, check_integer, check_number
+from data_pipeline.common.checks import check_between, check_choice, check_integer
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import atomic_write, expand_paths
 from data_pipeline.dataset import ForecastDataset
@@ -107,7 +108,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     if given and member_counts:
         raise InputError("member_counts needs members of all models, but forecasts has files; leave out one of them")
     check_choice("quantile_levels", cfg.quantile_levels, QUANTILE_LEVELS)
-    check_number("emos_minutes", cfg.emos_minutes)
+    check_between("emos_minutes", cfg.emos_minutes, 0, math.inf)
     check_integer("batch_size", cfg.batch_size, 1)
     check_integer("memory_bytes", cfg.memory_bytes, 1)
     check_integer("seed", cfg.seed, 0)
@@ -155,6 +156,8 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     opened, forecasts = open_files(given, forecasts, archive)
     mesh.print(f"{len(forecasts)} forecasts of {forecasts.members} members on {grid}")
     mesh.print("\n".join(forecasts.ledger.lines(cfg.split)))
+    land = land_share(archive, forecasts)
+    weights = region_weights(grid, land, regions)
     correctors = {name: folds.on(domain) for name, folds in correctors.items()}
     training = training_dates(split, cfg.split, task)
     # A corrector with the name emos takes the place of the one that would be fitted here.
@@ -179,10 +182,9 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     models: dict[str, Forecaster] = {name: folds.bind(task, device) for name, folds in compared.items()}
     models |= {"persistence": persistence} if persistence else {}
     models |= {name: FileForecaster(one, domain, device) for name, one in opened.items()}
-    land, oracle = land_share(archive, forecasts), open_oracle(archive, task, dates, domain, notes)
+    oracle = open_oracle(archive, task, dates, domain, notes)
     starts, leads = forecasts.times()
     valid = (starts + 3600 * leads).numpy().astype("datetime64[s]")
-    weights = region_weights(grid, land, regions)
     fitted = {name: folds for name, folds in compared.items() if name != "raw"}
     leaks = audit(fitted, valid, task.lead_times, split.gap_days)
     for note in leaks["notes"]:

@@ -324,7 +324,8 @@ def test_folders_are_named_by_target():
             "references=[unet]",
             "references must be a list of raw, climatology, emos, persistence, such as [raw, climatology], got",
         ),
-        ("emos_minutes=soon", "emos_minutes must be a number, got 'soon'"),
+        ("emos_minutes=soon", "emos_minutes must be a number of at least 0"),
+        ("emos_minutes=-1", "emos_minutes must be a number of at least 0"),
         ("references=raw", "references must be a list of raw, climatology, emos, persistence"),
         (
             "shown_corrector=unet",
