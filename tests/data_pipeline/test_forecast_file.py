@@ -1,5 +1,8 @@
 """Forecasts of others in files: members, mean and standard deviation, quantiles; and what is refused."""
 
+from itertools import product
+
+import eccodes
 import numpy as np
 import pytest
 from forecast_files import write_forecasts
@@ -217,3 +220,35 @@ def test_the_fingerprint_follows_contents_and_options_not_the_path(tmp_path):
     assert ForecastFile.parse("a", str(other)).fingerprint != fingerprint
     with pytest.raises(InputError, match=r"forecasts\.a: .*nothing\.nc"):
         _ = ForecastFile.parse("a", str(tmp_path / "nothing.nc")).fingerprint
+
+
+def test_ensemble_mean_and_spread_in_grib(tmp_path):
+    """Messages with the product template of ensemble statistics; members in the same file are another kind."""
+    path = tmp_path / "file.grib"
+    with path.open("wb") as file:
+        for start, lead in product(range(3), range(2)):
+            for kind in ("mean", "spread", 1, 2, 3):
+                handle = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
+                statistic = kind in ("mean", "spread")
+                keys = {
+                    "Ni": 6, "Nj": 4, "latitudeOfFirstGridPointInDegrees": 90, "latitudeOfLastGridPointInDegrees": -90,
+                    "longitudeOfFirstGridPointInDegrees": 0, "longitudeOfLastGridPointInDegrees": 300,
+                    "iDirectionIncrementInDegrees": 60, "jDirectionIncrementInDegrees": 60,
+                    "productDefinitionTemplateNumber": 2 if statistic else 1, "shortName": "2t",
+                    "dataDate": int(str(STARTS[start])[:10].replace("-", "")), "dataTime": 0,
+                    "step": (24, 48)[lead], "bitsPerValue": 24,
+                }  # fmt: skip
+                keys |= {"derivedForecast": 0 if kind == "mean" else 4} if statistic else {"perturbationNumber": kind}
+                for key, value in keys.items():
+                    eccodes.codes_set(handle, key, value)
+                values = {"mean": FIELDS, "spread": FIELDS / 100}.get(kind, MEMBERS[:, :, 0 if statistic else kind])
+                eccodes.codes_set_values(handle, values[start, lead].ravel())
+                eccodes.codes_write(handle, file)
+                eccodes.codes_release(handle)
+    with pytest.raises(InputError, match="the kinds members and normal; choose one with kind=members"):
+        opened(path)
+    found = opened(path, kind="normal").read([SECONDS[2]], [48])[:, 0, 0]
+    np.testing.assert_allclose(found[0], FIELDS[2, 1], rtol=1e-6)
+    np.testing.assert_allclose(found[1], FIELDS[2, 1] / 100, rtol=1e-5)
+    members = opened(path, kind="members").read([SECONDS[0]], [24])[:, 0, 0]
+    np.testing.assert_allclose(members, MEMBERS[0, 0, 1:4], rtol=1e-6)
