@@ -212,7 +212,7 @@ def threshold_chart(scores: Mapping[str, Any], name: str, models: Sequence[str])
         "low": ends[..., 0].ravel(),
         "high": ends[..., 1].ravel(),
     }
-    note = f"{definition['text']} Bars are 95 % intervals; the line at 0 is the raw ensemble."
+    note = f"{definition['text'].replace('`', '')} Bars are 95 % intervals; the line at 0 is the raw ensemble."
     return Drawing(quantity.name, "decisions", f"{title} by {kind}", note, (panel,), columns)
 
 

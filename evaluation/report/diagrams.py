@@ -121,7 +121,7 @@ def curve_drawing(scores: Mapping[str, Any], name: str, models: Sequence[str]) -
             panels.append(_curve_panel(scores, style, definition["title"], label, curves))
     if not panels:
         return None
-    note = definition["text"]
+    note = definition["text"].replace("`", "")
     if name == "reliability":
         note += " Bars reach from low to high; the panel below shows how often each probability was forecast."
     if len(labels) > len(panels):
