@@ -183,7 +183,7 @@ class RunComparison:
         model = run.scores["models"][name]
         fair = all(one.scores["models"][name]["crps_fair_valid"] for one in (run, first))
         key = "crps_fair" if fair else "crps"
-        skill_key = "skill_vs_raw_fair" if model["crps_fair_valid"] else "skill_vs_raw"
+        skill_key = "skill_vs_raw_fair" if fair else "skill_vs_raw"
         difference, ends = np.nan, NOTHING
         if first is not run:
             difference, ends = self.difference((run, name), (first, name), key)

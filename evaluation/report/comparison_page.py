@@ -56,7 +56,7 @@ def headline_of(comparison: RunComparison) -> str:
     known = [one for one in rows[1:] if not math.isnan(one[4][0])]
     text = f"{name} of {run.name} has the lowest CRPS of {len(rows)} models"
     if not known:
-        return text + "; whether the differences are more than chance is not known without starts.csv of the runs."
+        return text + "; there are too few starts, or no starts.csv, to tell the differences from chance."
     if len(beaten) == len(rows) - 1:
         return text + ", and it beats each of the others beyond the 95 % interval of the difference."
     open_ones = ", ".join(f"{one[1]} of {one[0].name}" for one in rows[1:] if one not in beaten)
@@ -72,7 +72,7 @@ def plain_comparison(comparison: RunComparison) -> str:
         kind = "fair CRPS" if comparison.ranking_key(group) == "crps_fair" else "plain CRPS"
         lines.append(f"{'run':<{width}}{'model':<16}{kind:>10}  {'difference [95 %]':<26}vs raw [95 %]")
         for run, name, crps, difference, ends in comparison.ranking(group):
-            cells = _difference(run, difference, ends), _skill(run, name)
+            cells = _difference(run, difference, ends), _skill(run, name, kind)
             amount = format_amount(_known(crps), run.scores)
             lines.append(f"{run.name:<{width}}{name:<16}{amount:>10}  {cells[0]:<26}{cells[1]}")
     return "\n".join([*lines, *(f"note: {text}" for text in comparison.notes())])
@@ -83,7 +83,7 @@ def _ranking(comparison: RunComparison, group: Sequence[RunScores]) -> str:
     rows = [
         (
             name, escape(run.name), format_amount(_known(crps), run.scores),
-            _small(_difference(run, difference, ends)), _small(_skill(run, name)),
+            _small(_difference(run, difference, ends)), _small(_skill(run, name, kind)),
         )
         for run, name, crps, difference, ends in comparison.ranking(group)
     ]  # fmt: skip
@@ -148,9 +148,9 @@ def _runs(comparison: RunComparison) -> str:
     return _table(("", *(run.name for run in comparison.runs)), rows)
 
 
-def _skill(run: RunScores, name: str) -> str:
+def _skill(run: RunScores, name: str, kind: str) -> str:
     model = run.scores["models"][name]
-    key = headline_keys(model)[0]
+    key = "skill_vs_raw_fair" if kind.startswith("fair") else "skill_vs_raw"
     interval = model["ci95"][key]
     ends = _bracketed(*map(format_bound, interval)) if interval else ""
     return "" if name == "raw" else f"{format_percent(model[key], sign=True)} {ends}".strip()

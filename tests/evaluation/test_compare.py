@@ -200,6 +200,9 @@ def test_dependent_members_are_compared_by_the_plain_score(write_run, compare, t
     write_run(tmp_path / "b", ["members"])
     result, _ = compare("a", "b")
     assert "plain CRPS" in result.stdout
+    both = json.loads((tmp_path / "a/scores.json").read_text())["models"]["good"]
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("a") and " good " in line]
+    assert f"{100 * both['skill_vs_raw']:+.1f} %" in line  # not the fair one, which the others do not have
     assert "†" in (tmp_path / "runs/compare/compare.html").read_text()
 
 
