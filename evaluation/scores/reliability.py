@@ -83,7 +83,7 @@ def corp_parts(bins: ProbabilityBins) -> tuple[np.ndarray, np.ndarray]:
     """
     s = bins.base_rate[..., None]
     # Members have few probabilities: bins that are empty everywhere are left out.
-    somewhere: np.ndarray = (bins.share > 0).reshape(-1, bins.share.shape[-1]).any(0)
+    somewhere = np.atleast_1d((bins.share > 0).reshape(-1, bins.share.shape[-1]).any(0))
     somewhere[0] = True  # no threshold of this target: one empty bin
     share, probability, outcome = (part[..., somewhere] for part in (bins.share, bins.probability, bins.outcome))
     used = share > 0
