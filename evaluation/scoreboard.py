@@ -292,14 +292,14 @@ class Scoreboard:
     def _pairs(self, target: int, group: ScoreGroup) -> Pairs:
         """Return the difference in CRPS of each model to every earlier model, with its interval and p-values."""
         names = list(self.tallies)
-        differences = {
-            (name, other): self._estimate(
-                np.subtract, [self._crps(model, target, group) for model in (name, other)], group
-            )
+        pairs = {
+            (name, other): [self._crps(model, target, group) for model in (name, other)]
             for number, name in enumerate(names)
             for other in names[:number]
         }
-        return describe_pairs(names, differences)
+        differences = {pair: self._estimate(np.subtract, means, group) for pair, means in pairs.items()}
+        relative = {pair: self._estimate(skill, means, group) for pair, means in pairs.items()}
+        return describe_pairs(names, differences, relative)
 
     def _power(self, target: int, group: ScoreGroup) -> dict[str, Any]:
         """Return the differences from raw and EMOS, in per cent of the CRPS of raw, that the starts could show."""

@@ -14,12 +14,18 @@ POWER = 0.8
 Pairs = dict[str, dict[str, dict[str, Any]]]
 
 
-def describe_pairs(names: Sequence[str], differences: Mapping[tuple[str, str], Estimate]) -> Pairs:
-    """Return for each of `names`, and for each earlier one, the difference of their CRPS with its p-values.
+def describe_pairs(
+    names: Sequence[str],
+    differences: Mapping[tuple[str, str], Estimate],
+    relative: Mapping[tuple[str, str], Estimate],
+) -> Pairs:
+    """Return for each of `names`, and for each earlier one, the difference of their CRPS, and p-values.
 
-    `differences` are those of each model to each earlier one. `p_holm` is adjusted for the number of all pairs.
+    `differences` are those of each model to each earlier one, `relative` the same divided by the CRPS of the earlier
+    one. The p-values are those of the relative differences: the errors of all models grow in the same seasons, which
+    makes a difference less certain and a ratio not. `p_holm` is adjusted for the number of all pairs.
     """
-    p_values = {pair: p for pair, estimate in differences.items() if (p := estimate.p_value()) is not None}
+    p_values = {pair: p for pair, estimate in relative.items() if (p := estimate.p_value()) is not None}
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     found: Pairs = {name: {} for name in names}
     for (name, other), estimate in differences.items():

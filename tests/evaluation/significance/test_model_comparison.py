@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from evaluation.aggregation import WeightedMean
+from evaluation.scores.ratios import skill
 from evaluation.significance.intervals import Estimate, estimates
 from evaluation.significance.model_comparison import best_set, describe_pairs, detectable_differences
 
@@ -13,12 +14,11 @@ TIMES = 30 * 86_400 * np.arange(40)
 def compare(crps):
     """The pairs and the set of models whose CRPS at each start are given."""
     names, means = list(crps), {name: WeightedMean(values, np.ones(len(values))) for name, values in crps.items()}
-    differences = {
-        (name, other): estimates(np.subtract, [means[name], means[other]], TIMES)[0]
-        for k, name in enumerate(names)
-        for other in names[:k]
-    }
-    pairs = describe_pairs(names, differences)
+    pairs = {(name, other): [means[name], means[other]] for k, name in enumerate(names) for other in names[:k]}
+    differences, relative = (
+        {pair: estimates(score, two, TIMES)[0] for pair, two in pairs.items()} for score in (np.subtract, skill)
+    )
+    pairs = describe_pairs(names, differences, relative)
     return pairs, best_set({name: values.mean() for name, values in crps.items()}, pairs)
 
 
@@ -37,6 +37,16 @@ def test_pairs_have_the_difference_and_its_p_values():
     assert low < pairs["a"]["raw"]["crps_minus"] < high < 0
 
 
+def test_a_model_that_is_better_in_every_season_is_told_apart():
+    """Errors are 100 times as large in one season: the mean difference is uncertain, the ratio is not."""
+    rng = np.random.default_rng(2)
+    size = np.where(np.arange(len(TIMES)) % 12 == 6, 100.0, 1.0)
+    raw = size * np.exp(0.02 * rng.normal(size=len(TIMES)))
+    pairs, _ = compare({"raw": raw, "a": 0.9 * raw * np.exp(0.02 * rng.normal(size=len(TIMES)))})
+    assert pairs["a"]["raw"]["p"] < 0.001
+    assert pairs["a"]["raw"]["ci95"][1] > -0.5 * abs(pairs["a"]["raw"]["crps_minus"])
+
+
 def test_models_far_above_the_lowest_are_left_out():
     _, found = compare(models(np.random.default_rng(0), {"raw": 3.0, "a": 2.0, "b": 2.0}))
     assert set(found["models"]) == {"a", "b"}
@@ -51,10 +61,15 @@ def test_a_single_best_model_is_said_so():
 
 
 def test_without_intervals_no_model_is_left_out():
-    pairs = describe_pairs(["raw", "a"], {("a", "raw"): Estimate(-1.0)})
+    pairs = describe_pairs(["raw", "a"], {("a", "raw"): Estimate(-1.0)}, {("a", "raw"): Estimate(0.5)})
     assert pairs["a"]["raw"] == {"crps_minus": -1.0, "ci95": None, "p": None, "p_holm": None}
     assert best_set({"raw": 2.0, "a": 1.0}, pairs)["models"] == ["a", "raw"]
-    assert describe_pairs(["raw", "a"], {("a", "raw"): Estimate(np.nan)})["a"]["raw"]["crps_minus"] is None
+    assert (
+        describe_pairs(["raw", "a"], {("a", "raw"): Estimate(np.nan)}, {("a", "raw"): Estimate(np.nan)})["a"]["raw"][
+            "crps_minus"
+        ]
+        is None
+    )
 
 
 def test_the_best_model_is_in_the_set_in_95_percent_of_cases():
@@ -78,6 +93,6 @@ def test_the_detectable_differences_has_each_share_of_the_crps_of_raw():
 
 
 def test_models_without_a_score_are_in_no_set():
-    pairs = describe_pairs(["raw", "a"], {("a", "raw"): Estimate(np.nan)})
+    pairs = describe_pairs(["raw", "a"], {("a", "raw"): Estimate(np.nan)}, {("a", "raw"): Estimate(np.nan)})
     assert best_set({"raw": None, "a": 1.0}, pairs)["models"] == ["a"]
     assert best_set({"raw": None, "a": None}, pairs) == {"lowest": None, "models": [], "level": 0.05, "text": ""}
