@@ -27,11 +27,13 @@ def shown_at(ax, x, y):
 
 
 def globe_values(panel, grid):
-    """The values (H, W) of a map of the globe, its colours and their limits; each is read inside its cell."""
+    """The values (H, W) of a map of the globe, its colours and their limits; read near both sides of each cell."""
     ax = panel.figure.axes[0]
     found = np.full(grid.shape, np.nan)
+    near_edge = 0.4 * 360 / len(grid.longitudes)
     for i, latitude in enumerate(grid.latitudes):
         for j, longitude in enumerate(grid.longitudes):
-            east = (longitude + 180) % 360 - 180
-            found[i, j] = shown_at(ax, *mollweide(east + 3, max(-84, min(84, latitude))))
+            east, west = ((longitude + part + 180) % 360 - 180 for part in (near_edge, -near_edge))
+            found[i, j], other = (shown_at(ax, *mollweide(x, max(-84, min(84, latitude)))) for x in (east, west))
+            np.testing.assert_equal(found[i, j], other, "a cell has one value from its western to its eastern edge")
     return found, ax.images[0].get_cmap().name, ax.images[0].get_clim()
