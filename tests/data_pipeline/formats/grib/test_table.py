@@ -55,7 +55,9 @@ def plain_processing(handle):
     start, _, end = eccodes.codes_get_string(handle, "stepRange").partition("-")
     process = PROCESSES[eccodes.codes_get(handle, "stepType")]
     if process == "instant" and eccodes.codes_get(handle, "shortName") == "tp":
-        return 60 * int(start), "accumulation"  # since the start of the forecast
+        # ECMWF accumulates since the start of the forecast; other centres do not say.
+        since_start = eccodes.codes_get(handle, "centre") == "ecmf"
+        return 60 * int(start) if since_start else -1, "accumulation"
     return 60 * (int(end) - int(start)) if end else 0, process
 
 
