@@ -5,7 +5,7 @@ help:
 	@echo "make demo     make the twin experiment, train, evaluate, correct (about 5 minutes the first time)"
 	@echo "make results  all models on the twin, three seeds each, to docs/results.* (hours)"
 	@echo "make heat     the heat experiment of the mixture of experts, its ablations and rivals (docs/heat.md)"
-	@echo "make benchmarks  measure every claim of docs/benchmarks.md (11 minutes)"
+	@echo "make benchmarks  measure every claim of docs/benchmarks.md (over 11 minutes)"
 	@echo "make test     run the tests           make check    format, lint, types"
 	@echo "make test-long  the tests that take longest: published results, tables of the documents (2 minutes)"
 	@echo "make wheel    build the wheel and run every verb from it, in an environment of its own (2 minutes)"

@@ -37,7 +37,7 @@ SPEC_NEAR_BOUND = SPEC | {"power": 0.5, "family": "censored_logistic", "lower": 
 FIT_VERSION = 1
 """Part of a cached fit's name: whoever changes the fit raises it."""
 SECONDS_PER_CASE = 5e-6
-"""Time of a regression for one cell of one training forecast, on one processor of 2020."""
+"""Seconds of a regression for one cell of one training forecast, as measured on one thread; rain takes up to twice."""
 PILOT = 4
 """Forecasts that are read to estimate the time of a fit."""
 

@@ -72,22 +72,6 @@ def spread_error() -> Quantity:
     return Quantity("spread", "spread / error", read, reference=1, logarithmic=True)
 
 
-def score_of(scores: Mapping[str, Any], name: str, factor: float, units: str, label: str | None = None) -> Quantity:
-    """Return the score `name` of `scores["definitions"]`, or its number for one `label`, such as a threshold."""
-    definition = scores["definitions"][name]
-    of_target = definition.get("units") == "target"
-    title = definition["title"] + (f", {label}" if label else "") + (f" ({units})" if of_target else "")
-
-    def read(_: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[float | None, Sequence[float] | None]:
-        value = entry.get("scores", {}).get(name)
-        if label is not None:
-            value = (value or {}).get(label)
-        return value, interval_of(entry, "scores", name, label)
-
-    reference = {"zero": 0.0, "one": 1.0}.get(definition.get("best"))
-    return Quantity(name, title, read, factor if of_target else 1.0, reference)
-
-
 def interval_of(entry: Mapping[str, Any], kind: str, name: str, label: str | None = None) -> Sequence[float] | None:
     """Return the interval of a score or skill of format 4, None if there is none."""
     found = (entry.get(f"ci95_{kind}") or {}).get(name)
@@ -136,7 +120,7 @@ def gain_chart(scores: Mapping[str, Any]) -> Drawing:
         ax.set_xlabel("share of the oracle's gain (%)")
         rule(ax, "x")
     return Drawing(
-        "gain", "gain", "How much of the oracle's gain",
+        "gain", "gain", "Captured by each model",
         "0 is the raw ensemble, 100 % the oracle. Bar: share by the fair CRPS; line: its 95 % interval; diamond: share "
         "by the plain CRPS. The oracle is the best probability forecast of the simulated truth: its members are drawn "
         "like the truth, around the true state, and follow the true equations. No correction of the raw members can be "
