@@ -56,14 +56,22 @@ def run_in_processes(work: Callable[[Item], None], items: Sequence[Item], worker
 def _start(work: Callable[[Item], None]) -> tuple[SpawnProcess, Connection]:
     here, there = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_serve, args=(work, there), daemon=True)
-    # Ctrl-C signals all processes of a terminal, so workers inherit a blocked SIGINT. The resource tracker must run
-    # before: if `start` launched it, it would unblock SIGINT.
+    # Ctrl-C signals all processes of a terminal, so workers inherit a blocked SIGINT. An interruption in the middle of
+    # `start` would leave a worker without its data. The resource tracker must run before: if `start` launched it, it
+    # would unblock SIGINT.
     resource_tracker.ensure_running()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signals = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # raises here if a signal arrived in the meantime
+    except BaseException:
+        if process.pid is not None:
+            process.kill()
+            process.join()
+        raise
     there.close()
     return process, here
 
@@ -88,10 +96,14 @@ def _receive(connection: Connection) -> None:
 
 def _serve(work: Callable[[Item], None], connection: Connection) -> None:
     """Work on items as they arrive."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _keep_freed_memory()
     while True:
-        item = connection.recv()
+        try:
+            item = connection.recv()
+        except EOFError:
+            return  # the parent has ended
         try:
             work(item)
             connection.send(None)

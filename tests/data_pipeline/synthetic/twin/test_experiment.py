@@ -1,6 +1,7 @@
 """The experiment for its users: options, progress, interruption, and equal files from equal options."""
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from multiprocessing import util
 from pathlib import Path
 
 import eccodes
@@ -16,6 +18,7 @@ import pytest
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.synthetic.twin import Twin
+from data_pipeline.synthetic.twin.processes import run_in_processes
 from data_pipeline.synthetic.twin.start_pairs import StartPair
 
 PREPARE = """
@@ -154,6 +157,34 @@ def test_an_interrupted_run_names_the_command_to_continue(tiny: Twin, tmp_path: 
     assert errors == "error: interrupted after 0 of 2 start pairs; run the same command again to resume\n"
     wait_for(lambda: group_is_gone(process), 10)
     assert sorted(file.name for file in tmp_path.iterdir() if file.name != "static") == ["twin.json"]
+
+
+def test_an_interruption_while_a_worker_starts_is_silent(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    """The signal arrives when the worker's process exists and its data have not been sent."""
+    spawn, started = util.spawnv_passfds, []
+
+    def spawn_and_interrupt(*arguments: object) -> int:
+        started.append(int(spawn(*arguments)))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return started[0]
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        assert list(run_in_processes(print, [1], 1)) == [1]  # starts the resource tracker, too
+        monkeypatch.setattr(util, "spawnv_passfds", spawn_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(run_in_processes(print, [1], 1))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert multiprocessing.active_children() == []
+    with pytest.raises(ChildProcessError):  # the worker has ended already
+        os.waitpid(started[0], 0)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 class FullDisk(Twin):
