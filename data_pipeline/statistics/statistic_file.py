@@ -185,7 +185,7 @@ def _chunk(sizes: Mapping[str, int]) -> list[int]:
 
 def _open(path: Path) -> xr.Dataset:
     if not path.is_file():
-        raise InputError(f"the file {path} does not exist; make it with deepweather prepare 'statistics=[{path.stem}]'")
+        raise InputError(f"the file {path} does not exist; make it with deepweather prepare 'statistics=[efi]'")
     try:
         dataset = xr.open_dataset(path, engine="netcdf4", cache=False)
     except (OSError, ValueError, RuntimeError):
