@@ -72,13 +72,14 @@ def amount_decimals(scores: Mapping[str, Any]) -> int:
 def format_percent(value: float | None, sign: bool = False, unit: str = " %") -> str:
     """Return a fraction in per cent, with one decimal below 100.
 
-    >>> format_percent(0.123), format_percent(1.234, unit="")
+    >>> format_percent(0.123), format_percent(1.23451, unit="")
     ('12.3 %', '123')
     """
     if value is None:
         return "–"
-    number = round(100 * value, 1) + 0.0  # avoid -0.0
-    return with_minus(f"{number:{'+' if sign else ''}.{1 if abs(number) < 100 else 0}f}{unit}")
+    decimals = 1 if abs(round(100 * value, 1)) < 100 else 0
+    number = round(100 * value, decimals) + 0.0  # avoid -0.0
+    return with_minus(f"{number:{'+' if sign else ''}.{decimals}f}{unit}")
 
 
 def format_ratio(value: float | None) -> str:
