@@ -56,24 +56,40 @@ def run_in_processes(work: Callable[[Item], None], items: Sequence[Item], worker
 def _start(work: Callable[[Item], None]) -> tuple[SpawnProcess, Connection]:
     here, there = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_serve, args=(work, there), daemon=True)
-    # Ctrl-C signals all processes of a terminal, so workers inherit a blocked SIGINT. An interruption in the middle of
-    # `start` would leave a worker without its data. The resource tracker must run before: if `start` launched it, it
-    # would unblock SIGINT.
+    # Ctrl-C signals all processes of a terminal, so workers inherit a blocked SIGINT. The resource tracker must run
+    # before: if `start` launched it, it would unblock SIGINT.
     resource_tracker.ensure_running()
-    signals = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
+    with _signals_deferred() as received:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # raises here if a signal arrived in the meantime
-    except BaseException:
-        if process.pid is not None:
-            process.kill()
-            process.join()
-        raise
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if received:
+        process.kill()
+        process.join()
+        signal.raise_signal(received[0])
     there.close()
     return process, here
+
+
+@contextlib.contextmanager
+def _signals_deferred() -> Generator[list[int], None, None]:
+    """Collect SIGINT and SIGTERM in a list: an interrupted `start` would leave a worker without its data.
+
+    A blocked signal is no solution, because any other thread of the process would receive it.
+    """
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received  # only the main thread handles signals
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _send(connection: Connection, item: object) -> None:
@@ -96,7 +112,6 @@ def _receive(connection: Connection) -> None:
 
 def _serve(work: Callable[[Item], None], connection: Connection) -> None:
     """Work on items as they arrive."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _keep_freed_memory()
     while True:
