@@ -31,8 +31,14 @@ def forecast_bytes(sample: Sample) -> int:
 
 
 def block_size(dataset: Any, batch_size: int, memory_bytes: int) -> int:
-    """Return the number of forecasts that are scored at a time: at most `batch_size`, at least 1."""
-    return max(1, min(batch_size, memory_bytes // forecast_bytes(dataset[0])))
+    """Return the number of forecasts that are scored at a time: at most `batch_size`, at least 1.
+
+    A line is printed if one forecast alone needs more than `memory_bytes`.
+    """
+    needed = forecast_bytes(dataset[0])
+    if needed > memory_bytes:
+        print(f"scoring one forecast takes about {needed:,} bytes, more than memory_bytes={memory_bytes:,}", flush=True)
+    return max(1, min(batch_size, memory_bytes // needed))
 
 
 def read_blocks(

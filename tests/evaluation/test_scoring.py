@@ -144,3 +144,13 @@ def test_an_optional_model_without_any_value_is_left_out(toy):
     )
     assert board.lost == {"climatology": 3}
     assert list(board.tallies) == ["raw"]
+
+
+def test_a_forecast_that_exceeds_the_memory_is_scored_and_said(toy, capsys):
+    data = toy(TASK, GRID, 4)
+    small, large = run(data, memory_bytes=1), run(data)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "memory_bytes" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("more than memory_bytes=1")
+    found, expected = (board.tallies["net"].per_forecast["crps"].total for board in (small, large))
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
