@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import xarray as xr
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid, how_to_regrid
 from data_pipeline.points import Points
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _FURTHER = {"altitude": "altitudes", "station": "ids"}
 """Coordinates that only points have, and the attributes of `Points`."""

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import xarray as xr
 
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
 from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 ALL = slice(None)
 

@@ -184,6 +184,18 @@ def test_data_is_read_without_torch():
     assert process.returncode == 0, process.stderr.decode()
 
 
+def test_files_are_read_without_the_packages_of_training():
+    """`correct` runs in installations without them, and would pay for their imports at each start."""
+    heavy = {
+        "torch", "xarray", "dask", "distributed", "pandas", "numba", "matplotlib", "hydra", "omegaconf",
+        "pytorch_lightning", "zarr", "fsspec", "netCDF4", "pint", "cfgrib",
+    }  # fmt: skip
+    modules = ["formats.open", "formats.grib", "inputs", "grid_coordinates", "points", "protocols", "regridding.target"]
+    code = f"import sys, {', '.join(f'data_pipeline.{name}' for name in modules)}; print(*sys.modules)"
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert heavy & set(process.stdout.split()) == set()
+
+
 def test_every_folder_has_a_docstring():
     folders = {path.parent for path in SOURCES}
     missing = [str(f) for f in folders if not ast.get_docstring(ast.parse((ROOT / f / "__init__.py").read_text()))]

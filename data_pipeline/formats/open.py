@@ -1,23 +1,23 @@
 """Open GRIB or NetCDF files and Zarr stores as lazy xarray datasets, or as fields to read samples from.
 
-The first bytes of the first file decide which format is read.
+The first bytes of the first file decide which format is read. What only some formats or callers need, such as xarray,
+is imported where it is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import xarray as xr
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import GRIB_FORMAT, file_format
 from data_pipeline.common.files import Paths, expand_addresses, expand_paths
 from data_pipeline.formats.catalog import SINGLE, Catalog, Summary
 from data_pipeline.formats.cf.catalog import BlockCatalog
 from data_pipeline.formats.cube import Cube, Missing
-from data_pipeline.formats.datasets import open_cube
 from data_pipeline.formats.derived import DerivedCatalog, derived
 from data_pipeline.formats.fields import CubeFields
 from data_pipeline.formats.grib.catalog import MessageCatalog
@@ -25,12 +25,16 @@ from data_pipeline.formats.netcdf.catalog import NetCDFCatalog, NetCDFSummaries
 from data_pipeline.formats.netcdf.file import is_netcdf
 from data_pipeline.formats.regridded import RegriddedCatalog
 from data_pipeline.formats.stated_intervals import StatedIntervals
-from data_pipeline.formats.zarr.catalog import ZarrCatalog, ZarrSummaries
-from data_pipeline.formats.zarr.store import is_zarr
+from data_pipeline.formats.zarr.detection import is_zarr
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import Chunks
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Variable
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from data_pipeline.formats.zarr.catalog import ZarrCatalog
 
 ForecastKind = Literal["members", "normal", "quantiles"]
 SUMMARIES_OF_KIND: dict[ForecastKind, tuple[Summary, ...]] = {
@@ -68,7 +72,7 @@ def open_ensemble(
     variable are NaN. With `chunks="auto"` the arrays are dask arrays with one chunk per start and lead time; with None
     they are read when they are indexed.
     """
-    return open_cube(
+    return _dataset(
         Cube.forecasts(_forecasts(paths, variables, names, target, intervals), lead_times, missing), chunks, dtype
     )
 
@@ -88,7 +92,7 @@ def open_analysis(
     Analyses are fields of lead time 0, and NetCDF fields without a start. Longer lead times are ignored, except those
     of requested amounts and extremes, which come from short forecasts.
     """
-    return open_cube(Cube.analyses(_analyses(paths, variables, names, target, intervals), missing), chunks)
+    return _dataset(Cube.analyses(_analyses(paths, variables, names, target, intervals), missing), chunks)
 
 
 def open_static(
@@ -101,7 +105,7 @@ def open_static(
     """Open surface fields, all or the names in `wanted`, as (latitude, longitude); their dates are ignored."""
     variables = None if wanted is None else [Variable(name) for name in wanted]
     catalog = RegriddedCatalog(_gather(paths, variables, names, static=True), target)
-    return open_cube(Cube.of(catalog, {}), None)
+    return _dataset(Cube.of(catalog, {}), None)
 
 
 def ensemble_fields(
@@ -182,13 +186,29 @@ def grid_of_files(paths: Paths, names: VariableNames = None) -> Grid:
     """Return the grid of the first field of the first file; in formats beside GRIB, NetCDF and Zarr, of all."""
     address = expand_addresses(paths)[0]
     if is_zarr(address):
-        return ZarrCatalog.first_grid(address, names)
+        return _zarr_catalogs()[0].first_grid(address, names)
     (path,) = expand_paths(address)
     if file_format(path) == GRIB_FORMAT:
         return MessageCatalog.first_grid(path)
     if is_netcdf(path):
         return NetCDFCatalog.first_grid(path, names)
     return _gather(path, None, names).reader.grid
+
+
+def _dataset(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Dataset:
+    """Return `open_cube` of a cube."""
+    with package("a dataset of xarray", "train"):
+        from data_pipeline.formats.datasets import open_cube
+
+    return open_cube(cube, chunks, dtype)
+
+
+def _zarr_catalogs() -> tuple[type[ZarrCatalog], type[ZarrCatalog]]:
+    """Return the catalogs of members, and of all fields with summaries."""
+    with package("reading Zarr", "train"):
+        from data_pipeline.formats.zarr.catalog import ZarrCatalog, ZarrSummaries
+
+    return ZarrCatalog, ZarrSummaries
 
 
 def _gather(
@@ -202,8 +222,7 @@ def _gather(
     """Return the fields, as the files have them, from which all `variables` can be made; also `summaries`."""
     addresses = expand_addresses(paths)
     if is_zarr(addresses[0]):
-        stores = ZarrSummaries if summaries else ZarrCatalog
-        return stores.gather(addresses, variables, names, surface=static, timeless=static)
+        return _zarr_catalogs()[summaries].gather(addresses, variables, names, surface=static, timeless=static)
     files = expand_paths(addresses)
     if is_netcdf(files[0]):
         catalog = NetCDFSummaries if summaries else NetCDFCatalog

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import netCDF4
 import numpy as np
 
 from data_pipeline.common.errors import InputError
@@ -170,10 +169,11 @@ def decode_times(values: np.ndarray, attributes: Mapping[str, object], place: st
         )
     if not np.isfinite(values.astype(float)).all():
         raise InputError(f"{place} has missing values; every field needs a time")
+    # Imported here because the catalogs of all formats import this file, and few of their files have such times.
+    from netCDF4 import num2date
+
     try:
-        dates = netCDF4.num2date(
-            values, units, calendar, only_use_cftime_datetimes=False, only_use_python_datetimes=True
-        )
+        dates = num2date(values, units, calendar, only_use_cftime_datetimes=False, only_use_python_datetimes=True)
         times = np.array(dates, "datetime64[us]")
     except (ValueError, OverflowError, TypeError) as error:
         raise InputError(f"{place} has the units {units!r}, which cannot be decoded ({error}); correct them") from None

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
-
-import netCDF4
-from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK
+from threading import RLock
+from typing import TYPE_CHECKING, BinaryIO
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import HDF5_FORMAT, NETCDF_FORMAT, file_format
+
+if TYPE_CHECKING:
+    import netCDF4
+
+_LOCK = RLock()
+"""Held with the lock of xarray, which is imported in few processes: importing it takes half a second."""
 
 _TYPE_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}
 """Bytes of a value, by the number of its type in a classic file."""
@@ -64,10 +70,17 @@ class NetCDFFile:
     def open(self) -> Iterator[netCDF4.Dataset]:
         """Open the file for one thread at a time: the NetCDF and HDF5 libraries are not thread-safe.
 
-        The lock is xarray's, so files that the user opened with xarray are safe as well. The file is closed at the end
-        of the block: HDF5 caches the state of an open file, and crashes if the file is rewritten meanwhile.
+        Where xarray is imported, its lock is held too, so files that the user opened with xarray are safe as well. The
+        file is closed at the end of the block: HDF5 caches the state of an open file, and crashes if the file is
+        rewritten meanwhile.
         """
-        with NETCDF4_PYTHON_LOCK:
+        with package("reading NetCDF", "netcdf"):
+            import netCDF4
+
+        with ExitStack() as locks:
+            locks.enter_context(_LOCK)
+            if xarray := sys.modules.get("xarray.backends.netCDF4_"):
+                locks.enter_context(xarray.NETCDF4_PYTHON_LOCK)
             try:
                 status = self.path.stat()
                 if (status.st_size, status.st_mtime_ns) != (self.size, self.modified):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import netCDF4
 import numpy as np
 
 from data_pipeline.common.errors import InputError
@@ -13,6 +13,9 @@ from data_pipeline.common.file_format import wrong_format
 from data_pipeline.formats.cf.header import Header, StoredVariable
 from data_pipeline.formats.netcdf.file import NetCDFFile, is_netcdf
 from data_pipeline.formats.netcdf.header_cache import FileStructure, load_structure, save_structure
+
+if TYPE_CHECKING:
+    import netCDF4
 
 
 def netcdf_header(path: Path) -> Header:
@@ -64,5 +67,7 @@ def _stored(variable: netCDF4.Variable) -> StoredVariable:
 def _values(variable: netCDF4.Variable) -> np.ndarray:
     values = variable[...]
     if variable.dtype == "S1" and values.dtype == "S1":
-        return np.char.strip(netCDF4.chartostring(np.ma.filled(values, b"")))
+        from netCDF4 import chartostring
+
+        return np.char.strip(chartostring(np.ma.filled(values, b"")))
     return np.ma.filled(values.astype(np.float64), np.nan) if np.ma.is_masked(values) else np.asarray(values)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import netCDF4
 import numpy as np
 
 from data_pipeline.common.errors import InputError
@@ -18,6 +18,9 @@ from data_pipeline.formats.cf.positions import compact, runs
 from data_pipeline.formats.netcdf.file import NetCDFFile
 from data_pipeline.grid import Grid
 from data_pipeline.units import Conversion
+
+if TYPE_CHECKING:
+    import netCDF4
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,9 +20,9 @@ from zarr.storage import FsspecStore, LocalStore, ZipStore
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import wrong_format
-from data_pipeline.common.files import ZARR_FILES, FileAddress, Url, is_zarr_folder
+from data_pipeline.common.files import FileAddress, Url
+from data_pipeline.formats.zarr.detection import is_zarr
 
-_ZIP_MAGIC = b"PK\x03\x04"
 _LOCAL_HEADER = 30
 """Bytes of a zip file's header before each entry, without the name and the extra field."""
 _KEYS_PER_LIST = 4
@@ -31,24 +31,6 @@ _STAT_THREADS, _STAT_BATCH = 8, 256
 """Threads that ask for files, which hides the latency of network file systems, and the number of files of each task."""
 _ATTEMPTS = 3
 """Number of requests for a chunk at a URL before a failure is reported."""
-
-
-def is_zarr(address: FileAddress) -> bool:
-    """Whether an address is a Zarr store: a URL, or a folder or zip file with Zarr metadata, or a damaged zip."""
-    if isinstance(address, Url):
-        return True
-    if address.is_dir():
-        return is_zarr_folder(address)
-    try:
-        with address.open("rb") as file:
-            if file.read(4) != _ZIP_MAGIC:
-                return False
-        with zipfile.ZipFile(address) as archive:
-            return bool({*ZARR_FILES} & {*archive.namelist()})
-    except zipfile.BadZipFile:
-        return True
-    except OSError as error:
-        raise InputError(f"cannot read {address} ({error.strerror})") from None
 
 
 def open_store(address: FileAddress) -> ZarrStore:

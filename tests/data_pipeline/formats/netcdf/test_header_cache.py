@@ -8,7 +8,6 @@ import pytest
 from netcdf_parts import K, ramp, variables
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.netcdf import file as file_module
 from data_pipeline.formats.netcdf.header import netcdf_header
 from data_pipeline.formats.netcdf.header_cache import LARGEST_HEADER
 from data_pipeline.formats.open import ensemble_fields, open_analysis
@@ -31,7 +30,7 @@ def opened(monkeypatch):
         names.extend([] if arguments else [path.name])  # a mode is given where tests write
         return original(path, *arguments, **options)
 
-    monkeypatch.setattr(file_module.netCDF4, "Dataset", count)
+    monkeypatch.setattr(netCDF4, "Dataset", count)
     return names
 
 
