@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from data_pipeline.sample import Sample
+from evaluation.expert_choice import first_choices
 from evaluation.report.shown_data import PLUME_LEVELS, ExampleForecast, ExpertMap, Plume
 from evaluation.scoreboard import Scoreboard
 from evaluation.scoring import Forecaster, Forecasts, to_device
-from models.layers.mixture import SpatialBlend, SpatialMixture
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble
 
@@ -112,36 +110,12 @@ def show_experts(
     network: nn.Module, forecasts: Forecasts, row: int, model: Forecaster, domain: Domain, device: torch.device | str
 ) -> ExpertMap | None:
     """Return the first choice of the last mixture of experts on the whole grid; None if `network` has none."""
-    mixtures: dict[str, SpatialMixture | SpatialBlend] = {
-        name: layer for name, layer in network.named_modules() if isinstance(layer, SpatialMixture | SpatialBlend)
-    }
-    if not mixtures:
-        return None
-    with _gates(mixtures) as found:
-        model(_batch(forecasts, row, device))
     here = tuple(forecasts.grid.shape) if domain.ranks == 1 else tuple(torch.empty(domain.shape)[domain.tile].shape)
-    whole = {name: gate for name, gate in found.items() if tuple(gate.shape[-2:]) == here}
-    if not whole:
+    found = first_choices(network, lambda: model(_batch(forecasts, row, device)), here)
+    if found is None:
         return None
-    name, gate = list(whole.items())[-1]
-    chosen = assemble(gate[0].argmax(0)[None].float().cpu(), domain)[0]
-    return ExpertMap(name or "the network", gate.shape[1], chosen.numpy())
-
-
-@contextmanager
-def _gates(mixtures: Mapping[str, SpatialMixture | SpatialBlend]) -> Iterator[dict[str, Tensor]]:
-    """Collect the outputs (B or 1, E, H, W) of the gates of mixtures, in the order of the forward pass."""
-    found: dict[str, Tensor] = {}
-
-    def keeper(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        return lambda _module, _inputs, output: found.__setitem__(name, output)
-
-    hooks = [layer.gate.register_forward_hook(keeper(name)) for name, layer in mixtures.items()]
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
+    chosen = assemble(torch.from_numpy(found.chosen)[None], domain)[0]
+    return replace(found, chosen=chosen.numpy())
 
 
 def _rows_of_start(board: Scoreboard, start: int, row: int) -> np.ndarray:

@@ -65,7 +65,7 @@ class Normalizer(nn.Module):
         self.power = power
         self._domain = Domain.of(grid)
         self._targets = list(task.target_channels)
-        self._bounds = [target.bounds[0] or 0.0 for target in task.targets] if bounds is None else list(bounds)
+        self.bounds = [target.bounds[0] or 0.0 for target in task.targets] if bounds is None else list(bounds)
         self._upper = [torch.inf if target.bounds[1] is None else target.bounds[1] for target in task.targets]
         self._names = [(str(channel), channel.variable.sea_only) for channel in task.channels]
         C, S = len(task.channels), len(task.static_names)
@@ -220,7 +220,7 @@ class Normalizer(nn.Module):
 
     def _lower(self, like: Tensor) -> Tensor:
         """Return the lower bounds (T, 1, 1)."""
-        return torch.tensor(self._bounds).to(like)[:, None, None]
+        return torch.tensor(self.bounds).to(like)[:, None, None]
 
     def physical(self, distribution: Distribution) -> Distribution:
         """Return a distribution of normalised targets in physical units, with an exact lower bound.

@@ -21,6 +21,7 @@ SYNTHETIC, TWIN = "data_pipeline/synthetic", "data_pipeline/synthetic/twin"
 MODELS, DISTRIBUTION, PARALLEL, LAYERS = "models", "models/distribution", "models/parallel", "models/layers"
 STATISTICAL, NETWORKS = "models/statistical", "models/networks"
 EVALUATION, REPORT, SCORES = "evaluation", "evaluation/report", "evaluation/scores"
+EXPLANATION = "evaluation/explanation"
 SIGNIFICANCE, KERNELS = "evaluation/significance", "evaluation/kernels"
 ALL_MODELS = {MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS}
 MAY_IMPORT = {
@@ -63,6 +64,7 @@ MAY_IMPORT = {
         KERNELS,
     },
     REPORT: {DATA, COMMON, EVALUATION},
+    EXPLANATION: {DATA, COMMON, EVALUATION, REPORT},
     SCORES: {DATA, COMMON, STATISTICS, DISTRIBUTION, KERNELS},
     KERNELS: {COMMON},
     SIGNIFICANCE: {EVALUATION},

@@ -86,21 +86,22 @@ def sections_html(drawings: Iterable[Drawing]) -> str:
     return "\n\n".join(parts)
 
 
-def figure_html(drawing: Drawing) -> str:
-    """Return a drawing as a `<figure>`: heading, panels, note, and links to its files."""
+def figure_html(drawing: Drawing, links: bool = True) -> str:
+    """Return a drawing as a `<figure>`: heading, panels, note, and `links` to its files."""
     images = [
         inline_svg(panel.figure, f"{drawing.name}-{number}" if number else drawing.name, escape(panel.alt, quote=True))
         for number, panel in enumerate(drawing.panels)
     ]
-    files = " · ".join(
+    links_to_files = " · ".join(
         f'<a href="figures/{drawing.name}.{kind}" aria-label="{escape(drawing.title, quote=True)} as {kind.upper()}">'
         f"{kind.upper()}</a>"
         for kind in ("png", "csv")
     )
+    files = f' <span class="files">{links_to_files}</span>' if links else ""
     return (
         f'<figure class="drawing" id="figure-{drawing.name}">\n<h3>{escape(drawing.title)}</h3>\n'
         f'<div class="panels">{"".join(images)}</div>\n'
-        f'<figcaption class="note">{escape(drawing.note)} <span class="files">{files}</span></figcaption>\n</figure>'
+        f'<figcaption class="note">{escape(drawing.note)}{files}</figcaption>\n</figure>'
     )
 
 

@@ -62,7 +62,7 @@ def draw_figures(scores: Mapping[str, Any], fields: MapData) -> dict[str, Drawin
         if definition["labels"] and definition["best"] == "low":
             drawings.append(threshold_chart(scores, name, corrected))
     if fields.experts is not None:
-        drawings.append(expert_drawing(fields, fields.experts, best))
+        drawings.append(expert_drawing(Coast(fields.grid, fields.land, fields.earth), fields.experts, best))
     drawings += case_drawings(fields, best, units, factor, model_colours(everyone)[best])
     return {drawing.name: drawing for drawing in drawings if drawing is not None}
 

@@ -1,0 +1,228 @@
+"""The page of an explanation: one HTML file that needs no other file and no script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from html import escape
+from importlib.resources import files
+from string import Template
+
+import numpy as np
+
+from data_pipeline.points import Points
+from data_pipeline.task import Variable
+from evaluation.explanation.explanation_figures import change_maps, strongest_maps
+from evaluation.explanation.explanation_tables import (
+    ExplainedCorrector,
+    amount_format,
+    input_table,
+    place_table,
+    show_number,
+    spread_ratio,
+    start_of,
+    summary_table,
+)
+from evaluation.explanation.forecast_explanation import (
+    Change,
+    ForecastExplanation,
+    InputPart,
+    root_mean_square,
+)
+from evaluation.explanation.places import place_name, region_name
+from evaluation.report.drawing import figure_html
+from evaluation.report.expert_map import expert_drawing
+from evaluation.report.page import contents_list, scrolling
+from evaluation.report.provenance import term_list
+
+UNUSUAL = 4.0
+"""Largest departure, in typical departures of the training years, from which an input is called unusual."""
+DEFINITIONS = {
+    "Part of an input": "The correction less the correction of the same forecast in which the ensemble mean of this "
+    "input is its mean in the training years. Members keep their distances from each other. The parts of several "
+    "inputs need not add up to the whole, because a network combines its inputs.",
+    "Correction": "The corrected mean less the raw mean.",
+    "Departure": "The ensemble mean less the mean of the training years in the cell, divided by the typical departure "
+    "in the training years: the normaliser's units. A typical forecast has 1.",
+    "Bias and spread": "The whole change of a normal distribution is (change of the mean)² + (change of the standard "
+    "deviation)², its squared Wasserstein distance. Bias is the share of the first term, averaged over the area.",
+    "Largest changes": "Cells where the mean changes most; on a grid, they are at least 10 degrees from each other.",
+    "Spread": "The standard deviation: of the raw members, and of the corrected distribution.",
+}
+
+
+def explanation_page(correctors: Sequence[ExplainedCorrector], output: str, about: Mapping[str, str]) -> str:
+    """Return the page about the corrected file `output`; `about` are facts of the run."""
+    shown, total = (
+        sum(counts) for counts in zip(*((len(one.forecasts), one.total) for one in correctors), strict=True)
+    )
+    names = ", ".join(one.name for one in correctors)
+    facts = [names, f"{shown} of {total} corrected forecasts are explained"]
+    parts = {
+        "title": escape(f"Correction of {output}"),
+        "headline": escape(change_headline(correctors)),
+        "facts": escape(" · ".join(facts)),
+        "warnings": "".join(f'<p class="warning">{escape(text)}</p>' for text in _warnings(correctors)),
+        "summary": scrolling(summary_table(correctors), "All explained forecasts"),
+        "forecasts": "\n\n".join(_sections(correctors)),
+        "experts": _experts(correctors),
+        "problems": _problems(correctors),
+        "definitions": term_list((term, escape(text)) for term, text in DEFINITIONS.items()),
+        "about": term_list((term, escape(text)) for term, text in _about(correctors, about)),
+    }
+    template = Template(files("evaluation.explanation").joinpath("explanation.html").read_text("utf-8"))
+    style = files("evaluation.report").joinpath("page.css").read_text("utf-8")
+    return template.substitute(parts, contents=contents_list(template.safe_substitute(parts)), style=style)
+
+
+def change_headline(correctors: Sequence[ExplainedCorrector]) -> str:
+    """Return what was changed in the forecast whose mean changes most, as a multiple of its raw spread."""
+    if not any(one.forecasts for one in correctors):
+        return "No forecast of this file was corrected by a corrector, so there is nothing to explain."
+    corrector, forecast, target, change = max(
+        ((one, *row) for one in correctors for row in one.rows()),
+        key=lambda found: np.nan_to_num(_relative_size(found[0], found[3]), nan=-1.0),
+    )
+    return f"{_title(corrector.targets[target])} at +{forecast.lead_time} h: {_change_text(corrector, target, change)}"
+
+
+def _relative_size(one: ExplainedCorrector, change: Change) -> float:
+    raw = root_mean_square(change.raw_std, one.area)
+    return root_mean_square(change.of_mean, one.area) / raw if raw > 0 else 0.0
+
+
+def _change_text(one: ExplainedCorrector, target: int, change: Change) -> str:
+    """Return one or two sentences about the change of a target."""
+    units, factor, show = one.units_of(target), one.targets[target].display.factor, amount_format(one, target, change)
+    if not change.cells:
+        return "the correction changes the ensemble mean nowhere."
+    cell = change.cells[0]
+    text = (
+        f"the ensemble mean typically changes by {show(factor * root_mean_square(change.of_mean, one.area), False)}"
+        f"\N{NO-BREAK SPACE}{units}, and most at {place_name(one.coast.grid, cell)} "
+        f"({region_name(one.coast.grid, cell, one.coast.earth, one.coast.land)}), by "
+        f"{show(factor * float(change.of_mean[cell]))}\N{NO-BREAK SPACE}{units}."
+    )
+    ratio = spread_ratio(change, one.area)
+    if math.isfinite(ratio):
+        text += f" The corrected spread is {ratio:.2f} times the raw spread."
+    return text
+
+
+def _sections(correctors: Sequence[ExplainedCorrector]) -> Iterable[str]:
+    """Yield a section for each explained forecast and target."""
+    for number, one in enumerate(correctors):
+        for place, (forecast, target, change) in enumerate(one.rows()):
+            ident = f"forecast-{number}-{place}"
+            variable, units = one.targets[target], one.units_of(target)
+            title = f"{_title(variable)}, +{forecast.lead_time} h" + (f", {one.name}" if len(correctors) > 1 else "")
+            drawings = []
+            if not isinstance(one.coast.grid, Points):
+                drawings.append(change_maps(one.coast, change, variable, units, f"change-{number}-{place}"))
+                strongest = forecast.strongest[target] if forecast.strongest else None
+                if strongest:
+                    name = f"strongest-{number}-{place}"
+                    drawings.append(strongest_maps(one.coast, strongest, variable, units, name))
+            text = _change_text(one, target, change)
+            text = f"{text[0].upper()}{text[1:]} {_why_text(one, forecast, target)}"
+            body = [
+                f'<section id="{ident}">',
+                f"<h2>{escape(title)}</h2>",
+                f'<p class="verdict">{escape(text)}</p>',
+                f'<p class="note">{escape(_valid(forecast))}</p>',
+                '<div class="figures">' + "\n".join(figure_html(one, links=False) for one in drawings) + "</div>",
+                f"<h3>Largest changes</h3>{scrolling(place_table(one, forecast, target), f'Largest changes: {title}')}",
+            ]
+            if forecast.inputs:
+                body.append(f"<h3>Inputs</h3>{scrolling(input_table(one, forecast, target), f'Inputs: {title}')}")
+                body.append(
+                    '<p class="note">The inputs with the largest part first. <i>departure</i>: distance of the '
+                    "ensemble mean from the mean of the training years, in typical departures; <i>part</i>: what the "
+                    "correction owes to this departure, the root of the mean square over the area.</p>"
+                )
+            else:
+                body.append(f'<p class="note">{escape(NO_CLIMATE)}</p>')
+            yield "\n".join([*body, "</section>"])
+
+
+NO_CLIMATE = (
+    "This corrector has no mean of the training years for its inputs, so the page cannot show which inputs are unusual "
+    "and which ones drive the change."
+)
+
+
+def _why_text(one: ExplainedCorrector, forecast: ForecastExplanation, target: int) -> str:
+    change, units, factor = forecast.changes[target], one.units_of(target), one.targets[target].display.factor
+    if change.usual is None or not change.cells:
+        return ""
+    show = amount_format(one, target, change)
+    usual, today = (
+        show(factor * root_mean_square(field, one.area), False)
+        for field in (change.usual, change.of_mean - change.usual)
+    )
+    text = (
+        f"Place, season and lead time alone would change the mean by {usual}\N{NO-BREAK SPACE}{units}; today's "
+        f"departures from the training climate change it by {today}\N{NO-BREAK SPACE}{units}"
+    )
+    ranked = sorted(forecast.inputs, key=lambda part: -part.mean_part[target])
+    if ranked and ranked[0].mean_part[target] > 0:
+        text += f", most of all {ranked[0].name}"
+    return text + "."
+
+
+def _warnings(correctors: Sequence[ExplainedCorrector]) -> Iterator[str]:
+    """Yield a sentence for each input that is far from its training climate in some explained forecast."""
+    for one in correctors:
+        furthest: dict[str, tuple[InputPart, ForecastExplanation]] = {}
+        for forecast in one.forecasts:
+            for part in forecast.inputs:
+                if abs(part.largest) > max(
+                    UNUSUAL, abs(furthest[part.name][0].largest) if part.name in furthest else 0
+                ):
+                    furthest[part.name] = part, forecast
+        for part, forecast in furthest.values():
+            assert part.cell is not None
+            yield (
+                f"{part.name} is unusual at +{forecast.lead_time} h: {show_number(part.largest, 1, sign=True)} typical "
+                f"departures from its training mean at {place_name(one.coast.grid, part.cell)}"
+            )
+
+
+def _experts(correctors: Sequence[ExplainedCorrector]) -> str:
+    found = []
+    for number, one in enumerate(correctors):
+        if one.experts is not None and not isinstance(one.coast.grid, Points):
+            case = f"the forecast {_valid(one.forecasts[0])}"
+            drawing = expert_drawing(one.coast, one.experts, one.name, case)
+            found.append(figure_html(drawing, links=False).replace("figure-experts", f"figure-experts-{number}"))
+    return f'<section class="figures" id="experts">\n<h2>Experts</h2>\n{"".join(found)}\n</section>\n' if found else ""
+
+
+def _problems(correctors: Sequence[ExplainedCorrector]) -> str:
+    found = list(dict.fromkeys(text for one in correctors for text in one.problems))
+    if not found:
+        return "<p>The guards found no problem.</p>"
+    return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in found) + "</ul>"
+
+
+def _about(correctors: Sequence[ExplainedCorrector], about: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    yield from about.items()
+    for one in correctors:
+        yield f"Corrector {one.name}", "; ".join(f"{name} {text}" for name, text in one.about.items()) or "no facts"
+        if one.forecasts and len(one.forecasts) < one.total:
+            leads = ", ".join(f"+{forecast.lead_time} h" for forecast in one.forecasts)
+            yield f"Explained by {one.name}", f"{len(one.forecasts)} of {one.total} forecasts: {leads}"
+
+
+def _title(variable: Variable) -> str:
+    name = (f"{variable.process} of " if variable.process else "") + variable.title
+    name += f" over {variable.period} h" if variable.period else ""
+    name += f" at {variable.level} hPa" if variable.level else ""
+    return name[0].upper() + name[1:]
+
+
+def _valid(forecast: ForecastExplanation) -> str:
+    start = start_of(forecast)
+    end = start + timedelta(hours=forecast.lead_time)
+    return f"{start:%-d %B %Y, %H} UTC + {forecast.lead_time} h, valid {end:%-d %B %Y, %H} UTC"

@@ -1,0 +1,184 @@
+"""The page of an explanation: its numbers by another road, and its look in Chromium."""
+
+import os
+import re
+import shutil
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import CHROMIUM, Browser
+from explained_forecast import CHANNELS, GRID, SCALE, WEIGHTS, WIDER, make_climate, make_forecast, predict_linear
+
+from data_pipeline.points import Points
+from data_pipeline.task import Variable
+from evaluation.explanation.explanation_page import explanation_page
+from evaluation.explanation.explanation_tables import ExplainedCorrector
+from evaluation.explanation.forecast_explanation import explain_forecast
+from evaluation.report.maps import Coast
+from evaluation.report.shown_data import ExpertMap
+
+AXE = os.environ.get("DEEPWEATHER_AXE", "")
+WIDTHS, SCHEMES = (390, 768, 1280), ("light", "dark")
+AREA = np.broadcast_to(np.asarray(GRID.weights)[:, None], GRID.shape)
+LEADS, USUAL = (24, 48), 0.25
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; Debian: apt-get install chromium")
+
+
+def explained(grid=GRID, name="net <1>", **more):
+    climate = make_climate(grid)
+    predict = predict_linear(climate, USUAL)
+    forecasts = tuple(
+        explain_forecast(predict, make_forecast(climate, lead, seed=lead), grid, CHANNELS, (0,), climate)
+        for lead in LEADS
+    )
+    return ExplainedCorrector(name, (Variable.parse("2t"),), Coast(grid, None, True), forecasts, 7, ("K",), **more)
+
+
+@pytest.fixture(scope="module")
+def corrector():
+    experts = ExpertMap("body.2", 3, np.arange(np.prod(GRID.shape)).reshape(GRID.shape) % 3)
+    return explained(experts=experts, problems=("msl is <above> the training range",), about={"sha256": "01ab"})
+
+
+@pytest.fixture(scope="module")
+def written(corrector, tmp_path_factory):
+    path = tmp_path_factory.mktemp("explanation") / "out.explain.html"
+    path.write_text(explanation_page([corrector], "out.grib", {"Input": "in & more.grib"}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chromium")
+    one = Browser(folder)
+    yield one
+    one.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def tables(text):
+    """The cells of every table of a page, as text."""
+    return [
+        [
+            [unescape(re.sub("<[^>]*>", "", cell)).strip() for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)]
+            for row in re.findall("<tr>(.*?)</tr>", table)
+        ]
+        for table in re.findall("<table>(.*?)</table>", text)
+    ]
+
+
+def number(text):
+    return float(text.replace("−", "-").split()[0])
+
+
+def root_mean_square(field):
+    known = np.isfinite(field)
+    return float((AREA * field**2)[known].sum() / AREA[known].sum()) ** 0.5
+
+
+def truth(lead):
+    """Change of the mean, and the term of each channel, (H, W), NaN in the missing cell."""
+    climate = make_climate()
+    forecast = make_forecast(climate, lead, seed=lead)
+    departure = forecast.ensemble.astype(float).mean(0) - climate.location
+    terms = np.where(forecast.mask, WEIGHTS[:, None, None] * departure, np.nan)
+    return USUAL + terms.sum(0), terms, np.where(forecast.mask, departure, np.nan) / SCALE[:, None, None]
+
+
+def test_the_summary_has_the_numbers_of_the_model(written):
+    _, *rows = tables(written.read_text())[0]
+    assert len(rows) == len(LEADS)
+    for lead, row in zip(LEADS, rows, strict=True):
+        change, terms, _ = truth(lead)
+        assert row[:2] == ["2t", f"23 Nov 00 UTC +{lead} h"]
+        expected = [
+            root_mean_square(change), np.average(change.ravel()[1:], weights=AREA.ravel()[1:]),
+            change.ravel()[np.nanargmax(abs(change))], USUAL, root_mean_square(terms.sum(0)), WIDER,
+        ]  # fmt: skip
+        assert [number(cell) for cell in row[2:8]] == pytest.approx(expected, abs=0.0051)
+
+
+def test_the_inputs_are_listed_by_their_parts(written):
+    text = written.read_text()
+    for lead, table in zip(LEADS, tables(text)[2::2], strict=True):
+        _, terms, departure = truth(lead)
+        sizes = {name: root_mean_square(term) for name, term in zip(CHANNELS, terms, strict=True)}
+        assert [row[0] for row in table[1:]] == sorted(sizes, key=lambda name: -sizes[name])
+        for row in table[1:]:
+            mine = departure[CHANNELS.index(row[0])]
+            expected = [sizes[row[0]], 0, root_mean_square(mine), mine.ravel()[np.nanargmax(abs(mine))]]
+            assert [number(cell) for cell in row[1:5]] == pytest.approx(expected, abs=0.051)
+            assert number(row[1]) == pytest.approx(sizes[row[0]], abs=0.0051)
+
+
+def test_the_largest_changes_name_the_input_that_causes_them(written):
+    change, terms, _ = truth(LEADS[0])
+    places = tables(written.read_text())[1][1:]
+    row = places[0]
+    cell = np.unravel_index(int(np.nanargmax(abs(change))), change.shape)
+    assert number(row[4]) == pytest.approx(change[cell], abs=0.0051)
+    assert number(row[3]) - number(row[2]) == pytest.approx(change[cell], abs=0.011)
+    strongest = int(np.argmax([abs(term[cell]) for term in terms]))
+    assert row[-1].startswith(f"{CHANNELS[strongest]} (")
+    assert len(places) == 8
+
+
+def test_the_page_says_how_many_forecasts_it_explains_and_shows_all_texts_as_text(written):
+    text = written.read_text()
+    assert "2 of 7 corrected forecasts are explained" in text
+    for part in ("net &lt;1&gt;", "msl is &lt;above&gt; the training range", "in &amp; more.grib", "01ab", "body.2"):
+        assert part in text
+    assert "$" not in text
+
+
+def test_unusual_inputs_are_warnings(corrector):
+    first, *others = corrector.forecasts
+    part = replace(first.inputs[1], largest=-5.25, cell=(0, 1))
+    moved = replace(first, inputs=(first.inputs[0], part, first.inputs[2]))
+    text = explanation_page([replace(corrector, forecasts=(moved, *others))], "out.grib", {})
+    expected = "t@850 is unusual at +24 h: −5.2 typical departures from its training mean at 90°N 30°E"
+    assert re.findall('<p class="warning">(.*?)</p>', text) == [expected]
+    assert 'class="warning"' not in explanation_page([corrector], "out.grib", {})
+
+
+def test_stations_have_tables_and_no_maps():
+    stations = Points(tuple(np.linspace(-60, 60, 9)), tuple(np.linspace(0, 80, 9)), ids=tuple("abcdefghi"))
+    text = explanation_page([explained(stations, "emos")], "out.grib", {})
+    assert "<svg" not in text
+    assert len(tables(text)) == 1 + 2 * len(LEADS)
+    assert "b, 45°S 10°E" in text
+
+
+def test_several_correctors_stand_on_one_page(corrector):
+    text = explanation_page([corrector, explained(name="other")], "out.grib", {})
+    assert "4 of 14 corrected forecasts are explained" in text
+    assert len(tables(text)[0]) == 1 + 4
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+
+
+def test_nothing_to_explain_is_said():
+    empty = ExplainedCorrector("net", (Variable.parse("2t"),), Coast(GRID), (), 0)
+    assert "there is nothing to explain" in explanation_page([empty], "out.grib", {})
+
+
+@in_browser
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_width_and_scheme_is_readable(browser, written, width, scheme):
+    shown = browser.page(written, width, scheme)
+    assert shown.run("document.documentElement.scrollWidth") <= width
+    assert shown.run("document.querySelectorAll('svg').length") == 2 * 6 + 1
+    assert shown.complaints() == []
+    assert shown.requests() == [written.as_uri()]
+    if not Path(AXE).is_file():
+        pytest.skip("DEEPWEATHER_AXE does not name axe.min.js of the npm package axe-core")
+    shown.run(Path(AXE).read_text() + "; 0")
+    passed, violations = shown.run("""axe.run().then(found => [
+        found.passes.length, found.violations.map(one => [one.id, one.nodes.map(node => node.html).slice(0, 3)])
+    ])""")
+    assert violations == []
+    assert passed > 10
