@@ -23,9 +23,10 @@ from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.protocols import ALL, DataSource
 from data_pipeline.sample import Sample
-from data_pipeline.sample_reader import Buffers, read_sample, read_tile, static_fields
+from data_pipeline.sample_reader import Buffers, read_sample, static_fields
 from data_pipeline.selection import select_forecasts
 from data_pipeline.task import Task
+from data_pipeline.tile_reader import read_tile
 
 
 class ForecastDataset(Dataset[Sample]):

@@ -19,6 +19,7 @@ from data_pipeline.points import Points
 from data_pipeline.protocols import ALL, Fields
 from data_pipeline.sample import Sample
 from data_pipeline.task import POSITION, Task
+from data_pipeline.tile_reader import complete_cells, read_tile
 
 
 def read_sample(
@@ -51,33 +52,6 @@ def read_sample(
         init_time=torch.tensor(int(ensemble.init_times[init].astype("datetime64[s]").astype(np.int64))),
         lead_time=torch.tensor(int(ensemble.lead_times[lead])),
     )
-
-
-def read_tile(
-    fields: Fields,
-    init: int,
-    lead: int,
-    out: np.ndarray,
-    rows: slice = ALL,
-    columns: slice = ALL,
-    members: Sequence[int] | None = None,
-) -> None:
-    """Fill `out` (M, V, h, w) with rows and columns of a field; files are read by full rows."""
-    if out.shape[-1] == (width := fields.grid.shape[1]):
-        fields.read(init, lead, out, rows, members)
-        return
-    full_rows = np.empty((*out.shape[:-1], width), out.dtype)
-    fields.read(init, lead, full_rows, rows, members)
-    out[...] = full_rows[..., columns]
-
-
-def complete_cells(members: np.ndarray) -> np.ndarray:
-    """Return where all members (M, ...) have a value."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        # Most samples have no missing value. A sum detects this at memory speed, because NaN propagates.
-        if np.isfinite(members.sum()):
-            return np.ones(members.shape[1:], bool)
-    return np.logical_and.reduce([np.isfinite(member) for member in members])
 
 
 def static_fields(grid: Grid, task: Task, available: xr.Dataset) -> Tensor:

@@ -19,8 +19,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from data_pipeline.protocols import DataSource, Fields
 from data_pipeline.sample import Sample
-from data_pipeline.sample_reader import read_tile
 from data_pipeline.task import Task
+from data_pipeline.tile_reader import read_tile
 from models.distribution import CensoredNormal, Distribution, Normal, Patched
 from models.parallel.domain import Domain
 

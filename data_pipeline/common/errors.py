@@ -5,6 +5,9 @@ A message names the fault, the place (file, field, option) and the remedy.
 
 from __future__ import annotations
 
+ATTENTION = 4
+"""Exit code of a run whose output is whole, but not as asked in all parts: fallbacks were used, or an alarm raised."""
+
 
 class InputError(Exception):
     """Wrong files or options, or a disk error: exit code 2."""

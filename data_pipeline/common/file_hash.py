@@ -1,4 +1,4 @@
-"""Hashes of file contents that stay cheap for terabytes: each reads the size, both ends and blocks in between."""
+"""Hashes of file contents: of all bytes, or for terabytes of the size, both ends and blocks in between."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ def sampled_hash(path: Path) -> str:
         for start, count in _blocks(size):
             digest.update(os.pread(file.fileno(), count, start))
     return digest.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's contents, as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sampled_hashes(paths: Sequence[Path]) -> list[str]:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Field = TypeVar("Field", "Tensor", np.ndarray)
 
 Cuts = tuple[int, ...]
 """Ends of tiles along an axis: tile k has the points `cuts[k]` to `cuts[k + 1] - 1`."""
@@ -105,7 +109,7 @@ class Domain:
         i, j = divmod(rank, self.tiles[1])
         return slice(*self.row_cuts[i : i + 2]), slice(*self.column_cuts[j : j + 2])
 
-    def cut(self, field: Tensor) -> Tensor:
+    def cut(self, field: Field) -> Field:
         """Return the own tile of a field (..., H, W) on the whole grid."""
         return field[..., self.tile[0], self.tile[1]] if self.ranks > 1 else field
 

@@ -16,9 +16,9 @@ from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.sample import forecast_times
-from data_pipeline.sample_reader import complete_cells
 from data_pipeline.split import Split
 from data_pipeline.task import Task
+from data_pipeline.tile_reader import complete_cells
 
 GRID = Grid.regular(5, 8)
 STARTS = (20151228, 20151231, 20160104)

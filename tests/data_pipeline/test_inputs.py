@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from correction_runs import correct
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
@@ -19,7 +20,6 @@ from data_pipeline.grid import Grid
 from data_pipeline.statistics.training_forecasts import TrainingForecasts
 from data_pipeline.store import Store
 from data_pipeline.task import Task
-from models.correct import correct
 from models.corrector import Corrector, narrow
 from models.networks.features import Features
 

@@ -7,6 +7,7 @@ import netCDF4
 import numpy as np
 import pytest
 import torch
+from correction_runs import correct
 from grib_parts import GRID, KEYS
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -18,8 +19,9 @@ from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
 from models import correct as verb
 from models.combine import combine
-from models.correct import correct
+from models.correction.correct_files import CorrectionSummary
 from models.corrector import Corrector, needed_task
+from models.distribution import Ensemble
 from models.normalizer import Normalizer
 
 # `runpy` warns because the command runs a module that this file has imported.
@@ -164,11 +166,11 @@ def test_the_model_computes_on_the_device(tmp_path, monkeypatch):
     """Inputs and state of the model are on `meta`, a device without values; the test inserts the result."""
     seen = []
 
-    def members(self, sample, raw, *options):
-        seen.extend(tensor.device.type for tensor in (*sample, raw, *self.state_dict().values()))
-        return torch.full(raw.shape, 281.5)
+    def corrected(self, sample):
+        seen.extend(tensor.device.type for tensor in (*sample, *self.state_dict().values()))
+        return Ensemble(torch.full((MEMBERS, 1, 1, *GRID.shape), 281.5))
 
-    monkeypatch.setattr(Corrector, "members", members)
+    monkeypatch.setattr(Corrector, "forward", corrected)
     assert correct(make_corrector(UNET), forecast(tmp_path / "input"), tmp_path / "out", device="meta").messages == 8
     assert set(seen) == {"meta"}
     assert (values(tmp_path / "out")[:, 0] == 281.5).all()
@@ -180,7 +182,9 @@ def test_the_verb_passes_the_device(folder, command, monkeypatch):
         verb, "choose_device", lambda option, ranks: asked.append((option, ranks)) or torch.device("meta")
     )
     monkeypatch.setattr(
-        verb, "correct", lambda *options: asked.append(options[-1]) or verb.CorrectionSummary(0, ["2t: a note"])
+        verb,
+        "correct_files",
+        lambda engines, *_: asked.append(engines[0]._device) or CorrectionSummary(0, ["2t: a note"]),
     )
     main = verb.main  # `command` would import the module again
     monkeypatch.setattr("sys.argv", ["correct", "corrector=right", "input=forecast", "output=never", "device=gpu"])
@@ -225,7 +229,8 @@ def folder(tmp_path_factory):
 
 
 WRONG = {
-    "input=[forecast,forecast]": "input must be one GRIB file, got a list of 2; join files into one, for example with",
+    "input=[forecast,forecast]": "input names forecast twice; name each file once",
+    "input=[]": "input is an empty list; name the files of a forecast",
     "input=7": "input must be the path of one file, got 7; write a number as ./7",
     "input=missing": "there is no file missing; check input, which is one GRIB file (patterns are not expanded)",
     "input=folder": "input=folder is a folder; name one GRIB file",
@@ -241,7 +246,10 @@ WRONG = {
     "output=text/out": "cannot write text/out (",
     "output=20200101": "output must be the path of one file, got 20200101; write a number as ./20200101",
     "corrector=missing": "there is no corrector missing; train one with `deepweather train`",
-    "corrector=[right]": "corrector must be the path of one file, got ['right']",
+    "corrector=[]": "corrector is empty; name the file of a corrector",
+    "corrector=[right,right]": "corrector names a file twice; name each corrector once",
+    "corrector={one:right,two:right}": "the correctors one and two both correct 2t at +24 h; name one of them",
+    "corrector=20200101": "corrector must be the path of one file, got 20200101; write a number as ./20200101",
     "corrector=forecast": "forecast is GRIB, not a corrector (safetensors); name it where GRIB is read",
     "corrector=no-json": "no-json has an invalid description of its corrector (JSONDecodeError: ",
     "corrector=no-object": "no-object has an invalid description of its corrector (TypeError: ",

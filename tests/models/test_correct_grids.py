@@ -4,6 +4,7 @@ import eccodes
 import numpy as np
 import pytest
 import torch
+from correction_runs import correct
 from grib_parts import GRID, KEYS, reduced_message
 
 from data_pipeline.common.errors import InputError
@@ -12,7 +13,6 @@ from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.grid import Grid
 from data_pipeline.regridding.weights import METHODS, weights_between
 from data_pipeline.task import Task
-from models.correct import correct
 from models.corrector import Corrector
 
 TASK = Task("toy", ["10u", "2t"], ["2t"], [24])

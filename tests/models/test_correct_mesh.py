@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from correction_runs import correct
 from grib_parts import GRID, write_archive
 from ranks import run_on_ranks
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
-from models import correct as verb
-from models.correct import correct
+from models.correction import forecast
 from models.corrector import Corrector
 from models.parallel.mesh import Mesh, arrange_mesh
 
@@ -72,7 +72,7 @@ def fail_to_read_on_the_last_rank(rank, shape, *arguments):
 
     mesh = arrange_mesh(*shape)
     if rank == mesh.ranks - 1:
-        verb.read_tile = fail  # in the process of this rank only
+        forecast.read_tile = fail  # in the process of this rank only
     return correct_file(mesh, *arguments)
 
 

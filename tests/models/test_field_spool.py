@@ -6,16 +6,16 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from correction_runs import correct
 from grib_parts import GRID, KEYS
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models import field_spool
-from models.correct import correct
+from models.correction import field_spool
+from models.correction.field_spool import FieldSpool
 from models.corrector import Corrector
-from models.field_spool import FieldSpool
 
 STARTS, MEMBERS = range(20200101, 20200125), range(1, 6)
 LARGE = Grid.regular(45, 90)

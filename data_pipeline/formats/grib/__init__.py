@@ -10,9 +10,10 @@ from data_pipeline.formats.grib.contents import summarize_files
 from data_pipeline.formats.grib.encode import Encoder
 from data_pipeline.formats.grib.lattice import Lattice
 from data_pipeline.formats.grib.regridder import MessageRegridder
-from data_pipeline.formats.grib.rewriting import Message, NewMessage, messages, rewrite
+from data_pipeline.formats.grib.rewriting import Edit, Message, NewMessage, messages, rewrite
 
 __all__ = [
+    "Edit",
     "Encoder",
     "Lattice",
     "Message",

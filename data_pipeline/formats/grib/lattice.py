@@ -7,7 +7,7 @@ order. On a common lattice they cannot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.conversion import find_conversions
 from data_pipeline.formats.grib.names import MessageNames
+from data_pipeline.formats.grib.table import Table
 from data_pipeline.task import Variable
 from data_pipeline.units import Conversion
 
@@ -35,35 +36,36 @@ class Lattice:
     conversion: Conversion = field(default_factory=Conversion)
 
     @classmethod
-    def of(cls, source: str | Path, variable: Variable, names: Mapping[str, str] | None = None) -> Lattice:
-        """Return the lattice for `variable` in the file `source`, with the most bits of any of its messages.
+    def of(
+        cls, sources: str | Path | Sequence[Path], variable: Variable, names: Mapping[str, str] | None = None
+    ) -> Lattice:
+        """Return the lattice for `variable` in the files `sources`, with the most bits of any of its messages.
 
         `names` are those of `MessageNames`. Messages in several units raise `InputError`.
 
         In files packed to a number of decimal digits, the bits of a message depend on its range. A correction may widen
         any range, so all members get the most bits.
         """
-        table = table_of(Path(source))
-        own_names = MessageNames(names or {})
-        own = [found if (found := own_names.variable(kind)) == variable else None for kind in table.kinds]
-        kinds = [number for number, found in enumerate(own) if found]
-        if not kinds:
-            raise InputError(f"{source} has no {variable}; name a variable that is in the file")
-        if len(units := dict.fromkeys(table.kinds[k].units for k in kinds)) > 1:
+        own_names, finest = MessageNames(names or {}), -1
+        conversions: dict[str, Conversion] = {}
+        paths = [Path(sources)] if isinstance(sources, str | Path) else list(sources)
+        for path in paths:
+            table = table_of(path)
+            own = [found if (found := own_names.variable(kind)) == variable else None for kind in table.kinds]
+            kinds = [number for number, found in enumerate(own) if found]
+            made = tuple(find_conversions(table.kinds, own, [path] * len(own)))
+            conversions |= {table.kinds[kind].units: made[kind] for kind in kinds}
+            finest = max(finest, _finest_bits(table, kinds))
+        files = " and ".join(map(str, paths))
+        if not conversions:
+            raise InputError(f"{files} has no {variable}; name a variable that is in the file")
+        if len(conversions) > 1:
             raise InputError(
-                f"{source} has {variable} in {' and in '.join(units)}; packed members in several units cannot keep "
-                "their order, so write all in one of them first"
+                f"{files} has {variable} in {' and in '.join(conversions)}; packed members in several units cannot "
+                "keep their order, so write all in one of them first"
             )
-        conversion = tuple(find_conversions(table.kinds, own, [table.path] * len(own)))[kinds[0]]
-        records = table.records[np.isin(table.records["kind"], kinds)]
-        finest = int(records["bits"].max())
-        with Path(source).open("rb", buffering=0) as file:
-            for record in records[records["bits"] < 0]:
-                handle = eccodes.codes_new_from_message(table.message(file.fileno(), record))
-                finest = max(finest, eccodes.codes_get_long(handle, "bitsPerValue"))
-                eccodes.codes_release(handle)
         # Constant fields are packed in 0 bits, whatever their precision.
-        return cls(finest if finest > 0 else DEFAULT_BITS, conversion)
+        return cls(finest if finest > 0 else DEFAULT_BITS, next(iter(conversions.values())))
 
     def round(self, members: np.ndarray) -> np.ndarray:
         """Return `members` (M, H, W) in the file's units, rounded to their common lattice; NaN stays NaN."""
@@ -82,3 +84,15 @@ class Lattice:
         step = max(widest / max(2.0**self.bits - 3, 1), largest * 2.0**-20, np.finfo(np.float32).tiny)
         step = 2.0 ** np.ceil(np.log2(step))
         return np.round(members / step) * step
+
+
+def _finest_bits(table: Table, kinds: Sequence[int]) -> int:
+    """Return the most bits per value of all messages of these kinds in a file; -1 without any."""
+    records = table.records[np.isin(table.records["kind"], kinds)]
+    finest = int(records["bits"].max(initial=-1))
+    with table.path.open("rb", buffering=0) as file:
+        for record in records[records["bits"] < 0]:
+            handle = eccodes.codes_new_from_message(table.message(file.fileno(), record))
+            finest = max(finest, eccodes.codes_get_long(handle, "bitsPerValue"))
+            eccodes.codes_release(handle)
+    return finest

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import eccodes
 import numpy as np
@@ -48,58 +50,112 @@ class NewMessage(NamedTuple):
     field: np.ndarray
 
 
-Correction = Callable[[Message], np.ndarray | NewMessage | None]
-"""Returns the new field (H, W) of a message in the message's units, north first; a message to add; or None."""
+@dataclass(frozen=True)
+class Edit:
+    """What `rewrite` does with one message."""
+
+    field: np.ndarray | None = None
+    """New values (H, W) in the message's units, north first; None keeps the message's own."""
+    keys: Mapping[str, str | int] = dataclass_field(default_factory=dict)
+    """ecCodes keys that get other values."""
+    after: tuple[NewMessage, ...] = ()
+    """Messages to write after this one."""
+    regridder: MessageRegridder | None = None
+    """Brings the message to the grid of the new values, if it has another one."""
+
+
+Correction = Callable[[Message], Edit | None]
+"""Returns what to do with a message; None copies it."""
 
 
 def rewrite(
-    source: str | Path,
+    sources: str | Path | Sequence[Path],
     target: str | Path,
     correction: Correction,
-    regridder: MessageRegridder | None = None,
     names: Mapping[str, str] | None = None,
 ) -> int:
-    """Copy `source` to `target` with the fields that `correction` returns; return their number.
+    """Copy all messages of the files `sources` to `target` with the edits of `correction`.
 
-    A message without a new field is copied byte for byte. A message with a new field keeps all keys; it gets as many
-    bits per value as the message of its variable with the most bits. Missing values stay missing. A message with
-    several fields is written as one message per field. With a `regridder`, new fields are on its grid, and messages on
-    other grids get this grid. The file is read back before it gets its name: it must hold all messages, each new field
-    within the precision of its packing, and each added message as it was meant. `names` are those of `MessageNames`.
+    Return the number of new fields, in messages that were replaced or added. A message without an edit is copied byte
+    for byte. A message with a new field keeps all keys, except those that the edit names; it gets as many bits per
+    value as the message of its variable with the most bits. Missing values stay missing. A message with several fields
+    is written as one message per field. With a regridder, new fields are on its grid, and messages on other grids get
+    this grid. The file is read back before it gets its name: it must hold all messages, each new field within the
+    precision of its packing, and each added message as it was meant. `names` are those of `MessageNames`.
     """
-    own_names = MessageNames(names or {})
-    source, target = Path(source), Path(target)
+    target = Path(target)
+    paths = [Path(sources)] if isinstance(sources, str | Path) else list(sources)
     if target.is_dir():
         raise InputError(f"{target} is a folder; name a file to write")
-    if source.resolve() == target.resolve() or (target.exists() and source.exists() and source.samefile(target)):
-        raise InputError(f"{target} is the file to read; name another file to write")
-    table = table_of(source)
-    bits: dict[Variable, int] = {}
-    replaced, added, digest = 0, list[Message](), hashlib.sha256()
+    for source in paths:
+        if source.resolve() == target.resolve() or (target.exists() and source.exists() and source.samefile(target)):
+            raise InputError(f"{target} is the file to read; name another file to write")
+    tables = [table_of(source) for source in paths]
     with atomic_path(target) as partial:
-        with source.open("rb", buffering=0) as original, partial.open("wb") as file:
+        with partial.open("wb") as file:
+            writer = _EditedFile(file, paths, MessageNames(names or {}), names, correction)
+            for table in tables:
+                writer.copy(table)
+        messages_written = sum(len(table.records) for table in tables) + len(writer.added)
+        _check_file(partial, target, messages_written, writer.digest.hexdigest())
+        if writer.added and (lost := set(writer.added) - set(_messages(Table.of(partial), writer.own_names))):
+            raise _cannot_hold(paths[0], min(lost))
+    return writer.fields
+
+
+class _EditedFile:
+    """Writes the messages of tables with their edits to an open file; counts new fields and added messages."""
+
+    def __init__(
+        self,
+        file: IO[bytes],
+        paths: Sequence[Path],
+        own_names: MessageNames,
+        names: Mapping[str, str] | None,
+        correction: Correction,
+    ) -> None:
+        self._file, self._paths, self._names, self._correction = file, paths, names, correction
+        self.own_names = own_names
+        self.fields, self.digest = 0, hashlib.sha256()
+        self.added: list[Message] = []
+        self._bits: dict[Variable, int] = {}
+
+    def copy(self, table: Table) -> None:
+        """Write all messages of a file."""
+        with table.path.open("rb", buffering=0) as original:
             for record in table.records:
                 old = table.message(original.fileno(), record)
                 kind = table.kinds[record["kind"]]
-                message = _message(own_names.variable(kind), kind, record)
+                message = _message(self.own_names.variable(kind), kind, record)
+                edit = self._correction(message) if message else None
+                if message is None or edit is None:
+                    self._write(old)
+                    continue
                 new = old
-                if message and (field := correction(message)) is not None:
-                    if message.variable not in bits:
-                        bits[message.variable] = Lattice.of(source, message.variable, names).bits
-                    if isinstance(field, NewMessage):
-                        digest.update(old)
-                        file.write(old)
-                        added.append(field.holds)
-                        moved = bool(regridder and regridder.needs(kind.layout))
-                        old, field = _with_keys(old, kind.layout, field, source, moved), field.field
-                    new = _replace(old, kind.layout, field, bits[message.variable], message, regridder)
-                    replaced += 1
-                digest.update(new)
-                file.write(new)
-        _check_file(partial, target, len(table.records) + len(added), digest.hexdigest())
-        if added and (lost := set(added) - set(_messages(Table.of(partial), own_names))):
-            raise _cannot_hold(source, min(lost))
-    return replaced
+                if edit.keys:
+                    new = _with_keys(new, edit.keys, table.path, message)
+                if edit.field is not None:
+                    new = self._with_field(new, kind.layout, edit.field, message, edit.regridder)
+                self._write(new)
+                for addition in edit.after:
+                    self.added.append(addition.holds)
+                    moved = bool(edit.regridder and edit.regridder.needs(kind.layout))
+                    keyed = _with_keys(old, addition.keys, table.path, addition.holds)
+                    if not moved:
+                        keyed = _with_missing(keyed, kind.layout, addition.field)
+                    self._write(self._with_field(keyed, kind.layout, addition.field, message, edit.regridder))
+
+    def _write(self, message: bytes) -> None:
+        self.digest.update(message)
+        self._file.write(message)
+
+    def _with_field(
+        self, old: bytes, layout: Layout, field: np.ndarray, message: Message, regridder: MessageRegridder | None
+    ) -> bytes:
+        if message.variable not in self._bits:
+            self._bits[message.variable] = Lattice.of(self._paths, message.variable, self._names).bits
+        self.fields += 1
+        return _replace(old, layout, field, self._bits[message.variable], message, regridder)
 
 
 def messages(source: str | Path, names: Mapping[str, str] | None = None) -> Iterator[Message]:
@@ -123,22 +179,29 @@ def _message(variable: Variable | None, kind: Kind, record: np.void) -> Message 
     return Message(variable, start, int(record["step"]) // 60, int(record["number"]), int(record["interval"]))
 
 
-def _with_keys(old: bytes, layout: Layout, new: NewMessage, source: Path, moved: bool) -> bytes:
-    """Return the message `old` with the keys of another one, and missing values where the new field has them.
-
-    If the field is `moved` to another grid, its missing values are those of the old field there.
-    """
+def _with_keys(old: bytes, keys: Mapping[str, str | int], source: Path, holds: Message) -> bytes:
+    """Return the message `old` with other keys, which must make it hold `holds`."""
     handle = eccodes.codes_new_from_message(old)
     try:
-        for name in sorted(new.keys, key=ORDER.index):
-            eccodes.codes_set(handle, name, new.keys[name])
-        if not moved and (missing := np.isnan(new.field)).any():
-            eccodes.codes_set(handle, "bitmapPresent", 1)
-            eccodes.codes_set_double(handle, "missingValue", MISSING)
-            eccodes.codes_set_double_array(handle, "values", layout.store(np.where(missing, MISSING, 0.0)))
+        for name in sorted(keys, key=lambda name: ORDER.index(name) if name in ORDER else -1):
+            eccodes.codes_set(handle, name, keys[name])
         return eccodes.codes_get_message(handle)
     except eccodes.CodesInternalError:
-        raise _cannot_hold(source, new.holds) from None
+        raise _cannot_hold(source, holds) from None
+    finally:
+        eccodes.codes_release(handle)
+
+
+def _with_missing(old: bytes, layout: Layout, field: np.ndarray) -> bytes:
+    """Return the message `old` with missing values where a new field has them."""
+    if not (missing := np.isnan(field)).any():
+        return old
+    handle = eccodes.codes_new_from_message(old)
+    try:
+        eccodes.codes_set(handle, "bitmapPresent", 1)
+        eccodes.codes_set_double(handle, "missingValue", MISSING)
+        eccodes.codes_set_double_array(handle, "values", layout.store(np.where(missing, MISSING, 0.0)))
+        return eccodes.codes_get_message(handle)
     finally:
         eccodes.codes_release(handle)
 

@@ -3,9 +3,10 @@
 import eccodes
 import numpy as np
 import pytest
+from correction_runs import rewrite_fields
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import cfgrib_reader, rewrite, summarize_files
+from data_pipeline.formats.grib import cfgrib_reader, summarize_files
 from data_pipeline.formats.grib.scan import scan_messages
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.open import ensemble_fields, open_ensemble
@@ -159,7 +160,9 @@ def test_the_inventory_counts_fields(winds):
 def test_rewriting_writes_one_message_per_field(winds, tmp_path):
     target = tmp_path / "target"
     new = np.arange(40.0).reshape(5, 8)
-    count = rewrite(winds, target, lambda message: new if message.variable == V and message.number == 2 else None)
+    count = rewrite_fields(
+        winds, target, lambda message: new if message.variable == V and message.number == 2 else None
+    )
     assert count == 2
     assert len(list(scan_messages(target))) == 8
     before, after = open_ensemble(winds, chunks=None), open_ensemble(target, chunks=None)

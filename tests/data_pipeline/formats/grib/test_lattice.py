@@ -1,11 +1,12 @@
 import eccodes
 import numpy as np
 import pytest
+from correction_runs import rewrite_fields
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder, Lattice, rewrite
+from data_pipeline.formats.grib import Encoder, Lattice
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.task import Variable
@@ -43,7 +44,7 @@ def test_values_on_the_lattice_are_written_and_read_unchanged(tmp_path, seed, sc
     # Values of 1e-6 packed to two decimal digits: no bit is left for them.
     assume(Lattice.of(source, Variable("2t")).bits > 2)
     wanted = Lattice.of(source, Variable("2t")).round(members + scale[1] * random.normal(size=members.shape) * ranges)
-    rewrite(source, target, lambda message: wanted[message.number])
+    rewrite_fields(source, target, lambda message: wanted[message.number])
     found = open_ensemble(target, chunks=None)["2t"].values[0, 0]
     np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-12)
 
@@ -64,7 +65,7 @@ def test_members_with_different_bits_get_the_most_bits(tmp_path):
     (tmp_path / "source").write_bytes(b"".join(forecast([narrow, wide], 16, 2)))
     assert Lattice.of(tmp_path / "source", Variable("2t")) == Lattice(12)
     wanted = Lattice(12).round(np.stack([wide, narrow + 1]))
-    rewrite(tmp_path / "source", tmp_path / "target", lambda message: wanted[message.number])
+    rewrite_fields(tmp_path / "source", tmp_path / "target", lambda message: wanted[message.number])
     found = open_ensemble(tmp_path / "target", chunks=None)["2t"].values[0, 0]
     np.testing.assert_allclose(found, wanted, rtol=1e-7)
 

@@ -6,9 +6,10 @@ import eccodes
 import numpy as np
 import pytest
 import xarray as xr
+from correction_runs import rewrite_fields
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder, Message, rewrite, rewriting
+from data_pipeline.formats.grib import Encoder, Message, rewriting
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.open import open_ensemble
 from data_pipeline.grid import Grid
@@ -64,7 +65,7 @@ def files_beside(target):
 
 def test_the_arguments_of_a_correction(source, target):
     asked = []
-    assert rewrite(source, target, asked.append) == 0
+    assert rewrite_fields(source, target, asked.append) == 0
     assert target.read_bytes() == source.read_bytes()
     assert len(asked) == 18
     assert asked[0] == Message(T2M, datetime(1998, 1, 4), 0, 1)
@@ -72,7 +73,7 @@ def test_the_arguments_of_a_correction(source, target):
 
 
 def test_corrected_values_are_read_back_and_other_messages_are_copied(source, target, plain):
-    assert rewrite(source, target, one_more(source)) == 9
+    assert rewrite_fields(source, target, one_more(source)) == 9
     before, after = (open_ensemble(path).load() for path in (source, target))
     np.testing.assert_allclose(after["2t"], before["2t"] + 1, atol=1e-3)
     same = [old == new for old, new in zip(contents(plain, source), contents(plain, target), strict=True)]
@@ -81,7 +82,7 @@ def test_corrected_values_are_read_back_and_other_messages_are_copied(source, ta
 
 
 def test_cfgrib_reads_the_same_coordinates(source, target):
-    rewrite(source, target, one_more(source))
+    rewrite_fields(source, target, one_more(source))
     options = {"indexpath": "", "filter_by_keys": {"shortName": "2t"}}
     before, after = (xr.open_dataset(path, engine="cfgrib", backend_kwargs=options) for path in (source, target))
     xr.testing.assert_identical(before.drop_vars("t2m").drop_attrs(), after.drop_vars("t2m").drop_attrs())
@@ -105,7 +106,7 @@ def test_every_real_message_keeps_every_key(real_files, plain, tmp_path):
             if correctable(handle)
         ]
         fields, wanted = iter(given), iter(given)
-        assert rewrite(path, tmp_path / path.name, lambda _, fields=fields: next(fields)) == len(given)
+        assert rewrite_fields(path, tmp_path / path.name, lambda _, fields=fields: next(fields)) == len(given)
         pairs = zip(plain.handles(path), plain.handles(tmp_path / path.name), strict=True)
         for k, (old, new) in enumerate(pairs):
             field = next(wanted) if correctable(old) else None
@@ -137,7 +138,7 @@ def test_members_that_differ_by_more_than_the_packing_keep_their_order(source, t
         member = fields.sel(lead_time=message.lead_time)[0]
         return (280 + 0.5 * (member - 250)).sel(number=message.number).values
 
-    rewrite(source, target, spread)
+    rewrite_fields(source, target, spread)
     before, after = fields.values, open_ensemble(target)["2t"].values
     gap = np.diff(np.sort(before, axis=2), axis=2).min(axis=2, keepdims=True) > 0.01
     ranks = [np.where(gap, values.argsort(axis=2), 0) for values in (before, after)]
@@ -151,7 +152,7 @@ def test_missing_values_stay_missing_under_any_correction(tmp_path, target):
     (tmp_path / "input").write_bytes(Encoder(GRID, typeOfLevel="surface", level=0, shortName="sst").encode(field))
     for filled in (np.nan, 300.0):
         new = np.where(np.isnan(field), filled, np.arange(8.0))
-        rewrite(tmp_path / "input", target, lambda message, new=new: new)
+        rewrite_fields(tmp_path / "input", target, lambda message, new=new: new)
         expected = np.where(np.isnan(field), np.nan, np.arange(8.0))
         np.testing.assert_allclose(open_ensemble(target).sst.values.squeeze(), expected, atol=1e-3)
 
@@ -166,7 +167,7 @@ def test_a_constant_field_can_become_variable_and_the_reverse(tmp_path, target, 
     encoder = Encoder(GRID, edition=edition, typeOfLevel="surface", level=0)
     for old, new in ((constant, field), (field, constant)):
         (tmp_path / "input").write_bytes(encoder.encode(old, shortName="skt"))
-        assert rewrite(tmp_path / "input", target, lambda message, new=new: new) == 1
+        assert rewrite_fields(tmp_path / "input", target, lambda message, new=new: new) == 1
         np.testing.assert_allclose(open_ensemble(target).skt.values.squeeze(), new, atol=1e-6)
 
 
@@ -177,7 +178,7 @@ def test_a_field_of_the_wrong_shape_or_with_new_missing_values_is_refused(source
         (np.full((5, 8), np.inf), "is not finite where the message has values"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            rewrite(source, target, lambda message, field=field: field)
+            rewrite_fields(source, target, lambda message, field=field: field)
         assert not files_beside(target)
 
 
@@ -188,7 +189,7 @@ def test_an_error_in_the_correction_leaves_no_file(source, target):
 
     target.write_bytes(b"from an earlier run")
     with pytest.raises(KeyError):
-        rewrite(source, target, correction)
+        rewrite_fields(source, target, correction)
     assert files_beside(target) == [target.name]
     assert target.read_bytes() == b"from an earlier run"
 
@@ -204,7 +205,7 @@ def test_values_that_differ_when_read_back_are_noticed(source, target, monkeypat
 
     monkeypatch.setattr(rewriting.eccodes, "codes_set_double_array", off_by_some)
     with pytest.raises(RuntimeError, match=r"the values of Message\(.*differ from the written values when read back"):
-        rewrite(source, target, one_more(source))
+        rewrite_fields(source, target, one_more(source))
     assert not files_beside(target)
 
 
@@ -218,7 +219,7 @@ def test_a_key_that_changes_is_noticed(source, target, monkeypatch, key):
 
     monkeypatch.setattr(rewriting.eccodes, "codes_set_double_array", with_another_key)
     with pytest.raises(RuntimeError, match=r"the header of Message\(.* changed"):
-        rewrite(source, target, one_more(source))
+        rewrite_fields(source, target, one_more(source))
     assert not files_beside(target)
 
 
@@ -227,7 +228,7 @@ def test_coarser_packing_is_noticed(source, target, monkeypatch):
         rewriting.eccodes, "codes_set_long", lambda handle, key, bits: eccodes.codes_set(handle, key, 8)
     )
     with pytest.raises(RuntimeError, match=r"the values of Message\(.*differ from the written values when read back"):
-        rewrite(source, target, one_more(source))
+        rewrite_fields(source, target, one_more(source))
     assert not files_beside(target)
 
 
@@ -245,7 +246,7 @@ def test_a_file_that_differs_when_read_back_is_noticed(source, target, monkeypat
         rewriting, "_check_file", lambda partial, *rest: (list(damaged(partial)), check(partial, *rest))
     )
     with pytest.raises(RuntimeError, match="corrected differs from the written bytes when read back"):
-        rewrite(source, target, one_more(source))
+        rewrite_fields(source, target, one_more(source))
     assert not files_beside(target)
 
 
@@ -266,21 +267,21 @@ def test_the_input_is_never_overwritten(source, tmp_path, monkeypatch, kind):
     else:
         os.link(source, target)
     with pytest.raises(InputError, match="is the file to read; name another file to write"):
-        rewrite(source, target, one_more(source))
+        rewrite_fields(source, target, one_more(source))
     assert source.read_bytes() == content
 
 
 def test_a_folder_as_output_is_refused(source, tmp_path):
     with pytest.raises(InputError, match="is a folder; name a file to write"):
-        rewrite(source, tmp_path, lambda message: None)
+        rewrite_fields(source, tmp_path, lambda message: None)
 
 
 def test_an_input_that_is_missing_or_cut_off_is_refused(source, target):
     with pytest.raises(InputError, match=r"cannot read .*nothing"):
-        rewrite(source.with_name("nothing"), target, lambda message: None)
+        rewrite_fields(source.with_name("nothing"), target, lambda message: None)
     source.write_bytes(source.read_bytes()[:-1])
     with pytest.raises(InputError, match="input is cut off"):
-        rewrite(source, target, lambda message: None)
+        rewrite_fields(source, target, lambda message: None)
     assert not files_beside(target)
 
 
@@ -289,7 +290,7 @@ def test_a_full_disk_is_reported_and_leaves_no_file(writer, tmp_path, small_disk
     assert source.stat().st_size > 16 * 1024
     (small_disk / "ballast").write_bytes(bytes(2**20 - 16 * 1024))
     with pytest.raises(InputError, match=r"no space left on the device while writing .*small/out"):
-        rewrite(source, small_disk / "out", one_more(source))
+        rewrite_fields(source, small_disk / "out", one_more(source))
     assert [path.name for path in small_disk.iterdir()] == ["ballast"]
 
 
@@ -299,6 +300,6 @@ def test_a_disk_that_fills_up_while_writing_is_reported(source, target, monkeypa
 
     monkeypatch.setattr(rewriting, "_replace", full)
     with pytest.raises(InputError, match="no space left") as error:
-        rewrite(source, target, one_more(source))
+        rewrite_fields(source, target, one_more(source))
     assert error.value.exit_code == 2
     assert not files_beside(target)

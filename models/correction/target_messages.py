@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
@@ -38,10 +38,15 @@ class TargetMessages:
 
     @classmethod
     def of(
-        cls, task: Task, meanings: tuple[Meaning, ...], forecast: Path, names: Mapping[str, str] | None
+        cls, task: Task, meanings: tuple[Meaning, ...], forecasts: Sequence[Path], names: Mapping[str, str] | None
     ) -> TargetMessages:
-        """Look for the targets, whose raw members have `meanings`, in a file."""
-        found = {(message.variable, message.lead_time, message.interval) for message in messages(forecast, names)}
+        """Look for the targets, whose raw members have `meanings`, in all files of a forecast."""
+        forecast = " and ".join(map(str, forecasts))
+        found = {
+            (message.variable, message.lead_time, message.interval)
+            for path in forecasts
+            for message in messages(path, names)
+        }
         there = {variable for variable, _, _ in found}
         variables, factors, held = [], [], set()
         for k, (target, meaning) in enumerate(zip(task.targets, meanings, strict=True)):

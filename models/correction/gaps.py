@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 
 GAP_KINDS = (
@@ -22,9 +20,9 @@ class Gaps:
 
     def __init__(self, task: Task) -> None:
         self._names = [str(variable) for variable in task.channels]
-        self._cells, self._forecasts = torch.zeros(2, len(GAP_KINDS), len(self._names), dtype=torch.int64)
+        self._cells, self._forecasts = np.zeros((2, len(GAP_KINDS), len(self._names)), np.int64)
 
-    def add(self, cells: Tensor) -> None:
+    def add(self, cells: np.ndarray) -> None:
         """Add the result of `count_gaps` for one forecast."""
         self._cells += cells
         self._forecasts += cells > 0
@@ -39,14 +37,13 @@ class Gaps:
         return found
 
 
-def count_gaps(sample: Sample, raw: Tensor, always: Tensor, known: Tensor, task: Task) -> Tensor:
+def count_gaps(mask: np.ndarray, raw: np.ndarray, always: np.ndarray, known: np.ndarray, task: Task) -> np.ndarray:
     """Return the number of cells (kind, C) of one forecast with each of `GAP_KINDS`, on the own tile.
 
-    `raw` (M, T, H, W) are the raw members of the targets, NaN where missing. `always` (C, H, W) and `known` (T, H, W)
-    are those of the normaliser.
+    `mask` (C, H, W) and `raw` (M, T, H, W) are those of `RawForecast`, `always` and `known` those of the engine.
     """
-    missing, targets = ~sample.mask, list(task.target_channels)
-    partial, unknown = torch.zeros_like(missing), torch.zeros_like(missing)
-    partial[targets] = missing[targets] & raw.isfinite().any(0)
+    missing, targets = ~mask, list(task.target_channels)
+    partial, unknown = np.zeros_like(missing), np.zeros_like(missing)
+    partial[targets] = missing[targets] & np.isfinite(raw).any(0)
     unknown[targets] = ~missing[targets] & (known == 0)
-    return torch.stack([partial, missing & ~partial & (always != 0), unknown]).sum((-2, -1))
+    return np.stack([partial, missing & ~partial & (always != 0), unknown]).sum((-2, -1))

@@ -1,0 +1,83 @@
+"""One run of `correct`: corrects files of forecasts with one or several correctors, and writes the output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_pipeline.common.errors import InputError
+from models.correction.engine import Engine
+from models.correction.gaps import Gaps
+from models.correction.grib_output import write_grib
+from models.correction.opening import open_forecasts
+from models.correction.options import CorrectionOptions
+from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
+from models.correction.single_process import Processes
+
+
+@dataclass(frozen=True)
+class CorrectionSummary:
+    """Result of `correct_files`."""
+
+    messages: int
+    """Number of corrected messages."""
+    notes: list[str]
+    """Notes for the user about other grids and missing values."""
+
+
+def correct_files(
+    engines: Sequence[Engine],
+    forecasts: Sequence[Path],
+    output: Path,
+    processes: Processes,
+    options: CorrectionOptions,
+    analysis: Path | None = None,
+    names: Mapping[str, str] | None = None,
+) -> CorrectionSummary:
+    """Write `output`: the messages of all files `forecasts` with the corrected members in place of the raw ones.
+
+    `analysis` is a file of analyses at the starts of the forecasts, for correctors that read them. `names` are other
+    names of variables in these files, as in `data_pipeline.archive.Archive`.
+
+    The output does not depend on the number of processes, with one exception: networks compute in single precision, so
+    a value half-way between two steps of the packing may be rounded either way.
+    """
+    if processes.data > 1:
+        raise InputError(
+            f"the first number of mesh must be 1, got {processes.data}: forecasts are corrected one after the other; "
+            "set the other numbers to the processes that share the globe"
+        )
+    _refuse_same_targets(engines)
+
+    def pipeline(engine: Engine) -> CorrectionPipeline:
+        own_analysis = analysis if engine.description.task.analysis or len(engines) == 1 else None
+        inputs, raw = processes.run_on_first(lambda: open_forecasts(engine.description, forecasts, own_analysis, names))
+        return CorrectionPipeline(engine, inputs, raw, processes, options, Gaps(engine.description.task))
+
+    pipelines = CorrectionPipelines([pipeline(engine) for engine in engines], processes)
+    if not processes.first:
+        found: CorrectionSummary = pipelines.serve()
+        return found
+    try:
+        count, notes = write_grib(pipelines, forecasts, output, names)
+    except InputError as error:
+        processes.broadcast(error)
+        raise
+    gaps = [sentence for pipeline in pipelines for sentence in pipeline.gaps.sentences()]
+    summary: CorrectionSummary = processes.broadcast(CorrectionSummary(count, [*notes, *gaps]))
+    return summary
+
+
+def _refuse_same_targets(engines: Sequence[Engine]) -> None:
+    """Raise `InputError` if two correctors have the same target at the same lead time."""
+    owner: dict[tuple[str, int], str] = {}
+    for engine in engines:
+        task, name = engine.description.task, engine.description.name
+        for target in task.targets:
+            for lead in task.lead_times:
+                other = owner.setdefault((str(target), lead), name)
+                if other != name:
+                    raise InputError(
+                        f"the correctors {other} and {name} both correct {target} at +{lead} h; name one of them"
+                    )

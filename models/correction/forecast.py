@@ -1,0 +1,42 @@
+"""RawForecast: one forecast of the input, as a corrector reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_pipeline.protocols import Fields
+from data_pipeline.task import Task
+from data_pipeline.tile_reader import complete_cells, read_tile
+from models.parallel.domain import Domain
+
+
+@dataclass(frozen=True)
+class RawForecast:
+    """One start and lead time of the input in physical units, on the own tile (h, w) of the grid."""
+
+    ensemble: np.ndarray
+    """(M, C, h, w) float32; any value where `mask` is False."""
+    mask: np.ndarray
+    """(C, h, w) True where all members have a value."""
+    raw: np.ndarray
+    """(M, T, h, w) float64: the exact raw members of the targets, NaN where missing."""
+    init_time: np.datetime64
+    lead_time: int
+    """Hours."""
+    numbers: tuple[int, ...]
+    """The numbers of the members M."""
+
+
+def read_forecast(inputs: Fields, raw: Fields, task: Task, domain: Domain, init: int, lead: int) -> RawForecast:
+    """Read the own tile of the forecast at the positions `init` and `lead` of `inputs` and `raw`."""
+    shape, numbers = domain.own_shape, inputs.numbers
+    # In single precision, different members may become equal and lose their order.
+    exact = np.empty((len(raw.numbers), len(task.targets), *shape), np.float64)
+    read_tile(raw, init, lead, exact, *domain.tile)
+    ensemble = np.empty((len(numbers), len(inputs.variables), *shape), np.float32)
+    read_tile(inputs, init, lead, ensemble, *domain.tile)
+    start = inputs.init_times[init].astype("datetime64[s]")
+    mask = complete_cells(ensemble)
+    return RawForecast(ensemble, mask, exact, start, int(inputs.lead_times[lead]), numbers)

@@ -1,0 +1,99 @@
+"""GRIB output: the messages of the inputs with corrected members in place of the raw ones."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.formats.grib import Edit, Lattice, Message, MessageRegridder, NewMessage, rewrite
+from models.correction.field_spool import FieldSpool
+from models.correction.pipeline import CorrectionPipelines
+from models.correction.target_messages import TargetMessages
+
+
+def write_grib(
+    pipelines: CorrectionPipelines, forecasts: Sequence[Path], output: Path, names: Mapping[str, str] | None = None
+) -> tuple[int, list[str]]:
+    """Copy the messages of all files `forecasts` to `output` with corrected members.
+
+    Return the number of corrected messages, a sentence for each grid of the input that is not the corrector's, and one
+    about messages that are new.
+    """
+    with ExitStack() as spools:
+        editors = [
+            PipelineEditor(pipelines, number, forecasts, names, spools.enter_context(FieldSpool(output)))
+            for number in range(len(pipelines))
+        ]
+
+        def correction(message: Message) -> Edit | None:
+            edits = (editor.edit(message) for editor in editors)
+            return next((edit for edit in edits if edit is not None), None)
+
+        count = rewrite(forecasts, output, correction, names)
+    return count, [sentence for editor in editors for sentence in editor.sentences()]
+
+
+class PipelineEditor:
+    """Makes the edits of messages that one pipeline corrects."""
+
+    def __init__(
+        self,
+        pipelines: CorrectionPipelines,
+        number: int,
+        forecasts: Sequence[Path],
+        names: Mapping[str, str] | None,
+        spool: FieldSpool,
+    ) -> None:
+        pipeline, self._spool = pipelines[number], spool
+        description = pipeline.engine.description
+        self._pipelines, self._number, self._task = pipelines, number, description.task
+        self._targets = TargetMessages.of(description.task, pipeline.raw.meanings, forecasts, names)
+        # Packed one by one, members closer than a step of the packing could change their order.
+        self._lattices = [Lattice.of(forecasts, variable, names) for variable in self._targets.variables]
+        self._added: set[Hashable] = set()
+        self._new_targets: set[str] = set()
+        self._regridder = MessageRegridder(description.target_grid) if description.target_grid else None
+
+    def edit(self, message: Message) -> Edit | None:
+        """Return the edit of a message; None if this pipeline does not correct it."""
+        found = self._targets.mode_of(message)
+        if found is None:
+            return None
+        target, mode = found
+        key = target, message.init_time, message.lead_time, message.number
+        if key in self._added:
+            return Edit()
+        if key not in self._spool:
+            self._correct(message)
+        field = self._spool.take(key)
+        if mode == "replace":
+            return Edit(field, regridder=self._regridder)
+        self._added.add(key)
+        self._new_targets.add(str(self._task.targets[target]))
+        new = NewMessage(self._targets.new_message(target, message), self._targets.new_keys(target, message), field)
+        return Edit(after=(new,), regridder=self._regridder)
+
+    def _correct(self, message: Message) -> None:
+        """Put all corrected fields of the message's forecast into the spool."""
+        start = np.datetime64(message.init_time.replace(tzinfo=None), "s")
+        corrected = self._pipelines.request(self._number, start, message.lead_time)
+        assert corrected.members is not None
+        fields: dict[Hashable, np.ndarray] = {}
+        for k, (lattice, factor) in enumerate(zip(self._lattices, self._targets.factors, strict=True)):
+            rounded = lattice.round(corrected.members[:, k] / factor)
+            for number, field in zip(corrected.numbers, rounded, strict=True):
+                fields[k, message.init_time, message.lead_time, number] = field
+        self._spool.add(fields)
+
+    def sentences(self) -> list[str]:
+        """Return sentences about grids of the input that are not the corrector's, and about new messages."""
+        notes = self._regridder.sentences() if self._regridder else []
+        if self._added:
+            notes.append(
+                f"{len(self._added)} of the corrected messages are new ({', '.join(sorted(self._new_targets))}): each "
+                "follows a message that it is made from, which is copied unchanged"
+            )
+        return notes

@@ -1,0 +1,128 @@
+"""Pipelines: each corrects the forecasts of one input with one corrector, on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.protocols import Fields
+from models.correction.corrected import Corrected
+from models.correction.engine import Engine
+from models.correction.forecast import RawForecast, read_forecast
+from models.correction.gaps import Gaps, count_gaps
+from models.correction.options import CorrectionOptions
+from models.correction.single_process import Processes
+
+
+@dataclass(frozen=True)
+class CorrectionPipeline:
+    """Corrects the forecasts of an input with one corrector; each rank corrects its tile."""
+
+    engine: Engine
+    inputs: Fields
+    raw: Fields
+    processes: Processes
+    options: CorrectionOptions
+    gaps: Gaps
+    """Gaps of all forecasts so far, on the first rank."""
+
+    def correct(self, init: int, lead: int) -> Corrected | None:
+        """Return on the first rank the corrected forecast at these positions; all ranks must call this together."""
+        forecast = self.processes.run_on_all(lambda: self._read(init, lead))
+        tiles = self.processes.gather(self.processes.run_on_all(lambda: self._correct_tile(forecast)))
+        if tiles is None:
+            return None
+        self.gaps.add(reduce(add, [missing for _, missing in tiles]))
+        members = self.engine.domain.join([members for members, _ in tiles])
+        return Corrected(forecast.init_time, forecast.lead_time, members, forecast.numbers)
+
+    def _read(self, init: int, lead: int) -> RawForecast:
+        return read_forecast(self.inputs, self.raw, self.engine.description.task, self.engine.domain, init, lead)
+
+    def _correct_tile(self, forecast: RawForecast) -> tuple[np.ndarray, np.ndarray]:
+        """Return the members (M, T, h, w) of the own tile, and the result of `count_gaps`."""
+        task = self.engine.description.task
+        members = _members(self.engine, forecast, self.options)
+        covered = forecast.mask[list(task.target_channels)]
+        if lost := int((covered & ~np.isfinite(members).all(0)).sum()):
+            raise InputError(
+                f"the corrected forecast of {forecast.init_time} +{forecast.lead_time} h has no value in {lost} of "
+                f"{covered.size} cells where the input has all members; "
+                "train the corrector on years with an analysis there"
+            )
+        return members, count_gaps(forecast.mask, forecast.raw, self.engine.always, self.engine.known, task)
+
+
+class CorrectionPipelines:
+    """The pipelines of a run: the first rank requests a forecast of one, all ranks correct it.
+
+    The other ranks must be in `serve`.
+    """
+
+    def __init__(self, pipelines: Sequence[CorrectionPipeline], processes: Processes) -> None:
+        self._pipelines, self._processes = tuple(pipelines), processes
+
+    def __iter__(self) -> Iterator[CorrectionPipeline]:
+        return iter(self._pipelines)
+
+    def __len__(self) -> int:
+        return len(self._pipelines)
+
+    def __getitem__(self, number: int) -> CorrectionPipeline:
+        return self._pipelines[number]
+
+    def request(self, number: int, init_time: np.datetime64, lead_time: int) -> Corrected:
+        """Return the forecast of a start and a lead time (hours) that the pipeline `number` corrects."""
+        inputs = self._pipelines[number].inputs
+        init = int(np.searchsorted(inputs.init_times, init_time))
+        place = number, init, inputs.lead_times.index(lead_time)
+        self._processes.broadcast(place)
+        corrected = self._pipelines[number].correct(*place[1:])
+        assert corrected is not None
+        return corrected
+
+    def serve(self) -> Any:
+        """Correct the requested tiles until the first rank broadcasts a summary or an error."""
+        while isinstance(request := self._processes.broadcast(None), tuple):
+            number, init, lead = request
+            with suppress(InputError):  # all ranks get this error; the first rank raises it after it has cleaned up
+                self._pipelines[number].correct(init, lead)
+        if isinstance(request, InputError):
+            raise request
+        return request
+
+
+def _members(engine: Engine, forecast: RawForecast, options: CorrectionOptions) -> np.ndarray:
+    """Return the members (M, T, h, w) of a corrected forecast on the own tile."""
+    import torch
+
+    from data_pipeline.sample import Sample
+    from models import coupling
+
+    prediction = engine.predict(forecast)
+    distribution = prediction._distribution  # type: ignore[attr-defined]
+    task = engine.description.task
+    raw = torch.from_numpy(forecast.raw)[:, None].to(distribution.mean.device)
+    start = int(forecast.init_time.astype("datetime64[s]").astype(np.int64))
+    nothing = torch.empty(0)
+    sample = Sample(
+        nothing,
+        torch.from_numpy(forecast.mask)[None],
+        nothing,
+        nothing,
+        torch.tensor([start]),
+        torch.tensor([forecast.lead_time]),
+    )
+    sample = Sample(*(tensor.to(raw.device) for tensor in sample))
+    made = coupling.written_members(
+        distribution, sample, task, engine.domain, raw, options.quantile_levels, options.seed
+    )
+    found: np.ndarray = made.members[:, 0].cpu().numpy()
+    return found

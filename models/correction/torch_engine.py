@@ -1,0 +1,119 @@
+"""TorchEngine: corrects forecasts with a `Corrector` in PyTorch; the only file of this folder that imports PyTorch."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_pipeline.common.file_hash import sha256_of
+from data_pipeline.sample import Sample
+from models.correction.engine import CorrectorDescription
+from models.correction.forecast import RawForecast
+from models.corrector import Corrector
+from models.distribution import Distribution, Ensemble, Patched
+from models.parallel.domain import Domain
+from models.protocol import claims
+
+
+class TorchEngine:
+    """A corrector on the own tile of `domain`, computing on `device`; an `Engine`."""
+
+    def __init__(
+        self,
+        corrector: Corrector,
+        domain: Domain | None = None,
+        device: torch.device | str = "cpu",
+        name: str = "",
+        path: Path | None = None,
+    ) -> None:
+        own = corrector.on(domain or Domain.of(corrector.grid))
+        self.domain, self._device = own.domain, torch.device(device)
+        self.always, self.known = (tensor.numpy() for tensor in training_cells(own))
+        self._corrector = own.to(self._device)
+        self.description = CorrectorDescription(
+            task=corrector.task,
+            grid=corrector.grid,
+            meanings=corrector.meanings,
+            provenance=corrector.provenance,
+            target_grid=corrector.target_grid,
+            name=name,
+            path=path,
+            sha256=sha256_of(path) if path else "",
+        )
+
+    @torch.no_grad()
+    def predict(self, forecast: RawForecast) -> TorchPrediction:
+        """Return the corrected distribution of a forecast on the own tile."""
+        corrector, shape = self._corrector, forecast.raw.shape[1:]
+        batch = Sample(
+            ensemble=torch.from_numpy(forecast.ensemble),
+            mask=torch.from_numpy(forecast.mask),
+            static=self.domain.cut(corrector.static),
+            target=torch.full(shape, torch.nan),
+            init_time=torch.tensor(int(forecast.init_time.astype("datetime64[s]").astype(np.int64))),
+            lead_time=torch.tensor(forecast.lead_time),
+        )
+        return TorchPrediction(corrector(Sample(*(tensor[None].to(self._device) for tensor in batch))))
+
+
+class TorchPrediction:
+    """A `Prediction` from a distribution over (1, T, h, w)."""
+
+    def __init__(self, distribution: Distribution) -> None:
+        self._distribution = distribution
+        self._inner = distribution
+        self.unchanged: np.ndarray | None = None
+        if isinstance(distribution, Patched):
+            self._inner = distribution.inner
+            self.unchanged = np.broadcast_to(~distribution.where.cpu().numpy(), distribution.mean.shape)[0]
+
+    @cached_property
+    def members(self) -> np.ndarray | None:
+        """(M, T, h, w) if the model itself forecasts members, else None."""
+        return _array(self._inner.members[:, 0]) if isinstance(self._inner, Ensemble) else None
+
+    @torch.no_grad()
+    def mean(self) -> np.ndarray:
+        """Return the mean (T, h, w)."""
+        return _array(self._distribution.mean[0])
+
+    @torch.no_grad()
+    def std(self) -> np.ndarray:
+        """Return the standard deviation (T, h, w)."""
+        return _array(self._distribution.std[0])
+
+    @torch.no_grad()
+    def quantiles(self, levels: np.ndarray) -> np.ndarray:
+        """Return the quantiles (K, T, h, w) at `levels` (K,) between 0 and 1."""
+        at = torch.from_numpy(np.asarray(levels, np.float64)).to(self._distribution.mean.device)
+        return _array(self._distribution.quantile(at)[:, 0])
+
+    @torch.no_grad()
+    def cdf(self, values: np.ndarray) -> np.ndarray:
+        """Return the probabilities (K, T, h, w) of at most `values`, (K, T, h, w) or (K, T, 1, 1)."""
+        like = self._distribution.mean
+        return np.stack(
+            [_array(self._distribution.cdf(torch.from_numpy(value).to(like)[None])[0]) for value in np.asarray(values)]
+        )
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """Return a tensor as a numpy array in double precision."""
+    return tensor.cpu().double().numpy()
+
+
+def training_cells(corrector: Corrector) -> tuple[Tensor, Tensor]:
+    """Return `always` (C, H, W) and `known` (T, H, W) of the normaliser on the own tile, on the CPU.
+
+    For a committee, the smallest values of all its correctors.
+    """
+    parts = [part for part in corrector.modules() if isinstance(part, Corrector)]
+    normalizers = [part.normalizer for part in parts if not claims(part.model).physical] or [corrector.normalizer]
+    return tuple(
+        corrector.domain.cut(torch.stack([getattr(normalizer, name) for normalizer in normalizers]).amin(0)).cpu()
+        for name in ("always", "known")
+    )  # type: ignore[return-value]

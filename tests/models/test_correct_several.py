@@ -1,0 +1,66 @@
+"""Several correctors and several files in one run of `correct`."""
+
+import numpy as np
+import pytest
+import torch
+from correction_runs import correct
+from grib_parts import GRID, KEYS
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.task import Task
+from models.corrector import Corrector
+
+MEMBERS = 4
+
+
+def write(path, name):
+    """Write forecasts of one variable for two starts and two lead times."""
+    random = np.random.default_rng(len(name))
+    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS, shortName=name)
+    with path.open("wb") as file:
+        for start in (20200101, 20200102):
+            for lead in (24, 48):
+                for number in range(1, MEMBERS + 1):
+                    field = 280 + 8 * random.standard_normal(GRID.shape)
+                    file.write(encoder.encode(field, dataDate=start, endStep=lead, perturbationNumber=number))
+    return path
+
+
+def make_corrector(target, leads=(24, 48)):
+    """Return EMOS of one target with other coefficients in every cell; it reads both variables."""
+    torch.manual_seed(len(target))
+    task = Task(target, [target], [target], list(leads))
+    corrector = Corrector(task, GRID, {"_target_": "models.statistical.emos.EMOS"}, torch.rand(3, *GRID.shape))
+    corrector.normalizer.location.fill_(280)
+    corrector.normalizer.scale.fill_(8)
+    for tensor in corrector.model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.add_(0.05 * torch.randn_like(tensor))
+    return corrector.eval()
+
+
+def test_two_correctors_in_one_run_equal_two_runs(tmp_path):
+    files = [write(tmp_path / name, name) for name in ("2t", "msl")]
+    both = {name: make_corrector(name) for name in ("2t", "msl")}
+    assert correct(both, files, tmp_path / "both").messages == 2 * 2 * 2 * MEMBERS
+    for name, path in zip(both, files, strict=True):
+        correct(both[name], path, tmp_path / f"{name}.out")
+    one_by_one = b"".join((tmp_path / f"{name}.out").read_bytes() for name in both)
+    assert (tmp_path / "both").read_bytes() == one_by_one != b"".join(path.read_bytes() for path in files)
+
+
+def test_several_files_equal_the_joined_file(tmp_path):
+    files = [write(tmp_path / name, name) for name in ("2t", "msl")]
+    (tmp_path / "joined").write_bytes(b"".join(path.read_bytes() for path in files))
+    correct(make_corrector("msl"), files, tmp_path / "one")
+    correct(make_corrector("msl"), tmp_path / "joined", tmp_path / "two")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_correctors_of_the_same_target_need_other_lead_times(tmp_path):
+    path = write(tmp_path / "2t", "2t")
+    early, late = (make_corrector("2t", [lead]) for lead in (24, 48))
+    assert correct({"early": early, "late": late}, path, tmp_path / "both").messages == 2 * 2 * MEMBERS
+    with pytest.raises(InputError, match=r"early and all both correct 2t at .24 h; name one of them"):
+        correct({"early": early, "all": make_corrector("2t")}, path, tmp_path / "never")
