@@ -49,9 +49,11 @@ def correct_files(
             "set the other numbers to the processes that share the globe"
         )
     _refuse_same_targets(engines)
+    if analysis is not None and not any(engine.description.task.analysis for engine in engines):
+        raise InputError(f"the corrector reads no analysis; remove analysis={analysis}")
 
     def pipeline(engine: Engine) -> CorrectionPipeline:
-        own_analysis = analysis if engine.description.task.analysis or len(engines) == 1 else None
+        own_analysis = analysis if engine.description.task.analysis else None
         inputs, raw = processes.run_on_first(lambda: open_forecasts(engine.description, forecasts, own_analysis, names))
         return CorrectionPipeline(engine, inputs, raw, processes, options, Gaps(engine.description.task))
 

@@ -54,8 +54,6 @@ def open_forecasts(
     if task.analysis and analysis is None:
         wanted = ", ".join(map(str, task.analysis))
         raise InputError(f"the corrector reads the analysis of {wanted} at the start; give its file with analysis=FILE")
-    if analysis is not None and not task.analysis:
-        raise InputError(f"the corrector reads no analysis; remove analysis={analysis}")
     if corrector.target_grid is None and isinstance(grid := grid_of_files(files.forecasts, names), ReducedGrid):
         raise _other_grid(files, grid, corrector.grid)
     inputs = input_fields(files, task)
