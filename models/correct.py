@@ -5,13 +5,14 @@ On a mesh, the first rank reads and writes the files, message by message. All ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 from conf import plain, verb
+from data_pipeline.common.checks import check_boolean
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import (
     GRIB_FORMAT,
@@ -25,6 +26,7 @@ from data_pipeline.common.file_format import (
 from data_pipeline.formats.variables import checked_names
 from models.correction.correct_files import correct_files
 from models.correction.options import CorrectionOptions
+from models.correction.pipeline import CorrectionPipelines
 from models.correction.torch_engine import TorchEngine
 from models.corrector import Corrector
 from models.device import choose_device
@@ -47,8 +49,9 @@ def main(cfg: DictConfig) -> None:
         forecasts = forecast_paths(options["input"])
         analysis = None if options["analysis"] is None else file_path("analysis", options["analysis"])
         names = checked_names("variable_names", options["variable_names"])
+        finish = explanation(options["explain"], output, forecasts, mesh)
         made = CorrectionOptions(quantile_levels=options["quantile_levels"], seed=options["seed"])
-        summary = correct_files(engines, forecasts, output, mesh, made, analysis, names)
+        summary = correct_files(engines, forecasts, output, mesh, made, analysis, names, finish)
         parts = "; ".join(
             f"{', '.join(map(str, task.targets))} at {', '.join(f'+{lead}' for lead in task.lead_times)} h"
             for task in (engine.description.task for engine in engines)
@@ -56,6 +59,21 @@ def main(cfg: DictConfig) -> None:
         mesh.print(f"{output}: {summary.messages} messages corrected ({parts}), all others copied unchanged")
         for note in summary.notes:
             mesh.print(note)
+
+
+def explanation(
+    explain: object, output: Path, forecasts: list[Path], mesh: Mesh
+) -> Callable[[CorrectionPipelines], None] | None:
+    """Return a function that writes the page of `explain=true` beside the output; None without this option."""
+    check_boolean("explain", explain)
+    if not explain:
+        return None
+    if mesh.ranks > 1:
+        raise InputError("explain=true needs a single process; set mesh=[1,1], or explain=false")
+    from evaluation.explanation.explanation_run import write_explanation
+
+    about = {"Input": ", ".join(map(str, forecasts)), "Output": str(output)}
+    return lambda pipelines: mesh.print(f"{write_explanation(pipelines, output, about)}: what was changed, and why")
 
 
 def load_engines(option: object, device: object, mesh: Mesh) -> list[TorchEngine]:

@@ -23,6 +23,11 @@ def correct(
     return correct_files(engines, forecasts, output, mesh, CorrectionOptions(quantile_levels, seed), analysis, names)
 
 
+def correct_with(engines, forecasts, output, finish):
+    """Correct files with engines in this process, and call `finish` with the pipelines."""
+    return correct_files(engines, forecasts, output, Mesh.single(), CorrectionOptions(), finish=finish)
+
+
 def rewrite_fields(source, target, correction):
     """Rewrite a file with fields, or new messages, in place of edits."""
 

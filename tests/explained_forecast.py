@@ -6,24 +6,13 @@ import numpy as np
 
 from data_pipeline.grid import Grid
 from evaluation.explanation.training_climate import TrainingClimate
+from models.correction.forecast import RawForecast
 
 GRID = Grid.regular(9, 12)
 CHANNELS = ("2t", "t@850", "msl")
 SCALE = np.array([4.0, 3.0, 800.0])
 WEIGHTS = np.array([-0.25, 0.5, 0.001])
 WIDER = 1.5
-
-
-@dataclass(frozen=True)
-class ToyForecast:
-    """The fields of `models.correction.forecast.RawForecast`."""
-
-    ensemble: np.ndarray
-    mask: np.ndarray
-    raw: np.ndarray
-    init_time: np.datetime64
-    lead_time: int
-    numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +42,7 @@ def make_forecast(climate, lead_time=48, members=5, seed=2):
     mask = np.ones(shape, bool)
     mask[:, 0, 0] = False
     raw = np.where(mask[:1], ensemble[:, :1].astype(np.float64), np.nan)
-    return ToyForecast(ensemble, mask, raw, np.datetime64("2026-11-23T00", "s"), lead_time, tuple(range(members)))
+    return RawForecast(ensemble, mask, raw, np.datetime64("2026-11-23T00", "s"), lead_time, tuple(range(members)))
 
 
 def predict_linear(climate, usual):

@@ -10,41 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
 
 import numpy as np
 
 from data_pipeline.grid import Grid
 from evaluation.explanation.places import largest_cells
 from evaluation.explanation.training_climate import TrainingClimate
+from models.correction.engine import Prediction
+from models.correction.forecast import RawForecast
 
 PLACES = 8
 """Number of places that are listed for each target."""
-
-
-class Forecast(Protocol):
-    """The part of `models.correction.forecast.RawForecast` that is read here."""
-
-    ensemble: np.ndarray
-    mask: np.ndarray
-    raw: np.ndarray
-    init_time: np.datetime64
-    lead_time: int
-
-
-class Predicted(Protocol):
-    """The part of `models.correction.engine.Prediction` that is read here."""
-
-    def mean(self) -> np.ndarray:
-        """Mean (T, H, W)."""
-        ...
-
-    def std(self) -> np.ndarray:
-        """Standard deviation (T, H, W)."""
-        ...
-
-
-F = TypeVar("F", bound=Forecast)
 
 
 @dataclass(frozen=True)
@@ -114,8 +90,8 @@ class ForecastExplanation:
 
 
 def explain_forecast(
-    predict: Callable[[F], Predicted],
-    forecast: F,
+    predict: Callable[[RawForecast], Prediction],
+    forecast: RawForecast,
     grid: Grid,
     channels: Sequence[str],
     targets: Sequence[int],
@@ -168,7 +144,9 @@ def explain_forecast(
     )
 
 
-def without_inputs(forecast: F, channels: Sequence[int], targets: Sequence[int], climate: TrainingClimate) -> F:
+def without_inputs(
+    forecast: RawForecast, channels: Sequence[int], targets: Sequence[int], climate: TrainingClimate
+) -> RawForecast:
     """Return a forecast in which the ensemble means of some channels are their training means."""
     ensemble, raw = forecast.ensemble.copy(), forecast.raw.copy()
     for channel in channels:
@@ -176,7 +154,7 @@ def without_inputs(forecast: F, channels: Sequence[int], targets: Sequence[int],
         if channel in targets:
             target = list(targets).index(channel)
             raw[:, target] = np.where(np.isfinite(raw[:, target]), ensemble[:, channel], np.nan)
-    return replace(forecast, ensemble=ensemble, raw=raw)  # type: ignore[type-var]
+    return replace(forecast, ensemble=ensemble, raw=raw)
 
 
 def root_mean_square(field: np.ndarray, area: np.ndarray) -> float:
@@ -196,7 +174,7 @@ def bias_share(change: Change, area: np.ndarray) -> float:
     return mean / (mean + spread) if mean + spread > 0 else float("nan")
 
 
-def _correction(predict: Callable[[F], Predicted], forecast: F) -> tuple[np.ndarray, np.ndarray]:
+def _correction(predict: Callable[[RawForecast], Prediction], forecast: RawForecast) -> tuple[np.ndarray, np.ndarray]:
     """Return the change of the mean and the corrected standard deviation, (T, H, W) each."""
     prediction = predict(forecast)
     return prediction.mean() - forecast.raw.mean(0), prediction.std()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +34,13 @@ def correct_files(
     options: CorrectionOptions,
     analysis: Path | None = None,
     names: Mapping[str, str] | None = None,
+    finish: Callable[[CorrectionPipelines], None] | None = None,
 ) -> CorrectionSummary:
     """Write `output`: the messages of all files `forecasts` with the corrected members in place of the raw ones.
 
     `analysis` is a file of analyses at the starts of the forecasts, for correctors that read them. `names` are other
-    names of variables in these files, as in `data_pipeline.archive.Archive`.
+    names of variables in these files, as in `data_pipeline.archive.Archive`. `finish` is called on the first rank after
+    the output has been written; the inputs are still open then.
 
     The output does not depend on the number of processes, with one exception: networks compute in single precision, so
     a value half-way between two steps of the packing may be rounded either way.
@@ -63,6 +65,8 @@ def correct_files(
         return found
     try:
         count, notes = write_grib(pipelines, forecasts, output, names)
+        if finish:
+            finish(pipelines)
     except InputError as error:
         processes.broadcast(error)
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -43,6 +43,15 @@ class CorrectionPipeline:
         members = self.engine.domain.join([members for members, _ in tiles])
         return Corrected(forecast.init_time, forecast.lead_time, members, forecast.numbers)
 
+    def read(self, init_time: np.datetime64, lead_time: int) -> RawForecast:
+        """Return the raw forecast of a start and a lead time (hours) on the own tile."""
+        init, lead = self.positions(init_time, lead_time)
+        return self._read(init, lead)
+
+    def positions(self, init_time: np.datetime64, lead_time: int) -> tuple[int, int]:
+        """Return the positions of a start and a lead time (hours) in the input."""
+        return int(np.searchsorted(self.inputs.init_times, init_time)), self.inputs.lead_times.index(lead_time)
+
     def _read(self, init: int, lead: int) -> RawForecast:
         return read_forecast(self.inputs, self.raw, self.engine.description.task, self.engine.domain, init, lead)
 
@@ -68,6 +77,7 @@ class CorrectionPipelines:
 
     def __init__(self, pipelines: Sequence[CorrectionPipeline], processes: Processes) -> None:
         self._pipelines, self._processes = tuple(pipelines), processes
+        self._done: list[dict[tuple[int, int], Corrected]] = [{} for _ in self._pipelines]
 
     def __iter__(self) -> Iterator[CorrectionPipeline]:
         return iter(self._pipelines)
@@ -78,14 +88,17 @@ class CorrectionPipelines:
     def __getitem__(self, number: int) -> CorrectionPipeline:
         return self._pipelines[number]
 
+    def done(self, number: int) -> list[Corrected]:
+        """Return, without their fields, all forecasts that the pipeline `number` has corrected."""
+        return list(self._done[number].values())
+
     def request(self, number: int, init_time: np.datetime64, lead_time: int) -> Corrected:
         """Return the forecast of a start and a lead time (hours) that the pipeline `number` corrects."""
-        inputs = self._pipelines[number].inputs
-        init = int(np.searchsorted(inputs.init_times, init_time))
-        place = number, init, inputs.lead_times.index(lead_time)
-        self._processes.broadcast(place)
-        corrected = self._pipelines[number].correct(*place[1:])
+        init, lead = self._pipelines[number].positions(init_time, lead_time)
+        self._processes.broadcast((number, init, lead))
+        corrected = self._pipelines[number].correct(init, lead)
         assert corrected is not None
+        self._done[number][init, lead] = replace(corrected, members=None, products={})
         return corrected
 
     def serve(self) -> Any:

@@ -15,6 +15,7 @@ from models.correction.engine import CorrectorDescription
 from models.correction.forecast import RawForecast
 from models.corrector import Corrector
 from models.distribution import Distribution, Ensemble, Patched
+from models.normalizer import Normalizer
 from models.parallel.domain import Domain
 from models.protocol import claims
 
@@ -33,7 +34,7 @@ class TorchEngine:
         own = corrector.on(domain or Domain.of(corrector.grid))
         self.domain, self._device = own.domain, torch.device(device)
         self.always, self.known = (tensor.numpy() for tensor in training_cells(own))
-        self._corrector = own.to(self._device)
+        self.corrector = own.to(self._device)
         self.description = CorrectorDescription(
             task=corrector.task,
             grid=corrector.grid,
@@ -48,7 +49,7 @@ class TorchEngine:
     @torch.no_grad()
     def predict(self, forecast: RawForecast) -> TorchPrediction:
         """Return the corrected distribution of a forecast on the own tile."""
-        corrector, shape = self._corrector, forecast.raw.shape[1:]
+        corrector, shape = self.corrector, forecast.raw.shape[1:]
         batch = Sample(
             ensemble=torch.from_numpy(forecast.ensemble),
             mask=torch.from_numpy(forecast.mask),
@@ -111,9 +112,14 @@ def training_cells(corrector: Corrector) -> tuple[Tensor, Tensor]:
 
     For a committee, the smallest values of all its correctors.
     """
-    parts = [part for part in corrector.modules() if isinstance(part, Corrector)]
-    normalizers = [part.normalizer for part in parts if not claims(part.model).physical] or [corrector.normalizer]
+    normalizers = fitted_normalizers(corrector) or [corrector.normalizer]
     return tuple(
         corrector.domain.cut(torch.stack([getattr(normalizer, name) for normalizer in normalizers]).amin(0)).cpu()
         for name in ("always", "known")
     )  # type: ignore[return-value]
+
+
+def fitted_normalizers(corrector: Corrector) -> list[Normalizer]:
+    """Return the normaliser of a corrector, or those of a committee; none for a model that reads physical values."""
+    parts = [part for part in corrector.modules() if isinstance(part, Corrector)]
+    return [part.normalizer for part in parts if not claims(part.model).physical]

@@ -1,0 +1,136 @@
+"""`correct explain=true` as a whole: EMOS, a mixture of experts and a committee on GRIB files."""
+
+import re
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from correction_runs import correct_with
+from grib_parts import GRID, KEYS
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.task import Task
+from evaluation.explanation.explanation_run import expert_map, shown_forecasts, training_climate, write_explanation
+from evaluation.explanation.forecast_explanation import explain_forecast
+from models import correct
+from models.correction.corrected import Corrected
+from models.correction.forecast import RawForecast
+from models.correction.torch_engine import TorchEngine
+from models.corrector import Corrector
+
+MEMBERS, LEADS = 4, (24, 48)
+TASK = Task("t2m", ["2t", "msl"], ["2t"], list(LEADS))
+
+
+def make_corrector(model="models.statistical.emos.EMOS", task=TASK, **options):
+    torch.manual_seed(1)
+    one = Corrector(task, GRID, {"_target_": model, **options}, torch.rand(3, *GRID.shape))
+    one.normalizer.location.copy_(torch.tensor([280.0, 1e5])[: len(task.channels), None, None].expand(-1, *GRID.shape))
+    one.normalizer.scale.copy_(torch.tensor([8.0, 900.0])[: len(task.channels)])
+    for tensor in one.model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.add_(0.05 * torch.randn_like(tensor))
+    return one.eval()
+
+
+@pytest.fixture(scope="module")
+def forecasts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("forecasts") / "in.grib"
+    draw = np.random.default_rng(0)
+    with path.open("wb") as file:
+        for name, mean, scale in (("2t", 280, 8), ("msl", 1e5, 900)):
+            encoder = Encoder(
+                GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS, shortName=name
+            )
+            for start in (20200101, 20200102):
+                for lead in LEADS:
+                    for number in range(1, MEMBERS + 1):
+                        field = mean + scale * draw.standard_normal(GRID.shape)
+                        file.write(encoder.encode(field, dataDate=start, endStep=lead, perturbationNumber=number))
+    return path
+
+
+def test_the_page_stands_beside_the_output(forecasts, tmp_path):
+    pages = []
+    engine = TorchEngine(make_corrector(), name="emos")
+    correct_with(
+        [engine], [forecasts], tmp_path / "out.grib",
+        lambda pipelines: pages.append(write_explanation(pipelines, tmp_path / "out.grib", {"Input": "in.grib"})),
+    )  # fmt: skip
+    assert pages == [tmp_path / "out.grib.explain.html"]
+    text = pages[0].read_text()
+    assert "2 of 4 corrected forecasts are explained" in text
+    assert re.findall(r"<td>(2 Jan 12 UTC \+\d+ h)</td>", text) == ["2 Jan 12 UTC +24 h", "2 Jan 12 UTC +48 h"]
+
+
+def read(channels=2):
+    draw = np.random.default_rng(2)
+    center, scale = np.array([280, 1e5])[:channels, None, None], np.array([8, 900])[:channels, None, None]
+    ensemble = (center + scale * draw.standard_normal((MEMBERS, channels, *GRID.shape))).astype(np.float32)
+    mask = np.ones(ensemble.shape[1:], bool)
+    start = np.datetime64("2020-01-02", "s")
+    return RawForecast(ensemble, mask, ensemble[:, :1].astype(float), start, 24, tuple(range(MEMBERS)))
+
+
+@pytest.mark.parametrize("committee", [False, True])
+def test_the_part_of_emos_is_its_slope_times_the_departure(committee):
+    """Against a finite difference: EMOS is linear, so the ratio of change and shift is its slope anywhere."""
+    task = TASK.only_targets()
+    corrector = make_corrector(task=task)
+    if committee:
+        specs = [corrector.spec, corrector.spec]
+        both = Corrector(
+            task, GRID, {"_target_": "models.committee.Committee", "specs": specs}, torch.rand(3, *GRID.shape)
+        )
+        for part in both.model.correctors:
+            part.load_state_dict(corrector.state_dict())
+        corrector = both.eval()
+    engine, forecast = TorchEngine(corrector), read(1)
+    climate = training_climate(engine)
+    found = explain_forecast(engine.predict, forecast, GRID, ["2t"], (0,), climate)
+    shifted = RawForecast(
+        forecast.ensemble + 16, forecast.mask, forecast.raw + 16, forecast.init_time, 24, forecast.numbers
+    )
+    slope = (engine.predict(shifted).mean() - engine.predict(forecast).mean())[0] / 16
+    expected = (slope - 1) * (forecast.raw.mean(0)[0] - 280)
+    assert abs(expected).max() > 0.1
+    np.testing.assert_allclose(found.strongest[0].part, expected, atol=2e-3)
+    np.testing.assert_allclose(found.changes[0].usual, found.changes[0].of_mean - expected, atol=2e-3)
+
+
+def test_a_model_of_physical_values_has_no_climate():
+    engine = TorchEngine(make_corrector())
+    assert training_climate(engine) is not None
+    engine.corrector.model.physical = True
+    assert training_climate(engine) is None
+    assert training_climate(SimpleNamespace()) is None
+    assert expert_map(engine, read(1), GRID) is None
+
+
+def test_shown_forecasts_are_of_the_latest_start_and_evenly_spaced():
+    def done(day, lead, method="corrector"):
+        return Corrected(np.datetime64(f"2020-01-0{day}", "s"), lead, None, (), method=method)
+
+    made = [done(day, lead) for lead in range(12, 252, 12) for day in (1, 2)]
+    assert {one.init_time for one in shown_forecasts(made)} == {np.datetime64("2020-01-02", "s")}
+    assert [one.lead_time for one in shown_forecasts(made, 4)] == [12, 84, 168, 240]
+    fallback = [done(3, 24, "raw"), done(2, 24), done(2, 48)]
+    assert [one.lead_time for one in shown_forecasts(fallback)] == [24, 48]
+    assert shown_forecasts([done(1, 24, "emos")]) == []
+
+
+def test_the_verb_writes_the_page_and_refuses_a_mesh(forecasts, tmp_path, monkeypatch, capsys):
+    make_corrector().save(tmp_path / "c.safetensors")
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    files = [f"corrector={tmp_path / 'c.safetensors'}", f"input={forecasts}", f"output={tmp_path / 'out.grib'}"]
+    monkeypatch.setattr(sys, "argv", ["correct", *files, "explain=true"])
+    correct.main()
+    assert f"{tmp_path / 'out.grib.explain.html'}: what was changed, and why" in capsys.readouterr().out
+    assert "msl" in (tmp_path / "out.grib.explain.html").read_text()
+    with pytest.raises(InputError, match=r"^explain=true needs a single process; set mesh=\[1,1\], or explain=false$"):
+        correct.explanation(True, tmp_path / "out.grib", [forecasts], SimpleNamespace(ranks=2))
+    with pytest.raises(InputError, match=r"^explain must be true or false, got 'maps'$"):
+        correct.explanation("maps", tmp_path / "out.grib", [forecasts], SimpleNamespace(ranks=1))
