@@ -23,6 +23,7 @@ from data_pipeline.common.file_format import (
     file_format,
     wrong_format,
 )
+from data_pipeline.common.memory import keep_freed_memory
 from data_pipeline.formats.variables import checked_names
 from models.correction.correct_files import correct_files
 from models.correction.options import CorrectionOptions
@@ -42,6 +43,7 @@ OTHER_FORMATS = (
 @verb("correct")
 def main(cfg: DictConfig) -> None:
     """Check the options, correct the files, print a summary."""
+    keep_freed_memory()
     options = plain(cfg)
     output = output_path(options["output"])
     with join_mesh(options["mesh"]) as mesh:

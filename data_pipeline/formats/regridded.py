@@ -16,7 +16,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.points import Points
 from data_pipeline.protocols import ALL
 from data_pipeline.reduced_grid import ReducedGrid
-from data_pipeline.regridding.coverage import shared_points
+from data_pipeline.regridding.grid_coverage import shared_points
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.regridding.weights import Method, weights_between
 from data_pipeline.task import Variable

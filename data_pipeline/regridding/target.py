@@ -12,7 +12,7 @@ from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.reduced_grid import ReducedGrid
-from data_pipeline.regridding.coverage import covered
+from data_pipeline.regridding.grid_coverage import covered
 from data_pipeline.regridding.weights import METHODS, Method
 
 PARTS = ("ensemble", "analysis")

@@ -83,7 +83,10 @@ class PipelineEditor:
         assert corrected.members is not None
         fields: dict[Hashable, np.ndarray] = {}
         for k, (lattice, factor) in enumerate(zip(self._lattices, self._targets.factors, strict=True)):
-            rounded = lattice.round(corrected.members[:, k] / factor)
+            members = corrected.members[:, k]
+            if factor != 1:
+                members /= factor
+            rounded = lattice.round(members, out=members)
             for number, field in zip(corrected.numbers, rounded, strict=True):
                 fields[k, message.init_time, message.lead_time, number] = field
         self._spool.add(fields)

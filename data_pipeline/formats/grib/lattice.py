@@ -15,6 +15,7 @@ import eccodes
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.threads import in_threads
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.conversion import find_conversions
 from data_pipeline.formats.grib.names import MessageNames
@@ -23,6 +24,8 @@ from data_pipeline.task import Variable
 from data_pipeline.units import Conversion
 
 DEFAULT_BITS = 16
+ROUNDING_THREADS = 8
+"""Threads that round members at once; numpy releases the interpreter's lock."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +70,44 @@ class Lattice:
         # Constant fields are packed in 0 bits, whatever their precision.
         return cls(finest if finest > 0 else DEFAULT_BITS, next(iter(conversions.values())))
 
-    def round(self, members: np.ndarray) -> np.ndarray:
-        """Return `members` (M, H, W) in the file's units, rounded to their common lattice; NaN stays NaN."""
+    def round(self, members: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return `members` (M, H, W) in the file's units, rounded to their common lattice; NaN stays NaN.
+
+        The result is written to `out`, which may be `members`.
+        """
         members = np.asarray(members, np.float64)
-        if self.conversion.changes:
-            members = (members - self.conversion.offset) / self.conversion.factor
-        finite = np.isfinite(members)
-        if not finite.any():
-            return members
-        highest = np.where(finite, members, -np.inf).max((1, 2))
-        lowest = np.where(finite, members, np.inf).min((1, 2))
-        widest = np.max(np.where(finite.any((1, 2)), highest - lowest, 0))
-        largest = np.abs(members[finite]).max()
+        out = np.empty_like(members) if out is None else out
+        positions, to = range(len(members)), self.conversion
+
+        def convert(member: int) -> tuple[float, float] | None:
+            """Write a member in the file's units to `out`; return its lowest and highest value."""
+            field = out[member]
+            if to.changes:
+                np.divide(np.subtract(members[member], to.offset, out=field), to.factor, out=field)
+            elif field is not members[member]:
+                field[...] = members[member]
+            ends = float(field.min()), float(field.max())
+            if np.isfinite(ends).all():
+                return ends
+            finite = field[np.isfinite(field)]
+            return (float(finite.min()), float(finite.max())) if finite.size else None
+
+        limits = [ends for ends in in_threads(convert, positions, ROUNDING_THREADS) if ends]
+        if not limits:
+            return out
+        widest = max(highest - lowest for lowest, highest in limits)
+        largest = max(abs(value) for ends in limits for value in ends)
         # Two steps fewer than there are, because rounding moves both ends; and no finer than a reference value, which
         # has 21 binary digits in GRIB1's hexadecimal floating point.
-        step = max(widest / max(2.0**self.bits - 3, 1), largest * 2.0**-20, np.finfo(np.float32).tiny)
+        step = max(widest / max(2.0**self.bits - 3, 1), largest * 2.0**-20, float(np.finfo(np.float32).tiny))
         step = 2.0 ** np.ceil(np.log2(step))
-        return np.round(members / step) * step
+
+        def snap(member: int) -> None:
+            field = np.multiply(out[member], 1 / step, out=out[member])  # exact: the step is a power of two
+            np.multiply(np.rint(field, out=field), step, out=field)
+
+        list(in_threads(snap, positions, ROUNDING_THREADS))
+        return out
 
 
 def _finest_bits(table: Table, kinds: Sequence[int]) -> int:

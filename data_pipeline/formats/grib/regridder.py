@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 
 import eccodes
@@ -23,12 +24,13 @@ EARTH = slice(14, 30)
 class MessageRegridder:
     """Gives messages the grid of `target`; `counts` has the number of messages by their former grid.
 
-    Only the sections of grid, packing and values are new.
+    Only the sections of grid, packing and values are new. Thread-safe.
     """
 
     def __init__(self, target: TargetGrid) -> None:
         self.target = target
         self.counts: dict[str, int] = {}
+        self._lock = threading.Lock()
 
     def needs(self, layout: Layout) -> bool:
         """Whether messages of a layout are on another grid than the target's."""
@@ -66,7 +68,8 @@ class MessageRegridder:
             eccodes.codes_release(handle)
         if not grid.matches(new_layout.grid):
             raise RuntimeError(f"a message on {grid} was written on {new_layout.grid}")
-        self.counts[str(layout.grid)] = self.counts.get(str(layout.grid), 0) + 1
+        with self._lock:
+            self.counts[str(layout.grid)] = self.counts.get(str(layout.grid), 0) + 1
         return new, new_layout, missing
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from datetime import datetime, timedelta
@@ -15,18 +17,22 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
+from data_pipeline.common.threads import BUDGET, BudgetedPool
 from data_pipeline.formats.grib.cache import table_of
-from data_pipeline.formats.grib.decode import decode
 from data_pipeline.formats.grib.encode import MISSING, ORDER
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.lattice import Lattice
 from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.formats.grib.regridder import MessageRegridder
+from data_pipeline.formats.grib.repack import missing_values, with_values
 from data_pipeline.formats.grib.scan import scan_messages
 from data_pipeline.formats.grib.table import UNIX_EPOCH, Table
 from data_pipeline.meaning import INSTANT
 from data_pipeline.task import Variable
+
+AHEAD = 16
+"""Messages that wait for their turn to be written; each holds a field."""
 
 
 class Message(NamedTuple):
@@ -92,8 +98,8 @@ def rewrite(
             raise InputError(f"{target} is the file to read; name another file to write")
     tables = [table_of(source) for source in paths]
     with atomic_path(target) as partial:
-        with partial.open("wb") as file:
-            writer = _EditedFile(file, paths, MessageNames(names or {}), names, correction)
+        with partial.open("wb") as file, BudgetedPool(BUDGET.total) as pool:
+            writer = _EditedFile(file, pool, paths, MessageNames(names or {}), names, correction)
             for table in tables:
                 writer.copy(table)
         messages_written = sum(len(table.records) for table in tables) + len(writer.added)
@@ -104,21 +110,26 @@ def rewrite(
 
 
 class _EditedFile:
-    """Writes the messages of tables with their edits to an open file; counts new fields and added messages."""
+    """Writes the messages of tables with their edits to an open file; counts new fields and added messages.
+
+    Threads of `pool` encode new fields while the next ones are computed. At most `AHEAD` messages wait.
+    """
 
     def __init__(
         self,
         file: IO[bytes],
+        pool: BudgetedPool,
         paths: Sequence[Path],
         own_names: MessageNames,
         names: Mapping[str, str] | None,
         correction: Correction,
     ) -> None:
-        self._file, self._paths, self._names, self._correction = file, paths, names, correction
-        self.own_names = own_names
+        self._file, self._pool, self._paths, self._names = file, pool, paths, names
+        self._correction, self.own_names = correction, own_names
         self.fields, self.digest = 0, hashlib.sha256()
         self.added: list[Message] = []
         self._bits: dict[Variable, int] = {}
+        self._waiting: deque[list[bytes] | Future[list[bytes]]] = deque()
 
     def copy(self, table: Table) -> None:
         """Write all messages of a file."""
@@ -129,33 +140,42 @@ class _EditedFile:
                 message = _message(self.own_names.variable(kind), kind, record)
                 edit = self._correction(message) if message else None
                 if message is None or edit is None:
-                    self._write(old)
-                    continue
-                new = old
-                if edit.keys:
-                    new = _with_keys(new, edit.keys, table.path, message)
-                if edit.field is not None:
-                    new = self._with_field(new, kind.layout, edit.field, message, edit.regridder)
-                self._write(new)
-                for addition in edit.after:
-                    self.added.append(addition.holds)
-                    moved = bool(edit.regridder and edit.regridder.needs(kind.layout))
-                    keyed = _with_keys(old, addition.keys, table.path, addition.holds)
-                    if not moved:
-                        keyed = _with_missing(keyed, kind.layout, addition.field)
-                    self._write(self._with_field(keyed, kind.layout, addition.field, message, edit.regridder))
+                    self._waiting.append([old])
+                else:
+                    self.fields += (edit.field is not None) + len(edit.after)
+                    self.added += [addition.holds for addition in edit.after]
+                    bits = self._bits_of(message.variable) if edit.field is not None or edit.after else 0
+                    made = self._pool.submit(_edited, old, kind.layout, edit, message, bits, table.path)
+                    self._waiting.append(made)
+                self._write(AHEAD)
+        self._write(0)
 
-    def _write(self, message: bytes) -> None:
-        self.digest.update(message)
-        self._file.write(message)
+    def _write(self, ahead: int) -> None:
+        """Write the first waiting messages, except the last `ahead`."""
+        while len(self._waiting) > ahead:
+            first = self._waiting.popleft()
+            for message in first if isinstance(first, list) else first.result():
+                self.digest.update(message)
+                self._file.write(message)
 
-    def _with_field(
-        self, old: bytes, layout: Layout, field: np.ndarray, message: Message, regridder: MessageRegridder | None
-    ) -> bytes:
-        if message.variable not in self._bits:
-            self._bits[message.variable] = Lattice.of(self._paths, message.variable, self._names).bits
-        self.fields += 1
-        return _replace(old, layout, field, self._bits[message.variable], message, regridder)
+    def _bits_of(self, variable: Variable) -> int:
+        if variable not in self._bits:
+            self._bits[variable] = Lattice.of(self._paths, variable, self._names).bits
+        return self._bits[variable]
+
+
+def _edited(old: bytes, layout: Layout, edit: Edit, message: Message, bits: int, path: Path) -> list[bytes]:
+    """Return the message `old` with its edit, and the messages after it."""
+    new = _with_keys(old, edit.keys, path, message) if edit.keys else old
+    if edit.field is not None:
+        new = _replace(new, layout, edit.field, bits, message, edit.regridder)
+    found = [new]
+    for addition in edit.after:
+        keyed = _with_keys(old, addition.keys, path, addition.holds)
+        if not (edit.regridder and edit.regridder.needs(layout)):
+            keyed = _with_missing(keyed, layout, addition.field)
+        found.append(_replace(keyed, layout, addition.field, bits, message, edit.regridder))
+    return found
 
 
 def messages(source: str | Path, names: Mapping[str, str] | None = None) -> Iterator[Message]:
@@ -220,67 +240,8 @@ def _replace(
     """Return the message `old` with the values of `field`, packed in `bits` per value."""
     if regridder and regridder.needs(layout):
         old, layout, missing = regridder.regrid(old, layout)
-    else:
-        missing = np.isnan(decode(old, layout))
-    field = np.array(field, np.float64)
-    if field.shape != missing.shape:
-        raise ValueError(f"the correction of {message} has shape {field.shape}, the message has shape {missing.shape}")
-    if not np.isfinite(field[~missing]).all():
-        raise ValueError(f"the correction of {message} is not finite where the message has values")
-    handle = eccodes.codes_new_from_message(old)
-    try:
-        eccodes.codes_set_double(handle, "missingValue", MISSING)
-        # With a decimal scale, ecCodes would choose the number of bits itself.
-        eccodes.codes_set_long(handle, "decimalScaleFactor", 0)
-        eccodes.codes_set_long(handle, "bitsPerValue", bits)
-        eccodes.codes_set_double_array(handle, "values", layout.store(np.where(missing, MISSING, field)))
-        new = eccodes.codes_get_message(handle)
-    except eccodes.CodesInternalError as error:
-        raise InputError(
-            f"{message} cannot be written in the packing of the input ({error}); repack the input first, for instance "
-            "with ecCodes' grib_set -r -s packingType=grid_simple IN OUT"
-        ) from None
-    finally:
-        eccodes.codes_release(handle)
-    _check_message(old, new, layout, np.where(missing, np.nan, field), bits, message)
-    return new
-
-
-def _check_message(old: bytes, new: bytes, layout: Layout, field: np.ndarray, bits: int, message: Message) -> None:
-    """Raise unless `new` has the header of `old` and the values of `field`.
-
-    Values may differ by one step of the packing, 2^E (WMO Manual on Codes, regulation 92.9.4), and by the rounding of
-    the reference value, which has as few as 21 binary digits in GRIB1's hexadecimal floating point.
-    """
-    if _header(old) != _header(new):
-        raise RuntimeError(f"the header of {message} changed while its values were replaced")
-    handle = eccodes.codes_new_from_message(new)
-    try:
-        used = eccodes.codes_get_long(handle, "bitsPerValue")
-        binary, decimal = (eccodes.codes_get_long(handle, f"{base}ScaleFactor") for base in ("binary", "decimal"))
-    finally:
-        eccodes.codes_release(handle)
-    step = 2.0**binary / 10.0**decimal if used else 0.0
-    allowed = step + 2.0**-20 * np.nanmax(np.abs(field), initial=0.0)
-    same = np.allclose(decode(new, layout), field, rtol=0, atol=allowed, equal_nan=True)
-    if not same or used not in (0, bits):
-        raise RuntimeError(f"the values of {message} differ from the written values when read back")
-
-
-def _header(message: bytes) -> bytes:
-    """Return the sections with all keys except the keys of values and packing.
-
-    GRIB1: sections 1 and 2 (which may be absent) without the decimal scale in octets 27 and 28. GRIB2: sections 1 to 4.
-    """
-    if message[7] == 1:
-        start = end = 8
-        for present in (True, message[15] & 128):
-            end += int.from_bytes(message[end : end + 3], "big") if present else 0
-        return message[start : start + 26] + message[start + 28 : end]
-    start = end = 16
-    while message[end + 4] < 5:
-        end += int.from_bytes(message[end : end + 4], "big")
-    return message[start:end]
+        return with_values(old, layout, field, missing, bits, message)
+    return with_values(old, layout, field, missing_values(old, layout), bits, message)
 
 
 def _check_file(partial: Path, target: Path, count: int, digest: str) -> None:

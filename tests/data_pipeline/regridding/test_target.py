@@ -6,7 +6,7 @@ from regridding_parts import GRIDS, octahedral
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.regridding.coverage import shared_points
+from data_pipeline.regridding.grid_coverage import shared_points
 from data_pipeline.regridding.target import TargetGrid, check_grid_option, regular_grid
 
 
