@@ -4,6 +4,7 @@ import re
 import subprocess
 
 import pytest
+import yaml
 from conftest import ROOT
 
 PACKAGES = ("conf", "data_pipeline", "models", "training", "evaluation")
@@ -44,6 +45,15 @@ def test_python_names_of_the_glossary_exist():
     options = set(re.findall(r"`[a-z]+\.([a-z_]+)`", text))
     configured = "\n".join((ROOT / name).read_text() for name in TRACKED if name.endswith(".yaml"))
     assert not [name for name in options if not re.search(rf"\b{name}:", configured)]
+
+
+def test_every_option_of_correct_is_in_its_table():
+    """The rows of the table are the options of conf/correct.yaml, with their defaults."""
+    configured = yaml.safe_load((ROOT / "conf/correct.yaml").read_text())
+    defaults = {name: value for name, value in configured.items() if name not in ("defaults", "hydra")}
+    rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? ?\| ", (ROOT / "docs/correct.md").read_text(), re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(defaults)
+    assert {name: yaml.safe_load(text or "???") for name, text in rows} == defaults
 
 
 def test_the_glossary_explains_each_term_once():

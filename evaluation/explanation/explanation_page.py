@@ -36,8 +36,10 @@ from evaluation.report.expert_map import expert_drawing
 from evaluation.report.page import contents_list, scrolling
 from evaluation.report.provenance import term_list
 
-UNUSUAL = 4.0
-"""Largest departure, in typical departures of the training years, from which an input is called unusual."""
+UNUSUAL = 2.0
+"""Departure of a field, in typical departures of the training years, above which an input is called unusual.
+
+Single cells are no measure: amounts of rain depart by 20 typical departures in some cell of every forecast."""
 DEFINITIONS = {
     "Part of an input": "The correction less the correction of the same forecast in which the ensemble mean of this "
     "input is its mean in the training years. Members keep their distances from each other. The parts of several "
@@ -172,20 +174,19 @@ def _why_text(one: ExplainedCorrector, forecast: ForecastExplanation, target: in
 
 
 def _warnings(correctors: Sequence[ExplainedCorrector]) -> Iterator[str]:
-    """Yield a sentence for each input that is far from its training climate in some explained forecast."""
+    """Yield a sentence for each input whose field is unusual in some explained forecast."""
     for one in correctors:
-        furthest: dict[str, tuple[InputPart, ForecastExplanation]] = {}
+        unusual: dict[str, tuple[InputPart, ForecastExplanation]] = {}
         for forecast in one.forecasts:
             for part in forecast.inputs:
-                if abs(part.largest) > max(
-                    UNUSUAL, abs(furthest[part.name][0].largest) if part.name in furthest else 0
-                ):
-                    furthest[part.name] = part, forecast
-        for part, forecast in furthest.values():
+                if part.departure > (unusual[part.name][0].departure if part.name in unusual else UNUSUAL):
+                    unusual[part.name] = part, forecast
+        for part, forecast in unusual.values():
             assert part.cell is not None
             yield (
-                f"{part.name} is unusual at +{forecast.lead_time} h: {show_number(part.largest, 1, sign=True)} typical "
-                f"departures from its training mean at {place_name(one.coast.grid, part.cell)}"
+                f"{part.name} is unusual at +{forecast.lead_time} h: its departure from the training mean is "
+                f"{show_number(part.departure, 1)} times a typical one, and largest at "
+                f"{place_name(one.coast.grid, part.cell)}"
             )
 
 

@@ -67,10 +67,20 @@ def explained_corrector(pipeline: CorrectionPipeline, done: Sequence[Corrected])
     units = tuple(meanings.get(str(target), target.units) for target in task.targets)
     problems = [sentence for one in done for sentence in one.problems]
     return ExplainedCorrector(
-        description.name or (description.path.stem if description.path else "corrector"),
+        short_name(description.name or str(description.path or "corrector")),
         task.targets, coast_of(engine), tuple(explanations), len(done), units, experts,
         tuple(dict.fromkeys([*problems, *_fallbacks(done)])), dict(_about(description)),
     )  # fmt: skip
+
+
+def short_name(name: str) -> str:
+    """Return a name for the page: of a path, the file's name, or its folder's if the file has the usual name.
+
+    >>> short_name("runs/unet/corrector.safetensors"), short_name("runs/t850.safetensors"), short_name("wind")
+    ('unet', 't850', 'wind')
+    """
+    path = Path(name)
+    return (path.parent.name or path.stem) if path.stem == "corrector" else path.name.removesuffix(".safetensors")
 
 
 def shown_forecasts(done: Sequence[Corrected], count: int = SHOWN) -> list[Corrected]:

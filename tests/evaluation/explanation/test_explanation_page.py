@@ -136,10 +136,13 @@ def test_the_page_says_how_many_forecasts_it_explains_and_shows_all_texts_as_tex
 
 def test_unusual_inputs_are_warnings(corrector):
     first, *others = corrector.forecasts
-    part = replace(first.inputs[1], largest=-5.25, cell=(0, 1))
+    part = replace(first.inputs[1], departure=2.25, cell=(0, 1))
     moved = replace(first, inputs=(first.inputs[0], part, first.inputs[2]))
     text = explanation_page([replace(corrector, forecasts=(moved, *others))], "out.grib", {})
-    expected = "t@850 is unusual at +24 h: −5.2 typical departures from its training mean at 90°N 30°E"
+    expected = (
+        "t@850 is unusual at +24 h: its departure from the training mean is 2.2 times a typical one, and largest at "
+        "90°N 30°E"
+    )
     assert re.findall('<p class="warning">(.*?)</p>', text) == [expected]
     assert 'class="warning"' not in explanation_page([corrector], "out.grib", {})
 

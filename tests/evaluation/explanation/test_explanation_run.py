@@ -110,6 +110,15 @@ def test_a_model_of_physical_values_has_no_climate():
     assert expert_map(engine, read(1), GRID) is None
 
 
+def test_the_experts_of_a_mixture_are_the_first_choices_of_its_gate():
+    mixture = {"experts": 2, "gate": "latent"}
+    corrector = make_corrector("models.networks.unet.UNet", width=4, depth=1, mixture=mixture)
+    engine = TorchEngine(corrector)
+    found = expert_map(engine, read(), GRID)
+    gate = corrector.get_submodule(found.layer).gate
+    np.testing.assert_array_equal(found.chosen, gate.weight.detach().argmax(0))
+
+
 def test_shown_forecasts_are_of_the_latest_start_and_evenly_spaced():
     def done(day, lead, method="corrector"):
         return Corrected(np.datetime64(f"2020-01-0{day}", "s"), lead, None, (), method=method)
