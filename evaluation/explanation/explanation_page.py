@@ -40,6 +40,8 @@ UNUSUAL = 2.0
 """Departure of a field, in typical departures of the training years, above which an input is called unusual.
 
 Single cells are no measure: amounts of rain depart by 20 typical departures in some cell of every forecast."""
+MOST_PROBLEMS = 30
+"""Problems that are listed; a file can have one for each of hundreds of forecasts."""
 DEFINITIONS = {
     "Part of an input": "The correction less the correction of the same forecast in which the ensemble mean of this "
     "input is its mean in the training years. Members keep their distances from each other. The parts of several "
@@ -203,8 +205,11 @@ def _experts(correctors: Sequence[ExplainedCorrector]) -> str:
 def _problems(correctors: Sequence[ExplainedCorrector]) -> str:
     found = list(dict.fromkeys(text for one in correctors for text in one.problems))
     if not found:
-        return "<p>The guards found no problem.</p>"
-    return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in found) + "</ul>"
+        return "<p>None was found.</p>"
+    listed = found[:MOST_PROBLEMS]
+    if more := len(found) - len(listed):
+        listed.append(f"{more} more problems are not listed here")
+    return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in listed) + "</ul>"
 
 
 def _about(correctors: Sequence[ExplainedCorrector], about: Mapping[str, str]) -> Iterator[tuple[str, str]]:

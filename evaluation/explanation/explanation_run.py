@@ -69,7 +69,7 @@ def explained_corrector(pipeline: CorrectionPipeline, done: Sequence[Corrected])
     return ExplainedCorrector(
         short_name(description.name or str(description.path or "corrector")),
         task.targets, coast_of(engine), tuple(explanations), len(done), units, experts,
-        tuple(dict.fromkeys([*problems, *_fallbacks(done)])), dict(_about(description)),
+        tuple(dict.fromkeys([*_fallbacks(done), *pipeline.gaps.sentences(), *problems])), dict(_about(description)),
     )  # fmt: skip
 
 

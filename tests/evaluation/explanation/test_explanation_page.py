@@ -163,6 +163,13 @@ def test_several_correctors_stand_on_one_page(corrector):
     assert len(ids) == len(set(ids))
 
 
+def test_many_problems_are_counted(corrector):
+    text = explanation_page([replace(corrector, problems=tuple(f"problem {k}" for k in range(35)))], "out.grib", {})
+    assert text.count("<li>problem ") == 30
+    assert "<li>5 more problems are not listed here" in text
+    assert "None was found" in explanation_page([replace(corrector, problems=())], "out.grib", {})
+
+
 def test_nothing_to_explain_is_said():
     empty = ExplainedCorrector("net", (Variable.parse("2t"),), Coast(GRID), (), 0)
     assert "there is nothing to explain" in explanation_page([empty], "out.grib", {})
