@@ -1,4 +1,4 @@
-"""The command: `deepweather prepare | train | combine | evaluate | compare | correct [option=value ...]`."""
+"""The command: `deepweather prepare | train | combine | evaluate | compare | correct | monitor [option=value ...]`."""
 
 import os
 import runpy
@@ -12,6 +12,7 @@ VERBS = {
     "evaluate": ("evaluation.evaluate", "score correctors on the test years: scores.json, report.html"),
     "compare": ("evaluation.compare", "one page and one table over the scores.json of several runs"),
     "correct": ("models.correct", "GRIB in, corrected GRIB out"),
+    "monitor": ("evaluation.monitor", "score corrected forecasts as analyses arrive, and give alarms"),
 }
 USAGE = "usage: deepweather VERB [option=value ...]\n\n" + "\n".join(
     f"  {verb:9} {purpose}" for verb, (_, purpose) in VERBS.items()
