@@ -22,7 +22,7 @@ from data_pipeline.common.files import atomic_write, expand_paths, lock_folder, 
 from data_pipeline.formats.variables import checked_names
 from evaluation.monitoring.drift import Drift, check_reference, conformal_layer, find_drift
 from evaluation.monitoring.monitor_page import chart_title, monitor_page
-from evaluation.monitoring.monitor_state import ForecastKey, MonitorState, time_text
+from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, time_text
 from evaluation.monitoring.verification import MonitoredTask, VerificationReport, verify
 from evaluation.regions import check_regions, mask_hashes, region_weights
 from models.corrector import Corrector
@@ -136,7 +136,7 @@ def summary_lines(state: MonitorState, report: VerificationReport) -> list[str]:
     return [*lines, *(f"note: {note}" for note in report.notes)]
 
 
-def named(keys: Sequence[ForecastKey]) -> str:
+def named(keys: Sequence[MonitoredForecast]) -> str:
     """Return the first forecasts by name, and the number of the others."""
     rest = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
     return ", ".join(map(str, sorted(keys)[:NAMED])) + rest

@@ -15,7 +15,7 @@ from evaluation.monitoring.forecast_scores import RegionScores, daily_statistics
 from evaluation.monitoring.monitor_state import MonitorState
 from models.correction.conformal import ConformalLayer, tracked_scores
 
-STATISTICS = {
+CHARTED = {
     "crps": ("CRPS / expected", "logarithm of the CRPS over the CRPS that the forecast expects of itself", False),
     "bias": ("bias / spread", "mean error of the forecast's mean over its spread", True),
     "spread": ("spread / error", "logarithm of spread over error of the mean", True),
@@ -23,11 +23,11 @@ STATISTICS = {
 }
 """Title, definition and whether both directions are drift, of each charted statistic."""
 FEWEST_REFERENCE = 30
-DAY = 86_400
+_DAY = 86_400
 
 
 @dataclass(frozen=True)
-class Series:
+class DailySeries:
     """The daily averages of one target, lead time and region; `days` are the days of the starts."""
 
     target: str
@@ -52,7 +52,7 @@ class Series:
 class Drift:
     """All series and charts; `reference` are the first and last day of the reference period, None before its end."""
 
-    series: Sequence[Series]
+    series: Sequence[DailySeries]
     charts: Mapping[tuple[str, int, str, str], ControlChart]
     """By target, lead time, region and statistic."""
     reference: tuple[np.datetime64, np.datetime64] | None
@@ -112,7 +112,7 @@ def find_drift(
     spacing = max(1.0, float(np.median(np.diff(own).astype(int))))
     horizon = max(1, round(false_alarm_days / spacing))
     wanted = [
-        (one, name, *one.statistic(name)) for one in series for name in STATISTICS
+        (one, name, *one.statistic(name)) for one in series for name in CHARTED
     ]  # fmt: skip
     wanted = [item for item in wanted if (item[2] > last).any()]
     chance = chance_of_chart(len(wanted))
@@ -121,23 +121,23 @@ def find_drift(
         kept = own_days >= first
         count = int((own_days[kept] <= last).sum())
         if count >= FEWEST_REFERENCE:
-            chart = control_chart(own_days[kept], values[kept], count, chance, horizon, two_sided=STATISTICS[name][2])
+            chart = control_chart(own_days[kept], values[kept], count, chance, horizon, two_sided=CHARTED[name][2])
             if chart is not None:
                 charts[one.target, one.lead_time, one.region, name] = chart
     return Drift(series, charts, (first, last), len(own))
 
 
-def daily_series(state: MonitorState) -> list[Series]:
+def daily_series(state: MonitorState) -> list[DailySeries]:
     """Return the averages over all forecasts that start on the same day, by target, lead time and region."""
     found: dict[tuple[str, int, str], dict[int, list[RegionScores]]] = defaultdict(lambda: defaultdict(list))
     for key, one in state.verified.items():
         for region, scores in one.regions.items():
-            found[key.target, key.lead_time, region][key.start // DAY].append(scores)
+            found[key.target, key.lead_time, region][key.start // _DAY].append(scores)
     series = []
     for (target, lead, region), by_day in sorted(found.items()):
         days = sorted(by_day)
         averages = [_mean([_averages(scores) for scores in by_day[day]]) for day in days]
-        series.append(Series(target, lead, region, np.array(days, "datetime64[D]"), averages))
+        series.append(DailySeries(target, lead, region, np.array(days, "datetime64[D]"), averages))
     return series
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from models.correction.conformal import hazen_scores, value_at
 
-BINS = 10
+PIT_BINS = 10
 """Bins of the PIT histogram."""
 INSIDE = slice(1, 9)
 """The bins of the central 80 %."""
@@ -42,7 +42,7 @@ class RegionScores:
     @classmethod
     def from_json(cls, numbers: list[float]) -> RegionScores:
         """Return the scores from the numbers of `to_json`."""
-        if len(numbers) != 6 + BINS:
+        if len(numbers) != 6 + PIT_BINS:
             raise ValueError(f"{len(numbers)} numbers of a region")
         area, crps, expected, error, squared, variance, *pit = map(float, numbers)
         return cls(area, crps, expected, error, squared, variance, np.array(pit))
@@ -76,7 +76,7 @@ def score_regions(
 
 
 def pit_shares(members: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return the share (BINS, n) of each bin of the PIT histogram in every cell.
+    """Return the share (PIT_BINS, n) of each bin of the PIT histogram in every cell.
 
     The k-th of M sorted members (M, n) is the quantile at (k - 1/2)/M. Between two members, and beyond the outermost,
     the PIT is known up to an interval, over which it is spread evenly (Czado, Gneiting & Held 2009,
@@ -86,7 +86,7 @@ def pit_shares(members: np.ndarray, truth: np.ndarray) -> np.ndarray:
     ends = np.concatenate([[0.0], (np.arange(M) + 0.5) / M, [1.0]])
     low = ends[(members < truth).sum(0)]
     high = ends[(members <= truth).sum(0) + 1]
-    edges = np.linspace(0, 1, BINS + 1)[:, None]
+    edges = np.linspace(0, 1, PIT_BINS + 1)[:, None]
     return np.asarray(np.diff(np.clip((edges - low) / (high - low), 0, 1), axis=0))
 
 

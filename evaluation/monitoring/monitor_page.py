@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
 from evaluation.monitoring.control_chart import SMOOTHING, ControlChart
-from evaluation.monitoring.drift import STATISTICS, Drift, Series
-from evaluation.monitoring.forecast_scores import BINS
+from evaluation.monitoring.drift import CHARTED, DailySeries, Drift
+from evaluation.monitoring.forecast_scores import PIT_BINS
 from evaluation.monitoring.monitor_state import MonitorState, time_text
 from evaluation.monitoring.verification import VerificationReport
 from evaluation.report.chart_frame import chart, rule
@@ -39,7 +39,7 @@ def chart_title(key: tuple[str, int, str, str]) -> str:
     '2t +48 h north: bias / spread'
     """
     target, lead, region, statistic = key
-    return f"{target} +{lead} h {region}: {STATISTICS[statistic][0]}"
+    return f"{target} +{lead} h {region}: {CHARTED[statistic][0]}"
 
 
 def monitor_page(
@@ -136,9 +136,9 @@ def charts_section(drift: Drift, false_alarm_days: int) -> str:
     panels = [chart_panel(chart_title(key), drift.charts[key]) for key in chosen[:MOST_CHARTS]]
     note = (
         f"The line is the moving average of daily values (weight {SMOOTHING:g}) in standard deviations of "
-        "the reference period; the dashed lines are its limits. Dots are the daily values, without the outermost. With unchanged "
-        f"scores, all {len(drift.charts)} charts together give a false alarm every {false_alarm_days} days on average, "
-        "or less often."
+        "the reference period; the dashed lines are its limits. Dots are the daily values, without the outermost. With "
+        f"unchanged scores, all {len(drift.charts)} charts together give a false alarm every {false_alarm_days} days "
+        "on average, or less often."
     )
     rest = f" {len(chosen) - MOST_CHARTS} more charts are in the table." if len(chosen) > MOST_CHARTS else ""
     rows = [
@@ -193,17 +193,17 @@ def histograms_section(drift: Drift, days: np.ndarray) -> str:
     return _figures("pit", "PIT histograms", panels, note) if panels else ""
 
 
-def pit_panel(one: Series, drift: Drift, days: np.ndarray) -> Panel:
+def pit_panel(one: DailySeries, drift: Drift, days: np.ndarray) -> Panel:
     """Draw the PIT histogram of one series."""
-    now = one.part(np.isin(one.days, days[-RECENT:])) or {"pit": np.full(BINS, np.nan)}
-    centres = (np.arange(BINS) + 0.5) / BINS
+    now = one.part(np.isin(one.days, days[-RECENT:])) or {"pit": np.full(PIT_BINS, np.nan)}
+    centres = (np.arange(PIT_BINS) + 0.5) / PIT_BINS
     with matplotlib.rc_context(RC):
         figure, ax = chart(1.3, 0.62)
-        ax.bar(centres, now["pit"] * BINS, width=0.86 / BINS, color=CALM, alpha=0.85)
+        ax.bar(centres, now["pit"] * PIT_BINS, width=0.86 / PIT_BINS, color=CALM, alpha=0.85)
         if drift.reference:
             before = one.part((one.days >= drift.reference[0]) & (one.days <= drift.reference[1]))
             if before is not None:
-                ax.plot(centres, before["pit"] * BINS, ls="none", marker="o", ms=4, color=INK)
+                ax.plot(centres, before["pit"] * PIT_BINS, ls="none", marker="o", ms=4, color=INK)
         ax.axhline(1, color=INK, lw=1, ls=(0, (3, 2)))
         title = f"{one.target} +{one.lead_time} h {one.region}"
         ax.set(title=title, xlabel="PIT", ylabel="frequency / flat", xlim=(0, 1))
@@ -241,12 +241,12 @@ def conformal_section(state: MonitorState, layer: ConformalLayer) -> str:
     )
     bound = coverage_bound(1.0, layer.step, 10, 365)
     text = (
-        f"{used} of {len(state.verified)} forecasts were corrected with the layer; for the others the page "
-        f"shows what the layer would have done. The ends of the central {share} interval and the median are moved by so many "
-        "standard deviations. <i>coverage</i>: of analyses in the core of the region, over all verified forecasts; "
-        "<i>at most off</i>: how far it can be from its nominal value by the present moves. As an example of the "
-        "guarantee: after a year of daily forecasts, with analyses within one standard deviation of the expected place "
-        f"and 10 forecasts under way, each end of the interval is wrong by {100 * bound:.1f} % at most."
+        f"{used} of {len(state.verified)} forecasts were corrected with the layer; for the others the page shows what "
+        f"it would have done. The ends of the central {share} interval and the median are moved by so many standard "
+        "deviations. <i>coverage</i>: of analyses in the core of the region, over all verified forecasts; <i>at most "
+        "off</i>: how far it can be from its nominal value by the present moves. As an example of the guarantee: after "
+        "a year of daily forecasts, with analyses within one standard deviation of the expected place and 10 forecasts "
+        f"under way, each end of the interval is wrong by {100 * bound:.1f} % at most."
     )
     return scrolling(_table(names, rows), "Conformal layer") + f'<p class="note">{text}</p>'
 
@@ -264,7 +264,7 @@ def waiting_list(state: MonitorState) -> str:
 
 def definitions() -> str:
     """Return the definitions of the charted statistics."""
-    return term_list((title, escape(text[0].upper() + text[1:] + ".")) for title, text, _ in STATISTICS.values())
+    return term_list((title, escape(text[0].upper() + text[1:] + ".")) for title, text, _ in CHARTED.values())
 
 
 def _figures(name: str, heading: str, panels: Sequence[Panel], note: str) -> str:

@@ -17,7 +17,7 @@ from evaluation.monitoring.forecast_scores import RegionScores
 STATE_FORMAT = 1
 
 
-class ForecastKey(NamedTuple):
+class MonitoredForecast(NamedTuple):
     """Which forecast: target, start in seconds since 1970, lead time in hours."""
 
     target: str
@@ -32,7 +32,7 @@ class ForecastKey(NamedTuple):
     def __str__(self) -> str:
         """Return the forecast in words.
 
-        >>> str(ForecastKey("2t", 0, 48))
+        >>> str(MonitoredForecast("2t", 0, 48))
         '2t of 1970-01-01T00:00 +48 h'
         """
         return f"{self.target} of {time_text(self.start)} +{self.lead_time} h"
@@ -61,8 +61,8 @@ class MonitorState:
     """Everything that `monitor` remembers. `about` names the corrector and the options that all scores depend on."""
 
     about: dict[str, Any]
-    verified: dict[ForecastKey, VerifiedForecast] = field(default_factory=dict)
-    waiting: dict[ForecastKey, str] = field(default_factory=dict)
+    verified: dict[MonitoredForecast, VerifiedForecast] = field(default_factory=dict)
+    waiting: dict[MonitoredForecast, str] = field(default_factory=dict)
     """The file of each forecast without an analysis."""
 
     @classmethod
@@ -98,7 +98,7 @@ class MonitorState:
             {
                 **key._asdict(), "file": one.file, "conformal": one.conformal,
                 "regions": {name: scores.to_json() for name, scores in one.regions.items()},
-                "cores": {name: [float(f"{share:.9g}") for share in shares] for name, shares in one.cores.items()},
+                "cores": {name: shares.tolist() for name, shares in one.cores.items()},
             }
             for key, one in sorted(self.verified.items())
         ]  # fmt: skip
@@ -109,8 +109,8 @@ class MonitorState:
             file.write("\n")
 
 
-def _key(one: Mapping[str, Any]) -> ForecastKey:
-    return ForecastKey(str(one["target"]), int(one["start"]), int(one["lead_time"]))
+def _key(one: Mapping[str, Any]) -> MonitoredForecast:
+    return MonitoredForecast(str(one["target"]), int(one["start"]), int(one["lead_time"]))
 
 
 def _short(value: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,20 +17,18 @@ from data_pipeline.protocols import Fields
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task, Variable
 from evaluation.monitoring.forecast_scores import score_regions, shares_below
-from evaluation.monitoring.monitor_state import ForecastKey, MonitorState, VerifiedForecast
+from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
 from models.correction.conformal import band_weights, interval_levels, normal_scores, ordered, tracked_scores
-
-Read = Callable[[], np.ndarray]
 
 
 @dataclass
 class VerificationReport:
     """What one run of `monitor` did with the given forecasts."""
 
-    new: list[ForecastKey] = field(default_factory=list)
-    known: list[ForecastKey] = field(default_factory=list)
+    new: list[MonitoredForecast] = field(default_factory=list)
+    known: list[MonitoredForecast] = field(default_factory=list)
     """Given again: counted before, and not counted again."""
-    incomplete: dict[ForecastKey, str] = field(default_factory=dict)
+    incomplete: dict[MonitoredForecast, str] = field(default_factory=dict)
     """Forecasts that lack fields, and what they lack."""
     notes: list[str] = field(default_factory=list)
 
@@ -73,18 +71,18 @@ def verify(
         )
     every = [*files, *(path for path in waiting if path not in files and path.is_file())]
     truths = {target: open_analyses(monitored, target, analyses) for target in monitored.task.targets}
-    ready: dict[ForecastKey, tuple[Fields, int, int, Path]] = {}
+    ready: dict[MonitoredForecast, tuple[Fields, int, int, Path]] = {}
     for path in every:
         given = path in files
         check_sidecar(path, monitored.corrector, report.notes)
-        for target, fields in open_forecasts(monitored, path).items():
+        for target, fields in open_corrected(monitored, path).items():
             truth = truths[target]
             if truth is not None:
                 check_targets(fields.meanings, truth.meanings, fields.lead_times)
             times = set() if truth is None else set(seconds(truth.init_times))
             for init, start in enumerate(seconds(fields.init_times)):
                 for place, lead in enumerate(fields.lead_times):
-                    key = ForecastKey(str(target), start, lead)
+                    key = MonitoredForecast(str(target), start, lead)
                     if key in state.verified:
                         report.known += [key] * given
                     elif not given and state.waiting.get(key) != str(path):
@@ -100,21 +98,21 @@ def verify(
         target = next(one for one in monitored.task.targets if str(one) == key.target)
         truth = truths[target]
         assert truth is not None
-        members = read(fields, init, place)
-        analysis = read(truth, seconds(truth.init_times).index(key.valid), 0)[0]
+        members = read_field(fields, init, place)
+        analysis = read_field(truth, seconds(truth.init_times).index(key.valid), 0)[0]
         if not (np.isfinite(members).all(0) & np.isfinite(analysis)).any():
             report.incomplete[key] = f"{path} and its analysis have no cell in common"
         else:
-            state.verified[key] = score(monitored, state, key, members, analysis, path)
+            state.verified[key] = score_forecast(monitored, state, key, members, analysis, path)
             report.new.append(key)
         state.waiting.pop(key, None)
     return report
 
 
-def score(
+def score_forecast(
     monitored: MonitoredTask,
     state: MonitorState,
-    key: ForecastKey,
+    key: MonitoredForecast,
     members: np.ndarray,
     analysis: np.ndarray,
     path: Path,
@@ -131,11 +129,12 @@ def score(
         before = None if applied else tracked_before(monitored, state, key, region)
         scores = nominal if before is None else ordered(before)
         if (found := shares_below(values, analysis, scores, {region: area})) is not None:
-            shares[region] = found
+            # Rounded here and not in the file, so that a later run continues from the same numbers.
+            shares[region] = found.round(9)
     return VerifiedForecast(str(path), applied, score_regions(values, analysis, monitored.weights), shares)
 
 
-def tracked_before(monitored: MonitoredTask, state: MonitorState, key: ForecastKey, region: str) -> np.ndarray:
+def tracked_before(monitored: MonitoredTask, state: MonitorState, key: MonitoredForecast, region: str) -> np.ndarray:
     """Return the scores (3,) by all forecasts of this target and lead time that were valid at the start of `key`."""
     found = [
         one.cores[region]
@@ -147,7 +146,7 @@ def tracked_before(monitored: MonitoredTask, state: MonitorState, key: ForecastK
     return tracked_scores(monitored.interval, monitored.step, np.array(found).reshape(-1, 3))
 
 
-def open_forecasts(monitored: MonitoredTask, path: Path) -> dict[Variable, Fields]:
+def open_corrected(monitored: MonitoredTask, path: Path) -> dict[Variable, Fields]:
     """Open the members of the targets in a file; at least one must be there, at one of the lead times."""
     task = monitored.task
     found: dict[Variable, Fields] = {}
@@ -196,7 +195,7 @@ def open_analyses(monitored: MonitoredTask, target: Variable, analyses: Sequence
     return fields
 
 
-def read(fields: Fields, init: int, lead: int) -> np.ndarray:
+def read_field(fields: Fields, init: int, lead: int) -> np.ndarray:
     """Return one forecast of a single variable, (M, h, w) in double precision."""
     values = np.empty((len(fields.numbers), 1, *fields.grid.shape), np.float64)
     fields.read(init, lead, values)

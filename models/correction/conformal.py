@@ -50,6 +50,8 @@ CORE, BELT = (15.0, 25.0), 10.0
 """Degrees of latitude: the core of the tropics ends at the first, those of north and south begin at the second."""
 LAST_SCORE = 3.0
 """Quantiles of a distribution are read up to this score, levels 0.00135 to 0.99865."""
+_ROUNDING = 1e-9
+"""Of scores: where all quantiles of one half are equal, rounding must not decide between probabilities 0 and 1/2."""
 _SCORES = np.linspace(-LAST_SCORE, LAST_SCORE, 25)
 _TABLE = np.linspace(-8, 8, 8001)
 _LEVELS = np.array([NormalDist().cdf(z) for z in _TABLE.tolist()])
@@ -176,12 +178,11 @@ def move(z: np.ndarray | float, nominal: np.ndarray, moved: np.ndarray) -> np.nd
 def move_back(z: np.ndarray, nominal: np.ndarray, moved: np.ndarray) -> np.ndarray:
     """Return the nominal scores of issued ones, the inverse of `move`; the highest of several."""
     low, median, high = moved
+    upper = z >= median - _ROUNDING
     with np.errstate(divide="ignore", invalid="ignore"):
         below = nominal[1] + (z - median) / (median - low) * (nominal[1] - nominal[0])
         above = nominal[1] + (z - median) / (high - median) * (nominal[2] - nominal[1])
-    above = np.where(high > median, above, np.where(z >= median, np.inf, 0.0))
-    below = np.where(median > low, below, -np.inf)
-    return np.where(z >= median, above, below)
+    return np.where(upper, np.where(high > median, above, np.inf), np.where(median > low, below, -np.inf))
 
 
 def value_at(z: np.ndarray, scores: np.ndarray, values: np.ndarray, spread: np.ndarray) -> np.ndarray:
