@@ -98,8 +98,8 @@ def verify(
         target = next(one for one in monitored.task.targets if str(one) == key.target)
         truth = truths[target]
         assert truth is not None
-        members = read_field(fields, init, place)
-        analysis = read_field(truth, seconds(truth.init_times).index(key.valid), 0)[0]
+        members = read_members(fields, init, place)
+        analysis = read_members(truth, seconds(truth.init_times).index(key.valid), 0)[0]
         if not (np.isfinite(members).all(0) & np.isfinite(analysis)).any():
             report.incomplete[key] = f"{path} and its analysis have no cell in common"
         else:
@@ -195,7 +195,7 @@ def open_analyses(monitored: MonitoredTask, target: Variable, analyses: Sequence
     return fields
 
 
-def read_field(fields: Fields, init: int, lead: int) -> np.ndarray:
+def read_members(fields: Fields, init: int, lead: int) -> np.ndarray:
     """Return one forecast of a single variable, (M, h, w) in double precision."""
     values = np.empty((len(fields.numbers), 1, *fields.grid.shape), np.float64)
     fields.read(init, lead, values)
