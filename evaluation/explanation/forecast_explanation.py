@@ -28,7 +28,7 @@ class Change:
     """The raw and the corrected distribution of one target, fields (H, W) in physical units.
 
     `usual` is the change of the mean if all inputs have their training mean: the correction that belongs to place,
-    season and lead time. It is None if the training climate is unknown.
+    season, lead time and spread. It is None if the training climate is unknown.
     """
 
     raw_mean: np.ndarray
