@@ -18,6 +18,7 @@ from data_pipeline.common.file_format import (
     GRIB_FORMAT,
     HDF5_FORMAT,
     NETCDF_FORMAT,
+    ONNX_FORMAT,
     UNKNOWN_FORMAT,
     ZARR_FORMAT,
     file_format,
@@ -26,6 +27,8 @@ from data_pipeline.common.file_format import (
 from data_pipeline.common.memory import keep_freed_memory
 from data_pipeline.formats.variables import checked_names
 from models.correction.correct_files import correct_files
+from models.correction.engine import Engine
+from models.correction.onnx_engine import OnnxEngine
 from models.correction.options import CorrectionOptions
 from models.correction.pipeline import CorrectionPipelines
 from models.correction.torch_engine import TorchEngine
@@ -78,14 +81,29 @@ def explanation(
     return lambda pipelines: mesh.print(f"{write_explanation(pipelines, output, about)}: what was changed, and why")
 
 
-def load_engines(option: object, device: object, mesh: Mesh) -> list[TorchEngine]:
+def load_engines(option: object, device: object, mesh: Mesh) -> list[Engine]:
     """Return the correctors that the option `corrector` names, each on the own tile."""
     chosen = choose_device(device, mesh.ranks)
-    engines = []
+    engines: list[Engine] = []
     for name, path in engine_paths(option).items():
+        if path.is_file() and file_format(path) is ONNX_FORMAT:
+            engines.append(onnx_engine(path, name, device, mesh))
+            continue
         corrector = Corrector.load(path)
         engines.append(TorchEngine(corrector, mesh.domain(corrector.grid), chosen, name, path))
     return engines
+
+
+def onnx_engine(path: Path, name: str, device: object, mesh: Mesh) -> OnnxEngine:
+    """Return the engine of an exported corrector, which computes on the processor in one process."""
+    if mesh.ranks > 1:
+        raise InputError(
+            f"{path} is an exported corrector, which works on whole fields in one process; set mesh=[1,1], or name the "
+            "corrector file that it was exported from"
+        )
+    if device == "gpu":
+        raise InputError(f"{path} is an exported corrector, which computes on the processor; leave out device=gpu")
+    return OnnxEngine(path, name)
 
 
 def engine_paths(option: object) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""The command: `deepweather prepare | train | combine | evaluate | compare | correct | monitor [option=value ...]`."""
+"""The command: `deepweather prepare | train | combine | evaluate | compare | correct | export [option=value ...]`."""
 
 import os
 import runpy
@@ -12,7 +12,7 @@ VERBS = {
     "evaluate": ("evaluation.evaluate", "score correctors on the test years: scores.json, report.html"),
     "compare": ("evaluation.compare", "one page and one table over the scores.json of several runs"),
     "correct": ("models.correct", "GRIB in, corrected GRIB out"),
-    "monitor": ("evaluation.monitor", "score corrected forecasts as analyses arrive, and give alarms"),
+    "export": ("models.export", "write a corrector for `correct` without PyTorch, as ONNX"),
 }
 USAGE = "usage: deepweather VERB [option=value ...]\n\n" + "\n".join(
     f"  {verb:9} {purpose}" for verb, (_, purpose) in VERBS.items()

@@ -51,7 +51,7 @@ for verb in sys.argv[2:]:
 def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path):
     shown = {
         "prepare": "generator:", "train": "trainer:", "combine": "output:", "evaluate": "split:",
-        "compare": "run_dir:", "correct": "output:", "monitor": "false_alarm_days:",
+        "compare": "run_dir:", "correct": "output:", "export": "output:",
     }  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     process = subprocess.run(
@@ -68,14 +68,11 @@ def test_the_command_lists_its_verbs():
     process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py"], capture_output=True, text=True)
     assert process.returncode == 0
     verbs = [line.split()[0] for line in process.stdout.splitlines()[2:9]]
-    assert verbs == ["prepare", "train", "combine", "evaluate", "compare", "correct", "monitor"]
+    assert verbs == ["prepare", "train", "combine", "evaluate", "compare", "correct", "export"]
 
 
 def test_an_unknown_verb_is_one_sentence():
     process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py", "trian"], capture_output=True, text=True)
     assert process.returncode == 2
-    assert (
-        process.stderr
-        == "error: there is no verb 'trian'; choose one of prepare, train, combine, evaluate, compare, correct, "
-        "monitor\n"
-    )
+    verbs = "prepare, train, combine, evaluate, compare, correct, export"
+    assert process.stderr == f"error: there is no verb 'trian'; choose one of {verbs}\n"

@@ -27,6 +27,7 @@ NETCDF_FORMAT = FileFormat("NetCDF", "name it where NetCDF is read")
 HDF5_FORMAT = FileFormat("HDF5", "name it where NetCDF is read, if it is NetCDF-4")
 ZARR_FORMAT = FileFormat("a Zarr store", "name it where Zarr is read")
 SAFETENSORS_FORMAT = FileFormat("safetensors", "name it where a corrector is read")
+ONNX_FORMAT = FileFormat("an exported corrector (ONNX)", "name it as the corrector of deepweather correct")
 EMPTY_FORMAT = FileFormat("empty", "fetch the file again")
 UNKNOWN_FORMAT = FileFormat("in no known format", "check the path, or fetch the file again")
 _UNPACK, _FETCH = "unpack it first", "it may be the error message of a download; look at it, then fetch the file again"
@@ -48,6 +49,8 @@ _MAGIC: tuple[tuple[int, bytes, FileFormat], ...] = (
     (0, b"\x28\xb5\x2f\xfd", FileFormat("compressed with zstd", _UNPACK)),
     (0, b"7z\xbc\xaf\x27\x1c", FileFormat("a 7z archive", _UNPACK)),
     (257, b"ustar", FileFormat("a tar archive", _UNPACK)),
+    (2, b"\x12\x0bdeepweather", ONNX_FORMAT),
+    (2, b"\x12\x07pytorch", FileFormat("an ONNX model of PyTorch", "make one of a corrector with deepweather export")),
     (0, b"%PDF", FileFormat("a PDF document", _NO_FIELDS)),
     (0, b"\x89PNG", FileFormat("a PNG picture", _NO_FIELDS)),
     (0, b"\xff\xd8\xff", FileFormat("a JPEG picture", _NO_FIELDS)),

@@ -25,7 +25,7 @@ class Ensemble:
     @property
     def std(self) -> Tensor:
         """Unbiased standard deviation (divisor M - 1); zero for a single member."""
-        if len(self.members) == 1:
+        if self.members.shape[0] == 1:  # not `len`, which would fix the number of members of an exported model
             return torch.zeros_like(self.members[0])
         return self.members.std(0)
 

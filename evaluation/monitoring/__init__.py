@@ -1,1 +1,0 @@
-"""Running scores of corrected forecasts, control charts of their drift, and the page of the verb `monitor`."""

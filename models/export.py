@@ -1,0 +1,33 @@
+"""The verb `export`: writes a corrector as an ONNX file, with which `correct` runs without PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from conf import plain, verb
+from data_pipeline.common.errors import InputError
+from models.onnx_export import export
+
+
+@verb("export")
+def main(cfg: DictConfig) -> None:
+    """Check the options, export the corrector, print how equal the two are."""
+    options = plain(cfg)
+    for name in ("corrector", "output"):
+        if not isinstance(options[name], str) or not options[name]:
+            raise InputError(f"{name} must be the path of one file, got {options[name]!r}")
+    path, output = (Path(options[name]).expanduser() for name in ("corrector", "output"))
+    if output.suffix != ".onnx":
+        raise InputError(f"output={output} must end in .onnx, such as {output.with_suffix('.onnx')}")
+    equality = export(path, output)
+    differences = ", ".join(f"{name} {value:.2g}" for name, value in equality.largest_difference.items())
+    print(
+        f"wrote {output}: on {equality.inputs} forecasts ONNX Runtime and PyTorch differ by at most {differences}, "
+        f"{equality.share_of_tolerance:.0%} of what is accepted"
+    )
+
+
+if __name__ == "__main__":
+    main()
