@@ -1,4 +1,4 @@
-"""The command: `deepweather prepare | train | combine | evaluate | compare | correct | export [option=value ...]`."""
+"""The command: `deepweather VERB [option=value ...]`; `VERBS` lists the verbs."""
 
 import os
 import runpy
@@ -13,6 +13,7 @@ VERBS = {
     "compare": ("evaluation.compare", "one page and one table over the scores.json of several runs"),
     "correct": ("models.correct", "GRIB in, corrected GRIB out"),
     "export": ("models.export", "write a corrector for `correct` without PyTorch, as ONNX"),
+    "monitor": ("evaluation.monitor", "score corrected forecasts as analyses arrive, and give alarms"),
 }
 USAGE = "usage: deepweather VERB [option=value ...]\n\n" + "\n".join(
     f"  {verb:9} {purpose}" for verb, (_, purpose) in VERBS.items()

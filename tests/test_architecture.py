@@ -22,7 +22,7 @@ MODELS, DISTRIBUTION, PARALLEL, LAYERS = "models", "models/distribution", "model
 STATISTICAL, NETWORKS, CORRECTION = "models/statistical", "models/networks", "models/correction"
 EVALUATION, REPORT, SCORES = "evaluation", "evaluation/report", "evaluation/scores"
 EXPLANATION = "evaluation/explanation"
-SIGNIFICANCE, KERNELS = "evaluation/significance", "evaluation/kernels"
+SIGNIFICANCE, KERNELS, MONITORING = "evaluation/significance", "evaluation/kernels", "evaluation/monitoring"
 ALL_MODELS = {MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS}
 MAY_IMPORT = {
     COMMON: set(),
@@ -76,12 +76,14 @@ MAY_IMPORT = {
         SCORES,
         SIGNIFICANCE,
         KERNELS,
+        MONITORING,
     },
     REPORT: {DATA, COMMON, EVALUATION},
     EXPLANATION: {DATA, COMMON, MODELS, CORRECTION, EVALUATION, REPORT},
     SCORES: {DATA, COMMON, STATISTICS, DISTRIBUTION, KERNELS},
     KERNELS: {COMMON},
     SIGNIFICANCE: {EVALUATION},
+    MONITORING: {DATA, COMMON, FORMATS, REGRIDDING, CORRECTION, EVALUATION, REPORT},
     "conf": {COMMON},
 }
 """Every folder may import itself and these. Verbs are the edge: they may import all, and nothing imports a verb."""
@@ -93,6 +95,7 @@ VERBS = {
     "training/train.py",
     "evaluation/compare.py",
     "evaluation/evaluate.py",
+    "evaluation/monitor.py",
 }
 SOURCES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 PROGRAM = [

@@ -51,7 +51,7 @@ for verb in sys.argv[2:]:
 def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path):
     shown = {
         "prepare": "generator:", "train": "trainer:", "combine": "output:", "evaluate": "split:",
-        "compare": "run_dir:", "correct": "output:", "export": "output:",
+        "compare": "run_dir:", "correct": "output:", "export": "output:", "monitor": "false_alarm_days:",
     }  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     process = subprocess.run(
@@ -67,12 +67,12 @@ def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path):
 def test_the_command_lists_its_verbs():
     process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py"], capture_output=True, text=True)
     assert process.returncode == 0
-    verbs = [line.split()[0] for line in process.stdout.splitlines()[2:9]]
-    assert verbs == ["prepare", "train", "combine", "evaluate", "compare", "correct", "export"]
+    verbs = [line.split()[0] for line in process.stdout.splitlines()[2:10]]
+    assert verbs == ["prepare", "train", "combine", "evaluate", "compare", "correct", "export", "monitor"]
 
 
 def test_an_unknown_verb_is_one_sentence():
     process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py", "trian"], capture_output=True, text=True)
     assert process.returncode == 2
-    verbs = "prepare, train, combine, evaluate, compare, correct, export"
+    verbs = "prepare, train, combine, evaluate, compare, correct, export, monitor"
     assert process.stderr == f"error: there is no verb 'trian'; choose one of {verbs}\n"

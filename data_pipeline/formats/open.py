@@ -182,6 +182,12 @@ def summary_fields(
     return chosen, CubeFields.forecasts(RegriddedCatalog(made, target), lead_times, "mask")
 
 
+def lead_times_of(paths: Paths, variable: Variable, *, names: VariableNames = None) -> list[int]:
+    """Return the lead times (hours) of the forecasts of a variable, as in the files or derived from others there."""
+    steps = np.unique(derived(_gather(paths, [variable], names), [variable], analyses=False).rows["step"])
+    return [step // 60 for step in steps.tolist() if step >= 0 and step % 60 == 0]
+
+
 def grid_of_files(paths: Paths, names: VariableNames = None) -> Grid:
     """Return the grid of the first field of the first file; in formats beside GRIB, NetCDF and Zarr, of all."""
     address = expand_addresses(paths)[0]

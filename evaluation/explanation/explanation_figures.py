@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
 from data_pipeline.task import Variable
 from evaluation.explanation.forecast_explanation import Change, StrongestInput
 from evaluation.report.case_figures import FIELDS
-from evaluation.report.drawing import Drawing
+from evaluation.report.drawing import Drawing, Panel
 from evaluation.report.maps import DIVERGING, Coast, ColourScale, colour_scale, map_numbers, map_panel
 
 
@@ -18,7 +21,7 @@ def change_maps(coast: Coast, change: Change, variable: Variable, units: str, na
     for title, field in (("change of the mean", change.of_mean), ("change of the spread", change.of_spread)):
         shown = factor * field
         maps[title] = shown, ColourScale(colour_scale([shown], True), DIVERGING, f"corrected − raw ({units})")
-    panels = tuple(map_panel(coast, field, scale, title) for title, (field, scale) in maps.items())
+    panels = tuple(_panel(coast, field, scale, title) for title, (field, scale) in maps.items())
     note = "Red: the correction raises the mean or widens the spread; blue: it lowers or narrows them."
     numbers = map_numbers(coast.grid, {title: field for title, (field, _) in maps.items()})
     return Drawing(name, "maps", "Before and after", note, panels, numbers)
@@ -32,7 +35,7 @@ def strongest_maps(coast: Coast, strongest: StrongestInput, variable: Variable, 
         f"{strongest.name}: part in the correction": (part, f"part in the correction ({units})"),
     }
     panels = tuple(
-        map_panel(coast, field, ColourScale(colour_scale([field], True), DIVERGING, label), title)
+        _panel(coast, field, ColourScale(colour_scale([field], True), DIVERGING, label), title)
         for title, (field, label) in maps.items()
     )
     note = (
@@ -41,3 +44,10 @@ def strongest_maps(coast: Coast, strongest: StrongestInput, variable: Variable, 
     )
     numbers = map_numbers(coast.grid, {title: field for title, (field, _) in maps.items()})
     return Drawing(name, "maps", f"The strongest input: {strongest.name}", note, panels, numbers)
+
+
+def _panel(coast: Coast, field: np.ndarray, scale: ColourScale, title: str) -> Panel:
+    """Draw a map whose colour bar has few marks, because small changes have long numbers."""
+    panel = map_panel(coast, field, scale, title)
+    panel.figure.axes[1].xaxis.set_major_locator(MaxNLocator(5))
+    return panel

@@ -166,7 +166,7 @@ def _why_text(one: ExplainedCorrector, forecast: ForecastExplanation, target: in
         for field in (change.usual, change.of_mean - change.usual)
     )
     text = (
-        f"Place, season and lead time alone would change the mean by {usual}\N{NO-BREAK SPACE}{units}; today's "
+        f"With all inputs at their training means, the mean would change by {usual}\N{NO-BREAK SPACE}{units}; today's "
         f"departures from the training climate change it by {today}\N{NO-BREAK SPACE}{units}"
     )
     ranked = sorted(forecast.inputs, key=lambda part: -part.mean_part[target])

@@ -14,7 +14,6 @@ from evaluation.expert_choice import first_choices
 from evaluation.explanation.explanation_page import explanation_page
 from evaluation.explanation.explanation_tables import ExplainedCorrector
 from evaluation.explanation.forecast_explanation import ForecastExplanation, explain_forecast
-from evaluation.explanation.training_climate import TrainingClimate
 from evaluation.report.coastlines import shows_earth
 from evaluation.report.maps import Coast
 from evaluation.report.shown_data import ExpertMap
@@ -22,7 +21,7 @@ from models.correction.corrected import Corrected
 from models.correction.engine import CorrectorDescription, Engine
 from models.correction.forecast import RawForecast
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
-from models.correction.torch_engine import TorchEngine, fitted_normalizers
+from models.correction.torch_engine import TorchEngine
 
 SHOWN = 6
 """Largest number of forecasts that are explained for each corrector, because each takes C + 2 predictions."""
@@ -54,7 +53,7 @@ def explained_corrector(pipeline: CorrectionPipeline, done: Sequence[Corrected])
     """Return what the corrector of a pipeline did with the forecasts `done`; `shown_forecasts` are explained."""
     engine, description = pipeline.engine, pipeline.engine.description
     task, grid = description.task, description.grid
-    climate = training_climate(engine)
+    climate = engine.climate if isinstance(engine, TorchEngine) else None
     channels = list(map(str, task.channels))
     explanations: list[ForecastExplanation] = []
     experts = None
@@ -95,14 +94,6 @@ def shown_forecasts(done: Sequence[Corrected], count: int = SHOWN) -> list[Corre
     mine = sorted((one for one in made if one.init_time == latest), key=lambda one: one.lead_time)
     kept = np.unique(np.round(np.linspace(0, len(mine) - 1, min(count, len(mine)))).astype(int))
     return [mine[k] for k in kept]
-
-
-def training_climate(engine: Engine) -> TrainingClimate | None:
-    """Return the training climate of an engine's inputs; None for a model that reads physical values, and for ONNX."""
-    if not isinstance(engine, TorchEngine):
-        return None
-    normalizers = fitted_normalizers(engine.corrector)
-    return TrainingClimate.of(normalizers, engine.description.task.target_channels) if normalizers else None
 
 
 def expert_map(engine: Engine, forecast: RawForecast, grid: Grid) -> ExpertMap | None:

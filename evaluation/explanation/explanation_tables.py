@@ -91,8 +91,8 @@ def place_table(one: ExplainedCorrector, forecast: ForecastExplanation, target: 
     change, factor, grid = forecast.changes[target], one.targets[target].display.factor, one.coast.grid
     show, units = amount_format(one, target, change), escape(one.units_of(target))
     columns = [
-        "place", "region", f"raw mean ({units})", "corrected", "change", "usual", "raw spread", "corrected", "bias",
-        "strongest input",
+        "place", f"raw mean ({units})", "corrected", "change", "usual", "raw spread", "corrected", "bias",
+        "strongest input", "region",
     ]  # fmt: skip
     rows = []
     for place, cell in enumerate(change.cells):
@@ -101,13 +101,14 @@ def place_table(one: ExplainedCorrector, forecast: ForecastExplanation, target: 
         strongest = max(parts, key=lambda part: abs(np.nan_to_num(part[0])), default=None)
         rows.append(
             (
-                place_name(grid, cell), region_name(grid, cell, one.coast.earth, one.coast.land),
+                place_name(grid, cell),
                 show(factor * change.raw_mean[cell], False), show(factor * change.mean[cell], False),
                 show(factor * change.of_mean[cell]),
                 "–" if change.usual is None else show(factor * change.usual[cell]),
                 show(factor * change.raw_std[cell], False), show(factor * change.std[cell], False),
                 _share(float(change.of_mean[cell] ** 2) / whole if whole else math.nan),
                 f"{escape(strongest[1])} ({show(factor * strongest[0])})" if strongest and strongest[0] else "–",
+                region_name(grid, cell, one.coast.earth, one.coast.land),
             )
         )  # fmt: skip
     return _table(columns, rows) if rows else "<p>The correction changes the ensemble mean nowhere.</p>"

@@ -15,9 +15,9 @@ import numpy as np
 
 from data_pipeline.grid import Grid
 from evaluation.explanation.places import largest_cells
-from evaluation.explanation.training_climate import TrainingClimate
 from models.correction.engine import Prediction
 from models.correction.forecast import RawForecast
+from models.correction.training_climate import TrainingClimate
 
 PLACES = 8
 """Number of places that are listed for each target."""
@@ -28,7 +28,7 @@ class Change:
     """The raw and the corrected distribution of one target, fields (H, W) in physical units.
 
     `usual` is the change of the mean if all inputs have their training mean: the correction that belongs to place,
-    season and lead time. It is None if the training climate is unknown.
+    season, lead time and spread. It is None if the training climate is unknown.
     """
 
     raw_mean: np.ndarray

@@ -13,6 +13,7 @@ from data_pipeline.common.file_hash import sha256_of
 from data_pipeline.sample import Sample
 from models.correction.engine import CorrectorDescription
 from models.correction.forecast import RawForecast
+from models.correction.training_climate import TrainingClimate
 from models.corrector import Corrector
 from models.distribution import Distribution, Ensemble, Patched
 from models.normalizer import Normalizer
@@ -45,6 +46,12 @@ class TorchEngine:
             path=path,
             sha256=sha256_of(path) if path else "",
         )
+
+    @property
+    def climate(self) -> TrainingClimate | None:
+        """Return the training climate of the inputs on the whole grid; None for a model that reads physical values."""
+        normalizers = fitted_normalizers(self.corrector)
+        return TrainingClimate.of(normalizers, self.description.task.target_channels) if normalizers else None
 
     @torch.no_grad()
     def predict(self, forecast: RawForecast) -> TorchPrediction:

@@ -13,7 +13,7 @@ from grib_parts import GRID, KEYS
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import Encoder
 from data_pipeline.task import Task
-from evaluation.explanation.explanation_run import expert_map, shown_forecasts, training_climate, write_explanation
+from evaluation.explanation.explanation_run import expert_map, shown_forecasts, write_explanation
 from evaluation.explanation.forecast_explanation import explain_forecast
 from models import correct
 from models.correction.corrected import Corrected
@@ -89,7 +89,7 @@ def test_the_part_of_emos_is_its_slope_times_the_departure(committee):
             part.load_state_dict(corrector.state_dict())
         corrector = both.eval()
     engine, forecast = TorchEngine(corrector), read(1)
-    climate = training_climate(engine)
+    climate = engine.climate
     found = explain_forecast(engine.predict, forecast, GRID, ["2t"], (0,), climate)
     shifted = RawForecast(
         forecast.ensemble + 16, forecast.mask, forecast.raw + 16, forecast.init_time, 24, forecast.numbers
@@ -103,10 +103,9 @@ def test_the_part_of_emos_is_its_slope_times_the_departure(committee):
 
 def test_a_model_of_physical_values_has_no_climate():
     engine = TorchEngine(make_corrector())
-    assert training_climate(engine) is not None
+    assert engine.climate is not None
     engine.corrector.model.physical = True
-    assert training_climate(engine) is None
-    assert training_climate(SimpleNamespace()) is None
+    assert engine.climate is None
     assert expert_map(engine, read(1), GRID) is None
 
 

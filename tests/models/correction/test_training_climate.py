@@ -7,7 +7,7 @@ import torch
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from evaluation.explanation.training_climate import TrainingClimate
+from models.correction.training_climate import TrainingClimate
 from models.normalizer import Normalizer
 
 GRID = Grid.regular(5, 6)

@@ -27,7 +27,7 @@ class TrainingClimate:
     def of(cls, normalizers: list[Any], targets: tuple[int, ...]) -> TrainingClimate:
         """Return the mean climate of normalisers, which are several in a committee."""
         location, scale = (
-            np.mean([np.asarray(getattr(one, name), np.float64) for one in normalizers], 0)
+            np.mean([getattr(one, name).cpu().double().numpy() for one in normalizers], 0)
             for name in ("location", "scale")
         )
         first = normalizers[0]

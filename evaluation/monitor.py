@@ -1,0 +1,160 @@
+"""The verb `monitor`: running scores of corrected forecasts as analyses arrive, alarms, and the conformal layer.
+
+Writes `state.json`, `monitor.html` and `conformal.json` into `run_dir`. The page and the layer are made from the state
+alone, so that after an interruption the next run writes them again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from conf import plain, verb
+from data_pipeline.common.checks import check_between, check_integer
+from data_pipeline.common.errors import ATTENTION, InputError
+from data_pipeline.common.file_hash import sha256_of
+from data_pipeline.common.files import atomic_write, expand_paths, lock_folder, remove_partial_files
+from data_pipeline.formats.variables import checked_names
+from evaluation.monitoring.drift import Drift, check_reference, conformal_layer, find_drift
+from evaluation.monitoring.monitor_page import chart_title, monitor_page
+from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, time_text
+from evaluation.monitoring.verification import MonitoredTask, VerificationReport, verify
+from evaluation.regions import check_regions, mask_hashes, region_weights
+from models.corrector import Corrector
+
+NAMED = 5
+"""Most forecasts that a line names."""
+
+
+@verb("monitor")
+def main(cfg: DictConfig) -> None:
+    """Verify, write the state, the conformal layer and the page; exit with 4 if a chart gives an alarm."""
+    options = plain(cfg)
+    reference = check_reference(options["reference"])
+    check_integer("false_alarm_days", options["false_alarm_days"], 1, 100_000)
+    check_between("conformal_interval", options["conformal_interval"], 0.1, 0.99)
+    check_between("conformal_step", options["conformal_step"], 0.001, 1)
+    forecasts, analyses = (paths_of(name, options[name]) for name in ("forecasts", "analyses"))
+    path = options["corrector"]
+    if not isinstance(path, str):
+        raise InputError(f"corrector must be the path of one file, got {path!r}")
+    if not isinstance(options["run_dir"], str):
+        raise InputError(f"run_dir must be the path of a folder, got {options['run_dir']!r}")
+    monitored, about = monitored_task(Path(path).expanduser(), options)
+    folder = Path(options["run_dir"]).expanduser()
+    files = [file.absolute() for file in expand_paths(forecasts)] if forecasts else []
+    make_folder(folder)
+    with lock_folder(folder):
+        remove_partial_files(folder)
+        state = MonitorState.load(folder / "state.json", about)
+        if not files and not state.verified and not state.waiting:
+            raise InputError(
+                "there is nothing to monitor; name files that correct has written with forecasts=FILE, and "
+                "analyses with analyses=FILE"
+            )
+        report = verify(monitored, state, files, analyses)
+        drift = find_drift(state, reference, options["false_alarm_days"])
+        layer = conformal_layer(state, monitored.corrector, monitored.interval, monitored.step)
+        state.save(folder / "state.json")
+        with atomic_write(folder / "conformal.json", "w") as file:
+            json.dump(layer.to_json(), file, indent=1, allow_nan=False)
+            file.write("\n")
+        with atomic_write(folder / "monitor.html") as file:
+            file.write(monitor_page(state, drift, layer, report, options["false_alarm_days"]).encode())
+    print("\n".join([*summary_lines(state, report), *alarm_lines(drift, reference)]))
+    print(f"wrote {folder}/state.json, {folder}/conformal.json and {folder}/monitor.html")
+    if drift.alarms:
+        sys.stdout.flush()
+        sys.exit(ATTENTION)
+
+
+def paths_of(option: str, value: object) -> list[str]:
+    """Return the paths and patterns of an option; null is none."""
+    paths = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(path, str) and path for path in paths):
+        raise InputError(f"{option} must be a path, a pattern, or a list of them, got {value!r}")
+    return [str(path) for path in paths]
+
+
+def monitored_task(path: Path, options: dict[str, Any]) -> tuple[MonitoredTask, dict[str, Any]]:
+    """Return what is monitored, and the facts on which all scores of the state depend."""
+    corrector = Corrector.load(path)
+    regions = check_regions(options["regions"])
+    weights = region_weights(corrector.grid, None, regions)
+    del weights["unweighted"]
+    sha256 = sha256_of(path)
+    names = checked_names("variable_names", options["variable_names"])
+    monitored = MonitoredTask(
+        corrector.task, corrector.grid, corrector.target_grid, names, weights,
+        float(options["conformal_interval"]), float(options["conformal_step"]), sha256,
+    )  # fmt: skip
+    about = {
+        "corrector": sha256, "targets": list(map(str, corrector.task.targets)),
+        "units": [target.units or meaning_units(corrector, k) for k, target in enumerate(corrector.task.targets)],
+        "lead_times": list(corrector.task.lead_times), "grid": str(corrector.grid), "regions": list(weights),
+        "boxes": json.loads(json.dumps(options["regions"])), **mask_hashes(regions),
+        "conformal_interval": monitored.interval, "conformal_step": monitored.step,
+    }  # fmt: skip
+    return monitored, about
+
+
+def meaning_units(corrector: Corrector, target: int) -> str:
+    """Return the units of a target in the corrector's training data, "" if the file does not state them."""
+    channel = corrector.task.target_channels[target]
+    return corrector.meanings[channel].units if corrector.meanings else ""
+
+
+def make_folder(folder: Path) -> None:
+    """Create the folder; an `InputError` if that is impossible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot create run_dir={folder} ({error.strerror}); choose another folder") from None
+
+
+def summary_lines(state: MonitorState, report: VerificationReport) -> list[str]:
+    """Return how many forecasts were verified, and name the forecasts that were not."""
+    lines = [f"{len(report.new)} forecasts verified now, {len(state.verified)} in all"]
+    if report.known:
+        lines.append(f"given again and counted once: {named(report.known)}")
+    for key, why in list(report.incomplete.items())[:NAMED]:
+        lines.append(f"left out: {key}: {why}")
+    if len(report.incomplete) > NAMED:
+        lines.append(f"left out: {len(report.incomplete) - NAMED} more forecasts")
+    for valid in sorted({key.valid for key in state.waiting})[:NAMED]:
+        own = [key for key in state.waiting if key.valid == valid]
+        lines.append(f"waiting for the analysis of {time_text(valid)}: {named(own)}")
+    later = sorted({key.valid for key in state.waiting})[NAMED:]
+    if later:
+        count = sum(key.valid in later for key in state.waiting)
+        lines.append(f"waiting for {len(later)} later analyses: {count} forecasts")
+    return [*lines, *(f"note: {note}" for note in report.notes)]
+
+
+def named(keys: Sequence[MonitoredForecast]) -> str:
+    """Return the first forecasts by name, and the number of the others."""
+    rest = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
+    return ", ".join(map(str, sorted(keys)[:NAMED])) + rest
+
+
+def alarm_lines(drift: Drift, reference: object) -> list[str]:
+    """Return the state of the charts, and a line for each alarm."""
+    if drift.reference is None:
+        wanted = f"{drift.reference_days} of {reference}" if isinstance(reference, int) else f"{drift.reference_days}"
+        return [f"the reference period has {wanted} days, and no later day has scores; there is no chart yet"]
+    alarms = drift.alarms
+    if not alarms:
+        return [f"in control: none of {len(drift.charts)} charts is beyond its limit"]
+    lines = [f"ALARM: {len(alarms)} of {len(drift.charts)} charts are beyond their limits"]
+    for key, chart in list(alarms.items())[:NAMED]:
+        lines.append(f"alarm: {chart_title(key)}: {chart.recent:+.2f} times the limit, since {chart.since}")
+    return lines
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Running scores of corrected forecasts, control charts of their drift, and the page of the verb `monitor`."""

@@ -1,0 +1,120 @@
+"""Scores of one verified forecast in each region: what the state of `monitor` keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from models.correction.conformal import hazen_scores, value_at
+
+PIT_BINS = 10
+"""Bins of the PIT histogram."""
+INSIDE = slice(1, 9)
+"""The bins of the central 80 %."""
+
+
+@dataclass(frozen=True)
+class RegionScores:
+    """Area averages over the scored cells of a region, in units of the target.
+
+    `expected` is the CRPS that the forecast expects of itself, half the mean difference of two members: the average of
+    `crps` if analyses are drawn from the members. `error` is the mean of the members minus the analysis. `variance` has
+    the divisor M. `pit` are the shares of the bins of the PIT histogram, which sum to 1. `area` is the share of the
+    region that was scored.
+    """
+
+    area: float
+    crps: float
+    expected: float
+    error: float
+    squared_error: float
+    variance: float
+    pit: np.ndarray
+
+    def to_json(self) -> list[float]:
+        """Return plain numbers with seven digits."""
+        numbers = [self.area, self.crps, self.expected, self.error, self.squared_error, self.variance, *self.pit]
+        return [float(f"{number:.7g}") for number in numbers]
+
+    @classmethod
+    def from_json(cls, numbers: list[float]) -> RegionScores:
+        """Return the scores from the numbers of `to_json`."""
+        if len(numbers) != 6 + PIT_BINS:
+            raise ValueError(f"{len(numbers)} numbers of a region")
+        area, crps, expected, error, squared, variance, *pit = map(float, numbers)
+        return cls(area, crps, expected, error, squared, variance, np.array(pit))
+
+
+def score_regions(
+    members: np.ndarray, analysis: np.ndarray, weights: Mapping[str, np.ndarray]
+) -> dict[str, RegionScores]:
+    """Return the scores of sorted `members` (M, h, w) against the `analysis` (h, w) in each region with a scored cell.
+
+    `weights` (h, w) are the areas of the cells of each region. Cells with a missing value are left out.
+    """
+    M = len(members)
+    scored = np.isfinite(members).all(0) & np.isfinite(analysis)
+    values, truth = members[:, scored], analysis[scored]
+    k = np.arange(1, M + 1)[:, None]
+    expected = ((2 * k - M - 1) * values).sum(0) / M**2
+    mean = values.mean(0)
+    below = pit_shares(values, truth)
+    cells = np.stack(
+        [abs(values - truth).mean(0) - expected, expected, mean - truth, (mean - truth) ** 2, values.var(0), *below]
+    )
+    found = {}
+    for name, area in weights.items():
+        own = area[scored]
+        if (total := float(own.sum())) > 0:
+            crps, own_crps, error, squared, variance, *pit = (cells @ own / total).tolist()
+            share = total / float(area.sum())
+            found[name] = RegionScores(share, crps, own_crps, error, squared, variance, np.array(pit))
+    return found
+
+
+def pit_shares(members: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Return the share (PIT_BINS, n) of each bin of the PIT histogram in every cell.
+
+    The k-th of M sorted members (M, n) is the quantile at (k - 1/2)/M. Between two members, and beyond the outermost,
+    the PIT is known up to an interval, over which it is spread evenly (Czado, Gneiting & Held 2009,
+    doi:10.1111/j.1541-0420.2009.01191.x). An analysis equal to several members is spread over all their intervals.
+    """
+    M = len(members)
+    ends = np.concatenate([[0.0], (np.arange(M) + 0.5) / M, [1.0]])
+    low = ends[(members < truth).sum(0)]
+    high = ends[(members <= truth).sum(0) + 1]
+    edges = np.linspace(0, 1, PIT_BINS + 1)[:, None]
+    return np.asarray(np.diff(np.clip((edges - low) / (high - low), 0, 1), axis=0))
+
+
+def shares_below(
+    members: np.ndarray, analysis: np.ndarray, scores: np.ndarray, cores: Mapping[str, np.ndarray]
+) -> np.ndarray | None:
+    """Return the area share of analyses at or below the forecast value at each normal score (K,), in one core.
+
+    `members` (M, h, w) are sorted; `cores` holds the areas (h, w) of a single core. None without a scored cell.
+    """
+    (area,) = cores.values()
+    scored = np.isfinite(members).all(0) & np.isfinite(analysis) & (area > 0)
+    if not scored.any():
+        return None
+    values, truth, own = members[:, scored], analysis[scored], area[scored]
+    spread, levels = values.std(0), hazen_scores(len(members))
+    return np.array(
+        [float((own * (truth <= value_at(z, levels, values, spread))).sum() / own.sum()) for z in scores.tolist()]
+    )
+
+
+def daily_statistics(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Return the charted statistics from averages `crps`, `expected`, `error`, `squared_error`, `variance`, `pit`."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread, error = np.sqrt(scores["variance"]), np.sqrt(scores["squared_error"])
+        return {
+            "crps": float(np.log(scores["crps"] / scores["expected"])),
+            "bias": float(scores["error"] / spread),
+            "spread": float(np.log(spread / error)),
+            "pit": float(scores["pit"][INSIDE].sum()),
+        }

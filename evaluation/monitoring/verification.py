@@ -1,0 +1,251 @@
+"""Match forecasts with analyses, and score those whose analysis is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.common.errors import AbsentVariableError, InputError
+from data_pipeline.formats.open import analysis_fields, ensemble_fields, lead_times_of
+from data_pipeline.grid import Grid
+from data_pipeline.meaning import check_targets
+from data_pipeline.protocols import Fields
+from data_pipeline.regridding.target import TargetGrid
+from data_pipeline.task import Task, Variable
+from evaluation.monitoring.forecast_scores import score_regions, shares_below
+from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
+from models.correction.conformal import band_weights, interval_levels, normal_scores, ordered, tracked_scores
+
+
+@dataclass
+class VerificationReport:
+    """What one run of `monitor` did with the given forecasts."""
+
+    new: list[MonitoredForecast] = field(default_factory=list)
+    known: list[MonitoredForecast] = field(default_factory=list)
+    """Given again: counted before, and not counted again."""
+    incomplete: dict[MonitoredForecast, str] = field(default_factory=dict)
+    """Forecasts that lack fields, and what they lack."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MonitoredTask:
+    """What is read and scored: targets and lead times of a task on a grid, weights (h, w) of the regions."""
+
+    task: Task
+    grid: Grid
+    target_grid: TargetGrid | None
+    names: Mapping[str, str] | None
+    weights: Mapping[str, np.ndarray]
+    interval: float
+    step: float
+    corrector: str
+
+    @property
+    def cores(self) -> dict[str, np.ndarray]:
+        """The areas (h, w) of the cores of all conformal regions."""
+        area = np.broadcast_to(self.grid.weights[:, None], self.grid.shape)
+        latitudes = np.broadcast_to(self.grid.cell_latitudes, self.grid.shape)
+        return {name: np.where(share == 1, area, 0.0) for name, share in band_weights(latitudes).items()}
+
+
+def verify(
+    monitored: MonitoredTask, state: MonitorState, files: Sequence[Path], analyses: Sequence[str]
+) -> VerificationReport:
+    """Score all forecasts of `files`, and those that wait, whose analysis is in `analyses`; update the state.
+
+    Forecasts are scored in the order of their valid times. A forecast that the state counts already is not scored
+    again, whatever its file. A forecast without an analysis waits, and its file is read in a later run.
+    """
+    report = VerificationReport()
+    waiting = [Path(name) for name in dict.fromkeys(state.waiting.values())]
+    if lost := [path for path in waiting if not path.is_file() and path not in files]:
+        report.notes.append(
+            f"{lost[0]}{f' and {len(lost) - 1} more files' * (len(lost) > 1)} of waiting forecasts no longer exist; "
+            "restore them, or give the forecasts again from another file"
+        )
+    every = [*files, *(path for path in waiting if path not in files and path.is_file())]
+    truths = {target: open_analyses(monitored, target, analyses) for target in monitored.task.targets}
+    ready: dict[MonitoredForecast, tuple[Fields, int, int, Path]] = {}
+    for path in every:
+        given = path in files
+        check_sidecar(path, monitored.corrector, report.notes)
+        for target, fields in open_corrected(monitored, path).items():
+            truth = truths[target]
+            if truth is not None:
+                check_targets(fields.meanings, truth.meanings, fields.lead_times)
+            times = set() if truth is None else set(seconds(truth.init_times))
+            for init, start in enumerate(seconds(fields.init_times)):
+                for place, lead in enumerate(fields.lead_times):
+                    key = MonitoredForecast(str(target), start, lead)
+                    if key in state.verified:
+                        report.known += [key] * given
+                    elif not given and state.waiting.get(key) != str(path):
+                        continue
+                    elif missing := fields.incomplete.get((init, place)):
+                        report.incomplete[key] = f"{path} lacks {missing.count} of {missing.of} fields"
+                    elif key.valid in times:
+                        ready[key] = fields, init, place, path
+                    else:
+                        state.waiting[key] = str(path)
+    for key in sorted(ready, key=lambda key: (key.valid, key)):
+        fields, init, place, path = ready[key]
+        target = next(one for one in monitored.task.targets if str(one) == key.target)
+        truth = truths[target]
+        assert truth is not None
+        members = read_members(fields, init, place)
+        analysis = read_members(truth, seconds(truth.init_times).index(key.valid), 0)[0]
+        if not (np.isfinite(members).all(0) & np.isfinite(analysis)).any():
+            report.incomplete[key] = f"{path} and its analysis have no cell in common"
+        else:
+            state.verified[key] = score_forecast(monitored, state, key, members, analysis, path)
+            report.new.append(key)
+        state.waiting.pop(key, None)
+    return report
+
+
+def score_forecast(
+    monitored: MonitoredTask,
+    state: MonitorState,
+    key: MonitoredForecast,
+    members: np.ndarray,
+    analysis: np.ndarray,
+    path: Path,
+) -> VerifiedForecast:
+    """Return the scores of one forecast; `members` (M, h, w).
+
+    A file without a conformal layer is counted at the levels that the layer would have had at its start.
+    """
+    values = np.sort(members, axis=0)  # missing members come last, and their cells are left out
+    applied = has_conformal_layer(path)
+    nominal = normal_scores(interval_levels(monitored.interval))
+    shares = {}
+    for region, area in monitored.cores.items():
+        before = None if applied else tracked_before(monitored, state, key, region)
+        scores = nominal if before is None else ordered(before)
+        if (found := shares_below(values, analysis, scores, {region: area})) is not None:
+            # Rounded here and not in the file, so that a later run continues from the same numbers.
+            shares[region] = found.round(9)
+    return VerifiedForecast(str(path), applied, score_regions(values, analysis, monitored.weights), shares)
+
+
+def tracked_before(monitored: MonitoredTask, state: MonitorState, key: MonitoredForecast, region: str) -> np.ndarray:
+    """Return the scores (3,) by all forecasts of this target and lead time that were valid at the start of `key`."""
+    found = [
+        one.cores[region]
+        for other, one in state.verified.items()
+        if (other.target, other.lead_time) == (key.target, key.lead_time)
+        and other.valid <= key.start
+        and region in one.cores
+    ]
+    return tracked_scores(monitored.interval, monitored.step, np.array(found).reshape(-1, 3))
+
+
+def open_corrected(monitored: MonitoredTask, path: Path) -> dict[Variable, Fields]:
+    """Open the members of the targets in a file; at least one must be there, at one of the lead times."""
+    task = monitored.task
+    found: dict[Variable, Fields] = {}
+    absent: list[AbsentVariableError] = []
+    for target in task.targets:
+        try:
+            leads = lead_times_of(path, target, names=monitored.names)
+            if own := [lead for lead in task.lead_times if lead in leads]:
+                found[target] = ensemble_fields(path, [target], own, names=monitored.names, missing="mask")
+        except AbsentVariableError as error:
+            absent.append(error)
+    if len(absent) == len(task.targets):
+        raise absent[0]
+    if not found:
+        raise InputError(
+            f"{path} has none of the lead times of the corrector ({', '.join(map(str, task.lead_times))} h); name "
+            "files that this corrector has corrected"
+        )
+    for fields in found.values():
+        if not monitored.grid.matches(fields.grid):
+            raise InputError(
+                f"{path} has {fields.grid}, the corrector {monitored.grid}; name files that it has corrected"
+            )
+        if len(fields.numbers) < 2:
+            raise InputError(f"{path} has one member only; monitor scores ensembles, so name files with members")
+    return found
+
+
+def open_analyses(monitored: MonitoredTask, target: Variable, analyses: Sequence[str]) -> Fields | None:
+    """Open the analyses of a target, None if no file has any."""
+    if not analyses:
+        return None
+    try:
+        fields = analysis_fields(
+            analyses, [target], names=monitored.names, target=monitored.target_grid, missing="mask"
+        )
+    except AbsentVariableError:
+        if len(monitored.task.targets) == 1:
+            raise
+        return None
+    if not monitored.grid.matches(fields.grid):
+        raise InputError(
+            f"analyses: {', '.join(analyses)} has {fields.grid}, the corrector {monitored.grid}; bring the analyses to "
+            "that grid"
+        )
+    return fields
+
+
+def read_members(fields: Fields, init: int, lead: int) -> np.ndarray:
+    """Return one forecast of a single variable, (M, h, w) in double precision."""
+    values = np.empty((len(fields.numbers), 1, *fields.grid.shape), np.float64)
+    fields.read(init, lead, values)
+    return values[:, 0]
+
+
+def seconds(times: np.ndarray) -> list[int]:
+    """Return times as seconds since 1970."""
+    found: list[int] = times.astype("datetime64[s]").astype(np.int64).tolist()
+    return found
+
+
+def sidecar_of(path: Path) -> dict | None:
+    """Return the content of the file that `correct` writes beside its output, None if there is none."""
+    beside = path.with_name(path.name + ".json")
+    try:
+        found = json.loads(beside.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{beside} is damaged ({error}); remove it, or correct the forecast again") from None
+    return found if isinstance(found, dict) else None
+
+
+def has_conformal_layer(path: Path) -> bool:
+    """Return whether the file was corrected with the option `conformal`, by the file beside it."""
+    found = sidecar_of(path) or {}
+    options = found.get("options")
+    return isinstance(options, dict) and options.get("conformal") is not None
+
+
+def check_sidecar(path: Path, corrector: str, notes: list[str]) -> None:
+    """Raise `InputError` if another corrector has written the file; add a note if nothing beside the file tells."""
+    found = sidecar_of(path)
+    if found is None:
+        notes.append(
+            f"{path} has no {path.name}.json beside it: which corrector wrote it is not known, and it is taken as "
+            "corrected without a conformal layer"
+        )
+        return
+    hashes = set(_hashes(found))
+    if hashes and corrector not in hashes:
+        raise InputError(
+            f"{path} was written by another corrector (its sidecar has not the SHA-256 {corrector[:12]}…); name files "
+            "of this corrector"
+        )
+
+
+def _hashes(found: dict) -> Iterable[str]:
+    correctors = found.get("correctors", found.get("corrector"))
+    for one in correctors if isinstance(correctors, list) else [correctors]:
+        if isinstance(one, dict) and isinstance(one.get("sha256"), str):
+            yield one["sha256"]

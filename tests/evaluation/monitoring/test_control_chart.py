@@ -1,0 +1,117 @@
+"""Control charts: false alarms of autocorrelated series, delays after a shift, parts against closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+
+from evaluation.monitoring.control_chart import (
+    SMOOTHING,
+    autocorrelation,
+    chance_of_chart,
+    control_chart,
+    control_limits,
+    moving_average,
+    round_up,
+    run_length,
+)
+
+REFERENCE, HORIZON, TRIALS = 90, 365, 1200
+
+
+def ar1(r, length, trials, seed):
+    rng = np.random.default_rng(seed)
+    series = np.empty((length, trials))
+    series[0] = rng.normal(size=trials)
+    for k in range(1, length):
+        series[k] = r * series[k - 1] + math.sqrt(1 - r * r) * rng.normal(size=trials)
+    return series
+
+
+def averages(series):
+    own = series[:REFERENCE]
+    return moving_average((series[REFERENCE:] - own.mean(0)) / own.std(0, ddof=1))
+
+
+@pytest.mark.parametrize("r", [0.0, 0.6, 0.9])
+def test_false_alarms_are_as_rare_as_promised_and_a_shift_is_found(r):
+    """Every series has a reference of its own, from which mean, deviation and correlation are estimated."""
+    series = ar1(r, REFERENCE + HORIZON, TRIALS, 7)
+    days = np.arange(REFERENCE).astype("datetime64[D]")
+    found = [round_up(autocorrelation(days, column)) for column in series[:REFERENCE].T]
+    for charts in (1, 10):
+        chance = chance_of_chart(charts)
+        limits = [control_limits(one, REFERENCE, HORIZON, chance)[1] for one in found]
+        alarms = (run_length(averages(series), limits, two_sided=True) <= HORIZON).mean()
+        error = math.sqrt(chance * (1 - chance) / TRIALS)
+        assert alarms < chance + 3 * error
+        if charts == 1:
+            assert alarms > 0.4 * chance
+            lengths = run_length(averages(series), limits, two_sided=True)
+            # Series without an alarm count with the days that they were watched, which is too few.
+            assert lengths.mean() > 0.5 * HORIZON
+    shifted = series.copy()
+    shifted[REFERENCE:] += 4 if r == 0.9 else 2
+    assert np.median(run_length(averages(shifted), limits, two_sided=True)) < 40
+
+
+def test_a_limit_for_independent_days_would_give_many_false_alarms():
+    series = ar1(0.8, REFERENCE + HORIZON, TRIALS, 8)
+    chance = chance_of_chart(10)
+    naive = control_limits(0.0, REFERENCE, HORIZON, chance)[1]
+    assert (run_length(averages(series), naive, two_sided=True) <= HORIZON).mean() > 5 * chance
+
+
+def test_limits_of_a_long_reference_are_those_of_known_parameters():
+    """Lucas & Saccucci 1990, table 3: EWMA with weight 0.1 and the limit 2.814 has the average run length 500."""
+    chance = -math.expm1(-1.0)  # of a run below the mean, if run lengths are exponential
+    limit = control_limits(0.0, 4_000, 500, chance)[1] / math.sqrt(SMOOTHING / (2 - SMOOTHING))
+    assert limit == pytest.approx(2.814, rel=0.03)
+
+
+def test_the_correlation_of_short_series_is_not_biased():
+    days = np.arange(60).astype("datetime64[D]")
+    for r in (0.3, 0.7):
+        found = [autocorrelation(days, column) for column in ar1(r, 60, 800, 9).T]
+        assert np.mean(found) == pytest.approx(r, abs=0.02)
+
+
+def test_gaps_do_not_count_as_neighbours():
+    values = np.tile([1.0, 1.0, -1.0, -1.0], 20)
+    near = np.arange(80).astype("datetime64[D]")
+    apart = (np.arange(80) + 30 * (np.arange(80) // 2)).astype("datetime64[D]")
+    assert autocorrelation(near, values) < 0.1
+    assert autocorrelation(apart, values) > 0.9
+
+
+def test_the_average_weights_the_past_exponentially():
+    series = np.random.default_rng(1).normal(size=50)
+    weights = SMOOTHING * (1 - SMOOTHING) ** np.arange(50)[::-1]
+    assert moving_average(series)[-1] == pytest.approx(weights @ series)
+
+
+def test_an_alarm_begins_on_the_first_day_beyond_the_limit_and_ends_with_its_cause():
+    values = np.random.default_rng(2).normal(size=160)
+    days = np.arange(160).astype("datetime64[D]")
+    values[120:] += 5
+    one = control_chart(days, values, 90, 0.1, 365, two_sided=False)
+    beyond = np.flatnonzero(one.average > one.limit)
+    assert one.alarm
+    assert one.since == days[beyond[0]]
+    assert 120 <= beyond[0] <= 126
+    assert one.recent == one.average[-1] / one.limit > 1
+    lower = control_chart(days, -values, 90, 0.1, 365, two_sided=False)
+    assert not lower.alarm
+    assert control_chart(days, -values, 90, 0.1, 365, two_sided=True).alarm
+    back = control_chart(
+        np.arange(220).astype("datetime64[D]"), np.r_[values, values[:60]], 90, 0.1, 365, two_sided=False
+    )
+    assert back.exceeded[125:160].all()
+    assert not back.alarm
+    assert back.since is None
+
+
+def test_without_variation_or_later_days_there_is_no_chart():
+    days = np.arange(100).astype("datetime64[D]")
+    assert control_chart(days, np.ones(100), 90, 0.1, 365, two_sided=True) is None
+    assert control_chart(days[:90], np.arange(90.0), 90, 0.1, 365, two_sided=True) is None
