@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -147,20 +148,37 @@ class InputFields:
         self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
     ) -> None:
         """Fill `out` (M, C, h, W) with the channels of the sample at positions `init` and `lead`; see `Fields`."""
-        position = int(self.starts[init])
-        start, first = self.own.init_times[position], len(self.own.variables)
-        self.own.read(position, lead, out[:, :first], rows, members)
-        for group in self.groups:
-            last = first + len(group.fields.variables)
-            at = int(np.searchsorted(group.fields.init_times, start)), group.leads[lead]
-            if group.members is None:
-                analysis = np.empty((1, last - first, *out.shape[2:]), out.dtype)
-                group.fields.read(*at, analysis, rows)
-                out[:, first:last] = analysis
+        for part in self.parts(init, lead):
+            if part.members is None:
+                analysis = np.empty((1, part.channels.stop - part.channels.start, *out.shape[2:]), out.dtype)
+                part.fields.read(part.init, part.lead, analysis, rows)
+                out[:, part.channels] = analysis
             else:
-                selected = group.members if members is None else [group.members[m] for m in members]
-                group.fields.read(*at, out[:, first:last], rows, selected)
-            first = last
+                selected = part.members if members is None else [part.members[m] for m in members]
+                part.fields.read(part.init, part.lead, out[:, part.channels], rows, selected)
+
+    def parts(self, init: int, lead: int) -> Iterator[ChannelSource]:
+        """Yield the fields that the channels of the sample at positions `init` and `lead` are read from."""
+        position, last = int(self.starts[init]), len(self.own.variables)
+        yield ChannelSource(self.own, position, lead, tuple(range(len(self.own.numbers))), slice(0, last))
+        start = self.own.init_times[position]
+        for group in self.groups:
+            channels = slice(last, last := last + len(group.fields.variables))
+            at = int(np.searchsorted(group.fields.init_times, start)), group.leads[lead]
+            yield ChannelSource(group.fields, *at, group.members, channels)
+
+
+class ChannelSource(NamedTuple):
+    """Some `channels` of a sample: the forecast of `fields` at positions `init` and `lead`.
+
+    `members` are positions of the sample's members in `fields`; None for an analysis, which all members share.
+    """
+
+    fields: Fields
+    init: int
+    lead: int
+    members: tuple[int, ...] | None
+    channels: slice
 
 
 def _members(fields: Fields, own: Fields, channels: Sequence[Channel]) -> tuple[int, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol, Self
+from collections.abc import Hashable, Sequence
+from typing import Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -38,6 +38,14 @@ class FieldReader(Protocol):
 
         A negative number gives NaN.
         """
+
+
+@runtime_checkable
+class IdentifiedReader(Protocol):
+    """A `FieldReader` that says which of its fields another reader of the same files has, too."""
+
+    def identity(self, wanted: np.ndarray) -> Hashable:
+        """Return a value that is equal for two readers if the fields `wanted` have the same values in both."""
 
 
 class Catalog(Protocol):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from data_pipeline.formats.catalog import Catalog, FieldReader
+from data_pipeline.formats.catalog import Catalog, FieldReader, IdentifiedReader
 from data_pipeline.formats.cube import Cube, Missing
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import UNKNOWN, Meaning
@@ -72,6 +72,22 @@ class CubeFields:
         """Fill `out` (M, C, h, W) with the forecast at positions `init` and `lead`; see `Fields`."""
         cells = self.cells[init, lead]
         self.reader.read(cells if members is None else cells[np.array(members, np.intp)], out, (rows, ALL))
+
+    def only(self, channel: int) -> CubeFields:
+        """Return the fields of one channel."""
+        one = slice(channel, channel + 1)
+        cells = self.cells[..., one]
+        return replace(self, variables=self.variables[one], meanings=self.meanings[one], cells=cells, incomplete={})
+
+    def identity(self, init: int, lead: int, channel: int) -> Hashable | None:
+        """Return a value that is the same for fields with the same values, for one channel of all members.
+
+        None if they cannot be compared: the format has no `IdentifiedReader`, or a field is missing.
+        """
+        wanted = self.cells[init, lead, :, channel]
+        if not isinstance(self.reader, IdentifiedReader) or (wanted < 0).any():
+            return None
+        return self.reader.identity(wanted)
 
 
 def _intervals(catalog: Catalog, cells: np.ndarray) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,7 +11,7 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress
 from data_pipeline.common.messages import print_once
-from data_pipeline.formats.catalog import Catalog, FieldReader, Index, Window
+from data_pipeline.formats.catalog import Catalog, FieldReader, IdentifiedReader, Index, Window
 from data_pipeline.formats.selected_points import SelectedPointsReader
 from data_pipeline.grid import Grid
 from data_pipeline.points import Points
@@ -115,6 +116,13 @@ class RegriddedReader:
     grid: Grid
     method: Method
     parities: np.ndarray
+
+    def identity(self, wanted: np.ndarray) -> Hashable:
+        """Return the identity of the source's fields and what is done to them; see `IdentifiedReader`."""
+        own = (
+            self.source.identity(wanted) if isinstance(self.source, IdentifiedReader) else (id(self), wanted.tobytes())
+        )
+        return own, self.grid, self.method, self.parities[wanted].tobytes()
 
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
         """Read the `window` of the fields with the numbers `wanted`; only the rows that it needs are read."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.protocols import Fields
-from data_pipeline.task import Task
-from data_pipeline.tile_reader import complete_cells, read_tile
+from data_pipeline.tile_reader import complete_cells
+from models.correction.shared_reading import SharedReading
 from models.parallel.domain import Domain
 
 
@@ -29,14 +29,13 @@ class RawForecast:
     """The numbers of the members M."""
 
 
-def read_forecast(inputs: Fields, raw: Fields, task: Task, domain: Domain, init: int, lead: int) -> RawForecast:
+def read_forecast(
+    inputs: Fields, raw: Fields, domain: Domain, init: int, lead: int, reading: SharedReading
+) -> RawForecast:
     """Read the own tile of the forecast at the positions `init` and `lead` of `inputs` and `raw`."""
-    shape, numbers = domain.own_shape, inputs.numbers
     # In single precision, different members may become equal and lose their order.
-    exact = np.empty((len(raw.numbers), len(task.targets), *shape), np.float64)
-    read_tile(raw, init, lead, exact, *domain.tile)
-    ensemble = np.empty((len(numbers), len(inputs.variables), *shape), np.float32)
-    read_tile(inputs, init, lead, ensemble, *domain.tile)
+    exact = reading.exact(raw, init, lead, domain)
+    ensemble = np.empty((len(inputs.numbers), len(inputs.variables), *domain.own_shape), np.float32)
+    reading.read(inputs, init, lead, ensemble, domain)
     start = inputs.init_times[init].astype("datetime64[s]")
-    mask = complete_cells(ensemble)
-    return RawForecast(ensemble, mask, exact, start, int(inputs.lead_times[lead]), numbers)
+    return RawForecast(ensemble, complete_cells(ensemble), exact, start, int(inputs.lead_times[lead]), inputs.numbers)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.formats.grib import Edit, Lattice, Message, MessageRegridder, NewMessage, rewrite
+from models.correction.corrected import Corrected
 from models.correction.field_spool import FieldSpool
 from models.correction.pipeline import CorrectionPipelines
 from models.correction.target_messages import TargetMessages
@@ -23,10 +24,10 @@ def write_grib(
     about messages that are new.
     """
     with ExitStack() as spools:
-        editors = [
-            PipelineEditor(pipelines, number, forecasts, names, spools.enter_context(FieldSpool(output)))
-            for number in range(len(pipelines))
-        ]
+        editors: list[PipelineEditor] = []
+        for number in range(len(pipelines)):
+            spool = spools.enter_context(FieldSpool(output))
+            editors.append(PipelineEditor(pipelines, number, forecasts, names, spool, editors))
 
         def correction(message: Message) -> Edit | None:
             edits = (editor.edit(message) for editor in editors)
@@ -37,7 +38,7 @@ def write_grib(
 
 
 class PipelineEditor:
-    """Makes the edits of messages that one pipeline corrects."""
+    """Makes the edits of messages that one pipeline corrects; `editors` are those of all pipelines."""
 
     def __init__(
         self,
@@ -46,8 +47,9 @@ class PipelineEditor:
         forecasts: Sequence[Path],
         names: Mapping[str, str] | None,
         spool: FieldSpool,
+        editors: Sequence[PipelineEditor],
     ) -> None:
-        pipeline, self._spool = pipelines[number], spool
+        pipeline, self._spool, self._editors = pipelines[number], spool, editors
         description = pipeline.engine.description
         self._pipelines, self._number, self._task = pipelines, number, description.task
         self._targets = TargetMessages.of(description.task, pipeline.raw.meanings, forecasts, names)
@@ -77,9 +79,13 @@ class PipelineEditor:
         return Edit(after=(new,), regridder=self._regridder)
 
     def _correct(self, message: Message) -> None:
-        """Put all corrected fields of the message's forecast into the spool."""
+        """Put all corrected fields of the message's forecast into the spools of all pipelines that correct it."""
         start = np.datetime64(message.init_time.replace(tzinfo=None), "s")
-        corrected = self._pipelines.request(self._number, start, message.lead_time)
+        for number, corrected in self._pipelines.request_all(start, message.lead_time).items():
+            self._editors[number].keep(corrected, message)
+
+    def keep(self, corrected: Corrected, message: Message) -> None:
+        """Put the corrected fields of the message's forecast into the spool."""
         assert corrected.members is not None
         fields: dict[Hashable, np.ndarray] = {}
         for k, (lattice, factor) in enumerate(zip(self._lattices, self._targets.factors, strict=True)):

@@ -18,6 +18,7 @@ from models.correction.engine import Engine
 from models.correction.forecast import RawForecast, read_forecast
 from models.correction.gaps import Gaps, count_gaps
 from models.correction.options import CorrectionOptions
+from models.correction.shared_reading import SharedReading
 from models.correction.single_process import Processes
 
 
@@ -33,9 +34,9 @@ class CorrectionPipeline:
     gaps: Gaps
     """Gaps of all forecasts so far, on the first rank."""
 
-    def correct(self, init: int, lead: int) -> Corrected | None:
+    def correct(self, init: int, lead: int, reading: SharedReading) -> Corrected | None:
         """Return on the first rank the corrected forecast at these positions; all ranks must call this together."""
-        forecast = self.processes.run_on_all(lambda: self._read(init, lead))
+        forecast = self.processes.run_on_all(lambda: self._read(init, lead, reading))
         tiles = self.processes.gather(self.processes.run_on_all(lambda: self._correct_tile(forecast)))
         if tiles is None:
             return None
@@ -46,14 +47,22 @@ class CorrectionPipeline:
     def read(self, init_time: np.datetime64, lead_time: int) -> RawForecast:
         """Return the raw forecast of a start and a lead time (hours) on the own tile."""
         init, lead = self.positions(init_time, lead_time)
-        return self._read(init, lead)
+        return self._read(init, lead, SharedReading())
 
     def positions(self, init_time: np.datetime64, lead_time: int) -> tuple[int, int]:
         """Return the positions of a start and a lead time (hours) in the input."""
         return int(np.searchsorted(self.inputs.init_times, init_time)), self.inputs.lead_times.index(lead_time)
 
-    def _read(self, init: int, lead: int) -> RawForecast:
-        return read_forecast(self.inputs, self.raw, self.engine.description.task, self.engine.domain, init, lead)
+    def corrects(self, init_time: np.datetime64, lead_time: int) -> bool:
+        """Whether the input has the forecast of a start and a lead time (hours)."""
+        return init_time in self.inputs.init_times and lead_time in self.inputs.lead_times
+
+    def read_exact(self, init: int, lead: int, reading: SharedReading) -> None:
+        """Read the raw members of the targets."""
+        reading.exact(self.raw, init, lead, self.engine.domain)
+
+    def _read(self, init: int, lead: int, reading: SharedReading) -> RawForecast:
+        return read_forecast(self.inputs, self.raw, self.engine.domain, init, lead, reading)
 
     def _correct_tile(self, forecast: RawForecast) -> tuple[np.ndarray, np.ndarray]:
         """Return the members (M, T, h, w) of the own tile, and the result of `count_gaps`."""
@@ -94,19 +103,43 @@ class CorrectionPipelines:
 
     def request(self, number: int, init_time: np.datetime64, lead_time: int) -> Corrected:
         """Return the forecast of a start and a lead time (hours) that the pipeline `number` corrects."""
-        init, lead = self._pipelines[number].positions(init_time, lead_time)
-        self._processes.broadcast((number, init, lead))
-        corrected = self._pipelines[number].correct(init, lead)
-        assert corrected is not None
-        self._done[number][init, lead] = replace(corrected, members=None, products={})
-        return corrected
+        return self._request((number,), init_time, lead_time)[number]
+
+    def request_all(self, init_time: np.datetime64, lead_time: int) -> dict[int, Corrected]:
+        """Return the forecast of a start and a lead time (hours) of all pipelines that correct it, by their number.
+
+        Each field of the input is decoded once for all pipelines.
+        """
+        numbers = [number for number, each in enumerate(self._pipelines) if each.corrects(init_time, lead_time)]
+        return self._request(tuple(numbers), init_time, lead_time)
+
+    def _request(self, numbers: tuple[int, ...], init_time: np.datetime64, lead_time: int) -> dict[int, Corrected]:
+        places = tuple((number, *self._pipelines[number].positions(init_time, lead_time)) for number in numbers)
+        self._processes.broadcast(places)
+        found = self._correct(places)
+        for number, init, lead in places:
+            self._done[number][init, lead] = replace(found[number], members=None, products={})
+        return found
+
+    def _correct(self, places: tuple[tuple[int, int, int], ...]) -> dict[int, Corrected]:
+        """Correct the forecasts at some places, each a pipeline and its positions; return them on the first rank."""
+        reading, found = SharedReading(), dict[int, Corrected]()
+        if len(places) > 1:  # double precision of all pipelines is read first; see `SharedReading`
+            self._processes.run_on_all(lambda: self._read_exact(places, reading))
+        for number, init, lead in places:
+            if (corrected := self._pipelines[number].correct(init, lead, reading)) is not None:
+                found[number] = corrected
+        return found
+
+    def _read_exact(self, places: tuple[tuple[int, int, int], ...], reading: SharedReading) -> None:
+        for number, init, lead in places:
+            self._pipelines[number].read_exact(init, lead, reading)
 
     def serve(self) -> Any:
         """Correct the requested tiles until the first rank broadcasts a summary or an error."""
         while isinstance(request := self._processes.broadcast(None), tuple):
-            number, init, lead = request
             with suppress(InputError):  # all ranks get this error; the first rank raises it after it has cleaned up
-                self._pipelines[number].correct(init, lead)
+                self._correct(request)
         if isinstance(request, InputError):
             raise request
         return request

@@ -15,7 +15,7 @@ from ranks import run_on_ranks
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
-from models.correction import forecast
+from models.correction import shared_reading
 from models.corrector import Corrector
 from models.parallel.mesh import Mesh, arrange_mesh
 
@@ -72,7 +72,7 @@ def fail_to_read_on_the_last_rank(rank, shape, *arguments):
 
     mesh = arrange_mesh(*shape)
     if rank == mesh.ranks - 1:
-        forecast.read_tile = fail  # in the process of this rank only
+        shared_reading.read_tile = fail  # in the process of this rank only
     return correct_file(mesh, *arguments)
 
 

@@ -7,7 +7,7 @@ from correction_runs import correct
 from grib_parts import GRID, KEYS
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import Encoder
+from data_pipeline.formats.grib import Encoder, reader, repack
 from data_pipeline.task import Task
 from models.corrector import Corrector
 
@@ -27,10 +27,10 @@ def write(path, name):
     return path
 
 
-def make_corrector(target, leads=(24, 48)):
-    """Return EMOS of one target with other coefficients in every cell; it reads both variables."""
+def make_corrector(target, leads=(24, 48), inputs=()):
+    """Return EMOS of one target with other coefficients in every cell; it reads `inputs`, or the target alone."""
     torch.manual_seed(len(target))
-    task = Task(target, [target], [target], list(leads))
+    task = Task(target, list(inputs) or [target], [target], list(leads))
     corrector = Corrector(task, GRID, {"_target_": "models.statistical.emos.EMOS"}, torch.rand(3, *GRID.shape))
     corrector.normalizer.location.fill_(280)
     corrector.normalizer.scale.fill_(8)
@@ -64,3 +64,27 @@ def test_correctors_of_the_same_target_need_other_lead_times(tmp_path):
     assert correct({"early": early, "late": late}, path, tmp_path / "both").messages == 2 * 2 * MEMBERS
     with pytest.raises(InputError, match=r"early and all both correct 2t at .24 h; name one of them"):
         correct({"early": early, "all": make_corrector("2t")}, path, tmp_path / "never")
+
+
+@pytest.mark.parametrize("inputs", [["2t"], ["2t", "msl"]])
+def test_each_message_is_decoded_once_for_all_correctors(tmp_path, monkeypatch, inputs):
+    """Counted where messages are decoded; the decoded messages are all that any corrector reads."""
+    (tmp_path / "in").write_bytes(b"".join(write(tmp_path / name, name).read_bytes() for name in ("2t", "msl")))
+    both = {name: make_corrector(name, inputs=dict.fromkeys([*inputs, name])) for name in ("2t", "msl")}
+    for name in both:
+        (tmp_path / "in2").write_bytes((tmp_path / "in").read_bytes())
+        correct({name: both[name]}, tmp_path / "in2", tmp_path / f"{name}.out")
+    decoded = []
+    read = reader.read_values
+
+    def counted(target, descriptor, path, location, cutout):
+        decoded.append(location.offset)
+        read(target, descriptor, path, location, cutout)
+
+    monkeypatch.setattr(reader, "read_values", counted)
+    monkeypatch.setattr(repack, "decode", lambda *_: pytest.fail("decoded again for its missing values"))
+    correct(both, tmp_path / "in", tmp_path / "both")
+    assert len(decoded) == len(set(decoded)) == 2 * 2 * 2 * MEMBERS
+    halves = [(tmp_path / name).read_bytes() for name in ("both", "2t.out", "msl.out")]
+    half = len(halves[0]) // 2
+    assert halves[0] == halves[1][:half] + halves[2][half:]

@@ -6,7 +6,7 @@ It holds paths and positions but no open file, so that it can be sent to other p
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -56,6 +56,13 @@ class MessageReader:
     def grid(self) -> Grid:
         """Latitudes and longitudes of the values; north first, west to east."""
         return self.layouts[0].grid
+
+    def identity(self, wanted: np.ndarray) -> Hashable:
+        """Return the places of messages in their files, and their conversions; see `IdentifiedReader`."""
+        own = self.locations[wanted]
+        files = [(self.paths[k], self.stamps[k]) for k in own["file"].tolist()]
+        conversions = [self.conversions[k] for k in own["conversion"].tolist()]
+        return tuple(zip(files, own["offset"].tolist(), own["field"].tolist(), conversions, strict=True))
 
     def read(self, wanted: np.ndarray, out: np.ndarray, window: Window) -> None:
         """Decode the `window` of each message in `wanted` (...) into `out` (..., h, w); NaN where it is negative."""
