@@ -26,6 +26,7 @@ from data_pipeline.common.file_format import (
 )
 from data_pipeline.common.memory import keep_freed_memory
 from data_pipeline.formats.variables import checked_names
+from models.correction.conformal_option import conformal_layers
 from models.correction.correct_files import correct_files
 from models.correction.engine import Engine
 from models.correction.onnx_engine import OnnxEngine
@@ -55,14 +56,15 @@ def main(cfg: DictConfig) -> None:
         analysis = None if options["analysis"] is None else file_path("analysis", options["analysis"])
         names = checked_names("variable_names", options["variable_names"])
         finish = explanation(options["explain"], output, forecasts, mesh)
-        made = CorrectionOptions(quantile_levels=options["quantile_levels"], seed=options["seed"])
+        layers, notes = conformal_layers(options["conformal"], [engine.description for engine in engines])
+        made = CorrectionOptions(quantile_levels=options["quantile_levels"], seed=options["seed"], conformal=layers)
         summary = correct_files(engines, forecasts, output, mesh, made, analysis, names, finish)
         parts = "; ".join(
             f"{', '.join(map(str, task.targets))} at {', '.join(f'+{lead}' for lead in task.lead_times)} h"
             for task in (engine.description.task for engine in engines)
         )
         mesh.print(f"{output}: {summary.messages} messages corrected ({parts}), all others copied unchanged")
-        for note in summary.notes:
+        for note in [*summary.notes, *notes]:
             mesh.print(note)
 
 

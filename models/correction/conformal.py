@@ -273,27 +273,26 @@ class ConformalLayer:
             )
         return layer
 
-    def fields(self, targets: Sequence[str], lead_time: int, latitudes: np.ndarray) -> np.ndarray:
-        """Return the issued scores (3, T, h, w) in cells at `latitudes` (h, w); nominal where nothing is known.
+    def fields(self, targets: Sequence[str], lead_time: int, shares: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the issued scores (3, T, h, w); nominal where nothing is known. `shares` (h, w) are `band_weights`.
 
         In a belt between two regions, the scores of both are blended in proportion to the distance to their cores.
         """
         nominal = self.nominal[:, None, None]
-        fields = np.empty((3, len(targets), *latitudes.shape))
-        shares = band_weights(latitudes)
+        fields = np.empty((3, len(targets), *next(iter(shares.values())).shape))
         for k, target in enumerate(targets):
             regions = self.scores.get((target, lead_time), {})
             own = {name: ordered(regions[name])[:, None, None] for name in shares if name in regions}
-            if own and len(own) < len(shares) and "all" in regions:
-                own = {name: ordered(regions["all"])[:, None, None] for name in shares}
             fields[:, k] = sum((share * own.get(name, nominal) for name, share in shares.items()), 0 * nominal)
         return fields
 
-    def apply(self, inner: Distributed, targets: Sequence[str], lead_time: int, latitudes: np.ndarray) -> Distributed:
-        """Return the prediction with moved quantiles; `inner` itself if no score has moved."""
-        moved = self.fields(targets, lead_time, latitudes)
-        if np.array_equal(moved, np.broadcast_to(self.nominal[:, None, None, None], moved.shape)):
+    def apply(
+        self, inner: Distributed, targets: Sequence[str], lead_time: int, shares: Mapping[str, np.ndarray]
+    ) -> Distributed:
+        """Return the prediction with moved quantiles; `inner` itself if nothing is known about the lead time."""
+        if not any((target, lead_time) in self.scores for target in targets):
             return inner
+        moved = self.fields(targets, lead_time, shares)
         return ConformalPrediction(inner, self.nominal, moved)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from data_pipeline.common.checks import check_choice, check_integer
+from models.correction.conformal import ConformalLayer
 
 PLOTTING_POSITIONS = ("hazen", "weibull")
 """Names of `models.coupling.QUANTILE_LEVELS`."""
@@ -17,6 +19,8 @@ class CorrectionOptions:
     quantile_levels: str = "hazen"
     seed: int = 0
     """Of the random numbers that order equal raw members."""
+    conformal: Mapping[str, ConformalLayer] = field(default_factory=dict)
+    """The conformal layer of each corrector that has one, by the SHA-256 of the corrector's file."""
 
     def __post_init__(self) -> None:
         check_choice("quantile_levels", self.quantile_levels, PLOTTING_POSITIONS)

@@ -13,8 +13,9 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.protocols import Fields
+from models.correction.conformal import ConformalPrediction, band_weights
 from models.correction.corrected import Corrected
-from models.correction.engine import Engine
+from models.correction.engine import Engine, Prediction
 from models.correction.forecast import RawForecast, read_forecast
 from models.correction.gaps import Gaps, count_gaps
 from models.correction.options import CorrectionOptions
@@ -67,7 +68,7 @@ class CorrectionPipeline:
     def _correct_tile(self, forecast: RawForecast) -> tuple[np.ndarray, np.ndarray]:
         """Return the members (M, T, h, w) of the own tile, and the result of `count_gaps`."""
         task = self.engine.description.task
-        members = _members(self.engine, forecast, self.options)
+        members = _members(self.engine, self._predict(forecast), forecast, self.options)
         covered = forecast.mask[list(task.target_channels)]
         if lost := int((covered & ~np.isfinite(members).all(0)).sum()):
             raise InputError(
@@ -76,6 +77,17 @@ class CorrectionPipeline:
                 "train the corrector on years with an analysis there"
             )
         return members, count_gaps(forecast.mask, forecast.raw, self.engine.always, self.engine.known, task)
+
+    def _predict(self, forecast: RawForecast) -> Prediction:
+        """Return the corrected distribution on the own tile, moved by the conformal layer if there is one."""
+        prediction, description = self.engine.predict(forecast), self.engine.description
+        layer = self.options.conformal.get(description.sha256)
+        if layer is None:
+            return prediction
+        # The bands depend on the whole grid: a tile may touch no core.
+        latitudes = np.broadcast_to(description.grid.cell_latitudes, description.grid.shape)
+        shares = {name: share[self.engine.domain.tile] for name, share in band_weights(latitudes).items()}
+        return layer.apply(prediction, list(map(str, description.task.targets)), forecast.lead_time, shares)
 
 
 class CorrectionPipelines:
@@ -145,15 +157,23 @@ class CorrectionPipelines:
         return request
 
 
-def _members(engine: Engine, forecast: RawForecast, options: CorrectionOptions) -> np.ndarray:
+def _members(engine: Engine, prediction: Prediction, forecast: RawForecast, options: CorrectionOptions) -> np.ndarray:
     """Return the members (M, T, h, w) of a corrected forecast on the own tile."""
     import torch
 
     from data_pipeline.sample import Sample
     from models import coupling
+    from models.distribution import Distribution, Ensemble, Patched
 
-    prediction = engine.predict(forecast)
-    distribution = prediction._distribution  # type: ignore[attr-defined]
+    if isinstance(prediction, ConformalPrediction):
+        k = torch.arange(1, len(forecast.raw) + 1, dtype=torch.float64)
+        levels = coupling.QUANTILE_LEVELS[options.quantile_levels](k, len(k)).numpy()
+        distribution: Distribution = Ensemble(torch.from_numpy(prediction.quantiles(levels))[:, None])
+        if prediction.unchanged is not None:
+            outer = Ensemble(torch.from_numpy(forecast.raw)[:, None])
+            distribution = Patched(torch.from_numpy(~prediction.unchanged), distribution, outer)
+    else:
+        distribution = prediction._distribution  # type: ignore[attr-defined]
     task = engine.description.task
     raw = torch.from_numpy(forecast.raw)[:, None].to(distribution.mean.device)
     start = int(forecast.init_time.astype("datetime64[s]").astype(np.int64))

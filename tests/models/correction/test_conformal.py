@@ -168,7 +168,7 @@ def test_regions_share_every_cell_and_blend_without_a_jump():
         "north": 131,
     }
     layer = ConformalLayer("x", 0.8, 0.1, {("2t", 24): {"north": NOMINAL + 1, "tropics": NOMINAL - 1}}, {("2t", 24): 9})
-    fields = layer.fields(["2t", "tp"], 24, latitudes[:, None])
+    fields = layer.fields(["2t", "tp"], 24, band_weights(latitudes[:, None]))
     assert np.abs(np.diff(fields[:, 0, :, 0], axis=1)).max() <= 2 * 0.5 / 10 + 1e-9
     north, belt, tropics = (fields[1, 0, np.flatnonzero(latitudes == at)[0], 0] for at in (60, 22.5, 0))
     assert (north, tropics) == (1, -1)
@@ -183,9 +183,9 @@ def test_small_areas_have_the_regions_whose_core_they_touch(latitudes):
     assert all((share == 1).any() for share in shares.values())
 
 
-def test_without_moves_the_prediction_is_the_same_object(normals):
+def test_an_unknown_lead_time_is_not_moved(normals):
     layer = ConformalLayer("x", 0.8, 0.1, {}, {})
-    assert layer.apply(normals, ["2t", "tp"], 24, np.zeros((3, 4))) is normals
+    assert layer.apply(normals, ["2t", "tp"], 24, band_weights(np.zeros((3, 4)))) is normals
 
 
 def test_the_file_holds_the_layer(tmp_path):
