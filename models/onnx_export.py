@@ -38,7 +38,8 @@ from models.correction.onnx_file import (
     pack_mask,
     read_exported,
 )
-from models.correction.torch_engine import training_cells
+from models.correction.torch_engine import fitted_normalizers, training_cells
+from models.correction.training_climate import TrainingClimate
 from models.corrector import Corrector
 from models.distribution import Bernstein, Distribution, Empirical, Ensemble, Patched, PowerTransformed
 from models.onnx_inputs import check_inputs
@@ -140,6 +141,7 @@ def export(path: Path, output: Path) -> Equality:
         "distribution": graph.structure,
         "always": pack_mask(always.numpy() != 0),
         "known": pack_mask(known.numpy() != 0),
+        "climate": _climate(corrector),
     }
     content = _with_metadata(path, model, {DESCRIPTION: description, DETAILS: json.dumps(details)})
     equality = compare(path, corrector, OnnxModel.of(content, details, corrector.task.target_channels))
@@ -149,6 +151,12 @@ def export(path: Path, output: Path) -> Equality:
         part.write(content)
     read_exported(output)
     return equality
+
+
+def _climate(corrector: Corrector) -> dict[str, Any] | None:
+    """Return the training climate of the inputs as plain values; None for a model that reads physical values."""
+    normalizers = fitted_normalizers(corrector)
+    return TrainingClimate.of(normalizers, corrector.task.target_channels).pack() if normalizers else None
 
 
 def refuse_unknown_kind(path: Path, corrector: Corrector) -> None:

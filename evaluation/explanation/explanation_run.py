@@ -53,7 +53,7 @@ def explained_corrector(pipeline: CorrectionPipeline, done: Sequence[Corrected])
     """Return what the corrector of a pipeline did with the forecasts `done`; `shown_forecasts` are explained."""
     engine, description = pipeline.engine, pipeline.engine.description
     task, grid = description.task, description.grid
-    climate = engine.climate if isinstance(engine, TorchEngine) else None
+    climate = engine.climate
     channels = list(map(str, task.channels))
     explanations: list[ForecastExplanation] = []
     experts = None

@@ -14,6 +14,7 @@ from data_pipeline.meaning import Meaning
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task
 from models.correction.forecast import RawForecast
+from models.correction.training_climate import TrainingClimate
 from models.parallel.domain import Domain
 
 
@@ -76,6 +77,10 @@ class Engine(Protocol):
     @property
     def known(self) -> np.ndarray:
         """(T, h, w) 0 where no training sample has a value of the target."""
+
+    @property
+    def climate(self) -> TrainingClimate | None:
+        """The training climate of the inputs on the whole grid; None for a model that reads physical values."""
 
     def predict(self, forecast: RawForecast) -> Prediction:
         """Return the corrected distribution of a forecast on the own tile."""

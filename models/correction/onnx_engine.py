@@ -20,6 +20,7 @@ from models.correction.engine import CorrectorDescription
 from models.correction.families import KINDS, EnsembleArrays, Family
 from models.correction.forecast import RawForecast
 from models.correction.onnx_file import INPUTS, ExportedFile, read_exported, unpack_mask
+from models.correction.training_climate import TrainingClimate
 from models.parallel.domain import Domain
 
 PATCHED = "Patched"
@@ -160,6 +161,7 @@ class OnnxEngine:
             self.domain = Domain.of(grid)
             self.always = unpack_mask(exported.details["always"], (len(task.channels), *grid.shape))
             self.known = unpack_mask(exported.details["known"], (len(task.targets), *grid.shape))
+            self._climate = exported.details.get("climate")
             self._model = OnnxModel.of(exported.content, exported.details, task.target_channels, threads)
         except InputError as error:
             raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
@@ -167,6 +169,19 @@ class OnnxEngine:
             reason = " ".join(str(error).split())[:200]
             raise InputError(
                 f"{path} is not a valid exported corrector ({type(error).__name__}: {reason}); export it again"
+            ) from None
+
+    @property
+    def climate(self) -> TrainingClimate | None:
+        """The training climate of the inputs; None for a model that reads physical values, and in older files."""
+        if self._climate is None:
+            return None
+        shape = len(self.description.task.channels), *self.description.grid.shape
+        try:
+            return TrainingClimate.unpack(self._climate, shape)
+        except ValueError as error:
+            raise InputError(
+                f"{self.description.path} is not a valid exported corrector: {error}; export it again"
             ) from None
 
     def predict(self, forecast: RawForecast) -> FamilyPrediction:

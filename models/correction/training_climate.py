@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import binascii
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+STEP = 1e-3
+"""Precision of the means in the text of `TrainingClimate.pack`, in typical departures."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,40 @@ class TrainingClimate:
         )
         first = normalizers[0]
         return cls(location, scale, targets, float(first.power), tuple(map(float, first.bounds)))
+
+    def pack(self) -> dict[str, Any]:
+        """Return this climate as plain values, the means to `STEP` typical departures: about a byte for each mean."""
+        origin = self.location.reshape(len(self.scale), -1)[:, 0]
+        unit = STEP * self.scale
+        steps = np.rint((self.location - origin[:, None, None]) / unit[:, None, None]).astype("<i8")
+        differences = np.diff(steps.reshape(len(unit), -1), axis=1, prepend=0).astype("<i4")
+        return {
+            "origin": origin.tolist(), "scale": self.scale.tolist(), "targets": list(self.targets),
+            "power": self.power, "lower": list(self.lower),
+            "steps": base64.b64encode(zlib.compress(differences.tobytes())).decode(),
+        }  # fmt: skip
+
+    @classmethod
+    def unpack(cls, values: Mapping[str, Any], shape: tuple[int, ...]) -> TrainingClimate:
+        """Return the climate of `pack` for fields of `shape` (C, H, W); `ValueError` if the values are something else.
+
+        Only as much is unpacked as the shape needs, because a text of a few bytes can unpack to any size.
+        """
+        try:
+            origin, scale = (np.array(values[name], np.float64) for name in ("origin", "scale"))
+            size = 4 * int(np.prod(shape))
+            octets = zlib.decompressobj().decompress(base64.b64decode(values["steps"], validate=True), size)
+            targets, lower = tuple(map(int, values["targets"])), tuple(map(float, values["lower"]))
+            power = float(values["power"])
+        except (KeyError, TypeError, zlib.error, binascii.Error) as error:
+            raise ValueError(f"its training climate cannot be unpacked: {error}") from None
+        if len(octets) != size or not origin.shape == scale.shape == shape[:1] or len(targets) != len(lower):
+            raise ValueError("its training climate has another size than its inputs")
+        steps = np.frombuffer(octets, "<i4").reshape(shape[0], -1).cumsum(1, dtype=np.float64).reshape(shape)
+        location = origin[:, None, None] + STEP * scale[:, None, None] * steps
+        if not (np.isfinite(location).all() and (scale > 0).all() and 0 < power <= 1):
+            raise ValueError("its training climate has invalid values")
+        return cls(location, scale, targets, power, lower)
 
     def values(self, ensemble: np.ndarray, channel: int) -> np.ndarray:
         """Return the members of a channel in the units of `location`, float64."""

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
+from evaluation.explanation.forecast_explanation import explain_forecast
 from models.combine import combine
 from models.correction.forecast import RawForecast
 from models.correction.onnx_engine import OnnxEngine
@@ -88,6 +89,22 @@ def test_the_file_describes_the_corrector(exported):
     assert details["source"]["sha256"] == TorchEngine(Corrector.load(path), path=path).description.sha256
     assert details["equality"] == json.loads(json.dumps(equality.to_json()))
     assert 0 < equality.largest_difference["2t"] < 0.01
+
+
+def test_an_exported_corrector_is_explained_as_pytorch(exported, toy):
+    path, onnx_path, _ = exported
+    case, task = forecast(toy, 5), TASK
+    names, found = list(map(str, task.channels)), []
+    for engine in (OnnxEngine(onnx_path), TorchEngine(Corrector.load(path))):
+        found.append(explain_forecast(engine.predict, case, GRID, names, task.target_channels, engine.climate))
+    one, two = found
+    scale = abs(np.nan_to_num(two.changes[0].of_mean)).max()
+    for own, other in zip(one.inputs, two.inputs, strict=True):
+        assert own.mean_part[0] == pytest.approx(other.mean_part[0], abs=2e-4)
+        assert own.departure == pytest.approx(other.departure, abs=1e-3)
+    np.testing.assert_allclose(one.changes[0].usual, two.changes[0].usual, atol=2e-4)
+    assert max(part.mean_part[0] for part in two.inputs) > 2e-3
+    assert scale > 0.05
 
 
 def test_cells_without_training_values_are_the_raw_ensemble(toy, tmp_path):

@@ -1,5 +1,9 @@
 """The training climate, compared with the normaliser that it is made from."""
 
+import base64
+import json
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -58,6 +62,30 @@ def test_centred_members_have_the_normalised_mean_zero(normalizer, ensemble):
     after = normalised(normalizer, ensemble)
     np.testing.assert_allclose(after.mean(0), 0, atol=1e-4)
     np.testing.assert_allclose(after - after.mean(0), before - before.mean(0), atol=1e-4)
+
+
+def test_packed_means_are_precise_to_a_thousandth_of_a_typical_departure(normalizer):
+    climate = TrainingClimate.of([normalizer], (0,))
+    packed = json.loads(json.dumps(climate.pack()))
+    found = TrainingClimate.unpack(packed, (2, *GRID.shape))
+    error = abs(found.location - climate.location) / climate.scale[:, None, None]
+    assert 0 < error.max() <= 0.5e-3 * (1 + 1e-6)
+    np.testing.assert_array_equal(found.scale, climate.scale)
+    assert (found.targets, found.power, found.lower) == ((0,), normalizer.power, (0.0,))
+
+
+def test_packed_values_of_something_else_are_refused(normalizer):
+    packed, shape = TrainingClimate.of([normalizer], (0,)).pack(), (2, *GRID.shape)
+    wrong = [
+        ("steps", base64.b64encode(zlib.compress(bytes(8))).decode()), ("steps", "no base64"), ("steps", None),
+        ("steps", base64.b64encode(b"no zlib").decode()), ("scale", [1.0]), ("scale", [1.0, 0.0]), ("power", 0),
+        ("origin", [0.0, float("nan")]), ("lower", []), ("targets", "x"),
+    ]  # fmt: skip
+    for name, value in wrong:
+        with pytest.raises(ValueError, match=r"its training climate|invalid literal"):
+            TrainingClimate.unpack(packed | {name: value}, shape)
+    with pytest.raises(ValueError, match="its training climate cannot be unpacked"):
+        TrainingClimate.unpack({}, shape)
 
 
 def test_a_committee_has_the_mean_climate(normalizer):
