@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import xarray as xr
 from torch import Tensor
 
 from data_pipeline.common.errors import InputError
@@ -20,6 +20,9 @@ from data_pipeline.protocols import ALL, Fields
 from data_pipeline.sample import Sample
 from data_pipeline.task import POSITION, Task
 from data_pipeline.tile_reader import complete_cells, read_tile
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def read_sample(

@@ -29,6 +29,7 @@ class FieldSpool:
         self._output, self._stack = output, ExitStack()
         self._recent: dict[Hashable, np.ndarray] = {}
         self._taken: set[Hashable] = set()
+        self._form: tuple[tuple[int, ...], np.dtype] = (), np.dtype(np.float64)
         self._slots: dict[Hashable, int] = {}
         self._free: list[int] = []
         self._file: IO[bytes] | None = None
@@ -42,16 +43,20 @@ class FieldSpool:
             if key not in self._taken and key not in fields:
                 self._write(key, field)
         self._recent, self._taken = dict(fields), set()
+        self._form = next(((field.shape, field.dtype) for field in fields.values()), self._form)
 
     def take(self, key: Hashable) -> np.ndarray:
-        """Return a field; forget it if it was in the file."""
+        """Return a field; forget it if it was in the file, or if all others of the last call of `add` were taken."""
         if key in self._recent:
             self._taken.add(key)
-            return self._recent[key]
+            field = self._recent[key]
+            if len(self._taken) == len(self._recent):
+                self._recent, self._taken = {}, set()  # frees the memory before the next forecast is corrected
+            return field
         assert self._file is not None
         slot = self._slots.pop(key)
         self._free.append(slot)
-        field = np.empty_like(next(iter(self._recent.values())))
+        field = np.empty(*self._form)
         self._file.seek(slot * field.nbytes)
         self._file.readinto(field.data)  # type: ignore[attr-defined]
         return field

@@ -114,7 +114,9 @@ class Domain:
         return field[..., self.tile[0], self.tile[1]] if self.ranks > 1 else field
 
     def join(self, tiles: Sequence[np.ndarray]) -> np.ndarray:
-        """Return a whole field (..., H, W) from the tiles of all ranks, in their order."""
+        """Return a whole field (..., H, W) from the tiles of all ranks, in their order; a single tile is not copied."""
+        if len(tiles) == 1:
+            return tiles[0]
         n = self.tiles[1]
         return np.block([list(tiles[k : k + n]) for k in range(0, self.ranks, n)])
 
