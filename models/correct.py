@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
-from conf import plain, verb
+from conf import light_verb
 from data_pipeline.common.checks import check_boolean
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import (
@@ -44,11 +42,10 @@ OTHER_FORMATS = (
 """File name endings of other formats. Any other ending, such as a date, may be a GRIB file."""
 
 
-@verb("correct")
-def main(cfg: DictConfig) -> None:
+@light_verb("correct")
+def main(options: dict[str, Any]) -> None:
     """Check the options, correct the files, print a summary."""
     keep_freed_memory()
-    options = plain(cfg)
     output = output_path(options["output"])
     with join_mesh(options["mesh"]) as mesh:
         engines = load_engines(options["corrector"], options["device"], mesh)

@@ -7,7 +7,7 @@ import torch
 from conftest import ROOT
 from omegaconf import OmegaConf
 
-from conf import _rename_model_options
+from conf.hydra_command import rename_model_options
 from data_pipeline.common import renamed
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
@@ -136,7 +136,7 @@ def test_an_old_name_inside_a_value_works_with_a_warning(monkeypatch, capsys):
         {"model": {"_target_": "models.networks.unet.UNet", "baseline": {"window": "${n}"}}, "n": 30}
     )
     OmegaConf.set_struct(cfg, True)
-    _rename_model_options(cfg)
+    rename_model_options(cfg)
     assert cfg.model.baseline == {"window_days": 30}
     assert capsys.readouterr().err == (
         "warning: option model.baseline.window is now called model.baseline.window_days; the old name will be removed\n"

@@ -1,0 +1,125 @@
+"""Commands that Hydra runs: they find their YAML files, change options and report its errors as one sentence."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra import compose, initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException, MissingConfigException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from conf import reporting
+from conf.command_line import SHORT, unknown_option
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.packages import conf_folders
+from data_pipeline.common.renamed import OPTIONS, current_option, current_spec
+
+
+class Packages(SearchPathPlugin):
+    """Lets Hydra find the YAML files of installed packages that register models, for example under `model=NAME`."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append the folders of these packages to this project's own."""
+        for module, folder in conf_folders(Path(__file__).parent).items():
+            search_path.append(module, f"file://{folder}")
+
+
+Plugins.instance().register(Packages)
+
+
+def build_node(node: Any, **objects: Any) -> Any:
+    """Return the object that a YAML node describes; `objects` are further arguments of its constructor."""
+    return instantiate(node, _convert_="all", **objects)
+
+
+def plain_node(node: Any) -> Any:
+    """Return a YAML node as plain dicts and lists, resolved."""
+    return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+
+
+def run(name: str, function: Callable[[DictConfig], None]) -> None:
+    """Call `function` with the options of `conf/NAME.yaml`, as the command line changes them."""
+
+    def task(cfg: DictConfig) -> None:
+        # Inside Hydra's task: outside, Hydra would also print its own line about the error.
+        with reporting(name):
+            _refuse_old_names(cfg, name)
+            rename_model_options(cfg)
+            function(cfg)
+
+    # Hydra's own report of a wrong option has many lines and exits with 1.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    with reporting(name):
+        hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)()
+
+
+def _refuse_old_names(cfg: DictConfig, verb: str) -> None:
+    """Raise an error for an old option of `verb` that a YAML file has set: it would have no effect."""
+    for option, new in OPTIONS.items():
+        *verbs, old = option.split()
+        outer, _, last = old.rpartition(".")
+        parent = OmegaConf.select(cfg, outer) if outer else cfg
+        if verbs in ([], [verb]) and isinstance(parent, DictConfig) and last in parent.keys():  # noqa: SIM118
+            raise InputError(f"option {old} is now called {new}; rename it in your YAML file")
+
+
+def rename_model_options(cfg: DictConfig) -> None:
+    """Give the model's options their current names, where a value such as `{window: 30}` holds old ones."""
+    if isinstance(model := cfg.get("model"), DictConfig):
+        written = OmegaConf.to_container(model)
+        if (current := current_spec(written, "model")) != written:
+            OmegaConf.update(cfg, "model", current, merge=False)
+
+
+def model_class(name: str, arguments: list[str]) -> str | None:
+    """Return the class of the model that the arguments choose, None if they are wrong: Hydra then reports them."""
+    overrides = [word for word in arguments if re.match(r"(?!-|[~+]*model\.(?!_target_=))(~|.*=)", word)]
+    try:
+        with initialize_config_dir(str(Path(__file__).parent), version_base="1.3"):
+            return str(compose(name, overrides).model._target_)
+    except (HydraException, OmegaConfBaseException, ValueError):
+        return None
+
+
+def explain_hydra(error: BaseException, chain: Sequence[BaseException], verb: str) -> InputError | None:
+    """Return the error for the user if an error, whose causes are `chain`, is a wrong option, else None."""
+    for link in chain:
+        if isinstance(link, OmegaConfBaseException) and link.key is not None:
+            return InputError(_configuration_sentence(link, verb))
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        return InputError(f"there is no {group} {name}; choose one of {', '.join(error.options)}")
+    if isinstance(error, ValueError) and str(error).startswith("Config group override must be a string or a list"):
+        return InputError(
+            "a group of options (data, task, model, loss, trainer, experiment, ...) was set to null or to a number; "
+            "give the name of one of its files, or leave the group out"
+        )
+    if isinstance(error, HydraException):
+        # A constructor got an unknown argument, or lacks a required one.
+        return InputError(str(chain[-1] if isinstance(chain[-1], TypeError) else error).split("\nfull_key")[0])
+    return None
+
+
+def _configuration_sentence(error: OmegaConfBaseException, verb: str) -> str:
+    key, parent = error.full_key or str(error.key), error.parent_node
+    if isinstance(error, MissingMandatoryValue):
+        return f"option {key} has no value; give it as {key}=..."
+    if isinstance(parent, DictConfig) and error.key not in parent:
+        model = OmegaConf.select(parent._get_root(), "model._target_")
+        if (renamed := current_option(key, model, verb)) != key:
+            return f"option {key} is now called {renamed}; rename it in your YAML file"
+        known = [str(name) for name in parent]
+        if "data" in known:
+            known += SHORT
+        return unknown_option(key, str(error.key), known)
+    return f"option {key}: {str(error.msg or error).splitlines()[0]}"

@@ -1,0 +1,120 @@
+"""The light reader of a command line gives what Hydra gives, or leaves the command line to Hydra."""
+
+import string
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from omegaconf.errors import OmegaConfBaseException
+from test_conf import CONF
+
+from conf import explain, plain
+from conf.command_line import NeedsHydraError, default_options, help_text, read_options
+from data_pipeline.common.errors import InputError
+
+KEYS = sorted(default_options("correct"))
+WORDS = ["a", "b-c", "_x", "1", "-2", "1_0", "1.5", ".5", "1e-3", "2.", "inf", "-NaN", "true", "FALSE", "null", "007"]
+PIECES = st.one_of(
+    st.sampled_from(
+        [*WORDS, "/", "-", "\\", "+", ".", "$", "%", "*", "@", "?", "|", ":", " ", "\t", "=", "\\,", "\\\\"]
+    ),
+    st.sampled_from(["'a b'", '"c,d"', '"e\'f"', "''", "(", ")", "ä", "#", "!", '"', "'", "${x}", "???"]),
+)
+SCALARS = st.lists(PIECES, min_size=1, max_size=4).map("".join)
+SPACE = st.sampled_from(["", "", " "])
+VALUES = st.recursive(
+    SCALARS | st.sampled_from(WORDS),
+    lambda inner: st.one_of(
+        st.tuples(SPACE, st.lists(inner, max_size=3), SPACE).map(
+            lambda t: f"[{t[0]}{f'{t[2]},{t[0]}'.join(t[1])}{t[2]}]"
+        ),
+        st.lists(st.tuples(st.sampled_from(WORDS) | SCALARS, SPACE, inner), max_size=3).map(
+            lambda pairs: "{" + ",".join(f"{key}{space}:{space}{value}" for key, space, value in pairs) + "}"
+        ),
+    ),
+    max_leaves=5,
+)
+TEXT = st.text(string.printable, max_size=12)
+
+
+def by_hydra(words):
+    """The options as Hydra reads them, or the sentence of its error."""
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return plain(compose("correct", words))
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
+        return str(explain(error, "correct"))
+
+
+def by_hand(words):
+    """The options, the sentence of the error, or None where Hydra must read them."""
+    try:
+        return read_options("correct", words)
+    except InputError as error:
+        return str(error)
+    except NeedsHydraError:
+        return None
+
+
+NEEDED = ["corrector=a", "input=b", "output=c"]
+
+
+def same(one, other):
+    """Whether two values are equal, with their types; NaN equals NaN."""
+    return repr(one) == repr(other)
+
+
+@given(st.lists(st.tuples(st.sampled_from(KEYS), VALUES | TEXT), min_size=1, max_size=2))
+@settings(max_examples=100, deadline=None)
+@example([("variable_names", "{228: tp, T850: t@850}"), ("variable_names", "{x: y}")])
+@example([("input", "[pl.grib, 'a b.grib',2018/x_01.grib]"), ("seed", "1_000")])
+@example([("mesh", "[1,[2,{a: b:c}]]"), ("output", "")])
+def test_options_have_the_values_of_hydra(pairs):
+    words = [word for word in NEEDED if word.partition("=")[0] not in dict(pairs)]
+    words += [f"{key}={value}" for key, value in pairs]
+    found = by_hand(words)
+    assert found is None or same(found, by_hydra(words)), words
+
+
+@given(SCALARS | TEXT)
+@settings(max_examples=50, deadline=None)
+def test_any_word_means_the_same(word):
+    found = by_hand([*NEEDED, word])
+    assert found is None or same(found, by_hydra([*NEEDED, word]))
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["IN.grib", "../data/in_2018.grib2", "[a.grib, b.grib]", "{t2m: a.onnx, wind: b.onnx}", "5", "1e-3", "null", "true",
+     "'a, b'", '"x=y"', "", "data/*.grib", "2018-01-08T00:00", "[0.1, 0.5]"],
+)  # fmt: skip
+def test_usual_values_need_no_hydra(value):
+    words = ["corrector=a", "output=c", f"input={value}"]
+    assert same(by_hand(words), by_hydra(words))
+
+
+@pytest.mark.parametrize("word", ["corector=a", "quantile_level=hazen", "nothing_like_it=3"])
+def test_a_misspelt_option_gives_the_same_sentence(word):
+    assert by_hand([*NEEDED, word]) == by_hydra([*NEEDED, word])
+
+
+@pytest.mark.parametrize("words", [[], ["corrector=a"], ["input=a", "output=b"]])
+def test_a_missing_option_gives_the_same_sentence(words):
+    assert by_hand(words) == by_hydra(words)
+
+
+@pytest.mark.parametrize(
+    "word", ["--cfg", "-m", "+new=1", "~seed", "seed=1,2", "seed=range(3)", "input=${output}", "a"]
+)
+def test_the_rest_of_the_grammar_is_left_to_hydra(word):
+    assert by_hand([*NEEDED, word]) is None
+
+
+def test_help_lists_all_options(command, tmp_path):
+    text = help_text("correct")
+    assert all(f"\n{key}: " in text for key in KEYS)
+    assert "hydra" not in text
+    ended = command(tmp_path, "correct", "--help")
+    assert (ended.code, ended.stdout) == (0, text + "\n")
