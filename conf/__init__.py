@@ -84,9 +84,9 @@ def _prepare(name: str, light: bool) -> None:
     def model() -> str | None:
         if light:
             return None
-        from conf.hydra_command import model_class
+        from conf.hydra_command import chosen_model_class
 
-        return model_class(name, sys.argv[1:])
+        return chosen_model_class(name, sys.argv[1:])
 
     sys.argv[1:] = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in sys.argv[1:]]
     sys.argv[1:] = current_arguments(sys.argv[1:], model, name)

@@ -19,11 +19,11 @@ from data_pipeline.common.errors import InputError
 
 SHORT = ("path", "store")
 """Options of `data` that can be given without the prefix `data.`."""
-MISSING = "???"
+UNSET = "???"
 """Value of an option that must be given."""
 
 _INTEGER = r"(?:0|[1-9](?:_?[0-9])*)"
-_POINT = rf"(?:{_INTEGER}\.|{_INTEGER}?\.[0-9](?:_?[0-9])*)"
+_POINT = rf"(?:{_INTEGER}?\.[0-9](?:_?[0-9])*|{_INTEGER}\.)"
 _EXPONENT = rf"(?:(?:{_POINT}|{_INTEGER})[eE][+-]?[0-9](?:_?[0-9])*)"
 _TOKENS = {
     name: re.compile(pattern)
@@ -83,7 +83,7 @@ def read_options(name: str, words: Sequence[str]) -> dict[str, Any]:
             raise InputError(unknown_option(key, key, list(options)))
         options[key] = value
     for key, value in options.items():
-        if value == MISSING:
+        if value == UNSET:
             raise InputError(f"option {key} has no value; give it as {key}=...")
     return options
 
@@ -119,7 +119,7 @@ def _assignment(word: str) -> tuple[str, Any]:
     """Return key and value of a word KEY=VALUE."""
     found = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_-]*)=[ \t]*(.*)", word, re.DOTALL)
     # A text with ${ is an interpolation, also within quotes, and ??? a missing value anywhere.
-    if not found or "${" in word or MISSING in word:
+    if not found or "${" in word or UNSET in word:
         raise NeedsHydraError(word)
     try:
         return found[1], parse_value(found[2])

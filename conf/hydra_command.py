@@ -81,7 +81,7 @@ def rename_model_options(cfg: DictConfig) -> None:
             OmegaConf.update(cfg, "model", current, merge=False)
 
 
-def model_class(name: str, arguments: list[str]) -> str | None:
+def chosen_model_class(name: str, arguments: list[str]) -> str | None:
     """Return the class of the model that the arguments choose, None if they are wrong: Hydra then reports them."""
     overrides = [word for word in arguments if re.match(r"(?!-|[~+]*model\.(?!_target_=))(~|.*=)", word)]
     try:
@@ -118,7 +118,7 @@ def _configuration_sentence(error: OmegaConfBaseException, verb: str) -> str:
         model = OmegaConf.select(parent._get_root(), "model._target_")
         if (renamed := current_option(key, model, verb)) != key:
             return f"option {key} is now called {renamed}; rename it in your YAML file"
-        known = [str(name) for name in parent]
+        known = [str(name) for name in parent if name != "hydra"]
         if "data" in known:
             known += SHORT
         return unknown_option(key, str(error.key), known)

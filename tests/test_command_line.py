@@ -66,8 +66,8 @@ def same(one, other):
     return repr(one) == repr(other)
 
 
-@given(st.lists(st.tuples(st.sampled_from(KEYS), VALUES | TEXT), min_size=1, max_size=2))
-@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(WORDS) | VALUES | TEXT), min_size=1, max_size=2))
+@settings(max_examples=200, deadline=None)
 @example([("variable_names", "{228: tp, T850: t@850}"), ("variable_names", "{x: y}")])
 @example([("input", "[pl.grib, 'a b.grib',2018/x_01.grib]"), ("seed", "1_000")])
 @example([("mesh", "[1,[2,{a: b:c}]]"), ("output", "")])
