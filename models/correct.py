@@ -12,6 +12,7 @@ from typing import Any
 from conf import light_verb
 from data_pipeline.common.checks import check_boolean
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import (
     GRIB_FORMAT,
     HDF5_FORMAT,
@@ -74,7 +75,8 @@ def explanation(
         return None
     if mesh.ranks > 1:
         raise InputError("explain=true needs a single process; set mesh=[1,1], or explain=false")
-    from evaluation.explanation.explanation_run import write_explanation
+    with package("explain=true", "train"):
+        from evaluation.explanation.explanation_run import write_explanation
 
     about = {"Input": ", ".join(map(str, forecasts)), "Output": str(output)}
     return lambda pipelines: mesh.print(f"{write_explanation(pipelines, output, about)}: what was changed, and why")

@@ -61,7 +61,7 @@ def explained_corrector(pipeline: CorrectionPipeline, done: Sequence[Corrected])
         forecast = pipeline.read(one.init_time, one.lead_time)
         if not explanations:
             experts = expert_map(engine, forecast, grid)
-        explanations.append(explain_forecast(engine.predict, forecast, grid, channels, task.target_channels, climate))
+        explanations.append(explain_forecast(pipeline.predict, forecast, grid, channels, task.target_channels, climate))
     meanings = {str(meaning.variable): meaning.units for meaning in description.meanings}
     units = tuple(meanings.get(str(target), target.units) for target in task.targets)
     problems = [sentence for one in done for sentence in one.problems]

@@ -68,7 +68,7 @@ class CorrectionPipeline:
     def _correct_tile(self, forecast: RawForecast) -> tuple[np.ndarray, np.ndarray]:
         """Return the members (M, T, h, w) of the own tile, and the result of `count_gaps`."""
         task = self.engine.description.task
-        members = _members(self.engine, self._predict(forecast), forecast, self.options)
+        members = _members(self.engine, self.predict(forecast), forecast, self.options)
         covered = forecast.mask[list(task.target_channels)]
         if lost := int((covered & ~np.isfinite(members).all(0)).sum()):
             raise InputError(
@@ -78,7 +78,7 @@ class CorrectionPipeline:
             )
         return members, count_gaps(forecast.mask, forecast.raw, self.engine.always, self.engine.known, task)
 
-    def _predict(self, forecast: RawForecast) -> Prediction:
+    def predict(self, forecast: RawForecast) -> Prediction:
         """Return the corrected distribution on the own tile, moved by the conformal layer if there is one."""
         prediction, description = self.engine.predict(forecast), self.engine.description
         layer = self.options.conformal.get(description.sha256)

@@ -1,10 +1,10 @@
-"""The script of docs/operations.md is run as it stands there."""
+"""The commands of docs/operations.md are run as they stand there."""
 
+import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,9 +24,13 @@ TARGETS = {"t2m": "2t", "pressure": "msl"}
 def folders(tmp_path_factory):
     """Folders of correctors, of incoming and of outgoing files."""
     base = tmp_path_factory.mktemp("suite")
-    found = {name: base / name.lower() for name in ("CORRECTORS", "INCOMING", "OUTGOING")}
+    found = {name: base / name.lower() for name in ("CORRECTORS", "INCOMING", "OUTGOING", "MONITOR")}
+    found["bin"] = base / "bin"
     for folder in found.values():
         folder.mkdir()
+    command = found["bin"] / "deepweather"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT / "scripts/deepweather.py"} "$@"\n')
+    command.chmod(0o755)
     draw = np.random.default_rng(0)
     for (name, target), ending in zip(TARGETS.items(), ("sfc", "pl"), strict=True):
         task = Task(name, [target], [target], [24])
@@ -37,22 +41,34 @@ def folders(tmp_path_factory):
             for number in range(1, MEMBERS + 1):
                 field = 280 + draw.standard_normal(GRID.shape)
                 file.write(encoder.encode(field, dataDate=20200101, endStep=24, perturbationNumber=number))
+        analysis = Encoder(GRID, **KEYS, type="an", stream="oper", shortName=target)
+        with (found["INCOMING"] / f"2020010212.{ending}.an.grib").open("wb") as file:
+            file.write(analysis.encode(280 + draw.standard_normal(GRID.shape), dataDate=20200102, step=0))
     return found
 
 
-def run(folders, cycle):
-    """Run the script of the page."""
-    (script,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL)
-    path = Path(sys.executable).parent
+def run(folders, cycle, script="correct-cycle"):
+    """Run a script of the page."""
+    scripts = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL)
+    (text,) = (one for one in scripts if f"# {script} CYCLE" in one)
+    return bash(folders, text, script, cycle)
+
+
+def bash(folders, text, *arguments):
+    """Run commands with the folders of the suite."""
     environment = os.environ | {name: str(folder) for name, folder in folders.items()}
-    environment["PATH"] = f"{path}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        ["bash", "-c", script, "correct-cycle", cycle], env=environment, capture_output=True, text=True
-    )
+    environment["PATH"] = f"{folders['bin']}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(["bash", "-c", text, *arguments], env=environment, capture_output=True, text=True)
 
 
-def test_the_script_corrects_a_cycle(folders):
-    found = run(folders, CYCLE)
+@pytest.fixture(scope="module")
+def corrected(folders):
+    """The first script, after it has run."""
+    return run(folders, CYCLE)
+
+
+def test_the_script_corrects_a_cycle(folders, corrected):
+    found = corrected
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.endswith(f"{CYCLE}: corrected\n")
     assert {path.name for path in folders["OUTGOING"].iterdir()} >= {f"{CYCLE}.grib", f"{CYCLE}.grib.explain.html"}
@@ -64,3 +80,16 @@ def test_the_script_tells_the_scheduler_that_a_cycle_is_missing(folders):
     assert "2020010200: not corrected, code 2" in found.stdout
     assert "2020010200.sfc.grib" in found.stderr
     assert not (folders["OUTGOING"] / "2020010200.grib").exists()
+
+
+def test_the_second_script_scores_the_cycle(folders, corrected):
+    found = run(folders, CYCLE, "verify-cycle")
+    assert found.returncode == 0, found.stdout + found.stderr
+    for name in TARGETS:
+        assert json.loads((folders["MONITOR"] / name / "conformal.json").read_text())
+    assert found.stdout.count("1 forecasts verified now, 1 in all") == 2
+    layers = re.search(r'"conformal=\[.*?\]"', (ROOT / "docs/operations.md").read_text())[0]
+    correctors = re.search(r'"corrector=\{.*?\}"', (ROOT / "docs/operations.md").read_text())[0]
+    files = f'"input=[$INCOMING/{CYCLE}.sfc.grib, $INCOMING/{CYCLE}.pl.grib]" output=$OUTGOING/moved.grib'
+    moved = bash(folders, f"deepweather correct {correctors} {files} {layers}")
+    assert moved.returncode == 0, moved.stderr
