@@ -1,5 +1,7 @@
 import errno
+import itertools
 import os
+import threading
 from datetime import datetime
 
 import eccodes
@@ -9,6 +11,7 @@ import xarray as xr
 from correction_runs import rewrite_fields
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.threads import BUDGET
 from data_pipeline.formats.grib import Encoder, Message, rewriting
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.open import open_ensemble
@@ -192,6 +195,27 @@ def test_an_error_in_the_correction_leaves_no_file(source, target):
         rewrite_fields(source, target, correction)
     assert files_beside(target) == [target.name]
     assert target.read_bytes() == b"from an earlier run"
+
+
+def test_messages_keep_their_order_when_threads_end_in_another(source, target, monkeypatch):
+    """The first message is encoded only when the second is done."""
+    rewrite_fields(source, target, one_more(source))
+    expected = target.read_bytes()
+    encode, second, numbers = rewriting.with_values, threading.Event(), itertools.count()
+
+    def late(*arguments):
+        number = next(numbers)
+        if number == 0:
+            assert second.wait(30)
+        found = encode(*arguments)
+        if number == 1:
+            second.set()
+        return found
+
+    monkeypatch.setattr(BUDGET, "_total", 2)
+    monkeypatch.setattr(rewriting, "with_values", late)
+    rewrite_fields(source, target, one_more(source))
+    assert target.read_bytes() == expected
 
 
 # Checks of the written file
