@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from conf import plain, verb
 from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.common.errors import ATTENTION, InputError
-from data_pipeline.common.file_hash import sha256_of
+from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from data_pipeline.common.files import atomic_write, expand_paths, lock_folder, remove_partial_files
 from data_pipeline.formats.variables import checked_names
 from evaluation.monitoring.drift import Drift, check_reference, conformal_layer, find_drift
@@ -25,6 +25,10 @@ from evaluation.monitoring.monitor_page import chart_title, monitor_page
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, time_text
 from evaluation.monitoring.verification import MonitoredTask, VerificationReport, verify
 from evaluation.regions import check_regions, mask_hashes, region_weights
+from models.correction.engine import CorrectorDescription
+from models.correction.onnx_engine import describe_exported
+from models.correction.onnx_file import read_exported
+from models.correction.torch_engine import TorchEngine
 from models.corrector import Corrector
 
 NAMED = 5
@@ -83,18 +87,17 @@ def paths_of(option: str, value: object) -> list[str]:
 
 def monitored_task(path: Path, options: dict[str, Any]) -> tuple[MonitoredTask, dict[str, Any]]:
     """Return what is monitored, and the facts on which all scores of the state depend."""
-    corrector = Corrector.load(path)
+    corrector = describe(path)
     regions = check_regions(options["regions"])
     weights = region_weights(corrector.grid, None, regions)
     del weights["unweighted"]
-    sha256 = sha256_of(path)
     names = checked_names("variable_names", options["variable_names"])
     monitored = MonitoredTask(
         corrector.task, corrector.grid, corrector.target_grid, names, weights,
-        float(options["conformal_interval"]), float(options["conformal_step"]), sha256,
+        float(options["conformal_interval"]), float(options["conformal_step"]), corrector.sha256,
     )  # fmt: skip
     about = {
-        "corrector": sha256, "targets": list(map(str, corrector.task.targets)),
+        "corrector": corrector.sha256, "targets": list(map(str, corrector.task.targets)),
         "units": [target.units or meaning_units(corrector, k) for k, target in enumerate(corrector.task.targets)],
         "lead_times": list(corrector.task.lead_times), "grid": str(corrector.grid), "regions": list(weights),
         "boxes": json.loads(json.dumps(options["regions"])), **mask_hashes(regions),
@@ -103,7 +106,14 @@ def monitored_task(path: Path, options: dict[str, Any]) -> tuple[MonitoredTask, 
     return monitored, about
 
 
-def meaning_units(corrector: Corrector, target: int) -> str:
+def describe(path: Path) -> CorrectorDescription:
+    """Return the description of a corrector file, or of an exported one."""
+    if path.is_file() and file_format(path) is ONNX_FORMAT:
+        return describe_exported(read_exported(path), path.name, path)
+    return TorchEngine(Corrector.load(path), path=path).description
+
+
+def meaning_units(corrector: CorrectorDescription, target: int) -> str:
     """Return the units of a target in the corrector's training data, "" if the file does not state them."""
     channel = corrector.task.target_channels[target]
     return corrector.meanings[channel].units if corrector.meanings else ""
@@ -126,6 +136,12 @@ def summary_lines(state: MonitorState, report: VerificationReport) -> list[str]:
         lines.append(f"left out: {key}: {why}")
     if len(report.incomplete) > NAMED:
         lines.append(f"left out: {len(report.incomplete) - NAMED} more forecasts")
+    if report.far:
+        key, far = max(report.far.items(), key=lambda item: item[1])
+        lines.append(
+            f"note: {len(report.far)} forecasts are far from their analyses, {key} by {far:.0f} times its spread on "
+            "average; check units, variable and dates of the files"
+        )
     for valid in sorted({key.valid for key in state.waiting})[:NAMED]:
         own = [key for key in state.waiting if key.valid == valid]
         lines.append(f"waiting for the analysis of {time_text(valid)}: {named(own)}")

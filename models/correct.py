@@ -25,7 +25,7 @@ from data_pipeline.common.file_format import (
 )
 from data_pipeline.common.memory import keep_freed_memory
 from data_pipeline.formats.variables import checked_names
-from models.correction.conformal_option import conformal_layers
+from models.correction.conformal_option import conformal_layers, record_layers
 from models.correction.correct_files import correct_files
 from models.correction.engine import Engine
 from models.correction.onnx_engine import OnnxEngine
@@ -57,6 +57,7 @@ def main(options: dict[str, Any]) -> None:
         layers, notes = conformal_layers(options["conformal"], [engine.description for engine in engines])
         made = CorrectionOptions(quantile_levels=options["quantile_levels"], seed=options["seed"], conformal=layers)
         summary = correct_files(engines, forecasts, output, mesh, made, analysis, names, finish)
+        mesh.run_on_first(lambda: record_layers(output, layers))
         parts = "; ".join(
             f"{', '.join(map(str, task.targets))} at {', '.join(f'+{lead}' for lead in task.lead_times)} h"
             for task in (engine.description.task for engine in engines)

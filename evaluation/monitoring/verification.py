@@ -18,7 +18,12 @@ from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task, Variable
 from evaluation.monitoring.forecast_scores import score_regions, shares_below
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
-from models.correction.conformal import band_weights, interval_levels, normal_scores, ordered, tracked_scores
+from evaluation.monitoring.share_history import ShareHistory
+from models.correction.conformal import band_weights, interval_levels, normal_scores, ordered
+from models.correction.conformal_option import recorded_correctors
+
+FAR = 10.0
+"""Mean error, in spreads, of a forecast that probably has other units or another variable than its analysis."""
 
 
 @dataclass
@@ -30,6 +35,8 @@ class VerificationReport:
     """Given again: counted before, and not counted again."""
     incomplete: dict[MonitoredForecast, str] = field(default_factory=dict)
     """Forecasts that lack fields, and what they lack."""
+    far: dict[MonitoredForecast, float] = field(default_factory=dict)
+    """Forecasts that are farther than `FAR` from their analysis."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -93,6 +100,7 @@ def verify(
                         ready[key] = fields, init, place, path
                     else:
                         state.waiting[key] = str(path)
+    history = ShareHistory(monitored.interval, monitored.step, state)
     for key in sorted(ready, key=lambda key: (key.valid, key)):
         fields, init, place, path = ready[key]
         target = next(one for one in monitored.task.targets if str(one) == key.target)
@@ -103,15 +111,18 @@ def verify(
         if not (np.isfinite(members).all(0) & np.isfinite(analysis)).any():
             report.incomplete[key] = f"{path} and its analysis have no cell in common"
         else:
-            state.verified[key] = score_forecast(monitored, state, key, members, analysis, path)
+            state.verified[key] = one = score_forecast(monitored, history, key, members, analysis, path)
+            history.add(key, one)
             report.new.append(key)
+            if (far := distance(one)) > FAR:
+                report.far[key] = far
         state.waiting.pop(key, None)
     return report
 
 
 def score_forecast(
     monitored: MonitoredTask,
-    state: MonitorState,
+    history: ShareHistory,
     key: MonitoredForecast,
     members: np.ndarray,
     analysis: np.ndarray,
@@ -122,11 +133,11 @@ def score_forecast(
     A file without a conformal layer is counted at the levels that the layer would have had at its start.
     """
     values = np.sort(members, axis=0)  # missing members come last, and their cells are left out
-    applied = has_conformal_layer(path)
+    applied = has_conformal_layer(path, monitored.corrector)
     nominal = normal_scores(interval_levels(monitored.interval))
     shares = {}
     for region, area in monitored.cores.items():
-        before = None if applied else tracked_before(monitored, state, key, region)
+        before = None if applied else history.scores_at(key, region)
         scores = nominal if before is None else ordered(before)
         if (found := shares_below(values, analysis, scores, {region: area})) is not None:
             # Rounded here and not in the file, so that a later run continues from the same numbers.
@@ -134,16 +145,10 @@ def score_forecast(
     return VerifiedForecast(str(path), applied, score_regions(values, analysis, monitored.weights), shares)
 
 
-def tracked_before(monitored: MonitoredTask, state: MonitorState, key: MonitoredForecast, region: str) -> np.ndarray:
-    """Return the scores (3,) by all forecasts of this target and lead time that were valid at the start of `key`."""
-    found = [
-        one.cores[region]
-        for other, one in state.verified.items()
-        if (other.target, other.lead_time) == (key.target, key.lead_time)
-        and other.valid <= key.start
-        and region in one.cores
-    ]
-    return tracked_scores(monitored.interval, monitored.step, np.array(found).reshape(-1, 3))
+def distance(one: VerifiedForecast) -> float:
+    """Return the mean error over the largest region in units of the spread, 0 if there is no spread."""
+    scores = next(iter(one.regions.values()))
+    return abs(scores.error) / scores.variance**0.5 if scores.variance > 0 else 0.0
 
 
 def open_corrected(monitored: MonitoredTask, path: Path) -> dict[Variable, Fields]:
@@ -220,21 +225,16 @@ def sidecar_of(path: Path) -> dict | None:
     return found if isinstance(found, dict) else None
 
 
-def has_conformal_layer(path: Path) -> bool:
-    """Return whether the file was corrected with the option `conformal`, by the file beside it."""
-    found = sidecar_of(path) or {}
-    options = found.get("options")
-    return isinstance(options, dict) and options.get("conformal") is not None
+def has_conformal_layer(path: Path, corrector: str) -> bool:
+    """Return whether the layer of this corrector (SHA-256) moved the forecasts of a file, by the record beside it."""
+    return corrector in recorded_correctors(path)
 
 
 def check_sidecar(path: Path, corrector: str, notes: list[str]) -> None:
     """Raise `InputError` if another corrector has written the file; add a note if nothing beside the file tells."""
     found = sidecar_of(path)
     if found is None:
-        notes.append(
-            f"{path} has no {path.name}.json beside it: which corrector wrote it is not known, and it is taken as "
-            "corrected without a conformal layer"
-        )
+        notes.append(f"{path} has no {path.name}.json beside it: which corrector wrote it is not known")
         return
     hashes = set(_hashes(found))
     if hashes and corrector not in hashes:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.file_hash import sha256_of
+from data_pipeline.common.files import atomic_write
 from models.correction.conformal import ConformalLayer
 from models.correction.engine import CorrectorDescription
 
@@ -36,6 +39,39 @@ def conformal_layers(
             raise InputError(f"conformal names two layers of one corrector; leave out {path}")
         layers[layer.corrector] = layer
     return layers, [sentence for one in correctors for sentence in _lacking(one, layers.get(one.sha256))]
+
+
+def record_of(output: Path) -> Path:
+    """Return the path of the record beside an output that was corrected with a layer."""
+    return output.with_name(output.name + ".conformal.json")
+
+
+def record_layers(output: Path, layers: Mapping[str, ConformalLayer]) -> None:
+    """Write which layers moved the forecasts of `output`; without layers, remove the record of an older output."""
+    if not layers:
+        record_of(output).unlink(missing_ok=True)
+        return
+    found = {"format": 1, "kind": "applied conformal layers", "output_sha256": sha256_of(output)}
+    with atomic_write(record_of(output), "w") as file:
+        json.dump({**found, "layers": [layer.to_json() for layer in layers.values()]}, file, allow_nan=False)
+        file.write("\n")
+
+
+def recorded_correctors(output: Path) -> list[str]:
+    """Return the SHA-256 of the correctors whose layers moved the forecasts of `output`; a damaged record raises.
+
+    The record of an older file of the same name does not count.
+    """
+    path = record_of(output)
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        correctors = [str(layer["corrector"]) for layer in found["layers"]]
+        recorded = str(found["output_sha256"])
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error}); correct the forecast again") from None
+    return correctors if recorded == sha256_of(output) else []
 
 
 def _lacking(corrector: CorrectorDescription, layer: ConformalLayer | None) -> list[str]:

@@ -156,7 +156,7 @@ class OnnxEngine:
     def __init__(self, path: Path, name: str = "", threads: int | None = None) -> None:
         exported = read_exported(path)
         try:
-            self.description = _description(exported, name, path)
+            self.description = describe_exported(exported, name, path)
             task, grid = self.description.task, self.description.grid
             self.domain = Domain.of(grid)
             self.always = unpack_mask(exported.details["always"], (len(task.channels), *grid.shape))
@@ -206,7 +206,7 @@ class OnnxEngine:
             ) from None
 
 
-def _description(exported: ExportedFile, name: str, path: Path) -> CorrectorDescription:
+def describe_exported(exported: ExportedFile, name: str, path: Path) -> CorrectorDescription:
     """Return the description of the corrector that was exported."""
     values = exported.description
     grid, provenance = grid_of_json(values["grid"]), dict(values["provenance"])

@@ -1,5 +1,6 @@
 """The verb `monitor` on forecasts of some months: what waits, what counts, when it gives an alarm, what it refuses."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -137,14 +138,15 @@ def test_shares_of_a_file_with_the_layer_are_those_of_its_members(monitor, files
     """With the layer, members are counted as they are; without it, at the levels that the layer would have had."""
     sha = monitor("calm.nc", "analyses.nc") and state(tmp_path)["about"]["corrector"]
     write_members(files / "with.nc", 60, shift_from=30)
-    write_members(files / "without.nc", 60, shift_from=30)
-    for name, layer in (("with", '"conformal.json"'), ("without", "null")):
-        beside = f'{{"correctors": [{{"sha256": "{sha}"}}], "options": {{"conformal": {layer}}}}}'
-        (files / f"{name}.nc.json").write_text(beside)
+    write_members(files / "without.nc", 60, shift_from=30, shift=1.51)
+    record = {"output_sha256": hashlib.sha256((files / "with.nc").read_bytes()).hexdigest()}
+    (files / "with.nc.conformal.json").write_text(json.dumps(record | {"layers": [{"corrector": sha}]}))
+    # The record of an older file of this name does not count.
+    (files / "without.nc.conformal.json").write_text(json.dumps(record | {"layers": [{"corrector": sha}]}))
     found = {}
     for name in ("with", "without"):
         ended = monitor(f"{name}.nc", "analyses.nc", f"run_dir={tmp_path}/{name}")
-        assert "note" not in ended.stdout
+        assert ended.code == 0, ended.stderr
         verified = json.loads((tmp_path / name / "state.json").read_text())["verified"]
         found[name] = [np.mean([shares[1] for shares in one["cores"].values()]) for one in verified]
     assert np.mean(found["with"][:4]) == pytest.approx(np.mean(found["without"][:4]), abs=1e-6)
@@ -214,6 +216,14 @@ def test_a_state_of_other_options_or_a_damaged_one_is_refused(monitor, tmp_path)
         ended = monitor("calm.nc", "analyses.nc")
         assert ended.code == 2
         assert "is no state of this version" in ended.stderr
+
+
+def test_implausible_analyses_are_named(monitor, files):
+    """Kelvin that are labelled as degrees Celsius are 273 K off, each day alike."""
+    write_analyses(files / "mislabelled.nc", 103, units="degC")
+    ended = monitor("calm.nc", "mislabelled.nc")
+    assert "note: 200 forecasts are far from their analyses" in ended.stdout
+    assert "check units, variable and dates" in ended.stdout
 
 
 def test_missing_values_and_missing_members_are_named_or_left_out(monitor, files, tmp_path):
