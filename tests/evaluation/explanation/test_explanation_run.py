@@ -101,6 +101,14 @@ def test_the_part_of_emos_is_its_slope_times_the_departure(committee):
     np.testing.assert_allclose(found.changes[0].usual, found.changes[0].of_mean - expected, atol=2e-3)
 
 
+def test_rounding_errors_are_no_changes():
+    corrector = make_corrector("models.statistical.raw.Raw", TASK.only_targets())
+    engine = TorchEngine(corrector)
+    found = explain_forecast(engine.predict, read(1), GRID, ["2t"], (0,), engine.climate)
+    assert abs(found.changes[0].of_mean).max() > 0
+    assert found.changes[0].cells == ()
+
+
 def test_a_model_of_physical_values_has_no_climate():
     engine = TorchEngine(make_corrector())
     assert engine.climate is not None
