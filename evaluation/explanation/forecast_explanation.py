@@ -21,7 +21,7 @@ from models.correction.training_climate import TrainingClimate
 
 PLACES = 8
 """Number of places that are listed for each target."""
-ROUNDING = 4 * float(np.finfo(np.float32).eps)
+SINGLE_ROUNDING = 4 * float(np.finfo(np.float32).eps)
 """Changes up to this share of the raw mean are rounding errors of a model that changes nothing: 1e-4 K."""
 
 
@@ -107,7 +107,7 @@ def explain_forecast(
     mean, std = prediction.mean(), prediction.std()
     raw_mean, raw_std = _moments(forecast.raw)
     correction = mean - raw_mean
-    beyond = np.where(abs(correction) > ROUNDING * abs(raw_mean), correction, 0)
+    beyond = np.where(abs(correction) > SINGLE_ROUNDING * abs(raw_mean), correction, 0)
     cells = [tuple(largest_cells(field, grid, PLACES)) for field in beyond]
     usual: Sequence[np.ndarray | None] = [None] * len(targets)
     if climate is None:
