@@ -5,12 +5,13 @@ On a mesh, the first rank reads and writes the files, message by message. All ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from conf import light_verb
-from data_pipeline.common.checks import check_boolean
+from data_pipeline.common.checks import check_boolean, check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import (
@@ -31,10 +32,7 @@ from models.correction.engine import Engine
 from models.correction.onnx_engine import OnnxEngine
 from models.correction.options import CorrectionOptions
 from models.correction.pipeline import CorrectionPipelines
-from models.correction.torch_engine import TorchEngine
-from models.corrector import Corrector
-from models.device import choose_device
-from models.parallel.mesh import Mesh, join_mesh
+from models.correction.single_process import Processes, SingleProcess
 
 OTHER_FORMATS = (
     ".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf", ".hdf5", ".zarr", ".npy", ".npz", ".csv", ".safetensors",
@@ -48,8 +46,9 @@ def main(options: dict[str, Any]) -> None:
     """Check the options, correct the files, print a summary."""
     keep_freed_memory()
     output = output_path(options["output"])
-    with join_mesh(options["mesh"]) as mesh:
-        engines = load_engines(options["corrector"], options["device"], mesh)
+    paths = engine_paths(options["corrector"])
+    with join_processes(options["mesh"], paths) as mesh:
+        engines = load_engines(paths, options["device"], mesh)
         forecasts = forecast_paths(options["input"])
         analysis = None if options["analysis"] is None else file_path("analysis", options["analysis"])
         names = checked_names("variable_names", options["variable_names"])
@@ -68,7 +67,7 @@ def main(options: dict[str, Any]) -> None:
 
 
 def explanation(
-    explain: object, output: Path, forecasts: list[Path], mesh: Mesh
+    explain: object, output: Path, forecasts: list[Path], mesh: Processes
 ) -> Callable[[CorrectionPipelines], None] | None:
     """Return a function that writes the page of `explain=true` beside the output; None without this option."""
     check_boolean("explain", explain)
@@ -83,22 +82,50 @@ def explanation(
     return lambda pipelines: mesh.print(f"{write_explanation(pipelines, output, about)}: what was changed, and why")
 
 
-def load_engines(option: object, device: object, mesh: Mesh) -> list[Engine]:
-    """Return the correctors that the option `corrector` names, each on the own tile."""
-    chosen = choose_device(device, mesh.ranks)
-    engines: list[Engine] = []
-    for name, path in engine_paths(option).items():
-        if path.is_file() and file_format(path) is ONNX_FORMAT:
-            engines.append(onnx_engine(path, name, device, mesh))
-            continue
-        corrector = Corrector.load(path)
-        engines.append(TorchEngine(corrector, mesh.domain(corrector.grid), chosen, name, path))
-    return engines
+@contextmanager
+def join_processes(mesh: Any, paths: Mapping[str, Path]) -> Iterator[Processes]:
+    """Join the mesh of the option `mesh`; exported correctors alone need no mesh, and so no PyTorch."""
+    if not all(is_exported(path) for path in paths.values()):
+        with package("a corrector that is not exported", "train"):
+            from models.parallel.mesh import join_mesh
+        with join_mesh(mesh) as joined:
+            yield joined
+        return
+    if mesh not in ([1, 1], [1, 1, 1]):
+        raise InputError(
+            f"mesh={mesh} needs correctors that are not exported: an exported one works on whole fields in one "
+            "process; set mesh=[1,1], or name the corrector files that they were exported from"
+        )
+    yield SingleProcess()
 
 
-def onnx_engine(path: Path, name: str, device: object, mesh: Mesh) -> OnnxEngine:
+def is_exported(path: Path) -> bool:
+    """Whether a file is an exported corrector."""
+    return path.is_file() and file_format(path) is ONNX_FORMAT
+
+
+def load_engines(paths: Mapping[str, Path], device: object, processes: Processes) -> list[Engine]:
+    """Return the engines of the corrector files by their names, each on the own tile."""
+    check_choice("device", device, ("auto", "cpu", "gpu"))
+    return [
+        onnx_engine(path, name, device, processes) if is_exported(path) else torch_engine(path, name, device, processes)
+        for name, path in paths.items()
+    ]
+
+
+def torch_engine(path: Path, name: str, device: object, processes: Processes) -> Engine:
+    """Return the engine of a corrector file, which computes in PyTorch on the own tile."""
+    from models.correction.torch_engine import TorchEngine
+    from models.corrector import Corrector
+    from models.device import choose_device
+
+    corrector, domain = Corrector.load(path), processes.domain
+    return TorchEngine(corrector, domain(corrector.grid), choose_device(device, processes.ranks), name, path)
+
+
+def onnx_engine(path: Path, name: str, device: object, processes: Processes) -> OnnxEngine:
     """Return the engine of an exported corrector, which computes on the processor in one process."""
-    if mesh.ranks > 1:
+    if processes.ranks > 1:
         raise InputError(
             f"{path} is an exported corrector, which works on whole fields in one process; set mesh=[1,1], or name the "
             "corrector file that it was exported from"

@@ -38,7 +38,23 @@ def main() -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     # A process that has imported the verb, such as a test, gets a second copy of its module, which does no harm.
     warnings.filterwarnings("ignore", ".*found in sys.modules after import", RuntimeWarning)
-    runpy.run_module(VERBS[verb][0], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(VERBS[verb][0], run_name="__main__", alter_sys=True)
+    except ModuleNotFoundError as error:
+        sys.exit(_missing(verb, error))
+
+
+def _missing(verb: str, error: ModuleNotFoundError) -> int:
+    """Name the package that a slim installation lacks; a missing file of this project stays a bug."""
+    name = (error.name or "").partition(".")[0]
+    if name in ("", "conf", "data_pipeline", "evaluation", "models", "training"):
+        raise error
+    print(
+        f"error: deepweather {verb} needs the package {name}, which is not installed; run: "
+        "pip install 'deepweather[train]'",
+        file=sys.stderr,
+    )
+    return 2
 
 
 def _unknown(verb: str) -> int:

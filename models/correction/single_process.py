@@ -19,6 +19,10 @@ class Processes(Protocol):
         """Number of samples that are worked on at the same time."""
 
     @property
+    def ranks(self) -> int:
+        """Number of processes."""
+
+    @property
     def first(self) -> bool:
         """Whether this is the rank that reads headers and writes files."""
 
@@ -44,7 +48,7 @@ class Processes(Protocol):
 class SingleProcess:
     """`Processes` of one rank."""
 
-    data, first = 1, True
+    data, ranks, first = 1, 1, True
 
     def domain(self, grid: Grid) -> Domain:
         """Return `grid` as one tile."""
