@@ -179,7 +179,7 @@ def test_the_model_computes_on_the_device(tmp_path, monkeypatch):
 def test_the_verb_passes_the_device(folder, command, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        verb, "choose_device", lambda option, ranks: asked.append((option, ranks)) or torch.device("meta")
+        "models.device.choose_device", lambda option, ranks: asked.append((option, ranks)) or torch.device("meta")
     )
     monkeypatch.setattr(
         verb,
