@@ -22,6 +22,8 @@ from evaluation.report.shown_data import ExpertMap
 
 AXE = os.environ.get("DEEPWEATHER_AXE", "")
 WIDTHS, SCHEMES = (390, 768, 1280), ("light", "dark")
+PAPER = 718
+"""Width of A4 between margins of 10 mm, in CSS pixels."""
 AREA = np.broadcast_to(np.asarray(GRID.weights)[:, None], GRID.shape)
 LEADS, USUAL = (24, 48), 0.25
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; Debian: apt-get install chromium")
@@ -192,3 +194,12 @@ def test_every_width_and_scheme_is_readable(browser, written, width, scheme):
     ])""")
     assert violations == []
     assert passed > 10
+
+
+@in_browser
+def test_on_paper_nothing_is_cut_off(browser, written):
+    shown = browser.page(written, PAPER)
+    shown.emulate("print")
+    cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    assert shown.run(cut) == 0
+    assert shown.pdf().startswith(b"%PDF")
