@@ -54,7 +54,12 @@ def main(options: dict[str, Any]) -> None:
         names = checked_names("variable_names", options["variable_names"])
         finish = explanation(options["explain"], output, forecasts, mesh)
         layers, notes = conformal_layers(options["conformal"], [engine.description for engine in engines])
-        made = CorrectionOptions(quantile_levels=options["quantile_levels"], seed=options["seed"], conformal=layers)
+        made = CorrectionOptions(
+            quantile_levels=options["quantile_levels"],
+            seed=options["seed"],
+            members=options["members"],
+            conformal=layers,
+        )
         summary = correct_files(engines, forecasts, output, mesh, made, analysis, names, finish)
         mesh.run_on_first(lambda: record_layers(output, layers))
         parts = "; ".join(

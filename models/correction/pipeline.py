@@ -13,11 +13,12 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.protocols import Fields
-from models.correction.conformal import ConformalPrediction, band_weights
+from models.correction.conformal import band_weights
 from models.correction.corrected import Corrected
 from models.correction.engine import Engine, Prediction
 from models.correction.forecast import RawForecast, read_forecast
 from models.correction.gaps import Gaps, count_gaps
+from models.correction.members import corrected_members, member_numbers
 from models.correction.options import CorrectionOptions
 from models.correction.shared_reading import SharedReading
 from models.correction.single_process import Processes
@@ -43,7 +44,8 @@ class CorrectionPipeline:
             return None
         self.gaps.add(reduce(add, [missing for _, missing in tiles]))
         members = self.engine.domain.join([members for members, _ in tiles])
-        return Corrected(forecast.init_time, forecast.lead_time, members, forecast.numbers)
+        numbers = member_numbers(forecast.numbers, self.options.member_count)
+        return Corrected(forecast.init_time, forecast.lead_time, members, numbers)
 
     def read(self, init_time: np.datetime64, lead_time: int) -> RawForecast:
         """Return the raw forecast of a start and a lead time (hours) on the own tile."""
@@ -68,8 +70,9 @@ class CorrectionPipeline:
     def _correct_tile(self, forecast: RawForecast) -> tuple[np.ndarray, np.ndarray]:
         """Return the members (M, T, h, w) of the own tile, and the result of `count_gaps`."""
         task = self.engine.description.task
-        members = _members(self.engine, self.predict(forecast), forecast, self.options)
         covered = forecast.mask[list(task.target_channels)]
+        prediction = self.predict(forecast)
+        members = corrected_members(prediction, forecast, task.targets, covered, self.engine.domain, self.options)
         if lost := int((covered & ~np.isfinite(members).all(0)).sum()):
             raise InputError(
                 f"the corrected forecast of {forecast.init_time} +{forecast.lead_time} h has no value in {lost} of "
@@ -155,40 +158,3 @@ class CorrectionPipelines:
         if isinstance(request, InputError):
             raise request
         return request
-
-
-def _members(engine: Engine, prediction: Prediction, forecast: RawForecast, options: CorrectionOptions) -> np.ndarray:
-    """Return the members (M, T, h, w) of a corrected forecast on the own tile."""
-    import torch
-
-    from data_pipeline.sample import Sample
-    from models import coupling
-    from models.distribution import Distribution, Ensemble, Patched
-
-    if isinstance(prediction, ConformalPrediction):
-        k = torch.arange(1, len(forecast.raw) + 1, dtype=torch.float64)
-        levels = coupling.QUANTILE_LEVELS[options.quantile_levels](k, len(k)).numpy()
-        distribution: Distribution = Ensemble(torch.from_numpy(prediction.quantiles(levels))[:, None])
-        if prediction.unchanged is not None:
-            outer = Ensemble(torch.from_numpy(forecast.raw)[:, None])
-            distribution = Patched(torch.from_numpy(~prediction.unchanged), distribution, outer)
-    else:
-        distribution = prediction._distribution  # type: ignore[attr-defined]
-    task = engine.description.task
-    raw = torch.from_numpy(forecast.raw)[:, None].to(distribution.mean.device)
-    start = int(forecast.init_time.astype("datetime64[s]").astype(np.int64))
-    nothing = torch.empty(0)
-    sample = Sample(
-        nothing,
-        torch.from_numpy(forecast.mask)[None],
-        nothing,
-        nothing,
-        torch.tensor([start]),
-        torch.tensor([forecast.lead_time]),
-    )
-    sample = Sample(*(tensor.to(raw.device) for tensor in sample))
-    made = coupling.written_members(
-        distribution, sample, task, engine.domain, raw, options.quantile_levels, options.seed
-    )
-    found: np.ndarray = made.members[:, 0].cpu().numpy()
-    return found

@@ -5,7 +5,7 @@ import pytest
 import torch
 from distribution_checks import check_affine
 
-from models.coupling import QUANTILE_LEVELS
+from models.correction.options import QUANTILE_LEVELS
 from models.distribution import Ensemble, Quantiles
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
