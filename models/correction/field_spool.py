@@ -7,7 +7,7 @@ the end of the file, and together may be larger than the memory.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -39,11 +39,17 @@ class FieldSpool:
 
     def add(self, fields: Mapping[Hashable, np.ndarray]) -> None:
         """Keep `fields` in memory; earlier ones that were not taken yet move to the file."""
-        for key, field in self._recent.items():
-            if key not in self._taken and key not in fields:
-                self._write(key, field)
-        self._recent, self._taken = dict(fields), set()
+        self.make_room(fields)
+        self._free += [self._slots.pop(key) for key in fields if key in self._slots]
+        self._recent = dict(fields)
         self._form = next(((field.shape, field.dtype) for field in fields.values()), self._form)
+
+    def make_room(self, replaced: Collection[Hashable] = ()) -> None:
+        """Move all fields that were not taken yet to the file, except those that are `replaced`."""
+        for key, field in self._recent.items():
+            if key not in self._taken and key not in replaced:
+                self._write(key, field)
+        self._recent, self._taken = {}, set()
 
     def take(self, key: Hashable) -> np.ndarray:
         """Return a field; forget it if it was in the file, or if all others of the last call of `add` were taken."""

@@ -88,3 +88,20 @@ def test_each_message_is_decoded_once_for_all_correctors(tmp_path, monkeypatch, 
     halves = [(tmp_path / name).read_bytes() for name in ("both", "2t.out", "msl.out")]
     half = len(halves[0]) // 2
     assert halves[0] == halves[1][:half] + halves[2][half:]
+
+
+def test_messages_that_occur_twice_are_corrected_twice(tmp_path):
+    """Each forecast is asked for again when its fields were taken; those of the other corrector wait in the spool."""
+    messages = [
+        content[at : at + length]
+        for content in (write(tmp_path / name, name).read_bytes() for name in ("2t", "msl"))
+        for length in [len(content) // (2 * 2 * MEMBERS)]
+        for at in range(0, len(content), length)
+    ]
+    both = {name: make_corrector(name) for name in ("2t", "msl")}
+    (tmp_path / "once").write_bytes(b"".join(messages))
+    (tmp_path / "twice").write_bytes(b"".join(messages[:16] * 2 + messages[16:] * 2))
+    correct(both, tmp_path / "once", tmp_path / "one")
+    correct(both, tmp_path / "twice", tmp_path / "two")
+    one, half = (tmp_path / "one").read_bytes(), sum(map(len, messages[:16]))
+    assert (tmp_path / "two").read_bytes() == one[:half] * 2 + one[half:] * 2
