@@ -54,10 +54,14 @@ def correct_files(
     if analysis is not None and not any(engine.description.task.analysis for engine in engines):
         raise InputError(f"the corrector reads no analysis; remove analysis={analysis}")
 
+    tasks = [engine.description.task for engine in engines]
+    targets = [(target, lead) for task in tasks for target in task.targets for lead in task.lead_times]
+
     def pipeline(engine: Engine) -> CorrectionPipeline:
         own_analysis = analysis if engine.description.task.analysis else None
         inputs, raw = processes.run_on_first(lambda: open_forecasts(engine.description, forecasts, own_analysis, names))
-        return CorrectionPipeline(engine, inputs, raw, processes, options, Gaps(engine.description.task))
+        gaps = Gaps(engine.description.task)
+        return CorrectionPipeline(engine, inputs, raw, processes, options, gaps, frozenset(targets))
 
     pipelines = CorrectionPipelines([pipeline(engine) for engine in engines], processes)
     if not processes.first:

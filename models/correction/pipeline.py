@@ -13,12 +13,14 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.protocols import Fields
+from data_pipeline.task import Variable
 from models.correction.conformal import band_weights
 from models.correction.corrected import Corrected
 from models.correction.engine import Engine, Prediction
 from models.correction.forecast import RawForecast, read_forecast
 from models.correction.gaps import Gaps, count_gaps
 from models.correction.members import corrected_members, member_numbers
+from models.correction.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
 from models.correction.options import CorrectionOptions
 from models.correction.shared_reading import SharedReading
 from models.correction.single_process import Processes
@@ -35,6 +37,8 @@ class CorrectionPipeline:
     options: CorrectionOptions
     gaps: Gaps
     """Gaps of all forecasts so far, on the first rank."""
+    elsewhere: frozenset[tuple[Variable, int]] = frozenset()
+    """Targets and lead times that any pipeline of the run corrects; their raw members bound no other variable."""
 
     def correct(self, init: int, lead: int, reading: SharedReading) -> Corrected | None:
         """Return on the first rank the corrected forecast at these positions; all ranks must call this together."""
@@ -73,6 +77,7 @@ class CorrectionPipeline:
         covered = forecast.mask[list(task.target_channels)]
         prediction = self.predict(forecast)
         members = corrected_members(prediction, forecast, task.targets, covered, self.engine.domain, self.options)
+        self._bound(members, forecast, covered)
         if lost := int((covered & ~np.isfinite(members).all(0)).sum()):
             raise InputError(
                 f"the corrected forecast of {forecast.init_time} +{forecast.lead_time} h has no value in {lost} of "
@@ -80,6 +85,32 @@ class CorrectionPipeline:
                 "train the corrector on years with an analysis there"
             )
         return members, count_gaps(forecast.mask, forecast.raw, self.engine.always, self.engine.known, task)
+
+    def _bound(self, members: np.ndarray, forecast: RawForecast, covered: np.ndarray) -> None:
+        """Bound corrected members by each other and by raw members of other inputs, where all targets are corrected."""
+        task = self.engine.description.task
+        corrected = {target: members[:, t] for t, target in enumerate(task.targets)}
+        others = [
+            (c, variable)
+            for c, variable in enumerate(task.inputs)
+            if variable not in corrected and (variable, forecast.lead_time) not in self.elsewhere
+        ]
+        bounds = mutual_bounds([*task.inputs])
+        needed = {variable for bound in bounds for variable in (bound.dependent, bound.other)}
+        if not needed & corrected.keys():
+            return
+        raw = {}
+        for c, variable in others:
+            if variable in needed:
+                field = np.where(forecast.mask[c], forecast.ensemble[:, c], np.nan)
+                if self.options.members == "quantiles":
+                    field.sort(axis=0)
+                raw[variable] = field[np.arange(len(members)) % len(field)]
+        partial = ~covered
+        kept = members[:, partial]
+        bound_by_raw(corrected, raw)
+        bound_mutually(corrected)
+        members[:, partial] = kept  # missing values, and raw members that are not corrected
 
     def predict(self, forecast: RawForecast) -> Prediction:
         """Return the corrected distribution on the own tile, moved by the conformal layer if there is one."""
@@ -144,7 +175,19 @@ class CorrectionPipelines:
         for number, init, lead in places:
             if (corrected := self._pipelines[number].correct(init, lead, reading)) is not None:
                 found[number] = corrected
+        self._bound_mutually(found)
         return found
+
+    def _bound_mutually(self, found: dict[int, Corrected]) -> None:
+        """Bound the members of correctors on equal grids by each other."""
+        members: dict[Variable, np.ndarray] = {}
+        first = self._pipelines[min(found)].engine.description if found else None
+        for number, corrected in found.items():
+            description = self._pipelines[number].engine.description
+            if first and corrected.members is not None and description.grid.matches(first.grid):
+                members |= {target: corrected.members[:, t] for t, target in enumerate(description.task.targets)}
+        if len(found) > 1:
+            bound_mutually(members)
 
     def _read_exact(self, places: tuple[tuple[int, int, int], ...], reading: SharedReading) -> None:
         for number, init, lead in places:

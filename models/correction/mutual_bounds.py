@@ -1,0 +1,77 @@
+"""Bounds between variables, member by member: the dew point is at most the temperature.
+
+Correctors of two variables do not know each other's members. Where two corrected members contradict each other, the
+dependent variable of the pair, such as the dew point, gets the value of the other. Where only one of them is corrected,
+the raw other one bounds it. Only a total, such as `tp`, is not bounded by its raw parts, because uncorrected drizzle in
+one of them would then remain in the corrected total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from data_pipeline.task import Variable
+
+
+class MutualBound(NamedTuple):
+    """`dependent` is at most `other`, or at least `other` if not `upper`; `part` if `other` is a total of which it is
+    a part."""
+
+    dependent: Variable
+    other: Variable
+    upper: bool
+    part: bool
+
+
+_UPPER = {("2d", "2t"), ("d", "t"), ("mn2t", "2t"), ("mn2t3", "2t"), ("mn2t6", "2t")}
+_LOWER = {("mx2t", "2t"), ("mx2t3", "2t"), ("mx2t6", "2t"), ("10fg", "10si"), ("10fg3", "10si"), ("10fg6", "10si"),
+          ("i10fg", "10si")}  # fmt: skip
+_PARTS = {("cp", "tp"), ("lsp", "tp"), ("sf", "tp"), ("lcc", "tcc"), ("mcc", "tcc"), ("hcc", "tcc")}
+
+
+def mutual_bounds(variables: Iterable[Variable]) -> list[MutualBound]:
+    """Return the bounds between any two of the variables; a bound whose `other` depends on a third comes after it.
+
+    >>> [bound] = mutual_bounds([Variable("2t"), Variable("2d")])
+    >>> str(bound.dependent), str(bound.other), bound.upper
+    ('2d', '2t', True)
+    """
+    known = list(variables)
+    pairs = [bound for one in known for two in known if one != two and (bound := _bound(one, two))]
+    return sorted(pairs, key=lambda bound: -bound.other.period)
+
+
+def _bound(one: Variable, two: Variable) -> MutualBound | None:
+    names, alike = (one.name, two.name), (one.level, one.process) == (two.level, two.process)
+    if one.name == two.name and alike and one.processing == "accumulation" and 0 < one.period < two.period:
+        return MutualBound(one, two, upper=True, part=True) if one.bounds[0] == 0 else None
+    if one.level != two.level or one.process or two.process or one.period != two.period:
+        return None
+    if names in _PARTS:
+        return MutualBound(one, two, upper=True, part=True)
+    if names in _UPPER | _LOWER:
+        return MutualBound(one, two, upper=names in _UPPER, part=False)
+    return None
+
+
+def bound_by_raw(corrected: Mapping[Variable, np.ndarray], raw: Mapping[Variable, np.ndarray]) -> None:
+    """Bound corrected members (M, ...) by raw members of other variables, in place; NaN bounds nothing."""
+    for bound in mutual_bounds([*corrected, *raw]):
+        if bound.dependent in corrected and bound.other in raw:
+            _limit(corrected[bound.dependent], raw[bound.other], bound.upper)
+        elif bound.other in corrected and bound.dependent in raw and not bound.part:
+            _limit(corrected[bound.other], raw[bound.dependent], not bound.upper)
+
+
+def bound_mutually(corrected: Mapping[Variable, np.ndarray]) -> None:
+    """Bound the members (M, ...) of dependent variables by those of other corrected variables, in place."""
+    for bound in mutual_bounds(corrected):
+        _limit(corrected[bound.dependent], corrected[bound.other], bound.upper)
+
+
+def _limit(values: np.ndarray, limits: np.ndarray, upper: bool) -> None:
+    beyond = values > limits if upper else values < limits
+    np.copyto(values, limits, where=beyond)

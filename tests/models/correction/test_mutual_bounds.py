@@ -1,0 +1,133 @@
+"""Bounds between variables, against physical inequalities member by member."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task, Variable
+from models.correction.corrected import Corrected
+from models.correction.forecast import RawForecast
+from models.correction.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
+from models.correction.options import CorrectionOptions
+from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
+from models.correction.single_process import SingleProcess
+
+T2, D2 = Variable.parse("2t"), Variable.parse("2d")
+
+
+def fields(*names, seed=0):
+    rng = np.random.default_rng(seed)
+    return {Variable.parse(name): rng.normal(280, 2, (5, 4, 6)) for name in names}
+
+
+def test_dependent_variables_get_the_value_of_the_other():
+    made = fields("2t", "2d", "mx2t", "mn2t")
+    before = {variable: field.copy() for variable, field in made.items()}
+    bound_mutually(made)
+    t2, d2, highest, lowest = made.values()
+    np.testing.assert_array_equal(t2, before[T2])
+    assert ((d2 <= t2) & (lowest <= t2) & (t2 <= highest)).all()
+    kept = before[D2] <= t2
+    np.testing.assert_array_equal(d2[kept], before[D2][kept])
+    np.testing.assert_array_equal(d2[~kept], t2[~kept])
+
+
+@pytest.mark.parametrize("names", [("tp:24h", "tp:6h", "tp:12h"), ("tp:12h", "tp:24h", "tp:6h")])
+def test_amounts_of_short_periods_are_at_most_those_of_longer_ones(names):
+    made = fields(*names)
+    bound_mutually(made)
+    six, twelve, day = (made[Variable.parse(f"tp:{hours}h")] for hours in (6, 12, 24))
+    assert ((six <= twelve) & (twelve <= day)).all()
+
+
+def test_variables_without_a_common_bound():
+    names = ("2t", "d@850", "t@500", "cp:6h", "tp:24h", "2t:24h-mean", "10u")
+    assert mutual_bounds(map(Variable.parse, names)) == []
+
+
+def test_raw_members_bound_the_corrected_variable_except_totals():
+    raw, made = fields("2d", seed=1), fields("2t")
+    bound_by_raw(made, raw)
+    assert (made[T2] >= raw[D2]).all()
+    raw, made = fields("2t", seed=1), fields("2d")
+    bound_by_raw(made, raw)
+    assert (made[D2] <= raw[T2]).all()
+    parts, total = fields("cp", seed=1), fields("tp")
+    before = total[Variable("tp")].copy()
+    bound_by_raw(total, parts)
+    np.testing.assert_array_equal(total[Variable("tp")], before)
+
+
+def test_missing_values_bound_nothing():
+    made = fields("2t", "2d")
+    made[T2][:, 0] = np.nan
+    before = made[D2].copy()
+    bound_mutually(made)
+    np.testing.assert_array_equal(made[D2][:, 0], before[:, 0])
+    assert np.isfinite(made[D2]).all()
+
+
+class Constant:
+    """A normal distribution of spread 1 in every cell."""
+
+    members = unchanged = None
+
+    def __init__(self, mean):
+        self._mean = mean
+
+    def quantiles(self, levels):
+        return self._mean + np.asarray(levels)[:, None, None, None]
+
+
+def pipeline(targets, inputs, means, elsewhere=()):
+    grid = Grid.regular(60, 60)
+    task = Task("t", inputs, targets, [24])
+    from models.parallel.domain import Domain
+
+    shape = len(targets), *grid.shape
+    prediction = Constant(np.broadcast_to(np.array(means)[:, None, None], shape))
+    description = SimpleNamespace(task=task, grid=grid, sha256="")
+    engine = SimpleNamespace(description=description, domain=Domain.of(grid), predict=lambda forecast: prediction)
+    always, known = np.ones((len(inputs), *grid.shape)), np.ones(shape)
+    engine.always, engine.known = always, known
+    return CorrectionPipeline(
+        engine, None, None, SingleProcess(), CorrectionOptions(), None, frozenset((v, 24) for v in elsewhere)
+    )
+
+
+def corrected(each, raw_inputs):
+    task, shape = each.engine.description.task, each.engine.domain.own_shape
+    ensemble = np.broadcast_to(np.array(raw_inputs, np.float32)[:, :, None, None], (*np.shape(raw_inputs), *shape))
+    raw = ensemble[:, list(task.target_channels)].astype(float)
+    mask = np.ones(ensemble.shape[1:], bool)
+    members, _ = each._correct_tile(RawForecast(ensemble, mask, raw, np.datetime64(0, "s"), 24, (0, 1)))
+    return members[:, :, 0, 0]
+
+
+def test_the_raw_dew_point_bounds_a_corrected_temperature_unless_it_is_corrected_too():
+    raw = [[281.0, 280.0], [283.0, 282.0]]  # of two members: 2t, 2d
+    found = corrected(pipeline(["2t"], ["2t", "2d"], [280.0]), raw)
+    np.testing.assert_array_equal(found[:, 0], [280.25, 282.0])
+    found = corrected(pipeline(["2t"], ["2t", "2d"], [280.0], elsewhere=[T2, D2]), raw)
+    np.testing.assert_array_equal(found[:, 0], [280.25, 280.75])
+
+
+def test_two_targets_of_one_corrector_bound_each_other():
+    raw = [[281.0, 280.0], [283.0, 282.0]]
+    found = corrected(pipeline(["2t", "2d"], ["2t", "2d"], [280.0, 280.1]), raw)
+    np.testing.assert_array_equal(found, [[280.25, 280.25], [280.75, 280.75]])
+
+
+def test_two_correctors_of_one_run_bound_each_other():
+    pipelines = CorrectionPipelines([pipeline(["2d"], ["2d"], [0.0]), pipeline(["2t"], ["2t"], [0.0])], SingleProcess())
+    made = fields("2d", "2t")
+    start = np.datetime64(0, "s")
+    found = {
+        number: Corrected(start, 24, field[:, None].copy(), (0, 1, 2, 3, 4))
+        for number, field in enumerate(made.values())
+    }
+    pipelines._bound_mutually(found)
+    np.testing.assert_array_equal(found[0].members[:, 0], np.minimum(made[D2], made[T2]))
+    np.testing.assert_array_equal(found[1].members[:, 0], made[T2])
