@@ -9,10 +9,11 @@ the corrected members.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from models.correction.member_order import CELLS_SORTED_TOGETHER, member_order
+from models.correction.member_order import in_blocks, member_order
 from models.correction.named_draws import named_draws
 from models.parallel.domain import Domain
 
@@ -69,15 +70,19 @@ def _with_copies(order: np.ndarray, M: int, count: int, names: CellNames) -> np.
 
 
 def couple(values: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return the sorted `values` (M, T, h, w) such that the k-th lowest member of `order` (T, N, M) has the k-th."""
+    """Give the sorted `values` (M, T, h, w) to members: the k-th lowest member of `order` (T, N, M) gets the k-th.
+
+    Returns the members; their memory is that of `values` if these are contiguous.
+    """
     M, T = values.shape[:2]
     flat = np.ascontiguousarray(values).reshape(M, T, -1)
-    members = np.empty_like(flat)
+
+    def place(t: int, part: slice) -> None:
+        ranked = order[t, part]
+        own = np.empty((M, len(ranked)), flat.dtype)
+        own.reshape(-1)[ranked.astype(np.intp) * len(ranked) + np.arange(len(ranked))[:, None]] = flat[:, t, part].T
+        flat[:, t, part] = own
+
     for t in range(T):
-        for first in range(0, flat.shape[2], CELLS_SORTED_TOGETHER):
-            part = slice(first, first + CELLS_SORTED_TOGETHER)
-            ranked = order[t, part]
-            own = np.empty((M, len(ranked)), flat.dtype)
-            own.reshape(-1)[ranked.astype(np.intp) * len(ranked) + np.arange(len(ranked))[:, None]] = flat[:, t, part].T
-            members[:, t, part] = own
-    return members.reshape(values.shape)
+        in_blocks(partial(place, t), flat.shape[2])
+    return flat.reshape(values.shape)

@@ -53,7 +53,7 @@ class Prediction(Protocol):
         """Return the standard deviation (T, h, w)."""
 
     def quantiles(self, levels: np.ndarray) -> np.ndarray:
-        """Return the quantiles (K, T, h, w) at `levels` (K,) between 0 and 1."""
+        """Return the quantiles (K, T, h, w) at `levels` (K,) between 0 and 1; the caller may change the array."""
 
     def cdf(self, values: np.ndarray) -> np.ndarray:
         """Return the probabilities (K, T, h, w) of at most `values`, (K, T, h, w) or (K, T, 1, 1)."""

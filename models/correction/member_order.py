@@ -6,9 +6,26 @@ from collections.abc import Callable
 
 import numpy as np
 
+from data_pipeline.common.threads import in_threads
+
 CELLS_SORTED_TOGETHER = 1024
 """Cells that are sorted together: their keys stay in the processor's cache."""
+SORTING_THREADS = 8
+"""Threads that sort at once."""
 SIGN = np.uint64(1 << 63)
+
+
+def in_blocks(function: Callable[[slice], None], count: int) -> None:
+    """Call `function` for all slices of `CELLS_SORTED_TOGETHER` of `count` cells, in threads."""
+    starts = range(0, count, CELLS_SORTED_TOGETHER)
+    # Few parts with many slices, because threads wait for the interpreter's lock at every border.
+    parts = [starts[k::SORTING_THREADS] for k in range(min(SORTING_THREADS, len(starts)))]
+
+    def run(part: range) -> None:
+        for first in part:
+            function(slice(first, min(first + CELLS_SORTED_TOGETHER, count)))
+
+    list(in_threads(run, parts, SORTING_THREADS))
 
 
 def member_order(values: np.ndarray, draws: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -23,13 +40,15 @@ def member_order(values: np.ndarray, draws: Callable[[np.ndarray], np.ndarray]) 
     """
     M, N = values.shape
     order = np.empty((N, M), np.uint8 if M <= 256 else np.uint32)
-    for first in range(0, N, CELLS_SORTED_TOGETHER):
-        part = slice(first, first + CELLS_SORTED_TOGETHER)
+
+    def sort(part: slice) -> None:
         keys = _sortable(np.ascontiguousarray(values[:, part].T))
         tied = _sorted_with_members(keys, order[part])
         if len(tied):
-            rows = first + tied
+            rows = part.start + tied
             order[rows] = _exact_order(values[:, rows].T, draws(rows).T ^ SIGN)
+
+    in_blocks(sort, N)
     return order
 
 

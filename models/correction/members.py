@@ -71,7 +71,8 @@ def corrected_members(
             members = np.where(prediction.unchanged, template, members)
     else:
         order = template_order(template, names, count)
-        raw_values = _in_order(template, order)
+        used = options.members == "ecc-t" or prediction.unchanged is not None or count != len(template)
+        raw_values = _in_order(template, order) if used else template
         values = _values(prediction, raw_values, options, names)
         if prediction.unchanged is not None:
             values = np.where(prediction.unchanged, raw_values, values)
