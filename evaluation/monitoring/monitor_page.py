@@ -174,7 +174,7 @@ def chart_panel(title: str, one: ControlChart) -> Panel:
             ax.plot(place[[one.reference, -1]], [limit, limit], color=INK, lw=1, ls=(0, (4, 2)))
         ax.axhline(0, color=FAINT, lw=0.7)
         ax.set(title=title, ylim=(-top, top), ylabel="sd")
-        locator = AutoDateLocator(maxticks=5)
+        locator = AutoDateLocator(minticks=2, maxticks=7)
         ax.xaxis.set_major_locator(locator)
         ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
         rule(ax, "y")
