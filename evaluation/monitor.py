@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from conf import plain, verb
-from data_pipeline.common.checks import check_between, check_integer
+from data_pipeline.common.checks import check_between, check_choice, check_integer
 from data_pipeline.common.errors import ATTENTION, InputError
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from data_pipeline.common.files import atomic_write, expand_paths, lock_folder, remove_partial_files
@@ -28,6 +28,7 @@ from evaluation.regions import check_regions, mask_hashes, region_weights
 from models.correction.engine import CorrectorDescription
 from models.correction.onnx_engine import describe_exported
 from models.correction.onnx_file import read_exported
+from models.correction.options import QUANTILE_LEVELS
 from models.correction.torch_engine import TorchEngine
 from models.corrector import Corrector
 
@@ -41,6 +42,7 @@ def main(cfg: DictConfig) -> None:
     options = plain(cfg)
     reference = check_reference(options["reference"])
     check_integer("false_alarm_days", options["false_alarm_days"], 1, 100_000)
+    check_choice("quantile_levels", options["quantile_levels"], QUANTILE_LEVELS)
     check_between("conformal_interval", options["conformal_interval"], 0.1, 0.99)
     check_between("conformal_step", options["conformal_step"], 0.001, 1)
     forecasts, analyses = (paths_of(name, options[name]) for name in ("forecasts", "analyses"))
@@ -95,6 +97,7 @@ def monitored_task(path: Path, options: dict[str, Any]) -> tuple[MonitoredTask, 
     monitored = MonitoredTask(
         corrector.task, corrector.grid, corrector.target_grid, names, weights,
         float(options["conformal_interval"]), float(options["conformal_step"]), corrector.sha256,
+        options["quantile_levels"],
     )  # fmt: skip
     about = {
         "corrector": corrector.sha256, "targets": list(map(str, corrector.task.targets)),
@@ -102,6 +105,7 @@ def monitored_task(path: Path, options: dict[str, Any]) -> tuple[MonitoredTask, 
         "lead_times": list(corrector.task.lead_times), "grid": str(corrector.grid), "regions": list(weights),
         "boxes": json.loads(json.dumps(options["regions"])), **mask_hashes(regions),
         "conformal_interval": monitored.interval, "conformal_step": monitored.step,
+        "quantile_levels": monitored.quantile_levels,
     }  # fmt: skip
     return monitored, about
 

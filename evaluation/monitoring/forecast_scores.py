@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from models.correction.conformal import hazen_scores, value_at
+from models.correction.conformal import normal_scores, value_at
+from models.correction.options import QUANTILE_LEVELS
 
 PIT_BINS = 10
 """Bins of the PIT histogram."""
@@ -49,11 +50,12 @@ class RegionScores:
 
 
 def score_regions(
-    members: np.ndarray, analysis: np.ndarray, weights: Mapping[str, np.ndarray]
+    members: np.ndarray, analysis: np.ndarray, weights: Mapping[str, np.ndarray], levels: np.ndarray
 ) -> dict[str, RegionScores]:
     """Return the scores of sorted `members` (M, h, w) against the `analysis` (h, w) in each region with a scored cell.
 
-    `weights` (h, w) are the areas of the cells of each region. Cells with a missing value are left out.
+    `weights` (h, w) are the areas of the cells of each region, `levels` (M,) those of `member_levels`. Cells with a
+    missing value are left out.
     """
     M = len(members)
     scored = np.isfinite(members).all(0) & np.isfinite(analysis)
@@ -61,7 +63,7 @@ def score_regions(
     k = np.arange(1, M + 1)[:, None]
     expected = ((2 * k - M - 1) * values).sum(0) / M**2
     mean = values.mean(0)
-    below = pit_shares(values, truth)
+    below = pit_shares(values, truth, levels)
     cells = np.stack(
         [abs(values - truth).mean(0) - expected, expected, mean - truth, (mean - truth) ** 2, values.var(0), *below]
     )
@@ -75,15 +77,19 @@ def score_regions(
     return found
 
 
-def pit_shares(members: np.ndarray, truth: np.ndarray) -> np.ndarray:
+def member_levels(M: int, name: str) -> np.ndarray:
+    """Return the levels of M members from the lowest to the highest, which are quantiles; see `QUANTILE_LEVELS`."""
+    return np.asarray(QUANTILE_LEVELS[name](np.arange(1, M + 1), M), float)
+
+
+def pit_shares(members: np.ndarray, truth: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """Return the share (PIT_BINS, n) of each bin of the PIT histogram in every cell.
 
-    The k-th of M sorted members (M, n) is the quantile at (k - 1/2)/M. Between two members, and beyond the outermost,
+    The sorted members (M, n) are the quantiles at `levels` (M,). Between two members, and beyond the outermost,
     the PIT is known up to an interval, over which it is spread evenly (Czado, Gneiting & Held 2009,
     doi:10.1111/j.1541-0420.2009.01191.x). An analysis equal to several members is spread over all their intervals.
     """
-    M = len(members)
-    ends = np.concatenate([[0.0], (np.arange(M) + 0.5) / M, [1.0]])
+    ends = np.concatenate([[0.0], levels, [1.0]])
     low = ends[(members < truth).sum(0)]
     high = ends[(members <= truth).sum(0) + 1]
     edges = np.linspace(0, 1, PIT_BINS + 1)[:, None]
@@ -91,20 +97,19 @@ def pit_shares(members: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def shares_below(
-    members: np.ndarray, analysis: np.ndarray, scores: np.ndarray, cores: Mapping[str, np.ndarray]
+    members: np.ndarray, analysis: np.ndarray, scores: np.ndarray, area: np.ndarray, levels: np.ndarray
 ) -> np.ndarray | None:
-    """Return the area share of analyses at or below the forecast value at each normal score (K,), in one core.
+    """Return the area share of analyses at or below the forecast value at each normal score (K,).
 
-    `members` (M, h, w) are sorted; `cores` holds the areas (h, w) of a single core. None without a scored cell.
+    `members` (M, h, w) are sorted quantiles at `levels`; `area` (h, w) is 0 outside a core. None without a scored cell.
     """
-    (area,) = cores.values()
     scored = np.isfinite(members).all(0) & np.isfinite(analysis) & (area > 0)
     if not scored.any():
         return None
     values, truth, own = members[:, scored], analysis[scored], area[scored]
-    spread, levels = values.std(0), hazen_scores(len(members))
+    spread, known = values.std(0), normal_scores(levels)
     return np.array(
-        [float((own * (truth <= value_at(z, levels, values, spread))).sum() / own.sum()) for z in scores.tolist()]
+        [float((own * (truth <= value_at(z, known, values, spread))).sum() / own.sum()) for z in scores.tolist()]
     )
 
 

@@ -16,7 +16,7 @@ from data_pipeline.meaning import check_targets
 from data_pipeline.protocols import Fields
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task, Variable
-from evaluation.monitoring.forecast_scores import score_regions, shares_below
+from evaluation.monitoring.forecast_scores import member_levels, score_regions, shares_below
 from evaluation.monitoring.monitor_state import MonitoredForecast, MonitorState, VerifiedForecast
 from evaluation.monitoring.share_history import ShareHistory
 from models.correction.conformal import band_weights, interval_levels, normal_scores, ordered
@@ -52,6 +52,7 @@ class MonitoredTask:
     interval: float
     step: float
     corrector: str
+    quantile_levels: str
 
     @property
     def cores(self) -> dict[str, np.ndarray]:
@@ -132,6 +133,7 @@ def score_forecast(
 
     A file without a conformal layer is counted at the levels that the layer would have had at its start.
     """
+    levels = member_levels(len(members), monitored.quantile_levels)
     values = np.sort(members, axis=0)  # missing members come last, and their cells are left out
     applied = has_conformal_layer(path, monitored.corrector)
     nominal = normal_scores(interval_levels(monitored.interval))
@@ -139,10 +141,10 @@ def score_forecast(
     for region, area in monitored.cores.items():
         before = None if applied else history.scores_at(key, region)
         scores = nominal if before is None else ordered(before)
-        if (found := shares_below(values, analysis, scores, {region: area})) is not None:
+        if (found := shares_below(values, analysis, scores, area, levels)) is not None:
             # Rounded here and not in the file, so that a later run continues from the same numbers.
             shares[region] = found.round(9)
-    return VerifiedForecast(str(path), applied, score_regions(values, analysis, monitored.weights), shares)
+    return VerifiedForecast(str(path), applied, score_regions(values, analysis, monitored.weights, levels), shares)
 
 
 def distance(one: VerifiedForecast) -> float:

@@ -8,10 +8,15 @@ from scipy import stats
 from evaluation.monitoring.forecast_scores import (
     RegionScores,
     daily_statistics,
+    member_levels,
     pit_shares,
     score_regions,
     shares_below,
 )
+
+
+def hazen(M):
+    return (np.arange(M) + 0.5) / M
 
 
 def test_scores_of_regions():
@@ -21,7 +26,7 @@ def test_scores_of_regions():
     area = rng.uniform(1, 2, (4, 5))
     half = area * (np.arange(5) < 2)
     known = np.isfinite(truth) & np.isfinite(members[-1])
-    scores = score_regions(members, truth, {"all": area, "half": half, "none": np.where(known, 0, area)})
+    scores = score_regions(members, truth, {"all": area, "half": half, "none": np.where(known, 0, area)}, hazen(7))
     assert list(scores) == ["all", "half"]
     for name, weight in (("all", area), ("half", half)):
         own = scores[name]
@@ -41,15 +46,17 @@ def test_scores_of_regions():
 
 
 @pytest.mark.parametrize("M", [2, 5, 10, 51])
-def test_members_that_are_quantiles_have_a_flat_pit(M):
-    members = stats.norm.ppf((np.arange(M) + 0.5) / M)[:, None] * np.ones(40_000)
+@pytest.mark.parametrize("name", ["hazen", "weibull"])
+def test_members_that_are_quantiles_have_a_flat_pit(M, name):
+    levels = {"hazen": (np.arange(M) + 0.5) / M, "weibull": (np.arange(M) + 1) / (M + 1)}[name]
+    members = stats.norm.ppf(levels)[:, None] * np.ones(40_000)
     truth = np.random.default_rng(2).normal(size=40_000)
-    np.testing.assert_allclose(pit_shares(members, truth).mean(1), 0.1, atol=0.008)
+    np.testing.assert_allclose(pit_shares(members, truth, member_levels(M, name)).mean(1), 0.1, atol=0.008)
 
 
 def test_the_pit_of_single_analyses():
     members = np.array([1.0, 2.0, 2.0, 3.0, 4.0])[:, None]  # levels 0.1, 0.3, 0.5, 0.7, 0.9
-    below, between, equal = (pit_shares(members, np.array([value]))[:, 0] for value in (0.0, 3.5, 2.0))
+    below, between, equal = (pit_shares(members, np.array([value]), hazen(5))[:, 0] for value in (0.0, 3.5, 2.0))
     np.testing.assert_allclose(below, [1] + 9 * [0], atol=1e-12)
     np.testing.assert_allclose(between, [0, 0, 0, 0, 0, 0, 0, 0.5, 0.5, 0], atol=1e-12)
     np.testing.assert_allclose(equal, [0, 1 / 6, 1 / 6, 1 / 6, 1 / 6, 1 / 6, 1 / 6, 0, 0, 0], atol=1e-12)
@@ -60,17 +67,17 @@ def test_shares_below_levels_are_those_of_the_members():
     rng = np.random.default_rng(3)
     members, truth = np.sort(rng.normal(size=(5, 20, 30)), axis=0), rng.normal(size=(20, 30))
     area = rng.uniform(1, 2, (20, 30)) * (np.arange(30) < 20)
-    found = shares_below(members, truth, stats.norm.ppf([0.1, 0.5, 0.9]), {"core": area})
+    found = shares_below(members, truth, stats.norm.ppf([0.1, 0.5, 0.9]), area, hazen(5))
     expected = [(area * (truth <= members[k])).sum() / area.sum() for k in (0, 2, 4)]
     np.testing.assert_allclose(found, expected, atol=1e-12)
-    assert shares_below(members, np.full((20, 30), np.nan), np.zeros(3), {"core": area}) is None
+    assert shares_below(members, np.full((20, 30), np.nan), np.zeros(3), area, hazen(5)) is None
 
 
 def test_statistics_are_zero_or_nominal_for_calibrated_forecasts():
     rng = np.random.default_rng(4)
     M, cells = 50, (200, 200)
     members = stats.norm.ppf((np.arange(M) + 0.5) / M)[:, None, None] * np.ones(cells)
-    scores = score_regions(members, rng.normal(size=cells), {"all": np.ones(cells)})["all"]
+    scores = score_regions(members, rng.normal(size=cells), {"all": np.ones(cells)}, hazen(M))["all"]
     found = daily_statistics(vars(scores))
     assert found["crps"] == pytest.approx(0, abs=0.03)
     assert found["bias"] == pytest.approx(0, abs=0.02)

@@ -171,6 +171,7 @@ WRONG = {
     ),
     "false alarms": (("calm.nc", "analyses.nc", "false_alarm_days=0"), "false_alarm_days must be"),
     "interval": (("calm.nc", "analyses.nc", "conformal_interval=1.5"), "conformal_interval must be"),
+    "levels": (("calm.nc", "analyses.nc", "quantile_levels=median"), "quantile_levels must be"),
     "step": (("calm.nc", "analyses.nc", "conformal_step=0"), "conformal_step must be"),
     "region": (("calm.nc", "analyses.nc", "regions={north: [1, 2, 3, 4]}"), "every evaluation has the region north"),
     "lead time": (("late.nc", "analyses.nc"), "has none of the lead times of the corrector"),
