@@ -58,6 +58,7 @@ def main(options: dict[str, Any]) -> None:
             quantile_levels=options["quantile_levels"],
             seed=options["seed"],
             members=options["members"],
+            history=history_paths(options["history"]),
             conformal=layers,
         )
         summary = correct_files(engines, forecasts, output, mesh, made, analysis, names, finish)
@@ -160,6 +161,14 @@ def file_path(option: str, value: object) -> Path:
     if not isinstance(value, str) or not value:
         raise InputError(f"{option} must be the path of one file, got {value!r}; write a number as ./{value}")
     return Path(value).expanduser()
+
+
+def history_paths(value: object) -> tuple[str, ...]:
+    """Return the files of past analyses: the option is null, one path, folder or pattern, or a list of them."""
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    if wrong := [one for one in listed if not isinstance(one, str) or not one]:
+        raise InputError(f"history must be a path or a list of paths, got {wrong[0]!r}; write a number as ./{wrong[0]}")
+    return tuple(listed)
 
 
 def forecast_paths(value: object) -> list[Path]:

@@ -12,6 +12,7 @@ from models.correction.gaps import Gaps
 from models.correction.grib_output import write_grib
 from models.correction.opening import open_forecasts
 from models.correction.options import CorrectionOptions
+from models.correction.past_analyses import PastAnalyses
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
 from models.correction.single_process import Processes
 
@@ -61,7 +62,10 @@ def correct_files(
         own_analysis = analysis if engine.description.task.analysis else None
         inputs, raw = processes.run_on_first(lambda: open_forecasts(engine.description, forecasts, own_analysis, names))
         gaps = Gaps(engine.description.task)
-        return CorrectionPipeline(engine, inputs, raw, processes, options, gaps, frozenset(targets))
+        past = processes.run_on_first(
+            lambda: PastAnalyses.open(options.history, engine.description, names) if options.history else None
+        )
+        return CorrectionPipeline(engine, inputs, raw, processes, options, gaps, frozenset(targets), past)
 
     pipelines = CorrectionPipelines([pipeline(engine) for engine in engines], processes)
     if not processes.first:

@@ -6,6 +6,7 @@
 - `ecc-t`: quantiles at the levels of the raw members in a normal distribution with their mean and spread, so that
   distances between members are kept, too (Schefzik, Thorarinsdottir & Gneiting 2013, doi:10.1214/13-STS443). Equal
   members, such as dry ones, take the levels (k - 1/2)/M of their ranks.
+- `schaake`: the quantiles of `ecc-q` in the rank order of past analyses (`models.correction.past_analyses`).
 - `member-by-member`: raw members, shifted and scaled to mean and spread of the distribution (Van Schaeybroeck &
   Vannitsem 2015, doi:10.1002/qj.2397). Equal members stay equal.
 - `quantiles`: the quantiles of `ecc-q` without an order of the raw members: the first member is the lowest everywhere.
@@ -28,6 +29,7 @@ from models.correction.forecast import RawForecast
 from models.correction.member_order import CELLS_SORTED_TOGETHER
 from models.correction.named_draws import uniform_draws
 from models.correction.options import QUANTILE_LEVELS, CorrectionOptions
+from models.correction.past_analyses import PastAnalyses
 from models.parallel.domain import Domain
 
 DEVIATIONS = np.linspace(-5, 5, 41)
@@ -52,10 +54,11 @@ def corrected_members(
     mask: np.ndarray,
     domain: Domain,
     options: CorrectionOptions,
+    history: PastAnalyses | None = None,
 ) -> np.ndarray:
     """Return the corrected members (`member_count`, T, h, w) of a forecast on the own tile.
 
-    `mask` (T, h, w) is True where all raw members of a target have a value.
+    `mask` (T, h, w) is True where all raw members of a target have a value. `history` is the template of `schaake`.
     """
     count = options.member_count or len(forecast.raw)
     names = CellNames(options.seed, _seconds(forecast.init_time), forecast.lead_time, domain)
@@ -76,7 +79,14 @@ def corrected_members(
         values = _values(prediction, raw_values, options, names)
         if prediction.unchanged is not None:
             values = np.where(prediction.unchanged, raw_values, values)
-        members = values if options.members == "quantiles" else couple(values, order)
+        if options.members == "schaake":
+            assert history is not None
+            past = history.template(forecast.init_time, forecast.lead_time, count, domain)
+            members = couple(values, template_order(past, names))
+            if prediction.unchanged is not None:
+                members = np.where(prediction.unchanged, couple(values, order), members)
+        else:
+            members = values if options.members == "quantiles" else couple(values, order)
     clip_to_bounds(members, targets)
     if not mask.all():
         members = np.where(mask, members, template[np.arange(count) % len(template)])

@@ -21,7 +21,7 @@ values (Bröcker 2012, doi:10.1002/qj.1891). `weibull` gives the mean levels of 
 spread of these members is too small: 0.83 of the distribution's spread for 10 members. IMPROVER uses `weibull`.
 """
 
-MEMBER_METHODS = ("ecc-q", "ecc-r", "ecc-t", "member-by-member", "quantiles")
+MEMBER_METHODS = ("ecc-q", "ecc-r", "ecc-t", "schaake", "member-by-member", "quantiles")
 """Ways to make members of a distribution; see `models.correction.members`."""
 
 
@@ -36,6 +36,8 @@ class CorrectionOptions:
     """One of `MEMBER_METHODS`."""
     member_count: int | None = None
     """Number of corrected members; None for as many as the forecast has."""
+    history: tuple[str, ...] = ()
+    """Files of past analyses, for `schaake`."""
     conformal: Mapping[str, ConformalLayer] = field(default_factory=dict)
     """The conformal layer of each corrector that has one, by the SHA-256 of the corrector's file."""
 
@@ -50,3 +52,7 @@ class CorrectionOptions:
                 f"quantile_levels={self.quantile_levels} has no effect with members={self.members}; remove it, or "
                 "choose members=ecc-q or quantiles"
             )
+        if self.members == "schaake" and not self.history:
+            raise InputError("members=schaake orders members as past analyses; give their files with history=FILES")
+        if self.history and self.members != "schaake":
+            raise InputError(f"members={self.members} reads no past analyses; remove history, or set members=schaake")

@@ -22,6 +22,7 @@ from models.correction.gaps import Gaps, count_gaps
 from models.correction.members import corrected_members, member_numbers
 from models.correction.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
 from models.correction.options import CorrectionOptions
+from models.correction.past_analyses import PastAnalyses
 from models.correction.shared_reading import SharedReading
 from models.correction.single_process import Processes
 
@@ -39,6 +40,9 @@ class CorrectionPipeline:
     """Gaps of all forecasts so far, on the first rank."""
     elsewhere: frozenset[tuple[Variable, int]] = frozenset()
     """Targets and lead times that any pipeline of the run corrects; their raw members bound no other variable."""
+
+    history: PastAnalyses | None = None
+    """For `members=schaake`."""
 
     def correct(self, init: int, lead: int, reading: SharedReading) -> Corrected | None:
         """Return on the first rank the corrected forecast at these positions; all ranks must call this together."""
@@ -76,7 +80,9 @@ class CorrectionPipeline:
         task = self.engine.description.task
         covered = forecast.mask[list(task.target_channels)]
         prediction = self.predict(forecast)
-        members = corrected_members(prediction, forecast, task.targets, covered, self.engine.domain, self.options)
+        members = corrected_members(
+            prediction, forecast, task.targets, covered, self.engine.domain, self.options, self.history
+        )
         self._bound(members, forecast, covered)
         if lost := int((covered & ~np.isfinite(members).all(0)).sum()):
             raise InputError(
