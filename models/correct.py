@@ -60,6 +60,8 @@ def main(options: dict[str, Any]) -> None:
             members=options["members"],
             history=history_paths(options["history"]),
             conformal=layers,
+            template=options["template"],
+            mark=options["mark"],
         )
         summary = correct_files(engines, forecasts, output, mesh, made, analysis, names, finish)
         mesh.run_on_first(lambda: record_layers(output, layers))

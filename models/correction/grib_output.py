@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.formats.grib import Edit, Lattice, Message, MessageRegridder, NewMessage, rewrite
+from data_pipeline.formats.grib import Edit, HeaderMarks, Lattice, Message, MessageRegridder, NewMessage, rewrite
 from models.correction.corrected import Corrected
 from models.correction.field_spool import FieldSpool
 from models.correction.pipeline import CorrectionPipelines
@@ -57,6 +57,9 @@ class PipelineEditor:
         self._lattices = [Lattice.of(forecasts, variable, names) for variable in self._targets.variables]
         self._added: set[Hashable] = set()
         self._new_targets: set[str] = set()
+        self._header = HeaderMarks(pipeline.options.template, pipeline.options.mark)
+        self._raw: set[Hashable] = set()
+        """Forecasts whose fields are those of the raw ensemble: their messages are not marked as corrected."""
         self._regridder = MessageRegridder(description.target_grid) if description.target_grid else None
 
     def edit(self, message: Message) -> Edit | None:
@@ -71,12 +74,13 @@ class PipelineEditor:
         if key not in self._spool:
             self._correct(message)
         field = self._spool.take(key)
+        header = None if key[1:3] in self._raw else self._header
         if mode == "replace":
-            return Edit(field, regridder=self._regridder)
+            return Edit(field, regridder=self._regridder, header=header)
         self._added.add(key)
         self._new_targets.add(str(self._task.targets[target]))
         new = NewMessage(self._targets.new_message(target, message), self._targets.new_keys(target, message), field)
-        return Edit(after=(new,), regridder=self._regridder)
+        return Edit(after=(new,), regridder=self._regridder, header=header)
 
     def _correct(self, message: Message) -> None:
         """Put all corrected fields of the message's forecast into the spools of all pipelines that correct it."""
@@ -93,6 +97,8 @@ class PipelineEditor:
     def keep(self, corrected: Corrected, message: Message) -> None:
         """Put the corrected fields of the message's forecast into the spool."""
         assert corrected.members is not None
+        if corrected.method == "raw":
+            self._raw.add((message.init_time, message.lead_time))
         fields: dict[Hashable, np.ndarray] = {}
         for k, (lattice, factor) in enumerate(zip(self._lattices, self._targets.factors, strict=True)):
             members = corrected.members[:, k]

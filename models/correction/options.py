@@ -1,4 +1,4 @@
-"""CorrectionOptions: options of `correct` that change the corrected fields."""
+"""CorrectionOptions: options of `correct` that change the corrected fields and their headers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_pipeline.common.checks import check_choice, check_integer
+from data_pipeline.common.checks import check_boolean, check_choice, check_integer
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib.marks import TEMPLATES
 from models.correction.conformal import ConformalLayer
 
 QUANTILE_LEVELS: dict[str, Callable[[Any, int], Any]] = {
@@ -41,8 +42,15 @@ class CorrectionOptions:
     conformal: Mapping[str, ConformalLayer] = field(default_factory=dict)
     """The conformal layer of each corrector that has one, by the SHA-256 of the corrector's file."""
 
+    template: str = "same"
+    """Of GRIB messages: one of `TEMPLATES`."""
+    mark: bool = True
+    """Whether headers say that messages are corrected."""
+
     def __post_init__(self) -> None:
         check_choice("quantile_levels", self.quantile_levels, QUANTILE_LEVELS)
+        check_choice("template", self.template, TEMPLATES)
+        check_boolean("mark", self.mark)
         check_integer("seed", self.seed, 0, 2**63 - 1)
         check_choice("members", self.members, MEMBER_METHODS)
         if self.member_count is not None:

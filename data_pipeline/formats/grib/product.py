@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from data_pipeline.formats.grib.keys import get_text, get_whole
 
-ENSEMBLE_TEMPLATES = (2, 3, 4, 12, 13, 14)
+ENSEMBLE_TEMPLATES = (2, 3, 4, 12, 13, 14, 199, 200)
 """GRIB2 product templates of statistics of an ensemble; `derivedForecast` tells which."""
 OTHER_TEMPLATES = {
     5: "probability", 9: "probability", 6: "quantile", 10: "quantile", 86: "quantile", 87: "quantile",
     7: "error", 51: "category", 91: "category",
+    89: "quantile", 90: "quantile", 201: "probability", 202: "probability",
 }  # fmt: skip
 """GRIB2 product templates of other statistics."""
 ENSEMBLE_STATISTICS = (

@@ -48,12 +48,14 @@ class Message(NamedTuple):
 class NewMessage(NamedTuple):
     """A message to write after another one, which is copied: it has all keys of the other, except `keys`.
 
-    `holds` says what it must hold when it is read back. The field (H, W) is in the units of the other message.
+    `holds` says what it must hold when it is read back; None for a statistic, which is no member of an ensemble. The
+    field (H, W) is in the units of the other message. `header` is applied after `keys`, instead of that of the `Edit`.
     """
 
-    holds: Message
+    holds: Message | None
     keys: Mapping[str, str | int]
     field: np.ndarray
+    header: Callable[[bytes], bytes] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Edit:
     """Messages to write after this one."""
     regridder: MessageRegridder | None = None
     """Brings the message to the grid of the new values, if it has another one."""
+    header: Callable[[bytes], bytes] | None = None
+    """Returns a message with other headers, for messages with new values and for added ones, such as `HeaderMarks`."""
 
 
 Correction = Callable[[Message], Edit | None]
@@ -79,6 +83,7 @@ def rewrite(
     target: str | Path,
     correction: Correction,
     names: Mapping[str, str] | None = None,
+    before_naming: Callable[[Path, str], None] | None = None,
 ) -> int:
     """Copy all messages of the files `sources` to `target` with the edits of `correction`.
 
@@ -88,6 +93,7 @@ def rewrite(
     is written as one message per field. With a regridder, new fields are on its grid, and messages on other grids get
     this grid. The file is read back before it gets its name: it must hold all messages, each new field within the
     precision of its packing, and each added message as it was meant. `names` are those of `MessageNames`.
+    `before_naming` gets the temporary file and its SHA-256 before the file gets its name.
     """
     target = Path(target)
     paths = [Path(sources)] if isinstance(sources, str | Path) else list(sources)
@@ -102,10 +108,12 @@ def rewrite(
             writer = _EditedFile(file, pool, paths, MessageNames(names or {}), names, correction)
             for table in tables:
                 writer.copy(table)
-        messages_written = sum(len(table.records) for table in tables) + len(writer.added)
+        messages_written = sum(len(table.records) for table in tables) + len(writer.added) + writer.statistics
         _check_file(partial, target, messages_written, writer.digest.hexdigest())
         if writer.added and (lost := set(writer.added) - set(_messages(Table.of(partial), writer.own_names))):
             raise _cannot_hold(paths[0], min(lost))
+        if before_naming:
+            before_naming(partial, writer.digest.hexdigest())
     return writer.fields
 
 
@@ -126,7 +134,7 @@ class _EditedFile:
     ) -> None:
         self._file, self._pool, self._paths, self._names = file, pool, paths, names
         self._correction, self.own_names = correction, own_names
-        self.fields, self.digest = 0, hashlib.sha256()
+        self.fields, self.statistics, self.digest = 0, 0, hashlib.sha256()
         self.added: list[Message] = []
         self._bits: dict[Variable, int] = {}
         self._waiting: deque[list[bytes] | Future[list[bytes]]] = deque()
@@ -143,7 +151,8 @@ class _EditedFile:
                     self._waiting.append([old])
                 else:
                     self.fields += (edit.field is not None) + len(edit.after)
-                    self.added += [addition.holds for addition in edit.after]
+                    self.added += [addition.holds for addition in edit.after if addition.holds]
+                    self.statistics += sum(addition.holds is None for addition in edit.after)
                     bits = self._bits_of(message.variable) if edit.field is not None or edit.after else 0
                     made = self._pool.submit(_edited, old, kind.layout, edit, message, bits, table.path)
                     self._waiting.append(made)
@@ -168,10 +177,13 @@ def _edited(old: bytes, layout: Layout, edit: Edit, message: Message, bits: int,
     """Return the message `old` with its edit, and the messages after it."""
     new = _with_keys(old, edit.keys, path, message) if edit.keys else old
     if edit.field is not None:
+        new = edit.header(new) if edit.header else new
         new = _replace(new, layout, edit.field, bits, message, edit.regridder)
     found = [new]
     for addition in edit.after:
-        keyed = _with_keys(old, addition.keys, path, addition.holds)
+        keyed = _with_keys(old, addition.keys, path, addition.holds or message)
+        if header := addition.header or edit.header:
+            keyed = header(keyed)
         if not (edit.regridder and edit.regridder.needs(layout)):
             keyed = _with_missing(keyed, layout, addition.field)
         found.append(_replace(keyed, layout, addition.field, bits, message, edit.regridder))

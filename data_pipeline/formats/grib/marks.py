@@ -1,0 +1,149 @@
+"""Marks: headers by which a corrected message can be told from a raw one.
+
+Marks are set in the bytes of a message: ecCodes would pack the values again. `HeaderMarks` asks ecCodes once for each
+kind of message whether all keys that identify a field are as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import eccodes
+
+from data_pipeline.common.checks import check_boolean, check_choice
+from data_pipeline.common.errors import InputError
+
+TEMPLATES = ("same", "postprocessed")
+POSTPROCESSED_TEMPLATES = {0: 70, 1: 71, 8: 72, 11: 73}
+"""WMO product definition templates of forecasts, and of post-processed forecasts with the same contents."""
+ENSEMBLE = (1, 11, 71, 73)
+BIAS_CORRECTED, BIAS_CORRECTED_ENSEMBLE, POST_PROCESSED = 3, 11, 13
+"""Codes of WMO table 4.3, type of generating process."""
+NO_PROCESS, LAST_PROCESS = 255, 254
+"""Identifiers of a generating process: 255 is WMO's missing value."""
+IDENTITY = (
+    "paramId", "dataType", "centre", "subCentre", "dataDate", "dataTime", "stepRange", "stepType", "typeOfLevel",
+    "level", "number", "numberOfForecastsInEnsemble", "expver", "stream", "class", "gridType", "numberOfPoints",
+)  # fmt: skip
+"""Keys by which cfgrib, MARS and `grib_ls` find and name fields."""
+
+
+class HeaderMarks:
+    """Changes the headers of corrected messages, by the options `template` and `mark` of `correct`."""
+
+    def __init__(self, template: str = "same", mark: bool = True) -> None:
+        check_choice("template", template, TEMPLATES)
+        check_boolean("mark", mark)
+        self._postprocessed, self._mark = template == "postprocessed", mark
+        self._checked: set[Hashable] = set()
+
+    def __call__(self, message: bytes) -> bytes:
+        """Return a message with one field with the headers of a corrected one.
+
+        Raises `InputError` if the message has no post-processed template, or if ecCodes finds another field in it.
+        """
+        new = postprocessed(message) if self._postprocessed else message
+        new = marked(new) if self._mark else new
+        if new is not message:
+            kind = _kind(message)
+            if kind not in self._checked:
+                _check_identity(message, new)
+                self._checked.add(kind)
+        return new
+
+
+def marked(message: bytes) -> bytes:
+    """Return a message whose generating process is no longer that of the raw forecast.
+
+    `generatingProcessIdentifier` becomes 255, or 254 if it is 255. In GRIB2, `typeOfGeneratingProcess` becomes
+    bias-corrected (ensemble) forecast, or post-processed forecast in templates 4.70 to 4.73.
+    """
+    new = bytearray(message)
+    if message[7] == 1:
+        at = 8 + 5
+    else:
+        section = product_section(message)
+        template = template_of(message)
+        late = template in POSTPROCESSED_TEMPLATES.values()
+        kind = section + (16 if late else 11)
+        new[kind] = POST_PROCESSED if late else BIAS_CORRECTED_ENSEMBLE if template in ENSEMBLE else BIAS_CORRECTED
+        at = kind + 2
+    new[at] = LAST_PROCESS if message[at] == NO_PROCESS else NO_PROCESS
+    return bytes(new)
+
+
+def postprocessed(message: bytes) -> bytes:
+    """Return a GRIB2 message with the template of a post-processed forecast: 4.70, .71, .72 or .73.
+
+    The templates have five octets more, before octet 12: `inputProcessIdentifier` and `inputOriginatingCentre`, those
+    of the raw message, and `typeOfPostProcessing`, 255 (missing), because each centre numbers its own techniques.
+    """
+    if message[7] == 1:
+        raise InputError(
+            "template=postprocessed needs GRIB2, and the input has GRIB1 messages, which have no such template; "
+            "convert the input with ecCodes' grib_set -s edition=2 IN OUT, or set template=same"
+        )
+    template, section = template_of(message), product_section(message)
+    if template in POSTPROCESSED_TEMPLATES.values():
+        return message
+    if template not in POSTPROCESSED_TEMPLATES:
+        raise InputError(
+            f"the input has messages with product definition template 4.{template}, for which WMO has no "
+            "post-processed template; set template=same"
+        )
+    identifier, centre = message[section + 13], message[16 + 5 : 16 + 7]
+    length = int.from_bytes(message[section : section + 4], "big") + 5
+    return b"".join(
+        (
+            message[:8], (len(message) + 5).to_bytes(8, "big"), message[16:section], length.to_bytes(4, "big"),
+            message[section + 4 : section + 7], POSTPROCESSED_TEMPLATES[template].to_bytes(2, "big"),
+            message[section + 9 : section + 11], identifier.to_bytes(2, "big"), centre, b"\xff",
+            message[section + 11 :],
+        )
+    )  # fmt: skip
+
+
+def product_section(message: bytes) -> int:
+    """Return the position of section 4 of a GRIB2 message."""
+    at = 16
+    while message[at + 4] != 4:
+        at += int.from_bytes(message[at : at + 4], "big")
+    return at
+
+
+def template_of(message: bytes) -> int:
+    """Return the product definition template number of a GRIB2 message."""
+    section = product_section(message)
+    return int.from_bytes(message[section + 7 : section + 9], "big")
+
+
+def _kind(message: bytes) -> Hashable:
+    """Return what messages of one parameter, centre, level and template share."""
+    if message[7] == 1:
+        return message[8 + 3 : 8 + 12]
+    section = product_section(message)
+    return message[6], message[16:25], message[section + 7 : section + 14], message[section + 22 : section + 34]
+
+
+def _check_identity(old: bytes, new: bytes) -> None:
+    before, after = _identity(old), _identity(new)
+    if changed := [key for key in IDENTITY if before[key] != after[key]]:
+        key = changed[0]
+        raise InputError(
+            f"corrected messages of paramId {before['paramId']} cannot be marked: ecCodes would read {key} "
+            f"{after[key]} instead of {before[key]}; set mark=false and template=same"
+        )
+
+
+def _identity(message: bytes) -> dict[str, str]:
+    handle = eccodes.codes_new_from_message(message)
+    try:
+        found = {}
+        for key in IDENTITY:
+            try:
+                found[key] = eccodes.codes_get_string(handle, key)
+            except eccodes.CodesInternalError:
+                found[key] = ""
+        return found
+    finally:
+        eccodes.codes_release(handle)
