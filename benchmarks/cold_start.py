@@ -1,0 +1,121 @@
+"""Time, memory and disk space of the first correction, as a container or a function pays them.
+
+`first_message_s` is the time from the start of the process until the first corrected message is in the output file:
+one start and lead time with 51 members on 361 x 720, an EMOS corrector in ONNX Runtime. `command_s` is the time of the
+whole command for two members on a grid of 10 degrees, which is all start-up, and `memory_mb` its peak memory. The
+numbers that begin with `torch` are those of the same corrector in PyTorch. Files are in the page cache, as in a
+container that has started before. Each number is the median of all rounds.
+
+`packages` and `size_mb` count the packages that `pip install deepweather` brings, and the bytes of their files in this
+environment, with compiled bytecode.
+
+    python -m benchmarks.cold_start [--json] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.metadata import distribution
+from pathlib import Path
+from statistics import median
+
+import torch
+from packaging.requirements import Requirement
+
+from benchmarks.common import HALF_DEGREE, TEN_DEGREES, command_line, machine, report
+from benchmarks.correct import write_forecast
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models.corrector import Corrector
+from models.onnx_export import export
+
+EMOS = {"_target_": "models.statistical.emos.EMOS", "seasonal": False}
+
+
+def write_correctors(folder: Path, grid: Grid) -> tuple[Path, Path]:
+    """Write an EMOS corrector, whose speed does not depend on its coefficients, and export it."""
+    corrector = Corrector(Task("t2m", ["2t"], ["2t"], [24]), grid, EMOS, torch.zeros(3, *grid.shape))
+    corrector.normalizer.location.fill_(270)
+    corrector.normalizer.scale.fill_(20)
+    corrector.normalizer.always.fill_(1)
+    name = "x".join(map(str, grid.shape))
+    paths = folder / f"{name}.safetensors", folder / f"{name}.onnx"
+    corrector.save(paths[0])
+    export(*paths)
+    return paths
+
+
+def run(corrector: Path, forecast: Path) -> tuple[float, float, float]:
+    """Run `correct`; return seconds to the first message in the output, seconds in all, and peak memory in MB."""
+    output = forecast.with_name("out.grib")
+    script = Path(__file__).parents[1] / "scripts" / "deepweather.py"
+    arguments = [sys.executable, script, "correct", f"corrector={corrector}", f"input={forecast}", f"output={output}"]
+    began, first = time.perf_counter(), 0.0
+    process, ended = subprocess.Popen(arguments, stdout=subprocess.DEVNULL), 0
+    while not ended:
+        if not first and any(path.stat().st_size for path in forecast.parent.glob(".out.grib.*")):
+            first = time.perf_counter() - began
+        time.sleep(0.002)
+        ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+    total = time.perf_counter() - began
+    if status:
+        raise SystemExit(f"the command failed: {' '.join(map(str, arguments))}")
+    output.unlink()
+    return first or total, total, usage.ru_maxrss / 1024
+
+
+def installed_size() -> tuple[int, float]:
+    """Return the number of packages that this project requires without its extras, and itself, and their MB."""
+    names, wanted = set[str](), ["deepweather"]
+    size = 0
+    while wanted:
+        name = wanted.pop().lower().replace("_", "-")
+        if name in names:
+            continue
+        names.add(name)
+        found = distribution(name)
+        requirements = [Requirement(text) for text in found.requires or []]
+        wanted += [each.name for each in requirements if not each.marker or each.marker.evaluate({"extra": ""})]
+        files = [Path(str(file.locate())) for file in found.files or []]
+        size += sum(file.stat().st_size for file in files if file.is_file())
+    return len(names), size / 1e6
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and report."""
+    parser = command_line(__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        small, large = folder / "small", folder / "large"
+        costs: dict[str, list[float]] = {}
+        correctors = {}
+        for place, grid, members in ((small, TEN_DEGREES, 2), (large, HALF_DEGREE, 51)):
+            place.mkdir()
+            write_forecast(place / "in.grib", grid, members, [24], "grid_simple", 2)
+            correctors[place] = write_correctors(place, grid)
+        correctors = {
+            place: write_correctors(place, grid) for place, grid in ((small, TEN_DEGREES), (large, HALF_DEGREE))
+        }
+        for round_number in range(options.rounds + 1):
+            for prefix, which in (("", 1), ("torch_", 0)):
+                first, _, _ = run(correctors[large][which], large / "in.grib")
+                _, total, memory = run(correctors[small][which], small / "in.grib")
+                if round_number:  # the first round fills the page cache
+                    costs.setdefault(f"{prefix}first_message_s", []).append(first)
+                    costs.setdefault(f"{prefix}command_s", []).append(total)
+                    costs.setdefault(f"{prefix}memory_mb", []).append(memory)
+    packages, size = installed_size()
+    print(machine())
+    found = {key: median(values) for key, values in costs.items()} | {"packages": packages, "size_mb": size}
+    report("cold_start", found, options.json)
+
+
+if __name__ == "__main__":
+    main()
