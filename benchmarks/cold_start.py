@@ -2,9 +2,10 @@
 
 `first_message_s` is the time from the start of the process until the first corrected message is in the output file:
 one start and lead time with 51 members on 361 x 720, an EMOS corrector in ONNX Runtime. `command_s` is the time of the
-whole command for two members on a grid of 10 degrees, which is all start-up, and `memory_mb` its peak memory. The
-numbers that begin with `torch` are those of the same corrector in PyTorch. Files are in the page cache, as in a
-container that has started before. Each number is the median of all rounds.
+whole command for two members on a grid of 10 degrees, which is all start-up, `command_cpu_s` its CPU time, which
+depends less on other programs, and `memory_mb` its peak memory. The numbers that begin with `torch` are those of the
+same corrector in PyTorch. Files are in the page cache, as in a container that has started before. Each number is the
+median of all rounds.
 
 `packages` and `size_mb` count the packages that `pip install deepweather` brings, and the bytes of their files in this
 environment, with compiled bytecode.
@@ -15,6 +16,7 @@ environment, with compiled bytecode.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ from collections.abc import Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from packaging.requirements import Requirement
@@ -50,23 +53,35 @@ def write_correctors(folder: Path, grid: Grid) -> tuple[Path, Path]:
     return paths
 
 
-def run(corrector: Path, forecast: Path) -> tuple[float, float, float]:
-    """Run `correct`; return seconds to the first message in the output, seconds in all, and peak memory in MB."""
+class StartCost(NamedTuple):
+    """Seconds to the first message in the output, seconds in all, CPU seconds, and peak memory in MB."""
+
+    first: float
+    wall: float
+    cpu: float
+    memory: float
+
+
+def run(corrector: Path, forecast: Path) -> StartCost:
+    """Run `correct`, and watch its output."""
     output = forecast.with_name("out.grib")
     script = Path(__file__).parents[1] / "scripts" / "deepweather.py"
     arguments = [sys.executable, script, "correct", f"corrector={corrector}", f"input={forecast}", f"output={output}"]
     began, first = time.perf_counter(), 0.0
-    process, ended = subprocess.Popen(arguments, stdout=subprocess.DEVNULL), 0
+    process, ended, memory = subprocess.Popen(arguments, stdout=subprocess.DEVNULL), 0, 0.0
     while not ended:
         if not first and any(path.stat().st_size for path in forecast.parent.glob(".out.grib.*")):
             first = time.perf_counter() - began
+        # Not `usage`, whose peak includes that of this process before it became the command.
+        peak = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+        memory = max(memory, int(peak[1]) / 1024 if peak else 0)
         time.sleep(0.002)
         ended, status, usage = os.wait4(process.pid, os.WNOHANG)
     total = time.perf_counter() - began
     if status:
         raise SystemExit(f"the command failed: {' '.join(map(str, arguments))}")
     output.unlink()
-    return first or total, total, usage.ru_maxrss / 1024
+    return StartCost(first or total, total, usage.ru_utime + usage.ru_stime, memory)
 
 
 def installed_size() -> tuple[int, float]:
@@ -105,12 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         }
         for round_number in range(options.rounds + 1):
             for prefix, which in (("", 1), ("torch_", 0)):
-                first, _, _ = run(correctors[large][which], large / "in.grib")
-                _, total, memory = run(correctors[small][which], small / "in.grib")
+                first = run(correctors[large][which], large / "in.grib").first
+                cost = run(correctors[small][which], small / "in.grib")
                 if round_number:  # the first round fills the page cache
-                    costs.setdefault(f"{prefix}first_message_s", []).append(first)
-                    costs.setdefault(f"{prefix}command_s", []).append(total)
-                    costs.setdefault(f"{prefix}memory_mb", []).append(memory)
+                    measured = {"first_message_s": first, "command_s": cost.wall, "command_cpu_s": cost.cpu}
+                    for key, value in (measured | {"memory_mb": cost.memory}).items():
+                        costs.setdefault(prefix + key, []).append(value)
     packages, size = installed_size()
     print(machine())
     found = {key: median(values) for key, values in costs.items()} | {"packages": packages, "size_mb": size}
