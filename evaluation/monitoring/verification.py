@@ -238,8 +238,7 @@ def check_sidecar(path: Path, corrector: str, notes: list[str]) -> None:
     if found is None:
         notes.append(f"{path} has no {path.name}.json beside it: which corrector wrote it is not known")
         return
-    hashes = set(_hashes(found))
-    if hashes and corrector not in hashes:
+    if corrector not in set(_hashes(found)):
         raise InputError(
             f"{path} was written by another corrector (its sidecar has not the SHA-256 {corrector[:12]}…); name files "
             "of this corrector"
@@ -247,7 +246,10 @@ def check_sidecar(path: Path, corrector: str, notes: list[str]) -> None:
 
 
 def _hashes(found: dict) -> Iterable[str]:
+    """Yield the SHA-256 of every corrector that a sidecar names: one, a list, or a mapping by name."""
     correctors = found.get("correctors", found.get("corrector"))
+    if isinstance(correctors, dict) and "sha256" not in correctors:
+        correctors = list(correctors.values())
     for one in correctors if isinstance(correctors, list) else [correctors]:
         if isinstance(one, dict) and isinstance(one.get("sha256"), str):
             yield one["sha256"]

@@ -128,10 +128,17 @@ def test_the_layer_follows_the_shift(monitor, tmp_path):
 
 def test_a_file_of_another_corrector_is_refused(monitor, files):
     write_members(files / "marked.nc", 20)
-    (files / "marked.nc.json").write_text('{"correctors": [{"name": "x", "sha256": "00"}], "options": {}}')
-    ended = monitor("marked.nc", "analyses.nc")
-    assert ended.code == 2
-    assert "was written by another corrector" in ended.stderr
+    for correctors in ([{"name": "x", "sha256": "00"}], {"x": {"sha256": "00"}}, []):
+        (files / "marked.nc.json").write_text(json.dumps({"correctors": correctors}))
+        ended = monitor("marked.nc", "analyses.nc")
+        assert ended.code == 2
+        assert "was written by another corrector" in ended.stderr
+    own = hashlib.sha256((files / "corrector.safetensors").read_bytes()).hexdigest()
+    for correctors in ([{"sha256": "00"}, {"sha256": own}], {"x": {"sha256": own}}):
+        (files / "marked.nc.json").write_text(json.dumps({"correctors": correctors}))
+        ended = monitor("marked.nc", "analyses.nc")
+        assert ended.code == 0, ended.stderr
+        assert "which corrector wrote it is not known" not in ended.stdout
 
 
 def test_shares_of_a_file_with_the_layer_are_those_of_its_members(monitor, files, command, tmp_path):
