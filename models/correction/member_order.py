@@ -34,9 +34,9 @@ def member_order(values: np.ndarray, draws: Callable[[np.ndarray], np.ndarray]) 
     A missing value (NaN) is above all others. Equal values are ordered by the random numbers `draws(cells)`, (M, n)
     uint64 for the positions (n,) of cells; they are compared as signed numbers.
 
-    The M members of a cell are sorted as integers whose last bits are the number of the member, because NumPy sorts
-    integers several times faster than it finds the order of floats. Cells where two members agree in all other bits are
-    ordered again, exactly.
+    The M members of a cell are sorted as integers whose last bits are the number of the member: NumPy sorts integers
+    faster than it finds the order of floats (`benchmarks/member_sort.py`). Cells where two members agree in all other
+    bits are ordered again, exactly.
     """
     M, N = values.shape
     order = np.empty((N, M), np.uint8 if M <= 256 else np.uint32)
@@ -46,7 +46,7 @@ def member_order(values: np.ndarray, draws: Callable[[np.ndarray], np.ndarray]) 
         tied = _sorted_with_members(keys, order[part])
         if len(tied):
             rows = part.start + tied
-            order[rows] = _exact_order(values[:, rows].T, draws(rows).T ^ SIGN)
+            order[rows] = _exact_order(values[:, rows].T, order[rows].astype(np.intp), draws(rows).T ^ SIGN)
 
     in_blocks(sort, N)
     return order
@@ -80,13 +80,19 @@ def _sorted_with_members(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
     return tied
 
 
-def _exact_order(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return the order of the members (n, M) of each row by value, then by draw."""
-    by_value = values.argsort(axis=1)
+def _exact_order(values: np.ndarray, by_value: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return the order of the members (n, M) of each row by value, then by draw.
+
+    `by_value` is their order by value, except where values that differ in their last bits only have changed places.
+    """
     ordered = np.take_along_axis(values, by_value, 1)
+    wrong = np.flatnonzero((ordered[:, 1:] < ordered[:, :-1]).any(1))
+    if len(wrong):
+        by_value[wrong] = values[wrong].argsort(axis=1)
+        ordered[wrong] = np.take_along_axis(values[wrong], by_value[wrong], 1)
     higher = (ordered[:, 1:] != ordered[:, :-1]) & ~np.isnan(ordered[:, :-1])
     groups = np.zeros(values.shape, np.uint64)
-    np.put_along_axis(groups[:, :], by_value, np.pad(np.cumsum(higher, 1), ((0, 0), (1, 0))).astype(np.uint64), 1)
+    np.put_along_axis(groups, by_value, np.pad(np.cumsum(higher, 1), ((0, 0), (1, 0))).astype(np.uint64), 1)
     # A group takes the first bits of the key, the draw the rest; draws that agree in these bits are compared in full.
     bits = np.uint64(max(1, (values.shape[1] - 1).bit_length()))
     order = np.empty(values.shape, np.uint32)
