@@ -186,6 +186,7 @@ def main() -> None:
                 (commands, command(corrector, whole, output)),
                 (others, command(corrector, by_member, output)),
             ]
+            print(f"round {k}: " + ", ".join(f"{cost.cpu:.2f}" for _, cost in rows) + " CPU s", flush=True)
             for costs, cost in rows if k else []:  # the first round fills the caches of files and of their tables
                 costs.append(cost)
     floor, start, all_of_it, other = map(middle, (floors, starts, commands, others))
