@@ -46,3 +46,9 @@ def test_many_cells_and_more_than_256_members():
     draws = draws_like(values, 3)
     found = member_order(values, lambda cells: draws[:, cells].view(np.uint64))
     np.testing.assert_array_equal(found, np.lexsort((draws, values), axis=0).T)
+
+
+def test_missing_values_of_either_sign_are_last_and_in_the_order_of_their_draws():
+    values = np.array([[np.nan], [1.0], [np.copysign(np.nan, -1)], [-np.inf], [np.nan]])
+    draws = np.array([[3], [9], [2], [8], [1]])
+    assert member_order(values, lambda cells: draws[:, cells].view(np.uint64)).tolist() == [[3, 1, 4, 2, 0]]
