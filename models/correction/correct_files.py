@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.common.errors import InputError
 from models.correction.engine import Engine
@@ -14,6 +16,7 @@ from models.correction.opening import open_forecasts
 from models.correction.options import CorrectionOptions
 from models.correction.past_analyses import PastAnalyses
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
+from models.correction.sidecar import describe_correctors, describe_files, describe_options, write_sidecar
 from models.correction.single_process import Processes
 
 
@@ -72,15 +75,46 @@ def correct_files(
         found: CorrectionSummary = pipelines.serve()
         return found
     try:
-        count, notes = write_grib(pipelines, forecasts, output, names)
+        count, notes, audit = write_grib(pipelines, forecasts, output, names)
+        gaps = [sentence for pipeline in pipelines for sentence in pipeline.gaps.sentences()]
+        write_sidecar(output, _contents(engines, forecasts, output, pipelines, options, count, [*notes, *gaps], audit))
         if finish:
             finish(pipelines)
     except InputError as error:
         processes.broadcast(error)
         raise
-    gaps = [sentence for pipeline in pipelines for sentence in pipeline.gaps.sentences()]
     summary: CorrectionSummary = processes.broadcast(CorrectionSummary(count, [*notes, *gaps]))
     return summary
+
+
+def _contents(
+    engines: Sequence[Engine],
+    forecasts: Sequence[Path],
+    output: Path,
+    pipelines: CorrectionPipelines,
+    options: CorrectionOptions,
+    count: int,
+    warnings: Sequence[str],
+    audit: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return what the sidecar of an output holds."""
+    done = [corrected for number in range(len(pipelines)) for corrected in pipelines.done(number)]
+    added = audit["messages"] - audit["messages_of_input"]
+    return {
+        "correctors": describe_correctors([engine.description for engine in engines]),
+        "inputs": describe_files(forecasts),
+        "output": {"path": str(output), "bytes": output.stat().st_size, "sha256": audit["sha256"]},
+        "options": describe_options(options),
+        "counts": {
+            "messages": audit["messages"],
+            "corrected": count,
+            "added": added,
+            "copied": audit["messages"] - count,
+            "forecasts": dict(Counter(corrected.method for corrected in done)),
+        },
+        "warnings": [*warnings, *dict.fromkeys(problem for corrected in done for problem in corrected.problems)],
+        "audit": dict(audit),
+    }
 
 
 def _refuse_same_targets(engines: Sequence[Engine]) -> None:

@@ -5,24 +5,48 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from data_pipeline.formats.grib import Edit, HeaderMarks, Lattice, Message, MessageRegridder, NewMessage, rewrite
+from data_pipeline.common.files import remove_abandoned_files
+from data_pipeline.formats.grib import (
+    Edit,
+    HeaderMarks,
+    Lattice,
+    Message,
+    MessageRegridder,
+    NewMessage,
+    read_back,
+    rewrite,
+)
 from models.correction.corrected import Corrected
 from models.correction.field_spool import FieldSpool
 from models.correction.pipeline import CorrectionPipelines
+from models.correction.sidecar import sidecar_of
 from models.correction.target_messages import TargetMessages
 
 
 def write_grib(
     pipelines: CorrectionPipelines, forecasts: Sequence[Path], output: Path, names: Mapping[str, str] | None = None
-) -> tuple[int, list[str]]:
+) -> tuple[int, list[str], dict[str, Any]]:
     """Copy the messages of all files `forecasts` to `output` with corrected members.
 
-    Return the number of corrected messages, a sentence for each grid of the input that is not the corrector's, and one
-    about messages that are new.
+    Return the number of corrected messages, a sentence for each grid of the input that is not the corrector's, one
+    about messages that are new, and the audit: SHA-256 and `read_back` of the output. Files that a killed run left
+    beside the output are removed.
     """
+    audit: dict[str, Any] = {}
+
+    def check(partial: Path, sha256: str) -> None:
+        variables = [variable for pipeline in pipelines for variable in pipeline.engine.description.task.targets]
+        audit.update(read_back(partial, forecasts, variables, names), sha256=sha256)
+        if not audit["headers"]:
+            raise RuntimeError(f"{output} lacks messages of the input when read back; it was not kept")
+        sidecar_of(output).unlink(missing_ok=True)  # it describes the older file
+
+    if output.parent.is_dir():
+        remove_abandoned_files(output.parent)
     with ExitStack() as spools:
         editors: list[PipelineEditor] = []
         for number in range(len(pipelines)):
@@ -33,8 +57,8 @@ def write_grib(
             edits = (editor.edit(message) for editor in editors)
             return next((edit for edit in edits if edit is not None), None)
 
-        count = rewrite(forecasts, output, correction, names)
-    return count, [sentence for editor in editors for sentence in editor.sentences()]
+        count = rewrite(forecasts, output, correction, names, check)
+    return count, [sentence for editor in editors for sentence in editor.sentences()], audit
 
 
 class PipelineEditor:

@@ -11,6 +11,7 @@ from data_pipeline.formats.grib.encode import Encoder
 from data_pipeline.formats.grib.lattice import Lattice
 from data_pipeline.formats.grib.marks import HeaderMarks
 from data_pipeline.formats.grib.product_templates import StatisticHeader
+from data_pipeline.formats.grib.readback import read_back
 from data_pipeline.formats.grib.regridder import MessageRegridder
 from data_pipeline.formats.grib.rewriting import Edit, Message, NewMessage, messages, rewrite
 
@@ -25,6 +26,7 @@ __all__ = [
     "StatisticHeader",
     "index_files",
     "messages",
+    "read_back",
     "rewrite",
     "summarize_files",
 ]

@@ -1,0 +1,67 @@
+"""The sidecar: `OUT.grib.json` beside the output `OUT.grib` says what made it, and what was read back from the disk.
+
+It never describes another file than the one beside it: it is removed before the output gets its name, and written after
+that. An output without a sidecar is whole; the run was stopped between the two, and can be run again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.file_hash import sha256_of
+from data_pipeline.common.files import atomic_write
+from models.correction.engine import CorrectorDescription
+from models.correction.options import CorrectionOptions
+
+SIDECAR_FORMAT = 1
+
+
+def sidecar_of(output: Path) -> Path:
+    """Return the path of the sidecar of an output.
+
+    >>> sidecar_of(Path("OUT.grib")).name
+    'OUT.grib.json'
+    """
+    return output.with_name(f"{output.name}.json")
+
+
+def write_sidecar(output: Path, found: Mapping[str, Any]) -> None:
+    """Write one line of JSON beside a whole output."""
+    with atomic_write(sidecar_of(output), "w") as file:
+        json.dump({"format": SIDECAR_FORMAT, "kind": "corrected forecast", **found}, file, allow_nan=False)
+        file.write("\n")
+
+
+def read_sidecar(output: Path) -> dict[str, Any]:
+    """Return the sidecar of an output; raises `InputError` if it is missing, damaged or describes another file."""
+    path = sidecar_of(output)
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        recorded = found["output"]["sha256"]
+    except FileNotFoundError:
+        raise InputError(f"there is no {path}; correct the forecast again to write it") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error}); correct the forecast again") from None
+    if recorded != sha256_of(output):
+        raise InputError(f"{path} describes another file than {output}; correct the forecast again")
+    return dict(found)
+
+
+def describe_correctors(descriptions: Sequence[CorrectorDescription]) -> list[dict[str, Any]]:
+    """Return name, SHA-256 and task of each corrector."""
+    return [{"name": one.name, "sha256": one.sha256, "task": one.task.to_json()} for one in descriptions]
+
+
+def describe_files(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return path, size and SHA-256 of each file."""
+    return [{"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths]
+
+
+def describe_options(options: CorrectionOptions) -> dict[str, Any]:
+    """Return the options that change the output; a conformal layer by the corrector that it belongs to."""
+    found = {name: value for name, value in vars(options).items() if isinstance(value, str | int | bool | None)}
+    return {**found, "conformal": sorted(options.conformal)}

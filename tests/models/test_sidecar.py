@@ -1,0 +1,140 @@
+"""The sidecar and the audit of a corrected file; late members; runs that are killed."""
+
+import hashlib
+import json
+import os
+import signal
+import time
+
+import eccodes
+import numpy as np
+import pytest
+import torch
+from correction_runs import correct
+from grib_parts import GRID, KEYS
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import remove_abandoned_files
+from data_pipeline.formats.grib import Edit, Encoder, rewrite
+from data_pipeline.formats.grib.readback import read_back, same_order
+from data_pipeline.task import Task, Variable
+from models.correction.sidecar import read_sidecar, sidecar_of, write_sidecar
+from models.corrector import Corrector
+
+TASK = Task("toy", ["2t"], ["2t"], [24])
+
+
+def forecast(path, members=4):
+    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=members)
+    with path.open("wb") as file:
+        for name in ("2t", "msl"):
+            for number in range(1, members + 1):
+                field = np.random.default_rng(number).normal(280, 8, GRID.shape)
+                field.flat[number] = 9999  # an honest value
+                file.write(
+                    encoder.encode(field, shortName=name, dataDate=20200101, endStep=24, perturbationNumber=number)
+                )
+    return path
+
+
+def corrector():
+    torch.manual_seed(0)
+    made = Corrector(TASK, GRID, {"_target_": "models.statistical.emos.EMOS"}, torch.rand(3, *GRID.shape))
+    made.normalizer.location.fill_(280)
+    made.normalizer.scale.fill_(8)
+    made.normalizer.always.fill_(1)
+    made.normalizer.known.fill_(1)
+    return made.eval()
+
+
+def test_the_sidecar_describes_the_output(tmp_path):
+    source, output = forecast(tmp_path / "in"), tmp_path / "out.grib"
+    correct(corrector(), source, output)
+    found = read_sidecar(output)
+    assert sidecar_of(output).read_text().count("\n") == 1
+    assert found["output"]["sha256"] == found["audit"]["sha256"] == hashlib.sha256(output.read_bytes()).hexdigest()
+    assert found["inputs"][0]["sha256"] == hashlib.sha256(source.read_bytes()).hexdigest()
+    counts = {"messages": 8, "corrected": 4, "added": 0, "copied": 4, "forecasts": {"corrector": 1}}
+    assert found["counts"] == counts
+    assert found["options"]["mark"] is True
+    audit = found["audit"]["fields"]["2t"]
+    assert (found["audit"]["headers"], audit["messages"], audit["ranks"]) == (True, 4, 1)
+    with output.open("rb") as file:
+        values = [eccodes.codes_get_values(eccodes.codes_grib_new_from_file(file)) for _ in range(4)]
+    assert [audit["lowest"], audit["highest"]] == pytest.approx([np.min(values), np.max(values)], rel=1e-6)
+    assert np.isfinite(values).all()
+
+
+def test_late_members_replace_the_output_and_its_sidecar(tmp_path):
+    output = tmp_path / "out.grib"
+    correct(corrector(), forecast(tmp_path / "in", 3), output)
+    early = read_sidecar(output)
+    correct(corrector(), forecast(tmp_path / "in", 5), output)
+    late = read_sidecar(output)
+    correct(corrector(), tmp_path / "in", tmp_path / "other.grib")
+    assert output.read_bytes() == (tmp_path / "other.grib").read_bytes()
+    assert (early["counts"]["corrected"], late["counts"]["corrected"]) == (3, 5)
+    names = {"in", "out.grib", "out.grib.json", "other.grib", "other.grib.json"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_failed_run_leaves_the_older_output_with_its_sidecar(tmp_path):
+    output = tmp_path / "out.grib"
+    correct(corrector(), forecast(tmp_path / "in"), output)
+    before = output.read_bytes(), read_sidecar(output)
+    with pytest.raises(InputError):
+        correct(corrector(), [tmp_path / "in", tmp_path / "in2"], output)
+    assert (output.read_bytes(), read_sidecar(output)) == before
+
+
+def test_a_sidecar_of_another_file_is_refused(tmp_path):
+    (tmp_path / "out").write_bytes(b"one")
+    with pytest.raises(InputError, match="there is no"):
+        read_sidecar(tmp_path / "out")
+    write_sidecar(tmp_path / "out", {"output": {"sha256": hashlib.sha256(b"two").hexdigest()}})
+    with pytest.raises(InputError, match="describes another file"):
+        read_sidecar(tmp_path / "out")
+    sidecar_of(tmp_path / "out").write_text(json.dumps([]))
+    with pytest.raises(InputError, match="is damaged"):
+        read_sidecar(tmp_path / "out")
+
+
+def test_the_audit_finds_lost_messages_and_members_that_changed_places(tmp_path):
+    source = forecast(tmp_path / "in")
+    whole = source.read_bytes()
+    (tmp_path / "out").write_bytes(whole[len(whole) // 8 :])
+    found = read_back(tmp_path / "out", [source], [Variable("2t")])
+    assert (found["headers"], found["messages"], found["messages_of_input"]) == (False, 7, 8)
+    raw = np.random.default_rng(0).integers(0, 4, (5, 300)).astype(float)
+    new = raw + np.random.default_rng(1).normal(0, 0.3, raw.shape)
+    by_pairs = np.mean(
+        [all(not (a < b and c > d) for a, c in zip(x, y, strict=True) for b, d in zip(x, y, strict=True))
+         for x, y in zip(raw.T, new.T, strict=True)]
+    )  # fmt: skip
+    assert same_order(raw, new) == by_pairs
+    assert 0 < by_pairs < 1
+
+
+def test_a_killed_run_leaves_the_older_output_or_a_whole_new_one(tmp_path):
+    """Twenty runs are killed at random moments; the next run removes what they left."""
+    source, output = forecast(tmp_path / "in", 30), tmp_path / "out" / "grib"
+    output.parent.mkdir()
+    rewrite(source, output, lambda _: Edit(np.full(GRID.shape, 300.0)))
+    new = output.read_bytes()
+    old = b"an older file"
+    ends = set()
+    for delay in np.random.default_rng(0).uniform(0, 0.05, 20):
+        output.write_bytes(old)
+        if not (child := os.fork()):
+            try:
+                rewrite(source, output, lambda _: Edit(np.full(GRID.shape, 300.0)))
+            finally:
+                os._exit(0)
+        time.sleep(delay)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert output.read_bytes() in (old, new)
+        ends.add(output.read_bytes())
+    assert old in ends
+    remove_abandoned_files(output.parent)
+    assert [path.name for path in output.parent.iterdir()] == ["grib"]
