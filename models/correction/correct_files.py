@@ -16,7 +16,7 @@ from models.correction.opening import open_forecasts
 from models.correction.options import CorrectionOptions
 from models.correction.past_analyses import PastAnalyses
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
-from models.correction.sidecar import describe_correctors, describe_files, describe_options, write_sidecar
+from models.correction.sidecar import describe_correctors, describe_options, hashed_files, write_sidecar
 from models.correction.single_process import Processes
 
 
@@ -102,7 +102,7 @@ def _contents(
     added = audit["messages"] - audit["messages_of_input"]
     return {
         "correctors": describe_correctors([engine.description for engine in engines]),
-        "inputs": describe_files(forecasts),
+        "inputs": hashed_files(forecasts),
         "output": {"path": str(output), "bytes": output.stat().st_size, "sha256": audit["sha256"]},
         "options": describe_options(options),
         "counts": {

@@ -23,7 +23,7 @@ from data_pipeline.formats.grib import (
 from models.correction.corrected import Corrected
 from models.correction.field_spool import FieldSpool
 from models.correction.pipeline import CorrectionPipelines
-from models.correction.sidecar import sidecar_of
+from models.correction.sidecar import sidecar_path
 from models.correction.target_messages import TargetMessages
 
 
@@ -43,7 +43,7 @@ def write_grib(
         audit.update(read_back(partial, forecasts, variables, names), sha256=sha256)
         if not audit["headers"]:
             raise RuntimeError(f"{output} lacks messages of the input when read back; it was not kept")
-        sidecar_of(output).unlink(missing_ok=True)  # it describes the older file
+        sidecar_path(output).unlink(missing_ok=True)  # it describes the older file
 
     if output.parent.is_dir():
         remove_abandoned_files(output.parent)

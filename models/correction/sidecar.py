@@ -20,10 +20,10 @@ from models.correction.options import CorrectionOptions
 SIDECAR_FORMAT = 1
 
 
-def sidecar_of(output: Path) -> Path:
+def sidecar_path(output: Path) -> Path:
     """Return the path of the sidecar of an output.
 
-    >>> sidecar_of(Path("OUT.grib")).name
+    >>> sidecar_path(Path("OUT.grib")).name
     'OUT.grib.json'
     """
     return output.with_name(f"{output.name}.json")
@@ -31,14 +31,14 @@ def sidecar_of(output: Path) -> Path:
 
 def write_sidecar(output: Path, found: Mapping[str, Any]) -> None:
     """Write one line of JSON beside a whole output."""
-    with atomic_write(sidecar_of(output), "w") as file:
+    with atomic_write(sidecar_path(output), "w") as file:
         json.dump({"format": SIDECAR_FORMAT, "kind": "corrected forecast", **found}, file, allow_nan=False)
         file.write("\n")
 
 
 def read_sidecar(output: Path) -> dict[str, Any]:
     """Return the sidecar of an output; raises `InputError` if it is missing, damaged or describes another file."""
-    path = sidecar_of(output)
+    path = sidecar_path(output)
     try:
         found = json.loads(path.read_text("utf-8"))
         recorded = found["output"]["sha256"]
@@ -56,7 +56,7 @@ def describe_correctors(descriptions: Sequence[CorrectorDescription]) -> list[di
     return [{"name": one.name, "sha256": one.sha256, "task": one.task.to_json()} for one in descriptions]
 
 
-def describe_files(paths: Sequence[Path]) -> list[dict[str, Any]]:
+def hashed_files(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Return path, size and SHA-256 of each file."""
     return [{"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths]
 

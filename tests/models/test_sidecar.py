@@ -18,7 +18,7 @@ from data_pipeline.common.files import remove_abandoned_files
 from data_pipeline.formats.grib import Edit, Encoder, rewrite
 from data_pipeline.formats.grib.readback import read_back, same_order
 from data_pipeline.task import Task, Variable
-from models.correction.sidecar import read_sidecar, sidecar_of, write_sidecar
+from models.correction.sidecar import read_sidecar, sidecar_path, write_sidecar
 from models.corrector import Corrector
 
 TASK = Task("toy", ["2t"], ["2t"], [24])
@@ -51,7 +51,7 @@ def test_the_sidecar_describes_the_output(tmp_path):
     source, output = forecast(tmp_path / "in"), tmp_path / "out.grib"
     correct(corrector(), source, output)
     found = read_sidecar(output)
-    assert sidecar_of(output).read_text().count("\n") == 1
+    assert sidecar_path(output).read_text().count("\n") == 1
     assert found["output"]["sha256"] == found["audit"]["sha256"] == hashlib.sha256(output.read_bytes()).hexdigest()
     assert found["inputs"][0]["sha256"] == hashlib.sha256(source.read_bytes()).hexdigest()
     counts = {"messages": 8, "corrected": 4, "added": 0, "copied": 4, "forecasts": {"corrector": 1}}
@@ -94,7 +94,7 @@ def test_a_sidecar_of_another_file_is_refused(tmp_path):
     write_sidecar(tmp_path / "out", {"output": {"sha256": hashlib.sha256(b"two").hexdigest()}})
     with pytest.raises(InputError, match="describes another file"):
         read_sidecar(tmp_path / "out")
-    sidecar_of(tmp_path / "out").write_text(json.dumps([]))
+    sidecar_path(tmp_path / "out").write_text(json.dumps([]))
     with pytest.raises(InputError, match="is damaged"):
         read_sidecar(tmp_path / "out")
 

@@ -40,7 +40,7 @@ def read_back(
 def _rows(table: Table) -> list[tuple[str, int, int, int, int]]:
     """Return variable, start, step, interval and member of each message."""
     columns = (table.records[name].tolist() for name in ("kind", "init", "step", "interval", "number"))
-    return [(str(table.kinds[kind]), *rest) for kind, *rest in zip(*columns, strict=True)]  # type: ignore[misc]
+    return [(str(table.kinds[kind]), *rest) for kind, *rest in zip(*columns, strict=True)]
 
 
 def _forecast(
