@@ -1,77 +1,94 @@
-"""The verb `correct`: copies GRIB forecasts with corrected members in place of the raw ones.
+"""The verb `correct`: copies forecasts in GRIB or NetCDF with corrected members in place of the raw ones.
 
-On a mesh, the first rank reads and writes the files, message by message. All ranks correct their tile of each forecast.
+On a mesh, the first rank writes the files. All ranks correct their tile of each forecast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conf import light_verb
 from data_pipeline.common.checks import check_boolean, check_choice
-from data_pipeline.common.errors import InputError
+from data_pipeline.common.errors import DiskFullError, InputError
 from data_pipeline.common.extras import package
-from data_pipeline.common.file_format import (
-    GRIB_FORMAT,
-    HDF5_FORMAT,
-    NETCDF_FORMAT,
-    ONNX_FORMAT,
-    UNKNOWN_FORMAT,
-    ZARR_FORMAT,
-    file_format,
-    wrong_format,
-)
+from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from data_pipeline.common.memory import keep_freed_memory
 from data_pipeline.formats.variables import checked_names
 from models.correction.conformal_option import conformal_layers, record_layers
 from models.correction.correct_files import correct_files
 from models.correction.engine import Engine
+from models.correction.input_files import Cycle, InputFiles, find_cycles, is_folder, name_files
 from models.correction.onnx_engine import OnnxEngine
 from models.correction.options import CorrectionOptions
 from models.correction.pipeline import CorrectionPipelines
 from models.correction.single_process import Processes, SingleProcess
-
-OTHER_FORMATS = (
-    ".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf", ".hdf5", ".zarr", ".npy", ".npz", ".csv", ".safetensors",
-    ".zip", ".gz", ".bz2", ".xz", ".zst", ".tar",
-)  # fmt: skip
-"""File name endings of other formats. Any other ending, such as a date, may be a GRIB file."""
 
 
 @light_verb("correct")
 def main(options: dict[str, Any]) -> None:
     """Check the options, correct the files, print a summary."""
     keep_freed_memory()
-    output = output_path(options["output"])
     paths = engine_paths(options["corrector"])
     with join_processes(options["mesh"], paths) as mesh:
         engines = load_engines(paths, options["device"], mesh)
-        forecasts = forecast_paths(options["input"])
-        analysis = None if options["analysis"] is None else file_path("analysis", options["analysis"])
         names = checked_names("variable_names", options["variable_names"])
-        finish = explanation(options["explain"], output, forecasts, mesh)
-        layers, notes = conformal_layers(options["conformal"], [engine.description for engine in engines])
-        made = CorrectionOptions(
-            quantile_levels=options["quantile_levels"],
-            seed=options["seed"],
-            members=options["members"],
-            history=history_paths(options["history"]),
-            conformal=layers,
-            template=options["template"],
-            mark=options["mark"],
-        )
-        summary = correct_files(engines, forecasts, output, mesh, made, analysis, names, finish)
-        mesh.run_on_first(lambda: record_layers(output, layers))
-        parts = "; ".join(
-            f"{', '.join(map(str, task.targets))} at {', '.join(f'+{lead}' for lead in task.lead_times)} h"
-            for task in (engine.description.task for engine in engines)
-        )
-        mesh.print(f"{output}: {summary.messages} messages corrected ({parts}), all others copied unchanged")
-        for note in [*summary.notes, *notes]:
-            mesh.print(note)
+        files = mesh.run_on_first(lambda: InputFiles.find(options["input"]))
+        cycles = mesh.run_on_first(lambda: find_cycles(files, options["output"], options["format"], names))
+        if files.note:
+            mesh.print(files.note)
+        problems = []
+        for cycle in cycles:
+            try:
+                correct_cycle(cycle, engines, mesh, options, names)
+            except InputError as error:
+                if not is_folder(options["output"]) or isinstance(error, DiskFullError):
+                    raise
+                problems.append(cycle)
+                mesh.print(f"not corrected: {cycle}: {error}")
+        if problems:
+            raise InputError(
+                f"{len(problems)} of {len(cycles)} cycles were not corrected, for the reasons above; the first has the "
+                f"files {problems[0]}; correct these files again when they are complete"
+            )
+
+
+def correct_cycle(
+    cycle: Cycle, engines: list[Engine], mesh: Processes, options: Mapping[str, Any], names: Mapping[str, str] | None
+) -> None:
+    """Correct the files of one cycle, and print a summary."""
+    if cycle.problem:
+        raise InputError(cycle.problem)
+    outputs = cycle.outputs
+    analysis = None if options["analysis"] is None else file_path("analysis", options["analysis"])
+    finish = explanation(options["explain"], outputs[0], list(cycle.inputs), mesh)
+    layers, notes = conformal_layers(options["conformal"], [engine.description for engine in engines])
+    made = CorrectionOptions(
+        quantile_levels=options["quantile_levels"],
+        seed=options["seed"],
+        members=options["members"],
+        history=history_paths(options["history"]),
+        conformal=layers,
+        template=options["template"],
+        mark=options["mark"],
+    )
+    summary = correct_files(
+        engines, cycle.inputs, outputs, mesh, made, analysis, names, finish, output_type=cycle.output_type
+    )
+    for output in outputs:
+        mesh.run_on_first(partial(record_layers, output, layers))
+    parts = "; ".join(
+        f"{', '.join(map(str, task.targets))} at {', '.join(f'+{lead}' for lead in task.lead_times)} h"
+        for task in (engine.description.task for engine in engines)
+    )
+    what = "messages" if cycle.output_type == "grib" else "fields"
+    others = ", all others copied unchanged" if cycle.output_type == cycle.input_type else ""
+    mesh.print(f"{name_files(outputs)}: {summary.messages} {what} corrected ({parts}){others}")
+    for note in [*summary.notes, *notes]:
+        mesh.print(note)
 
 
 def explanation(
@@ -171,42 +188,6 @@ def history_paths(value: object) -> tuple[str, ...]:
     if wrong := [one for one in listed if not isinstance(one, str) or not one]:
         raise InputError(f"history must be a path or a list of paths, got {wrong[0]!r}; write a number as ./{wrong[0]}")
     return tuple(listed)
-
-
-def forecast_paths(value: object) -> list[Path]:
-    """Return the paths of the input files: the option is one path or a list of paths."""
-    paths = [forecast_path(one) for one in value] if isinstance(value, list) else [forecast_path(value)]
-    if not paths:
-        raise InputError("input is an empty list; name the files of a forecast")
-    if twice := next((path for number, path in enumerate(paths) if path in paths[:number]), None):
-        raise InputError(f"input names {twice} twice; name each file once")
-    return paths
-
-
-def forecast_path(value: object) -> Path:
-    """Return the path of the input file. Raises `InputError` for a folder, a missing file, and a NetCDF file."""
-    path = file_path("input", value)
-    if path.is_dir():
-        raise InputError(f"input={path} is a folder; name one GRIB file")
-    if not path.exists():
-        raise InputError(f"there is no file {path}; check input, which is one GRIB file (patterns are not expanded)")
-    found = file_format(path)
-    if found in (NETCDF_FORMAT, HDF5_FORMAT, ZARR_FORMAT):
-        raise InputError(f"{path} is {found}; correct reads and writes GRIB only, so convert the forecast to GRIB")
-    if found not in (GRIB_FORMAT, UNKNOWN_FORMAT):
-        raise wrong_format(path, "GRIB")
-    return path
-
-
-def output_path(value: object) -> Path:
-    """Return the path of the output file. Raises `InputError` for a file name ending of another format."""
-    path = file_path("output", value)
-    if path.suffix.lower() in OTHER_FORMATS:
-        raise InputError(
-            f"output={path} ends in {path.suffix}, but correct writes GRIB; choose another name, such as "
-            f"{path.with_suffix('.grib')}"
-        )
-    return path
 
 
 if __name__ == "__main__":

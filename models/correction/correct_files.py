@@ -11,12 +11,13 @@ from typing import Any
 from data_pipeline.common.errors import InputError
 from models.correction.engine import Engine
 from models.correction.gaps import Gaps
-from models.correction.grib_output import write_grib
+from models.correction.input_files import FileType
 from models.correction.opening import open_forecasts
 from models.correction.options import CorrectionOptions
+from models.correction.outputs import write_outputs
 from models.correction.past_analyses import PastAnalyses
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
-from models.correction.sidecar import describe_correctors, describe_options, hashed_files, write_sidecar
+from models.correction.sidecar import WrittenFile, describe_correctors, describe_options, hashed_files, write_sidecar
 from models.correction.single_process import Processes
 
 
@@ -33,15 +34,17 @@ class CorrectionSummary:
 def correct_files(
     engines: Sequence[Engine],
     forecasts: Sequence[Path],
-    output: Path,
+    output: Path | Sequence[Path],
     processes: Processes,
     options: CorrectionOptions,
     analysis: Path | None = None,
     names: Mapping[str, str] | None = None,
     finish: Callable[[CorrectionPipelines], None] | None = None,
+    output_type: FileType | None = None,
 ) -> CorrectionSummary:
-    """Write `output`: the messages of all files `forecasts` with the corrected members in place of the raw ones.
+    """Write `output`: all files `forecasts` with the corrected members in place of the raw ones.
 
+    Several outputs, one for each file, are written by one run: all files are one data set. See `write_outputs`.
     `analysis` is a file of analyses at the starts of the forecasts, for correctors that read them. `names` are other
     names of variables in these files, as in `data_pipeline.archive.Archive`. `finish` is called on the first rank after
     the output has been written; the inputs are still open then.
@@ -75,41 +78,43 @@ def correct_files(
         found: CorrectionSummary = pipelines.serve()
         return found
     try:
-        count, notes, audit = write_grib(pipelines, forecasts, output, names)
+        outputs = [output] if isinstance(output, Path) else list(output)
+        written, notes = write_outputs(pipelines, forecasts, outputs, output_type, names)
         gaps = [sentence for pipeline in pipelines for sentence in pipeline.gaps.sentences()]
-        write_sidecar(output, _contents(engines, forecasts, output, pipelines, options, count, [*notes, *gaps], audit))
+        for file in written:
+            write_sidecar(file.path, _contents(engines, file, pipelines, options, [*notes, *gaps]))
         if finish:
             finish(pipelines)
     except InputError as error:
         processes.broadcast(error)
         raise
-    summary: CorrectionSummary = processes.broadcast(CorrectionSummary(count, [*notes, *gaps]))
+    summary: CorrectionSummary = processes.broadcast(
+        CorrectionSummary(sum(file.fields for file in written), [*notes, *gaps])
+    )
     return summary
 
 
 def _contents(
     engines: Sequence[Engine],
-    forecasts: Sequence[Path],
-    output: Path,
+    file: WrittenFile,
     pipelines: CorrectionPipelines,
     options: CorrectionOptions,
-    count: int,
     warnings: Sequence[str],
-    audit: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return what the sidecar of an output holds."""
     done = [corrected for number in range(len(pipelines)) for corrected in pipelines.done(number)]
-    added = audit["messages"] - audit["messages_of_input"]
+    audit, counts = file.audit, dict[str, Any]()
+    if "messages" in audit:
+        added = audit["messages"] - audit["messages_of_input"]
+        counts = {"messages": audit["messages"], "added": added, "copied": audit["messages"] - file.fields}
     return {
         "correctors": describe_correctors([engine.description for engine in engines]),
-        "inputs": hashed_files(forecasts),
-        "output": {"path": str(output), "bytes": output.stat().st_size, "sha256": audit["sha256"]},
+        "inputs": hashed_files(file.inputs),
+        "output": {"path": str(file.path), "bytes": file.path.stat().st_size, "sha256": audit["sha256"]},
         "options": describe_options(options),
         "counts": {
-            "messages": audit["messages"],
-            "corrected": count,
-            "added": added,
-            "copied": audit["messages"] - count,
+            **counts,
+            "corrected": file.fields,
             "forecasts": dict(Counter(corrected.method for corrected in done)),
         },
         "warnings": [*warnings, *dict.fromkeys(problem for corrected in done for problem in corrected.problems)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +21,63 @@ from data_pipeline.formats.grib import (
     read_back,
     rewrite,
 )
+from data_pipeline.task import Variable
 from models.correction.corrected import Corrected
 from models.correction.field_spool import FieldSpool
 from models.correction.pipeline import CorrectionPipelines
-from models.correction.sidecar import sidecar_path
+from models.correction.sidecar import WrittenFile, sidecar_path
 from models.correction.target_messages import TargetMessages
 
 
 def write_grib(
-    pipelines: CorrectionPipelines, forecasts: Sequence[Path], output: Path, names: Mapping[str, str] | None = None
-) -> tuple[int, list[str], dict[str, Any]]:
-    """Copy the messages of all files `forecasts` to `output` with corrected members.
+    pipelines: CorrectionPipelines,
+    forecasts: Sequence[Path],
+    outputs: Sequence[Path],
+    names: Mapping[str, str] | None = None,
+) -> tuple[list[WrittenFile], list[str]]:
+    """Copy the messages of all files `forecasts` to one output, or of each to its own, with corrected members.
 
-    Return the number of corrected messages, a sentence for each grid of the input that is not the corrector's, one
-    about messages that are new, and the audit: SHA-256 and `read_back` of the output. Files that a killed run left
-    beside the output are removed.
+    Return the outputs, a sentence for each grid of the input that is not the corrector's, and one about messages that
+    are new. Files that a killed run left beside the outputs are removed.
     """
-    audit: dict[str, Any] = {}
-
-    def check(partial: Path, sha256: str) -> None:
-        variables = [variable for pipeline in pipelines for variable in pipeline.engine.description.task.targets]
-        audit.update(read_back(partial, forecasts, variables, names), sha256=sha256)
-        if not audit["headers"]:
-            raise RuntimeError(f"{output} lacks messages of the input when read back; it was not kept")
-        sidecar_path(output).unlink(missing_ok=True)  # it describes the older file
-
-    if output.parent.is_dir():
-        remove_abandoned_files(output.parent)
+    variables = [variable for pipeline in pipelines for variable in pipeline.engine.description.task.targets]
+    for folder in {output.parent for output in outputs}:
+        if folder.is_dir():
+            remove_abandoned_files(folder)
     with ExitStack() as spools:
         editors: list[PipelineEditor] = []
         for number in range(len(pipelines)):
-            spool = spools.enter_context(FieldSpool(output))
+            spool = spools.enter_context(FieldSpool(outputs[0]))
             editors.append(PipelineEditor(pipelines, number, forecasts, names, spool, editors))
 
         def correction(message: Message) -> Edit | None:
             edits = (editor.edit(message) for editor in editors)
             return next((edit for edit in edits if edit is not None), None)
 
-        count = rewrite(forecasts, output, correction, names, check)
-    return count, [sentence for editor in editors for sentence in editor.sentences()], audit
+        groups = [tuple(forecasts)] if len(outputs) == 1 else [(path,) for path in forecasts]
+        written = []
+        for group, output in zip(groups, outputs, strict=True):
+            audit: dict[str, Any] = {}
+            check = partial(_check_copy, audit, output, group, variables, names)
+            count = rewrite(group, output, correction, names, check)
+            written.append(WrittenFile(output, group, count, audit))
+    return written, [sentence for editor in editors for sentence in editor.sentences()]
+
+
+def _check_copy(
+    audit: dict[str, Any],
+    output: Path,
+    inputs: Sequence[Path],
+    variables: Sequence[Variable],
+    names: Mapping[str, str] | None,
+    unfinished: Path,
+    sha256: str,
+) -> None:
+    """Put SHA-256 and `read_back` of an unfinished output into `audit`; raise unless it has all messages."""
+    audit.update(read_back(unfinished, inputs, variables, names), sha256=sha256)
+    if not audit["headers"]:
+        raise RuntimeError(f"{output} lacks messages of the input when read back; it was not kept")
+    sidecar_path(output).unlink(missing_ok=True)  # it describes the older file
 
 
 class PipelineEditor:

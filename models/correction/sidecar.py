@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,24 @@ from models.correction.engine import CorrectorDescription
 from models.correction.options import CorrectionOptions
 
 SIDECAR_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """An output, the inputs that it was made from, the number of its corrected fields, and what was read back.
+
+    `audit` has the SHA-256 of the output, and for a copy of GRIB files the result of `read_back`.
+    """
+
+    path: Path
+    inputs: tuple[Path, ...]
+    fields: int
+    audit: Mapping[str, Any]
+
+    @classmethod
+    def without_messages(cls, path: Path, inputs: Sequence[Path], fields: int) -> WrittenFile:
+        """Return a file that is no copy of GRIB files."""
+        return cls(path, tuple(inputs), fields, {"sha256": sha256_of(path)})
 
 
 def sidecar_path(output: Path) -> Path:

@@ -184,7 +184,7 @@ def test_the_verb_passes_the_device(folder, command, monkeypatch):
     monkeypatch.setattr(
         verb,
         "correct_files",
-        lambda engines, *_: asked.append(engines[0]._device) or CorrectionSummary(0, ["2t: a note"]),
+        lambda engines, *_, **__: asked.append(engines[0]._device) or CorrectionSummary(0, ["2t: a note"]),
     )
     main = verb.main  # `command` would import the module again
     monkeypatch.setattr("sys.argv", ["correct", "corrector=right", "input=forecast", "output=never", "device=gpu"])
@@ -230,21 +230,20 @@ def folder(tmp_path_factory):
 
 WRONG = {
     "input=[forecast,forecast]": "input names forecast twice; name each file once",
-    "input=[]": "input is an empty list; name the files of a forecast",
-    "input=7": "input must be the path of one file, got 7; write a number as ./7",
-    "input=missing": "there is no file missing; check input, which is one GRIB file (patterns are not expanded)",
-    "input=folder": "input=folder is a folder; name one GRIB file",
-    "input=forecast.nc": "forecast.nc is NetCDF; correct reads and writes GRIB only, so convert the forecast to GRIB",
+    "input=[]": "input is an empty list; name at least one file",
+    "input=7": "input must be a file, a folder, a pattern, or a list of them, got 7; write a number as ./7",
+    "input=missing": "there is no file missing; check the path",
+    "input=folder": "the folder folder has no files; check input",
+    "input=forecast.nc": "forecast.nc has no variable on latitudes and longitudes; it has coordinates only",
     "input=empty": "empty is empty; fetch the file again",
-    "input=text": "text is text, not GRIB; name a file of fields",
+    "input=text": "text is text, not GRIB or NetCDF; name a file of fields",
     "input=cut": "cut",
-    "input=right": "right is safetensors, not GRIB; name it where a corrector is read",
-    "output=out.nc": "output=out.nc ends in .nc, but correct writes GRIB; choose another name, such as out.grib",
-    "output=OUT.NC4": "output=OUT.NC4 ends in .NC4, but correct writes GRIB",
-    "output=forecast": "forecast is the file to read; name another file to write",
-    "output=folder": "folder is a folder; name a file to write",
+    "input=right": "right is safetensors, not GRIB or NetCDF; name it where a corrector is read",
+    "output=out.zarr": "output=out.zarr ends in .zarr, but correct writes GRIB and NetCDF; choose another name",
+    "format=bufr": "format must be grib, netcdf or null, got 'bufr'",
+    "output=forecast": "forecast is the file to read; name another file or folder to write",
     "output=text/out": "cannot write text/out (",
-    "output=20200101": "output must be the path of one file, got 20200101; write a number as ./20200101",
+    "output=20200101": "output must be the path of one file or folder, got 20200101; write a number as ./20200101",
     "corrector=missing": "there is no corrector missing; train one with `deepweather train`",
     "corrector=[]": "corrector is empty; name the file of a corrector",
     "corrector=[right,right]": "corrector names a file twice; name each corrector once",

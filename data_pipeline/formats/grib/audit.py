@@ -14,6 +14,7 @@ from pathlib import Path
 import eccodes
 import numpy as np
 
+from data_pipeline.formats.cycles import group_by_start
 from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.table import Table, common_kinds
 
@@ -121,16 +122,7 @@ class Census:
 
     def groups(self) -> Iterator[list[Path]]:
         """Yield groups of files that share starts, directly or through other files of the group."""
-        group_of: dict[int, int] = {}
-        groups: dict[int, list[int]] = {}
-        for file, starts in enumerate(self._starts):
-            together = [file]
-            for known in {group_of[start] for start in starts.tolist() if start in group_of}:
-                together += groups.pop(known)
-            groups[file] = together
-            for member in together:
-                group_of.update(dict.fromkeys(self._starts[member].tolist(), file))
-        for files in sorted(sorted(files) for files in groups.values()):
+        for files in group_by_start(self._starts):
             yield [self.paths[file] for file in files]
 
 

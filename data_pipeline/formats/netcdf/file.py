@@ -77,10 +77,7 @@ class NetCDFFile:
         with package("reading NetCDF", "netcdf"):
             import netCDF4
 
-        with ExitStack() as locks:
-            locks.enter_context(_LOCK)
-            if xarray := sys.modules.get("xarray.backends.netCDF4_"):
-                locks.enter_context(xarray.NETCDF4_PYTHON_LOCK)
+        with library_lock():
             try:
                 status = self.path.stat()
                 if (status.st_size, status.st_mtime_ns) != (self.size, self.modified):
@@ -91,6 +88,16 @@ class NetCDFFile:
                 raise InputError(f"cannot read {self.path} ({reason}); fetch the file again if it is damaged") from None
             with dataset:
                 yield dataset
+
+
+@contextmanager
+def library_lock() -> Iterator[None]:
+    """Hold the lock of the NetCDF and HDF5 libraries."""
+    with ExitStack() as locks:
+        locks.enter_context(_LOCK)
+        if xarray := sys.modules.get("xarray.backends.netCDF4_"):
+            locks.enter_context(xarray.NETCDF4_PYTHON_LOCK)
+        yield
 
 
 def expected_size(path: Path) -> int:

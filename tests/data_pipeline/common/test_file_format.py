@@ -20,7 +20,7 @@ from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
 from data_pipeline.formats.open import open_analysis, open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.statistics.statistic_file import load_statistic
-from models.correct import forecast_path
+from models.correction.input_files import InputFiles
 from models.corrector import Corrector
 
 GRID = Grid.regular(3, 4)
@@ -79,7 +79,7 @@ def test_every_reader_names_the_format(files, name):
     path = files / name
     for read, wanted in (
         (open_ensemble, "GRIB"),
-        (forecast_path, "GRIB"),
+        (InputFiles.find, "GRIB or NetCDF"),
         (lambda path: NetCDFCatalog.gather([path], None, None), "NetCDF"),
         (lambda path: load_statistic(path, "efi"), "a statistic"),
         (Corrector.load, "a corrector" if name != "safetensors" else "tensors but no corrector"),

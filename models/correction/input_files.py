@@ -1,0 +1,245 @@
+"""The files that `correct` reads and writes: their formats, and the cycles of a folder or a pattern.
+
+If `output` is a file, all inputs are one data set. If `output` is a folder, each input gets a corrected file of its
+name there, and files that share a start belong together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.file_format import (
+    EMPTY_FORMAT,
+    GRIB_FORMAT,
+    HDF5_FORMAT,
+    NETCDF_FORMAT,
+    UNKNOWN_FORMAT,
+    ZARR_FORMAT,
+    file_format,
+    wrong_format,
+)
+from data_pipeline.common.files import expand_paths
+from data_pipeline.formats.cycles import group_by_start, starts_of_file
+
+FileType = Literal["grib", "netcdf"]
+ENDINGS: dict[FileType, tuple[str, ...]] = {
+    "grib": (".grib", ".grib1", ".grib2", ".grb", ".grb1", ".grb2", ".gb", ".gb2"),
+    "netcdf": (".nc", ".nc4", ".cdf", ".netcdf"),
+}
+"""File name endings that name a format. A file name without one, such as a date, has the format of the input."""
+OTHER_FORMATS = (
+    ".h5", ".hdf", ".hdf5", ".zarr", ".npy", ".npz", ".csv", ".safetensors", ".zip", ".gz", ".bz2", ".xz", ".zst",
+    ".tar", ".json",
+)  # fmt: skip
+"""File name endings of formats that are not written."""
+_NAMES = {"grib": "GRIB", "netcdf": "NetCDF"}
+_SHOWN = 3
+"""Files that a message names; it counts the others."""
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """Files that belong together, all of one format, and the files to write.
+
+    `outputs` has one file, or one for each input. `problem` says why the files cannot be corrected; it is empty unless
+    one of them cannot be read at all.
+    """
+
+    inputs: tuple[Path, ...]
+    outputs: tuple[Path, ...]
+    input_type: FileType = "grib"
+    output_type: FileType = "grib"
+    problem: str = ""
+
+    def __str__(self) -> str:
+        return name_files(self.inputs)
+
+
+@dataclass(frozen=True)
+class InputFiles:
+    """The files of the option `input`, in order; `left_out` are files of a folder or a pattern in other formats."""
+
+    paths: tuple[Path, ...]
+    left_out: tuple[Path, ...] = ()
+
+    @classmethod
+    def find(cls, value: object) -> InputFiles:
+        """Return the files of the option: a file, a folder, a pattern, or a list of them.
+
+        Files of a folder or a pattern that are neither GRIB nor NetCDF are left out; a file that is named must be one
+        of them. Folders are not searched for folders; files whose name starts with a point are never read.
+        """
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            raise InputError("input is an empty list; name at least one file")
+        found: dict[Path, bool] = {}
+        for each in values:
+            if not isinstance(each, str) or not each:
+                raise InputError(
+                    f"input must be a file, a folder, a pattern, or a list of them, got {each!r}; write a number as "
+                    f"./{each}"
+                )
+            path = Path(each).expanduser()
+            if path.is_dir() and file_format(path) is not ZARR_FORMAT:
+                found |= dict.fromkeys(_files_of(path), False) | found
+            elif path.is_file():
+                if found.get(path):
+                    raise InputError(f"input names {path} twice; name each file once")
+                found[path] = True
+            else:
+                found |= dict.fromkeys(_matches(each), False) | found
+        paths, left_out = list[Path](), list[Path]()
+        for path, named in found.items():
+            known = is_forecast_file(path)
+            if named and file_format(path) not in (GRIB_FORMAT, NETCDF_FORMAT, HDF5_FORMAT):
+                raise wrong_format(path, "GRIB or NetCDF")
+            (paths if known else left_out).append(path)
+        if not paths:
+            raise InputError(
+                f"none of the {len(left_out)} files of input={value} is GRIB or NetCDF: {name_files(left_out)}; check "
+                "the path"
+            )
+        return cls(tuple(paths), tuple(left_out))
+
+    @property
+    def note(self) -> str:
+        """A sentence about the files that are left out; empty if there are none."""
+        if not self.left_out:
+            return ""
+        verb = "file is" if len(self.left_out) == 1 else "files are"
+        return f"{len(self.left_out)} input {verb} left out, neither GRIB nor NetCDF: {name_files(self.left_out)}"
+
+
+def is_forecast_file(path: Path) -> bool:
+    """Whether a file is GRIB or NetCDF by its first bytes, or empty; an empty file is a forecast that failed."""
+    found = file_format(path)
+    if found is UNKNOWN_FORMAT:
+        return path.suffix.lower() in (*ENDINGS["grib"], *ENDINGS["netcdf"])
+    return found in (GRIB_FORMAT, NETCDF_FORMAT, HDF5_FORMAT, EMPTY_FORMAT)
+
+
+def type_of(path: Path) -> FileType:
+    """Return the format of an input."""
+    found = file_format(path)
+    if found in (EMPTY_FORMAT, UNKNOWN_FORMAT):
+        raise wrong_format(path, "GRIB or NetCDF")
+    return "grib" if found is GRIB_FORMAT else "netcdf"
+
+
+def is_folder(output: str) -> bool:
+    """Whether the option `output` names a folder: it exists, or its name ends in a slash."""
+    return output.endswith(("/", os.sep)) or Path(output).expanduser().is_dir()
+
+
+def find_cycles(
+    files: InputFiles, output: object, wanted: FileType | None = None, names: Mapping[str, str] | None = None
+) -> list[Cycle]:
+    """Return the cycles to correct, in the order of their first files.
+
+    `wanted` is the option `format`: `grib`, `netcdf`, or None for the format of the output's name, else of the input.
+    """
+    if not isinstance(output, str) or not output:
+        raise InputError(f"output must be the path of one file or folder, got {output!r}; write a number as ./{output}")
+    if wanted not in (None, *ENDINGS):
+        raise InputError(f"format must be grib, netcdf or null, got {wanted!r}")
+    if is_folder(output):
+        return _cycles_of_folder(files, Path(output).expanduser(), wanted, names)
+    path = Path(output).expanduser()
+    types = {type_of(each): each for each in reversed(files.paths)}
+    if len(types) > 1:
+        raise InputError(
+            f"{types['grib']} is GRIB and {types['netcdf']} is NetCDF; files that are corrected together have one "
+            "format, so convert one of them, or name a folder as output"
+        )
+    (own,) = types
+    refuse_same_file(path, files.paths)
+    return [Cycle(files.paths, (path,), own, _output_type(path, own, wanted))]
+
+
+def _cycles_of_folder(
+    files: InputFiles, folder: Path, wanted: FileType | None, names: Mapping[str, str] | None
+) -> list[Cycle]:
+    cycles: list[tuple[int, Cycle]] = []
+    readable: dict[FileType, list[tuple[int, Path, np.ndarray]]] = {"grib": [], "netcdf": []}
+    outputs: dict[Path, Path] = {}
+    for number, path in enumerate(files.paths):
+        try:
+            own = type_of(path)
+            readable[own].append((number, path, starts_of_file(path, names)))
+        except InputError as error:
+            cycles.append((number, Cycle((path,), (), problem=str(error))))
+    for own, found in readable.items():
+        for group in group_by_start([starts for _, _, starts in found]):
+            members = tuple(found[k][1] for k in group)
+            named = members if wanted in (None, own) else members[:1]  # a new file holds the fields of all
+            targets = tuple(folder / _output_name(path, own, wanted) for path in named)
+            for path, target in zip(named, targets, strict=True):
+                if other := outputs.get(target):
+                    raise InputError(
+                        f"{other} and {path} would both be written to {target}; correct them into different folders"
+                    )
+                outputs[target] = path
+                refuse_same_file(target, files.paths)
+            cycles.append((found[group[0]][0], Cycle(members, targets, own, wanted or own)))
+    return [cycle for _, cycle in sorted(cycles, key=lambda pair: pair[0])]
+
+
+def _output_name(path: Path, own: FileType, wanted: FileType | None) -> str:
+    """Return the name of an input's corrected file; another format has another ending."""
+    if wanted in (None, own):
+        return path.name
+    stem = path.stem if path.suffix.lower() in ENDINGS[own] else path.name
+    return f"{stem}{'.grib' if wanted == 'grib' else '.nc'}"
+
+
+def _output_type(path: Path, own: FileType, wanted: FileType | None) -> FileType:
+    """Return the format to write to `path`."""
+    ending = path.suffix.lower()
+    named = next((name for name, endings in ENDINGS.items() if ending in endings), None)
+    if ending in OTHER_FORMATS:
+        raise InputError(
+            f"output={path} ends in {path.suffix}, but correct writes GRIB and NetCDF; choose another name, such as "
+            f"{path.with_suffix('.grib')}"
+        )
+    if wanted and named and wanted != named:
+        raise InputError(
+            f"output={path} ends in {path.suffix}, the name of {_NAMES[named]}, but format={wanted}; remove format, or "
+            f"choose another name, such as {path.with_suffix('.grib' if wanted == 'grib' else '.nc')}"
+        )
+    return wanted or named or own
+
+
+def refuse_same_file(output: Path, inputs: Sequence[Path]) -> None:
+    """Raise `InputError` if an output is one of the inputs."""
+    for path in inputs:
+        if output.resolve() == path.resolve() or (output.exists() and output.samefile(path)):
+            raise InputError(f"{output} is the file to read; name another file or folder to write")
+
+
+def name_files(paths: Sequence[Path]) -> str:
+    """Return the names of a few files, and the number of others."""
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN + 1 else ""
+    return ", ".join(str(path) for path in (paths[:_SHOWN] if more else paths)) + more
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """Return the files of a folder, sorted by name, without hidden files and index files (`.idx`)."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"cannot read the folder {folder} ({error.strerror})") from None
+    files = [path for path in entries if path.is_file() and not path.name.startswith(".") and path.suffix != ".idx"]
+    if not files:
+        raise InputError(f"the folder {folder} has no files; check input")
+    return files
+
+
+def _matches(pattern: str) -> list[Path]:
+    return [path for path in expand_paths(pattern) if not path.name.startswith(".")]

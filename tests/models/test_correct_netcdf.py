@@ -1,0 +1,269 @@
+"""The verb `correct` on NetCDF, on several files, on folders of cycles, and on real files."""
+
+import shutil
+import subprocess
+
+import netCDF4
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from forecast_files import write_forecasts
+from grib_parts import GRID, KEYS
+
+from data_pipeline.formats.grib import Encoder, messages
+from data_pipeline.formats.netcdf.value_packing import ValuePacking
+from data_pipeline.formats.open import ensemble_fields, grid_of_files, open_ensemble
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task, Variable
+from models.correction.sidecar import read_sidecar
+from models.corrector import Corrector
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
+
+TASK = Task("toy", ["2t"], ["2t"], [24, 48])
+STARTS = np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]")
+MEMBERS = 3
+WARMER = 2.5
+
+
+def shifted(path, task, grid, shift=WARMER, spread=1.0):
+    """Save a corrector that adds a constant and multiplies the spread."""
+    spec = {"_target_": "models.statistical.emos.EMOS", "seasonal": False, "shared": True}
+    corrector = Corrector(task, grid, spec, torch.zeros(len(task.static_names), *grid.shape))
+    with torch.no_grad():
+        corrector.model.coefficients[:, 0] += shift
+        corrector.model.coefficients[:, 3] *= spread
+    corrector.save(path)
+    return path
+
+
+def kelvin(seed=0):
+    return 280 + 8 * np.random.default_rng(seed).standard_normal((2, 3, MEMBERS, *GRID.shape))
+
+
+@pytest.fixture
+def forecast(tmp_path):
+    """Forecasts at +24, +48 and +72 h with a further variable that has no correction."""
+    values = (("number",), kelvin(), {"units": "K", "standard_name": "air_temperature", "long_name": "of the air"})
+    other = (("number",), 1e5 + kelvin(1), {"units": "Pa"})
+    members = {"number": ("number", [1, 2, 3], {"standard_name": "realization"})}
+    shifted(tmp_path / "corrector", TASK, GRID)
+    return write_forecasts(tmp_path / "in.nc", STARTS, [24, 48, 72], GRID, {"t2m": values, "msl": other}, members)
+
+
+def run(command, folder, source, target, *options):
+    return command(
+        folder, "correct", "corrector=corrector", f"input={source}", f"output={target}", "quantile_levels=weibull",
+        *options,
+    )  # fmt: skip
+
+
+def sorted_mean_change(raw, found):
+    """The change of the ensemble mean; ranks must be those of the raw members."""
+    axis = raw.dims.index("number")
+    np.testing.assert_array_equal(raw.values.argsort(axis), found.values.argsort(axis))
+    return (found - raw).mean("number").values
+
+
+ORDERS = [
+    ("init_time", "lead_time", "number", "latitude", "longitude"),
+    ("number", "longitude", "latitude", "lead_time", "init_time"),
+    ("latitude", "number", "init_time", "longitude", "lead_time"),
+]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("turned", [False, True])
+def test_netcdf_keeps_all_but_the_corrected_values(forecast, command, tmp_path, order, turned):
+    with xr.open_dataset(forecast) as data:
+        written = data.transpose(*order).load()
+        if turned:
+            written = written.isel(latitude=slice(None, None, -1), longitude=np.roll(np.arange(GRID.shape[1]), 5))
+    written.attrs["title"] = "a forecast"
+    written.to_netcdf(tmp_path / "own.nc")
+    ended = run(command, tmp_path, "own.nc", "out.nc")
+    assert ended.code == 0, ended.stderr
+    assert read_sidecar(tmp_path / "out.nc")["counts"]["corrected"] == 12
+    assert "out.nc: 12 fields corrected (2t at +24, +48 h), all others copied unchanged" in ended.stdout
+    with xr.open_dataset(tmp_path / "own.nc") as raw, xr.open_dataset(tmp_path / "out.nc") as found:
+        assert found.t2m.dims == raw.t2m.dims
+        assert found.sizes == raw.sizes
+        change = sorted_mean_change(raw.t2m.sel(lead_time=[24, 48]), found.t2m.sel(lead_time=[24, 48]))
+        np.testing.assert_allclose(change, WARMER, atol=1e-4)
+        assert found.t2m.sel(lead_time=72).identical(
+            raw.t2m.sel(lead_time=72).assign_attrs(deepweather_correction=found.t2m.attrs["deepweather_correction"])
+        )
+        assert found.msl.identical(raw.msl)
+        assert found.attrs.items() >= raw.attrs.items()
+        assert len(found.attrs["deepweather_corrector_sha256"]) == 64
+        for name in raw.coords:
+            assert found[name].identical(raw[name])
+
+
+@pytest.mark.parametrize("shift", [0.1, 60.0])
+def test_packed_values_fit_or_are_packed_anew(forecast, command, tmp_path, shift):
+    shifted(tmp_path / "corrector", TASK, GRID, shift)
+    packing = {"dtype": "int16", "scale_factor": 0.002, "add_offset": 280.0, "_FillValue": -32767, "zlib": True}
+    with xr.open_dataset(forecast) as data:
+        data.load().to_netcdf(tmp_path / "packed.nc", encoding={"t2m": packing})
+    ended = run(command, tmp_path, "packed.nc", "out.nc")
+    assert ended.code == 0, ended.stderr
+    assert ("do not fit the packing" in ended.stdout) == (shift == 60)
+    with xr.open_dataset(tmp_path / "packed.nc") as raw, xr.open_dataset(tmp_path / "out.nc") as found:
+        step = found.t2m.encoding["scale_factor"]
+        assert found.t2m.encoding["dtype"] == np.int16
+        assert found.t2m.encoding["zlib"]
+        assert (step == 0.002) == (shift < 60)
+        mean = (found.t2m - raw.t2m).sel(lead_time=[24, 48]).mean("number")
+        np.testing.assert_allclose(mean, shift, atol=step)
+        np.testing.assert_allclose(found.t2m.sel(lead_time=72), raw.t2m.sel(lead_time=72), atol=step)
+
+
+def test_a_number_equal_to_the_fill_value_stays_a_number():
+    packing = ValuePacking.of(np.dtype("f4"), {"_FillValue": np.float32(9999)})
+    stored = packing.pack(np.array([9999.0, np.nan, 5.0]))
+    assert packing.unpack(stored)[0] == pytest.approx(9999, abs=0.01)
+    assert np.isnan(packing.unpack(stored)).tolist() == [False, True, False]
+    whole = ValuePacking.of(np.dtype("i2"), {"scale_factor": 0.5, "missing_value": np.int16(7)})
+    assert not whole.fits(0, 10)
+    wide = whole.widened(0, 10)
+    numbers = np.linspace(0, 10, 1001)
+    np.testing.assert_allclose(wide.unpack(wide.pack(numbers)), numbers, atol=wide.scale / 2 + 1e-12)
+
+
+def test_netcdf_becomes_grib_and_grib_becomes_netcdf(forecast, command, tmp_path):
+    assert run(command, tmp_path, "in.nc", "direct.nc").code == 0
+    assert run(command, tmp_path, "in.nc", "out.grib").code == 0
+    assert len(list(messages(tmp_path / "out.grib"))) == 12
+    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
+    with xr.open_dataset(forecast) as raw, (tmp_path / "in.grib").open("wb") as file:
+        for start, lead in ((s, n) for s in (0, 1) for n in (0, 1)):
+            for number in range(MEMBERS):
+                keys = {"shortName": "2t", "dataDate": 20200101 + start, "endStep": 24 * (lead + 1)}
+                field = raw.t2m.values[start, lead, number]
+                file.write(encoder.encode(field, **keys, perturbationNumber=number + 1, bitsPerValue=24))
+    ended = run(command, tmp_path, "in.grib", "second.nc")
+    assert ended.code == 0, ended.stderr
+    assert "holds the corrected fields only" in ended.stdout
+    fields = [
+        open_ensemble(tmp_path / name, [Variable("2t")], [24, 48], chunks=None)["2t"].values
+        for name in ("direct.nc", "out.grib", "second.nc")
+    ]
+    for other in fields[1:]:
+        np.testing.assert_allclose(other, fields[0], atol=1e-3)  # GRIB rounds to steps of 2^-11 K
+    assert run(command, tmp_path, "in.nc", "plain.nc", "mark=false").code == 0
+    with netCDF4.Dataset(tmp_path / "plain.nc") as plain, netCDF4.Dataset(forecast) as raw:
+        assert plain.ncattrs() == raw.ncattrs()
+        assert plain["t2m"].ncattrs() == raw["t2m"].ncattrs()
+    refused = run(command, tmp_path, "in.nc", "other.nc", "template=postprocessed")
+    assert refused.stderr.startswith("error: template=postprocessed is for GRIB files")
+    refused = run(command, tmp_path, "in.nc", "out.grib", "format=netcdf")
+    assert refused.code == 2
+    assert "the name of GRIB, but format=netcdf" in refused.stderr
+
+
+def cycle(path, start, grid=GRID, leads=(24, 48)):
+    encoder = Encoder(grid, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
+    with path.open("wb") as file:
+        for lead in leads:
+            for number in range(1, MEMBERS + 1):
+                keys = {"shortName": "2t", "dataDate": start, "endStep": lead, "perturbationNumber": number}
+                file.write(encoder.encode(kelvin(start + lead + number)[0, 0, 0], **keys))
+    return path
+
+
+def test_several_files_are_one_data_set_in_a_file(command, tmp_path):
+    shifted(tmp_path / "corrector", TASK, GRID)
+    parts = [cycle(tmp_path / f"{lead}.grib", 20200101, leads=[lead]) for lead in (48, 24)]
+    (tmp_path / "all.grib").write_bytes(b"".join(part.read_bytes() for part in parts))
+    assert run(command, tmp_path, "[48.grib,24.grib]", "joined").code == 0
+    assert run(command, tmp_path, "all.grib", "whole").code == 0
+    assert (tmp_path / "joined").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_a_folder_is_corrected_cycle_by_cycle(command, tmp_path):
+    shifted(tmp_path / "corrector", TASK, GRID)
+    (tmp_path / "in").mkdir()
+    for lead in (24, 48):
+        cycle(tmp_path / "in" / f"a{lead}", 20200101, leads=[lead])
+    cycle(tmp_path / "in" / "b", 20200102, leads=[24])  # lacks +48 h
+    cycle(tmp_path / "in" / "c", 20200103)
+    cut = cycle(tmp_path / "in" / "d", 20200104)
+    cut.write_bytes(cut.read_bytes()[:-100])
+    (tmp_path / "in" / "e").touch()
+    (tmp_path / "in" / "README.txt").write_text("These are forecasts.\n")
+    ended = run(command, tmp_path, "in", "out/")
+    assert ended.code == 2
+    assert "error: 3 of 5 cycles were not corrected" in ended.stderr
+    failed = [line.split(":")[1].strip() for line in ended.stdout.splitlines() if line.startswith("not corrected")]
+    assert failed == ["in/b", "in/d", "in/e"]
+    assert "1 input file is left out, neither GRIB nor NetCDF: in/README.txt" in ended.stdout
+    assert sorted(path.name for path in (tmp_path / "out").glob("*[!n]")) == ["a24", "a48", "c"]
+    first = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*[!n]")}
+    assert run(command, tmp_path, "'in/[ac]*'", "out").code == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*[!n]")} == first
+    assert [read_sidecar(tmp_path / "out" / name)["counts"]["corrected"] for name in ("a24", "c")] == [3, 6]
+    assert run(command, tmp_path, "in", "in").code == 2
+
+
+def test_improver_applies_the_same_coefficients(samples, command, tmp_path):
+    """Quantiles k/(M + 1) in rank order are the output of IMPROVER's apply-emos-coefficients."""
+    folder = samples / "nc_improver_emos_temperature"
+    with netCDF4.Dataset(folder / "apply_coefficients.nc") as file:
+        alpha, beta, gamma, delta = (
+            float(file[f"emos_coefficient_{name}"][...].item()) for name in ("alpha", "beta", "gamma", "delta")
+        )
+    source = tmp_path / "in.nc"
+    shutil.copy(folder / "apply_input.nc", source)
+    grid = grid_of_files(source)
+    (lead,) = open_ensemble_leads(source)
+    task = Task("improver", ["2t"], ["2t"], [lead])
+    spec = {"_target_": "models.statistical.emos.EMOS", "seasonal": False, "shared": True}
+    corrector = Corrector(task, grid, spec, torch.zeros(len(task.static_names), *grid.shape))
+    corrector.model.coefficients[0, :4, 0, 0, 0] = torch.tensor([alpha, beta, gamma, delta])
+    # The coefficients are for Kelvin.
+    corrector.normalizer.location.fill_(0)
+    corrector.normalizer.scale.fill_(1)
+    corrector.save(tmp_path / "corrector")
+    ended = run(command, tmp_path, "in.nc", "out.nc")
+    assert ended.code == 0, ended.stderr
+    with netCDF4.Dataset(tmp_path / "out.nc") as ours, netCDF4.Dataset(folder / "apply_kgo.nc") as theirs:
+        difference = ours["air_temperature"][:].astype(float) - theirs["air_temperature"][:]
+    assert abs(difference).mean() < 2e-4
+
+
+def open_ensemble_leads(path):
+    from data_pipeline.formats.cf.block import FieldBlock
+    from data_pipeline.formats.cf.variables import NameMap
+    from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
+
+    blocks = [block for block in NetCDFCatalog.read_blocks(path, NameMap()) if isinstance(block, FieldBlock)]
+    return sorted({lead // 60 for lead in blocks[0].times.leads.tolist()})
+
+
+@pytest.mark.skipif(not (shutil.which("cdo") and shutil.which("ncdump")), reason="cdo and ncdump are not installed")
+def test_other_programs_read_the_output(command, tmp_path):
+    shifted(tmp_path / "corrector", TASK, GRID)
+    cycle(tmp_path / "in.grib", 20200101)
+    assert run(command, tmp_path, "in.grib", "out.nc").code == 0
+    assert run(command, tmp_path, "in.grib", "out.grib").code == 0
+    shown = subprocess.run(["cdo", "-s", "infon", "out.nc"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert len([line for line in shown.stdout.splitlines() if "t2m" in line]) == 2 * MEMBERS
+    header = subprocess.run(["ncdump", "-h", "out.nc"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "deepweather_correction" in header.stdout
+    if shutil.which("grib_ls"):
+        listed = subprocess.run(["grib_ls", "out.grib"], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert f"{2 * MEMBERS} of {2 * MEMBERS} messages" in listed.stdout
+
+
+def test_a_truncated_netcdf_and_static_fields_are_refused(forecast, command, tmp_path):
+    (tmp_path / "cut.nc").write_bytes(forecast.read_bytes()[:-2000])
+    ended = run(command, tmp_path, "cut.nc", "out.nc")
+    assert (ended.code, ended.stderr.count("\n")) == (2, 1)
+    assert not (tmp_path / "out.nc").exists()
+    shifted(tmp_path / "corrector", Task("toy", ["2t"], ["2t"], [24, 96]), GRID)
+    ended = run(command, tmp_path, "in.nc", "out.nc")
+    assert "has no lead time 96 h; it has 24, 48, 72 h" in ended.stderr
+    assert isinstance(grid_of_files(forecast), Grid)
+    assert ensemble_fields([forecast], [Variable("2t")], [24]).numbers == (1, 2, 3)
