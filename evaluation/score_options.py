@@ -13,12 +13,12 @@ from data_pipeline.dates import Dates
 from data_pipeline.statistics.efi import Form
 from data_pipeline.statistics.statistic_file import provenance_of
 from data_pipeline.task import Task
+from data_pipeline.thresholds import Threshold, parse_thresholds, without_climatology
 from evaluation.efi_climate import ModelClimate, load_model_climate
 from evaluation.scoreboard import MAIN_SCORES
 from evaluation.scores import all_diagrams, all_scores
 from evaluation.scores.binned_probability import no_thresholds
 from evaluation.scores.score import Diagram, Score, Settings
-from evaluation.scores.threshold import Threshold, parse_thresholds, without_climatology
 from models.parallel.domain import Domain
 
 DEFAULT_THRESHOLDS = ("< 10 %", "> 90 %")

@@ -15,12 +15,12 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
+from data_pipeline.thresholds import parse_thresholds
 from data_pipeline.units import find_conversion
 from evaluation.regions import region_weights
 from evaluation.score_options import choose_scores
 from evaluation.score_table import OVERALL, ScoreRow, score_rows
 from evaluation.scoreboard import Scoreboard
-from evaluation.scores.threshold import parse_thresholds
 from evaluation.scoring import Forecaster, ScoringOptions, score_models
 from models.distribution import Distribution, Ensemble, Normal, Quantiles
 

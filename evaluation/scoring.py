@@ -15,6 +15,7 @@ from data_pipeline.common.threads import processors
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, forecast_times, verifiable
 from data_pipeline.task import Task
+from data_pipeline.thresholds import Threshold, without_climatology
 from evaluation.aggregation import Tally
 from evaluation.forecast_blocks import block_size, read_blocks
 from evaluation.kernels.region_sums import RegionSums
@@ -23,7 +24,7 @@ from evaluation.scoreboard import ORACLE, Scoreboard
 from evaluation.scores import default_diagrams, default_scores, statistics_of
 from evaluation.scores.case import Case, is_ensemble, tie_breaker
 from evaluation.scores.score import Diagram, Score, Settings
-from evaluation.scores.threshold import Threshold, make_events, without_climatology
+from evaluation.scores.threshold import make_events
 from evaluation.scoring_progress import ScoringProgress
 from evaluation.tallies import Tallies
 from models.coupling import member_values, written_members

@@ -4,10 +4,11 @@ import numpy as np
 import torch
 
 from data_pipeline.task import Task
+from data_pipeline.thresholds import Threshold
 from evaluation.scores import all_diagrams, all_scores
 from evaluation.scores.case import Case
 from evaluation.scores.score import Binned, Settings
-from evaluation.scores.threshold import Threshold, make_events
+from evaluation.scores.threshold import make_events
 from models.distribution import Ensemble, Normal
 
 TASK = Task("t2m", ["2t"], ["2t"], [24])

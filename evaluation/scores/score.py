@@ -14,8 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from data_pipeline.task import Task
+from data_pipeline.thresholds import Threshold
 from evaluation.scores.case import Case
-from evaluation.scores.threshold import Threshold
 
 
 @dataclass(frozen=True, eq=False)

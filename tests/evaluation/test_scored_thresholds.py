@@ -9,10 +9,10 @@ import torch
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
+from data_pipeline.thresholds import parse_thresholds
 from evaluation.regions import region_weights
 from evaluation.score_table import score_rows
 from evaluation.scores import all_diagrams, all_scores
-from evaluation.scores.threshold import parse_thresholds
 from evaluation.scoring import ScoringOptions, score_models
 from models.coupling import written_members
 from models.distribution import Normal, energy_score

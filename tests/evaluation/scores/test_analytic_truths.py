@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from score_cases import TASK, diagram_of, draws, make_case, score_of
 
 from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, extreme_forecast_index
+from data_pipeline.thresholds import Threshold
 from evaluation.scores.binned_probability import BINS, ProbabilityBins
 from evaluation.scores.brier import brier_parts
 from evaluation.scores.case import Case
@@ -17,7 +18,7 @@ from evaluation.scores.economic_value import COST_LOSS, economic_value
 from evaluation.scores.extremes import index_of, shift_of_tails
 from evaluation.scores.joint import ENERGY_SCORE
 from evaluation.scores.score import Settings
-from evaluation.scores.threshold import Threshold, make_events
+from evaluation.scores.threshold import make_events
 from models.distribution import Ensemble, Normal, Patched
 
 N = 400_000

@@ -9,14 +9,8 @@ from score_cases import draws
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.task import Task
-from evaluation.scores.threshold import (
-    Event,
-    Threshold,
-    climate_quantile,
-    make_events,
-    parse_thresholds,
-    without_climatology,
-)
+from data_pipeline.thresholds import Threshold, parse_thresholds, without_climatology
+from evaluation.scores.threshold import Event, climate_quantile, make_events
 from models.distribution import Empirical, Ensemble, Normal, Patched
 
 T2M, RAIN = Task("t2m", ["2t"], ["2t"], [24]), Task("rain", ["tp:24h"], ["tp:24h"], [24])
