@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from data_pipeline.sample import Sample
 from models.committee import Committee
+from models.correction.envelope import Envelope
 from models.corrector import Corrector
 from models.distribution import Bounded, CensoredShiftedGamma
 from models.training_dates import SEEN, joined_fits, seen_dates, state_fits
@@ -55,12 +57,19 @@ def combine(paths: Sequence[Path]) -> Corrector:
     spec = {"_target_": "models.committee.Committee", "specs": [corrector.spec for corrector in correctors]}
     provenance = _merge_provenance([corrector.provenance for corrector in correctors])
     committee = Corrector(first.task, first.grid, spec, first.static, provenance, first.meanings)
+    committee.envelope = _merge_envelopes([corrector.envelope for corrector in correctors])
     assert isinstance(committee.model, Committee)
     for own, corrector in zip(committee.model.correctors, correctors, strict=True):
         own.load_state_dict(corrector.state_dict())
     committee.eval()
     _check_average(committee, paths)
     return committee
+
+
+def _merge_envelopes(given: Sequence[Envelope | None]) -> Envelope | None:
+    """Return the envelope of all; None if some corrector does not state what it has seen."""
+    known = [envelope for envelope in given if envelope is not None]
+    return reduce(Envelope.merged, known) if len(known) == len(given) else None
 
 
 def _merge_provenance(given: Sequence[dict[str, Any]]) -> dict[str, Any]:

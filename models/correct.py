@@ -5,6 +5,7 @@ On a mesh, the first rank writes the files. All ranks correct their tile of each
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 
 from conf import light_verb
 from data_pipeline.common.checks import check_boolean, check_choice
-from data_pipeline.common.errors import DiskFullError, InputError
+from data_pipeline.common.errors import ATTENTION, DiskFullError, InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from data_pipeline.common.memory import keep_freed_memory
@@ -21,6 +22,7 @@ from data_pipeline.formats.variables import checked_names
 from models.correction.conformal_option import conformal_layers, record_layers
 from models.correction.correct_files import correct_files
 from models.correction.engine import Engine
+from models.correction.guards import Guard
 from models.correction.input_files import Cycle, InputFiles, find_cycles, is_folder, name_files
 from models.correction.onnx_engine import OnnxEngine
 from models.correction.options import CorrectionOptions
@@ -40,10 +42,11 @@ def main(options: dict[str, Any]) -> None:
         cycles = mesh.run_on_first(lambda: find_cycles(files, options["output"], options["format"], names))
         if files.note:
             mesh.print(files.note)
-        problems = []
+        guards = make_guards(options, engines, mesh)
+        problems, attention = [], False
         for cycle in cycles:
             try:
-                correct_cycle(cycle, engines, mesh, options, names)
+                attention |= correct_cycle(cycle, engines, mesh, options, names, guards)
             except InputError as error:
                 if not is_folder(options["output"]) or isinstance(error, DiskFullError):
                     raise
@@ -54,12 +57,16 @@ def main(options: dict[str, Any]) -> None:
                 f"{len(problems)} of {len(cycles)} cycles were not corrected, for the reasons above; the first has the "
                 f"files {problems[0]}; correct these files again when they are complete"
             )
+    if attention:
+        sys.stdout.flush()
+        sys.exit(ATTENTION)
 
 
 def correct_cycle(
-    cycle: Cycle, engines: list[Engine], mesh: Processes, options: Mapping[str, Any], names: Mapping[str, str] | None
-) -> None:
-    """Correct the files of one cycle, and print a summary."""
+    cycle: Cycle, engines: list[Engine], mesh: Processes, options: Mapping[str, Any],
+    names: Mapping[str, str] | None, guards: list[Guard],
+) -> bool:  # fmt: skip
+    """Correct the files of one cycle, and print a summary; return whether it needs attention."""
     if cycle.problem:
         raise InputError(cycle.problem)
     outputs = cycle.outputs
@@ -76,7 +83,7 @@ def correct_cycle(
         mark=options["mark"],
     )
     summary = correct_files(
-        engines, cycle.inputs, outputs, mesh, made, analysis, names, finish, output_type=cycle.output_type
+        engines, cycle.inputs, outputs, mesh, made, analysis, names, finish, cycle.output_type, guards
     )
     for output in outputs:
         mesh.run_on_first(partial(record_layers, output, layers))
@@ -89,6 +96,7 @@ def correct_cycle(
     mesh.print(f"{name_files(outputs)}: {summary.messages} {what} corrected ({parts}){others}")
     for note in [*summary.notes, *notes]:
         mesh.print(note)
+    return summary.attention
 
 
 def explanation(
@@ -122,6 +130,24 @@ def join_processes(mesh: Any, paths: Mapping[str, Path]) -> Iterator[Processes]:
             "process; set mesh=[1,1], or name the corrector files that they were exported from"
         )
     yield SingleProcess()
+
+
+def make_guards(options: Mapping[str, Any], engines: list[Engine], mesh: Processes) -> list[Guard]:
+    """Return the guard of each corrector; `fallback` is one file, or {NAME: FILE} with the names of the correctors."""
+    option, on_problem = options["fallback"], options["on_problem"]
+    if option is None:
+        return [Guard(on_problem) for _ in engines]
+    paths = option if isinstance(option, Mapping) else {engine.description.name: option for engine in engines}
+    known = [engine.description.name for engine in engines]
+    if unknown := [name for name in paths if name not in known]:
+        raise InputError(f"fallback names {unknown[0]}, which is no corrector of this run ({', '.join(known)})")
+    guards = []
+    for name in known:
+        if name not in paths:
+            raise InputError(f"fallback has no file for the corrector {name}; name one for each corrector")
+        (fallback,) = load_engines({name: file_path("fallback", paths[name])}, options["device"], mesh)
+        guards.append(Guard(on_problem, fallback))
+    return guards
 
 
 def is_exported(path: Path) -> bool:

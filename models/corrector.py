@@ -22,7 +22,6 @@ from torch.utils.data import Dataset
 
 from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.file_format import SAFETENSORS_FORMAT, UNKNOWN_FORMAT, file_format, wrong_format
 from data_pipeline.common.files import atomic_path
 from data_pipeline.common.renamed import current_spec
 from data_pipeline.dataset import ForecastDataset, batches
@@ -35,14 +34,17 @@ from data_pipeline.sample import Sample, forecast_times, latitude_band
 from data_pipeline.task import Task
 from models import protocol
 from models.construct import model_class
+from models.correction.corrector_file import plain_json, read_header
+from models.correction.envelope import Envelope
 from models.coupling import written_members
 from models.distribution import Distribution, Ensemble, Patched
 from models.normalizer import Normalizer
-from models.outline import check_tensors, outline
+from models.outline import check_finite, check_tensors, limited_modules, outline
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import Passes, check_lead_times
 from models.training_dates import state_fits, valid_days
+from models.training_summaries import TrainingSummaries
 
 FILE_FORMAT = 1
 BATCH_BYTES = 2**27
@@ -68,6 +70,7 @@ class Corrector(nn.Module):
         static: Tensor,
         provenance: dict | None = None,
         meanings: Sequence[Meaning] = (),
+        envelope: Envelope | None = None,
     ) -> None:
         super().__init__()
         self.meanings = tuple(meanings)
@@ -79,6 +82,8 @@ class Corrector(nn.Module):
         self.normalizer = Normalizer.of_model(spec, task, grid)
         self.register_buffer("static", static.clone())
         self._learns = any(True for _ in self.model.parameters())
+        self.envelope = envelope
+        """What the fit has read; None before a fit, and in files of older versions."""
         self.notes: list[str] = []
         """Notes of the fit for the user, one sentence each."""
 
@@ -126,6 +131,7 @@ class Corrector(nn.Module):
             return self
         other = Corrector(self.task, domain, self.spec, self.static, self.provenance, self.meanings)
         other.load_state_dict(self.state_dict())
+        other.envelope = self.envelope
         return other.train(self.training)
 
     def bind(self, task: Task) -> Callable[[Sample], Distribution]:
@@ -143,7 +149,9 @@ class Corrector(nn.Module):
         """
         times = forecast_times(dataset)
         if not protocol.claims(self.model).physical:
-            self.normalizer.fit(lambda: in_batches(dataset, ALL, batch_size))
+            seen = TrainingSummaries(self.domain)
+            self.normalizer.fit(lambda: seen.watch(in_batches(dataset, ALL, batch_size)))
+            self.envelope = seen.envelope(self.task, self.provenance.get("members"))
         protocol.normalise(self.model, *self.normalizer.target_scaling)
 
         def begin(rows: slice) -> Iterator[Sample]:
@@ -173,6 +181,8 @@ class Corrector(nn.Module):
             "provenance": self.provenance,
             "meanings": [meaning.to_json() for meaning in self.meanings],
         }
+        if self.envelope is not None:
+            description["envelope"] = self.envelope.to_json()
         with atomic_path(path) as part:
             tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
             save_file(tensors, part, metadata={"deepweather": json.dumps(description)})
@@ -180,28 +190,32 @@ class Corrector(nn.Module):
     @classmethod
     def load(cls, path: str | Path) -> Corrector:
         """Return the corrector in a file. Raises `InputError` if the file is missing, damaged or not a corrector."""
-        if not Path(path).is_file():
-            raise InputError(f"there is no corrector {path}; train one with `deepweather train`")
+        header = read_header(path)
+        shapes = {name: torch.empty(shape, device="meta") for name, shape in header.shapes.items()}
+        build = _read_description(cls, path, header.description, shapes.get("static"))
+        # Checked before memory is allocated for the model, and before its tensors are read.
         try:
+            with limited_modules(path, len(shapes)):
+                drawn = outline(build)
+            if drawn is not None:
+                for name, module in drawn.named_modules():
+                    if isinstance(module, Normalizer):
+                        module.complete_state(shapes, f"{name}.")
+                check_tensors(path, type(drawn.model).__name__, drawn, shapes)
             with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+                tensors = {name: file.get_tensor(name) for name in header.shapes}
         except (SafetensorError, OSError) as error:
-            if file_format(path) not in (SAFETENSORS_FORMAT, UNKNOWN_FORMAT):
-                raise wrong_format(path, "a corrector (safetensors)") from None
             raise InputError(
                 f"{path} is not a complete safetensors file ({error}); train the corrector again"
             ) from None
-        if "deepweather" not in metadata:
-            raise InputError(f"{path} holds tensors but no corrector; use the corrector.safetensors of a training run")
-        build = _read_description(cls, path, metadata["deepweather"], tensors.get("static"))
-        # Checked before memory is allocated for the model.
-        if (drawn := outline(build)) is not None:
-            for name, module in drawn.named_modules():
-                if isinstance(module, Normalizer):
-                    module.complete_state(tensors, f"{name}.")
-            check_tensors(path, type(drawn.model).__name__, drawn, tensors)
-        corrector = build()
+        except InputError as error:
+            raise _naming(path, error) from None
+        check_finite(path, tensors)
+        build.keywords["static"] = tensors["static"]
+        try:
+            corrector: Corrector = build()
+        except InputError as error:
+            raise _naming(path, error) from None
         try:
             corrector.load_state_dict(tensors)
         except RuntimeError:
@@ -209,11 +223,6 @@ class Corrector(nn.Module):
             raise InputError(
                 f"{path} holds a model {model} of an incompatible version; train the corrector again"
             ) from None
-        if broken := next((name for name, value in corrector.named_parameters() if not value.isfinite().all()), None):
-            raise InputError(
-                f"{path} has weights that are not finite ({broken}), because its training diverged; train it again, "
-                "for example with a lower learning rate"
-            )
         return corrector.eval()
 
 
@@ -225,12 +234,10 @@ def in_batches(dataset: Dataset[Sample], rows: slice, size: int) -> Iterator[Sam
     return batches(part, size)
 
 
-def _read_description(
-    cls: type[Corrector], path: str | Path, text: str, static: Tensor | None
-) -> Callable[[], Corrector]:
+def _read_description(cls: type[Corrector], path: str | Path, text: str, static: Tensor | None) -> partial[Corrector]:
     """Return a function that builds the corrector described in the file `path`, without its tensors."""
     try:
-        description = json.loads(text)
+        description = plain_json(text)
         if (version := description["format"]) != FILE_FORMAT:
             raise InputError(
                 f"{path} has format {version}, this version reads {FILE_FORMAT}; train the corrector again"
@@ -238,9 +245,11 @@ def _read_description(
         task, grid = Task(**description["task"]), grid_of_json(description["grid"])
         spec, provenance = current_spec(dict(description["model"])), dict(description["provenance"])
         meanings = [Meaning.from_json(values) for values in description.get("meanings", ())]
+        envelope = Envelope.from_json(description.get("envelope"))
+        model_class(spec.get("_target_"))
     except InputError as error:
-        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
-    except (KeyError, TypeError, ValueError) as error:
+        raise _naming(path, error) from None
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(
             f"{path} has an invalid description of its corrector ({type(error).__name__}: {error}); train the "
             "corrector again"
@@ -249,7 +258,14 @@ def _read_description(
         found = "none" if static is None else "x".join(map(str, static.shape))
         wanted = "x".join(map(str, (len(task.static_names), *grid.shape)))
         raise InputError(f"{path} must hold static fields of shape {wanted}, it has {found}; train the corrector again")
-    return partial(cls, task, grid, spec, static, provenance, meanings)
+    return partial(
+        cls, task=task, grid=grid, spec=spec, static=static, provenance=provenance, meanings=meanings, envelope=envelope
+    )
+
+
+def _naming(path: str | Path, error: InputError) -> InputError:
+    """Return an error whose sentence names the file."""
+    return error if str(path) in str(error) else InputError(f"{path}: {error}")
 
 
 REFERENCES: dict[str, dict[str, Any]] = {

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
 from data_pipeline.common.errors import InputError
 
@@ -39,6 +44,55 @@ def check_tensors(path: Path | str, name: str, model: nn.Module, tensors: Mappin
             raise InputError(
                 f"{path} holds a model {name} of another version: {tensor} is {_size(found, tensor)} in the "
                 f"file and {_size(expected, tensor)} in the model; train it again"
+            )
+
+
+MODULES_PER_TENSOR, SPARE_MODULES = 10, 1000
+"""A model may have so many modules for each tensor of its file, and so many more."""
+
+
+@contextmanager
+def limited_modules(path: Path | str, tensors: int) -> Iterator[None]:
+    """Raise `InputError` inside the block if a model gets far more modules than a file with so many tensors describes.
+
+    The description of a few bytes can ask for millions of layers, which need memory even without their tensors.
+    """
+    most, count = MODULES_PER_TENSOR * tensors + SPARE_MODULES, 0
+
+    def register(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count > most:
+            raise InputError(
+                f"{path} describes a model of more than {most} modules and weights, and holds {tensors} tensors"
+            )
+
+    # A list of layers registers none of them before it is complete, but each layer registers its weights at once.
+    handles = [
+        hook(register)
+        for hook in (register_module_module_registration_hook, register_module_parameter_registration_hook)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+MAY_BE_NAN = ("coefficients", "quantile_table")
+"""Buffers that are NaN where the training data did not suffice for a fit."""
+
+
+def check_finite(path: Path | str, tensors: Mapping[str, Tensor]) -> None:
+    """Raise `InputError` for infinite numbers, and for NaN except where it means a cell without a fit."""
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            continue
+        broken = tensor.isinf() if name.rpartition(".")[2] in MAY_BE_NAN else ~tensor.isfinite()
+        if broken.any():
+            raise InputError(
+                f"{path} has weights that are not finite ({name}), because its training diverged or the file was "
+                "changed; train it again, for example with a lower learning rate"
             )
 
 

@@ -69,7 +69,7 @@ def fit_corrector(
 def copy_fit(corrector: Corrector, other: Corrector) -> None:
     """Copy everything that `other`, the same corrector on other tiles, has fitted; all ranks call this together."""
     corrector.load_state_dict(other.state_dict())
-    corrector.provenance, corrector.notes = other.provenance, other.notes
+    corrector.provenance, corrector.notes, corrector.envelope = other.provenance, other.notes, other.envelope
     for own, theirs in zip(corrector.modules(), other.modules(), strict=True):
         if isinstance(own, CrossFitted) and isinstance(theirs, CrossFitted):
             own.copy_from(theirs)
@@ -118,6 +118,7 @@ def load_initial_weights(corrector: Corrector, path: str | Path) -> Corrector:
         raise InputError(
             f"initial_weights: {path} holds another model, {first.spec}; give model the same options"
         ) from None
+    corrector.envelope = first.envelope
     corrector.provenance["initial_weights"] = first.provenance.get("run")
     state_fits(corrector.provenance, stated_fits(theirs) or joined_fits({"initial_weights": theirs}))
     return corrector

@@ -11,6 +11,7 @@ from typing import Any
 from data_pipeline.common.errors import InputError
 from models.correction.engine import Engine
 from models.correction.gaps import Gaps
+from models.correction.guards import Guard, repeated_messages
 from models.correction.input_files import FileType
 from models.correction.opening import open_forecasts
 from models.correction.options import CorrectionOptions
@@ -20,6 +21,10 @@ from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
 from models.correction.sidecar import WrittenFile, describe_correctors, describe_options, hashed_files, write_sidecar
 from models.correction.single_process import Processes
 
+SHOWN_PROBLEMS = 5
+"""Problems that are printed; `CorrectionPipelines.done` has all."""
+FALLBACK_NAMES = {"emos": "EMOS", "raw": "the raw ensemble"}
+
 
 @dataclass(frozen=True)
 class CorrectionSummary:
@@ -28,7 +33,9 @@ class CorrectionSummary:
     messages: int
     """Number of corrected messages."""
     notes: list[str]
-    """Notes for the user about other grids and missing values."""
+    """Notes for the user about other grids, missing values and fallbacks."""
+    attention: bool = False
+    """Whether some forecasts were not corrected as asked, or the input has a fault that the output shares."""
 
 
 def correct_files(
@@ -41,13 +48,15 @@ def correct_files(
     names: Mapping[str, str] | None = None,
     finish: Callable[[CorrectionPipelines], None] | None = None,
     output_type: FileType | None = None,
+    guards: Sequence[Guard] = (),
 ) -> CorrectionSummary:
     """Write `output`: all files `forecasts` with the corrected members in place of the raw ones.
 
     Several outputs, one for each file, are written by one run: all files are one data set. See `write_outputs`.
     `analysis` is a file of analyses at the starts of the forecasts, for correctors that read them. `names` are other
     names of variables in these files, as in `data_pipeline.archive.Archive`. `finish` is called on the first rank after
-    the output has been written; the inputs are still open then.
+    the output has been written; the inputs are still open then. `guards` check the forecasts of each engine; by
+    default, a forecast that does not resemble the training is an error.
 
     The output does not depend on the number of processes, with one exception: networks compute in single precision, so
     a value half-way between two steps of the packing may be rounded either way.
@@ -60,20 +69,26 @@ def correct_files(
     _refuse_same_targets(engines)
     if analysis is not None and not any(engine.description.task.analysis for engine in engines):
         raise InputError(f"the corrector reads no analysis; remove analysis={analysis}")
+    guards = guards or [Guard()] * len(engines)
+    for engine, guard in zip(engines, guards, strict=True):
+        guard.check_fallback(engine.description)
 
     tasks = [engine.description.task for engine in engines]
     targets = [(target, lead) for task in tasks for target in task.targets for lead in task.lead_times]
 
-    def pipeline(engine: Engine) -> CorrectionPipeline:
+    def pipeline(engine: Engine, guard: Guard) -> CorrectionPipeline:
         own_analysis = analysis if engine.description.task.analysis else None
         inputs, raw = processes.run_on_first(lambda: open_forecasts(engine.description, forecasts, own_analysis, names))
         gaps = Gaps(engine.description.task)
         past = processes.run_on_first(
             lambda: PastAnalyses.open(options.history, engine.description, names) if options.history else None
         )
-        return CorrectionPipeline(engine, inputs, raw, processes, options, gaps, frozenset(targets), past)
+        return CorrectionPipeline(engine, inputs, raw, processes, options, gaps, frozenset(targets), past, guard)
 
-    pipelines = CorrectionPipelines([pipeline(engine) for engine in engines], processes)
+    pipelines = CorrectionPipelines(
+        [pipeline(engine, guard) for engine, guard in zip(engines, guards, strict=True)], processes
+    )
+    repeated = processes.run_on_first(lambda: _check_repeated(engines, guards, forecasts, names))
     if not processes.first:
         found: CorrectionSummary = pipelines.serve()
         return found
@@ -88,10 +103,26 @@ def correct_files(
     except InputError as error:
         processes.broadcast(error)
         raise
-    summary: CorrectionSummary = processes.broadcast(
-        CorrectionSummary(sum(file.fields for file in written), [*notes, *gaps])
+    problems = [*([repeated] if repeated else []), *fallback_sentences(pipelines)]
+    found = CorrectionSummary(
+        sum(file.fields for file in written), [*notes, *gaps, *problems, *_unguarded(engines)], bool(problems)
     )
+    summary: CorrectionSummary = processes.broadcast(found)
     return summary
+
+
+def fallback_sentences(pipelines: CorrectionPipelines) -> list[str]:
+    """Return the number of forecasts with each fallback, and the problems of the first ones."""
+    done = [corrected for number in range(len(pipelines)) for corrected in pipelines.done(number)]
+    troubled = [corrected for corrected in done if corrected.method != "corrector"]
+    if not troubled:
+        return []
+    counts = Counter(corrected.method for corrected in troubled)
+    listed = " and ".join(f"{count} by {FALLBACK_NAMES[method]}" for method, count in sorted(counts.items()))
+    sentences = [sentence for corrected in troubled for sentence in corrected.problems]
+    more = [f"and {len(sentences) - SHOWN_PROBLEMS} further problems"] if len(sentences) > SHOWN_PROBLEMS else []
+    total = f"{len(done)} forecast{'s' * (len(done) > 1)}"
+    return [f"{len(troubled)} of {total} replaced by a fallback: {listed}", *sentences[:SHOWN_PROBLEMS], *more]
 
 
 def _contents(
@@ -120,6 +151,27 @@ def _contents(
         "warnings": [*warnings, *dict.fromkeys(problem for corrected in done for problem in corrected.problems)],
         "audit": dict(audit),
     }
+
+
+def _check_repeated(
+    engines: Sequence[Engine], guards: Sequence[Guard], forecasts: Sequence[Path], names: Mapping[str, str] | None
+) -> str:
+    """Return a sentence about messages that the input holds more than once; raise it if problems are errors."""
+    variables = {channel.variable.name for engine in engines for channel in engine.description.task.channels}
+    found = repeated_messages(forecasts, names, variables)
+    if found and any(guard.on_problem == "error" for guard in guards):
+        raise InputError(f"{found}; remove the copies, or set on_problem=raw to correct all of them alike")
+    return found
+
+
+def _unguarded(engines: Sequence[Engine]) -> list[str]:
+    """Return a sentence for each corrector that does not say what it has seen in training."""
+    return [
+        f"{engine.description.path} does not state the ranges of its training data, so the input was not compared with "
+        "them; train it again with this version"
+        for engine in engines
+        if engine.description.envelope is None and engine.description.path is not None
+    ]
 
 
 def _refuse_same_targets(engines: Sequence[Engine]) -> None:

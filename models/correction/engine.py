@@ -13,6 +13,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task
+from models.correction.envelope import Envelope
 from models.correction.forecast import RawForecast
 from models.correction.training_climate import TrainingClimate
 from models.parallel.domain import Domain
@@ -33,6 +34,8 @@ class CorrectorDescription:
     path: Path | None = None
     sha256: str = ""
     """Of the file at `path`."""
+    envelope: Envelope | None = None
+    """What the corrector has seen in training; None in files of older versions."""
 
 
 class Prediction(Protocol):

@@ -17,6 +17,7 @@ from data_pipeline.points import grid_of_json
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.task import Task
 from models.correction.engine import CorrectorDescription
+from models.correction.envelope import Envelope
 from models.correction.families import KINDS, EnsembleArrays, Family
 from models.correction.forecast import RawForecast
 from models.correction.onnx_file import INPUTS, ExportedFile, read_exported, unpack_mask
@@ -220,4 +221,5 @@ def describe_exported(exported: ExportedFile, name: str, path: Path) -> Correcto
         name=name,
         path=path,
         sha256=exported.sha256,
+        envelope=Envelope.from_json(values.get("envelope")),
     )

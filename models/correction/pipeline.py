@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -19,6 +19,7 @@ from models.correction.corrected import Corrected
 from models.correction.engine import Engine, Prediction
 from models.correction.forecast import RawForecast, read_forecast
 from models.correction.gaps import Gaps, count_gaps
+from models.correction.guards import Guard, Verdict, summarise_forecast
 from models.correction.members import corrected_members, member_numbers
 from models.correction.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
 from models.correction.options import CorrectionOptions
@@ -43,17 +44,32 @@ class CorrectionPipeline:
 
     history: PastAnalyses | None = None
     """For `members=schaake`."""
+    guard: Guard = field(default_factory=Guard)
 
     def correct(self, init: int, lead: int, reading: SharedReading) -> Corrected | None:
         """Return on the first rank the corrected forecast at these positions; all ranks must call this together."""
         forecast = self.processes.run_on_all(lambda: self._read(init, lead, reading))
-        tiles = self.processes.gather(self.processes.run_on_all(lambda: self._correct_tile(forecast)))
+        verdict = self._verdict(forecast)
+        tiles = self.processes.gather(self.processes.run_on_all(lambda: self._correct_tile(forecast, verdict.method)))
         if tiles is None:
             return None
         self.gaps.add(reduce(add, [missing for _, missing in tiles]))
         members = self.engine.domain.join([members for members, _ in tiles])
-        numbers = member_numbers(forecast.numbers, self.options.member_count)
-        return Corrected(forecast.init_time, forecast.lead_time, members, numbers)
+        raw = verdict.method == "raw"
+        numbers = forecast.numbers if raw else member_numbers(forecast.numbers, self.options.member_count)
+        return Corrected(
+            forecast.init_time, forecast.lead_time, members, numbers, method=verdict.method, problems=verdict.problems
+        )
+
+    def _verdict(self, forecast: RawForecast) -> Verdict:
+        """Return on all ranks what corrects a forecast."""
+        own = self.processes.run_on_all(lambda: summarise_forecast(forecast, self.engine.domain))
+        tiles = self.processes.gather(own)
+
+        def decide() -> Verdict:
+            return self.guard.verdict(self.engine.description, tiles or [], forecast)
+
+        return self.processes.run_on_first(decide)
 
     def read(self, init_time: np.datetime64, lead_time: int) -> RawForecast:
         """Return the raw forecast of a start and a lead time (hours) on the own tile."""
@@ -75,11 +91,14 @@ class CorrectionPipeline:
     def _read(self, init: int, lead: int, reading: SharedReading) -> RawForecast:
         return read_forecast(self.inputs, self.raw, self.engine.domain, init, lead, reading)
 
-    def _correct_tile(self, forecast: RawForecast) -> tuple[np.ndarray, np.ndarray]:
+    def _correct_tile(self, forecast: RawForecast, method: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the members (M, T, h, w) of the own tile, and the result of `count_gaps`."""
         task = self.engine.description.task
+        missing = count_gaps(forecast.mask, forecast.raw, self.engine.always, self.engine.known, task)
+        if method == "raw":
+            return forecast.raw.copy(), missing
         covered = forecast.mask[list(task.target_channels)]
-        prediction = self.predict(forecast)
+        prediction = self.predict(forecast) if method == "corrector" else self._predict_fallback(forecast)
         members = corrected_members(
             prediction, forecast, task.targets, covered, self.engine.domain, self.options, self.history
         )
@@ -90,7 +109,13 @@ class CorrectionPipeline:
                 f"{covered.size} cells where the input has all members; "
                 "train the corrector on years with an analysis there"
             )
-        return members, count_gaps(forecast.mask, forecast.raw, self.engine.always, self.engine.known, task)
+        return members, missing
+
+    def _predict_fallback(self, forecast: RawForecast) -> Prediction:
+        """Return the distribution of the fallback on the own tile."""
+        fallback = self.guard.fallback
+        assert fallback is not None
+        return fallback.predict(self.guard.narrowed(self.engine.description, forecast))
 
     def _bound(self, members: np.ndarray, forecast: RawForecast, covered: np.ndarray) -> None:
         """Bound corrected members by each other and by raw members of other inputs, where all targets are corrected."""

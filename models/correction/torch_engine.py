@@ -45,6 +45,7 @@ class TorchEngine:
             name=name,
             path=path,
             sha256=sha256_of(path) if path else "",
+            envelope=corrector.envelope,
         )
 
     @property

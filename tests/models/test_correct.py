@@ -283,7 +283,8 @@ def test_an_error_is_one_sentence(option, folder, command):
 def test_a_missing_output_folder_is_created(folder, command, tmp_path):
     ended = command(folder, "correct", "corrector=right", "input=forecast", f"output={tmp_path}/new/of/20200101")
     assert (ended.code, ended.stderr) == (0, "")
-    assert ended.stdout.endswith("20200101: 8 messages corrected (2t at +24 h), all others copied unchanged\n")
+    assert "20200101: 8 messages corrected (2t at +24 h), all others copied unchanged\n" in ended.stdout
+    assert "does not state the ranges of its training data" in ended.stdout
     assert (tmp_path / "new/of/20200101").exists()
 
 

@@ -1,0 +1,159 @@
+"""Guards: whether a forecast resembles those of the training, and what corrects it if it does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.common.checks import check_choice
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import messages
+from models.correction.engine import CorrectorDescription, Engine
+from models.correction.envelope import Problem, finish, joined, summarise_tile
+from models.correction.forecast import RawForecast
+from models.parallel.domain import Domain
+
+ON_PROBLEM = ("error", "emos", "raw")
+"""Values of the option `on_problem`."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What corrects one forecast, `corrector`, `emos` or `raw`, and one sentence for each problem."""
+
+    method: str = "corrector"
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TileSummary:
+    """What the guards need of one forecast on one tile."""
+
+    channels: np.ndarray
+    """(C, 6), see `envelope.summarise_tile`."""
+    twins: frozenset[tuple[int, int]]
+    """Pairs of positions of members that are equal in all cells of the tile."""
+    varies: bool
+    """Whether some member has two different values on the tile."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Checks forecasts of a corrector, and chooses the fallback; raises `InputError` for an invalid option."""
+
+    on_problem: str = "error"
+    fallback: Engine | None = None
+    """The EMOS corrector of `on_problem=emos`."""
+
+    def __post_init__(self) -> None:
+        check_choice("on_problem", self.on_problem, ON_PROBLEM)
+        if self.on_problem == "emos" and self.fallback is None:
+            raise InputError("on_problem=emos needs fallback=FILE, the file of a corrector of model=emos")
+        if self.on_problem != "emos" and self.fallback is not None:
+            raise InputError(f"fallback belongs to on_problem=emos, got on_problem={self.on_problem}; remove fallback")
+
+    def check_fallback(self, description: CorrectorDescription) -> None:
+        """Raise `InputError` unless the fallback can correct every forecast of a corrector."""
+        if self.fallback is None:
+            return
+        own, other = description.task, self.fallback.description.task
+        where = f"fallback={self.fallback.description.path}"
+        for name, same in {
+            "targets": own.targets == other.targets,
+            "lead times": {*own.lead_times} <= {*other.lead_times},
+            "inputs": {*other.channels} <= {*own.channels},
+            "grid": description.grid.matches(self.fallback.description.grid),
+        }.items():
+            if not same:
+                raise InputError(f"{where} has other {name} than the corrector; train it on the same task and grid")
+        meanings = self.fallback.description.meanings
+        if meanings and description.meanings:
+            by_variable = dict(zip(own.channels, (one.units for one in description.meanings), strict=True))
+            for channel, meaning in zip(other.channels, meanings, strict=True):
+                if by_variable[channel] != meaning.units:
+                    raise InputError(f"{where} has other units of {channel} than the corrector; train both on one data")
+
+    def verdict(
+        self, description: CorrectorDescription, tiles: Sequence[TileSummary], forecast: RawForecast
+    ) -> Verdict:
+        """Return what corrects a forecast, given the summaries of all tiles."""
+        problems = forecast_problems(description, tiles, forecast)
+        if not problems:
+            return Verdict()
+        name = f"the forecast of {forecast.init_time} +{forecast.lead_time} h"
+        for problem in problems:
+            if problem.fatal or self.on_problem == "error":
+                way_out = "correct the input" if problem.fatal else "correct the input, or set on_problem=raw or emos"
+                raise InputError(f"{name} cannot be corrected: {problem.sentence}; {way_out}")
+        sentences = tuple(f"{name}: {problem.sentence}" for problem in problems)
+        if self.fallback is None:
+            return Verdict("raw", sentences)
+        other = self.fallback.description
+        own = [description.task.channels.index(channel) for channel in other.task.channels]
+        narrowed = [replace(tile, channels=tile.channels[own]) for tile in tiles]
+        if forecast_problems(other, narrowed, forecast):
+            return Verdict("raw", (*sentences, f"{name}: it does not resemble the training of the fallback either"))
+        return Verdict("emos", sentences)
+
+    def narrowed(self, description: CorrectorDescription, forecast: RawForecast) -> RawForecast:
+        """Return a forecast with the channels of the fallback only."""
+        assert self.fallback is not None
+        own = [description.task.channels.index(channel) for channel in self.fallback.description.task.channels]
+        return replace(forecast, ensemble=np.ascontiguousarray(forecast.ensemble[:, own]), mask=forecast.mask[own])
+
+
+def summarise_forecast(forecast: RawForecast, domain: Domain) -> TileSummary:
+    """Return what the guards need of the own tile of a forecast."""
+    grid = domain.grid
+    channels = summarise_tile(forecast.ensemble, forecast.mask, grid.weights, *domain.tile, grid.shape)
+    fields = forecast.raw.reshape(len(forecast.raw), -1)
+    thin = fields[:, :: max(1, fields.shape[1] // 64)]
+    varies = bool((fields != fields[:, :1]).any(1).any()) if np.isfinite(fields).any() else False
+    same: dict[bytes, list[int]] = {}
+    for number, member in enumerate(thin):
+        same.setdefault(member.tobytes(), []).append(number)
+    twins = {
+        (one, other)
+        for group in same.values()
+        for position, one in enumerate(group)
+        for other in group[position + 1 :]
+        if np.array_equal(fields[one], fields[other], equal_nan=True)
+    }
+    return TileSummary(channels, frozenset(twins), varies)
+
+
+def forecast_problems(
+    description: CorrectorDescription, tiles: Sequence[TileSummary], forecast: RawForecast
+) -> list[Problem]:
+    """Return what is wrong with a forecast, from the summaries of all tiles; without an envelope, copies only."""
+    found: list[Problem] = []
+    if any(tile.varies for tile in tiles) and (pairs := frozenset.intersection(*(tile.twins for tile in tiles))):
+        one, other = (forecast.numbers[position] for position in min(pairs))
+        found.append(Problem(f"its members {one} and {other} are equal in all cells of all targets"))
+    if description.envelope is None:
+        return found
+    names = [str(channel) for channel in description.task.channels]
+    bounded = [str(one) for one in description.task.channels if one.variable.near_bound]
+    rows = joined([tile.channels for tile in tiles])
+    summaries = dict(zip(names, map(finish, rows), strict=True))
+    members = len(forecast.numbers)
+    return found + description.envelope.problems(summaries, forecast.init_time, forecast.lead_time, members, bounded)
+
+
+def repeated_messages(forecasts: Sequence[Path], names: Mapping[str, str] | None, variables: set[str]) -> str:
+    """Return a sentence about messages of these variables that the files hold more than once; empty if none is."""
+    counts = Counter(
+        message for path in forecasts for message in messages(path, names) if message.variable.name in variables
+    )
+    repeated = [message for message, count in counts.items() if count > 1]
+    if not repeated:
+        return ""
+    first = min(repeated)
+    return (
+        f"the input holds {len(repeated)} message{'s' * (len(repeated) > 1)} more than once, such as {first.variable} "
+        f"of {first.init_time:%Y-%m-%dT%H:%M} +{first.lead_time} h, member {first.number}"
+    )

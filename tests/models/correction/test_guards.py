@@ -1,0 +1,254 @@
+"""Guards of `correct`: forecasts that do not resemble the training, through the command."""
+
+import eccodes
+import numpy as np
+import pytest
+import torch
+from grib_parts import GRID, KEYS
+
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.combine import combine
+from models.correction.envelope import ChannelSummary, Envelope
+from models.corrector import Corrector
+
+# `runpy` warns because the command runs a module that this file has imported.
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
+TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
+EMOS = {"_target_": "models.statistical.emos.EMOS"}
+MLP = {"_target_": "models.networks.mlp.MLP", "width": 4, "depth": 1}
+MEMBERS, YEAR = 10, 365
+MEANS, SPREADS = {"2t": 280.0, "msl": 101300.0}, {"2t": 8.0, "msl": 800.0}
+
+
+def fields(start, members=MEMBERS):
+    """Return 2t and msl (members, 2, H, W): a pattern that all share, an annual cycle, and the members' differences."""
+    random, day = np.random.default_rng(start), start
+    found = np.empty((members, 2, *GRID.shape))
+    for k, name in enumerate(MEANS):
+        pattern = np.linspace(-1, 1, GRID.shape[0])[:, None] + 0.3 * random.standard_normal(GRID.shape)
+        cycle = 0.5 * np.cos(2 * np.pi * day / YEAR)
+        own = 0.2 * random.standard_normal((members, *GRID.shape))
+        found[:, k] = MEANS[name] + SPREADS[name] * (pattern + cycle + own)
+    return found
+
+
+class Archive(torch.utils.data.Dataset):
+    """Daily forecasts of a year, from 00 UTC, with truths near the ensemble mean."""
+
+    def __len__(self):
+        return YEAR // 3
+
+    def __getitem__(self, day):
+        day *= 3
+        ensemble = torch.from_numpy(fields(day)).float()
+        start = np.datetime64("2019-01-01", "s") + np.timedelta64(day, "D")
+        noise = torch.randn(1, *GRID.shape, generator=torch.Generator().manual_seed(day))
+        return Sample(
+            ensemble, torch.ones(2, *GRID.shape, dtype=torch.bool), torch.zeros(3, *GRID.shape),
+            ensemble[:, :1].mean(0) + 1 + noise, torch.tensor(start.astype(np.int64)), torch.tensor(24),
+        )  # fmt: skip
+
+
+def write(path, change=lambda values: values, members=MEMBERS, time=0, day=20200110, twice=False, drop=None):
+    """Write the forecast of a day; `change` alters its fields (members, 2, H, W)."""
+    encoder = Encoder(
+        GRID, **(KEYS | {"dataTime": time}), type="pf", stream="enfo", numberOfForecastsInEnsemble=members
+    )
+    found = change(fields(9, members))
+    with path.open("wb") as file:
+        for k, name in enumerate(MEANS):
+            for number in range(1, members + 1):
+                if (name, number) == drop:
+                    continue
+                keys = {"shortName": name, "dataDate": day, "endStep": 24, "perturbationNumber": number}
+                message = encoder.encode(found[number - 1, k], **keys)
+                file.write(message * (2 if twice and (k, number) == (0, 3) else 1))
+    return path
+
+
+def values(path, name="2t"):
+    found = []
+    with path.open("rb") as file:
+        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
+            if eccodes.codes_get(handle, "shortName") == name:
+                found.append(eccodes.codes_get_values(handle))
+            eccodes.codes_release(handle)
+    return np.array(found)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guards")
+    torch.manual_seed(0)
+    for name, spec in (("network", MLP), ("emos", EMOS)):
+        task = TASK if name == "network" else TASK.only_targets()
+        corrector = Corrector(task, GRID, spec, torch.zeros(3, *GRID.shape), {"members": MEMBERS, "run": name})
+        corrector.fit(Archive() if name == "network" else Narrow())
+        corrector.save(folder / name)
+    write(folder / "good")
+    return folder
+
+
+class Narrow(Archive):
+    def __getitem__(self, day):
+        sample = super().__getitem__(day)
+        return sample._replace(ensemble=sample.ensemble[:, :1], mask=sample.mask[:1])
+
+
+def celsius(found):
+    found[:, 0] -= 273.15
+    return found
+
+
+def hectopascal(found):
+    found[:, 1] /= 100
+    return found
+
+
+def copied(found):
+    found[4] = found[6]
+    return found
+
+
+def one_wrong_cell(found):
+    found[:, 0, 2, 3] = 500
+    return found
+
+
+CASES = {
+    "celsius": ({"change": celsius}, "2t has the mean"),
+    "hectopascal": ({"change": hectopascal}, "msl has the mean"),
+    "noon": ({"time": 1200}, "it starts at 12 UTC, and the corrector was trained on starts at 00 UTC"),
+    "five": ({"members": 5}, "it has 5 members, and the corrector was trained on 10"),
+    "one": ({"members": 1}, "it has 1 member, and the corrector was trained on 10"),
+    "twice": ({"twice": True}, "holds 1 message more than once, such as 2t of 2020-01-10T00:00 +24 h, member 3"),
+    "copied": ({"change": copied}, "its members 5 and 7 are equal in all cells of all targets"),
+    "cell": ({"change": one_wrong_cell}, "2t has values from"),
+    "gap": ({"drop": ("msl", 4)}, "gap lacks msl at init_time 2020-01-10T00:00, lead_time 24, number 4"),
+}  # fmt: skip
+FATAL = ("celsius", "hectopascal", "gap")
+
+
+def run(command, folder, source, *options):
+    return command(folder, "correct", "corrector=network", f"input={source}", f"output={source}.out", *options)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_fault_is_an_error(case, folder, command):
+    change, sentence = CASES[case]
+    write(folder / case, **change)
+    ended = run(command, folder, case)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert sentence in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert not (folder / f"{case}.out").exists()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_raw_ensemble_is_written_where_it_may_be(case, folder, command):
+    change, sentence = CASES[case]
+    write(folder / case, **change)
+    ended = run(command, folder, case, "on_problem=raw")
+    if case in FATAL:
+        assert ended.code == 2
+        return
+    assert (ended.code, ended.stderr) == (4, "")
+    assert sentence in ended.stdout
+    raw, found = (values(folder / name) for name in (case, f"{case}.out"))
+    if case == "twice":  # the corrector itself; both copies alike
+        assert abs(found - raw).max() > 0.1
+        np.testing.assert_array_equal(found[2], found[3])
+    else:
+        assert "1 of 1 forecast replaced by a fallback: 1 by the raw ensemble" in ended.stdout
+        np.testing.assert_allclose(found, raw, rtol=0, atol=np.ptp(raw) * 2**-14)
+
+
+def test_emos_is_the_fallback_where_it_has_seen_such_a_forecast(folder, command):
+    """The other input is wrong, which EMOS does not read; a wrong target has the raw ensemble as its fallback."""
+    options = ("on_problem=emos", "fallback=emos")
+
+    def low(found):
+        found[:, 1, 2, 3] = 0
+        return found
+
+    write(folder / "low", low)
+    ended = run(command, folder, "low", *options)
+    assert (ended.code, ended.stderr) == (4, "")
+    assert "1 of 1 forecast replaced by a fallback: 1 by EMOS" in ended.stdout
+    alone = command(folder, "correct", "corrector=emos", "input=good", "output=alone")
+    assert (alone.code, alone.stderr) == (0, "")
+    np.testing.assert_allclose(values(folder / "low.out"), values(folder / "alone"), rtol=0, atol=2e-3)
+    write(folder / "five", members=5)
+    ended = run(command, folder, "five", *options)
+    assert ended.code == 4
+    assert "1 by the raw ensemble" in ended.stdout
+    assert "does not resemble the training of the fallback either" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("on_problem=ignore",), "on_problem must be one of error, emos, raw, got 'ignore'"),
+        (("on_problem=emos",), "on_problem=emos needs fallback=FILE"),
+        (("fallback=emos",), "fallback belongs to on_problem=emos, got on_problem=error; remove fallback"),
+        (("on_problem=emos", "fallback={other: emos}"), "fallback names other, which is no corrector of this run"),
+        (("on_problem=emos", "fallback=good"), "good is GRIB, not a corrector"),
+    ],
+)
+def test_wrong_options_are_errors(options, sentence, folder, command):
+    ended = run(command, folder, "good", *options)
+    assert ended.code == 2
+    assert ended.stderr.startswith(f"error: {sentence}")
+
+
+def test_a_forecast_like_those_of_the_training_is_corrected_without_a_note(folder, command):
+    for members in (8, 10, 20):  # a few late members, or more than in training, do no harm
+        write(folder / "fine", members=members)
+        ended = run(command, folder, "fine")
+        assert (ended.code, ended.stderr) == (0, "")
+        assert ended.stdout.count("\n") == 1
+
+
+def test_the_envelope_holds_extremes_of_the_ensemble_mean(folder):
+    """By brute force over the whole archive; the file gives the same envelope."""
+    envelope = Corrector.load(folder / "network").envelope
+    means = np.array([Archive()[k].ensemble.double().mean(0).numpy() for k in range(len(Archive()))])
+    for k, name in enumerate(MEANS):
+        one = envelope.channels[name]
+        np.testing.assert_allclose([one.low, one.high], [means[:, k].min(), means[:, k].max()], rtol=1e-6)
+        area = np.average(means[:, k].mean(-1), axis=1, weights=GRID.weights)
+        np.testing.assert_allclose(
+            [min(m[3] for m in one.months.values()), max(m[4] for m in one.months.values())],
+            [area.min(), area.max()], rtol=2e-6,
+        )  # fmt: skip
+        np.testing.assert_allclose(one.greatest_spread, 0.2 * SPREADS[name], rtol=0.15)
+    assert (envelope.hours, envelope.members, envelope.months) == ((0,), (MEMBERS,), tuple(range(1, 13)))
+    assert Envelope.from_json(envelope.to_json()) == envelope
+
+
+def test_a_month_outside_the_training_and_a_season_too_warm_are_problems(folder):
+    envelope = Corrector.load(folder / "network").envelope
+    summer = Envelope(envelope.channels, envelope.hours, (6, 7, 8), envelope.members)
+    start, found = np.datetime64("2020-02-01T00", "s"), {}
+    assert [p.sentence for p in summer.problems(found, start, 24, MEMBERS)] == [
+        "it is valid in February, and the corrector was trained on June, July, August"
+    ]
+    one = envelope.channels["2t"]
+    july = ChannelSummary(one.low, one.high, 276.0, 1.6)  # 4 K below the mean: as in July, not as in January
+    assert not envelope.problems({"2t": july}, np.datetime64("2020-07-10", "s"), 24, MEMBERS)
+    (problem,) = envelope.problems({"2t": july}, np.datetime64("2020-01-10", "s"), 24, MEMBERS)
+    assert "at this time of the year" in problem.sentence
+
+
+def test_a_committee_has_the_envelope_of_its_correctors(folder, tmp_path):
+    corrector = Corrector.load(folder / "network")
+    corrector.provenance["run"] = "other"
+    corrector.envelope = Envelope(corrector.envelope.channels, (0, 12), (1, 2, 12), (MEMBERS,))
+    corrector.save(tmp_path / "other")
+    both = combine([folder / "network", tmp_path / "other"]).envelope
+    assert (both.hours, both.months) == ((0,), (1, 2, 12))
+    corrector.envelope = None
+    corrector.save(tmp_path / "other")
+    assert combine([folder / "network", tmp_path / "other"]).envelope is None
