@@ -7,20 +7,23 @@ import numpy as np
 
 from data_pipeline.formats.grib import Edit, NewMessage, rewrite
 from models.correction.correct_files import correct_files
+from models.correction.guards import Guard
 from models.correction.options import CorrectionOptions
 from models.correction.torch_engine import TorchEngine
 from models.parallel.mesh import Mesh
 
 
 def correct(
-    corrector, forecast, output, mesh=None, quantile_levels="hazen", seed=0, analysis=None, names=None, device="cpu"
-):
+    corrector, forecast, output, mesh=None, quantile_levels="hazen", seed=0, analysis=None, names=None, device="cpu",
+    on_problem="error",
+):  # fmt: skip
     """Correct one file, or a list of files, with one corrector or a dict of correctors."""
     mesh = mesh or Mesh.single()
     correctors = corrector if isinstance(corrector, Mapping) else {"": corrector}
     engines = [TorchEngine(one, mesh.domain(one.grid), device, name) for name, one in correctors.items()]
     forecasts = [forecast] if isinstance(forecast, str | Path) else forecast
-    return correct_files(engines, forecasts, output, mesh, CorrectionOptions(quantile_levels, seed), analysis, names)
+    options, guards = CorrectionOptions(quantile_levels, seed), [Guard(on_problem)] * len(engines)
+    return correct_files(engines, forecasts, output, mesh, options, analysis, names, guards=guards)
 
 
 def correct_with(engines, forecasts, output, finish):
