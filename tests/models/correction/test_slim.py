@@ -75,6 +75,7 @@ def folder(toy, tmp_path_factory):
         data = toy(TASK, GRID, 24)
         corrector = Corrector(TASK, GRID, spec, data.static)
         corrector.fit(data)
+        corrector.envelope = None  # the forecasts are not like the data
         corrector.save(folder / f"{name}.safetensors")
         export(folder / f"{name}.safetensors", folder / f"{name}.onnx")
     return folder
@@ -85,7 +86,7 @@ def test_a_slim_installation_writes_what_pytorch_writes(name, folder, command):
     ended = run(folder, "correct", f"corrector={name}.onnx", "input=in.grib", "output=slim.grib")
     assert ended.returncode == 0, ended.stderr
     full = command(folder, "correct", f"corrector={name}.safetensors", "input=in.grib", "output=torch.grib")
-    assert (full.code, full.stdout.replace("torch", "slim")) == (0, ended.stdout)
+    assert (full.code, full.stdout.replace("torch", "slim").replace(".safetensors", ".onnx")) == (0, ended.stdout)
     one, two = (open_ensemble(folder / f"{kind}.grib", chunks=None)["2t"].values for kind in ("slim", "torch"))
     step = np.ptp(two) / 2**15  # a message has 16 bits
     np.testing.assert_allclose(one, two, rtol=0, atol=1.001 * step)
