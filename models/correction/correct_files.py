@@ -96,8 +96,9 @@ def correct_files(
         outputs = [output] if isinstance(output, Path) else list(output)
         written, notes = write_outputs(pipelines, forecasts, outputs, output_type, names)
         gaps = [sentence for pipeline in pipelines for sentence in pipeline.gaps.sentences()]
+        warnings = [*notes, *gaps, *([repeated] if repeated else []), *_unguarded(engines)]
         for file in written:
-            write_sidecar(file.path, _contents(engines, file, pipelines, options, [*notes, *gaps]))
+            write_sidecar(file.path, _contents(engines, file, pipelines, options, warnings))
         if finish:
             finish(pipelines)
     except InputError as error:

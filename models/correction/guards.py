@@ -11,6 +11,7 @@ import numpy as np
 
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.file_format import GRIB_FORMAT, UNKNOWN_FORMAT, file_format
 from data_pipeline.formats.grib import messages
 from models.correction.engine import CorrectorDescription, Engine
 from models.correction.envelope import Problem, finish, joined, summarise_tile
@@ -147,7 +148,11 @@ def forecast_problems(
 def repeated_messages(forecasts: Sequence[Path], names: Mapping[str, str] | None, variables: set[str]) -> str:
     """Return a sentence about messages of these variables that the files hold more than once; empty if none is."""
     counts = Counter(
-        message for path in forecasts for message in messages(path, names) if message.variable.name in variables
+        message
+        for path in forecasts
+        if file_format(path) in (GRIB_FORMAT, UNKNOWN_FORMAT)
+        for message in messages(path, names)
+        if message.variable.name in variables
     )
     repeated = [message for message, count in counts.items() if count > 1]
     if not repeated:
