@@ -116,7 +116,10 @@ class MessageCatalog:
     def first_grid(cls, path: Path) -> Grid:
         """Return the grid of the first message of a file whose grid can be read."""
         kinds = table_of(path).kinds
-        return next((kind.layout for kind in kinds if kind.layout.readable), kinds[0].layout).grid
+        try:
+            return next((kind.layout for kind in kinds if kind.layout.readable), kinds[0].layout).grid
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
 
     def __str__(self) -> str:
         return describe_files(self.paths)
