@@ -91,7 +91,7 @@ class CorrectionPipeline:
     def _read(self, init: int, lead: int, reading: SharedReading) -> RawForecast:
         return read_forecast(self.inputs, self.raw, self.engine.domain, init, lead, reading)
 
-    def _correct_tile(self, forecast: RawForecast, method: str) -> tuple[np.ndarray, np.ndarray]:
+    def _correct_tile(self, forecast: RawForecast, method: str = "corrector") -> tuple[np.ndarray, np.ndarray]:
         """Return the members (M, T, h, w) of the own tile, and the result of `count_gaps`."""
         task = self.engine.description.task
         missing = count_gaps(forecast.mask, forecast.raw, self.engine.always, self.engine.known, task)
