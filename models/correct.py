@@ -27,6 +27,7 @@ from models.correction.input_files import Cycle, InputFiles, find_cycles, is_fol
 from models.correction.onnx_engine import OnnxEngine
 from models.correction.options import CorrectionOptions
 from models.correction.pipeline import CorrectionPipelines
+from models.correction.products import EXAMPLES
 from models.correction.single_process import Processes, SingleProcess
 
 
@@ -81,6 +82,7 @@ def correct_cycle(
         conformal=layers,
         template=options["template"],
         mark=options["mark"],
+        products=product_texts(options["products"]),
     )
     summary = correct_files(
         engines, cycle.inputs, outputs, mesh, made, analysis, names, finish, cycle.output_type, guards
@@ -206,6 +208,16 @@ def file_path(option: str, value: object) -> Path:
     if not isinstance(value, str) or not value:
         raise InputError(f"{option} must be the path of one file, got {value!r}; write a number as ./{value}")
     return Path(value).expanduser()
+
+
+def product_texts(value: object) -> tuple[str, ...]:
+    """Return the texts of the option `products`: null, one text, or a list of them."""
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    if wrong := [one for one in listed if not isinstance(one, str)]:
+        raise InputError(f"products must be a list of texts, got {wrong[0]!r}; {EXAMPLES}")
+    if len(set(listed)) < len(listed):
+        raise InputError("products names a field twice; name each once")
+    return tuple(listed)
 
 
 def history_paths(value: object) -> tuple[str, ...]:

@@ -15,14 +15,14 @@ from models.parallel.mesh import Mesh
 
 def correct(
     corrector, forecast, output, mesh=None, quantile_levels="hazen", seed=0, analysis=None, names=None, device="cpu",
-    on_problem="error",
+    on_problem="error", options=None,
 ):  # fmt: skip
     """Correct one file, or a list of files, with one corrector or a dict of correctors."""
     mesh = mesh or Mesh.single()
     correctors = corrector if isinstance(corrector, Mapping) else {"": corrector}
     engines = [TorchEngine(one, mesh.domain(one.grid), device, name) for name, one in correctors.items()]
     forecasts = [forecast] if isinstance(forecast, str | Path) else forecast
-    options, guards = CorrectionOptions(quantile_levels, seed), [Guard(on_problem)] * len(engines)
+    options, guards = options or CorrectionOptions(quantile_levels, seed), [Guard(on_problem)] * len(engines)
     return correct_files(engines, forecasts, output, mesh, options, analysis, names, guards=guards)
 
 

@@ -18,6 +18,7 @@ from models.correction.options import CorrectionOptions
 from models.correction.outputs import write_outputs
 from models.correction.past_analyses import PastAnalyses
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
+from models.correction.products import Product, products_of_tasks
 from models.correction.sidecar import WrittenFile, describe_correctors, describe_options, hashed_files, write_sidecar
 from models.correction.single_process import Processes
 
@@ -76,17 +77,19 @@ def correct_files(
     tasks = [engine.description.task for engine in engines]
     targets = [(target, lead) for task in tasks for target in task.targets for lead in task.lead_times]
 
-    def pipeline(engine: Engine, guard: Guard) -> CorrectionPipeline:
+    products = products_of_tasks(options.products, tasks)
+
+    def pipeline(engine: Engine, guard: Guard, own: tuple[Product, ...]) -> CorrectionPipeline:
         own_analysis = analysis if engine.description.task.analysis else None
         inputs, raw = processes.run_on_first(lambda: open_forecasts(engine.description, forecasts, own_analysis, names))
         gaps = Gaps(engine.description.task)
         past = processes.run_on_first(
             lambda: PastAnalyses.open(options.history, engine.description, names) if options.history else None
         )
-        return CorrectionPipeline(engine, inputs, raw, processes, options, gaps, frozenset(targets), past, guard)
+        return CorrectionPipeline(engine, inputs, raw, processes, options, gaps, frozenset(targets), past, guard, own)
 
     pipelines = CorrectionPipelines(
-        [pipeline(engine, guard) for engine, guard in zip(engines, guards, strict=True)], processes
+        [pipeline(*each) for each in zip(engines, guards, products, strict=True)], processes
     )
     repeated = processes.run_on_first(lambda: _check_repeated(engines, guards, forecasts, names))
     if not processes.first:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
+
+from models.correction.products import Product
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Corrected:
     """(M, T, H, W) float64; None if only products are made."""
     numbers: tuple[int, ...]
     """The numbers of the members M."""
-    products: Mapping[Any, np.ndarray] = field(default_factory=dict)
-    """(T, H, W) for each product."""
+    products: tuple[tuple[Product, np.ndarray], ...] = ()
+    """Products with their fields (H, W)."""
     method: str = "corrector"
     """What made the fields: the corrector, or a fallback."""
     problems: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import remove_abandoned_files
 from data_pipeline.formats.grib import (
     Edit,
@@ -18,13 +20,16 @@ from data_pipeline.formats.grib import (
     Message,
     MessageRegridder,
     NewMessage,
+    StatisticHeader,
     read_back,
     rewrite,
 )
+from data_pipeline.formats.grib.marks import marked
 from data_pipeline.task import Variable
 from models.correction.corrected import Corrected
 from models.correction.field_spool import FieldSpool
 from models.correction.pipeline import CorrectionPipelines
+from models.correction.products import Product
 from models.correction.sidecar import WrittenFile, sidecar_path
 from models.correction.target_messages import TargetMessages
 
@@ -104,6 +109,10 @@ class PipelineEditor:
         self._raw: set[Hashable] = set()
         """Forecasts whose fields are those of the raw ensemble: their messages are not marked as corrected."""
         self._regridder = MessageRegridder(description.target_grid) if description.target_grid else None
+        self._mark = pipeline.options.mark
+        self._statistics: dict[Hashable, list[tuple[StatisticHeader, np.ndarray]]] = {}
+        """Products of a target and forecast until its first message is written."""
+        self._products: Counter[str] = Counter()
 
     def edit(self, message: Message) -> Edit | None:
         """Return the edit of a message; None if this pipeline does not correct it."""
@@ -119,11 +128,21 @@ class PipelineEditor:
         field = self._spool.take(key)
         header = None if key[1:3] in self._raw else self._header
         if mode == "replace":
-            return Edit(field, regridder=self._regridder, header=header)
+            statistics = self._take_statistics(key, {})
+            return Edit(field, after=statistics, regridder=self._regridder, header=header)
         self._added.add(key)
         self._new_targets.add(str(self._task.targets[target]))
-        new = NewMessage(self._targets.new_message(target, message), self._targets.new_keys(target, message), field)
-        return Edit(after=(new,), regridder=self._regridder, header=header)
+        keys = self._targets.new_keys(target, message)
+        new = NewMessage(self._targets.new_message(target, message), keys, field)
+        return Edit(after=(new, *self._take_statistics(key, keys)), regridder=self._regridder, header=header)
+
+    def _take_statistics(self, key: tuple[Hashable, ...], keys: Mapping[str, str | int]) -> tuple[NewMessage, ...]:
+        """Return the messages of a forecast's products, which follow its first message; `keys` are those of members."""
+        found = self._statistics.pop(key[:3], ())
+        return tuple(
+            NewMessage(None, keys, field, partial(_marked_statistic, header) if self._mark else header)
+            for header, field in found
+        )
 
     def _correct(self, message: Message) -> None:
         """Put all corrected fields of the message's forecast into the spools of all pipelines that correct it."""
@@ -151,6 +170,31 @@ class PipelineEditor:
             for number, field in zip(corrected.numbers, rounded, strict=True):
                 fields[k, message.init_time, message.lead_time, number] = field
         self._spool.add(fields)
+        for product, field in corrected.products:
+            if self._regridder and np.isnan(field).any():
+                raise InputError(
+                    f"{product.text} of {self._task.targets[product.target]} has missing values, which are not written "
+                    "on another grid than the input's; leave out products"
+                )
+            place = product.target, message.init_time, message.lead_time
+            self._statistics.setdefault(place, []).append(self._statistic(product, field, len(corrected.numbers)))
+            self._products[product.text] += 1
+
+    def _statistic(self, product: Product, field: np.ndarray, members: int) -> tuple[StatisticHeader, np.ndarray]:
+        """Return the headers of a product, and its field in the units of the messages; probabilities are in per cent.
+
+        A spread has the factor of the units only, a temperature in degC the same spread as in K.
+        """
+        factor, conversion = self._targets.factors[product.target], self._lattices[product.target].conversion
+        scale = factor * conversion.factor
+        if (event := product.threshold) is not None:
+            limit = (event.value / factor - conversion.offset) / conversion.factor
+            above = event.above == (scale > 0)
+            return StatisticHeader("probability", members, above=above, limit=round(limit, 9)), 100 * field
+        if product.kind == "spread":
+            return StatisticHeader("spread", members), field / abs(scale)
+        values = (field / factor - conversion.offset) / conversion.factor
+        return StatisticHeader(product.kind, members, level=product.level), values
 
     def sentences(self) -> list[str]:
         """Return sentences about grids of the input that are not the corrector's, and about new messages."""
@@ -160,4 +204,14 @@ class PipelineEditor:
                 f"{len(self._added)} of the corrected messages are new ({', '.join(sorted(self._new_targets))}): each "
                 "follows a message that it is made from, which is copied unchanged"
             )
+        if self._products:
+            listed = ", ".join(f"{count} of {text}" for text, count in self._products.items())
+            notes.append(f"{self._products.total()} products were added: {listed}")
+            if self._raw:
+                notes.append(f"{len(self._raw)} forecasts that keep their raw members have no products")
         return notes
+
+
+def _marked_statistic(header: StatisticHeader, message: bytes) -> bytes:
+    """Return the message of a member with the headers of a statistic and the marks of a corrected message."""
+    return marked(header(message))

@@ -46,6 +46,8 @@ class CorrectionOptions:
     """Of GRIB messages: one of `TEMPLATES`."""
     mark: bool = True
     """Whether headers say that messages are corrected."""
+    products: tuple[str, ...] = ()
+    """Fields that summarise the distribution; see `models.correction.products`."""
 
     def __post_init__(self) -> None:
         check_choice("quantile_levels", self.quantile_levels, QUANTILE_LEVELS)

@@ -33,6 +33,11 @@ def write_outputs(
             f"template={template} is for GRIB files that are written as a copy of a GRIB input; leave it out for "
             f"{outputs[0]}"
         )
+    if pipelines[0].options.products:
+        raise InputError(
+            "products are written into copies of GRIB inputs only; leave out products, or write GRIB from GRIB for "
+            f"{outputs[0]}"
+        )
     for output in outputs:
         sidecar_path(output).unlink(missing_ok=True)  # it describes the older file
     if own == wanted:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,20 @@ from models.correction.members import corrected_members, member_numbers
 from models.correction.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
 from models.correction.options import CorrectionOptions
 from models.correction.past_analyses import PastAnalyses
+from models.correction.products import Product, product_fields
 from models.correction.shared_reading import SharedReading
 from models.correction.single_process import Processes
+
+
+class CorrectedTile(NamedTuple):
+    """What one rank makes of its tile of a forecast."""
+
+    members: np.ndarray
+    """(M, T, h, w)."""
+    products: np.ndarray
+    """(P, h, w)."""
+    missing: np.ndarray
+    """The result of `count_gaps`."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,7 @@ class CorrectionPipeline:
     history: PastAnalyses | None = None
     """For `members=schaake`."""
     guard: Guard = field(default_factory=Guard)
+    products: tuple[Product, ...] = ()
 
     def correct(self, init: int, lead: int, reading: SharedReading) -> Corrected | None:
         """Return on the first rank the corrected forecast at these positions; all ranks must call this together."""
@@ -53,12 +66,13 @@ class CorrectionPipeline:
         tiles = self.processes.gather(self.processes.run_on_all(lambda: self._correct_tile(forecast, verdict.method)))
         if tiles is None:
             return None
-        self.gaps.add(reduce(add, [missing for _, missing in tiles]))
-        members = self.engine.domain.join([members for members, _ in tiles])
-        raw = verdict.method == "raw"
+        self.gaps.add(reduce(add, [tile.missing for tile in tiles]))
+        join, raw = self.engine.domain.join, verdict.method == "raw"
+        members = join([tile.members for tile in tiles])
+        products = () if raw else tuple(zip(self.products, join([tile.products for tile in tiles]), strict=True))
         numbers = forecast.numbers if raw else member_numbers(forecast.numbers, self.options.member_count)
         return Corrected(
-            forecast.init_time, forecast.lead_time, members, numbers, method=verdict.method, problems=verdict.problems
+            forecast.init_time, forecast.lead_time, members, numbers, products, verdict.method, verdict.problems
         )
 
     def _verdict(self, forecast: RawForecast) -> Verdict:
@@ -91,14 +105,16 @@ class CorrectionPipeline:
     def _read(self, init: int, lead: int, reading: SharedReading) -> RawForecast:
         return read_forecast(self.inputs, self.raw, self.engine.domain, init, lead, reading)
 
-    def _correct_tile(self, forecast: RawForecast, method: str = "corrector") -> tuple[np.ndarray, np.ndarray]:
-        """Return the members (M, T, h, w) of the own tile, and the result of `count_gaps`."""
+    def _correct_tile(self, forecast: RawForecast, method: str = "corrector") -> CorrectedTile:
+        """Correct the own tile of a forecast; a forecast that keeps its raw members has no products."""
         task = self.engine.description.task
         missing = count_gaps(forecast.mask, forecast.raw, self.engine.always, self.engine.known, task)
         if method == "raw":
-            return forecast.raw.copy(), missing
+            nothing = np.empty((0, *self.engine.domain.own_shape))
+            return CorrectedTile(forecast.raw.copy(), nothing, missing)
         covered = forecast.mask[list(task.target_channels)]
         prediction = self.predict(forecast) if method == "corrector" else self._predict_fallback(forecast)
+        products = product_fields(self.products, prediction, covered, task.targets)
         members = corrected_members(
             prediction, forecast, task.targets, covered, self.engine.domain, self.options, self.history
         )
@@ -109,7 +125,7 @@ class CorrectionPipeline:
                 f"{covered.size} cells where the input has all members; "
                 "train the corrector on years with an analysis there"
             )
-        return members, missing
+        return CorrectedTile(members, products, missing)
 
     def _predict_fallback(self, forecast: RawForecast) -> Prediction:
         """Return the distribution of the fallback on the own tile."""
@@ -195,7 +211,7 @@ class CorrectionPipelines:
         self._processes.broadcast(places)
         found = self._correct(places)
         for number, init, lead in places:
-            self._done[number][init, lead] = replace(found[number], members=None, products={})
+            self._done[number][init, lead] = replace(found[number], members=None, products=())
         return found
 
     def _correct(self, places: tuple[tuple[int, int, int], ...]) -> dict[int, Corrected]:

@@ -83,4 +83,4 @@ def hashed_files(paths: Sequence[Path]) -> list[dict[str, Any]]:
 def describe_options(options: CorrectionOptions) -> dict[str, Any]:
     """Return the options that change the output; a conformal layer by the corrector that it belongs to."""
     found = {name: value for name, value in vars(options).items() if isinstance(value, str | int | bool | None)}
-    return {**found, "conformal": sorted(options.conformal)}
+    return {**found, "conformal": sorted(options.conformal), "products": list(options.products)}

@@ -87,7 +87,7 @@ def rewrite(
 ) -> int:
     """Copy all messages of the files `sources` to `target` with the edits of `correction`.
 
-    Return the number of new fields, in messages that were replaced or added. A message without an edit is copied byte
+    Return the number of new fields, in messages that were replaced or added, without statistics. A message without an edit is copied byte
     for byte. A message with a new field keeps all keys, except those that the edit names; it gets as many bits per
     value as the message of its variable with the most bits. Missing values stay missing. A message with several fields
     is written as one message per field. With a regridder, new fields are on its grid, and messages on other grids get
@@ -150,7 +150,7 @@ class _EditedFile:
                 if message is None or edit is None:
                     self._waiting.append([old])
                 else:
-                    self.fields += (edit.field is not None) + len(edit.after)
+                    self.fields += (edit.field is not None) + sum(addition.holds is not None for addition in edit.after)
                     self.added += [addition.holds for addition in edit.after if addition.holds]
                     self.statistics += sum(addition.holds is None for addition in edit.after)
                     bits = self._bits_of(message.variable) if edit.field is not None or edit.after else 0

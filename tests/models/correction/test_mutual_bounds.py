@@ -102,7 +102,7 @@ def corrected(each, raw_inputs):
     ensemble = np.broadcast_to(np.array(raw_inputs, np.float32)[:, :, None, None], (*np.shape(raw_inputs), *shape))
     raw = ensemble[:, list(task.target_channels)].astype(float)
     mask = np.ones(ensemble.shape[1:], bool)
-    members, _ = each._correct_tile(RawForecast(ensemble, mask, raw, np.datetime64(0, "s"), 24, (0, 1)))
+    members = each._correct_tile(RawForecast(ensemble, mask, raw, np.datetime64(0, "s"), 24, (0, 1))).members
     return members[:, :, 0, 0]
 
 
