@@ -87,12 +87,13 @@ def rewrite(
 ) -> int:
     """Copy all messages of the files `sources` to `target` with the edits of `correction`.
 
-    Return the number of new fields, in messages that were replaced or added, without statistics. A message without an edit is copied byte
-    for byte. A message with a new field keeps all keys, except those that the edit names; it gets as many bits per
-    value as the message of its variable with the most bits. Missing values stay missing. A message with several fields
-    is written as one message per field. With a regridder, new fields are on its grid, and messages on other grids get
-    this grid. The file is read back before it gets its name: it must hold all messages, each new field within the
-    precision of its packing, and each added message as it was meant. `names` are those of `MessageNames`.
+    Return the number of new fields, in messages that were replaced or added, without statistics. A message without an
+    edit is copied byte for byte. A message with a new field keeps all keys, except those that the edit names; it gets
+    as many bits per value as the message of its variable with the most bits. Missing values stay missing. A message
+    with several fields is written as one message per field. With a regridder, new fields are on its grid, and messages
+    on other grids get this grid. The file is read back before it gets its name: it must hold all messages, each new
+    field within the precision of its packing, and each added message as it was meant. `names` are those of
+    `MessageNames`.
     `before_naming` gets the temporary file and its SHA-256 before the file gets its name.
     """
     target = Path(target)
