@@ -18,6 +18,7 @@ from data_pipeline.formats.netcdf.new_file import NewVariable, new_forecast_file
 from data_pipeline.meaning import UNKNOWN
 from data_pipeline.task import Variable
 from models.correction.corrected import Corrected
+from models.correction.members import member_numbers
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
 
 _Place = tuple[ForecastCopy, int, int, float]
@@ -38,6 +39,11 @@ def write_netcdf(
         raise InputError(
             f"{len(forecasts)} NetCDF files cannot be joined in {outputs[0]}; name a folder as output, so that each "
             "gets a corrected file of its name"
+        )
+    if (count := pipelines[0].options.member_count) is not None:
+        raise InputError(
+            f"a copy of {forecasts[0]} has its members, so member_count={count} cannot be written to it; remove "
+            "member_count, or write a new file with format=grib"
         )
     if moved := next((each for each in pipelines if _regrids(each, forecasts, names)), None):
         raise InputError(
@@ -81,8 +87,9 @@ def write_new_netcdf(pipelines: CorrectionPipelines, forecasts: Sequence[Path], 
         raise InputError("the correctors have different grids, which one NetCDF file does not hold; correct with one")
     starts = np.unique(np.concatenate([pipeline.inputs.init_times for pipeline in pipelines]))
     leads = sorted({lead for pipeline in pipelines for lead in pipeline.inputs.lead_times})
-    numbers = sorted({number for pipeline in pipelines for number in pipeline.raw.numbers})
-    if any({*pipeline.raw.numbers} != {*numbers} for pipeline in pipelines):
+    found = [member_numbers(each.raw.numbers, each.options.member_count) for each in pipelines]
+    numbers = sorted(found[0])
+    if any({*own} != {*numbers} for own in found):
         raise InputError(f"{forecasts[0]} has different members of different targets; write GRIB, or use one corrector")
     variables: dict[tuple[int, int], NewVariable] = {}
     used: set[str] = set()
@@ -101,6 +108,11 @@ def write_new_netcdf(pipelines: CorrectionPipelines, forecasts: Sequence[Path], 
         for number, corrected in corrected_forecasts(pipelines):
             assert corrected.members is not None
             order = np.argsort(corrected.numbers)
+            if sorted(corrected.numbers) != numbers:
+                raise InputError(
+                    f"the forecast of {corrected.init_time} +{corrected.lead_time} h has {len(order)} members, others "
+                    f"have {len(numbers)}, and one NetCDF file has the same members everywhere; remove member_count"
+                )
             for k in range(corrected.members.shape[1]):
                 values = corrected.members[order, k]
                 file.put(variables[number, k].name, corrected.init_time, corrected.lead_time, values)
@@ -126,7 +138,13 @@ def marks(pipelines: CorrectionPipelines) -> dict[str, Any]:
     if not pipelines[0].options.mark:
         return {}
     described = [pipeline.engine.description for pipeline in pipelines]
-    return {
+    fallbacks = []
+    for number, each in enumerate(described):
+        methods = [corrected.method for corrected in pipelines.done(number)]
+        for method in sorted({*methods} - {"corrector"}):
+            fallbacks.append(f"{methods.count(method)} of {len(methods)} forecasts of {each.task.name} are {method}")
+    found: dict[str, Any] = {"deepweather_fallback": "; ".join(fallbacks)} if fallbacks else {}
+    return found | {
         "deepweather_corrector": ", ".join(str(each.path or each.name or each.task.name) for each in described),
         "deepweather_corrector_sha256": ", ".join(each.sha256 for each in described),
     }

@@ -11,13 +11,19 @@ import xarray as xr
 from forecast_files import write_forecasts
 from grib_parts import GRID, KEYS
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import Encoder, messages
 from data_pipeline.formats.netcdf.value_packing import ValuePacking
 from data_pipeline.formats.open import ensemble_fields, grid_of_files, open_ensemble
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task, Variable
+from models.correction.correct_files import correct_files
+from models.correction.options import CorrectionOptions
 from models.correction.sidecar import read_sidecar
+from models.correction.torch_engine import TorchEngine
 from models.corrector import Corrector
+from models.parallel.domain import Domain
+from models.parallel.mesh import Mesh
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
 
@@ -267,3 +273,25 @@ def test_a_truncated_netcdf_and_static_fields_are_refused(forecast, command, tmp
     assert "has no lead time 96 h; it has 24, 48, 72 h" in ended.stderr
     assert isinstance(grid_of_files(forecast), Grid)
     assert ensemble_fields([forecast], [Variable("2t")], [24]).numbers == (1, 2, 3)
+
+
+def test_a_full_disk_is_one_sentence(forecast, command, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    ended = run(command, tmp_path, "in.nc", "new/out.nc")
+    assert (ended.code, ended.stderr.count("\n")) == (2, 1)
+    assert ended.stderr.startswith("error: no space for new/out.nc: it needs about")
+    assert not (tmp_path / "new").exists()
+
+
+def test_another_number_of_members_needs_grib(forecast, tmp_path):
+    """A copy has the dimensions of the input."""
+    task, grid = TASK, GRID
+    engine = TorchEngine(
+        Corrector.load(shifted(tmp_path / "corrector", task, grid)), Domain.of(grid), torch.device("cpu"), "toy", None
+    )
+    options = CorrectionOptions(member_count=5)
+    with pytest.raises(InputError, match="member_count"):
+        correct_files([engine], [forecast], tmp_path / "out.nc", Mesh.single(), options)
+    count = correct_files([engine], [forecast], tmp_path / "out.grib", Mesh.single(), options, output_type="grib")
+    assert count.messages == 2 * 2 * 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.common.errors import InputError
+from data_pipeline.common.errors import DiskFullError, InputError
 from data_pipeline.common.files import atomic_path, disk_error
+from data_pipeline.common.messages import format_size
 from data_pipeline.formats.cf.block import FieldBlock
 from data_pipeline.formats.cf.geometry import Geometry
 from data_pipeline.formats.cf.positions import compact
@@ -79,6 +81,7 @@ def copy_forecasts(
     ]
     import netCDF4
 
+    _refuse_full_disk(source, target)
     with atomic_path(target) as partial, ExitStack() as stack:
         try:
             with NetCDFFile.at(source).open() as original:
@@ -94,6 +97,20 @@ def copy_forecasts(
         except RuntimeError as error:
             raise _unwritten(target, error) from None
         _check(partial, target)
+
+
+def _refuse_full_disk(source: Path, target: Path) -> None:
+    """Raise `DiskFullError` if a file as large as `source` does not fit.
+
+    The NetCDF library reports a full disk late, and without the reason.
+    """
+    folder = next(each for each in target.absolute().parents if each.is_dir())
+    free, size = shutil.disk_usage(folder).free, source.stat().st_size
+    if free < size:
+        raise DiskFullError(
+            f"no space for {target}: it needs about {format_size(size)}, {folder} has {format_size(free)}; free some "
+            "space or choose another path"
+        )
 
 
 def _unwritten(target: Path, error: RuntimeError) -> InputError:
