@@ -295,3 +295,27 @@ def test_another_number_of_members_needs_grib(forecast, tmp_path):
         correct_files([engine], [forecast], tmp_path / "out.nc", Mesh.single(), options)
     count = correct_files([engine], [forecast], tmp_path / "out.grib", Mesh.single(), options, output_type="grib")
     assert count.messages == 2 * 2 * 5
+
+
+def test_stations_are_corrected(command, tmp_path):
+    values = 280 + np.random.default_rng(5).standard_normal((MEMBERS, 2, 4)).astype(np.float32)
+    times = np.array(["2020-01-02", "2020-01-03"], "datetime64[ns]")
+    coordinates = {
+        "time": ("time", times, {"standard_name": "time"}),
+        "reference": ((), STARTS[0], {"standard_name": "forecast_reference_time"}),
+        "number": ("number", [1, 2, 3], {"standard_name": "realization"}),
+        "latitude": ("station", [47.0, 48.5, 50.0, 52.0], {"units": "degrees_north"}),
+        "longitude": ("station", [11.0, 9.0, 8.0, 13.0], {"units": "degrees_east"}),
+        "name": ("station", ["A", "B", "C", "D"], {"cf_role": "timeseries_id"}),
+    }
+    field = (("number", "time", "station"), values, {"units": "K", "coordinates": "latitude longitude name"})
+    xr.Dataset({"t2m": field}, coordinates).to_netcdf(tmp_path / "in.nc")
+    grid = grid_of_files(tmp_path / "in.nc")
+    assert grid.shape == (4, 1)
+    shifted(tmp_path / "corrector", TASK, grid)
+    assert run(command, tmp_path, "in.nc", "out.nc").code == 0
+    with xr.open_dataset(tmp_path / "out.nc") as found:
+        np.testing.assert_allclose((found.t2m - values).mean("number"), WARMER, atol=1e-4)
+        assert found.name.values.tolist() == ["A", "B", "C", "D"]
+    refused = run(command, tmp_path, "in.nc", "out.grib")
+    assert "which GRIB cannot hold here; write NetCDF with format=netcdf" in refused.stderr

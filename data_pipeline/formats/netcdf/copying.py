@@ -26,7 +26,7 @@ def copy_structure(source: Any, target: Any, sizes: Mapping[str, int] | None = N
         size = (sizes or {}).get(name, len(dimension))
         target.createDimension(name, None if dimension.isunlimited() else size)
     for name, variable in source.variables.items():
-        kind = variable.datatype
+        kind = str if variable.dtype is str else variable.datatype
         if not (isinstance(kind, np.dtype) or kind is str):
             raise InputError(
                 f"{place} ({name}) has a type of its own, which correct cannot copy; leave it out, for instance with "
@@ -34,7 +34,8 @@ def copy_structure(source: Any, target: Any, sizes: Mapping[str, int] | None = N
             )
         attributes = _attributes(variable)
         fill = attributes.pop("_FillValue", None)
-        options = {} if source.data_model.startswith("NETCDF3") else _storage(variable, sizes or {})
+        plain = source.data_model.startswith("NETCDF3") or kind is str
+        options = {} if plain else _storage(variable, sizes or {})
         own = target.createVariable(name, kind, variable.dimensions, fill_value=fill, **options)
         own.set_auto_maskandscale(False)
         own.setncatts(attributes)
@@ -99,7 +100,7 @@ def _storage(variable: Any, sizes: Mapping[str, int]) -> dict[str, Any]:
     options |= {name: bool(filters.get(name)) for name in ("shuffle", "fletcher32")}
     chunks = variable.chunking()
     if chunks == "contiguous":
-        options["contiguous"] = variable.ndim > 0 and variable.dtype is not str
+        options["contiguous"] = variable.ndim > 0
     elif chunks:
         own = [min(c, sizes.get(name, c)) for c, name in zip(chunks, variable.dimensions, strict=True)]
         options["chunksizes"] = own
