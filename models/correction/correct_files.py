@@ -56,8 +56,8 @@ def correct_files(
     Several outputs, one for each file, are written by one run: all files are one data set. See `write_outputs`.
     `analysis` is a file of analyses at the starts of the forecasts, for correctors that read them. `names` are other
     names of variables in these files, as in `data_pipeline.archive.Archive`. `finish` is called on the first rank after
-    the output has been written; the inputs are still open then. `guards` check the forecasts of each engine; by
-    default, a forecast that does not resemble the training is an error.
+    the output has been written, to explain it; the inputs are still open then. `guards` check the forecasts of each
+    engine; by default, a forecast that does not resemble the training is an error.
 
     The output does not depend on the number of processes, with one exception: networks compute in single precision, so
     a value half-way between two steps of the packing may be rounded either way.
@@ -102,12 +102,15 @@ def correct_files(
         warnings = [*notes, *gaps, *([repeated] if repeated else []), *_unguarded(engines)]
         for file in written:
             write_sidecar(file.path, _contents(engines, file, pipelines, options, warnings))
-        if finish:
-            finish(pipelines)
     except InputError as error:
         processes.broadcast(error)
         raise
     problems = [*([repeated] if repeated else []), *fallback_sentences(pipelines)]
+    try:
+        if finish:
+            finish(pipelines)
+    except InputError as error:
+        problems.append(f"the output is whole, but its explanation could not be written: {error}")
     found = CorrectionSummary(
         sum(file.fields for file in written), [*notes, *gaps, *problems, *_unguarded(engines)], bool(problems)
     )

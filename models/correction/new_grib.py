@@ -9,7 +9,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
-from data_pipeline.formats.grib import Encoder, Lattice, Message, messages
+from data_pipeline.formats.grib import Encoder, HeaderMarks, Lattice, Message, messages
 from data_pipeline.meaning import UNKNOWN
 from data_pipeline.parameters import PARAMETERS
 from data_pipeline.points import Points
@@ -32,6 +32,7 @@ def write_new_grib(pipelines: CorrectionPipelines, forecasts: Sequence[Path], ou
         if isinstance(grid := pipeline.engine.description.grid, Points):
             raise InputError(f"{forecasts[0]} has {grid}, which GRIB cannot hold here; write NetCDF with format=netcdf")
     written: list[Message] = []
+    header = HeaderMarks(mark=pipelines[0].options.mark)
     encoders = [Encoder(pipeline.engine.description.grid, edition=2) for pipeline in pipelines]
     with atomic_path(output) as partial:
         with partial.open("wb") as file:
@@ -46,7 +47,8 @@ def write_new_grib(pipelines: CorrectionPipelines, forecasts: Sequence[Path], ou
                         start = corrected.init_time.astype("datetime64[s]")
                         keys = _keys(target, start, corrected.lead_time, interval, own, len(fields), forecasts[0])
                         try:
-                            file.write(encoders[number].encode(field, **keys))
+                            message = encoders[number].encode(field, **keys)
+                            file.write(message if corrected.method == "raw" else header(message))
                         except ValueError as error:
                             raise _cannot_write(forecasts[0], target, str(error)) from None
                         plain = Variable(target.name, target.level, process=target.process)

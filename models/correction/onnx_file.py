@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import json
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format, wrong_format
+from models.correction.corrector_file import plain_json
 
 PRODUCER = "deepweather"
 DESCRIPTION, DETAILS = "deepweather", "deepweather_onnx"
@@ -66,7 +66,7 @@ def read_exported(path: str | Path) -> ExportedFile:
     content = path.read_bytes()
     try:
         metadata, graph = _read_model(path, memoryview(content))
-        description, details = (json.loads(metadata[key]) for key in (DESCRIPTION, DETAILS))
+        description, details = (plain_json(metadata[key]) for key in (DESCRIPTION, DETAILS))
         version, found = details["format"], details["graph_sha256"]
         if not isinstance(description, dict):
             raise ValueError("its description is no mapping")

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 
+import eccodes
 import netCDF4
 import numpy as np
 import pytest
@@ -138,10 +139,25 @@ def test_a_number_equal_to_the_fill_value_stays_a_number():
     np.testing.assert_allclose(wide.unpack(wide.pack(numbers)), numbers, atol=wide.scale / 2 + 1e-12)
 
 
+def generating_processes(path):
+    """Return the identifiers of the generating processes of all messages, as ecCodes reads them."""
+    found = set()
+    with path.open("rb") as file:
+        while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
+            found.add(eccodes.codes_get_long(handle, "generatingProcessIdentifier"))
+            eccodes.codes_release(handle)
+    return found
+
+
 def test_netcdf_becomes_grib_and_grib_becomes_netcdf(forecast, command, tmp_path):
     assert run(command, tmp_path, "in.nc", "direct.nc").code == 0
     assert run(command, tmp_path, "in.nc", "out.grib").code == 0
     assert len(list(messages(tmp_path / "out.grib"))) == 12
+    assert generating_processes(tmp_path / "out.grib") == {255}
+    assert run(command, tmp_path, "in.nc", "plain.grib", "mark=false").code == 0
+    assert generating_processes(tmp_path / "plain.grib") != {255}
+    with netCDF4.Dataset(tmp_path / "direct.nc") as direct:
+        assert "deepweather_fallback" not in direct.ncattrs()
     encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=MEMBERS)
     with xr.open_dataset(forecast) as raw, (tmp_path / "in.grib").open("wb") as file:
         for start, lead in ((s, n) for s in (0, 1) for n in (0, 1)):

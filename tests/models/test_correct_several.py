@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from correction_runs import correct
+from correction_runs import correct, correct_with
 from grib_parts import GRID, KEYS
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import Encoder, reader, repack
 from data_pipeline.task import Task
+from models.correction.torch_engine import TorchEngine
 from models.corrector import Corrector
 
 MEMBERS = 4
@@ -105,3 +106,17 @@ def test_messages_that_occur_twice_are_corrected_twice(tmp_path):
     correct(both, tmp_path / "twice", tmp_path / "two", on_problem="raw")
     one, half = (tmp_path / "one").read_bytes(), sum(map(len, messages[:16]))
     assert (tmp_path / "two").read_bytes() == one[:half] * 2 + one[half:] * 2
+
+
+def test_an_explanation_that_cannot_be_written_needs_attention(tmp_path):
+    """The output is whole by then, so the run does not end as if there were none."""
+
+    def finish(_):
+        raise InputError("no space left for the page")
+
+    path = write(tmp_path / "2t", "2t")
+    summary = correct_with([TorchEngine(make_corrector("2t"))], [path], tmp_path / "out", finish)
+    assert summary.attention
+    assert summary.notes[-1].endswith("its explanation could not be written: no space left for the page")
+    correct(make_corrector("2t"), path, tmp_path / "plain")
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "plain").read_bytes()
