@@ -121,6 +121,11 @@ class Layout:
             return ReducedGrid.gaussian(list(eccodes.codes_get_gaussian_latitudes(self.gaussian)), self.counts)
         return Grid(tuple(self._latitudes), tuple(self._longitudes[0]))
 
+    @property
+    def latitude_count(self) -> int:
+        """The number of latitudes of `grid` if it is regular; Gaussian latitudes are counted between the edges."""
+        return len(self._latitudes)
+
     @cached_property
     def straight(self) -> bool:
         """Whether the values are stored in the order of a field of `grid`."""

@@ -19,6 +19,7 @@ from data_pipeline.common.threads import in_threads
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.conversion import find_conversions
 from data_pipeline.formats.grib.names import MessageNames
+from data_pipeline.formats.grib.scan import damaged_message
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.task import Variable
 from data_pipeline.units import Conversion
@@ -116,7 +117,14 @@ def _finest_bits(table: Table, kinds: Sequence[int]) -> int:
     finest = int(records["bits"].max(initial=-1))
     with table.path.open("rb", buffering=0) as file:
         for record in records[records["bits"] < 0]:
-            handle = eccodes.codes_new_from_message(table.message(file.fileno(), record))
-            finest = max(finest, eccodes.codes_get_long(handle, "bitsPerValue"))
-            eccodes.codes_release(handle)
+            message = table.message(file.fileno(), record)
+            try:
+                handle = eccodes.codes_new_from_message(message)
+                try:
+                    finest = max(finest, eccodes.codes_get_long(handle, "bitsPerValue"))
+                finally:
+                    eccodes.codes_release(handle)
+            except eccodes.CodesInternalError as error:
+                problem = f"does not say in how many bits its values are packed ({error})"
+                raise damaged_message(table.path, int(record["offset"]), problem) from None
     return finest

@@ -28,6 +28,14 @@ IDENTITY = (
 """Keys by which cfgrib, MARS and `grib_ls` find and name fields."""
 
 
+SHORTEST_PRODUCT = 34
+"""Octets of the shortest section 4 of a forecast, template 4.0."""
+
+
+class SectionError(ValueError):
+    """A message lacks a section, or states wrong lengths of its sections; the text says which."""
+
+
 class HeaderMarks:
     """Changes the headers of corrected messages, by the options `template` and `mark` of `correct`."""
 
@@ -104,11 +112,13 @@ def postprocessed(message: bytes) -> bytes:
 
 
 def product_section(message: bytes) -> int:
-    """Return the position of section 4 of a GRIB2 message."""
+    """Return the position of section 4 of a GRIB2 message; `SectionError` if there is none."""
     at = 16
-    while message[at + 4] != 4:
-        at += int.from_bytes(message[at : at + 4], "big")
-    return at
+    while at + SHORTEST_PRODUCT <= len(message):
+        if message[at + 4] == 4:
+            return at
+        at += int.from_bytes(message[at : at + 4], "big") or len(message)
+    raise SectionError("has no section 4")
 
 
 def template_of(message: bytes) -> int:

@@ -15,6 +15,7 @@ from data_pipeline.formats.grib.decode import decode
 from data_pipeline.formats.grib.encode import MISSING
 from data_pipeline.formats.grib.headers import GRIB1_BITMAP, GRIB1_GRID, NO_BITMAP, SIMPLE_PACKING
 from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.grib.marks import SectionError
 from data_pipeline.formats.grib.packing import BUFFER_START, PACKED_BYTES, Packing, decodable, unpack
 
 COMPLETE_PACKINGS = (0, 40, 41, 42)
@@ -32,7 +33,8 @@ def with_values(
     """Return the message `old` with the values of `field` (H, W), packed in `bits` per value.
 
     It is missing where `missing` is true. `name` is the message's name in errors. Raises `InputError` for a packing
-    that ecCodes cannot write, `RuntimeError` unless the new message has the header of `old` and the values of `field`.
+    that ecCodes cannot write, and for a header of `old` that ecCodes changes; `RuntimeError` unless the new message has
+    the values of `field`.
     """
     field = np.asarray(field, DOUBLE)
     shape = layout.grid.shape if missing is None else missing.shape
@@ -59,7 +61,10 @@ def with_values(
     finally:
         eccodes.codes_release(handle)
     if _header(old) != _header(new):
-        raise RuntimeError(f"the header of {name} changed while its values were replaced")
+        raise InputError(
+            f"the header of {name} changed when ecCodes replaced its values, because the header has unusual or damaged "
+            "octets; fetch the file again, or repack it first with ecCodes' grib_copy -r IN OUT"
+        )
     if not _holds(new, stored, None if missing is None else layout.store(missing), bits):
         raise RuntimeError(f"the values of {name} differ from the written values when read back")
     return new
@@ -161,9 +166,13 @@ def _sections(message: bytes) -> dict[int, int]:
         for number in (number for number, there in present.items() if there):
             sections[number] = at
             at += int.from_bytes(message[at : at + 3], "big")
+        if at > len(message):
+            raise SectionError("has sections that are longer than the message")
         return sections
     at = 16
     while at + 5 <= len(message) - 4 and (length := int.from_bytes(message[at : at + 4], "big")) >= 5:
         sections[message[at + 4]] = at
         at += length
+    if absent := {1, 3, 4, 5, 6, 7} - sections.keys():
+        raise SectionError(f"has no section {min(absent)}")
     return sections

@@ -23,10 +23,11 @@ from data_pipeline.formats.grib.encode import MISSING, ORDER
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.kind import Kind
 from data_pipeline.formats.grib.lattice import Lattice
+from data_pipeline.formats.grib.marks import SectionError
 from data_pipeline.formats.grib.names import MessageNames
 from data_pipeline.formats.grib.regridder import MessageRegridder
 from data_pipeline.formats.grib.repack import missing_values, with_values
-from data_pipeline.formats.grib.scan import scan_messages
+from data_pipeline.formats.grib.scan import damaged_message, scan_messages
 from data_pipeline.formats.grib.table import UNIX_EPOCH, Table
 from data_pipeline.meaning import INSTANT
 from data_pipeline.task import Variable
@@ -155,7 +156,9 @@ class _EditedFile:
                     self.added += [addition.holds for addition in edit.after if addition.holds]
                     self.statistics += sum(addition.holds is None for addition in edit.after)
                     bits = self._bits_of(message.variable) if edit.field is not None or edit.after else 0
-                    made = self._pool.submit(_edited, old, kind.layout, edit, message, bits, table.path)
+                    made = self._pool.submit(
+                        _edited, old, kind.layout, edit, message, bits, table.path, int(record["offset"])
+                    )
                     self._waiting.append(made)
                 self._write(AHEAD)
         self._write(0)
@@ -174,8 +177,19 @@ class _EditedFile:
         return self._bits[variable]
 
 
-def _edited(old: bytes, layout: Layout, edit: Edit, message: Message, bits: int, path: Path) -> list[bytes]:
-    """Return the message `old` with its edit, and the messages after it."""
+def _edited(
+    old: bytes, layout: Layout, edit: Edit, message: Message, bits: int, path: Path, offset: int
+) -> list[bytes]:
+    """Return the message `old`, from byte `offset` of a file, with its edit, and the messages after it."""
+    try:
+        return _new_messages(old, layout, edit, message, bits, path)
+    except eccodes.CodesInternalError as error:
+        raise damaged_message(path, offset, f"cannot be read or written by ecCodes ({error})") from None
+    except SectionError as error:
+        raise damaged_message(path, offset, error) from None
+
+
+def _new_messages(old: bytes, layout: Layout, edit: Edit, message: Message, bits: int, path: Path) -> list[bytes]:
     new = _with_keys(old, edit.keys, path, message) if edit.keys else old
     if edit.field is not None:
         new = edit.header(new) if edit.header else new

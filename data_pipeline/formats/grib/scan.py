@@ -67,6 +67,11 @@ def read_message(descriptor: int, path: Path, offset: int, length: int, field: i
     return read_field(path, offset, field) if field else message
 
 
+def damaged_message(path: Path, offset: int, problem: object) -> InputError:
+    """Return the error for a message whose headers contradict each other or cannot be read."""
+    return InputError(f"{path} is damaged: the message at byte {offset} {problem}; fetch the file again")
+
+
 def changed_file(path: Path, offset: int | None = None) -> InputError:
     """Return the error for a file that has changed since it was scanned."""
     where = "" if offset is None else f" at byte {offset}"

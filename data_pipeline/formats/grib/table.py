@@ -20,11 +20,12 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import wrong_format
 from data_pipeline.formats.grib.cfgrib_reader import count_fields
+from data_pipeline.formats.grib.grid_size import size_problem
 from data_pipeline.formats.grib.headers import FirstBytes, read_headers
 from data_pipeline.formats.grib.interval import meant_intervals, step_and_interval
 from data_pipeline.formats.grib.keys import get_whole
 from data_pipeline.formats.grib.kind import Kind, parameter_of
-from data_pipeline.formats.grib.scan import FIRST_BYTES, ScannedMessage, read_message, scan_messages
+from data_pipeline.formats.grib.scan import FIRST_BYTES, ScannedMessage, damaged_message, read_message, scan_messages
 
 RECORD = np.dtype(
     [
@@ -178,14 +179,18 @@ class _Collector:
         try:
             handle = eccodes.codes_new_from_message(message)
             try:
-                return self._row_of(handle)
+                return self._row_of(handle, offset)
             finally:
                 eccodes.codes_release(handle)
-        except eccodes.CodesInternalError as error:
-            raise InputError(f"{self.path}: ecCodes cannot read the message at byte {offset}: {error}") from None
+        except (eccodes.CodesInternalError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{self.path}: ecCodes cannot read the message at byte {offset}: {error}; fetch the file again"
+            ) from None
 
-    def _row_of(self, handle: int) -> _Row:
+    def _row_of(self, handle: int, offset: int) -> _Row:
         kind, processing = Kind.of(handle, self._parameter(handle))
+        if problem := size_problem(handle, kind.layout):
+            raise damaged_message(self.path, offset, problem)
         date, time = eccodes.codes_get_long(handle, "dataDate"), eccodes.codes_get_long(handle, "dataTime")
         init = self._seconds(date // 10000, date // 100 % 100, date % 100, time // 100, time % 100)
         number = get_whole(handle, "number", 0)
