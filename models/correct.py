@@ -78,6 +78,7 @@ def correct_cycle(
         quantile_levels=options["quantile_levels"],
         seed=options["seed"],
         members=options["members"],
+        member_count=options["member_count"],
         history=history_paths(options["history"]),
         conformal=layers,
         template=options["template"],

@@ -27,6 +27,11 @@ def write_outputs(
     own = type_of(forecasts[0])
     wanted = output_type or own
     if own == wanted == "grib":
+        if (members := pipelines[0].options.member_count) is not None:
+            raise InputError(
+                f"a copy of {forecasts[0]} has its members, so member_count={members} cannot be written to it; remove "
+                "member_count, or write a new file with format=netcdf"
+            )
         return write_grib(pipelines, forecasts, outputs, names)
     if (template := pipelines[0].options.template) != "same":
         raise InputError(

@@ -178,6 +178,12 @@ def test_netcdf_becomes_grib_and_grib_becomes_netcdf(forecast, command, tmp_path
     with netCDF4.Dataset(tmp_path / "plain.nc") as plain, netCDF4.Dataset(forecast) as raw:
         assert plain.ncattrs() == raw.ncattrs()
         assert plain["t2m"].ncattrs() == raw["t2m"].ncattrs()
+    assert run(command, tmp_path, "in.nc", "more.grib", "member_count=5").code == 0
+    assert [message.number for message in messages(tmp_path / "more.grib")] == 4 * [1, 2, 3, 4, 5]
+    assert run(command, tmp_path, "in.grib", "fewer.nc", "member_count=2").code == 0
+    assert open_ensemble(tmp_path / "fewer.nc", chunks=None).sizes["number"] == 2
+    refused = run(command, tmp_path, "in.grib", "fewer.grib", "member_count=2")
+    assert refused.stderr.startswith("error: a copy of in.grib has its members, so member_count=2 cannot be written")
     refused = run(command, tmp_path, "in.nc", "other.nc", "template=postprocessed")
     assert refused.stderr.startswith("error: template=postprocessed is for GRIB files")
     refused = run(command, tmp_path, "in.nc", "out.grib", "format=netcdf")
