@@ -38,11 +38,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from models.correction.engine import Prediction
 
 CONFORMAL_FORMAT = 1
 BANDS = ("south", "tropics", "north")
@@ -56,30 +57,6 @@ _SCORES = np.linspace(-LAST_SCORE, LAST_SCORE, 25)
 _TABLE = np.linspace(-8, 8, 8001)
 _LEVELS = np.array([NormalDist().cdf(z) for z in _TABLE.tolist()])
 _QUADRATURE = np.polynomial.hermite_e.hermegauss(15)
-
-
-class Distributed(Protocol):
-    """The part of a prediction that the layer reads: fields (T, h, w) in physical units."""
-
-    @property
-    def members(self) -> np.ndarray | None:
-        """Members (M, T, h, w) if the model itself forecasts members."""
-
-    @property
-    def unchanged(self) -> np.ndarray | None:
-        """Cells (T, h, w) whose corrected forecast is the raw ensemble itself."""
-
-    def mean(self) -> np.ndarray:
-        """Return the mean."""
-
-    def std(self) -> np.ndarray:
-        """Return the standard deviation."""
-
-    def quantiles(self, levels: np.ndarray) -> np.ndarray:
-        """Return the quantiles (K, T, h, w) at `levels` (K,)."""
-
-    def cdf(self, values: np.ndarray) -> np.ndarray:
-        """Return the probability of at most `values`."""
 
 
 def normal_scores(levels: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -287,8 +264,8 @@ class ConformalLayer:
         return fields
 
     def apply(
-        self, inner: Distributed, targets: Sequence[str], lead_time: int, shares: Mapping[str, np.ndarray]
-    ) -> Distributed:
+        self, inner: Prediction, targets: Sequence[str], lead_time: int, shares: Mapping[str, np.ndarray]
+    ) -> Prediction:
         """Return the prediction with moved quantiles; `inner` itself if nothing is known about the lead time."""
         if not any((target, lead_time) in self.scores for target in targets):
             return inner
@@ -303,7 +280,7 @@ class ConformalPrediction:
     equal distances of the score, values are linear in the score, which is exact for normal distributions.
     """
 
-    def __init__(self, inner: Distributed, nominal: np.ndarray, moved: np.ndarray) -> None:
+    def __init__(self, inner: Prediction, nominal: np.ndarray, moved: np.ndarray) -> None:
         self._nominal, self._moved = nominal, moved
         self.unchanged = inner.unchanged
         self.members: np.ndarray | None = None
