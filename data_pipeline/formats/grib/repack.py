@@ -24,7 +24,12 @@ COMPLETE_PACKINGS = (0, 40, 41, 42)
 
 def missing_values(message: bytes, layout: Layout) -> np.ndarray | None:
     """Return where the values of a message are missing (H, W); None if its headers say that none is."""
-    return None if _is_complete(message) else np.isnan(decode(message, layout))
+    if _is_complete(message):
+        return None
+    try:
+        return np.isnan(decode(message, layout))
+    except ValueError as error:
+        raise SectionError(f"has another number of values than its grid has points ({error})") from None
 
 
 def with_values(
@@ -39,7 +44,10 @@ def with_values(
     field = np.asarray(field, DOUBLE)
     shape = layout.grid.shape if missing is None else missing.shape
     if field.shape != shape:
-        raise ValueError(f"the correction of {name} has shape {field.shape}, the message has shape {shape}")
+        raise InputError(
+            f"the correction of {name} has shape {field.shape}, the message has shape {shape}: its grid is not that of "
+            "the forecast; fetch the file again, or leave this message out with ecCodes' grib_copy -w"
+        )
     if not np.isfinite(field if missing is None else field[~missing]).all():
         raise ValueError(f"the correction of {name} is not finite where the message has values")
     stored = layout.store(field if missing is None else np.where(missing, MISSING, field))

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.fuzz_grib import GOOD, damaged, forecasts, kept, outcome
 
-ONCE_WRONG = (67, 68, 90, 98, 148, 291, 432, 434, 574, 575, 647, 656)
+ONCE_WRONG = (67, 68, 90, 98, 148, 291, 432, 434, 574, 575, 647, 656, 1752, 4812, 5364)
 """Files that once gave a traceback, an endless loop or gigabytes of memory."""
 
 

@@ -175,12 +175,16 @@ def test_a_constant_field_can_become_variable_and_the_reverse(tmp_path, target, 
 
 
 def test_a_field_of_the_wrong_shape_or_with_new_missing_values_is_refused(source, target):
-    for field, sentence in (
-        (np.zeros((8, 5)), r"the correction of Message\(.*'2t'.* has shape \(8, 5\), the message has shape \(5, 8\)"),
-        (np.full((5, 8), np.nan), "is not finite where the message has values"),
-        (np.full((5, 8), np.inf), "is not finite where the message has values"),
+    for field, kind, sentence in (
+        (
+            np.zeros((8, 5)),
+            InputError,
+            r"the correction of Message\(.*'2t'.* has shape \(8, 5\), the message has shape \(5, 8\)",
+        ),
+        (np.full((5, 8), np.nan), ValueError, "is not finite where the message has values"),
+        (np.full((5, 8), np.inf), ValueError, "is not finite where the message has values"),
     ):
-        with pytest.raises(ValueError, match=sentence):
+        with pytest.raises(kind, match=sentence):
             rewrite_fields(source, target, lambda message, field=field: field)
         assert not files_beside(target)
 
