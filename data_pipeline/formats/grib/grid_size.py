@@ -49,7 +49,5 @@ def size_problem(handle: int, layout: Layout) -> str:
         bits = 1
     elif get_text(handle, "packingType") != "grid_simple":
         bits = 0
-    elif bits and (coded := get_whole(handle, "numberOfCodedValues", points)) < points:
-        return f"{described}, but has {coded} values"
     length = eccodes.codes_get_message_size(handle)
     return f"{described}, which do not fit into its {length} bytes" if bits * points > 8 * length else ""
