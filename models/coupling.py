@@ -45,7 +45,7 @@ def written_members(
     values = member_values(distribution, task, len(raw), quantile_levels).members
     cells, times = Domain.of(grid), zip(sample.init_time.tolist(), sample.lead_time.tolist(), strict=True)
     # Values and order on the CPU: the order of members is computed in NumPy, as in `correct`.
-    own, exact = values.cpu().numpy(), raw.detach().cpu().double().numpy()
+    own, exact = values.detach().cpu().numpy(), raw.detach().cpu().double().numpy()
     forecasts = [
         couple(own[:, b], template_order(exact[:, b], CellNames(seed, init, lead, cells)))
         for b, (init, lead) in enumerate(times)
