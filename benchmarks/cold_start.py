@@ -115,9 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             place.mkdir()
             write_forecast(place / "in.grib", grid, members, [24], "grid_simple", 2)
             correctors[place] = write_correctors(place, grid)
-        correctors = {
-            place: write_correctors(place, grid) for place, grid in ((small, TEN_DEGREES), (large, HALF_DEGREE))
-        }
         for round_number in range(options.rounds + 1):
             for prefix, which in (("", 1), ("torch_", 0)):
                 first = run(correctors[large][which], large / "in.grib").first
