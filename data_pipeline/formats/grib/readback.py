@@ -15,7 +15,7 @@ from data_pipeline.formats.grib.table import Table
 from data_pipeline.task import Variable
 
 MOST_CELLS = 1 << 18
-"""Values of one forecast whose order is compared; of larger forecasts, every n-th cell: all would take half a second."""
+"""Values of one forecast whose order is compared; of larger forecasts, every n-th cell, because sorting takes long."""
 
 
 def read_back(
