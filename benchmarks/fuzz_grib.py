@@ -84,7 +84,7 @@ def damaged(originals: tuple[list[bytes], list[bytes]], number: int) -> bytes:
 
 
 def outcome(folder: Path, contents: bytes, every: bool) -> str:
-    """Return what `rewrite` does with a file of these contents: one of `GOOD`, or what is wrong.
+    """Return the outcome of `rewrite` for a file with these contents: one of `GOOD`, or a description of the fault.
 
     Either every message gets new values, or only those of member `EDITED`.
     """

@@ -118,7 +118,7 @@ class RegriddedReader:
     parities: np.ndarray
 
     def identity(self, wanted: np.ndarray) -> Hashable:
-        """Return the identity of the source's fields and what is done to them; see `IdentifiedReader`."""
+        """Return the identity of the source's fields, with target grid and method; see `IdentifiedReader`."""
         own = (
             self.source.identity(wanted) if isinstance(self.source, IdentifiedReader) else (id(self), wanted.tobytes())
         )
