@@ -18,6 +18,7 @@ import torch
 import xarray as xr
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from slurm_cluster import SlurmCluster, skip_without_slurm
 from torch.utils.data import Dataset
 
 from data_pipeline.grid import Grid
@@ -90,6 +91,14 @@ def samples() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real sample files: {folder} is no folder; set DEEPWEATHER_SAMPLES to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """A running Slurm cluster of two nodes, both of which are this machine."""
+    skip_without_slurm()
+    with SlurmCluster(tmp_path_factory.mktemp("slurm"), nodes=2) as cluster:
+        yield cluster
 
 
 class CommandResult(NamedTuple):
