@@ -125,14 +125,14 @@ class SlurmCluster:
         return dict(word.split("=", 1) for word in lines.splitlines()[0].split() if "=" in word)
 
     def wait(self, number, states=ENDED, patience=PATIENCE):
-        """Wait until a job has one of some states; return its fields."""
+        """Wait until a job has one of some states; return its fields.
+
+        A requeued job starts again after 11 s, when its credential has expired. An earlier start sometimes fails.
+        """
         states = {states} if isinstance(states, str) else set(states)
         until = time.monotonic() + patience
         while (found := self.job(number))["JobState"] not in states:
             assert time.monotonic() < until, f"job {number} is {found['JobState']}, not {' or '.join(sorted(states))}"
-            # A requeued job may wait for the end of its credentials; there is no need to.
-            if found["JobState"] == "PENDING" and found.get("Restarts", "0") != "0":
-                self.run("scontrol", "update", f"JobId={number}", "StartTime=now", check=False)
             time.sleep(0.2)
         return found
 

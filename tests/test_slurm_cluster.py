@@ -12,6 +12,7 @@ if [ -z "${SLURM_RESTART_COUNT:-}" ]; then scontrol requeue "$SLURM_JOB_ID"; sle
 """
 
 
+@pytest.mark.long
 def test_a_job_of_two_nodes_is_requeued(slurm, tmp_path: Path):
     (tmp_path / "job.sh").write_text(JOB)
     job = slurm.submit(tmp_path / "job.sh", "--nodes=2", "--ntasks=2", cwd=tmp_path)
