@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from conf.command_line import SHORT, NeedsHydraError, help_text, read_options
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.extras import package
+from data_pipeline.common.progress import show_progress
 from data_pipeline.common.renamed import current_arguments, refuse_gone
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
     def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
         def command() -> None:
             _prepare(name, light=False)
-            with reporting(name):
+            with show_progress(name), reporting(name):
                 _run_by_hydra(name, f"deepweather {name}", function)
 
         return command
@@ -62,7 +63,7 @@ def light_verb(name: str) -> Callable[[Callable[[dict[str, Any]], None]], Callab
     def decorate(function: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
         def command() -> None:
             _prepare(name, light=True)
-            with reporting(name):
+            with show_progress(name), reporting(name):
                 if {*sys.argv[1:]} & {"-h", "--help"}:
                     print(help_text(name))
                     return

@@ -11,7 +11,8 @@ from pathlib import Path
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress, expand_addresses, expand_paths, remove_abandoned_files, total_bytes
-from data_pipeline.common.messages import Progress, format_duration, format_size
+from data_pipeline.common.messages import format_duration, format_size
+from data_pipeline.common.progress import Progress
 from data_pipeline.dates import Dates
 from data_pipeline.formats import cf, grib
 from data_pipeline.formats.cache_files import cache_folder
@@ -73,12 +74,12 @@ class Inventory:
         damaged: dict[FileAddress, str] = {}
         if remaining:
             known = len(self._to_index) - len(remaining)
-            progress = Progress("index: file", len(self._to_index), known)
-            broken = index_files(
-                remaining,
-                workers.map,
-                lambda done, _: progress.reach(known + done, f" ({remaining[done - 1].name})"),
-            )
+            with Progress("index: file", len(self._to_index), known) as progress:
+                broken = index_files(
+                    remaining,
+                    workers.map,
+                    lambda done, _: progress.reach(known + done, remaining[done - 1].name),
+                )
             damaged.update((path, reason) for path, reason in broken.items())
         for part in self._files:
             package, options = self.archive.format_package(part)

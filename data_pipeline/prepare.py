@@ -19,7 +19,8 @@ from data_pipeline.archive import Archive
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.common.files import lock_folder, remove_partial_files
-from data_pipeline.common.messages import Progress, format_duration, format_size
+from data_pipeline.common.messages import format_duration, format_size
+from data_pipeline.common.progress import Progress
 from data_pipeline.common.renamed import refuse_gone
 from data_pipeline.inventory import Inventory, task_report
 from data_pipeline.split import Split
@@ -114,10 +115,10 @@ def estimate_reading(statistics: Sequence[Statistic], training: TrainingForecast
 
 def with_progress(statistic: Statistic, training: TrainingForecasts, at_once: int) -> Iterator[Piece]:
     """Compute a statistic and print the progress."""
-    progress = Progress(f"{statistic.name}: piece", statistic.count_pieces(training, at_once))
-    for piece in statistic.compute(training, at_once):
-        yield piece
-        progress.step(piece[0])
+    with Progress(f"{statistic.name}: piece", statistic.count_pieces(training, at_once)) as progress:
+        for piece in statistic.compute(training, at_once):
+            yield piece
+            progress.step(piece[0])
 
 
 def write_store(
@@ -127,14 +128,7 @@ def write_store(
     plan = Store.plan(archive, task, split.stored, moments=moments)
     at_once = min(at_once, len(plan.shards))
     print(f"\nstore: {plan}, in {folder}, {at_once} at a time", *plan.ledger.lines("store"), sep="\n", flush=True)
-    progress: list[Progress] = []
-
-    def report(done: int, total: int) -> None:
-        if not progress:
-            progress.append(Progress("store: forecast", total, done))
-        progress[0].reach(done)
-
-    Store.write(archive, task, folder, split.stored, moments=moments, progress=report, workers=workers)
+    Store.write(archive, task, folder, split.stored, moments=moments, workers=workers)
 
 
 if __name__ == "__main__":

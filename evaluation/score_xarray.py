@@ -87,7 +87,7 @@ def score(
     chosen, _ = choose_scores(list(scores) if isinstance(scores, Sequence) and scores != "all" else scores)
     options = ScoringOptions(
         seed=seed, scores=chosen, diagrams=(), thresholds=parse_thresholds(list(thresholds), task),
-        undrawn=() if drawn else ("raw",), progress=False,
+        undrawn=() if drawn else ("raw",),
     )  # fmt: skip
     models: dict[str, Forecaster] = {"raw": arrays.distribution}
     board = score_models(models, arrays, region_weights(arrays.grid), options=options)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data_pipeline.common.progress import Progress
 from data_pipeline.common.threads import processors
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, forecast_times, verifiable
@@ -25,7 +26,6 @@ from evaluation.scores import default_diagrams, default_scores, statistics_of
 from evaluation.scores.case import Case, is_ensemble, tie_breaker
 from evaluation.scores.score import Diagram, Score, Settings
 from evaluation.scores.threshold import make_events
-from evaluation.scoring_progress import ScoringProgress
 from evaluation.tallies import Tallies
 from models.coupling import member_values, written_members
 from models.distribution import Distribution
@@ -64,7 +64,6 @@ class ScoringOptions:
     of a batch are of one group. `blocks` has the block of dates of each forecast for tests on maps, or -1. `thresholds`
     are those of each target; percentiles of climatology are left out without it. `extremeness` returns the extreme
     forecast index of the raw ensemble. The members of `undrawn` models are quantiles, not random draws.
-    `progress`: lines on the progress are printed.
 
     Fewer than `batch_size` forecasts are scored at a time if more do not fit into `memory_bytes`. Sums are kept in
     `partial`, from which an interrupted run continues. With `workers`, `jobs` of them at the same time, processes of a
@@ -81,7 +80,6 @@ class ScoringOptions:
     groups: np.ndarray | None = None
     undrawn: Collection[str] = ()
     blocks: np.ndarray | None = None
-    progress: bool = True
     scores: Collection[Score] = field(default_factory=default_scores)
     diagrams: Collection[Diagram] = field(default_factory=default_diagrams)
     thresholds: tuple[tuple[Threshold, ...], ...] = ()
@@ -121,15 +119,16 @@ def score_models(
         partial.load(tallies)
     every = np.arange(mesh.data_rank, len(forecasts), mesh.data)
     rows = every[~tallies.done[every]]
-    shown = mesh.first and options.progress
-    progress = ScoringProgress(len(forecasts), int(tallies.done.sum()) * mesh.data) if shown else None
+    known = int(tallies.done.sum()) * mesh.data
+    if known:
+        mesh.print(f"{known} of {len(forecasts)} forecasts were scored by an earlier run")
     scored = scorer.score(tallies, rows) if workers is None else _on_cluster(scorer, tallies, rows, workers)
-    for latest in scored:
-        tallies = latest
-        if partial:
-            partial.save(tallies)
-        if progress:
-            progress.show(min(int(tallies.done.sum()) * mesh.data, len(forecasts)))
+    with Progress("scoring: forecast", len(forecasts), known) as progress:
+        for latest in scored:
+            tallies = latest
+            if partial:
+                partial.save(tallies)
+            progress.reach(min(int(tallies.done.sum()) * mesh.data, len(forecasts)))
     if oracle is not None:
         scorer.add_oracle(tallies, np.arange(mesh.data_rank, len(oracle), mesh.data))
     merged = tallies.merged(mesh, domain)

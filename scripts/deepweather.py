@@ -5,6 +5,8 @@ import runpy
 import sys
 import warnings
 
+from data_pipeline.common.progress import show_progress
+
 VERBS = {
     "prepare": ("data_pipeline.prepare", "make the data of the twin experiment, or index your own files"),
     "train": ("training.train", "fit a corrector on the training years"),
@@ -39,7 +41,8 @@ def main() -> None:
     # A process that has imported the verb, such as a test, gets a second copy of its module, which does no harm.
     warnings.filterwarnings("ignore", ".*found in sys.modules after import", RuntimeWarning)
     try:
-        runpy.run_module(VERBS[verb][0], run_name="__main__", alter_sys=True)
+        with show_progress(verb):
+            runpy.run_module(VERBS[verb][0], run_name="__main__", alter_sys=True)
     except ModuleNotFoundError as error:
         sys.exit(_missing(verb, error))
 

@@ -49,6 +49,9 @@ LONGEST = (
 )
 """The slowest files: `scripts/test` starts with them, so that both processes end at about the same time."""
 
+# Progress lines depend on the speed of the machine; tests of these lines show them again.
+os.environ["DEEPWEATHER_PROGRESS"] = "off"
+
 # Every machine tests the same examples; `HYPOTHESIS_PROFILE=explore make test` looks for new ones.
 settings.register_profile("gate", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,14 +1,15 @@
-"""Printed messages: numbers as text, and the progress of long runs."""
+"""Printed messages: numbers as text, and lines that are printed once."""
 
 from __future__ import annotations
 
 import os
-import sys
-import time
 from collections.abc import Sequence
 from functools import cache
+from numbers import Real
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_VALUES_SHOWN = 24
 """Of a longer list, only the first and last values are shown."""
@@ -45,7 +46,7 @@ def format_values(values: Sequence[object] | np.ndarray) -> str:
     >>> format_values([0.0, 24.0, 48.5])
     '0 24 48.5'
     """
-    texts = [f"{value:g}" if isinstance(value, int | float | np.number) else str(value) for value in values]
+    texts = [f"{value:g}" if isinstance(value, Real) else str(value) for value in values]
     if len(texts) > MAX_VALUES_SHOWN:
         texts = [*texts[: MAX_VALUES_SHOWN // 2], "...", *texts[-2:], f"({len(texts)} in all)"]
     return " ".join(texts)
@@ -56,37 +57,3 @@ def print_once(text: str) -> None:
     """Print a line the first time that this process wants to print it; of several ranks, only the first prints."""
     if os.environ.get("RANK", "0") == "0":
         print(text, flush=True)
-
-
-class Progress:
-    """Prints how many of `total` steps are done, the elapsed time and the estimated remaining time.
-
-    A log gets one line per step; on a terminal, one line is overwritten.
-    """
-
-    def __init__(self, name: str, total: int, done: int = 0) -> None:
-        self.name, self.total, self.done = name, total, done
-        self._done_before = done
-        self._start_time = time.monotonic()
-        self._overwrite = sys.stdout.isatty()
-
-    def step(self, label: object) -> None:
-        """Count one more step as done; `label` names this step."""
-        self.reach(self.done + 1, f" ({label})")
-
-    def reach(self, done: int, suffix: str = "") -> None:
-        """Set the number of steps done."""
-        self.done = done
-        if done == self._done_before:
-            return
-        elapsed = time.monotonic() - self._start_time
-        remaining = elapsed * (self.total - done) / (done - self._done_before)
-        line = (
-            f"{self.name} {done} of {self.total}{suffix} after {format_duration(elapsed)}, "
-            f"about {format_duration(remaining)} to go"
-        )
-        if not self._overwrite:
-            print(line, flush=True)
-            return
-        # Return to the start of the line and clear the rest of a longer line.
-        print(f"\r\033[K{line}", end="\n" if done == self.total else "", flush=True)

@@ -19,6 +19,7 @@ import numpy as np
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_path, disk_error, lock_folder, remove_partial_files
+from data_pipeline.common.progress import Progress
 from data_pipeline.dates import Dates
 from data_pipeline.grid import how_to_regrid
 from data_pipeline.inputs import input_fields
@@ -131,10 +132,12 @@ def _write_missing(
             finished = FinishedFile.from_path(path, {})
         manifest = _add(manifest, folder, STATIC_NAME, finished)
     missing = [name for name in plan.shards if name not in manifest.files]
-    with closing(_finish_shards(job, folder, missing, workers)) as shards:
+    shown = Progress("store: forecast", len(plan.samples), done)
+    with shown, closing(_finish_shards(job, folder, missing, workers)) as shards:
         for name, finished in shards:
             manifest = _add(manifest, folder, name, finished)
             done += len(plan.shards[name])
+            shown.reach(done)
             progress(done, len(plan.samples))
 
 

@@ -18,11 +18,11 @@ import os, runpy, signal, sys
 from evaluation import partial_scores, scoring
 partial_scores.EVERY_SECONDS, partial_scores.WRITING_SHARE = 0, float("inf")
 shown = []
-def show(self, done):
+def reach(self, done):
     shown.append(done)
     if len(shown) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-scoring.ScoringProgress.show = show
+scoring.Progress.reach = reach
 sys.argv[:] = ["deepweather", *sys.argv[1:]]
 runpy.run_path({path!r}, run_name="__main__")
 """

@@ -12,7 +12,6 @@ from data_pipeline.sample import verifiable
 from data_pipeline.task import Task
 from evaluation.regions import region_weights
 from evaluation.scoring import ScoringOptions, score_models
-from evaluation.scoring_progress import ScoringProgress
 from models.distribution import Normal
 from models.statistical.raw import Raw
 
@@ -81,14 +80,6 @@ def test_the_oracle_is_found_by_date(toy):
     part = run(data, oracle, batch_size=3).oracle
     counted = part.per_forecast["crps"].weight[:, 0, 0] > 0
     assert counted.tolist() == [False, True, True, False, False, True]
-
-
-def test_progress_is_printed_every_few_seconds(capsys):
-    progress = ScoringProgress(4, every=0)
-    for done in (1, 2, 4):
-        progress.show(done)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(",")[0] for line in lines] == ["scored 1 of 4 forecasts", "scored 2 of 4 forecasts"]
 
 
 def test_forecasts_without_a_value_are_left_out_of_the_comparisons_of_an_optional_model(toy):

@@ -13,7 +13,8 @@ from pathlib import Path
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_write, lock_folder, remove_partial_files
-from data_pipeline.common.messages import Progress, format_size
+from data_pipeline.common.messages import format_size
+from data_pipeline.common.progress import Progress
 from data_pipeline.common.threads import processors
 from data_pipeline.grid import Grid
 from data_pipeline.synthetic.twin.model_parameters import FORECAST, NATURE
@@ -115,13 +116,13 @@ class Twin:
         print(f"twin: all {len(self._pairs())} start pairs are in {self.path}", flush=True)
 
     def _write_missing(self, missing: list[StartPair]) -> None:
-        """Integrate and write the missing start pairs, with a progress line for each."""
+        """Integrate and write the missing start pairs, and show the progress."""
         total = len(self._pairs())
         progress = Progress("twin: start pair", total, total - len(missing))
         workers = min(self.workers or processors(), len(missing))
         print(f"twin: {len(missing)} of {total} start pairs to write, {workers} at a time", flush=True)
         try:
-            with _terminable(), closing(run_in_processes(self._write, missing, workers)) as finished:
+            with _terminable(), progress, closing(run_in_processes(self._write, missing, workers)) as finished:
                 for pair in finished:
                     progress.step(" and ".join(f"{start:%d %b}" for start in pair.starts))
         except KeyboardInterrupt:
