@@ -133,7 +133,7 @@ def test_long_work_ends_with_a_line_and_failed_work_without(fast, capsys):
         text = ""
         with pytest.raises(KeyError) if fails else show_progress("verb"), show_progress("verb"):  # noqa: SIM117
             with Progress("work", 1) as work:
-                wait_until(printed)
+                wait_until(lambda work=work: printed() and work.elapsed() >= progress.EVERY)
                 if fails:
                     raise KeyError
                 work.step()
