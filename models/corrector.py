@@ -150,7 +150,7 @@ class Corrector(nn.Module):
         times = forecast_times(dataset)
         if not protocol.claims(self.model).physical:
             seen = TrainingSummaries(self.domain)
-            self.normalizer.fit(lambda: seen.watch(in_batches(dataset, ALL, batch_size)))
+            self.normalizer.fit(seen.watch(in_batches(dataset, ALL, batch_size)))
             self.envelope = seen.envelope(self.task, self.provenance.get("members"))
         protocol.normalise(self.model, *self.normalizer.target_scaling)
 

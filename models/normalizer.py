@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from data_pipeline.cell_moments import OrderedMoments
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
@@ -26,7 +27,7 @@ from models.distribution import (
     to_power,
 )
 from models.parallel.domain import Domain
-from models.parallel.exchange import allsum, assemble
+from models.parallel.exchange import assemble
 from models.statistical.cases import FitReport
 
 logger = logging.getLogger(__name__)
@@ -108,43 +109,49 @@ class Normalizer(nn.Module):
                 )
         return cls(task, grid, float(power), [lower if bound is None else bound for bound in bounds])
 
-    def fit(self, batches: Callable[[], Iterator[Sample]]) -> None:
-        """Compute the statistics of all samples of `batches()`, in two passes: means, then departures from them.
+    def fit(self, batches: Iterable[Sample]) -> None:
+        """Compute the statistics of all samples, in one pass.
 
         A cell without any value in the training years gets the mean of its row (of the globe, if the row has none).
         With a mean of 0 K, a value in a later forecast would be a huge departure. `report` counts these cells, and
         those without truth.
         """
-        area_of, domain = self._domain.cut(self._area), self._domain
-        total = torch.zeros(len(self.location), *domain.own_shape, dtype=torch.float64)
-        count, samples = torch.zeros_like(total), 0
+        domain = self._domain
+        moments, samples = OrderedMoments((len(self.location), *domain.own_shape)), 0
         verified = torch.zeros(len(self._targets), *domain.own_shape, dtype=torch.bool)
-        for batch in map(self._take_powers, batches()):
-            means = batch.ensemble.mean(1).masked_fill(~batch.mask, 0)
-            total += means.sum(0, dtype=torch.float64)
-            count += batch.mask.sum(0)
+        for batch in map(self._take_powers, batches):
+            for ensemble, mask in zip(batch.ensemble.cpu().numpy(), batch.mask.cpu().numpy(), strict=True):
+                moments.add(ensemble, mask)
             verified |= verifiable(batch, self._targets).isfinite().any(0).to(verified.device)
             samples += len(batch.mask)
             static = batch.static[0]
-        known = assemble((count > 0).double(), domain) > 0
-        self.location.copy_(fill_unknown(assemble(total / count.clamp(min=1), domain), known, self._area.double()))
+        own = moments.total()
+        count, mean, squares = (
+            assemble(torch.from_numpy(part).double(), domain) for part in (own.count, own.mean, own.squares)
+        )
+        self.set_moments(count, mean, squares, assemble(verified.double(), domain) > 0, samples)
+        self.set_static(assemble(static, domain))
+
+    def set_moments(self, count: Tensor, mean: Tensor, squares: Tensor, verified: Tensor, samples: int) -> None:
+        """Set the statistics of the inputs from the `CellMoments` (C, H, W) of `samples` forecasts on the whole grid.
+
+        `verified` (T, H, W) is True where some forecast of a target has a truth.
+        """
+        known, area = count > 0, self._area.double()
+        self.location.copy_(fill_unknown(mean, known, area))
         self.known.copy_(known[self._targets])
         self.complete = bool(self.known.all())
-        unverified = known[self._targets] & (assemble(verified.double(), domain) == 0)
+        unverified = known[self._targets] & ~verified
         self.report = FitReport(self._notes(known) + self._notes_on_truth(unverified))
-        self.always.copy_(assemble((count == samples).double(), domain))
-        location = domain.cut(self.location)
-        squares, area = torch.zeros(len(total), dtype=torch.float64), torch.zeros(len(total), dtype=torch.float64)
-        for batch in map(self._take_powers, batches()):
-            mean_square = torch.zeros_like(batch.ensemble[:, 0])
-            for member in batch.ensemble.unbind(1):  # one by one, because departures need as much memory as the members
-                mean_square += (member - location).square_()
-            mean_square.div_(batch.ensemble.shape[1]).masked_fill_(~batch.mask, 0)
-            squares += (mean_square * area_of).sum((0, 2, 3), dtype=torch.float64)
-            area += (batch.mask * area_of).sum((0, 2, 3), dtype=torch.float64)
-        squares, area = allsum(squares, domain), allsum(area, domain)
-        self.scale.copy_(_positive(torch.sqrt(squares / area.clamp(min=1e-12))))
-        static = assemble(static, domain).flatten(1)
+        self.always.copy_(count == samples)
+        # The location is rounded to single precision.
+        squares = squares + count * (mean - self.location.double()).square()
+        total, weight = (squares * area).sum((1, 2)), (count * area).sum((1, 2))
+        self.scale.copy_(_positive(torch.sqrt(total / weight.clamp(min=1e-12))))
+
+    def set_static(self, static: Tensor) -> None:
+        """Set the statistics of the static fields (S, H, W) of the whole grid."""
+        static = static.flatten(1)
         self.static_location.copy_(static.mean(1))
         # A grid of one cell has no standard deviation.
         self.static_scale.copy_(_positive(static.std(1) if static.shape[1] > 1 else torch.zeros(len(static))))

@@ -15,20 +15,18 @@ from models.parallel.exchange import allsum
 
 
 class TrainingSummaries:
-    """Summaries of all samples of the first pass on the own tile; later passes are not summarised again."""
+    """Summaries of all samples on the own tile."""
 
     def __init__(self, domain: Domain) -> None:
-        self._domain, self._passes = domain, 0
+        self._domain = domain
         self._rows: list[np.ndarray] = []
         self._times: list[tuple[int, int]] = []
         self._members = 0
 
     def watch(self, batches: Iterator[Sample]) -> Iterator[Sample]:
-        """Yield all batches."""
-        self._passes += 1
+        """Yield all batches, and summarise their samples."""
         for batch in batches:
-            if self._passes == 1:
-                self._add(batch)
+            self._add(batch)
             yield batch
 
     def _add(self, batch: Sample) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
@@ -110,11 +112,17 @@ class CorrectionModule(pl.LightningModule):
             loader.set_epoch(self.current_epoch)
 
     def on_train_batch_start(self, batch: Sample, batch_idx: int) -> None:
-        """Seed the random numbers of the batch (dropout) by seed and step, so that a resumed run is the same run."""
+        """Seed the random numbers of the batch (dropout) by seed and step, so that a resumed run is the same run.
+
+        All ranks get the same seed; layers name their random numbers by sample and cell.
+        """
         part = batch_idx % self.trainer.accumulate_grad_batches
         seed = self.options.seed * 1_000_003 + self.global_step + 1_000_000_007 * part
         # Not `torch.manual_seed`: without a GPU it keeps a stack trace for each kind of device, 5 ms in every step.
         torch.default_generator.manual_seed(seed)
+        # Callbacks and models of users may draw from these.
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        random.seed(seed)
         if torch.cuda.is_available():
             torch.cuda.manual_seed_all(seed)
 

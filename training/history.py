@@ -63,7 +63,13 @@ class LossHistory(pl.Callback):
             "train_loss": score / weight if weight else 0.0,
             "val_loss": float(trainer.callback_metrics["val_loss"]),
         }
-        pl_module.log("train_loss", row["train_loss"])
+        pl_module.log("train_loss", row["train_loss"], logger=False)
+        # Not by Lightning, which would do it after the checkpoint of the epoch is saved. Points of an epoch have the
+        # number of its last step, like those of the validation.
+        for logger in trainer.loggers:
+            logger.log_metrics(
+                {"train_loss": row["train_loss"], "epoch": trainer.current_epoch}, trainer.global_step - 1
+            )
         self._rows.append(
             {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **row, "learning_rate": self._rate}
         )

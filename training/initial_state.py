@@ -33,24 +33,23 @@ dates that they were trained on, and their normalisation would be of other data.
 
 
 def fit_corrector(
-    domain: Domain,
+    corrector: Corrector,
     corrector_on: Callable[[Domain], Corrector],
     samples_on: Callable[[Domain], Samples],
     own: Tiers,
     budget: Budget,
     batch_size: int,
     mesh: Mesh,
-) -> Corrector:
-    """Return a corrector for this rank's tile, with its normalisation and its closed-form parameters fitted.
+) -> None:
+    """Fit the normalisation and the closed-form parameters of `corrector`, which is on this rank's tile.
 
     Ranks with the same tile share its rows for the fit, so that all data are read only once. If the model cannot be
     built on tiles that small, each rank reads its `own` samples.
     """
-    corrector = corrector_on(domain)
     shared = None
     if mesh.data > 1:
         with suppress(InputError):
-            shared = corrector_on(mesh.shared(domain.grid))
+            shared = corrector_on(mesh.shared(corrector.grid))
     if shared is None:
         corrector.fit(own, batch_size)
     else:
@@ -63,7 +62,6 @@ def fit_corrector(
             dist.broadcast(tensor, 0, process_group(mesh.everyone))  # the same to the last bit
     for note in corrector.notes:
         mesh.print(note)
-    return corrector
 
 
 def copy_fit(corrector: Corrector, other: Corrector) -> None:

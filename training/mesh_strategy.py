@@ -7,6 +7,7 @@ which stock DDP and FSDP compute, is then the gradient of the total loss, whethe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -58,7 +59,10 @@ class MeshStrategy(DDPStrategy):
 
     def _setup_model(self, model: nn.Module) -> Any:
         if not self._sharded:
-            return super()._setup_model(model)
+            devices = self.determine_ddp_device_ids()
+            # As in Lightning's strategy, because of https://pytorch.org/docs/stable/notes/cuda.html#id5.
+            with nullcontext() if devices is None else torch.cuda.stream(torch.cuda.Stream()):
+                return FixedBuckets(model, device_ids=devices, **self._ddp_kwargs)
         shard(cast(Any, model).corrector.model, self.root_device.type, self.world_size)
         return model
 
@@ -85,6 +89,25 @@ class MeshStrategy(DDPStrategy):
                 for number, entry in state["state"].items()
             }
             optimizer.load_state_dict({**state, "state": parts})
+
+
+class FixedBuckets(DistributedDataParallel):
+    """DDP that sends the same gradients together in every step, so that a resumed run adds them in the same order.
+
+    Stock DDP sends the gradients of the first step in one bucket, and from then on in the order in which they came. The
+    order of a sum over more than two ranks depends on a gradient's position in its bucket, so the first step after a
+    restart would differ by rounding. The methods of the reducer are private: a test fails if they are gone.
+    """
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        super().__init__(module, **options)
+        self.reducer._push_all_rebuilt_params()
+        self.reducer._rebuild_buckets()
+
+    def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
+        # Last layers first, as their gradients come: a bucket is sent while earlier layers are differentiated.
+        parameters, sparse = super()._build_params_for_reducer()
+        return parameters[::-1], sparse[::-1]
 
 
 class MeshEnvironment(ClusterEnvironment):

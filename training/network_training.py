@@ -27,6 +27,7 @@ from models.parallel.mesh import Mesh
 from training.activation_checkpointing import checkpoint_activations
 from training.checkpoints import Checkpoints
 from training.correction_module import CorrectionModule
+from training.curve_restart import CurveRestart
 from training.datamodule import TrainingData
 from training.history import LossHistory
 from training.loss import CRPS
@@ -66,6 +67,7 @@ def train_network(module: CorrectionModule, data: TrainingData, run_dir: Path) -
     resumed = mesh.run_on_first(checkpoints.last.exists)
     if resumed:
         mesh.print(f"resuming from {checkpoints.last}")
+        trainer.num_sanity_val_steps = 0  # the loss of the initial weights is in the checkpoint
     # The copy may be sharded while it is trained; `module` holds full weights.
     trained = copy.deepcopy(module)
     if options.activation_checkpointing:
@@ -140,7 +142,9 @@ def make_trainer(options: TrainerOptions, mesh: Mesh, checkpoints: Checkpoints, 
             max_epochs=options.epochs, accelerator=options.accelerator, **mesh_trainer_flags(mesh, options),
             precision=options.precision, gradient_clip_val=options.gradient_clip,
             accumulate_grad_batches=options.accumulate_grad_batches, benchmark=options.cudnn_benchmark,
-            callbacks=[checkpoints, stopping, *averages, *callbacks, LossHistory(run_dir / "metrics.csv")],
+            callbacks=[
+                checkpoints, stopping, *averages, *callbacks, LossHistory(run_dir / "metrics.csv"), CurveRestart()
+            ],
             logger=_loggers(options, run_dir), profiler=_profiler(options, run_dir),
             default_root_dir=run_dir, num_sanity_val_steps=-1, **(quiet | flags),
         )  # fmt: skip

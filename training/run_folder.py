@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_write, disk_error
+from training.fitted_state import FITTED_FILE
 
 WITHOUT_EFFECT = {
     "data": ("cache",),
@@ -25,7 +26,7 @@ RUN_FORMAT = 2
 """Version of option names and checkpoints in a run folder. Runs of another version are refused, not resumed."""
 
 MARKER, CURVES = "config.yaml", "tensorboard"
-"""The files that a run writes before its first training step, the marker first."""
+"""With `FITTED_FILE`, the files that a run writes before its first training step, the marker first."""
 
 
 def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
@@ -84,9 +85,10 @@ def resumable(run_dir: Path) -> Iterator[None]:
         raise
     except InputError:
         created = _names(run_dir) - before
-        if MARKER in created and created <= {MARKER, CURVES}:
+        if MARKER in created and created <= {MARKER, CURVES, FITTED_FILE}:
             # All ranks on this file system run this.
-            (run_dir / MARKER).unlink(missing_ok=True)
+            for name in (MARKER, FITTED_FILE):
+                (run_dir / name).unlink(missing_ok=True)
             if CURVES in created:
                 shutil.rmtree(run_dir / CURVES, ignore_errors=True)
         raise

@@ -38,6 +38,7 @@ from models.training_dates import split_provenance, state_training, valid_days
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
 from training.eecrps import EECRPS, WeightedByIndex
+from training.fitted_state import FITTED_FILE, FittedState
 from training.initial_state import fit_corrector, hash_initial_weights, load_initial_weights
 from training.loss import CRPS, Loss
 from training.network_training import train_network, validation_crps
@@ -81,9 +82,10 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh) -> None:
     identity, fingerprint, grid = mesh.run_on_first(
         lambda: claim_folder(sources["train"], task, run_dir, hash_initial_weights(plain(cfg)))
     )
-    corrector_file = run_dir / "corrector.safetensors"
+    corrector_file, fitted = run_dir / "corrector.safetensors", FittedState(run_dir / FITTED_FILE, identity)
     if mesh.run_on_first(corrector_file.exists):
         Corrector.load(corrector_file)
+        mesh.run_on_first(fitted.remove)
         mesh.print(f"{corrector_file} is already trained with these options")
         return
     static = static_fields(grid, task, sources["train"].static)
@@ -128,11 +130,15 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh) -> None:
     budget: Budget = build(cfg.data.cache)
     with open_training_data(train, val, budget, options, mesh) as data:
         on_tile = partial(samples_on, name="train")
-        if cfg.initial_weights is None:
-            corrector = fit_corrector(domain, corrector_on, on_tile, data.train, budget, options.batch_size, mesh)
-        else:
-            corrector = load_initial_weights(corrector_on(domain), cfg.initial_weights)
+        corrector = corrector_on(domain)
+        if cfg.initial_weights is not None:
+            load_initial_weights(corrector, cfg.initial_weights)
             mesh.print(f"initial weights from {cfg.initial_weights}")
+        elif fitted.restore(corrector, mesh):
+            mesh.print(f"fitted before, read from {run_dir / FITTED_FILE}")
+        else:
+            fit_corrector(corrector, corrector_on, on_tile, data.train, budget, options.batch_size, mesh)
+            fitted.save(corrector, mesh)
         module = CorrectionModule(corrector, options, loss, mesh, len(data.train_batches))
         device = torch.device("cpu")
         if needs_validation(corrector):
@@ -157,6 +163,7 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh) -> None:
                 )
     corrector.cpu()
     mesh.run_on_first(lambda: corrector.save(corrector_file))
+    mesh.run_on_first(fitted.remove)
     mesh.print(f"wrote {corrector_file}")
 
 

@@ -57,7 +57,8 @@ class CrossFitted(nn.Module):
     """Holds a `table` (F, ...) of numbers for each fold of the training samples, fitted to all other folds.
 
     The table is empty until `set`. It holds the own tile, or, unless `per_cell`, numbers that all cells share. It is
-    used in training only: corrector files and checkpoints do not contain it, and a resumed run fits it again.
+    used in training only: corrector files and checkpoints do not contain it, and a resumed run reads it from
+    `fitted.safetensors` (`training.fitted_state`).
     """
 
     table: Tensor
@@ -77,10 +78,15 @@ class CrossFitted(nn.Module):
     def copy_from(self, other: CrossFitted) -> None:
         """Copy the table that was fitted on other tiles of the same globe; all ranks must call this together."""
         if other.fitted:
-            table = other.table
-            if self._per_cell:
-                table = self._domain.cut(assemble(table, other._domain)).clone()
-            self.set(table, other.ends)
+            self.set_whole(other.whole_table(), other.ends)
+
+    def whole_table(self) -> Tensor:
+        """Return the table of the whole globe; all ranks must call this together."""
+        return assemble(self.table, self._domain) if self._per_cell else self.table
+
+    def set_whole(self, table: Tensor, ends: Tensor) -> None:
+        """Set the own tile of a table of the whole globe, and the `ends` of the folds."""
+        self.set(self._domain.cut(table).clone() if self._per_cell else table, ends)
 
     def fold(self, sample: Sample) -> Tensor:
         """Return the fold (B,) in which each sample is valid."""

@@ -137,7 +137,7 @@ def test_the_normaliser_stores_where_inputs_always_have_values(toy):
     data.samples[2].mask[1, 4, 7] = False
     normalizer = Normalizer(TASK, GRID)
     assert not normalizer.always.any()
-    normalizer.fit(lambda: batches(data, 2))
+    normalizer.fit(batches(data, 2))
     assert normalizer.always[1, 4, 7] == 0
     assert normalizer.always.sum() == 2 * 9 * 14 - 1
 

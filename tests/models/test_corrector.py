@@ -33,7 +33,7 @@ def test_normalised_samples_have_mean_0_and_mean_square_1(toy):
     """Means and mean squares by brute force; the normalisation can be undone."""
     data = toy(TASK, GRID, 12)
     normalizer = Normalizer(TASK, GRID)
-    normalizer.fit(lambda: batches(data, 5))
+    normalizer.fit(batches(data, 5))
     whole = normalizer(next(batches(data, 12)))
     torch.testing.assert_close(whole.ensemble.mean((0, 1)), torch.zeros(2, *GRID.shape), atol=1e-4, rtol=0)
     area = torch.tensor(GRID.weights, dtype=torch.float32)[:, None]

@@ -51,7 +51,8 @@ def fit_on_rank(rank, shape, toy, name):
 
     domain = mesh.domain(GRID)
     own = Tile(toy, domain, 24, torch.float64, task=task)
-    corrector = fit_corrector(domain, corrector_on, samples_on, own, Budget(), 8, mesh)
+    corrector = corrector_on(domain)
+    fit_corrector(corrector, corrector_on, samples_on, own, Budget(), 8, mesh)
     assert corrector.domain == domain
     return {key: value.numpy() for key, value in corrector.state_dict().items()}, tiles
 
@@ -79,7 +80,8 @@ def cross_fit_on_rank(rank, shape, toy):
         return Tile(toy, domain, 120, torch.float64, task=TASK)
 
     domain = mesh.domain(GRID)
-    corrector = fit_corrector(domain, corrector_on, samples_on, samples_on(domain), Budget(), 8, mesh)
+    corrector = corrector_on(domain)
+    fit_corrector(corrector, corrector_on, samples_on, samples_on(domain), Budget(), 8, mesh)
     tables = corrector.model.features.errors.without, corrector.model.head.start.without
     return [table.table.numpy() for table in tables], domain.tile, dict(corrector.provenance)
 

@@ -201,7 +201,7 @@ def test_a_sea_only_variable_without_values_over_land_gets_no_note(toy):
     for sample in data.samples:
         sample.mask[:2, 1], sample.ensemble[:, :2, 1] = False, torch.nan
     normalizer = Normalizer(task, GRID)
-    normalizer.fit(lambda: batches(data, 5))
+    normalizer.fit(batches(data, 5))
     (note,) = normalizer.report.notes
     assert note == "2t has no value in 4 of 12 cells in all training samples; there the correction is the raw ensemble"
 

@@ -1,0 +1,161 @@
+"""What a run fits before its first step is fitted once: a resumed run reads it from its folder, to the bit."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from grib_parts import OPTIONS, write_archive
+from ranks import run_on_ranks
+from specs import SPECS
+from torch.utils.data import default_collate
+
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from models import protocol
+from models.corrector import Corrector, needed_task
+from models.parallel.mesh import Mesh, arrange_mesh
+from models.statistical.crossfit import CrossFitted
+from training.correction_module import CorrectionModule
+from training.fitted_state import FITTED_FILE, FittedState
+
+TASK = Task("toy", ["2t", "msl"], ["2t"], [48])
+GRID = Grid.regular(16, 24)
+BASELINE = SPECS["mlp"] | {"baseline": {"seasonal": False}}
+LEARNING = {name: spec for name, spec in SPECS.items() if name not in ("bqn", "raw")} | {"baseline": BASELINE}
+
+
+def built(spec, toy, domain=GRID, seed=0):
+    torch.manual_seed(seed)
+    task = needed_task(spec, TASK)
+    return Corrector(task, domain, spec, toy(task, GRID, 1).static)
+
+
+def outputs(corrector, batch):
+    """Mean and CRPS of one batch, as in training with the numbers of other years, and as in evaluation."""
+    found = []
+    for training in (True, False):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            forecast = corrector.train(training)(batch)
+            found += [forecast.mean, forecast.crps(batch.target)]
+    return found
+
+
+@pytest.mark.parametrize("name", ["baseline", "emos", "boosted_emos", "unet", "transformer", "deep_weather", "poet"])
+def test_a_restored_corrector_is_the_fitted_one(name, toy, tmp_path):
+    spec = LEARNING[name]
+    fitted, other = built(spec, toy), built(spec, toy, seed=1)
+    data = toy(fitted.task, GRID, 120)
+    fitted.fit(data)
+    FittedState(tmp_path / FITTED_FILE, "run").save(fitted, Mesh.single())
+    assert FittedState(tmp_path / FITTED_FILE, "run").restore(other, Mesh.single())
+    batch = default_collate([data[k] for k in (0, 50, 119)])
+    for ours, theirs in zip(outputs(other, batch), outputs(fitted, batch), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    assert other.state_dict().keys() == fitted.state_dict().keys()
+    assert (other.provenance, other.notes, other.envelope) == (fitted.provenance, fitted.notes, fitted.envelope)
+    assert other.provenance["fits"]
+
+
+def cross_fitted(corrector):
+    return [module for module in corrector.modules() if isinstance(module, CrossFitted)]
+
+
+def test_the_tables_of_other_years_are_restored(toy, tmp_path):
+    """Without them a resumed run would train on other features than its first part."""
+    fitted, other = built(BASELINE, toy), built(BASELINE, toy)
+    fitted.fit(toy(TASK, GRID, 120))
+    FittedState(tmp_path / FITTED_FILE, "run").save(fitted, Mesh.single())
+    FittedState(tmp_path / FITTED_FILE, "run").restore(other, Mesh.single())
+    assert len(cross_fitted(fitted)) == 2
+    for ours, theirs in zip(cross_fitted(other), cross_fitted(fitted), strict=True):
+        assert ours.fitted
+        assert torch.equal(ours.table, theirs.table)
+        assert torch.equal(ours.ends, theirs.ends)
+
+
+@pytest.mark.parametrize("damage", ["a changed value", "a torn file", "another run", "no file"])
+def test_a_file_that_is_not_whole_is_not_used(damage, toy, tmp_path):
+    corrector, path = built(SPECS["emos"], toy), tmp_path / FITTED_FILE
+    corrector.fit(toy(corrector.task, GRID, 60))
+    FittedState(path, "run").save(corrector, Mesh.single())
+    content = bytearray(path.read_bytes())
+    run = "run"
+    if damage == "a changed value":
+        content[-100] ^= 1
+        path.write_bytes(content)
+    elif damage == "a torn file":
+        path.write_bytes(content[:-1000])
+    elif damage == "another run":
+        run = "other"
+    else:
+        path.unlink()
+    assert not FittedState(path, run).restore(built(SPECS["emos"], toy), Mesh.single())
+
+
+def restored_tiles(rank, shape, toy, path, save):
+    torch.set_num_threads(1)
+    mesh = arrange_mesh(*shape)
+    domain = mesh.domain(GRID)
+    corrector = built(BASELINE, toy, domain)
+    if save:
+        whole = built(BASELINE, toy)
+        assert FittedState(path, "run").restore(whole, Mesh.single())
+        for own, theirs in zip(cross_fitted(corrector), cross_fitted(whole), strict=True):
+            own.set_whole(theirs.table, theirs.ends)
+        corrector.load_state_dict(whole.state_dict())
+        FittedState(path.with_name("again"), "run").save(corrector, mesh)
+    else:
+        assert FittedState(path, "run").restore(corrector, mesh)
+    return [each.table.numpy() for each in cross_fitted(corrector)], domain.tile
+
+
+def test_the_state_does_not_depend_on_the_mesh(toy, tmp_path):
+    fitted = built(BASELINE, toy)
+    fitted.fit(toy(TASK, GRID, 120))
+    FittedState(tmp_path / FITTED_FILE, "run").save(fitted, Mesh.single())
+    for shape, save in (((1, 2, 1), False), ((2, 1, 2), True)):
+        for tables, tile in run_on_ranks(int(np.prod(shape)), restored_tiles, shape, toy, tmp_path / FITTED_FILE, save):
+            for found, whole in zip(tables, cross_fitted(fitted), strict=True):
+                np.testing.assert_array_equal(found, whole.table[..., *tile])
+    other = built(BASELINE, toy)
+    FittedState(tmp_path / "again", "run").restore(other, Mesh.single())
+    for ours, theirs in zip(cross_fitted(other), cross_fitted(fitted), strict=True):
+        assert torch.equal(ours.table, theirs.table)
+
+
+def test_a_resumed_run_fits_nothing_again(tmp_path, command, monkeypatch):
+    """A stopped command, started again, reads no training sample for fits, and writes the corrector of a whole run."""
+    write_archive(tmp_path)
+    line = ("train", *OPTIONS, "path=.", "model=mlp", "model.width=8", "trainer.epochs=2")
+    assert command(tmp_path, *line, "run_dir=whole").code == 0
+    with monkeypatch.context() as patch:
+
+        def stop(self, batch, index):
+            raise KeyboardInterrupt
+
+        patch.setattr(CorrectionModule, "training_step", stop)
+        assert command(tmp_path, *line, "run_dir=parts").code == 3
+    assert (tmp_path / "parts" / FITTED_FILE).is_file()
+    fits = []
+    monkeypatch.setattr(protocol, "fit", lambda *arguments: fits.append("model"))
+    ended = command(tmp_path, *line, "run_dir=parts")
+    assert ended.code == 0, ended.stderr
+    assert f"fitted before, read from parts/{FITTED_FILE}" in ended.stdout
+    assert fits == []
+    assert not (tmp_path / "parts" / FITTED_FILE).exists()
+    ours, theirs = (Corrector.load(tmp_path / name / "corrector.safetensors") for name in ("parts", "whole"))
+    assert ours.provenance == theirs.provenance
+    for name, tensor in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], tensor), name
+
+
+def test_a_stray_state_of_a_finished_run_is_removed(tmp_path, command):
+    """A process can be killed between the corrector's file and this one."""
+    write_archive(tmp_path)
+    line = ("train", *OPTIONS, "path=.", "model=emos", "run_dir=done")
+    assert command(tmp_path, *line).code == 0
+    shutil.copy(tmp_path / "done/corrector.safetensors", tmp_path / "done" / FITTED_FILE)
+    assert "already trained" in command(tmp_path, *line).stdout
+    assert not (tmp_path / "done" / FITTED_FILE).exists()

@@ -1,0 +1,109 @@
+"""The fitted state: what a run fits before its first training step, kept in the run folder for its next start.
+
+A fit reads all training data once or several times. A resumed run reads its result from `fitted.safetensors` instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from data_pipeline.common.files import atomic_path
+from models.correction.envelope import Envelope
+from models.corrector import Corrector
+from models.parallel.mesh import Mesh
+from models.statistical.crossfit import CrossFitted
+
+FITTED_FILE = "fitted.safetensors"
+"""Name of the file in the run folder. It is removed when the run is finished."""
+_FORMAT = 1
+_STATE, _TABLE, _ENDS = "state.", "table.", "ends."
+
+
+class FittedState:
+    """The file `path` with the fitted state of the run `run`; a damaged file and one of another run are not used."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self._path, self._run = path, run
+
+    def save(self, corrector: Corrector, mesh: Mesh) -> None:
+        """Write everything that the fit of `corrector` found: weights, cross-fitted tables, envelope, provenance.
+
+        All ranks call this together, because tables are kept by tiles and the file holds them for the whole globe.
+        """
+        tensors = {f"{_STATE}{name}": tensor for name, tensor in corrector.state_dict().items()}
+        for name, module in _cross_fitted(corrector).items():
+            if module.fitted:
+                tensors |= {f"{_TABLE}{name}": module.whole_table(), f"{_ENDS}{name}": module.ends}
+        tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        envelope = corrector.envelope
+        description = {
+            "format": _FORMAT, "run": self._run, "provenance": corrector.provenance, "notes": corrector.notes,
+            "envelope": None if envelope is None else envelope.to_json(),
+        }  # fmt: skip
+
+        def write() -> None:
+            text = json.dumps(description)
+            with atomic_path(self._path) as part:
+                save_file(tensors, part, metadata={"fitted": text, "checksum": _checksum(text, tensors)})
+
+        mesh.run_on_first(write)
+
+    def restore(self, corrector: Corrector, mesh: Mesh) -> bool:
+        """Load the state into an unfitted `corrector` on any tile; return False if there is no valid file.
+
+        All ranks call this together.
+        """
+        if not mesh.run_on_first(self._is_valid):
+            return False
+        description, tensors = self._read()
+        corrector.load_state_dict(_named(_STATE, tensors))
+        tables, ends = _named(_TABLE, tensors), _named(_ENDS, tensors)
+        for name, module in _cross_fitted(corrector).items():
+            if name in tables:
+                module.set_whole(tables[name], ends[name])
+        corrector.provenance, corrector.notes = description["provenance"], description["notes"]
+        corrector.envelope = Envelope.from_json(description["envelope"])
+        return True
+
+    def remove(self) -> None:
+        """Remove the file, if there is one."""
+        self._path.unlink(missing_ok=True)
+
+    def _is_valid(self) -> bool:
+        try:
+            with safe_open(self._path, framework="pt") as file:
+                metadata = file.metadata() or {}
+            description, tensors = self._read()
+        except (OSError, SafetensorError, ValueError, KeyError):
+            return False
+        ours = description.get("format") == _FORMAT and description.get("run") == self._run
+        return ours and metadata.get("checksum") == _checksum(metadata["fitted"], tensors)
+
+    def _read(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        with safe_open(self._path, framework="pt") as file:
+            description: dict[str, Any] = json.loads((file.metadata() or {})["fitted"])
+            return description, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _cross_fitted(corrector: Corrector) -> dict[str, CrossFitted]:
+    return {name: module for name, module in corrector.named_modules() if isinstance(module, CrossFitted)}
+
+
+def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _checksum(description: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(description.encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].cpu().numpy().tobytes())
+    return digest.hexdigest()
