@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from conf.command_line import SHORT, NeedsHydraError, help_text, read_options
+from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.extras import package
 from data_pipeline.common.progress import show_progress
@@ -80,7 +80,7 @@ def light_verb(name: str) -> Callable[[Callable[[dict[str, Any]], None]], Callab
 
 
 def _prepare(name: str, light: bool) -> None:
-    """Give the arguments of the command line their current names, and make a termination raise KeyboardInterrupt."""
+    """Give the arguments of the command line their current names."""
 
     def model() -> str | None:
         if light:
@@ -91,7 +91,6 @@ def _prepare(name: str, light: bool) -> None:
 
     sys.argv[1:] = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in sys.argv[1:]]
     sys.argv[1:] = current_arguments(sys.argv[1:], model, name)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _run_by_hydra(name: str, purpose: str, function: Callable[[DictConfig], None]) -> None:
@@ -107,19 +106,23 @@ def _run_by_hydra(name: str, purpose: str, function: Callable[[DictConfig], None
 def reporting(verb: str) -> Iterator[None]:
     """Print the one line of a user error in the block, and exit with its code."""
     try:
+        interruption.install()
         yield
     except KeyboardInterrupt:
-        leave(InterruptedRunError("interrupted; run the same command again to resume"))
+        leave(InterruptedRunError(interruption.INTERRUPTED))
     except Exception as error:
         explained = explain(error, verb)
         if explained is None or os.environ.get("DEEPWEATHER_DEBUG") == "1":
             raise
         leave(explained)
+    finally:
+        interruption.install(at_once=True)
 
 
 def leave(error: InputError) -> NoReturn:
     """Print the one line and exit."""
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    # One write: a launcher compares whole lines, and the process may be killed.
+    print(f"error: {' '.join(str(error).split())}\n", end="", file=sys.stderr, flush=True)
     sys.exit(error.exit_code)
 
 

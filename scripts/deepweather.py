@@ -5,6 +5,7 @@ import runpy
 import sys
 import warnings
 
+from data_pipeline.common import interruption
 from data_pipeline.common.progress import show_progress
 
 VERBS = {
@@ -24,6 +25,7 @@ USAGE = "usage: deepweather VERB [option=value ...]\n\n" + "\n".join(
 
 def main() -> None:
     """Run the verb as `python -m MODULE` would, so that `models.parallel.launch` can start more processes of it."""
+    interruption.install(at_once=True)
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help", "help"):
         print(f"{USAGE}\n\n`deepweather VERB --help` lists a verb's options.")
         return

@@ -21,6 +21,7 @@ from hypothesis.internal.conjecture import providers
 from slurm_cluster import SlurmCluster, skip_without_slurm
 from torch.utils.data import Dataset
 
+from data_pipeline.common.interruption import SIGNALS
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.sample_reader import static_fields
@@ -114,7 +115,7 @@ class CommandResult(NamedTuple):
 
 def run_command(folder: Path, *arguments: str) -> CommandResult:
     """Run `deepweather ARGUMENTS` in `folder`, in this process: a new Python process takes seconds to start."""
-    before = Path.cwd(), sys.argv, dict(os.environ), [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    before = Path.cwd(), sys.argv, dict(os.environ), [signal.getsignal(s) for s in SIGNALS]
     stdout, stderr = io.StringIO(), io.StringIO()
     code = 0
     try:
@@ -129,7 +130,7 @@ def run_command(folder: Path, *arguments: str) -> CommandResult:
         sys.argv = before[1]
         os.environ.clear()
         os.environ.update(before[2])
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before[3], strict=True):
+        for number, handler in zip(SIGNALS, before[3], strict=True):
             signal.signal(number, handler)
     return CommandResult(code, stdout.getvalue(), stderr.getvalue())
 

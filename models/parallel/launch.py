@@ -13,11 +13,11 @@ import subprocess
 import sys
 import threading
 import time
-from types import FrameType
 from typing import IO, NoReturn
 
 import torch.distributed as dist
 
+from data_pipeline.common import interruption
 from data_pipeline.common.threads import processors
 
 GRACE = 15.0
@@ -30,7 +30,9 @@ def launch(ranks: int) -> NoReturn:
     """Run this command as `ranks` processes and exit with their code."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     lines = ErrorLines()
-    processes = [_start(rank, ranks, store.port) for rank in range(ranks)]
+    # A signal that arrives before a rank has installed its handler waits.
+    with interruption.blocked():
+        processes = [_start(rank, ranks, store.port) for rank in range(ranks)]
     threads = [threading.Thread(target=lines.copy, args=(process.stderr,), daemon=True) for process in processes]
     for thread in threads:
         thread.start()
@@ -54,6 +56,8 @@ def watch_launcher() -> None:
     """End this rank, as Ctrl-C would, when its launcher has ended."""
     if not os.environ.pop(LIFELINE, ""):
         return
+    # The launcher has started this rank with blocked signals.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, interruption.SIGNALS)
 
     def watch() -> None:
         # `sys.stdin` has a lock that this thread would still hold when the interpreter ends.
@@ -107,16 +111,13 @@ def _start(rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
 def _forward_signals(processes: list[subprocess.Popen[bytes]]) -> None:
     signals = 0
 
-    def forward(number: int, frame: FrameType | None) -> None:
+    def forward(number: int) -> None:
         nonlocal signals
         signals += 1
         for process in processes:
-            # SIGTERM, because shells start background processes with SIGINT ignored. The third signal kills: ranks that
-            # wait for each other inside a library do not handle SIGTERM.
-            process.send_signal(signal.SIGTERM if signals < 3 else signal.SIGKILL)
+            process.send_signal(number if signals < interruption.INSISTING else signal.SIGKILL)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, forward)
+    interruption.forward_to(forward)
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> list[int]:

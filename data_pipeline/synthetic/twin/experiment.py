@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_write, lock_folder, remove_partial_files
+from data_pipeline.common.interruption import handled
 from data_pipeline.common.messages import format_size
 from data_pipeline.common.progress import Progress
 from data_pipeline.common.threads import processors
@@ -122,7 +120,7 @@ class Twin:
         workers = min(self.workers or processors(), len(missing))
         print(f"twin: {len(missing)} of {total} start pairs to write, {workers} at a time", flush=True)
         try:
-            with _terminable(), progress, closing(run_in_processes(self._write, missing, workers)) as finished:
+            with handled(), progress, closing(run_in_processes(self._write, missing, workers)) as finished:
                 for pair in finished:
                     progress.step(" and ".join(f"{start:%d %b}" for start in pair.starts))
         except KeyboardInterrupt:
@@ -187,16 +185,3 @@ class Twin:
                     f"the data in {self.path} were made with {name}={found.get(name)}, not {value}; "
                     "choose another data.path"
                 )
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C. Only the main thread can set signal handlers; elsewhere nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

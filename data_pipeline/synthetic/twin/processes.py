@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import TypeVar, cast
 
+from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError
 
 Item = TypeVar("Item")
@@ -56,40 +57,20 @@ def run_in_processes(work: Callable[[Item], None], items: Sequence[Item], worker
 def _start(work: Callable[[Item], None]) -> tuple[SpawnProcess, Connection]:
     here, there = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_serve, args=(work, there), daemon=True)
-    # Ctrl-C signals all processes of a terminal, so workers inherit a blocked SIGINT. The resource tracker must run
-    # before: if `start` launched it, it would unblock SIGINT.
+    # Ctrl-C and Slurm signal all processes, so workers inherit blocked signals. The resource tracker must run before:
+    # if `start` launched it, it would unblock SIGINT.
     resource_tracker.ensure_running()
-    with _signals_deferred() as received:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+    try:
+        with interruption.blocked():
             process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if received:
-        process.kill()
-        process.join()
-        signal.raise_signal(received[0])
+    except BaseException:
+        # An interrupted `start` has no caller that could end the worker.
+        if process.pid is not None:
+            process.kill()
+            process.join()
+        raise
     there.close()
     return process, here
-
-
-@contextlib.contextmanager
-def _signals_deferred() -> Generator[list[int], None, None]:
-    """Collect SIGINT and SIGTERM in a list: an interrupted `start` would leave a worker without its data.
-
-    A blocked signal is no solution, because any other thread of the process would receive it.
-    """
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received  # only the main thread handles signals
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _send(connection: Connection, item: object) -> None:
@@ -112,6 +93,8 @@ def _receive(connection: Connection) -> None:
 
 def _serve(work: Callable[[Item], None], connection: Connection) -> None:
     """Work on items as they arrive."""
+    # `multiprocessing` ends the workers that are left by SIGTERM.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _keep_freed_memory()
     while True:

@@ -21,12 +21,13 @@ PRELUDE = """
 import os, signal, sys, time
 import torch
 from conf import leave
+from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from models.parallel import launch
 from models.parallel.mesh import join_mesh
 
+interruption.install()
 launch.GRACE = GRACE_SECONDS
-signal.signal(signal.SIGTERM, signal.default_int_handler)
 try:
     with join_mesh(SHAPE, "mesh", TIMEOUT) as mesh:
         BODY
@@ -193,7 +194,7 @@ def test_a_rank_that_does_not_answer_ends_the_others(script, tmp_path):
 def test_ctrl_c_reaches_every_rank_once(script, tmp_path):
     process = script("""
         stops = []
-        signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
+        signal.signal(signal.SIGINT, lambda *_: stops.append(1))
         open(f'pid{mesh.rank}', 'w').write(str(os.getpid()))
         while not mesh.sum(torch.tensor(len(stops))) == 3:
             time.sleep(0.01)
@@ -209,7 +210,7 @@ def test_ctrl_c_reaches_every_rank_once(script, tmp_path):
 
 def test_the_third_ctrl_c_kills_ranks_that_ignore_signals(script, tmp_path):
     process = script("""
-        signal.signal(signal.SIGTERM, lambda *_: open(f'told{mesh.rank}', 'a').write('1'))
+        signal.signal(signal.SIGINT, lambda *_: open(f'told{mesh.rank}', 'a').write('1'))
         open(f'pid{mesh.rank}', 'w').write(str(os.getpid()))
         while True:
             time.sleep(0.01)
@@ -222,6 +223,7 @@ def test_the_third_ctrl_c_kills_ranks_that_ignore_signals(script, tmp_path):
         while [path.read_text() for path in tmp_path.glob("told*")] != 3 * [times]:
             assert time.monotonic() < deadline, f"ranks have not received {len(times)} signals"
             time.sleep(0.02)
+        time.sleep(1.1)  # signals within a second count as one
     process.send_signal(signal.SIGINT)
     code, _, lines = wait_for_end(process)
     assert code == 3

@@ -1,0 +1,251 @@
+"""Interruption: SIGINT (Ctrl-C), SIGTERM and SIGUSR1 end a run with exit code 3; the same command then resumes it.
+
+    install(at_once=True)         # first statement of the program: a signal ends it at once
+    install()                     # when the verb starts: a signal raises KeyboardInterrupt in the main thread
+    with deferred() as deferral:  # in training: a signal only sets a flag, and the step ends
+        deferral.worth_waiting = True
+
+A process that starts with these signals blocked (`env --block-signal=USR1,TERM deepweather ...`) receives them when
+the handler is installed. Signals that arrive within a second count as one, because Slurm, a launcher and a terminal may
+each send theirs. Where the main thread is inside a library and cannot handle a signal, a thread ends the process.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import NoReturn
+
+from data_pipeline.common.errors import InterruptedRunError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+INTERRUPTED = "interrupted; run the same command again to resume"
+ONE_SIGNAL = 1.0
+"""Seconds within which several signals count as one."""
+INSISTING = 3
+"""The third signal of a kind ends the process, whatever it does."""
+PATIENCE = 3.0
+"""Seconds that Ctrl-C waits for the end of a step, and any signal for a library to return to Python."""
+
+
+@dataclass(eq=False)
+class Deferral:
+    """What a signal waits for inside `deferred()`."""
+
+    worth_waiting: bool = False
+    """Whether the next step boundary is worth waiting for: work has been done that no checkpoint holds."""
+    seconds: float = 0.0
+    """Seconds of the longest step so far; Ctrl-C waits twice as long, and at least `PATIENCE`."""
+
+
+@dataclass(eq=False)
+class _State:
+    """The signals that this process has received since `install`, and what happens at the next one."""
+
+    at_once: bool = False
+    forward: Callable[[int], None] | None = None
+    deferral: Deferral | None = None
+    count: int = 0
+    kinds: set[int] = field(default_factory=set)
+    last: float = -ONE_SIGNAL
+    overdue: bool = False
+    answered: threading.Event = field(default_factory=threading.Event)
+
+
+_state = _State()
+_watch: list[socket.socket] = []
+"""Both ends of the connection on which Python's C handler tells the watching thread of a signal."""
+
+
+def install(*, at_once: bool = False) -> None:
+    """Handle the signals from now on, forget earlier ones, and unblock them; only in the main thread.
+
+    With `at_once`, a signal ends the process: there is nothing to save while modules are imported or Python ends.
+    """
+    global _state
+    if threading.current_thread() is not threading.main_thread():
+        return
+    _state = _State(at_once)
+    _start_watching()
+    for number in SIGNALS:
+        # A background process of a shell without job control must ignore the Ctrl-C of its terminal.
+        if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _handle)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def requested() -> bool:
+    """Return whether a signal has arrived since `install`."""
+    return _state.count > 0
+
+
+def raise_if_requested() -> None:
+    """Raise `KeyboardInterrupt` if a signal has arrived since `install`."""
+    if requested():
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def handled() -> Iterator[None]:
+    """Handle the signals inside the block, also in a program that has not called `install`."""
+    if threading.current_thread() is not threading.main_thread() or _is_installed():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    install()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def deferred() -> Iterator[Deferral]:
+    """Let signals only set the flag inside the block, where `worth_waiting`; otherwise they raise KeyboardInterrupt.
+
+    A second signal of the same kind does not wait for the flag to be read, and neither does Ctrl-C after a while.
+    """
+    with handled():
+        deferral = _state.deferral = Deferral()
+        try:
+            yield deferral
+        finally:
+            _state.deferral = None
+
+
+@contextmanager
+def blocked() -> Iterator[None]:
+    """Block the signals in this thread: a process that is started in the block inherits that, and receives none.
+
+    The signals of this process are handled when the block ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    # Another thread would receive a signal that only this thread blocks, and Python would handle it in this one.
+    before = {each: signal.signal(each, lambda number, _: received.append(number)) for each in SIGNALS}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for each, handler in before.items():
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)
+        for number in dict.fromkeys(received):
+            signal.raise_signal(number)
+
+
+def forward_to(function: Callable[[int], None]) -> None:
+    """Call `function(number)` at each signal, and do nothing else; for a process that only waits for others."""
+    if not _is_installed():
+        install()
+    _state.forward = function
+
+
+def end_now(message: str = INTERRUPTED) -> NoReturn:
+    """Print the error and end the process with exit code 3, without Python's clean-up."""
+    with suppress(OSError):
+        os.write(2, f"error: {message}\n".encode())
+    os._exit(InterruptedRunError.exit_code)
+
+
+def _is_installed() -> bool:
+    return _handle in (signal.getsignal(number) for number in SIGNALS)
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    """Handle a signal; Python calls this in the main thread, between two of its instructions."""
+    state, now = _state, time.monotonic()
+    state.answered.set()
+    if state.at_once:
+        end_now()
+    if state.overdue:
+        state.overdue = False
+        raise KeyboardInterrupt
+    again, state.last = now - state.last >= ONE_SIGNAL, now
+    if state.forward is not None:
+        if again:
+            state.count += 1
+            state.forward(number)
+        return
+    first_of_kind = number not in state.kinds
+    state.kinds.add(number)
+    if not again:
+        return
+    state.count += 1
+    deferral = state.deferral
+    # Slurm sends SIGUSR1 some minutes before SIGTERM: a signal of another kind does not mean more hurry.
+    if deferral is None or not deferral.worth_waiting or not first_of_kind:
+        raise KeyboardInterrupt
+
+
+def _start_watching() -> None:
+    """Start the thread that ends the process where the main thread does not handle a signal."""
+    if _watch:
+        signal.set_wakeup_fd(_watch[1].fileno(), warn_on_full_buffer=False)
+        return
+    _watch.extend(socket.socketpair())
+    for end in _watch:
+        end.setblocking(end is _watch[0])
+    signal.set_wakeup_fd(_watch[1].fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_watch_signals, args=(_watch[0],), name="interruption", daemon=True).start()
+    os.register_at_fork(after_in_child=_forget_watching)
+
+
+def _forget_watching() -> None:
+    """Stop telling the parent of signals to this process, which was forked from it."""
+    if _watch:
+        signal.set_wakeup_fd(-1)
+        for end in _watch:
+            end.close()
+        _watch.clear()
+
+
+def _watch_signals(reader: socket.socket) -> None:
+    arrived, counts, state = -ONE_SIGNAL, dict.fromkeys(SIGNALS, 0), _state
+    while numbers := reader.recv(1):
+        number, now = numbers[0], time.monotonic()
+        if state is not _state:
+            counts, state = dict.fromkeys(SIGNALS, 0), _state
+        elif now - arrived < ONE_SIGNAL:
+            continue
+        arrived = now
+        if number in counts:
+            counts[signal.Signals(number)] += 1
+            last = counts[signal.Signals(number)] == INSISTING
+            threading.Thread(target=_enforce, args=(number, state, last), name="interruption", daemon=True).start()
+
+
+def _enforce(number: int, state: _State, last: bool) -> None:
+    """End the process if the main thread has not handled a signal in time; at Ctrl-C, also if its step does not end.
+
+    `last`: this is the third signal of its kind, which no library outlives.
+    """
+    deferral = state.deferral
+    if last and state.forward is None and _is_ours(number, state):
+        end_now()
+    if deferral is None or not deferral.worth_waiting:
+        if not state.answered.wait(PATIENCE) and _is_ours(number, state):
+            end_now()
+    elif number == signal.SIGINT:
+        time.sleep(max(PATIENCE, 2 * deferral.seconds))
+        if state.deferral is deferral and deferral.worth_waiting and _is_ours(number, state):
+            state.overdue = True
+            state.answered.clear()
+            _thread.interrupt_main()
+            if not state.answered.wait(PATIENCE):
+                end_now()
+
+
+def _is_ours(number: int, state: _State) -> bool:
+    return state is _state and signal.getsignal(number) is _handle

@@ -1,0 +1,277 @@
+"""Signals end a run with exit code 3, at whatever moment they arrive. Each case is a process of its own."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+from conftest import ROOT
+
+from data_pipeline.common import interruption
+
+EVERY = pytest.mark.parametrize("number", interruption.SIGNALS, ids=lambda number: number.name)
+LIMIT = 60
+"""Seconds after which a process counts as hanging."""
+PRELUDE = """
+import os, signal, sys, threading, time
+from data_pipeline.common import interruption
+def tell(text): print(text, flush=True)
+"""
+
+
+@pytest.fixture
+def program():
+    """Start a Python program in a process, and wait until it prints `ready`, unless `ready` is false."""
+    processes = []
+
+    def start(body, *, command=(), ready=True, **options):
+        text = PRELUDE + textwrap.dedent(body)
+        process = subprocess.Popen(
+            [*command, sys.executable, "-c", text], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            **options,
+        )  # fmt: skip
+        processes.append(process)
+        if ready:
+            assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def ended(process):
+    """Return the exit code and the rest of both outputs."""
+    if process.stdin:
+        process.stdin.close()
+    timer = threading.Timer(LIMIT, process.kill)
+    timer.start()
+    # Not `communicate`, which would miss what `readline` has read ahead.
+    stdout, stderr = process.stdout.read(), process.stderr.read()
+    timer.cancel()
+    return process.wait(LIMIT), stdout, stderr
+
+
+@EVERY
+def test_a_signal_at_the_start_ends_the_process_with_one_line(program, number):
+    process = program("interruption.install(at_once=True); tell('ready'); time.sleep(100)")
+    process.send_signal(number)
+    assert ended(process) == (3, "", f"error: {interruption.INTERRUPTED}\n")
+
+
+@EVERY
+def test_a_signal_raises_keyboard_interrupt(program, number):
+    process = program("""
+        interruption.install()
+        try:
+            tell('ready')
+            time.sleep(100)
+        except KeyboardInterrupt:
+            tell(interruption.requested())
+    """)
+    process.send_signal(number)
+    assert ended(process) == (0, "True\n", "")
+
+
+def test_a_signal_before_the_handler_waits_for_it(program):
+    """`env --block-signal` blocks the signals of the process before Python starts."""
+    process = program(
+        "tell('ready'); sys.stdin.readline(); interruption.install(at_once=True); time.sleep(100)",
+        command=["env", "--block-signal=USR1,TERM"], stdin=subprocess.PIPE,
+    )  # fmt: skip
+    process.send_signal(signal.SIGUSR1)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.stdin.write("go\n")
+    assert ended(process)[0] == 3
+
+
+DEFERRED = """
+interruption.install()
+with interruption.deferred() as deferral:
+    deferral.worth_waiting = WORTH
+    try:
+        tell('ready')
+        while not os.path.exists(sys.argv[0] + 'never') and not interruption.requested():
+            time.sleep(0.01)
+        BODY
+    except KeyboardInterrupt:
+        tell('interrupted')
+"""
+
+
+def deferred(body, worth=True):
+    return DEFERRED.replace("WORTH", str(worth)).replace(
+        "BODY", textwrap.indent(textwrap.dedent(body), " " * 8).strip()
+    )
+
+
+@EVERY
+def test_a_deferred_signal_only_sets_a_flag(program, number):
+    process = program(deferred("tell('saved')"))
+    process.send_signal(number)
+    assert ended(process) == (0, "saved\n", "")
+
+
+@EVERY
+def test_nothing_is_deferred_where_nothing_would_be_lost(program, number):
+    process = program(deferred("tell('saved')", worth=False))
+    process.send_signal(number)
+    assert ended(process) == (0, "interrupted\n", "")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "pause", "words"),
+    [
+        (signal.SIGTERM, signal.SIGTERM, 0.1, "waited\n"),
+        (signal.SIGUSR1, signal.SIGTERM, 1.2, "waited\n"),
+        (signal.SIGTERM, signal.SIGTERM, 1.2, "interrupted\n"),
+    ],
+    ids=["at the same time", "of another kind", "again"],
+)
+def test_only_a_second_signal_of_the_same_kind_is_in_a_hurry(program, first, second, pause, words):
+    process = program(deferred("tell('ready'); sys.stdin.readline(); tell('waited')"), stdin=subprocess.PIPE)
+    process.send_signal(first)
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(pause)
+    process.send_signal(second)
+    time.sleep(0.2)
+    if words == "waited\n":
+        process.stdin.write("go\n")
+    assert ended(process) == (0, words, "")
+
+
+def test_ctrl_c_does_not_wait_for_a_step_that_does_not_end(program):
+    process = program("interruption.PATIENCE = 0.2" + deferred("while True: time.sleep(0.01)"))
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (0, "interrupted\n", "")
+
+
+def test_a_time_limit_waits_for_a_long_step(program):
+    process = program("interruption.PATIENCE = 0.1" + deferred("time.sleep(1); tell('saved')"))
+    process.send_signal(signal.SIGUSR1)
+    assert ended(process) == (0, "saved\n", "")
+
+
+@EVERY
+def test_a_library_that_does_not_return_is_ended(program, number):
+    """Python's handler never runs: the main thread reads a pipe in C, where an interrupted call starts again."""
+    process = program("""
+        import ctypes
+        interruption.PATIENCE = 0.2
+        interruption.install()
+        libc, ends = ctypes.CDLL(None), os.pipe()
+        for each in interruption.SIGNALS:
+            libc.siginterrupt(each, 0)
+        tell('ready')
+        libc.read(ends[0], ctypes.create_string_buffer(1), 1)
+        tell('returned')
+    """)
+    time.sleep(0.5)  # until the process is in the library
+    process.send_signal(number)
+    assert ended(process) == (3, "", f"error: {interruption.INTERRUPTED}\n")
+
+
+def test_the_third_signal_of_a_kind_ends_the_process(program):
+    process = program("""
+        interruption.install()
+        word = 'ready'
+        while True:
+            try:
+                said, word = word, 'ignored'
+                tell(said)
+                time.sleep(100)
+            except KeyboardInterrupt:
+                pass
+    """)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "ignored\n"
+        time.sleep(1.2)
+    process.send_signal(signal.SIGTERM)
+    code, stdout, stderr = ended(process)
+    assert (code, stderr) == (3, f"error: {interruption.INTERRUPTED}\n")
+    assert stdout in ("", "ignored\n")
+
+
+CHILD = """
+import sys, signal
+from data_pipeline.common import interruption
+print(signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []), flush=True)
+sys.stdin.readline()
+interruption.install(at_once=True)
+sys.exit(7)
+"""
+
+
+def test_a_child_that_starts_with_blocked_signals_receives_them_later(program):
+    process = program(f"CHILD = {CHILD!r}" """
+import subprocess
+interruption.install()
+with interruption.blocked():
+    child = subprocess.Popen([sys.executable, '-c', CHILD], stdin=subprocess.PIPE, text=True)
+tell(signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+time.sleep(1)
+child.send_signal(signal.SIGTERM)
+child.communicate('go')
+tell(child.returncode)
+    """, ready=False)  # fmt: skip
+    code, stdout, stderr = ended(process)
+    assert (code, sorted(stdout.split())) == (0, ["3", "False", "True"])
+    assert stderr == f"error: {interruption.INTERRUPTED}\n"
+
+
+def test_a_signal_while_children_start_is_handled_after_it(program):
+    process = program("""
+        interruption.install()
+        try:
+            with interruption.blocked():
+                os.kill(os.getpid(), signal.SIGUSR1)
+                tell('ready')
+            tell('not interrupted')
+        except KeyboardInterrupt:
+            tell('interrupted')
+    """)
+    assert ended(process) == (0, "interrupted\n", "")
+
+
+def test_a_forked_child_does_not_end_its_parent(program):
+    process = program("""
+        interruption.PATIENCE = 0.1
+        interruption.install()
+        if (child := os.fork()) == 0:
+            tell('ready')
+            try:
+                time.sleep(100)
+            except KeyboardInterrupt:
+                os._exit(5)
+        time.sleep(0.5)
+        os.kill(child, signal.SIGTERM)
+        tell(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        time.sleep(0.5)
+        tell(interruption.requested())
+    """)
+    assert ended(process) == (0, "5\nFalse\n", "")
+
+
+def test_a_background_process_still_ignores_ctrl_c(program):
+    process = program(
+        "signal.signal(signal.SIGINT, signal.SIG_IGN); interruption.install(); tell('ready'); time.sleep(1)"
+    )
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (0, "", "")
+
+
+def test_handlers_of_a_program_are_restored():
+    before = [signal.getsignal(number) for number in interruption.SIGNALS]
+    with interruption.handled(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGUSR1)
+    assert interruption.requested()
+    with pytest.raises(KeyboardInterrupt):
+        interruption.raise_if_requested()
+    assert [signal.getsignal(number) for number in interruption.SIGNALS] == before
