@@ -6,7 +6,6 @@ import sys
 import warnings
 
 from data_pipeline.common import interruption
-from data_pipeline.common.progress import show_progress
 
 VERBS = {
     "prepare": ("data_pipeline.prepare", "make the data of the twin experiment, or index your own files"),
@@ -25,7 +24,10 @@ USAGE = "usage: deepweather VERB [option=value ...]\n\n" + "\n".join(
 
 def main() -> None:
     """Run the verb as `python -m MODULE` would, so that `models.parallel.launch` can start more processes of it."""
+    # Before numpy is imported, and all else that takes time.
     interruption.install(at_once=True)
+    from data_pipeline.common.progress import show_progress
+
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help", "help"):
         print(f"{USAGE}\n\n`deepweather VERB --help` lists a verb's options.")
         return
