@@ -198,7 +198,12 @@ def _start_watching() -> None:
     for end in _watch:
         end.setblocking(end is _watch[0])
     signal.set_wakeup_fd(_watch[1].fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_watch_signals, args=(_watch[0],), name="interruption", daemon=True).start()
+    # A signal that another thread gets does not wake the main thread from a system call. Threads inherit the mask.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        threading.Thread(target=_watch_signals, args=(_watch[0],), name="interruption", daemon=True).start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.register_at_fork(after_in_child=_forget_watching)
 
 
