@@ -6,30 +6,26 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Checkpoint
 
+from data_pipeline.common import interruption
 from data_pipeline.common.files import atomic_path
 from data_pipeline.sample import Sample
 from models.parallel.mesh import Mesh
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SECONDS_BETWEEN_QUERIES = 2.0
 """Ranks agree about this often whether to save or stop, and after every step if steps take longer."""
 
 
 class Checkpoints(Checkpoint):
-    """Saves after every epoch, every `minutes` within an epoch, and when SIGINT or SIGTERM arrives.
+    """Saves after every epoch, every `minutes` within an epoch, and when a signal arrives.
 
     Within an epoch it saves only between two steps, so that all parts of the state are of the same step. Files are
     written atomically. All ranks of a mesh save and stop after the same step, even if only one of them got a signal.
@@ -42,44 +38,28 @@ class Checkpoints(Checkpoint):
         self._seconds, self._saved = 60 * minutes, time.monotonic()
         self.start = self.lowest = self.latest = math.inf
         """Validation losses before training, of the best weights, and of the latest epoch."""
-        self._stop = False
+        self.deferral = interruption.Deferral()
+        """What a signal waits for."""
+        self._step_began = time.monotonic()
         self._next_query, self._last_query = 0, (0, time.monotonic())
-
-    @contextmanager
-    def stopping_gently(self) -> Iterator[None]:
-        """Stop after the current step at the first SIGINT or SIGTERM, and at once at the second."""
-        before = {number: signal.getsignal(number) for number in SIGNALS}
-        self._listen()
-        try:
-            yield
-        finally:
-            if threading.current_thread() is threading.main_thread():
-                for number, handler in before.items():
-                    signal.signal(number, handler)
-
-    def _listen(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._stop:
-            raise KeyboardInterrupt
-        self._stop = True
-
-    def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Replace Lightning's SIGTERM handler, whose message to all ranks would mix with their other messages."""
-        self._listen()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Query all ranks after the first step."""
-        self._listen()
         self._next_query, self._last_query = trainer.global_step, (trainer.global_step, time.monotonic())
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Sample, batch_idx: int
+    ) -> None:
+        """Start to measure the step."""
+        self._step_began = time.monotonic()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
     ) -> None:
         """Save if it is due. After the last step of an epoch, `on_train_epoch_end` saves."""
+        # Until the end of the first step, which may compile for minutes, a signal has nothing to save.
+        self.deferral.worth_waiting = True
+        self.deferral.seconds = min(self.deferral.seconds, time.monotonic() - self._step_began)
         if batch_idx + 1 == trainer.num_training_batches or not took_optimizer_step(trainer, batch_idx):
             return
         due, stop = self._agree(trainer.global_step)
@@ -92,12 +72,12 @@ class Checkpoints(Checkpoint):
         """Return whether all ranks save after this step, and whether they stop."""
         due = time.monotonic() - self._saved >= self._seconds
         if self._mesh.ranks == 1:
-            return due, self._stop
+            return due, interruption.requested()
         if step < self._next_query:
             return False, False
         before, then = self._last_query
         self._last_query = (step, time.monotonic())
-        own = [due, self._stop, self._last_query[1] - then]
+        own = [due, interruption.requested(), self._last_query[1] - then]
         due, stop, seconds = self._mesh.sum(torch.tensor(own, dtype=torch.float64)).tolist()
         # All ranks get the same sum, so all choose the same step for the next query.
         each = seconds / self._mesh.ranks / max(step - before, 1)
@@ -144,7 +124,7 @@ class Checkpoints(Checkpoint):
         self._saved = time.monotonic()
 
     def _stop_if_signalled(self) -> None:
-        if self._mesh.sum(torch.tensor(int(self._stop))):
+        if self._mesh.sum(torch.tensor(int(interruption.requested()))):
             raise KeyboardInterrupt
 
     def state_dict(self) -> dict[str, Any]:

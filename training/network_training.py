@@ -20,6 +20,7 @@ from pytorch_lightning.profilers import Profiler
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 
+from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.sample import Sample
 from models.distribution import Distribution
@@ -77,7 +78,7 @@ def train_network(module: CorrectionModule, data: TrainingData, run_dir: Path) -
     for batches in (data.train_batches, val_batches):
         batches.pin = device.type == "cuda"
     try:
-        with checkpoints.stopping_gently():
+        with interruption.deferred() as checkpoints.deferral:
             trainer.fit(
                 trained,
                 data.train_batches,
@@ -152,16 +153,17 @@ def make_trainer(options: TrainerOptions, mesh: Mesh, checkpoints: Checkpoints, 
         asked = f"trainer.accelerator={options.accelerator} with precision={options.precision}"
         asked += f" and lightning={dict(options.lightning)}" if options.lightning else ""
         raise InputError(f"{asked} is not available here: {error}") from None
-    disable_sigterm_broadcast(trainer)
+    disable_signal_handling(trainer)
     return trainer
 
 
-def disable_sigterm_broadcast(trainer: pl.Trainer) -> None:
-    """Stop Lightning from broadcasting before every step whether a rank got SIGTERM.
+def disable_signal_handling(trainer: pl.Trainer) -> None:
+    """Stop Lightning from replacing the signal handlers, and from asking all ranks for signals before every step.
 
-    The broadcast waits for the GPU each time; `Checkpoints` sends this message between CPUs. The method is private: a
-    test fails when a version of Lightning no longer has it.
+    Its message waits for the GPU each time; `Checkpoints` sends this message between CPUs. The methods are private: a
+    test fails when a version of Lightning no longer has them.
     """
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
 

@@ -13,6 +13,7 @@ each send theirs. Where the main thread is inside a library and cannot handle a 
 from __future__ import annotations
 
 import _thread
+import math
 import os
 import signal
 import socket
@@ -42,8 +43,8 @@ class Deferral:
 
     worth_waiting: bool = False
     """Whether the next step boundary is worth waiting for: work has been done that no checkpoint holds."""
-    seconds: float = 0.0
-    """Seconds of the longest step so far; Ctrl-C waits twice as long, and at least `PATIENCE`."""
+    seconds: float = math.inf
+    """Seconds of the shortest step; Ctrl-C waits `PATIENCE` and twice as long, so not for a step that compiles."""
 
 
 @dataclass(eq=False)
@@ -243,7 +244,7 @@ def _enforce(number: int, state: _State, last: bool) -> None:
         if not state.answered.wait(PATIENCE) and _is_ours(number, state):
             end_now()
     elif number == signal.SIGINT:
-        time.sleep(max(PATIENCE, 2 * deferral.seconds))
+        time.sleep(PATIENCE + (2 * deferral.seconds if math.isfinite(deferral.seconds) else 0))
         if state.deferral is deferral and deferral.worth_waiting and _is_ours(number, state):
             state.overdue = True
             state.answered.clear()

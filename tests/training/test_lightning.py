@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import signal
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader
 from training_parts import GRID, TASK, module
 
 import training
+from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from models.corrector import Corrector
@@ -41,6 +41,7 @@ PRIVATE = {
     "_setup_model": "MeshStrategy shards a model where DDP would wrap it",
     "_register_ddp_hooks": "Lightning registers ddp_comm_hook on GPUs only",
     "_broadcast_sigterm_tensor": "it waits for the GPU before every step",
+    "_signal_connector": "its handlers would replace those of `interruption`",
 }
 
 
@@ -59,6 +60,7 @@ def test_private_names_of_lightning_are_of_the_checked_version():
     assert "self._register_ddp_hooks()" in inspect.getsource(DDPStrategy.configure_ddp)
     loop = type(pl.Trainer(logger=False, accelerator="cpu").fit_loop.epoch_loop)
     assert "self._broadcast_sigterm_tensor()" in inspect.getsource(loop.advance)
+    assert "_signal_connector.register_signal_handlers()" in inspect.getsource(pl.Trainer._run)
 
 
 def private_names(path):
@@ -300,7 +302,8 @@ class Stepping:
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.01, 7), (0.5, 260), (30.0, 1001)])
 def test_ranks_query_each_other_every_two_seconds(seconds, most, monkeypatch, tmp_path):
-    clock, mesh = [0.0], TwoRanks()
+    clock, mesh, requested = [0.0], TwoRanks(), []
+    monkeypatch.setattr(interruption, "requested", lambda: bool(requested))
     monkeypatch.setattr(Stepping, "global_step", 0)
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[0])
     saver = Checkpoints(tmp_path, 1e9, mesh)
@@ -309,7 +312,7 @@ def test_ranks_query_each_other_every_two_seconds(seconds, most, monkeypatch, tm
     for step in range(1, 1001):
         Stepping.global_step, clock[0] = step, clock[0] + seconds
         if step == 500:
-            saver._handle(signal.SIGTERM, None)
+            requested.append(True)
         if stopped is None and saver._agree(step)[1]:
             stopped = step
     assert stopped is not None
@@ -317,9 +320,11 @@ def test_ranks_query_each_other_every_two_seconds(seconds, most, monkeypatch, tm
     assert mesh.asked <= most
 
 
-def test_a_single_rank_sends_no_query(tmp_path):
+def test_a_single_rank_sends_no_query(tmp_path, monkeypatch):
+    requested = []
+    monkeypatch.setattr(interruption, "requested", lambda: bool(requested))
     saver = Checkpoints(tmp_path, 1e-9, Mesh.single())
     saver._mesh = type("Alone", (), {"ranks": 1})
     assert saver._agree(1) == (True, False)
-    saver._handle(signal.SIGTERM, None)
+    requested.append(True)
     assert saver._agree(2) == (True, True)

@@ -3,12 +3,14 @@
 import math
 import os
 import signal
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
@@ -167,17 +169,17 @@ def test_a_resumed_run_with_any_option_is_the_same_run(toy, tmp_path, monkeypatc
     assert_same_run(again, ours, tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", interruption.SIGNALS, ids=lambda number: number.name)
 def test_a_signal_stops_after_the_step_and_the_run_resumes(whole, toy, tmp_path, monkeypatch, number):
     (tmp_path / "whole").symlink_to(whole[1] / "whole")
     val = toy(TASK, GRID, 8, seed=5)
-    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    handlers = [signal.getsignal(each) for each in interruption.SIGNALS]
     with monkeypatch.context() as patch:
         patch.setattr(CorrectionModule, "training_step", kill_at(9, lambda self: os.kill(os.getpid(), number)))
         net, train = module(toy)
         with pytest.raises(InterruptedRunError, match=r"interrupted in epoch 3; run the same command again"):
             run(net, train, val, tmp_path / "parts")
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert [signal.getsignal(each) for each in interruption.SIGNALS] == handlers
     assert torch.load(tmp_path / "parts/checkpoints/last.ckpt", weights_only=True)["global_step"] == 10
     again, _ = module(toy)
     run(again, train, val, tmp_path / "parts")
@@ -204,9 +206,25 @@ def test_a_signal_interrupts_validation(whole, toy, tmp_path, monkeypatch):
     assert seen == [0, 0, 8]
 
 
+@pytest.mark.parametrize("number", interruption.SIGNALS, ids=lambda number: number.name)
+def test_a_signal_in_the_first_step_does_not_wait_for_it(toy, tmp_path, monkeypatch, number):
+    """The first step may compile for minutes, and there is nothing to save."""
+
+    def signalled(self):
+        os.kill(os.getpid(), number)
+        raise AssertionError("the step went on")
+
+    monkeypatch.setattr(CorrectionModule, "training_step", kill_at(0, signalled))
+    net, train = module(toy)
+    with pytest.raises(InterruptedRunError):
+        run(net, train, toy(TASK, GRID, 8), tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
+
+
 def test_the_second_signal_interrupts_at_once(toy, tmp_path, monkeypatch):
     def twice(self):
         os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(interruption.ONE_SIGNAL)
         os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("the step went on")
 
