@@ -7,6 +7,7 @@ modules, which takes longer than most programs; with `finalize=True` it ends lik
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -136,6 +137,8 @@ class Request(NamedTuple):
     environment: dict[str, str]
     start_new_session: bool = False
     finalize: bool = False
+    network: str = ""
+    """File of the network namespace in which the program runs."""
 
 
 def _address():
@@ -227,6 +230,8 @@ def _prepare(request):
 
     if request.start_new_session:
         os.setsid()
+    if request.network:
+        enter_network(request.network)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request.folder)
     os.environ.clear()
@@ -234,8 +239,16 @@ def _prepare(request):
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     known = set(sys.path)
     sys.path += [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in known]
-    popen = functools.partial(Program, finalize=request.finalize)
+    popen = functools.partial(Program, finalize=request.finalize, network=request.network)
     models.parallel.launch.subprocess = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE)
+
+
+def enter_network(file):
+    """Move this process into the network namespace that a file of `ip netns` names."""
+    library = ctypes.CDLL(None, use_errno=True)
+    with Path(file).open() as namespace:
+        if library.setns(namespace.fileno(), 0x40000000):  # CLONE_NEWNET
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {file}")
 
 
 def _run(arguments):

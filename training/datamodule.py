@@ -22,12 +22,13 @@ from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
-from data_pipeline.prefetch.peers import SocketPeers, own_address
+from data_pipeline.prefetch.peers import SocketPeers
 from data_pipeline.prefetch.tiers import Samples, Tiers, run_key
 from data_pipeline.protocols import DataSource
 from data_pipeline.sample import Sample
 from data_pipeline.split import Split
 from data_pipeline.task import Task
+from models.parallel.interface import own_address
 from models.parallel.mesh import Mesh
 from models.training_dates import split_provenance, state_training, valid_days
 from training.trainer_options import TrainerOptions

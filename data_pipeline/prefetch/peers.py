@@ -32,28 +32,10 @@ _RESPONSE = struct.Struct("<Q32s")
 _MAX_SAMPLE_BYTES = 2**40
 """A response that announces more is wrong."""
 _SECRET_BYTES = 32
-_ELSEWHERE = "192.0.2.1"
-"""An address for documentation (RFC 5737), which the default route leads to; nothing is sent to it."""
 
 
 def _proof(secret: bytes, what: bytes, nonce: bytes, number: int) -> bytes:
     return hmac.digest(secret, what + nonce + number.to_bytes(8, "little"), "sha256")
-
-
-def own_address(towards: str) -> str:
-    """Return the address of this machine's interface that leads to the host `towards`.
-
-    If that is this machine itself, as for the first rank, the address of the default route, so that others can connect.
-    """
-    found = _address_towards(towards) or "127.0.0.1"
-    return (_address_towards(_ELSEWHERE) or found) if found.startswith("127.") else found
-
-
-def _address_towards(host: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        probe.connect((host, 9))  # sends nothing
-        return str(probe.getsockname()[0])
-    return None
 
 
 class Peers(Protocol):

@@ -31,6 +31,7 @@ from data_pipeline.common.threads import processors_of_rank
 from data_pipeline.grid import Grid
 from models.parallel.domain import Domain
 from models.parallel.exchange import destroy_groups, process_group
+from models.parallel.interface import interface_towards
 from models.parallel.launch import launch, watch_launcher
 from models.parallel.slurm import refuse_without_srun, variables_from_slurm
 
@@ -216,7 +217,10 @@ def _meet(data: int, bands: int, sectors: int, timeout: timedelta) -> Mesh:
     rank, ranks = int(os.environ["RANK"]), data * bands * sectors
     for name, value in NCCL.items():
         os.environ.setdefault(name, value)
+    local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    if local_ranks < ranks and (interface := interface_towards(os.environ.get("MASTER_ADDR", ""))):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     try:
         store, _, _ = next(dist.rendezvous("env://", rank, ranks, timeout=timeout))
         dist.init_process_group(store=store, rank=rank, world_size=ranks, timeout=timeout)
@@ -226,7 +230,6 @@ def _meet(data: int, bands: int, sectors: int, timeout: timedelta) -> Mesh:
             "same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, on machines that can reach each other"
         ) from None
     atexit.register(destroy_groups)
-    local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     return replace(
         arrange_mesh(data, bands, sectors, timeout), local_rank=local_rank, local_ranks=local_ranks, store=store
     )

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from torch.distributed import HashStore
 
-from data_pipeline.prefetch import peers
 from data_pipeline.prefetch.disk import decode_sample, encode_sample
-from data_pipeline.prefetch.peers import SocketPeers, own_address
+from data_pipeline.prefetch.peers import SocketPeers
 from data_pipeline.prefetch.tiers import ReadRates
+from models.parallel.interface import own_address
 
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[3]
@@ -154,16 +154,6 @@ def test_a_rank_listens_only_at_its_own_interface(pair):
         if other != "127.0.0.1":
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection((other, second.address[1]), 2)
-
-
-def test_the_address_towards_this_machine_is_that_of_the_default_route(monkeypatch):
-    routes = {"node1": "127.0.1.1", "192.0.2.1": "10.0.0.1", "node2": "10.1.0.1"}
-    monkeypatch.setattr(peers, "_address_towards", routes.get)
-    assert own_address("node2") == "10.1.0.1"
-    assert own_address("node1") == "10.0.0.1"
-    assert own_address("unknown") == "10.0.0.1"
-    monkeypatch.setattr(peers, "_address_towards", lambda host: None)
-    assert own_address("node2") == "127.0.0.1"
 
 
 def test_the_secret_is_random_and_is_never_sent(monkeypatch):

@@ -1,0 +1,222 @@
+"""Two nodes, as network namespaces that a link joins: they meet, train, and end when a node or the link fails.
+
+The host name of both nodes stands for a loopback address, as on machines that Debian's installer has set up.
+"""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from namespaces import TwoNodes, fault
+from safetensors.torch import load_file
+from twin_project import QUICK, SPLIT
+
+MINUTES = 1 / 6
+"""Time-out of the runs; a rank on a busy machine answers much sooner."""
+SOON = 60 * MINUTES + 60
+"""Seconds in which a run ends after a failure, on a busy machine. TCP would try for a quarter of an hour."""
+PROGRAM = """
+import sys, time
+import torch
+from conf import leave
+from data_pipeline.common.errors import InputError
+from models.parallel.mesh import join_mesh
+
+try:
+    with join_mesh([2, 2], "mesh", MINUTES) as mesh:
+        BODY
+except InputError as error:
+    leave(error)
+"""
+EXCHANGES = """
+    for step in range(100_000):
+        total = int(mesh.sum(torch.tensor(mesh.rank)))
+        if step == 0:
+            print("connected", flush=True)
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def nodes():
+    if reason := fault():
+        pytest.skip(reason)
+    found = TwoNodes()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def program(tmp_path, nodes):
+    """Start two ranks of a program on a node."""
+
+    def start(node, body=EXCHANGES, minutes=MINUTES):
+        text = PROGRAM.replace("MINUTES", str(minutes))
+        text = text.replace("BODY", textwrap.indent(textwrap.dedent(body), " " * 8).strip())
+        (tmp_path / "program.py").write_text(text)
+        return nodes.ranks(node, ["program.py"], count=2, folder=tmp_path)
+
+    return start
+
+
+def train(nodes, project, *options):
+    """Start a run on four ranks, two on each node."""
+    script = [ROOT / "scripts/deepweather.py", "train", *SPLIT, "model=unet", "trainer.mesh=[2,2]", *options]
+    return [rank for node in range(2) for rank in nodes.ranks(node, script, count=2, folder=project)]
+
+
+def train_to_the_end(nodes, project, *options):
+    """Run to the end and return the standard output of each rank."""
+    ends = ends_of(train(nodes, project, *options))
+    assert [(code, errors) for code, _, errors in ends] == [(0, "")] * 4
+    return [output for _, output, _ in ends]
+
+
+def ends_of(ranks):
+    """Return the exit code, standard output and standard error of each rank."""
+    found = []
+    for rank in ranks:
+        output, errors = rank.communicate(timeout=300)
+        found.append((rank.returncode, output, errors))
+    return found
+
+
+def check_lines(ranks, text, code=3):
+    """Each rank ends with `code` and one line, which has `text`."""
+    for number, (found, _, errors) in enumerate(ends_of(ranks)):
+        assert found == code, f"rank {number}: {errors}"
+        (line,) = errors.splitlines()
+        assert line.startswith("error: ")
+        assert text in line, number
+
+
+def wait_for_line(rank, start):
+    for line in rank.stdout:
+        if line.startswith(start):
+            return
+    pytest.fail(f"{start} is not printed: {rank.communicate(timeout=300)[1]}")
+
+
+def check_equal_runs(first, second):
+    """Weights and the table of epochs are equal up to rounding."""
+    expected, found = (load_file(folder / "corrector.safetensors") for folder in (first, second))
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4 * float(tensor.abs().max()))
+    tables = [np.loadtxt(folder / "metrics.csv", delimiter=",", skiprows=1) for folder in (first, second)]
+    np.testing.assert_allclose(*tables, rtol=1e-5)
+
+
+def test_two_nodes_train_to_the_numbers_of_one(project, nodes):
+    outputs = train_to_the_end(nodes, project, *QUICK, "run_dir=runs/two_nodes")
+    assert "in 2 x 1 tiles, batches shared by 2" in outputs[0]
+    assert outputs[1:] == [""] * 3
+    check_equal_runs(project / "runs/unet", project / "runs/two_nodes")
+
+
+@pytest.mark.parametrize(
+    ("fails", "first_line"),
+    [
+        ("the link", "does not answer"),
+        pytest.param("a node", "does not answer", marks=pytest.mark.long),
+        ("the processes of a node", "is gone"),
+        ("a rank, which hangs", "another rank of the mesh"),
+    ],
+)
+def test_both_nodes_end_with_one_line(program, nodes, fails, first_line):
+    first, second = program(0), program(1)
+    wait_for_line(first[0], "connected")
+    began = time.monotonic()
+    if fails in ("the link", "a node"):
+        nodes.cut()
+    if fails in ("a node", "the processes of a node"):
+        for rank in second:
+            rank.kill()
+    if fails == "a rank, which hangs":
+        second[1].send_signal(signal.SIGSTOP)
+    check_lines(first, first_line)
+    assert time.monotonic() - began < SOON
+    if fails == "the link":
+        check_lines(second, "does not answer")
+    if fails == "a rank, which hangs":
+        check_lines(second[:1], "another rank of the mesh")
+        second[1].send_signal(signal.SIGCONT)
+        check_lines(second[1:], "is gone")
+
+
+def test_a_slow_node_slows_the_run_down_and_does_not_end_it(program, nodes):
+    """A node that stops for some seconds, behind a link of 8 Mbit/s."""
+    body = """
+        for step in range(20):
+            total = mesh.sum(torch.full((2000,), float(mesh.rank)))
+        mesh.print(f"sum {total.mean()}")
+    """
+    nodes.slow_down(1, "8mbit")
+    ranks = [*program(0, body), *program(1, body)]
+    time.sleep(0.5)
+    ranks[3].send_signal(signal.SIGSTOP)
+    time.sleep(2)
+    ranks[3].send_signal(signal.SIGCONT)
+    ends = ends_of(ranks)
+    assert [(code, errors) for code, _, errors in ends] == [(0, "")] * 4
+    assert ends[0][1] == "sum 6.0\n"
+
+
+def test_a_node_may_come_late(program, nodes):
+    """The link works only some seconds after the start of the first node."""
+    nodes.cut()
+    ranks = [*program(0, "mesh.print('met')"), *program(1, "mesh.print('met')")]
+    time.sleep(2)
+    nodes.mend()
+    assert [(code, output, errors) for code, output, errors in ends_of(ranks)] == [(0, "met\n", "")] + [(0, "", "")] * 3
+
+
+def test_a_node_that_never_comes_ends_the_start(program):
+    check_lines(program(0, minutes=0.05), "the 4 ranks of the run could not connect at 10.213.0.1", code=2)
+
+
+@pytest.mark.long
+def test_training_resumes_after_the_link_was_cut(project, nodes):
+    """Both nodes end within the time-out; the same command resumes from the last checkpoint."""
+    options = ["trainer.epochs=8", "trainer.patience=8", "model.width=4", f"trainer.timeout_minutes={2 * MINUTES}"]
+    ranks = train(nodes, project, *options, "run_dir=runs/cut")
+    wait_for_line(ranks[0], "epoch   2")
+    nodes.cut()
+    began = time.monotonic()
+    check_lines(ranks, "does not answer")
+    assert time.monotonic() - began < SOON
+    nodes.mend()
+    assert "resuming from" in train_to_the_end(nodes, project, *options, "run_dir=runs/cut")[0]
+    train_to_the_end(nodes, project, *options, "run_dir=runs/whole")
+    check_equal_runs(project / "runs/whole", project / "runs/cut")
+
+
+@pytest.mark.long
+def test_torchrun_on_two_nodes_writes_the_bytes_of_one(project, nodes):
+    options = [ROOT / "scripts/deepweather.py", "train", *SPLIT, *QUICK, "model=unet", "trainer.mesh=[2,2]"]
+    agents = [
+        nodes.start(
+            node,
+            [
+                sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2",
+                "--rdzv-backend", "c10d", "--rdzv-id", "run", "--rdzv-endpoint", f"{nodes.addresses[0]}:29500",
+                "--rdzv-conf", f"is_host={int(node == 0)}", "--local-addr", nodes.addresses[node],
+                *options, "run_dir=runs/torchrun",
+            ],
+            folder=project, environment={"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, kind=subprocess.Popen,
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    ends = ends_of(agents)
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    one = nodes.start(0, [*options, "run_dir=runs/one_node"], folder=project, environment={"OMP_NUM_THREADS": "1"})
+    ((code, _, errors),) = ends_of([one])
+    assert (code, errors) == (0, "")
+    files = [project / f"runs/{run}/corrector.safetensors" for run in ("torchrun", "one_node")]
+    assert files[0].read_bytes() == files[1].read_bytes()
