@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from conf.command_line import SHORT, NeedsHydraError, help_text, read_options
+from conf.command_line import SHORT, NeedsHydraError, has_groups, help_text, read_options
 from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.extras import package
@@ -81,16 +81,42 @@ def light_verb(name: str) -> Callable[[Callable[[dict[str, Any]], None]], Callab
 
 def _prepare(name: str, light: bool) -> None:
     """Give the arguments of the command line their current names."""
+    sys.argv[1:] = _current_words(name, sys.argv[1:], light)
+
+
+def _current_words(name: str, words: Sequence[str], light: bool) -> list[str]:
+    """Return the arguments of a verb with their current names."""
 
     def model() -> str | None:
         if light:
             return None
         from conf.hydra_command import chosen_model_class
 
-        return chosen_model_class(name, sys.argv[1:])
+        return chosen_model_class(name, full)
 
-    sys.argv[1:] = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in sys.argv[1:]]
-    sys.argv[1:] = current_arguments(sys.argv[1:], model, name)
+    full = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in words]
+    return current_arguments(full, model, name)
+
+
+def options_of_verb(name: str, words: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
+    """Return some options of `deepweather NAME WORDS`, such as `trainer.mesh`, as plain values; None for an absent one.
+
+    Wrong words raise the errors of the verb itself. Options that have no value are None.
+    """
+    light = not has_groups(name)
+    current = _current_words(name, words, light)
+    if light:
+        try:
+            found = read_options(name, current)
+        except NeedsHydraError:
+            pass
+        else:
+            return {key: found.get(key) for key in wanted}
+    for word in current:
+        refuse_gone(name, word.partition("=")[0])
+    with package(f"deepweather {name}", "train"):
+        from conf.hydra_command import composed_options
+    return composed_options(name, current, wanted)
 
 
 def _run_by_hydra(name: str, purpose: str, function: Callable[[DictConfig], None]) -> None:

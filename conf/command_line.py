@@ -88,6 +88,12 @@ def read_options(name: str, words: Sequence[str]) -> dict[str, Any]:
     return options
 
 
+def has_groups(name: str) -> bool:
+    """Whether the options of `conf/NAME.yaml` have groups, such as `data=twin`, which only Hydra reads."""
+    defaults = yaml.safe_load(_path(name).read_text())["defaults"]
+    return any(isinstance(each, dict) and not next(iter(each)).startswith("override hydra/") for each in defaults)
+
+
 def default_options(name: str) -> dict[str, Any]:
     """Return the options of `conf/NAME.yaml`, without those of Hydra."""
     values = yaml.safe_load(_path(name).read_text())
@@ -125,6 +131,27 @@ def _assignment(word: str) -> tuple[str, Any]:
         return found[1], parse_value(found[2])
     except (ValueError, RecursionError):
         raise NeedsHydraError(word) from None
+
+
+def format_value(value: str | int | Sequence[str]) -> str:
+    """Return a text, a number, or a list of texts as a value of the command line in Hydra's grammar.
+
+    >>> format_value(["2018.grib", "a b.grib", "2018"])
+    "[2018.grib,'a b.grib','2018']"
+    """
+    if isinstance(value, int):
+        return str(value)
+    if not isinstance(value, str):
+        return f"[{','.join(map(format_value, value))}]"
+    try:
+        plain = parse_value(value) == value and not re.search(r"\\|\$\{|^['\"]", value)
+    except (ValueError, RecursionError):
+        plain = False
+    if plain and value:
+        return value
+    # Backslashes are special before a quote, before the end of the text, and before an interpolation.
+    text = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + "\\" * bool(found[2]) + found[2], value)
+    return "'" + re.sub(r"(\\*)\$\{", r"\1\1\\${", text) + "'"
 
 
 def parse_value(text: str) -> Any:

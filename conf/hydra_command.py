@@ -11,6 +11,7 @@ from typing import Any
 import hydra
 from hydra import compose, initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -61,6 +62,17 @@ def run(name: str, function: Callable[[DictConfig], None]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     with reporting(name):
         hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)()
+
+
+def composed_options(name: str, words: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
+    """Return some options that Hydra reads for a verb, as plain values; None for an option that is absent or unset."""
+    with initialize_config_dir(str(Path(__file__).parent), version_base="1.3"):
+        cfg = compose(name, list(words), return_hydra_config=True)
+    HydraConfig.instance().set_config(cfg)
+    _refuse_old_names(cfg, name)
+    rename_model_options(cfg)
+    found = {key: OmegaConf.select(cfg, key) for key in wanted}
+    return {key: plain_node(value) if OmegaConf.is_config(value) else value for key, value in found.items()}
 
 
 def _refuse_old_names(cfg: DictConfig, verb: str) -> None:

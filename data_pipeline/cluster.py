@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
@@ -18,9 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import dask
-from dask.utils import parse_bytes
 
-from data_pipeline.common.checks import check_integer
+from data_pipeline.common.checks import check_integer, check_walltime, size_in_bytes
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.threads import THREADS_VARIABLE, BudgetedPool, processors
 
@@ -78,7 +76,7 @@ class LocalProcesses:
     def __post_init__(self) -> None:
         check_integer("cluster.workers", self.workers, 1, 4096)
         check_integer("cluster.threads", self.threads, 1, 4096)
-        _memory(self.memory)
+        size_in_bytes("cluster.memory", self.memory)
 
     @property
     def at_once(self) -> int:
@@ -94,7 +92,7 @@ class LocalProcesses:
             LocalCluster(
                 n_workers=self.workers,
                 threads_per_worker=self.threads,
-                memory_limit=_memory(self.memory),
+                memory_limit=size_in_bytes("cluster.memory", self.memory),
                 dashboard_address=":0",
                 silence_logs="ERROR",
                 env={THREADS_VARIABLE: str(self.threads)},
@@ -126,9 +124,8 @@ class Slurm:
     def __post_init__(self) -> None:
         check_integer("cluster.cores", self.cores, 1, 4096)
         check_integer("cluster.jobs", self.jobs, 1, 4096)
-        _memory(self.memory)
-        if not isinstance(self.walltime, str) or not re.fullmatch(r"(\d+-)?\d+:\d\d:\d\d", self.walltime):
-            raise InputError(f"cluster.walltime must be hours:minutes:seconds, such as 02:00:00, got {self.walltime!r}")
+        size_in_bytes("cluster.memory", self.memory)
+        check_walltime("cluster.walltime", self.walltime)
         for name in ("directives", "prologue"):
             if isinstance(getattr(self, name), str):
                 raise InputError(f"cluster.{name} must be a list, got {getattr(self, name)!r}")
@@ -189,14 +186,3 @@ def _client(cluster: DistributedCluster) -> Iterator[Executor]:
             raise InputError(
                 "a worker of the cluster was killed several times, perhaps for lack of memory; increase cluster.memory"
             ) from None
-
-
-def _memory(value: str | int) -> int:
-    """Return a size in bytes from a number of bytes or a text such as 4GB."""
-    try:
-        count = parse_bytes(value) if isinstance(value, str) else value
-    except ValueError:
-        count = 0
-    if isinstance(count, bool) or not isinstance(count, int) or count <= 0:
-        raise InputError(f"cluster.memory must be a size such as 4GB, got {value!r}")
-    return count

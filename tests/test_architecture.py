@@ -20,6 +20,7 @@ PREFETCH, STATISTICS, STORE = "data_pipeline/prefetch", "data_pipeline/statistic
 SYNTHETIC, TWIN = "data_pipeline/synthetic", "data_pipeline/synthetic/twin"
 MODELS, DISTRIBUTION, PARALLEL, LAYERS = "models", "models/distribution", "models/parallel", "models/layers"
 STATISTICAL, NETWORKS, CORRECTION = "models/statistical", "models/networks", "models/correction"
+JOBS = "models/jobs"
 EVALUATION, REPORT, SCORES = "evaluation", "evaluation/report", "evaluation/scores"
 EXPLANATION = "evaluation/explanation"
 SIGNIFICANCE, KERNELS, MONITORING = "evaluation/significance", "evaluation/kernels", "evaluation/monitoring"
@@ -42,6 +43,7 @@ MAY_IMPORT = {
     DISTRIBUTION: {COMMON},
     PARALLEL: {DATA, COMMON},
     LAYERS: {DATA, COMMON, PARALLEL},
+    JOBS: {COMMON},
     STATISTICAL: {DATA, COMMON, DISTRIBUTION, PARALLEL},
     NETWORKS: {DATA, COMMON, MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL},
     MODELS: {
@@ -92,6 +94,7 @@ VERBS = {
     "models/combine.py",
     "models/correct.py",
     "models/export.py",
+    "models/submit.py",
     "training/train.py",
     "evaluation/compare.py",
     "evaluation/evaluate.py",

@@ -5,13 +5,13 @@ import string
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from omegaconf.errors import OmegaConfBaseException
 from test_conf import CONF
 
 from conf import explain, plain
-from conf.command_line import NeedsHydraError, default_options, help_text, read_options
+from conf.command_line import NeedsHydraError, default_options, format_value, help_text, parse_value, read_options
 from data_pipeline.common.errors import InputError
 
 KEYS = sorted(default_options("correct"))
@@ -76,6 +76,22 @@ def test_options_have_the_values_of_hydra(pairs):
     words += [f"{key}={value}" for key, value in pairs]
     found = by_hand(words)
     assert found is None or same(found, by_hydra(words)), words
+
+
+@given(SCALARS | TEXT | st.text("a\\'\"${}[], ", max_size=6), st.integers())
+@settings(max_examples=40, deadline=None)
+@example("1\\", 0)
+@example("\\\\${a}", 0)
+@example("'a'", 0)
+def test_a_formatted_value_is_read_as_it_was(text, number):
+    assume("???" not in text)  # a missing value, which Hydra has no way to quote
+    value = [text, "b", str(number)]
+    words = [f"input={format_value(value)}", f"corrector={format_value(text)}", f"seed={format_value(number)}"]
+    expected = {"input": value, "corrector": text, "seed": number}
+    found = by_hydra([*words, "output=c"])
+    assert {key: found[key] for key in expected} == expected
+    if not any(special in text for special in ("\\", "'", "${")):
+        assert parse_value(format_value(value)) == value  # without Hydra
 
 
 @given(SCALARS | TEXT)

@@ -1,6 +1,7 @@
 """The wheel contains exactly the program and finds its configuration where it is installed."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -42,8 +43,8 @@ import sys
 import deepweather
 assert deepweather.__file__.startswith(sys.argv[1]), deepweather.__file__
 for verb in sys.argv[2:]:
-    print(f"verb {verb}")
-    sys.argv = ["deepweather", verb, "--cfg", "job"]
+    print(f"== verb {verb}")
+    sys.argv = ["deepweather", verb, *(["--help"] if verb == "submit" else ["--cfg", "job"])]
     deepweather.main()
 """
 
@@ -52,6 +53,7 @@ def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path):
     shown = {
         "prepare": "generator:", "train": "trainer:", "combine": "output:", "evaluate": "split:",
         "compare": "run_dir:", "correct": "output:", "export": "output:", "monitor": "false_alarm_days:",
+        "submit": "account:",
     }  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     process = subprocess.run(
@@ -60,19 +62,19 @@ def test_every_verb_finds_its_configuration_when_installed(installed, tmp_path):
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert "Traceback" not in process.stderr
-    outputs = dict(output.split("\n", 1) for output in process.stdout.split("verb ")[1:])
+    outputs = dict(output.split("\n", 1) for output in process.stdout.split("== verb ")[1:])
     assert all(text in outputs[verb] for verb, text in shown.items()), outputs
 
 
 def test_the_command_lists_its_verbs():
     process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py"], capture_output=True, text=True)
     assert process.returncode == 0
-    verbs = [line.split()[0] for line in process.stdout.splitlines()[2:10]]
-    assert verbs == ["prepare", "train", "combine", "evaluate", "compare", "correct", "export", "monitor"]
+    verbs = re.findall(r"^  (\w+) ", process.stdout, re.MULTILINE)
+    assert verbs == ["prepare", "train", "combine", "evaluate", "compare", "correct", "export", "monitor", "submit"]
 
 
 def test_an_unknown_verb_is_one_sentence():
     process = subprocess.run([sys.executable, ROOT / "scripts/deepweather.py", "trian"], capture_output=True, text=True)
     assert process.returncode == 2
-    verbs = "prepare, train, combine, evaluate, compare, correct, export, monitor"
+    verbs = "prepare, train, combine, evaluate, compare, correct, export, monitor, submit"
     assert process.stderr == f"error: there is no verb 'trian'; choose one of {verbs}\n"

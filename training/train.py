@@ -33,7 +33,8 @@ from models.corrector import Corrector, check_tiles, needed_task, reads_moments
 from models.distribution import Distribution, Ensemble, Normal
 from models.outline import check_memory, outline
 from models.parallel.domain import Domain
-from models.parallel.mesh import Mesh, join_mesh, mesh_shape
+from models.parallel.mesh import Mesh, join_mesh
+from models.parallel.mesh_shape import mesh_shape
 from models.training_dates import split_provenance, state_training, valid_days
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data

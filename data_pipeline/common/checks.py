@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
@@ -53,6 +54,37 @@ def check_boolean(name: str, value: object) -> None:
     """Raise an `InputError` unless `value` is True or False."""
     if type(value) is not bool:
         raise InputError(f"{name} must be true or false, got {value!r}")
+
+
+def check_walltime(name: str, value: object) -> None:
+    """Raise an `InputError` unless `value` is a time limit, [days-]hours:minutes:seconds."""
+    if not isinstance(value, str) or not re.fullmatch(r"(\d+-)?\d+:\d\d:\d\d", value):
+        raise InputError(f"{name} must be hours:minutes:seconds, such as 02:00:00, got {value!r}")
+
+
+def seconds_of_walltime(value: str) -> int:
+    """Return the seconds of a time limit, [days-]hours:minutes:seconds.
+
+    >>> seconds_of_walltime("1-02:00:30")
+    93630
+    """
+    days, _, clock = value.rpartition("-")
+    hours, minutes, seconds = map(int, clock.split(":"))
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def size_in_bytes(name: str, value: object) -> int:
+    """Return the bytes of a number, or of a text such as 4GB (10⁹ each) or 4GiB (2³⁰ each).
+
+    >>> size_in_bytes("memory", "1.5GB"), size_in_bytes("memory", "2 KiB"), size_in_bytes("memory", 7)
+    (1500000000, 2048, 7)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", str(value).lower()) if isinstance(value, str) else None
+    if found:
+        value = int(float(found[1]) * (1024 if found[3] else 1000) ** " kmgtp".index(found[2] or " "))
+    if type(value) is not int or value <= 0:
+        raise InputError(f"{name} must be a size such as 4GB, got {value!r}")
+    return value
 
 
 def construct(name: str, kind: Callable[..., _T], options: Mapping[str, Any]) -> _T:

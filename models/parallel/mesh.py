@@ -33,6 +33,7 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import destroy_groups, process_group
 from models.parallel.interface import interface_towards
 from models.parallel.launch import launch, watch_launcher
+from models.parallel.mesh_shape import mesh_shape
 from models.parallel.slurm import refuse_without_srun, variables_from_slurm
 
 Result = TypeVar("Result")
@@ -199,17 +200,6 @@ def join_mesh(shape: Sequence[int], option: str = "mesh", timeout_minutes: float
         yield mesh
         dist.barrier()
         dist.destroy_process_group()
-
-
-def mesh_shape(shape: Sequence[int], option: str) -> tuple[int, int, int]:
-    """Return the numbers of data ranks, bands and sectors of `shape`, [data, spatial] or [data, bands, sectors]."""
-    numbers = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    if len(numbers) not in (2, 3) or any(type(number) is not int or number < 1 for number in numbers):
-        raise InputError(
-            f"{option} must be [data, spatial] or [data, bands, sectors], each at least 1, got {list(numbers)}"
-        )
-    data, bands, sectors = numbers if len(numbers) == 3 else (*numbers, 1)
-    return data, bands, sectors
 
 
 def _meet(data: int, bands: int, sectors: int, timeout: timedelta) -> Mesh:

@@ -1,0 +1,158 @@
+"""The verb `submit`: writes the job file of another verb, and submits it to Slurm.
+
+    deepweather submit site=site.yaml train data=ens10 path=/data/ens10 trainer.mesh=[2,4] run_dir=runs/t850
+
+`correct` with a folder as output becomes a job array, which corrects each cycle in a task of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from conf import light_verb, options_of_verb
+from conf.command_line import default_options, format_value
+from data_pipeline.common.checks import check_choice
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.files import atomic_write
+from data_pipeline.formats.variables import checked_names
+from models.correction.input_files import InputFiles, find_cycles, is_folder
+from models.jobs.job_file import JobFile
+from models.jobs.job_options import JobOptions, read_job_options
+from models.parallel.mesh_shape import mesh_shape
+
+MESHES = {"train": "trainer.mesh", "evaluate": "mesh", "correct": "mesh"}
+"""Verbs that run on several processes, and GPUs, and their option for the number of processes."""
+VERBS = ("prepare", *MESHES, "combine", "export", "monitor")
+DRY_RUN = "--dry-run"
+SITE_VARIABLE = "DEEPWEATHER_SITE"
+DASK_ON_SLURM = "data_pipeline.cluster.Slurm"
+
+
+def main() -> None:
+    """Read the options before the verb as those of the job, and leave the words after it to the verb."""
+    words = [word for word in sys.argv[1:] if word != DRY_RUN]
+    dry_run = len(words) < len(sys.argv) - 1
+    at = next((number for number, word in enumerate(words) if not word.startswith("-") and "=" not in word), len(words))
+    given = [word.partition("=")[0] for word in words[:at]]
+    sys.argv[1:] = words[:at]
+    light_verb("submit")(partial(submit, given=given, command=words[at:], dry_run=dry_run))()
+
+
+def submit(options: dict[str, Any], given: Sequence[str], command: Sequence[str], dry_run: bool) -> None:
+    """Write the job file of a command, a verb and its words, and submit it; print it only with `dry_run`."""
+    if not command:
+        raise InputError(f"submit needs the verb that is to run: deepweather submit {{{','.join(VERBS)}}} ...")
+    verb, *words = command
+    check_choice("the verb of submit", verb, VERBS)
+    if flags := [word for word in words if word.startswith("-")]:
+        raise InputError(
+            f"deepweather submit {verb} cannot pass on {flags[0]}; submit several runs one by one, or start them with "
+            f"deepweather {verb} -m hydra/launcher=slurm"
+        )
+    job = job_file(verb, words, job_options(options, given, verb))
+    text = job.text()
+    if dry_run:
+        print(text, end="")
+        return
+    print(submit_file(job.path, text))
+    print(f"output: {job.output}")
+
+
+def job_options(options: Mapping[str, Any], given: Sequence[str], verb: str) -> JobOptions:
+    """Return the options of the job: of the command line, else of the site file, else the defaults."""
+    site = options["site"] if options["site"] is not None else os.environ.get(SITE_VARIABLE) or None
+    if site is not None and not isinstance(site, str):
+        raise InputError(f"site must be the path of a YAML file, got {site!r}; write a number as ./{site}")
+    defaults = {name: value for name, value in default_options("submit").items() if name != "site"}
+    own = {name: value for name, value in options.items() if name in given and name != "site"}
+    return read_job_options(defaults, site, verb, own, VERBS)
+
+
+def job_file(verb: str, words: Sequence[str], options: JobOptions) -> JobFile:
+    """Return the job file of a verb with its words, after a check of the words."""
+    mesh = MESHES.get(verb)
+    outputs = ("output", "input", "format", "variable_names")
+    found = options_of_verb(verb, words, [*outputs, "run_dir", "cluster._target_", *([mesh] if mesh else [])])
+    ranks = math.prod(mesh_shape(found[mesh], mesh)) if mesh else 1
+    tasks = correction_tasks(found, options.array_tasks) if verb == "correct" else []
+    if tasks:
+        words = [word for word in words if not word.startswith("input=")]
+    if found["cluster._target_"] == DASK_ON_SLURM:
+        words = [*words, *dask_words(options, words)]
+    name = options.job_name or job_name(verb, found["run_dir"] or found["output"])
+    return JobFile(verb, words, options, Path.cwd(), name, ranks, mesh or "", mesh is not None, tasks)
+
+
+def correction_tasks(found: Mapping[str, Any], most: int) -> list[list[str]]:
+    """Return the words of each task of the array that corrects cycle by cycle; none if all inputs are one data set.
+
+    Cycles share tasks if there are more than `most`.
+    """
+    names = checked_names("variable_names", found["variable_names"])
+    files = InputFiles.find(found["input"])
+    cycles = find_cycles(files, found["output"], found["format"], names)
+    if not is_folder(found["output"]):
+        return []
+    if files.note:
+        print(files.note, file=sys.stderr)
+    count = min(most, len(cycles))
+    shares = [cycles[len(cycles) * k // count : len(cycles) * (k + 1) // count] for k in range(count)]
+    return [[f"input={format_value([str(path) for cycle in share for path in cycle.inputs])}"] for share in shares]
+
+
+def dask_words(options: JobOptions, words: Sequence[str]) -> list[str]:
+    """Return words that give the jobs of Dask's workers the options of this job, where `words` do not set them.
+
+    These jobs inherit the environment of this one, so modules and setup need not be repeated.
+    """
+    if options.container is not None:
+        raise InputError(
+            "cluster=slurm submits the workers of Dask from inside the job, which a container prevents; leave out "
+            "container, or use cluster=threads"
+        )
+    values: dict[str, str | int | Sequence[str] | None] = {
+        "cluster.partition": options.partition,
+        "cluster.account": options.account,
+        "cluster.cores": options.cpus,
+        "cluster.memory": options.memory,
+        "cluster.walltime": options.time,
+        "cluster.directives": options.directives,
+    }
+    given = {word.partition("=")[0] for word in words}
+    return [f"{name}={format_value(value)}" for name, value in values.items() if value and name not in given]
+
+
+def job_name(verb: str, output: str) -> str:
+    """Return the verb and the last part of a run's output, without spaces.
+
+    >>> job_name("correct", "corrected/2026 11/")
+    'correct-2026_11'
+    """
+    return f"{verb}-{'_'.join(Path(output).name.split())}"
+
+
+def submit_file(path: Path, text: str) -> str:
+    """Write a job file and submit it; return a sentence with the number of the job."""
+    if shutil.which("sbatch") is None:
+        raise InputError(
+            "submit needs the command sbatch, which was not found; run it on a machine of the cluster, or add "
+            f"{DRY_RUN} to print the job file"
+        )
+    with atomic_write(path, "w") as file:
+        file.write(text)
+    done = subprocess.run(["sbatch", "--parsable", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InputError(f"sbatch refused {path}: {' '.join(done.stderr.split())}")
+    return f"job {done.stdout.strip().partition(';')[0]}: {path}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+"""The verb `submit`: the job file, the options of a site, and what the job file does after each end of a run."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from conftest import ROOT
+from grib_parts import GRID, KEYS
+from test_conf import compose_config
+
+from conf import build
+from conf.command_line import default_options
+from data_pipeline.cluster import Slurm
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import Encoder
+from models.jobs.job_file import JobFile
+from models.jobs.job_options import JobOptions, read_job_options
+
+VERBS = ("prepare", "train", "correct")
+JOB = """#!/bin/bash -l
+# Made by `deepweather submit`: deepweather train, the same command in each start.
+#SBATCH --job-name=train-unet
+#SBATCH --account=meteo
+#SBATCH --chdir={folder}
+#SBATCH --output={folder}/slurm/train-unet-%j.out
+#SBATCH --open-mode=append
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=8
+#SBATCH --gpus-per-node=4
+#SBATCH --mem=61036M
+#SBATCH --time=12:00:00
+#SBATCH --signal=USR1@300
+#SBATCH --requeue
+#SBATCH --qos=high
+
+module load python/3.11 cuda
+ulimit -c 0
+"""
+
+
+def dry_run(command, folder, *words):
+    """The job file that `submit --dry-run` prints."""
+    ended = command(folder, "submit", "--dry-run", *words)
+    assert ended.code == 0, ended.stderr
+    return ended.stdout
+
+
+def directives(text):
+    """The options of sbatch in a job file."""
+    words = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+    return dict(word.removeprefix("--").partition("=")[::2] for word in words)
+
+
+def started(text):
+    """The words of the command that a job file starts."""
+    (line,) = (line for line in text.splitlines() if line.startswith("    srun "))
+    return shlex.split(line.removeprefix('    srun "${start[@]}" '))
+
+
+def test_the_job_file_has_the_options_of_the_site_and_of_the_command_line(command, tmp_path):
+    (tmp_path / "site.yaml").write_text(
+        "account: meteo\nmemory: 64GB\ncpus: 8\nmodules: [python/3.11, cuda]\nsetup: [ulimit -c 0]\n"
+        'train: {gpus: 4, time: "12:00:00", directives: [--qos=high]}\ncorrect: {time: "01:00:00"}\n'
+    )
+    words = ["train", "model=mlp", "trainer.mesh=[2,4]", "run_dir=runs/unet", "max_members=null"]
+    text = dry_run(command, tmp_path, "site=site.yaml", "command=deepweather", *words)
+    assert text.startswith(JOB.format(folder=tmp_path))
+    assert started(text) == ["deepweather", *words]
+    assert not (tmp_path / "slurm").exists()
+    given = dry_run(command, tmp_path, "site=site.yaml", "account=other", "gpus=0", *words)
+    assert directives(given)["account"] == "other"
+    assert directives(given)["nodes"] == "1"
+    assert "gpus-per-node" not in directives(given)
+
+
+def test_the_site_file_may_be_named_by_the_environment(command, tmp_path, monkeypatch):
+    (tmp_path / "site.yaml").write_text("partition: night\ncontainer: apptainer exec --nv image.sif\n")
+    monkeypatch.setenv("DEEPWEATHER_SITE", str(tmp_path / "site.yaml"))
+    text = dry_run(command, tmp_path, "export", "corrector=a b.safetensors", "output=b.onnx")
+    assert directives(text)["partition"] == "night"
+    assert directives(text)["job-name"] == "export-b.onnx"
+    assert started(text)[:4] == ["apptainer", "exec", "--nv", "image.sif"]
+    assert started(text)[4:] == ["deepweather", "export", "corrector=a b.safetensors", "output=b.onnx"]
+
+
+def test_shellcheck_finds_nothing(command, tmp_path):
+    if shutil.which("shellcheck") is None:
+        pytest.skip("no shellcheck (Debian: shellcheck)")
+    (tmp_path / "job.sh").write_text(dry_run(command, tmp_path, "monitor", "corrector=a b"))
+    subprocess.run(["shellcheck", tmp_path / "job.sh"], check=True)
+
+
+def layout(ranks, nodes=None, gpus=0):
+    found = JobFile("train", [], JobOptions(nodes=nodes, gpus=gpus), Path("/"), "n", ranks, "trainer.mesh", True)
+    values = dict(line.removeprefix("--").partition("=")[::2] for line in found.directives())
+    return int(values["nodes"]), int(values["ntasks-per-node"]), int(values.get("gpus-per-node", 0))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ((1,), (1, 1, 0)),
+        ((8,), (1, 8, 0)),
+        ((8, 4), (4, 2, 0)),
+        ((1, None, 4), (1, 1, 1)),
+        ((8, None, 4), (2, 4, 4)),
+        ((6, None, 4), (2, 3, 3)),
+        ((5, None, 4), (5, 1, 1)),  # 5 ranks share no number of nodes evenly but 1 and 5
+        ((8, 4, 4), (4, 2, 2)),
+    ],
+)
+def test_ranks_share_nodes_and_gpus(asked, expected):
+    assert layout(*asked) == expected
+    assert expected[0] * expected[1] == asked[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ((8, 3), "nodes=3 cannot share the 8 ranks of trainer.mesh evenly"),
+        ((8, 16), "nodes=16 cannot share"),
+        ((8, 1, 4), r"nodes=1 would have 8 ranks each, and 4 GPUs each \(gpus=4\)"),
+    ],
+)
+def test_ranks_that_do_not_fit_are_refused(asked, sentence):
+    with pytest.raises(InputError, match=sentence):
+        layout(*asked)
+
+
+def test_the_defaults_of_the_file_are_those_of_the_class():
+    defaults = default_options("submit")
+    assert defaults.pop("site") is None
+    assert JobOptions(**defaults) == JobOptions()
+    assert set(defaults) == set(asdict(JobOptions()))
+
+
+def test_every_option_is_in_the_table_of_the_page():
+    """The rows of the table are the options of conf/submit.yaml, with their defaults."""
+    table = (ROOT / "docs/slurm.md").read_text()
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| `([^`]*)` \| ", table, re.MULTILINE)
+    found = {name: yaml.safe_load(default) for names, default in rows for name in re.findall(r"\w+", names)}
+    assert found == default_options("submit")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("acount: a", "site file FILE: a job has no option 'acount'; it has account, "),
+        ("train: {gpu: 1}", "site file FILE, train: a job has no option 'gpu'; it has account, "),
+        ("trian: {gpus: 1}", "site file FILE: a job has no option 'trian'; it has account, "),
+        ("correct: 3", "site file FILE, correct must hold options of its own, such as {gpus: 4}, got 3"),
+        ("time: 12:00:00", "site file FILE: time must be [days-]hours:minutes:seconds, got 43200; write it in quotes"),
+        ("time: 12h", "site file FILE: time must be hours:minutes:seconds, such as 02:00:00, got '12h'"),
+        ('time: "00:05:00"', "site file FILE: time=00:05:00 leaves no time for the run: "),
+        ("cpus: 0", "site file FILE: cpus must be a whole number from 1 to 100000, got 0"),
+        ("nodes: two", "site file FILE: nodes must be a whole number from 1 to 100000, got 'two'"),
+        ("signal_lead: 70000", "site file FILE: signal_lead must be a whole number from 1 to 65535, got 70000"),
+        ("memory: much", "site file FILE: memory must be a size such as 4GB, got 'much'"),
+        ("account: a b", "site file FILE: account must be a name without spaces and quotes, got 'a b'"),
+        ("modules: cuda", "site file FILE: modules must be a list, such as [cuda], got 'cuda'"),
+        ("setup: [3]", "site file FILE: setup must be a list of texts, got 3 in it"),
+        ("container: [a]", "site file FILE: container must be a command of one line, got ['a']"),
+        ('command: "it\'s"', 'site file FILE: command must be a command of one line, got "it\'s"'),
+        ("directives: [-q high]", "site file FILE: directives must be long options of sbatch, such as --qos=high"),
+        ("directives: [--time=3]", "site file FILE: directives names --time, which the job file sets itself; leave it"),
+        ("logs: 3", "site file FILE: logs must be the path of a folder, got 3"),
+        ("- a", "the site file FILE must hold options of deepweather submit, one NAME: VALUE in each line"),
+        ("a: [", "the site file FILE is no YAML: "),
+    ],
+)
+def test_a_wrong_site_file_is_one_sentence(text, sentence, tmp_path):
+    (tmp_path / "site.yaml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_job_options({}, str(tmp_path / "site.yaml"), "prepare", {}, VERBS)
+    assert str(caught.value).replace(str(tmp_path / "site.yaml"), "FILE").startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "error: submit needs the verb that is to run: deepweather submit {prepare,train,"),
+        (["trian"], "error: the verb of submit must be one of prepare, train, evaluate, correct, combine, "),
+        (["compare"], "error: the verb of submit must be one of "),
+        (["train", "-m", "trainer.seed=1,2"], "error: deepweather submit train cannot pass on -m; "),
+        (["train", "trainer.epoch=3"], "error: there is no option trainer.epoch; did you mean trainer.epochs?"),
+        (["train", "trainer.mesh=2"], "error: trainer.mesh must be [data, spatial] or [data, bands, sectors]"),
+        (["accout=3", "train"], "error: there is no option accout; did you mean account?"),
+        (["site=none.yaml", "train"], "error: cannot read the site file none.yaml (No such file or directory)"),
+        (["site=3", "train"], "error: site must be the path of a YAML file, got 3; write a number as ./3"),
+        (["correct", "corrector=a", "output=b/"], "error: option input has no value; give it as input="),
+        (["container=x", "prepare", "cluster=slurm"], "error: cluster=slurm submits the workers of Dask from inside"),
+        (["logs=logs", "prepare"], "error: submit needs the command sbatch, which was not found; "),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_is_one_sentence(words, sentence, command, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    ended = command(tmp_path, "submit", *words)
+    assert ended.code == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(sentence)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_name_of_an_option_is_passed_on_as_it_is(command, tmp_path):
+    ended = command(tmp_path, "submit", "--dry-run", "train", "trainer.ema=0.9", "path=a")
+    assert "option trainer.ema is now called trainer.ema_decay" in ended.stderr
+    assert started(ended.stdout)[1:] == ["train", "trainer.ema=0.9", "path=a"]
+
+
+def test_workers_of_dask_get_the_options_of_the_site(command, tmp_path):
+    (tmp_path / "site.yaml").write_text(
+        "account: 17\npartition: cpu\ncpus: 6\nmemory: 7GB\ntime: 1-00:00:00\ndirectives: [--qos=high]\n"
+    )
+    words = ["prepare", "cluster=slurm", "cluster.partition=own", "cluster.jobs=2"]
+    text = dry_run(command, tmp_path, "site=site.yaml", *words)
+    verb, *made = started(text)[1:]
+    assert build(compose_config(verb, *made, "run_dir=.").cluster) == Slurm(
+        partition="own", account="17", cores=6, memory="7GB", walltime="1-00:00:00", jobs=2,
+        directives=["--qos=high"], logs="./slurm",
+    )  # fmt: skip
+    assert started(dry_run(command, tmp_path, "site=site.yaml", "prepare"))[1:] == ["prepare"]
+
+
+def write_cycles(folder, names):
+    """Write a file of one field for each name, each with a start of its own."""
+    folder.mkdir()
+    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=1, shortName="2t")
+    for day, name in enumerate(names, 1):
+        field = encoder.encode(np.full(GRID.shape, 280.0), dataDate=20200100 + day, endStep=24, perturbationNumber=1)
+        (folder / name).write_bytes(field)
+
+
+def inputs_of_task(text, number, folder):
+    """The input that a task of a job array gets: the job file is run with its command replaced by `echo`."""
+    lines = [line for line in text.splitlines() if line.startswith(("case", "esac", "    ")) and ") words=" in line]
+    case = "\n".join(["case $SLURM_ARRAY_TASK_ID in", *lines, "esac", 'printf "%s\\n" "${words[@]}"'])
+    environment = os.environ | {"SLURM_ARRAY_TASK_ID": str(number)}
+    return subprocess.check_output(["bash", "-c", case], env=environment, text=True, cwd=folder).splitlines()
+
+
+def test_correct_becomes_an_array_with_a_task_for_each_cycle(command, tmp_path):
+    write_cycles(tmp_path / "in", ["a.grib", "b, c.grib", "2018"])
+    words = ["correct", "corrector=c.safetensors", "input=in", "output=out/", "mesh=[1,2]"]
+    text = dry_run(command, tmp_path, "array_at_once=2", *words)
+    assert directives(text)["array"] == "0-2%2"
+    assert directives(text)["ntasks-per-node"] == "2"
+    assert directives(text)["output"] == f"{tmp_path}/slurm/correct-out-%A_%a.out"
+    assert started(text)[1:] == ["correct", "corrector=c.safetensors", "output=out/", "mesh=[1,2]", "${words[@]}"]
+    found = [inputs_of_task(text, number, tmp_path) for number in range(3)]
+    assert found == [["input=[in/2018]"], ["input=[in/a.grib]"], ["input=['in/b, c.grib']"]]
+
+
+def test_many_cycles_share_the_tasks(command, tmp_path):
+    write_cycles(tmp_path / "in", [f"{number}.grib" for number in range(7)])
+    words = ["correct", "corrector=c.safetensors", "input=in/*.grib", "output=out/"]
+    text = dry_run(command, tmp_path, "array_tasks=3", *words)
+    assert directives(text)["array"] == "0-2"
+    found = [inputs_of_task(text, number, tmp_path) for number in range(3)]
+    assert found == [
+        ["input=[in/0.grib,in/1.grib]"], ["input=[in/2.grib,in/3.grib]"],
+        ["input=[in/4.grib,in/5.grib,in/6.grib]"],
+    ]  # fmt: skip
+
+
+def test_files_of_one_start_share_a_task_and_one_output_file_is_no_array(command, tmp_path):
+    write_cycles(tmp_path / "in", ["a.grib", "b.grib"])
+    shutil.copy(tmp_path / "in/a.grib", tmp_path / "in/c.grib")
+    words = ["correct", "corrector=c.safetensors", "input=in"]
+    text = dry_run(command, tmp_path, *words, "output=out/")
+    assert inputs_of_task(text, 0, tmp_path) == ["input=[in/a.grib,in/c.grib]"]
+    single = dry_run(command, tmp_path, *words, "output=out.grib")
+    assert "array" not in directives(single)
+    assert started(single)[1:] == [*words, "output=out.grib"]
+
+
+STATES = {"running": "JobState=RUNNING Reason=None", "cancelled": "JobState=COMPLETING Reason=None",
+          "time limit": "JobState=COMPLETING Reason=TimeLimit"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("codes", "state", "restarts", "starts", "requeued", "code"),
+    [
+        ([0], "running", 0, 1, False, 0),
+        ([2], "running", 0, 1, False, 2),
+        ([4], "running", 0, 1, False, 4),
+        ([1], "running", 0, 1, False, 1),
+        ([3], "running", 0, 1, True, 3),
+        ([3], "cancelled", 0, 1, False, 3),
+        ([3], "time limit", 0, 1, True, 3),
+        ([3], "running", 100, 1, False, 3),
+        ([3], "running", 99, 1, True, 3),
+        ([137, 143, 0], "running", 0, 3, False, 0),
+        ([137, 3], "running", 0, 2, True, 3),
+        ([137, 137, 137, 137], "running", 0, 3, False, 137),
+        ([143], "cancelled", 0, 1, False, 143),
+        ([137], "time limit", 0, 1, True, 137),
+    ],
+)
+@pytest.mark.parametrize("array", [False, True], ids=["job", "array"])
+def test_the_job_starts_again_after_an_interruption(
+    codes, state, restarts, starts, requeued, code, array, command, tmp_path
+):
+    """The job file runs with programs in place of Slurm's, which write down how they are called."""
+    tasks = [["input=a"], ["input=[b, c]"]] if array else []
+    text = JobFile("correct", ["seed=1"], JobOptions(command="deepweather"), tmp_path, "n", tasks=tasks).text()
+    (tmp_path / "codes").write_text("\n".join(map(str, codes)) + "\n")
+    srun = 'echo "$@" >>started; code=$(head -n1 codes); sed -i 1d codes; exit $code'
+    scontrol = f'if [ "$1" = show ]; then echo "{STATES[state]}"; else echo "$@" >>requeued; fi'
+    for name, body in {"srun": srun, "scontrol": scontrol}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "8", "SLURM_CPUS_PER_TASK": "4",
+        "SLURM_RESTART_COUNT": str(restarts), "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1",
+    }  # fmt: skip
+    done = subprocess.run(["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, "")
+    own = " input=[b, c]" if array else ""
+    begin = "env --block-signal=USR1,TERM deepweather correct seed=1"
+    assert (tmp_path / "started").read_text().splitlines() == [begin + own] * starts
+    calls = (tmp_path / "requeued").read_text() if (tmp_path / "requeued").exists() else ""
+    assert calls == ("requeue 7_1\n" if array else "requeue 8\n") * requeued
+
+
+def test_an_old_env_starts_the_program_too(tmp_path):
+    """`env` before coreutils 8.31 refuses --block-signal: signals are then ignored until the program handles them."""
+    text = JobFile("export", [], JobOptions(command="grep SigIgn /proc/self/status"), tmp_path, "n").text()
+    (tmp_path / "env").write_text('#!/bin/bash\ncase $1 in --block*) exit 125;; esac\nexec /usr/bin/env "$@"\n')
+    (tmp_path / "srun").write_text('#!/bin/bash\n[ "${!#}" = export ] && exec "${@:1:$#-1}"\n')
+    (tmp_path / "scontrol").write_text("#!/bin/bash\n")
+    for name in ("env", "srun", "scontrol"):
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "8",
+        "SLURM_CPUS_PER_TASK": "4",
+    }
+    done = subprocess.run(["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ignored = int(done.stdout.split()[1], 16)
+    assert ignored & 1 << (10 - 1)
+    assert ignored & 1 << (15 - 1)
