@@ -26,6 +26,7 @@ from conf import build, plain, verb
 from data_pipeline.archive import Archive
 from data_pipeline.cluster import Cluster
 from data_pipeline.common.checks import check_between, check_choice, check_integer
+from data_pipeline.common.cost_meter import CostMeter, gather_usage, print_usage
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import atomic_write, expand_paths
 from data_pipeline.dataset import ForecastDataset
@@ -64,7 +65,7 @@ from evaluation.references import (
 from evaluation.regions import check_regions, mask_hashes, region_weights
 from evaluation.report.coastlines import shows_earth
 from evaluation.report.page import write_report
-from evaluation.report.provenance import RunClock
+from evaluation.report.provenance import run_facts
 from evaluation.report.shown_data import ExampleForecast, ExpertMap, MapData
 from evaluation.report.tables import plain_table
 from evaluation.score_options import ScoreChoice
@@ -80,7 +81,7 @@ from evaluation.station_table import write_station_table
 from evaluation.training_runs import check_one_model, group_runs, name_runs, pool_runs, with_first_runs
 from models.correction.options import QUANTILE_LEVELS
 from models.corrector import Corrector
-from models.device import choose_device
+from models.device import choose_device, watch_gpu
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, join_mesh
 from models.protocol import claims
@@ -89,13 +90,13 @@ from models.protocol import claims
 @verb("evaluate")
 def main(cfg: DictConfig) -> None:
     """Evaluate on all ranks of the mesh."""
-    with join_mesh(plain(cfg)["mesh"]) as mesh:
-        run(cfg, mesh)
+    with CostMeter() as meter, join_mesh(plain(cfg)["mesh"]) as mesh:
+        run(cfg, mesh, meter)
+        print_usage(meter, mesh)
 
 
-def run(cfg: DictConfig, mesh: Mesh) -> None:
+def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     """Open correctors and data, score, write the results, print the table."""
-    clock = RunClock()
     archive, split, task = build(cfg.data.archive), build(cfg.data.split), build(cfg.task)
     cluster: Cluster = build(cfg.cluster)
     source, dates = partial(choose_source, archive, cfg.data.store), split.dates(cfg.split, task.lead_times)
@@ -114,6 +115,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
     check_integer("seed", cfg.seed, 0)
     device, choice = choose_device(cfg.device, mesh.ranks), ScoreChoice.parse(plain(cfg), task)
     check_workers(cluster, mesh, device)
+    watch_gpu(meter, device)
     correctors = {name: FoldCorrectors.of([Corrector.load(path) for path in files]) for name, files in paths.items()}
     files = [
         (name, path, corrector)
@@ -224,7 +226,7 @@ def run(cfg: DictConfig, mesh: Mesh) -> None:
         replace(board, independent=independent), about, notes, cfg.shown_corrector,
         {name: folds.first for name, folds in correctors.items()} if one_each else {}, runs,
         member_count_claims(one_of, with_first_runs(trained, runs), member_counts), models, forecasts, land,
-        simulated, mesh, device, clock,
+        simulated, mesh, device, run_facts(gather_usage(meter, mesh)),
     )  # fmt: skip
     mesh.print("\n\n".join([evaluation.publish(target, folder) for target, folder in enumerate(folders)]))
     if writing is not None:
@@ -353,7 +355,8 @@ class Evaluation:
     simulated: bool
     mesh: Mesh
     device: torch.device
-    clock: RunClock
+    facts: Mapping[str, str]
+    """End, duration and energy of the run."""
 
     def publish(self, target: int, folder: Path) -> str:
         """Write scores and report of one target; return the table as text. All ranks compute the shown forecasts."""
@@ -408,7 +411,7 @@ class Evaluation:
         return None if model is None or raw is None else significant_cells(model[:, target], raw[:, target])
 
     def _write(self, folder: Path, target: int, scores: Mapping[str, Any], fields: MapData) -> None:
-        write_report(folder, scores, fields, self.clock.facts())
+        write_report(folder, scores, fields, self.facts)
         write_score_table(folder / "scores.csv", self.board, target, scores["units"])
         write_start_table(folder / "starts.csv", self.board, target)
         write_station_table(folder / "stations.csv", self.board, target, scores["units"])

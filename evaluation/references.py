@@ -16,10 +16,10 @@ from data_pipeline.task import Task
 from evaluation.fold_correctors import FoldCorrectors
 from evaluation.leak_audit import check_reference_dates
 from evaluation.persistence import Persistence
-from evaluation.reference_emos import fit_emos
 from models.corrector import Corrector, build_reference
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
+from models.reference_emos import fit_emos
 from models.training_dates import seen_dates, stated_fits
 
 FITTED = ("climatology", "emos")

@@ -6,6 +6,7 @@ import sys
 import warnings
 
 from data_pipeline.common import interruption
+from data_pipeline.common.run_start import mark_begin
 
 VERBS = {
     "prepare": ("data_pipeline.prepare", "make the data of the twin experiment, or index your own files"),
@@ -36,6 +37,7 @@ def main() -> None:
     if verb not in VERBS:
         sys.exit(_unknown(verb))
     del sys.argv[1]
+    mark_begin()
     # Processes must not import modules from the current folder.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     # On a shared machine, threads that spin while they wait made training five times slower.

@@ -19,6 +19,7 @@ from data_pipeline.common import interruption
 from data_pipeline.common.files import atomic_path
 from data_pipeline.sample import Sample
 from models.parallel.mesh import Mesh
+from training.run_summary import RunSummary
 
 SECONDS_BETWEEN_QUERIES = 2.0
 """Ranks agree about this often whether to save or stop, and after every step if steps take longer."""
@@ -33,8 +34,9 @@ class Checkpoints(Checkpoint):
     the number of steps until the next message is agreed on too. A single rank decides after each step.
     """
 
-    def __init__(self, folder: Path, minutes: float, mesh: Mesh) -> None:
+    def __init__(self, folder: Path, minutes: float, mesh: Mesh, summary: RunSummary | None = None) -> None:
         self.last, self.best, self._mesh = folder / "last.ckpt", folder / "best.ckpt", mesh
+        self._summary = summary
         self._seconds, self._saved = 60 * minutes, time.monotonic()
         self.start = self.lowest = self.latest = math.inf
         """Validation losses before training, of the best weights, and of the latest epoch."""
@@ -115,6 +117,10 @@ class Checkpoints(Checkpoint):
         self._stop_if_signalled()
 
     def _save(self, trainer: pl.Trainer, path: Path) -> None:
+        with nullcontext() if self._summary is None else self._summary.during("save"):
+            self._save_on_all(trainer, path)
+
+    def _save_on_all(self, trainer: pl.Trainer, path: Path) -> None:
         # The barrier raises if a rank is lost: weights after a broken exchange must not be saved.
         trainer.strategy.barrier()
         with atomic_path(path) if trainer.is_global_zero else nullcontext(path) as partial:

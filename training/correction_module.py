@@ -35,7 +35,8 @@ class CorrectionModule(pl.LightningModule):
     whatever the sizes of tiles and batches. Without a mesh the module runs under any `pytorch_lightning.Trainer`. It
     reads learning rate, weight decay, optimizer, scheduler and seed from `options`; the number of steps is the
     Trainer's. Give the number of `batches` of an epoch if their loader has a state: `estimated_stepping_batches` of a
-    resumed Trainer prevents Lightning from restoring that state.
+    resumed Trainer prevents Lightning from restoring that state. `raw` returns the raw ensemble of a normalised batch;
+    its CRPS is computed in the sanity check, whose validation reads the same samples as all others.
     """
 
     area: Tensor
@@ -47,14 +48,15 @@ class CorrectionModule(pl.LightningModule):
         loss: Loss | None = None,
         mesh: Mesh | None = None,
         batches: int | None = None,
+        raw: Callable[[Sample], Distribution] | None = None,
     ) -> None:
         super().__init__()
         self.corrector, self.options, self.mesh = corrector, options or TrainerOptions(), mesh or Mesh.single()
-        self.loss, self._batches = loss or CRPS(), batches
+        self.loss, self._batches, self._raw = loss or CRPS(), batches, raw
         self._has_loss_terms = any(isinstance(layer, LossTermLayer) for layer in corrector.model.modules())
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
-        self._validated: list[Tensor] = []
+        self._validated: list[dict[str, Tensor]] = []
 
     def training_step(self, batch: Sample, index: int) -> dict[str, Tensor]:
         """Return this rank's share of the loss, times the number of ranks, and the sums over all ranks."""
@@ -83,15 +85,25 @@ class CorrectionModule(pl.LightningModule):
         self._validated = []
 
     def validation_step(self, batch: Sample, index: int) -> None:
-        """Keep the loss of a batch of validation years, on its device."""
-        self._validated.append(torch.stack(self.weighted_loss(self.loss, batch)).double())
+        """Keep loss and CRPS of a batch of validation years, on their device."""
+        sample = self._normalised(batch)
+        forecast = self.corrector.model(sample)
+        loss = self._weighted(self.loss, forecast, sample)
+        sums = {"val_loss": loss, "val_crps": loss if self.loss == CRPS() else self._weighted(CRPS(), forecast, sample)}
+        if self._raw is not None and self.trainer.sanity_checking:
+            sums["val_crps_raw"] = self._weighted(CRPS(), self._raw(sample), sample)
+        self._validated.append({name: torch.stack(pair).double() for name, pair in sums.items()})
 
     def on_validation_epoch_end(self) -> None:
-        """Log the loss over all validation years as `val_loss`."""
-        value, weight = self.mesh.sum(torch.stack(self._validated).sum(0))
+        """Log the loss over all validation years as `val_loss`, and the CRPS as `val_crps`."""
+        names = list(self._validated[0])
+        sums = self.mesh.sum(
+            torch.stack([torch.stack([each[name] for each in self._validated]).sum(0) for name in names])
+        )
         # Ranks of a mesh have the same sums; ranks of another strategy do not.
         foreign = self.mesh.ranks < self.trainer.world_size
-        self.log("val_loss", value / clamp_to_tiny(weight), sync_dist=foreign)
+        for name, (value, weight) in zip(names, sums, strict=True):
+            self.log(name, value / clamp_to_tiny(weight), sync_dist=foreign)
 
     def weighted_loss(
         self, loss: Loss, batch: Sample, model: Callable[[Sample], Distribution] | None = None
@@ -100,11 +112,18 @@ class CorrectionModule(pl.LightningModule):
 
         The loss is that of the corrector's model, or of another `model`.
         """
-        corrector = self.corrector
-        normalizer, area = corrector.normalizer, corrector.domain.cut(self.area)
-        sample = normalizer(batch._replace(target=verifiable(batch, corrector.task.target_channels)))
-        forecast = (corrector.model if model is None else model)(sample)
-        return weighted_sum(loss, forecast, sample, area, normalizer)
+        sample = self._normalised(batch)
+        return self._weighted(loss, (self.corrector.model if model is None else model)(sample), sample)
+
+    def _normalised(self, batch: Sample) -> Sample:
+        """Return a batch in normalised units, with truth only where it counts."""
+        truth = verifiable(batch, self.corrector.task.target_channels)
+        normalised: Sample = self.corrector.normalizer(batch._replace(target=truth))
+        return normalised
+
+    def _weighted(self, loss: Loss, forecast: Distribution, sample: Sample) -> tuple[Tensor, Tensor]:
+        area = self.corrector.domain.cut(self.area)
+        return weighted_sum(loss, forecast, sample, area, self.corrector.normalizer)
 
     def on_train_epoch_start(self) -> None:
         """Pass the epoch to the loader. A loader that resumes inside an epoch has it from the checkpoint."""

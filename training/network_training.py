@@ -7,7 +7,7 @@ import logging
 import math
 import pickle
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,20 @@ from torch import nn
 from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.sample import Sample
+from models.device import watch_gpu
 from models.distribution import Distribution
 from models.parallel.mesh import Mesh
 from training.activation_checkpointing import checkpoint_activations
 from training.checkpoints import Checkpoints
 from training.correction_module import CorrectionModule
+from training.cost_callback import CostCallback
 from training.curve_restart import CurveRestart
 from training.datamodule import TrainingData
 from training.history import LossHistory
 from training.loss import CRPS
 from training.mesh_strategy import mesh_trainer_flags
 from training.run_folder import CURVES
+from training.run_summary import RunSummary
 from training.specs import build_spec
 from training.trainer_options import TrainerOptions
 from training.weight_average import WeightAverage, validated_weights
@@ -50,10 +53,12 @@ EXPECTED_WARNINGS = (
 """Warnings of Lightning and PyTorch about intended behaviour."""
 
 
-def train_network(module: CorrectionModule, data: TrainingData, run_dir: Path) -> torch.device:
+def train_network(
+    module: CorrectionModule, data: TrainingData, run_dir: Path, summary: RunSummary | None = None
+) -> torch.device:
     """Train `module` by gradient descent, or resume from the last checkpoint, and load the best weights into it.
 
-    Returns the device of the training, on which the module stays.
+    Returns the device of the training, on which the module stays. `summary` gets what the training does and uses.
     """
     options, mesh, val_batches = module.options, module.mesh, data.val_batches
     assert val_batches is not None, "networks need validation"
@@ -62,9 +67,12 @@ def train_network(module: CorrectionModule, data: TrainingData, run_dir: Path) -
     for expected in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{expected}")
     set_matmul_precision(options.matmul_precision)
-    checkpoints = Checkpoints(run_dir / "checkpoints", options.checkpoint_minutes, mesh)
-    trainer = make_trainer(options, mesh, checkpoints, run_dir)
+    checkpoints = Checkpoints(run_dir / "checkpoints", options.checkpoint_minutes, mesh, summary)
+    cost = [] if summary is None else [cost_callback(summary, data, options.batch_size)]
+    trainer = make_trainer(options, mesh, checkpoints, run_dir, cost)
     device = trainer.strategy.root_device
+    if summary is not None:
+        watch_gpu(summary.meter, device)
     resumed = mesh.run_on_first(checkpoints.last.exists)
     if resumed:
         mesh.print(f"resuming from {checkpoints.last}")
@@ -129,8 +137,18 @@ def check_validation_losses(initial: float, lowest: float, latest: float) -> str
     )
 
 
-def make_trainer(options: TrainerOptions, mesh: Mesh, checkpoints: Checkpoints, run_dir: Path) -> pl.Trainer:
-    """Return Lightning's Trainer with the project's callbacks and the callbacks, loggers and flags of the options."""
+def cost_callback(summary: RunSummary, data: TrainingData, batch_size: int) -> CostCallback:
+    """Return the callback that accounts for a training in `summary`."""
+    return CostCallback(summary, len(data.train), batch_size, lambda: data.train_batches.waited)
+
+
+def make_trainer(
+    options: TrainerOptions, mesh: Mesh, checkpoints: Checkpoints, run_dir: Path, further: Sequence[pl.Callback] = ()
+) -> pl.Trainer:
+    """Return Lightning's Trainer with the project's callbacks and the callbacks, loggers and flags of the options.
+
+    `further` callbacks run before those of the options.
+    """
     stopping = EarlyStopping("val_loss", patience=options.patience, stopping_threshold=options.early_stop_below)
     averages = [WeightAverage(options.ema_decay)] if options.ema_decay else []
     callbacks = [
@@ -144,7 +162,8 @@ def make_trainer(options: TrainerOptions, mesh: Mesh, checkpoints: Checkpoints, 
             precision=options.precision, gradient_clip_val=options.gradient_clip,
             accumulate_grad_batches=options.accumulate_grad_batches, benchmark=options.cudnn_benchmark,
             callbacks=[
-                checkpoints, stopping, *averages, *callbacks, LossHistory(run_dir / "metrics.csv"), CurveRestart()
+                checkpoints, stopping, *averages, *further, *callbacks, LossHistory(run_dir / "metrics.csv"),
+                CurveRestart(),
             ],
             logger=_loggers(options, run_dir), profiler=_profiler(options, run_dir),
             default_root_dir=run_dir, num_sanity_val_steps=-1, **(quiet | flags),

@@ -18,14 +18,21 @@ from training.fitted_state import FITTED_FILE
 
 WITHOUT_EFFECT = {
     "data": ("cache",),
-    "trainer": ("activation_checkpointing", "checkpoint_minutes", "mesh", "sharded", "timeout_minutes"),
+    "trainer": (
+        "activation_checkpointing",
+        "checkpoint_minutes",
+        "emos_minutes",
+        "mesh",
+        "sharded",
+        "timeout_minutes",
+    ),
 }
 """Options that change the speed of a run and the work lost when it is killed, but not its result."""
 
 RUN_FORMAT = 2
 """Version of option names and checkpoints in a run folder. Runs of another version are refused, not resumed."""
 
-MARKER, CURVES = "config.yaml", "tensorboard"
+MARKER, CURVES, SUMMARY = "config.yaml", "tensorboard", "summary.json"
 """With `FITTED_FILE`, the files that a run writes before its first training step, the marker first."""
 
 
@@ -85,9 +92,9 @@ def resumable(run_dir: Path) -> Iterator[None]:
         raise
     except InputError:
         created = _names(run_dir) - before
-        if MARKER in created and created <= {MARKER, CURVES, FITTED_FILE}:
+        if MARKER in created and created <= {MARKER, CURVES, FITTED_FILE, SUMMARY}:
             # All ranks on this file system run this.
-            for name in (MARKER, FITTED_FILE):
+            for name in (MARKER, FITTED_FILE, SUMMARY):
                 (run_dir / name).unlink(missing_ok=True)
             if CURVES in created:
                 shutil.rmtree(run_dir / CURVES, ignore_errors=True)

@@ -17,6 +17,7 @@ from torch import nn
 
 from conf import build, plain, verb
 from data_pipeline.archive import regridding_of
+from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.dataset import ForecastDataset
@@ -39,11 +40,13 @@ from models.training_dates import split_provenance, state_training, valid_days
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
 from training.eecrps import EECRPS, WeightedByIndex
+from training.emos_validation import fit_emos_reference
 from training.fitted_state import FITTED_FILE, FittedState
 from training.initial_state import fit_corrector, hash_initial_weights, load_initial_weights
 from training.loss import CRPS, Loss
 from training.network_training import train_network, validation_crps
 from training.run_folder import claim, resumable
+from training.run_summary import RunSummary, mark_finished
 from training.trainer_options import TrainerOptions
 
 WORSE = 1.001
@@ -57,15 +60,16 @@ def main(cfg: DictConfig) -> None:
     _, bands, sectors = mesh_shape(options.mesh, "trainer.mesh")
     check_tiles(plain(cfg.model), bands, sectors)
     with (
+        CostMeter() as meter,
         resumable(Path(cfg.run_dir)),
         join_mesh(options.mesh, "trainer.mesh", options.timeout_minutes) as mesh,
     ):
-        run(cfg, options, mesh)
+        run(cfg, options, mesh, meter)
         if cfg.test_check is not None:
             mesh.print(mesh.run_on_first(lambda: run_test_check(cfg)))
 
 
-def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh) -> None:
+def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter) -> None:
     """Open the data, claim the run folder, train, and save the corrector."""
     archive, loss = build(cfg.data.archive), build(cfg.loss)
     split: Split = build(cfg.data.split)
@@ -87,6 +91,7 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh) -> None:
     if mesh.run_on_first(corrector_file.exists):
         Corrector.load(corrector_file)
         mesh.run_on_first(fitted.remove)
+        mesh.run_on_first(lambda: mark_finished(run_dir))
         mesh.print(f"{corrector_file} is already trained with these options")
         return
     static = static_fields(grid, task, sources["train"].static)
@@ -129,7 +134,11 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh) -> None:
     if unknown := list_unknown(train.meanings):
         mesh.print(unknown)
     budget: Budget = build(cfg.data.cache)
-    with open_training_data(train, val, budget, options, mesh) as data:
+    with (
+        RunSummary(run_dir, meter, mesh) as summary,
+        open_training_data(train, val, budget, options, mesh) as data,
+    ):
+        summary.enter("fit")
         on_tile = partial(samples_on, name="train")
         corrector = corrector_on(domain)
         if cfg.initial_weights is not None:
@@ -140,32 +149,48 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh) -> None:
         else:
             fit_corrector(corrector, corrector_on, on_tile, data.train, budget, options.batch_size, mesh)
             fitted.save(corrector, mesh)
-        module = CorrectionModule(corrector, options, loss, mesh, len(data.train_batches))
+        summary.enter("start")
+        raw = partial(raw_forecast, task=task, moments=reads_moments(spec) and not loss.reads_members)
+        module = CorrectionModule(corrector, options, loss, mesh, len(data.train_batches), raw)
         device = torch.device("cpu")
         if needs_validation(corrector):
             check_validation(spec["_target_"], corrector, split)
-            device = train_network(module, data, run_dir)
+            device = train_network(module, data, run_dir, summary)
             days = [valid_days(*samples.times()) for samples in used.values()]
             climate = loss.dates if isinstance(loss, WeightedByIndex) else None
             state_training(corrector.provenance, days[0], days[1], climate)
         elif loss != CRPS():
             raise InputError(f"model {spec['_target_']} is fitted in closed form, with its own score; leave out loss")
         corrector.eval()
+        summary.enter("validate")
+        found = None
         if data.val_batches is not None:
             found = validation_crps(module, data.val_batches, device)
-            reference = partial(raw_forecast, task=task, moments=reads_moments(spec) and not loss.reads_members)
-            raw = validation_crps(module, data.val_batches, device, reference)
+            references = summary.references
+            if "raw" not in references:
+                references["raw"] = validation_crps(module, data.val_batches, device, raw)
+            if not needs_validation(corrector):
+                summary.validated(0, 0, None, found)
+            elif emos := fit_emos_reference(
+                sources["train"], task, dates["train"], cfg.max_members, corrector, options, mesh
+            ):
+                references["emos"] = validation_crps(module, data.val_batches, device, emos.to(device))
             corrector.provenance["validation_crps"] = found
-            mesh.print(f"validation: crps {found:.4g} in normalised units, raw ensemble {raw:.4g}")
-            if found > WORSE * raw:
+            mesh.print(
+                f"validation: crps {found:.4g} in normalised units, raw ensemble {references['raw']:.4g}"
+                + (f", emos {references['emos']:.4g}" if "emos" in references else "")
+            )
+            if found > WORSE * references["raw"]:
                 mesh.print(
                     "warning: the model is worse than the raw ensemble on the validation dates; give it more training "
                     "cases, or fewer coefficients"
                 )
-    corrector.cpu()
-    mesh.run_on_first(lambda: corrector.save(corrector_file))
-    mesh.run_on_first(fitted.remove)
-    mesh.print(f"wrote {corrector_file}")
+        summary.enter("save")
+        corrector.cpu()
+        mesh.run_on_first(lambda: corrector.save(corrector_file))
+        mesh.run_on_first(fitted.remove)
+        mesh.print(f"wrote {corrector_file}")
+        mesh.print(summary.finish(found))
 
 
 def raw_forecast(sample: Sample, task: Task, moments: bool) -> Distribution:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -84,6 +85,7 @@ class TrainerOptions:
     compile: bool = False
     activation_checkpointing: bool = False
     checkpoint_minutes: float = 10.0
+    emos_minutes: float = 10.0
     callbacks: Sequence[Spec] = field(default_factory=list)
     loggers: Sequence[Spec] | None = None
     profiler: Spec | str | None = None
@@ -103,6 +105,7 @@ class TrainerOptions:
                 check_positive(f"trainer.{name}", getattr(self, name))
         check_positive("trainer.checkpoint_minutes", self.checkpoint_minutes)
         check_positive("trainer.timeout_minutes", self.timeout_minutes)
+        check_between("trainer.emos_minutes", self.emos_minutes, 0, math.inf)
         check_between("trainer.weight_decay", self.weight_decay, 0, 1)
         check_between("trainer.ema_decay", self.ema_decay, 0, 1)
         check_choice("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,6 +33,8 @@ class Prefetcher:
             )
         self._tiers, self._order, self._rank = tiers, order, rank
         self.pin = False
+        self.waited = 0.0
+        """Seconds that callers have waited for batches."""
         self._slots, self._threads = budget.staging_bytes // tiers.nbytes, budget.threads
         self._epoch = self._step = 0
         self._staging: Staging | None = None
@@ -57,7 +60,9 @@ class Prefetcher:
         staging = self._staging_at(epoch, step)
         try:
             while step < len(self):
+                since = time.monotonic()
                 batch = staging.batch()
+                self.waited += time.monotonic() - since
                 step += 1
                 self._step = step
                 self._next = (epoch, step) if step < len(self) else (epoch + 1, 0)

@@ -18,6 +18,7 @@ from typing import IO, NoReturn
 import torch.distributed as dist
 
 from data_pipeline.common import interruption
+from data_pipeline.common.run_start import variables_of_ranks
 from data_pipeline.common.threads import processors
 
 GRACE = 15.0
@@ -88,7 +89,7 @@ class ErrorLines:
 def _start(rank: int, ranks: int, port: int) -> subprocess.Popen[bytes]:
     spec = sys.modules["__main__"].__spec__
     script = ["-m", spec.name] if spec is not None else [sys.argv[0]]
-    environment = os.environ | {
+    environment = os.environ | variables_of_ranks() | {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), LIFELINE: "1",
         # With these two PyTorch uses the store of the launcher.

@@ -13,12 +13,13 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from evaluation import evaluate, reference_emos, references
+from evaluation import evaluate, references
 from evaluation.persistence import Persistence
-from evaluation.reference_emos import LeftOutError, emos_spec
+from models import reference_emos
 from models.corrector import Corrector
 from models.distribution import CensoredNormal, Normal, Patched
 from models.parallel.domain import Domain
+from models.reference_emos import LeftOutError, emos_spec
 
 TASK = Task("t2m", ["2t"], ["2t"], [48])
 

@@ -1,6 +1,7 @@
 """EMOS as a reference: `evaluate` fits it to the training dates if no corrector has the name `emos`.
 
-The fit is kept in the user's cache folder, so that the same data, task and dates are fitted once.
+`train` compares a network's validation with it. The fit is kept in the user's cache folder, so that the same data, task
+and dates are fitted once.
 """
 
 from __future__ import annotations
