@@ -21,6 +21,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from conf import reporting
 from conf.command_line import SHORT, unknown_option
+from conf.hydra_sweep import register
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.packages import conf_folders
 from data_pipeline.common.renamed import OPTIONS, current_option, current_spec
@@ -36,6 +37,7 @@ class Packages(SearchPathPlugin):
 
 
 Plugins.instance().register(Packages)
+register()
 
 
 def build_node(node: Any, **objects: Any) -> Any:

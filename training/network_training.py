@@ -35,6 +35,7 @@ from training.datamodule import TrainingData
 from training.history import LossHistory
 from training.loss import CRPS
 from training.mesh_strategy import mesh_trainer_flags
+from training.pruning import Pruning, PruningOptions
 from training.run_folder import CURVES
 from training.run_summary import RunSummary
 from training.specs import build_spec
@@ -151,6 +152,9 @@ def make_trainer(
     """
     stopping = EarlyStopping("val_loss", patience=options.patience, stopping_threshold=options.early_stop_below)
     averages = [WeightAverage(options.ema_decay)] if options.ema_decay else []
+    pruning = (
+        [] if (spec := options.pruning) is None else [Pruning(PruningOptions.of(spec), run_dir, checkpoints, mesh)]
+    )
     callbacks = [
         build_spec(f"trainer.callbacks[{index}]", spec, pl.Callback) for index, spec in enumerate(options.callbacks)
     ]
@@ -162,7 +166,7 @@ def make_trainer(
             precision=options.precision, gradient_clip_val=options.gradient_clip,
             accumulate_grad_batches=options.accumulate_grad_batches, benchmark=options.cudnn_benchmark,
             callbacks=[
-                checkpoints, stopping, *averages, *further, *callbacks, LossHistory(run_dir / "metrics.csv"),
+                checkpoints, stopping, *averages, *further, *callbacks, *pruning, LossHistory(run_dir / "metrics.csv"),
                 CurveRestart(),
             ],
             logger=_loggers(options, run_dir), profiler=_profiler(options, run_dir),

@@ -23,11 +23,12 @@ WITHOUT_EFFECT = {
         "checkpoint_minutes",
         "emos_minutes",
         "mesh",
+        "pruning",
         "sharded",
         "timeout_minutes",
     ),
 }
-"""Options that change the speed of a run and the work lost when it is killed, but not its result."""
+"""Options that change the speed of a run, the work lost when it is killed or its end, but no step of its training."""
 
 RUN_FORMAT = 2
 """Version of option names and checkpoints in a run folder. Runs of another version are refused, not resumed."""
@@ -43,7 +44,7 @@ def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
     """
     described = {name: value for name, value in options.items() if name != "run_dir"}
     described |= {"fingerprint": fingerprint, "format": RUN_FORMAT}
-    decisive = {name: _without(value, WITHOUT_EFFECT.get(name, ())) for name, value in described.items()}
+    decisive = decisive_options(described)
     identity = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
     marker = run_dir / MARKER
     if not marker.exists():
@@ -66,6 +67,11 @@ def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
         ]
         raise InputError(f"{run_dir} holds a run with other {' and '.join(other) or 'options'}; choose another run_dir")
     return identity
+
+
+def decisive_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options on which the result of a run depends."""
+    return {name: _without(value, WITHOUT_EFFECT.get(name, ())) for name, value in options.items()}
 
 
 def _without(value: Any, names: Collection[str]) -> Any:

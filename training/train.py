@@ -45,6 +45,7 @@ from training.fitted_state import FITTED_FILE, FittedState
 from training.initial_state import fit_corrector, hash_initial_weights, load_initial_weights
 from training.loss import CRPS, Loss
 from training.network_training import train_network, validation_crps
+from training.pruning import pruned_message
 from training.run_folder import claim, resumable
 from training.run_summary import RunSummary, mark_finished
 from training.trainer_options import TrainerOptions
@@ -65,7 +66,8 @@ def main(cfg: DictConfig) -> None:
         join_mesh(options.mesh, "trainer.mesh", options.timeout_minutes) as mesh,
     ):
         run(cfg, options, mesh, meter)
-        if cfg.test_check is not None:
+        trained = mesh.run_on_first((Path(cfg.run_dir) / "corrector.safetensors").exists)  # a pruned run has none
+        if cfg.test_check is not None and trained:
             mesh.print(mesh.run_on_first(lambda: run_test_check(cfg)))
 
 
@@ -93,6 +95,15 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter) 
         mesh.run_on_first(fitted.remove)
         mesh.run_on_first(lambda: mark_finished(run_dir))
         mesh.print(f"{corrector_file} is already trained with these options")
+        return
+
+    def was_pruned() -> bool:
+        why = mesh.run_on_first(lambda: "" if options.pruning is None else pruned_message(run_dir))
+        if why:
+            mesh.print(why)
+        return bool(why)
+
+    if was_pruned():
         return
     static = static_fields(grid, task, sources["train"].static)
     if (tensors := outline(lambda: Corrector(task, grid, spec, static))) is not None:
@@ -156,6 +167,8 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter) 
         if needs_validation(corrector):
             check_validation(spec["_target_"], corrector, split)
             device = train_network(module, data, run_dir, summary)
+            if was_pruned():
+                return
             days = [valid_days(*samples.times()) for samples in used.values()]
             climate = loss.dates if isinstance(loss, WeightedByIndex) else None
             state_training(corrector.provenance, days[0], days[1], climate)

@@ -16,6 +16,7 @@ from pytorch_lightning.profilers import Profiler
 from data_pipeline.common.checks import check_between, check_boolean, check_choice, check_integer, check_positive
 from data_pipeline.common.errors import InputError
 from training.optimizer import ADAMW, check_optimizer, check_scheduler
+from training.pruning import PruningOptions
 from training.specs import check_spec
 
 Precision = Literal["32-true", "bf16-mixed"]
@@ -77,6 +78,7 @@ class TrainerOptions:
     ema_decay: float = 0.0
     patience: int = 10
     early_stop_below: float | None = None
+    pruning: Spec | None = None
     seed: int = 0
     accelerator: str = "auto"
     precision: Precision = "32-true"
@@ -124,6 +126,8 @@ class TrainerOptions:
                 "trainer.compression and trainer.sharded exclude each other, because sharded gradients are not "
                 "compressed; set compression=none or sharded=false"
             )
+        if self.pruning is not None:
+            PruningOptions.of(self.pruning)
         self._check_specs()
 
     def _check_specs(self) -> None:

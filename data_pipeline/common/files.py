@@ -74,10 +74,11 @@ def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO]:
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[int]:
     """Lock a folder; an `InputError` if another run holds the lock.
 
-    Without the lock, `remove_partial_files` of a second run would delete the unfinished files of the first.
+    Without the lock, `remove_partial_files` of a second run would delete the unfinished files of the first. Yields the
+    descriptor of the lock: a process that inherits it holds the lock too.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -85,7 +86,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"another run is writing to {folder}; wait until it ends") from None
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

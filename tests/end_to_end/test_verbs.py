@@ -16,16 +16,25 @@ from models.corrector import Corrector
 
 
 def test_a_sweep_trains_each_model_in_its_own_folder(project, run_verb):
-    """The default `run_dir` depends on the name of the model."""
-    output = run_verb(project, "train", "-m", *SPLIT, "model=raw,climatology")
+    """Two runs at a time, as commands of their own; then one table of both."""
+    words = (*SPLIT, "model=raw,climatology", "run_dir=runs/models", "hydra.launcher.parallel=2")
+    assert "2 of 2 runs in runs/models are done" in run_verb(project, "train", "-m", *words)
+    outputs = []
     for model in ("raw", "climatology"):
-        assert (project / f"runs/twin-t2m-{model}/corrector.safetensors").exists()
-    (own, raw), (climatology, reference) = re.findall(r"crps (\S+) in normalised units, raw ensemble (\S+)", output)
+        assert (project / f"runs/models/model-{model}/corrector.safetensors").exists()
+        outputs.append((project / f"runs/models/model-{model}/output.log").read_text())
+    printed = "".join(outputs)
+    (own, raw), (climatology, reference) = re.findall(r"crps (\S+) in normalised units, raw ensemble (\S+)", printed)
     assert own == raw
     # Climatology reads mean and spread only, so its raw ensemble is a normal distribution.
     assert float(reference) == pytest.approx(float(raw), rel=0.1)
     assert float(climatology) > float(raw)
-    assert output.count("warning: the model is worse than the raw ensemble on the validation dates") == 1
+    assert printed.count("warning: the model is worse than the raw ensemble on the validation dates") == 1
+    header, *rows = run_verb(project, "compare", "runs/models", "run_dir=runs/compared").splitlines()
+    assert header.split()[:3] == ["run", "model", "state"]
+    assert {tuple(row.split()[:3]) for row in rows} >= {
+        ("model-raw", "Raw", "done"), ("model-climatology", "Climatology", "done")
+    }  # fmt: skip
 
 
 def test_a_run_folder_has_all_files(project):

@@ -230,7 +230,7 @@ def test_what_cannot_be_compared_is_refused(write_run, compare, tmp_path):
         ("a", "text.json"): "text.json is not JSON, so it is no scores.json of deepweather evaluate",
         ("a", "nothing"): "cannot read nothing (No such file or directory); name a scores.json or its folder",
         ("a", "several"): "cannot read several/scores.json (No such file or directory); name one of its folders: 2t",
-        ("runs=3",): "runs must be [FILE, FILE, ...] or {NAME: FILE, ...}, got 3; write deepweather compare A B",
+        ("runs=3",): "runs must be [PATH, PATH, ...] or {NAME: PATH, ...}, got 3; write deepweather compare A B",
         ("a", "run=b"): "there is no option run; did you mean runs?",
         ("a", "old", "run_dir=3"): "run_dir must be the path of a folder, got 3",
     }

@@ -1,0 +1,223 @@
+"""Sweeps (`deepweather VERB -m`) as plugins of Hydra: which runs there are, and where they run.
+
+A sweeper turns the words of the command line into runs, a launcher runs them. Sweepers of other packages, such as
+Optuna's, work with these launchers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+
+from conf.sweep_runs import DEFAULT_FOLDER, SweepRun, check_alone, run_here, run_name
+from data_pipeline.common.checks import check_integer
+from data_pipeline.common.errors import InputError
+
+PLUGINS = "hydra_plugins.deepweather"
+"""Module name of these plugins: Hydra instantiates plugins of `hydra_plugins` only."""
+DRAWS_PER_TRIAL = 100
+"""Draws after which too few different runs were found, for options with few values."""
+
+
+class OptionSweeper(Sweeper):
+    """All combinations of the values of the command line, or `trials` random ones."""
+
+    __module__ = PLUGINS
+
+    def __init__(self, trials: int | None, seed: int, params: dict[str, str]) -> None:
+        if trials is not None:
+            check_integer("hydra.sweeper.trials", trials, 1)
+        check_integer("hydra.sweeper.seed", seed, 0)
+        self.trials, self.seed, self.params = trials, seed, params
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Make the launcher that the options choose."""
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            config=config, hydra_context=hydra_context, task_function=task_function
+        )
+
+    def sweep(self, arguments: list[str]) -> Sequence[JobReturn]:
+        """Run what the words of the command line, without those of Hydra, describe."""
+        assert self.hydra_context is not None
+        assert self.launcher is not None
+        words = [*(f"{key}={value}" for key, value in self.params.items()), *arguments]
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        overrides = parser.parse_overrides(words)
+        if not any(override.is_sweep_override() for override in overrides):
+            raise InputError("-m runs a sweep, and no option has several values; write trainer.seed=1,2, or no -m")
+        runs = list(combinations(overrides)) if self.trials is None else draw_runs(overrides, self.trials, self.seed)
+        self.validate_batch_is_legal(runs)
+        return self.launcher.launch(runs, 0)
+
+
+def combinations(overrides: Sequence[Override]) -> Iterator[list[str]]:
+    """Yield the words of each combination of values; the last option varies fastest."""
+    for override in overrides:
+        if override.is_interval_sweep():
+            raise InputError(
+                f"{override.key_or_group} has an interval, of which there are endless values; set how many are drawn "
+                "with hydra.sweeper.trials=N"
+            )
+    yield from map(list, itertools.product(*map(_words, overrides)))
+
+
+def draw_runs(overrides: Sequence[Override], trials: int, seed: int) -> list[list[str]]:
+    """Return the words of `trials` different random runs, fewer if there are fewer.
+
+    Run k depends on k and the seed only, so that more trials extend a sweep. Values of `interval(a, b)` are uniform,
+    those of `tag(log, interval(a, b))` uniform in their logarithm, both with four digits; `int(interval(a, b))` has
+    whole numbers.
+    """
+    found: dict[tuple[str, ...], None] = {}
+    for k in range(trials * DRAWS_PER_TRIAL):
+        generator = random.Random(f"{seed} {k}")
+        found[tuple(_draw(override, generator) for override in overrides)] = None
+        if len(found) == trials:
+            break
+    return list(map(list, found))
+
+
+def _words(override: Override) -> list[str]:
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+
+
+def _draw(override: Override, generator: random.Random) -> str:
+    if not override.is_interval_sweep():
+        return generator.choice(_words(override))
+    interval = override.value()
+    assert isinstance(interval, IntervalSweep)
+    low, high, logarithmic = interval.start, interval.end, "log" in interval.tags
+    assert low is not None
+    assert high is not None
+    if not low < high or (logarithmic and low <= 0):
+        raise InputError(
+            f"{override.key_or_group}: the interval from {low:g} to {high:g} must have its lower end first"
+            + (", greater than 0 for a logarithmic scale" if logarithmic else "")
+        )
+    whole = isinstance(low, int) and isinstance(high, int)
+    if logarithmic:
+        value = math.exp(generator.uniform(math.log(low), math.log(high)))
+    else:
+        value = generator.randint(int(low), int(high)) if whole else generator.uniform(low, high)
+    return f"{override.get_key_element()}={round(value) if whole else f'{value:.4g}'}"
+
+
+class RunLauncher(Launcher):
+    """A launcher whose runs are commands of their own; subclasses say where these run."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what names the folders: the options of the command line, and whether the verb has a run folder."""
+        self.context, self.config, self.verb = hydra_context, config, str(config.hydra.job.config_name)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Run all runs; an error at the end names those that failed."""
+        check_alone()
+        folder, runs = self.sweep_runs(job_overrides)
+        if repeated := {run.name for run in runs if sum(run.name == other.name for other in runs) > 1}:
+            raise InputError(f"the run {min(repeated)} is in the sweep twice; give each value once")
+        self.run(runs, folder)
+        return [JobReturn(overrides=list(run.varied), status=JobStatus.COMPLETED) for run in runs]
+
+    def run(self, runs: Sequence[SweepRun], folder: Path) -> None:
+        """Run all runs; raise a `FailedRunsError` at the end if some failed."""
+        raise NotImplementedError
+
+    def sweep_runs(self, job_overrides: Sequence[Sequence[str]]) -> tuple[Path, list[SweepRun]]:
+        """Return the folder of the sweep, which `run_dir` names, and its runs, each with a folder in it."""
+        parser = OverridesParser.create(config_loader=self.context.config_loader)
+        words = cast(list[str], OmegaConf.to_container(self.config.hydra.overrides.task, resolve=False))
+        given = parser.parse_overrides(words)
+        fixed = {override.get_key_element() for override in given if not override.is_sweep_override()}
+        folder = DEFAULT_FOLDER
+        for override in given:
+            if override.key_or_group == "run_dir":
+                folder = str(override.value())
+                if override.is_sweep_override() or "${" in folder:
+                    raise InputError(
+                        f"run_dir is the folder of the sweep, in which each run has its own folder; give one path, "
+                        f"without values that vary, got {override.input_line}"
+                    )
+        runs = []
+        for job in job_overrides:
+            varied = tuple(word for word in job if word.partition("=")[0] not in fixed)
+            place = Path(folder) / run_name(varied)
+            own = [word for word in job if word.partition("=")[0] != "run_dir"]
+            own += [f"run_dir={_quoted(str(place))}"] if "run_dir" in self.config else []
+            runs.append(SweepRun(varied, (self.verb, *_flags(), *own), place))
+        return Path(folder), runs
+
+
+class LocalLauncher(RunLauncher):
+    """Runs on this machine, `parallel` at a time."""
+
+    __module__ = PLUGINS
+
+    def __init__(self, parallel: int) -> None:
+        check_integer("hydra.launcher.parallel", parallel, 1)
+        self.parallel = parallel
+
+    def run(self, runs: Sequence[SweepRun], folder: Path) -> None:
+        """Run all runs; raise a `FailedRunsError` at the end if some failed."""
+        run_here(runs, folder, self.parallel)
+
+
+def _flags() -> list[str]:
+    """Return Hydra's flags of the command line, such as `--config-dir`, without those that make it a sweep."""
+    words = get_args_parser().parse_args(sys.argv[1:]).overrides
+    return [word for word in sys.argv[1:] if word not in words and word not in ("-m", "--multirun")]
+
+
+def _quoted(path: str) -> str:
+    """Return a path as Hydra's command line reads it."""
+    return "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@dataclass
+class SweeperOptions:
+    """Options `hydra.sweeper`: random `trials` instead of all combinations; `params` as on the command line."""
+
+    _target_: str = f"{PLUGINS}.{OptionSweeper.__name__}"
+    trials: int | None = None
+    seed: int = 0
+    params: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class LocalLauncherOptions:
+    """Options `hydra.launcher` of runs on this machine: how many run at a time."""
+
+    _target_: str = f"{PLUGINS}.{LocalLauncher.__name__}"
+    parallel: int = 1
+
+
+def register() -> None:
+    """Make these plugins the default: Hydra's own run all jobs in one process, and end with the first that fails."""
+    # Hydra finds the classes by the name of their module.
+    sys.modules.setdefault(PLUGINS.partition(".")[0], ModuleType(PLUGINS.partition(".")[0]))
+    sys.modules[PLUGINS] = sys.modules[__name__]
+    for plugin in (OptionSweeper, LocalLauncher):
+        Plugins.instance().register(plugin)
+    store = ConfigStore.instance().store
+    store(group="hydra/sweeper", name="basic", node=SweeperOptions, provider="deepweather")
+    store(group="hydra/launcher", name="basic", node=LocalLauncherOptions, provider="deepweather")
