@@ -24,7 +24,7 @@ NO_OPTIONS = ("run", "format", "fingerprint")
 """Keys of `config.yaml` that are no options."""
 FORECASTS = ("data", "task", "max_members", "fingerprint")
 """Keys of `config.yaml` that determine which forecasts validate a run, and in which units."""
-MISSING = "–"
+BLANK = "–"
 _CLASS = "_target_"
 
 
@@ -128,7 +128,7 @@ def _significant(value: float) -> str:
     return f"{value:.4g}"
 
 
-COLUMNS = (
+RESULTS = (
     Column("state", "state", lambda run: run.state),
     Column("epochs", "epochs", lambda run: run.epochs),
     Column("val_loss", "val_loss", lambda run: run.lowest_loss, _significant),
@@ -180,26 +180,26 @@ class RunTable:
                 title = name.removesuffix(f".{_CLASS}")
                 # `optimizer: null` in one run, and `optimizer._target_` in another.
                 known = found.get(title, texts)
-                found[title] = [one if other == MISSING else other for one, other in zip(known, texts, strict=True)]
+                found[title] = [one if other == BLANK else other for one, other in zip(known, texts, strict=True)]
         return found
 
     @staticmethod
     def _option_text(run: TrainedRun, name: str) -> str:
         if name not in run.flat_options:
-            return MISSING
+            return BLANK
         text = _text(run.flat_options[name])
         return text.rpartition(".")[2] if name.endswith(_CLASS) else text
 
     @cached_property
     def columns(self) -> list[Column]:
         """The results that at least one run has."""
-        return [column for column in COLUMNS if any(column.value(run) is not None for run in self.runs)]
+        return [column for column in RESULTS if any(column.value(run) is not None for run in self.runs)]
 
     def cells(self, run: TrainedRun) -> list[str]:
         """Return the texts of a run: name, options, results."""
         options = [texts[self.runs.index(run)] for texts in self.options.values()]
         values = [(column, column.value(run)) for column in self.columns]
-        results = [MISSING if value is None else column.text(value) for column, value in values]
+        results = [BLANK if value is None else column.text(value) for column, value in values]
         return [run.name, *options, *results]
 
     @property
@@ -252,8 +252,8 @@ def write_run_table(path: Path, table: RunTable) -> None:
     """Write a row for each run, with all results as numbers in SI units."""
     with atomic_path(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["run", *table.options, *(column.key for column in COLUMNS), "folder"])
+        writer.writerow(["run", *table.options, *(column.key for column in RESULTS), "folder"])
         for position, run in enumerate(table.runs):
-            options = [texts[position].replace(MISSING, "") for texts in table.options.values()]
-            results = ["" if (value := column.value(run)) is None else value for column in COLUMNS]
+            options = [texts[position].replace(BLANK, "") for texts in table.options.values()]
+            results = ["" if (value := column.value(run)) is None else value for column in RESULTS]
             writer.writerow([run.name, *options, *results, run.folder])

@@ -21,7 +21,7 @@ import yaml
 
 from data_pipeline.common.checks import check_integer, construct
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.pruning_record import RECORD, PruningRecord, Rung
+from data_pipeline.common.pruning_record import PRUNING_RECORD, PruningRecord, Rung
 from models.parallel.mesh import Mesh
 from training.checkpoints import Checkpoints
 from training.run_folder import MARKER, decisive_options
@@ -118,7 +118,7 @@ def pruned_message(run_dir: Path) -> str:
 def _losses_beside(run_dir: Path, epoch: int) -> Iterator[float]:
     """Yield the losses at a rung of the other runs in the folder above that have comparable losses."""
     own = _comparable(run_dir)
-    for file in sorted(run_dir.parent.glob(f"*/{RECORD}")):
+    for file in sorted(run_dir.parent.glob(f"*/{PRUNING_RECORD}")):
         other = file.parent
         if other.name == run_dir.name or _comparable(other) != own:
             continue

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from data_pipeline.common.files import atomic_write
 
-RECORD = "pruning.json"
+PRUNING_RECORD = "pruning.json"
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class PruningRecord:
     def read(cls, run_dir: Path) -> PruningRecord:
         """Return the record of a run folder, an empty one if there is none."""
         try:
-            found = json.loads((run_dir / RECORD).read_text("utf-8"))
+            found = json.loads((run_dir / PRUNING_RECORD).read_text("utf-8"))
         except FileNotFoundError:
             return cls()
         return cls({int(epoch): Rung(**rung) for epoch, rung in found["rungs"].items()}, found["ended"])
 
     def write(self, run_dir: Path) -> None:
         """Write the record into a run folder."""
-        with atomic_write(run_dir / RECORD, "w") as file:
+        with atomic_write(run_dir / PRUNING_RECORD, "w") as file:
             file.write(json.dumps(asdict(self), indent=2))
 
     def loss(self, epoch: int) -> float | None:

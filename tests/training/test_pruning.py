@@ -22,7 +22,7 @@ def claimed(folder, **changed):
 
 @pytest.mark.parametrize("factor", [2, 3, 4])
 def test_a_run_goes_on_if_it_is_among_the_best_share_of_those_at_its_rung(tmp_path, factor):
-    losses = random.Random(factor).choices([0.1, 0.2, 0.3, 0.4, 0.5], k=15)
+    losses = random.Random(factor).choices([place / 20 for place in range(20)], k=30)
     for number, loss in enumerate(losses):
         rung = reach_rung(claimed(tmp_path / f"run{number}"), factor, 2, loss)
         reached = sorted(losses[: number + 1])
