@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from conf import plain, verb
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
+from data_pipeline.common.progress import watched
 from evaluation.report.comparison_page import comparison_page, plain_comparison
 from evaluation.report.run_table_page import run_table_page
 from evaluation.run_comparison import RunComparison, RunScores, run_names, write_comparison
@@ -29,11 +30,14 @@ def main(cfg: DictConfig) -> None:
     if len(trained or given) < 2:
         raise InputError(f"compare needs two runs or more, got only {next(iter((trained or given).values()))}")
     if trained:
-        table = RunTable.of([TrainedRun.load(name, path) for name, path in trained.items()], without)
+        table = RunTable.of(
+            [TrainedRun.load(*run) for run in watched(trained.items(), "reading: run", len(trained))], without
+        )
         write_run_table(folder / "compare.csv", table)
         page, text = run_table_page(table), plain_run_table(table)
     else:
-        comparison = RunComparison.of([RunScores.load(name, path, SCORES_FORMAT) for name, path in given.items()])
+        found = watched(given.items(), "reading: run", len(given))
+        comparison = RunComparison.of([RunScores.load(name, path, SCORES_FORMAT) for name, path in found])
         write_comparison(folder / "compare.csv", comparison)
         page, text = comparison_page(comparison), plain_comparison(comparison)
     with atomic_write(folder / "compare.html") as file:

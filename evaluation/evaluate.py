@@ -29,6 +29,7 @@ from data_pipeline.common.checks import check_between, check_choice, check_integ
 from data_pipeline.common.cost_meter import CostMeter, gather_usage, print_usage
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import atomic_write, expand_paths
+from data_pipeline.common.progress import Progress, watched
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.forecast_file import ForecastFile, open_files
@@ -116,7 +117,10 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     device, choice = choose_device(cfg.device, mesh.ranks), ScoreChoice.parse(plain(cfg), task)
     check_workers(cluster, mesh, device)
     watch_gpu(meter, device)
-    correctors = {name: FoldCorrectors.of([Corrector.load(path) for path in files]) for name, files in paths.items()}
+    correctors = {
+        name: FoldCorrectors.of([Corrector.load(path) for path in watched(files, f"reading {name}: corrector")])
+        for name, files in paths.items()
+    }
     files = [
         (name, path, corrector)
         for name, folds in correctors.items()
@@ -361,20 +365,22 @@ class Evaluation:
     def publish(self, target: int, folder: Path) -> str:
         """Write scores and report of one target; return the table as text. All ranks compute the shown forecasts."""
         lead = int(self.board.lead_times.max())  # maps show the longest lead time that was scored
-        scores, rows, gains = self.mesh.run_on_first(lambda: self._scores(target, lead))
+        with Progress("scores with their intervals"):
+            scores, rows, gains = self.mesh.run_on_first(lambda: self._scores(target, lead))
         best, domain = scores["best"]["model"], self.mesh.domain(self.board.grid)
         raw, model = self.models["raw"], self.models[best]
         cases = {
             name: show_forecast(self.board, self.forecasts, row, target, raw, model, domain, self.device, gains[name])
-            for name, row in rows.items()
+            for name, row in watched(rows.items(), "forecasts of the report: forecast", len(rows))
         }
         experts = None
         if best in self.correctors:
             network = self.correctors[best].model
             experts = show_experts(network, self.forecasts, rows["median"], model, domain, self.device)
-        self.mesh.run_on_first(
-            lambda: self._write(folder, target, scores, self._map_data(target, lead, best, cases, experts))
-        )
+        with Progress("figures and tables of the report"):
+            self.mesh.run_on_first(
+                lambda: self._write(folder, target, scores, self._map_data(target, lead, best, cases, experts))
+            )
         return plain_table(scores) + f"\nwrote {folder}/scores.json and {folder}/report.html"
 
     def _scores(self, target: int, lead: int) -> tuple[dict[str, Any], dict[str, int], dict[str, float]]:

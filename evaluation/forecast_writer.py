@@ -13,6 +13,7 @@ import torch
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
+from data_pipeline.common.progress import watched
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.meaning import Meaning
 from data_pipeline.points import Points
@@ -68,7 +69,8 @@ def write_forecasts(
                 stack.callback(file.close)
                 meaning = forecasts.meanings[task.target_channels[number]]
                 arrays.setdefault(name, []).append(_define(file, meaning, forecasts, every))
-        for row, (start, lead) in enumerate(zip(starts, leads, strict=True)):
+        rows = watched(range(len(starts)), "writing forecasts: forecast")
+        for row, start, lead in zip(rows, starts, leads, strict=True):
             batch = to_device(Sample(*(tensor[None] for tensor in forecasts[row])), device)
             for name in names:
                 members = written_members(models[name](batch), batch, task, grid, quantile_levels=levels, seed=seed)

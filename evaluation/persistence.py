@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.progress import watched
 from data_pipeline.dates import Dates
 from data_pipeline.protocols import DataSource, Fields
 from data_pipeline.sample import Sample
@@ -66,7 +67,8 @@ class Persistence:
                 before, after = (positions(analyses, times[usable]) for times in (starts, valid))
                 known = (before >= 0) & (after >= 0)
                 pairs.append(int(known.sum()))
-                for first, last in zip(before[known].tolist(), after[known].tolist(), strict=True):
+                pairs_of_lead = zip(before[known].tolist(), after[known].tolist(), strict=True)
+                for first, last in watched(pairs_of_lead, f"fit of persistence at {lead} h: pair", pairs[-1]):
                     squared = (read(analyses, last, domain) - read(analyses, first, domain)).double().square()
                     total[number] += squared.nan_to_num(0)
                     count[number] += squared.isfinite()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.common.progress import Progress
+from data_pipeline.common.progress import Progress, watched
 from data_pipeline.common.threads import processors
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, forecast_times, verifiable
@@ -130,7 +130,8 @@ def score_models(
                 partial.save(tallies)
             progress.reach(min(int(tallies.done.sum()) * mesh.data, len(forecasts)))
     if oracle is not None:
-        scorer.add_oracle(tallies, np.arange(mesh.data_rank, len(oracle), mesh.data))
+        with Progress("scoring the oracle"):
+            scorer.add_oracle(tallies, np.arange(mesh.data_rank, len(oracle), mesh.data))
     merged = tallies.merged(mesh, domain)
     optional = [name for name in models if name in options.optional]
     by_size, everyone = merged.by_size, forecasts.members
@@ -200,7 +201,8 @@ class Scorer:
         rows = rows[found[rows] >= 0]
         size = block_size(self.oracle, self.options.batch_size, self.options.memory_bytes) if len(rows) else 1
         task = self.oracle.task
-        for block, batch in read_blocks(self.oracle, rows, size):
+        blocks = read_blocks(self.oracle, rows, size)
+        for block, batch in watched(blocks, "scoring the oracle: batch", -(-len(rows) // size)):
             uniform = self._uniform(batch)
             batch = to_device(batch, self.options.device)
             truth = verifiable(batch, task.target_channels)

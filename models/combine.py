@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from conf import plain, verb
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.progress import Progress, watched
 from data_pipeline.dates import Dates
 from data_pipeline.sample import Sample
 from models.committee import Committee
@@ -37,7 +38,7 @@ def main(cfg: DictConfig) -> None:
 
 def combine(paths: Sequence[Path]) -> Corrector:
     """Return the committee of the correctors in these files, which must agree in `SHARED_PROPERTIES`."""
-    correctors = [Corrector.load(path) for path in paths]
+    correctors = [Corrector.load(path) for path in watched(paths, "reading: corrector")]
     first = correctors[0]
     for path, other in zip(paths, correctors, strict=True):
         for name, read in SHARED_PROPERTIES.items():
@@ -62,7 +63,8 @@ def combine(paths: Sequence[Path]) -> Corrector:
     for own, corrector in zip(committee.model.correctors, correctors, strict=True):
         own.load_state_dict(corrector.state_dict())
     committee.eval()
-    _check_average(committee, paths)
+    with Progress("trial of the committee"):
+        _check_average(committee, paths)
     return committee
 
 

@@ -23,6 +23,7 @@ from torch.utils.data import Dataset
 from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
+from data_pipeline.common.progress import Progress
 from data_pipeline.common.renamed import current_spec
 from data_pipeline.dataset import ForecastDataset, batches
 from data_pipeline.grid import Grid
@@ -150,12 +151,15 @@ class Corrector(nn.Module):
         times = forecast_times(dataset)
         if not protocol.claims(self.model).physical:
             seen = TrainingSummaries(self.domain)
-            self.normalizer.fit(seen.watch(in_batches(dataset, ALL, batch_size)))
+            with Progress("fit of the normaliser: forecast", len(times[0])) as progress:
+                self.normalizer.fit(seen.watch(counted(in_batches(dataset, ALL, batch_size), progress)))
             self.envelope = seen.envelope(self.task, self.provenance.get("members"))
         protocol.normalise(self.model, *self.normalizer.target_scaling)
 
         def begin(rows: slice) -> Iterator[Sample]:
-            return (self.normalizer(batch, rows) for batch in in_batches(dataset, rows, batch_size))
+            with Progress(f"fit of {type(self.model).__name__}: forecast", len(times[0])) as progress:
+                for batch in counted(in_batches(dataset, rows, batch_size), progress):
+                    yield self.normalizer(batch, rows)
 
         if isinstance(self.model, protocol.Fittable):
             protocol.fit(self.model, Passes(begin, self.domain.own_shape[0], *times))
@@ -224,6 +228,13 @@ class Corrector(nn.Module):
                 f"{path} holds a model {model} of an incompatible version; train the corrector again"
             ) from None
         return corrector.eval()
+
+
+def counted(batches: Iterator[Sample], progress: Progress) -> Iterator[Sample]:
+    """Yield the batches, and count their samples."""
+    for batch in batches:
+        yield batch
+        progress.reach(progress.done + len(batch.mask))
 
 
 def in_batches(dataset: Dataset[Sample], rows: slice, size: int) -> Iterator[Sample]:

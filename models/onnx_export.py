@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.files import atomic_write
+from data_pipeline.common.progress import Progress
 from data_pipeline.sample import Sample
 from models.correction.families import KINDS
 from models.correction.onnx_engine import OnnxModel
@@ -124,12 +125,14 @@ def export(path: Path, output: Path) -> Equality:
 
     Raises `InputError` for a distribution that cannot be exported, and for differences above `Tolerance`.
     """
-    corrector = Corrector.load(path)
-    refuse_unknown_kind(path, corrector)
+    with Progress("reading the corrector"):
+        corrector = Corrector.load(path)
+        refuse_unknown_kind(path, corrector)
     with safe_open(path, framework="pt") as file:
         description = file.metadata()[DESCRIPTION]
     graph = Graph(corrector).eval()
-    program = _translate(path, graph)
+    with Progress("translation to ONNX"):
+        program = _translate(path, graph)
     model = program.model_proto
     always, known = training_cells(corrector)
     details: dict[str, Any] = {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import torch
 from torch import Tensor
 
+from data_pipeline.common.progress import Progress
 from data_pipeline.sample import Sample
 from models.corrector import Corrector
 from models.protocol import claims
@@ -28,8 +30,9 @@ def check_inputs(corrector: Corrector, counts: Sequence[int]) -> Iterator[Sample
     location, scale = _climate(corrector)
     lower, upper = (_bounds(corrector, side) for side in (0, 1))
     leads = dict.fromkeys((task.lead_times[0], task.lead_times[-1]))
-    for count in counts:
-        for start, lead, realistic in [(s, h, real) for s in _STARTS for h in leads for real in (False, True)]:
+    kinds = [(s, h, real) for s in _STARTS for h in leads for real in (False, True)]
+    with Progress("comparison with PyTorch: forecast", len(counts) * len(kinds)) as progress:
+        for count, (start, lead, realistic) in product(counts, kinds):
             shape = count, len(location), *grid.shape
             if realistic:
                 departure = _waves((1, *shape[1:]), draw) + 0.3 * _waves(shape, draw)
@@ -45,6 +48,7 @@ def check_inputs(corrector: Corrector, counts: Sequence[int]) -> Iterator[Sample
                 torch.full((1, len(task.targets), *grid.shape), torch.nan),
                 torch.tensor([start]), torch.tensor([lead]),
             )  # fmt: skip
+            progress.step()
 
 
 def _climate(corrector: Corrector) -> tuple[Tensor, Tensor]:

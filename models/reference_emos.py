@@ -9,22 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
-from torch.utils.data import Dataset
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.formats.cache_files import CACHE_ERRORS, cache_folder
 from data_pipeline.protocols import DataSource
-from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector, needed_task, reads_moments
 from models.parallel.domain import Domain
@@ -89,7 +85,7 @@ def fit_emos(
     mesh.print(f"fitting emos on the training dates{part}, about {expected:.0f} s")
     provenance = {"train_dates": Dates(dates.spans).to_json(), "val_dates": [], "members": data.members}
     corrector = Corrector(task, shared, spec, assemble(data.static, shared), provenance, data.meanings)
-    corrector.fit(_Watched(data, mesh.print))
+    corrector.fit(data)
     whole = corrector.on(domain.grid).eval()
     mesh.run_on_first(lambda: _save(whole, file))
     return whole
@@ -111,39 +107,6 @@ def estimated_seconds(data: ForecastDataset) -> float:
             part[index]
         seconds += (time.monotonic() - began) / len(chosen) * count * passes
     return seconds + SECONDS_PER_CASE * count * H * W * targets
-
-
-class _Watched(Dataset[Sample]):
-    """A data set that prints every few seconds how much of it a fit has read."""
-
-    def __init__(self, data: ForecastDataset, report: Callable[[str], None], every: float = 5.0) -> None:
-        self._data, self._report, self._every = data, report, every
-        self._read, self._last = 0, time.monotonic()
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, index: int) -> Sample:
-        self._read += 1
-        if time.monotonic() - self._last > self._every:
-            self._last = time.monotonic()
-            self._report(f"fitting emos: {self._read} forecasts read, of {len(self)} in each pass")
-        return self._data[index]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one sample in memory."""
-        return self._data.nbytes
-
-    def times(self) -> tuple[Tensor, Tensor]:
-        """Return start and lead time of all samples."""
-        return self._data.times()
-
-    def band(self, rows: slice) -> _Watched:
-        """Return the same samples with only these rows."""
-        other = _Watched(self._data.band(rows), self._report, self._every)
-        other._last = self._last
-        return other
 
 
 def _cache_file(fingerprint: str, spec: dict[str, Any]) -> Path:

@@ -22,6 +22,7 @@ from torch import nn
 
 from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
+from data_pipeline.common.progress import Progress, watched
 from data_pipeline.sample import Sample
 from models.device import watch_gpu
 from models.distribution import Distribution
@@ -40,6 +41,7 @@ from training.run_folder import CURVES
 from training.run_summary import RunSummary
 from training.specs import build_spec
 from training.trainer_options import TrainerOptions
+from training.training_progress import TrainingProgress
 from training.weight_average import WeightAverage, validated_weights
 
 EXPECTED_WARNINGS = (
@@ -166,7 +168,8 @@ def make_trainer(
             precision=options.precision, gradient_clip_val=options.gradient_clip,
             accumulate_grad_batches=options.accumulate_grad_batches, benchmark=options.cudnn_benchmark,
             callbacks=[
-                checkpoints, stopping, *averages, *further, *callbacks, *pruning, LossHistory(run_dir / "metrics.csv"),
+                TrainingProgress(), checkpoints, stopping, *averages, *further, *callbacks, *pruning,
+                LossHistory(run_dir / "metrics.csv"),
                 CurveRestart(),
             ],
             logger=_loggers(options, run_dir), profiler=_profiler(options, run_dir),
@@ -232,7 +235,8 @@ def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: b
     # It logs many lines about code that it does not compile.
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
     try:
-        torch.compile(lambda x: x + 1)(torch.zeros(2, device=device))
+        with Progress("trial of the compiler"):
+            torch.compile(lambda x: x + 1)(torch.zeros(2, device=device))
     except Exception as error:  # each backend raises its own classes
         why = str(error).strip().splitlines()[0]
         raise InputError(
@@ -256,7 +260,7 @@ def validation_crps(
     """
     module.to(device)
     sums = torch.zeros(2, dtype=torch.float64, device=device)
-    for batch in batches:
+    for batch in watched(batches, "validation of the result: batch"):
         batch = move_data_to_device(batch, module.device)
         sums += torch.stack(module.weighted_loss(CRPS(), batch, model)).double()
     total, weight = module.mesh.sum(sums).tolist()

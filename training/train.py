@@ -20,6 +20,7 @@ from data_pipeline.archive import regridding_of
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
+from data_pipeline.common.progress import Progress
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import list_unknown
@@ -235,9 +236,10 @@ def run_test_check(cfg: DictConfig) -> str:
     if not file.exists():
         corrector = Corrector.load(file.with_name("corrector.safetensors"))
         archive, dates = build(cfg.data.archive), build(cfg.data.split).dates("test", corrector.task.lead_times)
-        result = build(cfg.test_check)(
-            corrector, archive, ForecastDataset(archive, corrector.task, dates, members=cfg.max_members)
-        )
+        with Progress("test check"):
+            result = build(cfg.test_check)(
+                corrector, archive, ForecastDataset(archive, corrector.task, dates, members=cfg.max_members)
+            )
         with atomic_write(file, "w") as stream:
             json.dump(result, stream, indent=2)
     return f"test check: {json.loads(file.read_text())}"
@@ -245,9 +247,10 @@ def run_test_check(cfg: DictConfig) -> str:
 
 def claim_folder(source: DataSource, task: Task, run_dir: Path, options: dict[str, Any]) -> tuple[str, str, Grid]:
     """Claim the run folder; return the run's identity, the data's fingerprint and the grid."""
-    fingerprint = source.fingerprint
-    identity = claim(run_dir, options, fingerprint)
-    return identity, fingerprint, source.ensemble_fields(task.inputs, task.lead_times).grid
+    with Progress("opening the data"):
+        fingerprint = source.fingerprint
+        identity = claim(run_dir, options, fingerprint)
+        return identity, fingerprint, source.ensemble_fields(task.inputs, task.lead_times).grid
 
 
 if __name__ == "__main__":

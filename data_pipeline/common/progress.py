@@ -7,7 +7,7 @@
 
 prints `store: forecast 12 of 640 after 0:03, about 2:37 to go`. Wrap everything that can last longer than five seconds.
 A thread prints the line of the innermost `Progress`, also while one step takes long: on a terminal in place, in a log
-as a new line every eight seconds. Short work prints nothing.
+as a new line every seven seconds. Short work prints nothing.
 
 Lines appear only while a command shows them (`show_progress`), and only on the first rank: a library that a notebook
 uses, a worker process and a Dask worker are silent. DEEPWEATHER_PROGRESS=off hides them.
@@ -31,9 +31,9 @@ from data_pipeline.common.messages import format_duration
 
 _Item = TypeVar("_Item")
 
-FIRST = 3.0
+FIRST = 2.5
 """Seconds after which work prints its first line in a log. Users get it within 5 s, also on a busy machine."""
-EVERY = 8.0
+EVERY = 7.0
 """Seconds between two lines in a log. Users get a line every 10 s."""
 FIRST_IN_PLACE, EVERY_IN_PLACE = 1.0, 0.5
 """The same on a terminal, where a line replaces the one before."""
@@ -67,6 +67,11 @@ class Progress:
             return
         self.done, self._latest = done, (time.monotonic(), done)
         self._first = self._first or self._latest
+
+    def resume(self, done: float) -> None:
+        """Set the number of steps that an earlier run has done, where it is known after the start only."""
+        self.done = self._before = done
+        self._first, self._latest = None, (time.monotonic(), done)
 
     def remaining(self) -> float | None:
         """Return the estimated seconds to go; None before the first step, and without a total."""
@@ -124,6 +129,11 @@ def show_progress(name: str) -> Iterator[None]:
         return
     with _screen.shown(), Progress(f"{name}: working"):
         yield
+
+
+def hide_progress() -> None:
+    """Stop showing progress in this process, because another process of the command shows it now."""
+    _screen.stop()
 
 
 class _Screen:
@@ -241,11 +251,17 @@ class _Screen:
     def _show(self, work: Progress) -> None:
         work.printed = True
         if not self._in_place:
-            self._print(f"{work.text()}\n")
+            self._print(f"{self._line()}\n")
         elif not self._line_open:
-            text, columns = work.text(), shutil.get_terminal_size().columns
+            text, columns = self._line(), shutil.get_terminal_size().columns
             self._print(f"\r\033[K{text if len(text) < columns else text[: max(columns - 4, 0)] + '...'}")
             self._drawn = True
+
+    def _line(self) -> str:
+        """Return the line of the innermost work, and how long the work around it takes, if that is known."""
+        *around, work = self._stack
+        known = [one for one in around if one.remaining() is not None]
+        return "; ".join(one.text() for one in (work, *known[-1:]))
 
     def _print(self, text: str) -> None:
         with suppress(OSError, ValueError):  # the reader of a pipe has gone, or the stream is closed

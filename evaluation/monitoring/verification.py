@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import AbsentVariableError, InputError
+from data_pipeline.common.progress import watched
 from data_pipeline.formats.open import analysis_fields, ensemble_fields, lead_times_of
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import check_targets
@@ -80,7 +81,7 @@ def verify(
     every = [*files, *(path for path in waiting if path not in files and path.is_file())]
     truths = {target: open_analyses(monitored, target, analyses) for target in monitored.task.targets}
     ready: dict[MonitoredForecast, tuple[Fields, int, int, Path]] = {}
-    for path in every:
+    for path in watched(every, "opening: file"):
         given = path in files
         check_sidecar(path, monitored.corrector, report.notes)
         for target, fields in open_corrected(monitored, path).items():
@@ -102,7 +103,7 @@ def verify(
                     else:
                         state.waiting[key] = str(path)
     history = ShareHistory(monitored.interval, monitored.step, state)
-    for key in sorted(ready, key=lambda key: (key.valid, key)):
+    for key in watched(sorted(ready, key=lambda key: (key.valid, key)), "verification: forecast"):
         fields, init, place, path = ready[key]
         target = next(one for one in monitored.task.targets if str(one) == key.target)
         truth = truths[target]

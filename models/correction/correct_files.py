@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.progress import Progress, watched
 from models.correction.engine import Engine
 from models.correction.gaps import Gaps
 from models.correction.guards import Guard, repeated_messages
@@ -88,19 +89,21 @@ def correct_files(
         )
         return CorrectionPipeline(engine, inputs, raw, processes, options, gaps, frozenset(targets), past, guard, own)
 
-    pipelines = CorrectionPipelines(
-        [pipeline(*each) for each in zip(engines, guards, products, strict=True)], processes
-    )
-    repeated = processes.run_on_first(lambda: _check_repeated(engines, guards, forecasts, names))
+    with Progress("opening the input"):
+        pipelines = CorrectionPipelines(
+            [pipeline(*each) for each in zip(engines, guards, products, strict=True)], processes
+        )
+        repeated = processes.run_on_first(lambda: _check_repeated(engines, guards, forecasts, names))
     if not processes.first:
         found: CorrectionSummary = pipelines.serve()
         return found
     try:
         outputs = [output] if isinstance(output, Path) else list(output)
-        written, notes = write_outputs(pipelines, forecasts, outputs, output_type, names)
+        with pipelines.progress:
+            written, notes = write_outputs(pipelines, forecasts, outputs, output_type, names)
         gaps = [sentence for pipeline in pipelines for sentence in pipeline.gaps.sentences()]
         warnings = [*notes, *gaps, *([repeated] if repeated else []), *_unguarded(engines)]
-        for file in written:
+        for file in watched(written, "sidecars: file"):
             write_sidecar(file.path, _contents(engines, file, pipelines, options, warnings))
     except InputError as error:
         processes.broadcast(error)
@@ -108,7 +111,8 @@ def correct_files(
     problems = [*([repeated] if repeated else []), *fallback_sentences(pipelines)]
     try:
         if finish:
-            finish(pipelines)
+            with Progress("explanation of the correction"):
+                finish(pipelines)
     except InputError as error:
         problems.append(f"the output is whole, but its explanation could not be written: {error}")
     found = CorrectionSummary(

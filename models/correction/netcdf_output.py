@@ -123,14 +123,8 @@ def write_new_netcdf(pipelines: CorrectionPipelines, forecasts: Sequence[Path], 
 
 def corrected_forecasts(pipelines: CorrectionPipelines) -> Iterator[tuple[int, Corrected]]:
     """Yield all corrected forecasts, one in memory at a time per pipeline, with the number of their pipeline."""
-    places = {
-        (start, lead)
-        for pipeline in pipelines
-        for start in pipeline.inputs.init_times.tolist()
-        for lead in pipeline.inputs.lead_times
-    }
-    for start, lead in sorted(places):
-        yield from pipelines.request_all(np.datetime64(start, "s"), lead).items()
+    for start, lead in pipelines.forecasts():
+        yield from pipelines.request_all(start, lead).items()
 
 
 def marks(pipelines: CorrectionPipelines) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.progress import Progress
 from data_pipeline.protocols import Fields
 from data_pipeline.task import Variable
 from models.correction.conformal import band_weights
@@ -61,9 +62,14 @@ class CorrectionPipeline:
 
     def correct(self, init: int, lead: int, reading: SharedReading) -> Corrected | None:
         """Return on the first rank the corrected forecast at these positions; all ranks must call this together."""
-        forecast = self.processes.run_on_all(lambda: self._read(init, lead, reading))
-        verdict = self._verdict(forecast)
-        tiles = self.processes.gather(self.processes.run_on_all(lambda: self._correct_tile(forecast, verdict.method)))
+        name = f"{np.datetime_as_string(self.inputs.init_times[init], 'h')} +{self.inputs.lead_times[lead]} h"
+        with Progress(f"reading the forecast {name}"):
+            forecast = self.processes.run_on_all(lambda: self._read(init, lead, reading))
+        with Progress(f"checking the forecast {name}"):
+            verdict = self._verdict(forecast)
+        with Progress(f"correcting the forecast {name}"):
+            own = self.processes.run_on_all(lambda: self._correct_tile(forecast, verdict.method))
+            tiles = self.processes.gather(own)
         if tiles is None:
             return None
         self.gaps.add(reduce(add, [tile.missing for tile in tiles]))
@@ -180,6 +186,8 @@ class CorrectionPipelines:
     def __init__(self, pipelines: Sequence[CorrectionPipeline], processes: Processes) -> None:
         self._pipelines, self._processes = tuple(pipelines), processes
         self._done: list[dict[tuple[int, int], Corrected]] = [{} for _ in self._pipelines]
+        self.progress = Progress("correct: forecast", len(self.forecasts()))
+        """Entered while the output is written."""
 
     def __iter__(self) -> Iterator[CorrectionPipeline]:
         return iter(self._pipelines)
@@ -189,6 +197,17 @@ class CorrectionPipelines:
 
     def __getitem__(self, number: int) -> CorrectionPipeline:
         return self._pipelines[number]
+
+    def forecasts(self) -> list[tuple[np.datetime64, int]]:
+        """Return start and lead time (hours) of all forecasts that some pipeline corrects, in order."""
+        return sorted(
+            {
+                (start, lead)
+                for pipeline in self._pipelines
+                for start in pipeline.inputs.init_times.astype("datetime64[s]")
+                for lead in pipeline.inputs.lead_times
+            }
+        )
 
     def done(self, number: int) -> list[Corrected]:
         """Return, without their fields, all forecasts that the pipeline `number` has corrected."""
@@ -212,6 +231,7 @@ class CorrectionPipelines:
         found = self._correct(places)
         for number, init, lead in places:
             self._done[number][init, lead] = replace(found[number], members=None, products=())
+        self.progress.step()
         return found
 
     def _correct(self, places: tuple[tuple[int, int, int], ...]) -> dict[int, Corrected]:

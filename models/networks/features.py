@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.common.checks import check_integer
+from data_pipeline.common.progress import watched
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -103,7 +104,7 @@ class ErrorClimate(nn.Module):
         )
         F, L, T, (h, w) = len(ends) + 1, len(seasonal), len(self._targets), self._domain.own_shape
         maps = self.bias.new_empty(F + 1, L, 4, T, h, w)
-        for rows in passes.blocks(F * L * T * w * N_SUMS * 8):
+        for rows in watched(passes.blocks(F * L * T * w * N_SUMS * 8), "fit of the mean errors: block of rows"):
             sums = self._sums(passes.begin(rows), ends, T, rows.stop - rows.start)
             total = sums.sum(0)
             for fold in range(F + 1):

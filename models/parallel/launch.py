@@ -18,6 +18,7 @@ from typing import IO, NoReturn
 import torch.distributed as dist
 
 from data_pipeline.common import interruption
+from data_pipeline.common.progress import Progress, hide_progress
 from data_pipeline.common.run_start import variables_of_ranks
 from data_pipeline.common.threads import processors
 
@@ -31,6 +32,7 @@ def launch(ranks: int) -> NoReturn:
     """Run this command as `ranks` processes and exit with their code."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     lines = ErrorLines()
+    keys = store.num_keys()
     # A signal that arrives before a rank has installed its handler waits.
     with interruption.blocked():
         processes = [_start(rank, ranks, store.port) for rank in range(ranks)]
@@ -38,6 +40,11 @@ def launch(ranks: int) -> NoReturn:
     for thread in threads:
         thread.start()
     _forward_signals(processes)
+    with Progress(f"starting {ranks} ranks"):
+        # A rank that has imported all modules writes to the store, and the first rank shows the progress from then on.
+        while store.num_keys() == keys and all(process.poll() is None for process in processes):
+            time.sleep(0.05)
+    hide_progress()
     codes = _wait(processes)
     for thread in threads:
         thread.join(GRACE)

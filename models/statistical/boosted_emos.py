@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.checks import check_boolean
+from data_pipeline.common.progress import watched
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample, verifiable
@@ -111,7 +112,8 @@ class BoostedEMOS(CellModel):
         if len(blocks_of_rows) == 1:
             regressions = list(regressions)  # read once only
         total = torch.zeros(len(leads), T, self.boosting.max_steps + 1, dtype=torch.float64)
-        for one in regressions:
+        count = len(leads) * T * len(blocks_of_rows)
+        for one in watched(regressions, "fit of boosted EMOS: number of steps of regression", count):
             curve = torch.cat([block.held_out_scores(self.boosting, one.emos) for block in one.blocks()])
             total[one.lead, one.target] += total_score(curve, one.area)
         # With shared coefficients, every rank has the scores of all cells already.
@@ -120,7 +122,7 @@ class BoostedEMOS(CellModel):
         found, known = self.coefficients.new_zeros(shape), torch.zeros(len(leads), T, *shape[3:])
         if not isinstance(regressions, list):
             regressions = self._regressions(passes, blocks_of_rows, cells, covered)
-        for one in regressions:
+        for one in watched(regressions, "fit of boosted EMOS: regression", count):
             steps = best_step(total[one.lead, one.target], self.boosting)
             fits = [block.fit(self.boosting, one.emos, steps) for block in one.blocks()]
             own = found[one.lead, :, one.target, one.rows]

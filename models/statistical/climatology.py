@@ -9,6 +9,7 @@ from torch import Tensor
 
 from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.progress import watched
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
@@ -110,7 +111,7 @@ class Climatology(CellModel):
         table = self.coefficients.new_zeros(len(leads), P, len(self._gaussian), h, w)
         known = torch.zeros(len(leads), T, h, w)
         past = torch.full((len(leads), self.windows, self.quantiles, len(self._empirical), h, w), torch.nan)
-        for rows in passes.blocks(len(passes.init_time) * w * T * 4):
+        for rows in watched(passes.blocks(len(passes.init_time) * w * T * 4), "fit of climatology: block of rows"):
             for lead, (days, terms, truth) in enumerate(gather(passes, self._task, self._pick, rows)):
                 known[lead, :, rows] = truth.isfinite().any(0).float()
                 if self._gaussian:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from data_pipeline.common.checks import check_boolean, check_integer
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.progress import watched
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample, verifiable
@@ -125,12 +126,12 @@ class EMOS(CellModel):
         cells = shared_fit_cells(len(passes.init_time), self._domain.grid.shape) if self.shared else None
         tables = _Tables(self, 1 if ends is None else len(ends) + 2)
         if self.shared is True:
-            for one in self._regressions(passes, ALL, ends, cells):
+            for one in watched(self._regressions(passes, ALL, ends, cells), "fit of EMOS: regression"):
                 tables.store(one, ALL, one.cases.fit_shared(self.regression))
         elif self.shared == PARTLY:
             self._fit_partly_shared(passes, ends, cells, tables)
         else:
-            for rows in self._row_blocks(passes):
+            for rows in watched(self._row_blocks(passes), "fit of EMOS: block of rows"):
                 for one in self._regressions(passes, rows, ends):
                     tables.store(one, rows, one.cases.fit_cells(self.regression))
         coefficients, known, fitted = tables.of_folds[0], tables.known, tables.fitted
@@ -159,12 +160,13 @@ class EMOS(CellModel):
     def _fit_partly_shared(self, passes: Passes, ends: Tensor | None, cells: Tensor | None, tables: _Tables) -> None:
         """Fill `tables` with coefficients between shared ones and those of each cell."""
         shared_folds = [
-            one.cases.fit_shared_folds(self.regression) for one in self._regressions(passes, ALL, ends, cells)
+            one.cases.fit_shared_folds(self.regression)
+            for one in watched(self._regressions(passes, ALL, ends, cells), "fit of EMOS: shared regression")
         ]
         scores = torch.zeros(len(shared_folds), len(OWN_FRACTIONS), dtype=torch.float64)
         # Several regressions may fill one place, for the year and for a window: the last one with coefficients counts.
         last: dict[tuple[int, int, int], int] = {}
-        for rows in self._row_blocks(passes):
+        for rows in watched(self._row_blocks(passes), "fit of EMOS: block of rows"):
             for k, one in enumerate(self._regressions(passes, rows, ends)):
                 own, score = one.cases.fit_and_score_cells(self.regression, shared_folds[k])
                 scores[k] += score

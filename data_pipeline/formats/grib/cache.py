@@ -20,6 +20,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import Paths, expand_paths
+from data_pipeline.common.progress import Progress
 from data_pipeline.common.threads import in_threads
 from data_pipeline.formats.cache_files import read_cache, write_cache
 from data_pipeline.formats.grib.horizontal import Layout
@@ -61,8 +62,10 @@ def is_cached(path: Path) -> bool:
 
 def tables_of(paths: Sequence[Path]) -> Iterator[Table]:
     """Yield the tables of many files; a few are in memory at once."""
-    for first in range(0, len(paths), SCAN_THREADS):
-        yield from _in_threads(table_of, paths[first : first + SCAN_THREADS])
+    with Progress("reading headers: file", len(paths)) as progress:
+        for first in range(0, len(paths), SCAN_THREADS):
+            yield from _in_threads(table_of, paths[first : first + SCAN_THREADS])
+            progress.reach(min(first + SCAN_THREADS, len(paths)))
 
 
 def index_files(

@@ -17,6 +17,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
+from data_pipeline.common.progress import Progress
 from data_pipeline.common.threads import BUDGET, BudgetedPool
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.encode import MISSING, ORDER
@@ -106,16 +107,23 @@ def rewrite(
             raise InputError(f"{target} is the file to read; name another file to write")
     tables = [table_of(source) for source in paths]
     with atomic_path(target) as partial:
-        with partial.open("wb") as file, BudgetedPool(BUDGET.total) as pool:
+        count = sum(len(table.records) for table in tables)
+        with (
+            partial.open("wb") as file, BudgetedPool(BUDGET.total) as pool,
+            Progress("writing: message", count) as progress,
+        ):  # fmt: skip
             writer = _EditedFile(file, pool, paths, MessageNames(names or {}), names, correction)
             for table in tables:
-                writer.copy(table)
-        messages_written = sum(len(table.records) for table in tables) + len(writer.added) + writer.statistics
-        _check_file(partial, target, messages_written, writer.digest.hexdigest())
+                for _ in writer.copy(table):
+                    progress.step()
+        messages_written = count + len(writer.added) + writer.statistics
+        with Progress(f"checking {target.name}"):
+            _check_file(partial, target, messages_written, writer.digest.hexdigest())
         if writer.added and (lost := set(writer.added) - set(_messages(Table.of(partial), writer.own_names))):
             raise _cannot_hold(paths[0], min(lost))
         if before_naming:
-            before_naming(partial, writer.digest.hexdigest())
+            with Progress(f"comparing {target.name} with the input"):
+                before_naming(partial, writer.digest.hexdigest())
     return writer.fields
 
 
@@ -141,8 +149,8 @@ class _EditedFile:
         self._bits: dict[Variable, int] = {}
         self._waiting: deque[list[bytes] | Future[list[bytes]]] = deque()
 
-    def copy(self, table: Table) -> None:
-        """Write all messages of a file."""
+    def copy(self, table: Table) -> Iterator[None]:
+        """Write all messages of a file; yield after each of them."""
         with table.path.open("rb", buffering=0) as original:
             for record in table.records:
                 old = table.message(original.fileno(), record)
@@ -161,6 +169,7 @@ class _EditedFile:
                     )
                     self._waiting.append(made)
                 self._write(AHEAD)
+                yield
         self._write(0)
 
     def _write(self, ahead: int) -> None:

@@ -1,0 +1,165 @@
+"""Every verb at half a degree: the first line within 5 seconds, then one at least every 10, in a log and on a terminal.
+
+Each command runs as a process of its own on 361 x 720 points. Its output is read as it arrives, from a pipe and from a
+pseudo-terminal. A limit grows by the time for which the machine did not let this test run.
+"""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.grid import Grid
+
+pytestmark = pytest.mark.long
+
+FIRST, EVERY = 5.0, 10.0
+GRID = Grid.regular(361, 720)
+YEARS = range(2010, 2016)
+DATES = {"20180104": "0106", "20180718": "0720"}
+MEMBERS, LEAD = 4, 48
+DATA = [
+    "data=ens10", "data.path=data", "task.inputs=[2t,msl]",
+    "data.split.train=[2010,2013]", "data.split.val=[2014,2014]", "data.split.test=[2015,2015]",
+]  # fmt: skip
+LINE = re.compile(r"(after|,) \d+:\d\d( so far|, about [\d:]+ to go)?|^starting")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with hindcasts like ENS-10's and their analyses."""
+    folder = tmp_path_factory.mktemp("half_degree")
+    (folder / "data").mkdir()
+    random = np.random.default_rng(0)
+    local = {"centre": "ecmf", "setLocalDefinition": 1, "localDefinitionNumber": 26, "dataTime": 0}
+    forecast = Encoder(GRID, **local, stream="enfh", type="pf", stepUnits="h", typeOfLevel="surface", level=0)
+    analysis = Encoder(GRID, **local, stream="oper", type="an", shortName="2t", typeOfLevel="surface", level=0)
+    climate = 250 + 40 * np.cos(np.radians(np.array(GRID.latitudes)))[:, None]
+    with (folder / "data/analysis").open("wb") as truths:
+        for date, valid in DATES.items():
+            with (folder / f"data/output.sfc.{date}").open("wb") as file:
+                for year in YEARS:
+                    truth = climate + random.normal(size=GRID.shape)
+                    truths.write(analysis.encode(truth, dataDate=int(f"{year}{valid}")))
+                    for name in ("2t", "msl"):
+                        for number in range(MEMBERS):
+                            field = truth + random.normal(0.5, 1, GRID.shape)
+                            file.write(
+                                forecast.encode(
+                                    field, shortName=name, dataDate=int(f"{year}{date[4:]}"), endStep=LEAD,
+                                    perturbationNumber=number, referenceDate=int(date),
+                                )
+                            )  # fmt: skip
+    return folder
+
+
+class Stall(threading.Thread):
+    """Measures the longest time for which this process was not allowed to run."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.longest, self._ended = 0.0, False
+
+    def run(self):
+        while not self._ended:
+            before = time.monotonic()
+            time.sleep(0.1)
+            self.longest = max(self.longest, time.monotonic() - before - 0.1)
+
+    def end(self):
+        self._ended = True
+        self.join()
+        return self.longest
+
+
+def run(folder, terminal, *words):
+    """Run a command; return what it wrote, the times of its output since its start, its end and its exit code."""
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    environment = {name: value for name, value in os.environ.items() if name != "DEEPWEATHER_PROGRESS"}
+    environment |= {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/scripts", "TERM": "xterm", "COLUMNS": "200",
+        "DEEPWEATHER_CACHE": str(folder / f"cache{terminal}"),
+    }  # fmt: skip
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deepweather", *words], cwd=folder, stdin=subprocess.DEVNULL, stdout=theirs,
+        stderr=subprocess.STDOUT, env=environment,
+    )  # fmt: skip
+    os.close(theirs)
+    times, written = [], b""
+    while True:
+        select.select([ours], [], [])
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:  # the terminal has been closed
+            chunk = b""
+        if not chunk:
+            break
+        times.append(time.monotonic() - began)
+        written += chunk
+    os.close(ours)
+    code = process.wait(600)
+    return written.decode(), times, time.monotonic() - began, code
+
+
+COMMANDS = {
+    "prepare": ["prepare", *DATA, "statistics=[efi]", "store=store{t}", "run_dir=prepared{t}"],
+    "train a network": [
+        "train", *DATA, "model=unet", "model.width=8", "trainer.epochs=2", "trainer.batch_size=2", "run_dir=unet{t}",
+    ],
+    "train EMOS": ["train", *DATA, "model=emos", "run_dir=emos{t}"],
+    "train on two ranks": [
+        "train", *DATA, "model=unet", "model.width=4", "trainer.epochs=1", "trainer.batch_size=2",
+        "trainer.mesh=[1,2]", "run_dir=mesh{t}",
+    ],
+    "combine": [
+        "combine", "correctors=[unet{t}/corrector.safetensors,unet{t}/again.safetensors]", "output=both{t}.safetensors",
+    ],
+    "evaluate": ["evaluate", *DATA, "correctors={{mine: both{t}.safetensors}}", "run_dir=scores{t}"],
+    "evaluate again": ["evaluate", *DATA, "correctors={{mine: unet{t}/corrector.safetensors}}", "run_dir=others{t}"],
+    "compare": ["compare", "scores{t}", "others{t}", "run_dir=compared{t}"],
+    "correct": [
+        "correct", "corrector=unet{t}/corrector.safetensors", "input=data/output.sfc.20180104", "output=out{t}.grib",
+        "explain=true",
+    ],
+    "monitor": [
+        "monitor", "corrector=unet{t}/corrector.safetensors", "forecasts=out{t}.grib", "analyses=data/analysis",
+        "run_dir=monitored{t}",
+    ],
+    "export": ["export", "corrector=unet{t}/corrector.safetensors", "output=unet{t}.onnx"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["log", "terminal"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_verb_is_silent(folder, name, terminal):
+    if name == "combine":
+        corrector = folder / f"unet{terminal:d}/corrector.safetensors"
+        corrector.with_name("again.safetensors").write_bytes(corrector.read_bytes())
+    stall = Stall()
+    stall.start()
+    words = [word.format(t=int(terminal)) for word in COMMANDS[name]]
+    written, times, end, code = run(folder, terminal, *words)
+    slow = stall.end()
+    assert code in (0, 4), written
+    first = times[0] if times else end
+    gaps = np.diff([*times, end])
+    longest = gaps.max(initial=0)
+    print(f"{name}: {end:.1f} s, first output after {first:.1f} s, longest gap {longest:.1f} s, {slow=:.1f}")
+    assert first <= FIRST + slow, written
+    assert longest <= EVERY + slow, written
+    if end > 2 * EVERY:
+        assert any(LINE.search(line) for line in re.split(r"[\r\n]+", written)), written
+    if not terminal:
+        assert "\x1b" not in written
+        lines = [line for line in written.splitlines() if LINE.search(line)]
+        assert len(lines) <= 3 + end / 2, "a log of a long run stays short"

@@ -1,0 +1,95 @@
+"""The progress of a training as one line: batches of all epochs, and of each validation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytorch_lightning as pl
+
+from data_pipeline.common.progress import Progress
+from data_pipeline.sample import Sample
+
+
+class TrainingProgress(pl.Callback):
+    """Shows how many batches are done, of all epochs, and how many of a validation.
+
+    Early stopping may end the training sooner: the remaining time is that of all epochs.
+    """
+
+    def __init__(self) -> None:
+        self._entered: list[Progress] = []
+        self._training: Progress | None = None
+        """The training until its first batch, when the position of a resumed run is known."""
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Show the validation."""
+        name = "validation of the initial weights" if trainer.sanity_checking else "validation"
+        limits = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
+        self._enter(Progress(f"{name}: batch", _finite(sum(limits))))
+
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Sample,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Count a batch of the validation."""
+        self._entered[-1].step()
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Show the training again."""
+        self._leave()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Show the training."""
+        batches, epochs = _finite(trainer.num_training_batches), trainer.max_epochs
+        total = None if batches is None or epochs is None or epochs < 0 else batches * epochs
+        if total is not None and trainer.max_steps > 0:
+            total = min(total, trainer.max_steps * trainer.accumulate_grad_batches)
+        self._training = Progress("training: batch", total)
+        self._enter(self._training)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Sample, batch_idx: int
+    ) -> None:
+        """Take over the position at which a resumed run continues."""
+        if self._training:
+            self._training.resume(_position(trainer, batch_idx))
+            self._training = None
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Sample, batch_idx: int
+    ) -> None:
+        """Count a batch of the training."""
+        epochs = f" of {trainer.max_epochs}" if (trainer.max_epochs or 0) > 0 else ""
+        self._entered[-1].reach(_position(trainer, batch_idx + 1), f"epoch {trainer.current_epoch + 1}{epochs}")
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Leave the training."""
+        self._leave()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Leave everything: the run ends."""
+        while self._entered:
+            self._leave(exception)
+
+    def _enter(self, progress: Progress) -> None:
+        self._entered.append(progress)
+        progress.__enter__()
+
+    def _leave(self, error: BaseException | None = None) -> None:
+        self._entered.pop().__exit__(type(error) if error else None, error, None)
+
+
+def _position(trainer: pl.Trainer, batches: int) -> int:
+    """Return the number of batches in all epochs before the current one, and `batches` of this one."""
+    return trainer.current_epoch * (_finite(trainer.num_training_batches) or 0) + batches
+
+
+def _finite(count: float) -> int | None:
+    """Return a number of batches, None for a loader without length."""
+    return int(count) if math.isfinite(count) else None
