@@ -46,7 +46,7 @@ def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], Non
     def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
         def command() -> None:
             _prepare(name, light=False)
-            with show_progress(name), reporting(name):
+            with show_progress(name, sys.argv[1:]), reporting(name):
                 _run_by_hydra(name, f"deepweather {name}", function)
 
         return command
@@ -63,7 +63,7 @@ def light_verb(name: str) -> Callable[[Callable[[dict[str, Any]], None]], Callab
     def decorate(function: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
         def command() -> None:
             _prepare(name, light=True)
-            with show_progress(name), reporting(name):
+            with show_progress(name, sys.argv[1:]), reporting(name):
                 if {*sys.argv[1:]} & {"-h", "--help"}:
                     print(help_text(name))
                     return

@@ -22,6 +22,7 @@ from typing import IO
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import lock_folder
+from data_pipeline.common.progress import Progress, hide_progress
 from data_pipeline.common.pruning_record import PruningRecord
 from data_pipeline.common.threads import processors
 
@@ -101,7 +102,10 @@ def run_here(runs: Sequence[SweepRun], folder: Path, parallel: int) -> None:
     environment = dict(os.environ)
     if parallel > 1:
         environment.setdefault("OMP_NUM_THREADS", str(max(1, processors() // parallel)))
-    with lock_folder(folder) as lock, _ended_with_this_process(running):
+    if parallel == 1:
+        hide_progress()  # each run shows its own
+    progress = Progress("sweep: run", len(runs))
+    with lock_folder(folder) as lock, _ended_with_this_process(running), progress:
         while waiting or running:
             while waiting and len(running) < parallel:
                 number, run = waiting.pop(0)
@@ -110,6 +114,7 @@ def run_here(runs: Sequence[SweepRun], folder: Path, parallel: int) -> None:
             for process in [process for process in running if process.poll() is not None]:
                 run = running.pop(process)
                 codes[run] = process.returncode
+                progress.step()
                 print(f"{describe_end(run, process.returncode)}; {len(codes)} of {len(runs)} runs ended", flush=True)
             time.sleep(QUERY_SECONDS)
     report(runs, codes, folder)

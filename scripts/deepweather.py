@@ -48,7 +48,7 @@ def main() -> None:
     # A process that has imported the verb, such as a test, gets a second copy of its module, which does no harm.
     warnings.filterwarnings("ignore", ".*found in sys.modules after import", RuntimeWarning)
     try:
-        with show_progress(verb):
+        with show_progress(verb, sys.argv[1:]):
             runpy.run_module(VERBS[verb][0], run_name="__main__", alter_sys=True)
     except ModuleNotFoundError as error:
         sys.exit(_missing(verb, error))

@@ -17,6 +17,7 @@ import math
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -155,8 +156,10 @@ def forward_to(function: Callable[[int], None]) -> None:
 
 def end_now(message: str = INTERRUPTED) -> NoReturn:
     """Print the error and end the process with exit code 3, without Python's clean-up."""
+    # Not imported here: another thread may be in the middle of an import.
+    clearing = getattr(sys.modules.get("data_pipeline.common.progress"), "clearing", str)
     with suppress(OSError):
-        os.write(2, f"error: {message}\n".encode())
+        os.write(2, f"{clearing()}error: {message}\n".encode())
     os._exit(InterruptedRunError.exit_code)
 
 

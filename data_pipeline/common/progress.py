@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TextIO, TypeVar
@@ -37,6 +37,7 @@ EVERY = 7.0
 """Seconds between two lines in a log. Users get a line every 10 s."""
 FIRST_IN_PLACE, EVERY_IN_PLACE = 1.0, 0.5
 """The same on a terminal, where a line replaces the one before."""
+_CLEAR = "\r\033[K"
 
 
 class Progress:
@@ -122,9 +123,13 @@ def watched(items: Iterable[_Item], name: str, total: int | None = None) -> Iter
 
 
 @contextmanager
-def show_progress(name: str) -> Iterator[None]:
-    """Show the progress of the command `name` in the block; inside another such block, change nothing."""
-    if _screen.is_shown:
+def show_progress(name: str, words: Sequence[str] = ()) -> Iterator[None]:
+    """Show the progress of the command `name` in the block; inside another such block, change nothing.
+
+    `words` are its arguments. With a flag such as `--help` or `--dry-run` a command prints a text that may go to a
+    file, and shows nothing else.
+    """
+    if _screen.is_shown or any(word.startswith("-") and word not in ("-m", "--multirun") for word in words):
         yield
         return
     with _screen.shown(), Progress(f"{name}: working"):
@@ -134,6 +139,11 @@ def show_progress(name: str) -> Iterator[None]:
 def hide_progress() -> None:
     """Stop showing progress in this process, because another process of the command shows it now."""
     _screen.stop()
+
+
+def clearing() -> str:
+    """Return the characters that remove the progress line, if the last line of the terminal is one."""
+    return _CLEAR if _screen.drawn else ""
 
 
 class _Screen:
@@ -152,7 +162,7 @@ class _Screen:
         self._stream: TextIO = sys.stdout
         self._last = 0.0
         self._in_place = False
-        self._drawn = False
+        self.drawn = False
         """Whether the last line of the terminal is a progress line."""
         self._line_open = False
         """Whether the last line of the terminal is another one that has no end yet."""
@@ -213,9 +223,9 @@ class _Screen:
 
     def clear(self) -> None:
         """Remove the progress line from the terminal."""
-        if self._drawn:
-            self._drawn = False
-            self._print("\r\033[K")
+        if self.drawn:
+            self.drawn = False
+            self._print(_CLEAR)
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
@@ -244,7 +254,7 @@ class _Screen:
         work = self._stack[-1]
         if self._in_place:
             first = min(work.began + FIRST_IN_PLACE, self._last + FIRST)
-            return max(self._last + EVERY_IN_PLACE, self._last if self._drawn else first)
+            return max(self._last + EVERY_IN_PLACE, self._last if self.drawn else first)
         # Work that began after the last line gets its first line sooner.
         return self._last + EVERY if work.printed else min(self._last + EVERY, max(work.began, self._last) + FIRST)
 
@@ -254,8 +264,8 @@ class _Screen:
             self._print(f"{self._line()}\n")
         elif not self._line_open:
             text, columns = self._line(), shutil.get_terminal_size().columns
-            self._print(f"\r\033[K{text if len(text) < columns else text[: max(columns - 4, 0)] + '...'}")
-            self._drawn = True
+            self._print(f"{_CLEAR}{text if len(text) < columns else text[: max(columns - 4, 0)] + '...'}")
+            self.drawn = True
 
     def _line(self) -> str:
         """Return the line of the innermost work, and how long the work around it takes, if that is known."""

@@ -17,7 +17,7 @@ import pytest
 from conftest import ROOT
 
 from data_pipeline.common import progress
-from data_pipeline.common.progress import Progress, show_progress, watched
+from data_pipeline.common.progress import Progress, hide_progress, show_progress, watched
 
 LIMIT = 60.0
 """Seconds after which a test fails; it waits no longer than it must."""
@@ -172,6 +172,22 @@ def test_only_the_first_rank_shows_lines_and_only_where_they_are_wanted(fast, mo
     assert not any(thread.name == "progress" for thread in threading.enumerate())
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"), [(["a=-1", "-m"], True), (["--help"], False), (["--cfg", "job"], False), (["--dry-run"], False)]
+)
+def test_a_command_whose_output_is_a_text_shows_nothing_else(fast, words, shown):
+    with show_progress("verb", words):
+        assert any(thread.name == "progress" for thread in threading.enumerate()) is shown
+
+
+def test_hidden_progress_stays_hidden(fast, capsys):
+    """A command that has started its ranks leaves the output to them."""
+    with show_progress("verb"):
+        hide_progress()
+        with Progress("work", 1):
+            assert not any(thread.name == "progress" for thread in threading.enumerate())
+
+
 def test_a_library_is_silent(fast, capsys):
     with Progress("work", 1):
         assert not any(thread.name == "progress" for thread in threading.enumerate())
@@ -228,7 +244,7 @@ with progress.show_progress("verb"), progress.Progress("work: piece", 3) as work
 """
 
 
-def on_terminal(program, *, columns=80, term="xterm"):
+def on_terminal(program, *, columns=80, term="xterm", code=0):
     """Run a Python program on a pseudo-terminal; return everything that it wrote there."""
     ours, theirs = pty.openpty()
     environment = {name: value for name, value in os.environ.items() if name != "DEEPWEATHER_PROGRESS"}
@@ -244,7 +260,7 @@ def on_terminal(program, *, columns=80, term="xterm"):
                 break
             written += chunk
     os.close(ours)
-    assert process.wait(LIMIT) == 0
+    assert process.wait(LIMIT) == code
     return written.decode()
 
 
@@ -284,6 +300,14 @@ def test_a_terminal_without_control_sequences_gets_plain_lines():
     written = on_terminal(PROGRAM, term="dumb")
     assert "\x1b" not in written
     assert written.count("work: piece 0 of 3") >= 2
+
+
+def test_the_error_of_an_interrupted_command_replaces_the_line():
+    program = PROGRAM.split("    for")[0] + (
+        "    time.sleep(0.5)\n    from data_pipeline.common.interruption import end_now\n    end_now('stopped')\n"
+    )
+    lines = screen_of(on_terminal(program, code=3))
+    assert lines == ["error: stopped", ""]
 
 
 def test_a_pipe_whose_reader_has_gone_ends_no_work():
