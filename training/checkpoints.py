@@ -1,6 +1,7 @@
 """Checkpoints: `last.ckpt`, from which a run resumes, and `best.ckpt`, the epoch with the lowest validation loss.
 
-`best.ckpt` is written once an epoch has a lower validation loss than the initial weights.
+`best.ckpt` is written once an epoch has a lower validation loss than the initial weights. `previous.ckpt` is the
+checkpoint before `last.ckpt`, in case that file is damaged; it is removed at the end of the training.
 """
 
 from __future__ import annotations
@@ -19,24 +20,29 @@ from data_pipeline.common import interruption
 from data_pipeline.common.files import atomic_path
 from data_pipeline.sample import Sample
 from models.parallel.mesh import Mesh
+from training.checkpoint_file import is_whole, keep_as, seal
 from training.run_summary import RunSummary
 
 SECONDS_BETWEEN_QUERIES = 2.0
 """Ranks agree about this often whether to save or stop, and after every step if steps take longer."""
+BEFORE_VALIDATION = 60.0
+"""Seconds since the last checkpoint after which the last but one step of an epoch is saved: a signal during the
+validation then costs one step."""
 
 
 class Checkpoints(Checkpoint):
     """Saves after every epoch, every `minutes` within an epoch, and when a signal arrives.
 
     Within an epoch it saves only between two steps, so that all parts of the state are of the same step. Files are
-    written atomically. All ranks of a mesh save and stop after the same step, even if only one of them got a signal.
-    They agree through a message between CPUs about every `SECONDS_BETWEEN_QUERIES`, which does not wait for the GPU;
-    the number of steps until the next message is agreed on too. A single rank decides after each step.
+    written atomically, with a hash by which a damaged one is recognised. All ranks of a mesh save and stop after the
+    same step, even if only one of them got a signal. They agree through a message between CPUs about every
+    `SECONDS_BETWEEN_QUERIES`, which does not wait for the GPU; the number of steps until the next message is agreed on
+    too. A single rank decides after each step.
     """
 
     def __init__(self, folder: Path, minutes: float, mesh: Mesh, summary: RunSummary | None = None) -> None:
-        self.last, self.best, self._mesh = folder / "last.ckpt", folder / "best.ckpt", mesh
-        self._summary = summary
+        self.last, self.previous, self.best = (folder / f"{name}.ckpt" for name in ("last", "previous", "best"))
+        self._mesh, self._summary = mesh, summary
         self._seconds, self._saved = 60 * minutes, time.monotonic()
         self.start = self.lowest = self.latest = math.inf
         """Validation losses before training, of the best weights, and of the latest epoch."""
@@ -44,6 +50,31 @@ class Checkpoints(Checkpoint):
         """What a signal waits for."""
         self._step_began = time.monotonic()
         self._next_query, self._last_query = 0, (0, time.monotonic())
+
+    def to_resume(self) -> Path | None:
+        """Return the newest checkpoint that is whole, None to train from the first step; the first rank calls this.
+
+        Without whole checkpoints, files of the earlier training are removed: the run makes the same ones again.
+        """
+        for path in (self.last, self.previous):
+            if not path.exists():
+                continue
+            if not is_whole(path):
+                print(f"{path} is damaged and is not used", flush=True)
+                continue
+            losses = torch.load(path, weights_only=True, mmap=True)["callbacks"][self.state_key]
+            if losses["lowest"] == losses["start"] or (self.best.exists() and is_whole(self.best)):
+                print(f"resuming from {path}", flush=True)
+                return path
+            print(f"{self.best} is missing or damaged; training starts again from the first step", flush=True)
+            break
+        for path in (self.last, self.previous, self.best):
+            path.unlink(missing_ok=True)
+        return None
+
+    def finish(self) -> None:
+        """Remove the checkpoint before the last one after the training; the first rank calls this."""
+        self.previous.unlink(missing_ok=True)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Query all ranks after the first step."""
@@ -64,18 +95,19 @@ class Checkpoints(Checkpoint):
         self.deferral.seconds = min(self.deferral.seconds, time.monotonic() - self._step_began)
         if batch_idx + 1 == trainer.num_training_batches or not took_optimizer_step(trainer, batch_idx):
             return
-        due, stop = self._agree(trainer.global_step)
+        due, stop = self._agree(trainer.global_step, batch_idx + 2 == trainer.num_training_batches)
         if due or stop:
             self._save(trainer, self.last)
         if stop:
             raise KeyboardInterrupt
 
-    def _agree(self, step: int) -> tuple[bool, bool]:
+    def _agree(self, step: int, before_validation: bool = False) -> tuple[bool, bool]:
         """Return whether all ranks save after this step, and whether they stop."""
-        due = time.monotonic() - self._saved >= self._seconds
+        seconds = min(self._seconds, BEFORE_VALIDATION) if before_validation else self._seconds
+        due = time.monotonic() - self._saved >= seconds
         if self._mesh.ranks == 1:
             return due, interruption.requested()
-        if step < self._next_query:
+        if step < self._next_query and not before_validation:
             return False, False
         before, then = self._last_query
         self._last_query = (step, time.monotonic())
@@ -125,6 +157,10 @@ class Checkpoints(Checkpoint):
         trainer.strategy.barrier()
         with atomic_path(path) if trainer.is_global_zero else nullcontext(path) as partial:
             trainer.save_checkpoint(partial, weights_only=False)
+            if trainer.is_global_zero:
+                seal(partial)
+                if path == self.last:
+                    keep_as(path, self.previous)
         # All ranks wait until the file has its final name.
         trainer.strategy.barrier()
         self._saved = time.monotonic()

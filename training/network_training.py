@@ -76,9 +76,8 @@ def train_network(
     device = trainer.strategy.root_device
     if summary is not None:
         watch_gpu(summary.meter, device)
-    resumed = mesh.run_on_first(checkpoints.last.exists)
+    resumed = mesh.run_on_first(checkpoints.to_resume)
     if resumed:
-        mesh.print(f"resuming from {checkpoints.last}")
         trainer.num_sanity_val_steps = 0  # the loss of the initial weights is in the checkpoint
     # The copy may be sharded while it is trained; `module` holds full weights.
     trained = copy.deepcopy(module)
@@ -94,7 +93,7 @@ def train_network(
                 trained,
                 data.train_batches,
                 val_batches,
-                ckpt_path=str(checkpoints.last) if resumed else None,
+                ckpt_path=str(resumed) if resumed else None,
                 weights_only=True,
             )
     except SystemExit:
@@ -108,9 +107,10 @@ def train_network(
         raise InputError(f"Lightning's Trainer cannot run with these options of trainer: {error}") from error
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{checkpoints.last} holds objects other than tensors and numbers, from a callback or scheduler of "
+            f"{resumed} holds objects other than tensors and numbers, from a callback or scheduler of "
             "trainer, and is not loaded; leave out that callback or scheduler and use another run_dir"
         ) from error
+    mesh.run_on_first(checkpoints.finish)
     # On the CPU, the final validation could take longer than the training on a GPU.
     module.to(device)
     if mesh.run_on_first(checkpoints.best.exists):

@@ -30,7 +30,7 @@ WITHOUT_EFFECT = {
 }
 """Options that change the speed of a run, the work lost when it is killed or its end, but no step of its training."""
 
-RUN_FORMAT = 2
+RUN_FORMAT = 3
 """Version of option names and checkpoints in a run folder. Runs of another version are refused, not resumed."""
 
 MARKER, CURVES, SUMMARY = "config.yaml", "tensorboard", "summary.json"
