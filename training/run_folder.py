@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any
 
 from omegaconf import OmegaConf
 
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
-from data_pipeline.common.files import atomic_write, disk_error
+from data_pipeline.common.files import atomic_write, disk_error, remove_abandoned_files, remove_partial_files
+from data_pipeline.common.messages import print_once
 from training.fitted_state import FITTED_FILE
 
 WITHOUT_EFFECT = {
@@ -69,9 +73,58 @@ def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
     return identity
 
 
+<<<<<<< HEAD
 def decisive_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options on which the result of a run depends."""
     return {name: _without(value, WITHOUT_EFFECT.get(name, ())) for name, value in options.items()}
+=======
+class FolderLock:
+    """Keeps other processes out of a run folder: two runs of one command would write the same files.
+
+    Used in a `with` statement, at whose end the lock is released; the system releases the lock of a killed process.
+    """
+
+    patience = 60.0
+    """Seconds to wait for another process: the ranks of a killed launcher end by themselves, but not at once."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._file: IO[str] | None = None
+
+    def take(self) -> None:
+        """Lock the claimed folder, and remove the unfinished files of a killed run; the first rank calls this."""
+        try:
+            self._file = (self._run_dir / MARKER).open("r+")
+        except OSError:
+            return  # a finished run in a folder that cannot be written
+        remove, until = remove_partial_files, time.monotonic() + self.patience
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise InputError(
+                        f"another run is training in {self._run_dir}; wait until it ends, or choose another run_dir"
+                    ) from None
+                print_once(f"another process still runs in {self._run_dir}; waiting for its end")
+                time.sleep(0.2)
+            except OSError:
+                # A file system without locks: a process on another machine may be writing here.
+                remove = remove_abandoned_files
+                break
+        for folder in (self._run_dir, self._run_dir / "checkpoints"):
+            remove(folder)
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+>>>>>>> 0fdbde0 (wip)
 
 
 def _without(value: Any, names: Collection[str]) -> Any:

@@ -46,8 +46,12 @@ from training.fitted_state import FITTED_FILE, FittedState
 from training.initial_state import fit_corrector, hash_initial_weights, load_initial_weights
 from training.loss import CRPS, Loss
 from training.network_training import train_network, validation_crps
+<<<<<<< HEAD
 from training.pruning import pruned_message
 from training.run_folder import claim, resumable
+=======
+from training.run_folder import FolderLock, claim, resumable
+>>>>>>> 0fdbde0 (wip)
 from training.run_summary import RunSummary, mark_finished
 from training.trainer_options import TrainerOptions
 
@@ -65,14 +69,20 @@ def main(cfg: DictConfig) -> None:
         CostMeter() as meter,
         resumable(Path(cfg.run_dir)),
         join_mesh(options.mesh, "trainer.mesh", options.timeout_minutes) as mesh,
+        FolderLock(Path(cfg.run_dir)) as lock,
     ):
+<<<<<<< HEAD
         run(cfg, options, mesh, meter)
         trained = mesh.run_on_first((Path(cfg.run_dir) / "corrector.safetensors").exists)  # a pruned run has none
         if cfg.test_check is not None and trained:
+=======
+        run(cfg, options, mesh, meter, lock)
+        if cfg.test_check is not None:
+>>>>>>> 0fdbde0 (wip)
             mesh.print(mesh.run_on_first(lambda: run_test_check(cfg)))
 
 
-def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter) -> None:
+def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, lock: FolderLock) -> None:
     """Open the data, claim the run folder, train, and save the corrector."""
     archive, loss = build(cfg.data.archive), build(cfg.loss)
     split: Split = build(cfg.data.split)
@@ -90,6 +100,7 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter) 
     identity, fingerprint, grid = mesh.run_on_first(
         lambda: claim_folder(sources["train"], task, run_dir, hash_initial_weights(plain(cfg)))
     )
+    mesh.run_on_first(lock.take)
     corrector_file, fitted = run_dir / "corrector.safetensors", FittedState(run_dir / FITTED_FILE, identity)
     if mesh.run_on_first(corrector_file.exists):
         Corrector.load(corrector_file)

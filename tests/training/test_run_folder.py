@@ -1,9 +1,17 @@
 """A run folder belongs to one run: options that make another run, and options that do not."""
 
+import errno
+import socket
+import subprocess
+import sys
+import threading
+
 import pytest
+from conftest import ROOT
 
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
-from training.run_folder import claim, resumable
+from training import run_folder
+from training.run_folder import FolderLock, claim, resumable
 
 OPTIONS = {
     "data": {"name": "twin", "cache": {"memory": 4, "folder": None}},
@@ -99,3 +107,75 @@ def test_a_refused_run_does_not_touch_another_runs_folder(tmp_path):
     with pytest.raises(InputError, match="holds a run"), resumable(tmp_path):
         claim(tmp_path, OPTIONS, "data 2")
     assert (tmp_path / "config.yaml").exists()
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from training.run_folder import FolderLock
+with FolderLock(Path(sys.argv[1])) as lock:
+    lock.take()
+    print("locked", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that trains in the folder."""
+    claim(tmp_path, OPTIONS, "data 1")
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "locked\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(tmp_path, holder, monkeypatch):
+    unfinished = tmp_path / ".metrics.csv.host.1.partial"
+    unfinished.touch()
+    monkeypatch.setattr(FolderLock, "patience", 0.3)
+    with FolderLock(tmp_path) as lock, pytest.raises(InputError, match="another run is training in .*; wait until"):
+        lock.take()
+    assert unfinished.exists(), "it may belong to the other process"
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_the_folder_is_free_when_the_other_process_has_ended(tmp_path, holder, killed):
+    (tmp_path / "checkpoints").mkdir()
+    unfinished = [tmp_path / ".metrics.csv.host.1.partial", tmp_path / "checkpoints/.last.ckpt.host.1.partial"]
+    for path in unfinished:
+        path.touch()
+    if killed:
+        holder.kill()
+        holder.wait()
+    else:
+        threading.Timer(0.5, lambda: holder.communicate("end\n")).start()
+    with FolderLock(tmp_path) as lock:
+        lock.take()
+    assert not any(path.exists() for path in unfinished)
+    with FolderLock(tmp_path) as lock:
+        lock.take()  # the first lock was released
+
+
+def test_without_locks_only_files_of_ended_processes_of_this_machine_are_removed(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    claim(tmp_path, OPTIONS, "data 1")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    mine, elsewhere = (tmp_path / f".a.{host}.{ended.pid}.partial" for host in (socket.gethostname(), "elsewhere"))
+    mine.touch()
+    elsewhere.touch()
+    monkeypatch.setattr(run_folder.fcntl, "flock", refuse)
+    with FolderLock(tmp_path) as lock:
+        lock.take()
+    assert (mine.exists(), elsewhere.exists()) == (False, True)
+
+
+def test_a_folder_that_cannot_be_written_is_not_locked(tmp_path):
+    with FolderLock(tmp_path / "absent") as lock:
+        lock.take()

@@ -64,8 +64,12 @@ class TwinWriter:
                 file.write(self._analyses.encode(values.numpy(), **_variable_keys(Variable(name)), **keys))
 
     def write_pair(self, pair: StartPair) -> None:
-        """Integrate a pair of start dates and write its files. All files of a start date appear together."""
-        for start, snapshots in groupby(simulate(pair), key=attrgetter("start")):
+        """Integrate a pair of start dates and write its files, without those of a start that are all there.
+
+        All files of a start date appear together, so an interruption loses the work on one start.
+        """
+        written = [start for start in pair.starts if all((self.folder / n).exists() for n in pair.file_names(start))]
+        for start, snapshots in groupby(simulate(pair, written), key=attrgetter("start")):
             with ExitStack() as stack:
                 files = {name: stack.enter_context(atomic_write(self.folder / name)) for name in pair.file_names(start)}
                 for snapshot in snapshots:

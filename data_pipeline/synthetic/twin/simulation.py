@@ -15,7 +15,7 @@ exact predictive distribution, and no correction of the members has a better exp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import date
 
@@ -52,18 +52,31 @@ class Snapshot:
     """Only for the oracle years; empty without any."""
 
 
-def simulate(pair: StartPair) -> Iterator[Snapshot]:
-    """Integrate a pair of start dates, and yield the fields at each lead time of each start."""
+def simulate(pair: StartPair, without: Collection[date] = ()) -> Iterator[Snapshot]:
+    """Integrate a pair of start dates, and yield the fields at each lead time of each start.
+
+    Starts in `without` are left out: of those before another start, only the truth is integrated.
+    """
     nature = Atmosphere(NATURE)
     forecast = Atmosphere(NATURE.towards(FORECAST, pair.difficulty))
     has_oracle = torch.tensor([year in pair.oracle_years for year in pair.years]).repeat_interleave(pair.members)
+    starts = list(pair.starts)
+    while starts and starts[-1] in without:
+        starts.pop()
+    if not starts:
+        return
     truth = _spin_up(pair, nature)
-    for start in pair.starts:
+    for start in starts:
         truth = nature.run(truth, days_since_new_year(start) - truth.day)
-        member_noise = _noise(pair, nature.sphere, 6, NoisePurpose.MEMBER, start, copies=pair.members)
-        perturbed = nature.run(nature.perturb(truth.repeat(pair.members), member_noise), 1).reset_rain()
+        parent = truth
         truth_noise = _noise(pair, nature.sphere, 6, NoisePurpose.TRUTH, start)
         truth = nature.run(nature.perturb(truth, truth_noise), 1).reset_rain()
+        if start in without:
+            for _ in LEAD_TIMES[1:]:
+                truth = nature.run(truth, 1)
+            continue
+        member_noise = _noise(pair, nature.sphere, 6, NoisePurpose.MEMBER, start, copies=pair.members)
+        perturbed = nature.run(nature.perturb(parent.repeat(pair.members), member_noise), 1).reset_rain()
         members = perturbed.contract(pair.members, SPREAD_FACTOR)
         oracle = perturbed.take(has_oracle) if has_oracle.any() else None
         for lead in LEAD_TIMES:

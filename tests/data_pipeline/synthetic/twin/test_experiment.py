@@ -129,14 +129,17 @@ def test_files_do_not_depend_on_a_kill_or_the_number_of_workers(
 ) -> None:
     twin = replace(tiny, path=tmp_path, workers=1)
     process = prepare_in_another_process(twin)
-    wait_for((tmp_path / "output.pl.20180111").exists)
+    wait_for((tmp_path / "oracle.sfc.20180108").exists)
     process.kill()
     process.communicate()
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.20180108")}
+    assert not (tmp_path / "output.pl.20180111").exists(), "the process was killed within a start pair"
     wait_for(lambda: group_is_gone(process), 10)
     assert not (tmp_path / "output.pl.20180712").exists()
     (tmp_path / ".output.pl.20180712.1.partial").write_bytes(b"GRIB")
     twin.prepare()
     assert "start pairs to write, 1 at a time" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in written} == written, "a start was integrated again"
     assert content(tmp_path) == content(Path(tiny.path))
 
 

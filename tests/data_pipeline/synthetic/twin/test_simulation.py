@@ -69,6 +69,22 @@ def test_pairs_are_neighbouring_dates_that_verify_before_the_next_pair(pairs: in
     assert (dates[-1] + timedelta(hours=LEAD_TIMES[-1])).year == 2018
 
 
+def test_a_start_that_is_left_out_changes_nothing_of_the_other(short_spin_up: None) -> None:
+    """After an interruption, the starts that are written are left out."""
+    pair = StartPair(start_pairs(2)[0], (2016, 2017), (2017,), 2, 1.0, 0)
+    whole = list(simulate(pair))
+    for without in pair.starts:
+        found = list(simulate(pair, [without]))
+        expected = [snapshot for snapshot in whole if snapshot.start != without]
+        assert [(each.start, each.lead) for each in found] == [(each.start, each.lead) for each in expected]
+        for ours, theirs in zip(found, expected, strict=True):
+            for kind in ("truth", "members", "oracle"):
+                fields = getattr(theirs, kind)
+                assert fields
+                assert all(torch.equal(getattr(ours, kind)[name], fields[name]) for name in fields)
+    assert list(simulate(pair, pair.starts)) == []
+
+
 def test_a_year_does_not_depend_on_other_years(short_spin_up: None) -> None:
     alone, among = first_day((2017,)), first_day((2015, 2016, 2017))
     for variable, values in alone.truth.items():
