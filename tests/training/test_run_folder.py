@@ -137,7 +137,7 @@ def test_a_folder_in_which_another_process_trains_is_refused(tmp_path, holder, m
     unfinished = tmp_path / ".metrics.csv.host.1.partial"
     unfinished.touch()
     monkeypatch.setattr(FolderLock, "patience", 0.3)
-    with FolderLock(tmp_path) as lock, pytest.raises(InputError, match="another run is training in .*; wait until"):
+    with FolderLock(tmp_path) as lock, pytest.raises(InputError, match=r"another run is training in .*; wait until"):
         lock.take()
     assert unfinished.exists(), "it may belong to the other process"
 

@@ -129,7 +129,7 @@ def test_files_do_not_depend_on_a_kill_or_the_number_of_workers(
 ) -> None:
     twin = replace(tiny, path=tmp_path, workers=1)
     process = prepare_in_another_process(twin)
-    wait_for((tmp_path / "oracle.sfc.20180108").exists)
+    wait_for((tmp_path / "output.pl.20180108").exists)  # the last of its start
     process.kill()
     process.communicate()
     written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.20180108")}
