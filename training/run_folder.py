@@ -73,11 +73,11 @@ def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
     return identity
 
 
-<<<<<<< HEAD
 def decisive_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options on which the result of a run depends."""
     return {name: _without(value, WITHOUT_EFFECT.get(name, ())) for name, value in options.items()}
-=======
+
+
 class FolderLock:
     """Keeps other processes out of a run folder: two runs of one command would write the same files.
 
@@ -124,7 +124,6 @@ class FolderLock:
     ) -> None:
         if self._file is not None:
             self._file.close()
->>>>>>> 0fdbde0 (wip)
 
 
 def _without(value: Any, names: Collection[str]) -> Any:

@@ -46,12 +46,8 @@ from training.fitted_state import FITTED_FILE, FittedState
 from training.initial_state import fit_corrector, hash_initial_weights, load_initial_weights
 from training.loss import CRPS, Loss
 from training.network_training import train_network, validation_crps
-<<<<<<< HEAD
 from training.pruning import pruned_message
-from training.run_folder import claim, resumable
-=======
 from training.run_folder import FolderLock, claim, resumable
->>>>>>> 0fdbde0 (wip)
 from training.run_summary import RunSummary, mark_finished
 from training.trainer_options import TrainerOptions
 
@@ -71,14 +67,9 @@ def main(cfg: DictConfig) -> None:
         join_mesh(options.mesh, "trainer.mesh", options.timeout_minutes) as mesh,
         FolderLock(Path(cfg.run_dir)) as lock,
     ):
-<<<<<<< HEAD
-        run(cfg, options, mesh, meter)
+        run(cfg, options, mesh, meter, lock)
         trained = mesh.run_on_first((Path(cfg.run_dir) / "corrector.safetensors").exists)  # a pruned run has none
         if cfg.test_check is not None and trained:
-=======
-        run(cfg, options, mesh, meter, lock)
-        if cfg.test_check is not None:
->>>>>>> 0fdbde0 (wip)
             mesh.print(mesh.run_on_first(lambda: run_test_check(cfg)))
 
 

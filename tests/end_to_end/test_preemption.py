@@ -1,0 +1,195 @@
+"""Runs that are killed or told to stop at any moment: the same command ends with the same bits and leaves nothing."""
+
+import contextlib
+import itertools
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from forks import Program
+from twin_project import SPLIT
+
+from data_pipeline.common.interruption import INTERRUPTED, SIGNALS
+
+OPTIONS = [
+    *SPLIT, "model=unet", "model.width=4", "trainer.epochs=8", "trainer.patience=10",
+    "trainer.checkpoint_minutes=0.001",
+]  # fmt: skip
+LONGER = [word if "epochs" not in word else "trainer.epochs=60" for word in OPTIONS]
+"""A run that lasts long enough to be stopped three times."""
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+LIMIT = 300
+"""Seconds after which a process counts as hanging."""
+
+
+def start(project, folder, *options, kind=subprocess.Popen):
+    """Start a training in its own process; `kind` may be a fork of a server, which starts faster."""
+    return kind(
+        [sys.executable, ROOT / "scripts/deepweather.py", "train", *OPTIONS, f"run_dir={folder}", *options],
+        cwd=project, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finish(process, codes=(0,)):
+    output, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode in codes, output + errors
+    return output, errors
+
+
+def results(folder):
+    """The results of a run, and the names of all its files but the curves, of which each start writes one."""
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if "tensorboard/" not in str(path)}
+    return (folder / "corrector.safetensors").read_bytes(), (folder / "metrics.csv").read_text(), names
+
+
+def descendants(pid):
+    """The processes that a process has started, and theirs."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [int(child) for child in children] + [each for child in children for each in descendants(int(child))]
+
+
+def is_running(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def kill(process, which):
+    """Kill one rank, all ranks, or the process that a batch system has started, which is all there is on one rank."""
+    ranks = descendants(process.pid)
+    if which == "launcher" or not ranks:
+        process.kill()
+    for rank in {"one rank": ranks[-1:], "all ranks": ranks, "launcher": []}[which]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rank, signal.SIGKILL)
+    return ranks
+
+
+def wait_until_gone(pids):
+    """Wait for the end of ranks whose launcher was killed; a new start waits for them too."""
+    until = time.monotonic() + LIMIT
+    while any(map(is_running, pids)):
+        assert time.monotonic() < until, "ranks outlive their launcher"
+        time.sleep(0.1)
+
+
+def kill_at_moments(project, name, mesh, moments, random_numbers, kind=subprocess.Popen):
+    """Kill runs at that many random moments, and compare each with a run that was left alone."""
+    began = time.monotonic()
+    finish(start(project, f"runs/{name}-alone", mesh, kind=kind))
+    took = time.monotonic() - began
+    expected = results(project / f"runs/{name}-alone")
+    kinds, kills = itertools.cycle(["one rank", "all ranks", "launcher"]), 0
+    for number in itertools.count():
+        folder = f"runs/{name}-{number}"
+        while kills < moments:
+            process = start(project, folder, mesh, kind=kind)
+            # Starting takes longer than the training, which deserves more of the moments.
+            time.sleep(took * random_numbers.uniform(0.05, 1.1))
+            if process.poll() is not None:
+                break
+            ranks = kill(process, next(kinds))
+            kills += 1
+            finish(process, (0, 3, -signal.SIGKILL))
+            wait_until_gone(ranks)
+        finish(start(project, folder, mesh, kind=kind))
+        assert results(project / folder) == expected
+        if kills == moments:
+            return
+
+
+def test_a_run_that_is_killed_at_random_moments_is_the_same_run(first_project):
+    kill_at_moments(first_project, "forked", "trainer.mesh=[1,1]", 3, random.Random(0), Program)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mesh", ["[1,1]", "[1,2]"])
+def test_a_run_that_is_killed_at_twenty_random_moments_is_the_same_run(first_project, mesh):
+    kill_at_moments(first_project, f"killed{len(mesh)}{mesh[3]}", f"trainer.mesh={mesh}", 20, random.Random(1))
+
+
+def start_when(project, folder, words, *options, kind=Program):
+    """Start a training and return it when it has printed a line with `words`."""
+    process = start(project, folder, *options, kind=kind)
+    for line in process.stdout:
+        if words in line:
+            return process
+    raise AssertionError(process.stderr.read())
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("words", ["forecasts to train on", "initial weights", "epoch   2"])
+def test_each_signal_ends_a_run_that_resumes(first_project, tmp_path, number, words):
+    """While it fits the normaliser, before the first step, and between two epochs."""
+    process = start_when(first_project, tmp_path / "run", words)
+    process.send_signal(number)
+    _, errors = finish(process, (3,))
+    (line,) = errors.splitlines()
+    assert line.startswith("error: interrupted")
+    assert line.endswith("run the same command again to resume")
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.name.endswith(".partial")]
+
+
+def test_a_signal_before_the_handler_does_no_harm(first_project, tmp_path):
+    """The job script blocks the signals; the process starts, and ends with code 3 when it can handle them."""
+    process = subprocess.Popen(
+        ["env", "--block-signal=USR1,TERM", sys.executable, ROOT / "scripts/deepweather.py", "train", *OPTIONS],
+        cwd=first_project, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    until = time.monotonic() + LIMIT
+    blocked = 1 << (signal.SIGUSR1 - 1)
+    while not int(re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text())[1], 16) & blocked:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    process.send_signal(signal.SIGUSR1)
+    assert process.communicate(timeout=LIMIT)[1] == f"error: {INTERRUPTED}\n"
+    assert process.returncode == 3
+
+
+def wait_for(path, words, count):
+    """Wait until the output of a job, to which each start appends, has `count` lines with `words`."""
+    until = time.monotonic() + LIMIT
+    while (text := path.read_text() if path.exists() else "").count(words) < count:
+        assert time.monotonic() < until, f"no {words!r} in\n{text}"
+        time.sleep(0.05)
+
+
+@pytest.mark.long
+def test_a_job_that_is_preempted_three_times_has_the_weights_of_an_undisturbed_one(slurm, first_project):
+    """Two tasks of srun share the globe. SIGUSR1 comes while they start, and twice while they train."""
+    random_numbers = random.Random(2)
+
+    def submit(name):
+        words = [
+            "cpus=1", "directives=[--overcommit]", f"logs=slurm-{name}", "train", *LONGER, "trainer.mesh=[1,2]",
+            f"run_dir=runs/{name}",
+        ]  # fmt: skip
+        program = [sys.executable, ROOT / "scripts/deepweather.py", "submit"]
+        output = slurm.run(*program, *words, cwd=first_project)
+        number = int(re.search(r"job (\d+)", output)[1])
+        return number, Path(slurm.job(number)["StdOut"])
+
+    undisturbed, path = submit("undisturbed")
+    assert slurm.wait(undisturbed)["ExitCode"] == "0:0", path.read_text()
+    number, path = submit("preempted")
+    for times, words in enumerate(["", "epoch ", "epoch "]):
+        slurm.wait(number, "RUNNING")
+        if words:
+            wait_for(path, words, path.read_text().count(words) + 1)
+        time.sleep(random_numbers.uniform(0, 3))
+        slurm.run("scancel", "--signal=USR1", number)
+        wait_for(path, "interrupted; the job starts again", times + 1)
+    ended = slurm.wait(number)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "3"), path.read_text()
+    assert path.read_text().count("resuming from") == 2
+    assert results(first_project / "runs/preempted") == results(first_project / "runs/undisturbed")
