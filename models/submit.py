@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from conf import light_verb, options_of_verb
 from conf.command_line import default_options, format_value
@@ -43,11 +45,14 @@ def main() -> None:
     at = next((number for number, word in enumerate(words) if not word.startswith("-") and "=" not in word), len(words))
     given = [word.partition("=")[0] for word in words[:at]]
     sys.argv[1:] = words[:at]
-    light_verb("submit")(partial(submit, given=given, command=words[at:], dry_run=dry_run))()
+    # The output of a dry run can be piped into sbatch, so progress and notes go to standard error.
+    output = sys.stdout
+    with redirect_stdout(sys.stderr) if dry_run else nullcontext():
+        light_verb("submit")(partial(submit, given=given, command=words[at:], output=output if dry_run else None))()
 
 
-def submit(options: dict[str, Any], given: Sequence[str], command: Sequence[str], dry_run: bool) -> None:
-    """Write the job file of a command, a verb and its words, and submit it; print it only with `dry_run`."""
+def submit(options: dict[str, Any], given: Sequence[str], command: Sequence[str], output: TextIO | None = None) -> None:
+    """Write the job file of a command, a verb and its words, and submit it; or only print it to `output`."""
     if not command:
         raise InputError(f"submit needs the verb that is to run: deepweather submit {{{','.join(VERBS)}}} ...")
     verb, *words = command
@@ -59,8 +64,8 @@ def submit(options: dict[str, Any], given: Sequence[str], command: Sequence[str]
         )
     job = job_file(verb, words, job_options(options, given, verb))
     text = job.text()
-    if dry_run:
-        print(text, end="")
+    if output is not None:
+        print(text, end="", file=output)
         return
     print(submit_file(job.path, text))
     print(f"output: {job.output}")
@@ -102,7 +107,7 @@ def correction_tasks(found: Mapping[str, Any], most: int) -> list[list[str]]:
     if not is_folder(found["output"]):
         return []
     if files.note:
-        print(files.note, file=sys.stderr)
+        print(files.note)
     count = min(most, len(cycles))
     shares = [cycles[len(cycles) * k // count : len(cycles) * (k + 1) // count] for k in range(count)]
     return [[f"input={format_value([str(path) for cycle in share for path in cycle.inputs])}"] for share in shares]
@@ -131,12 +136,12 @@ def dask_words(options: JobOptions, words: Sequence[str]) -> list[str]:
 
 
 def job_name(verb: str, output: str) -> str:
-    """Return the verb and the last part of a run's output, without spaces.
+    """Return the verb and the last part of a run's output, as a name without spaces and quotes.
 
     >>> job_name("correct", "corrected/2026 11/")
     'correct-2026_11'
     """
-    return f"{verb}-{'_'.join(Path(output).name.split())}"
+    return re.sub(r"[^\w.+-]+", "_", f"{verb}-{Path(output).name}")
 
 
 def submit_file(path: Path, text: str) -> str:

@@ -64,7 +64,9 @@ class SlurmCluster:
         self._daemons = []
         # A job's own variables, such as SLURM_JOB_ID, would make a command think that it runs inside a job.
         outside = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
-        self.environment = outside | {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": PATH}
+        # Names of nodes have no address, so ranks of a job meet at this machine's.
+        meeting = {"MASTER_ADDR": "127.0.0.1"}
+        self.environment = outside | {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": PATH} | meeting
 
     def __enter__(self):
         self.folder.mkdir(parents=True, exist_ok=True)

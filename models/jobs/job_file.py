@@ -24,7 +24,7 @@ PROGRAM = "deepweather"
 START = """\
 # A signal that comes before the program can handle it must not end the program. `env` of coreutils before 8.31 cannot
 # keep such a signal waiting; there the program does not receive it.
-start=(env --block-signal=USR1,TERM)
+start=(env "--block-signal=USR1,TERM")
 "${start[@]}" true 2>/dev/null || start=(bash -c 'trap "" USR1 TERM; exec "$@"' bash)
 
 # A job that a person has cancelled has neither of these states.
@@ -37,10 +37,10 @@ trap : TERM
 
 END = """\
     code=$?
-    if [ $code -le 128 ] || ! running; then break; fi
+    if [ "$code" -le 128 ] || ! running; then break; fi
     echo "$job: the run was killed, code $code, attempt $attempt of {attempts}"
 done
-if {{ [ $code -eq 3 ] && running; }} || {{ {{ [ $code -eq 3 ] || [ $code -gt 128 ]; }} && out_of_time; }}; then
+if {{ [ "$code" -eq 3 ] && running; }} || {{ {{ [ "$code" -eq 3 ] || [ "$code" -gt 128 ]; }} && out_of_time; }}; then
     if [ "${{SLURM_RESTART_COUNT:-0}}" -ge {restarts} ]; then
         echo "$job: interrupted, and started again {restarts} times already; submit it again to resume"
     else
@@ -48,7 +48,7 @@ if {{ [ $code -eq 3 ] && running; }} || {{ {{ [ $code -eq 3 ] || [ $code -gt 128
         scontrol requeue "$job" || echo "$job: cannot be requeued; submit it again to resume"
     fi
 fi
-exit $code
+exit "$code"
 """
 
 

@@ -47,7 +47,7 @@ class JobOptions:
     memory: str | int | None = None
     time: str | None = None
     signal_lead: int = 300
-    restarts: int = 100
+    restarts: int = 20
     attempts: int = 3
     array_tasks: int = 1000
     array_at_once: int | None = None
@@ -71,6 +71,8 @@ class JobOptions:
         for name in ("nodes", "array_at_once"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), 1, 100_000)
+        if "/" in (self.job_name or ""):
+            raise InputError(f"job_name must be a name, not a path, got {self.job_name!r}; set the folder with logs")
         check_integer("signal_lead", self.signal_lead, 1, 65_535)
         if self.memory is not None:
             size_in_bytes("memory", self.memory)

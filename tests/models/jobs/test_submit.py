@@ -84,18 +84,23 @@ def test_the_job_file_has_the_options_of_the_site_and_of_the_command_line(comman
 def test_the_site_file_may_be_named_by_the_environment(command, tmp_path, monkeypatch):
     (tmp_path / "site.yaml").write_text("partition: night\ncontainer: apptainer exec --nv image.sif\n")
     monkeypatch.setenv("DEEPWEATHER_SITE", str(tmp_path / "site.yaml"))
-    text = dry_run(command, tmp_path, "export", "corrector=a b.safetensors", "output=b.onnx")
+    text = dry_run(command, tmp_path, "export", "corrector=a b.safetensors", "output='x/b c\"d.onnx'")
     assert directives(text)["partition"] == "night"
-    assert directives(text)["job-name"] == "export-b.onnx"
+    assert directives(text)["job-name"] == "export-b_c_d.onnx"
     assert started(text)[:4] == ["apptainer", "exec", "--nv", "image.sif"]
-    assert started(text)[4:] == ["deepweather", "export", "corrector=a b.safetensors", "output=b.onnx"]
+    assert started(text)[4:] == ["deepweather", "export", "corrector=a b.safetensors", "output='x/b c\"d.onnx'"]
 
 
-def test_shellcheck_finds_nothing(command, tmp_path):
+@pytest.mark.parametrize("tasks", [[], [["input=a b"], ["input=c"]]], ids=["job", "array"])
+def test_shellcheck_finds_nothing(tasks, tmp_path):
     if shutil.which("shellcheck") is None:
         pytest.skip("no shellcheck (Debian: shellcheck)")
-    (tmp_path / "job.sh").write_text(dry_run(command, tmp_path, "monitor", "corrector=a b"))
-    subprocess.run(["shellcheck", tmp_path / "job.sh"], check=True)
+    options = JobOptions(modules=["cuda"], setup=["ulimit -c 0"], container="apptainer exec it", time="01:00:00")
+    (tmp_path / "job.sh").write_text(
+        JobFile("correct", ["corrector=it's a b"], options, tmp_path, "n", tasks=tasks).text()
+    )
+    done = subprocess.run(["shellcheck", tmp_path / "job.sh"], capture_output=True, text=True)
+    assert done.stdout == ""
 
 
 def layout(ranks, nodes=None, gpus=0):
@@ -172,6 +177,7 @@ def test_every_option_is_in_the_table_of_the_page():
         ("directives: [-q high]", "site file FILE: directives must be long options of sbatch, such as --qos=high"),
         ("directives: [--time=3]", "site file FILE: directives names --time, which the job file sets itself; leave it"),
         ("logs: 3", "site file FILE: logs must be the path of a folder, got 3"),
+        ("job_name: a/b", "site file FILE: job_name must be a name, not a path, got 'a/b'; set the folder with logs"),
         ("- a", "the site file FILE must hold options of deepweather submit, one NAME: VALUE in each line"),
         ("a: [", "the site file FILE is no YAML: "),
     ],
@@ -296,8 +302,8 @@ STATES = {"running": "JobState=RUNNING Reason=None", "cancelled": "JobState=COMP
         ([3], "running", 0, 1, True, 3),
         ([3], "cancelled", 0, 1, False, 3),
         ([3], "time limit", 0, 1, True, 3),
-        ([3], "running", 100, 1, False, 3),
-        ([3], "running", 99, 1, True, 3),
+        ([3], "running", 20, 1, False, 3),
+        ([3], "running", 19, 1, True, 3),
         ([137, 143, 0], "running", 0, 3, False, 0),
         ([137, 3], "running", 0, 2, True, 3),
         ([137, 137, 137, 137], "running", 0, 3, False, 137),
