@@ -1,6 +1,7 @@
 """Jobs that `submit` has made, on a real Slurm: they end, start again, and write the bytes of runs without Slurm."""
 
 import hashlib
+import re
 import shutil
 import sys
 import time
@@ -33,7 +34,7 @@ def submit(slurm, folder, *words):
     """Submit a job by the command; return its number."""
     options = [f"command={PROGRAM}", "cpus=1", *words]
     printed = slurm.run(*PROGRAM.split(), "submit", *options, cwd=folder)
-    return int(printed.split()[1].rstrip(":"))
+    return int(re.search(r"^job (\d+): ", printed, re.MULTILINE)[1])
 
 
 def wait(slurm, job, folder, name):
@@ -76,7 +77,7 @@ def test_a_training_of_two_tasks_is_interrupted_resumes_and_equals_a_run_without
 def test_an_array_corrects_what_one_process_corrects(slurm, project, tmp_path):
     folder = shutil.copytree(project, tmp_path / "my project")
     (folder / "in").mkdir()
-    for number, day in enumerate(("20180104", "20180108", "20180101", "20180111")):
+    for number, day in enumerate(("20180409", "20180108", "20180712", "20180111")):
         shutil.copy(folder / f"data/twin/output.sfc.{day}", folder / f"in/{number}, {day}.grib")
     (folder / "in/readme.txt").write_text("no forecast")
     words = ["correct", "corrector=runs/emos/corrector.safetensors", "input=in"]
@@ -113,14 +114,14 @@ time.sleep(600)
 """
 
 
-def stubborn(slurm, folder, **options):
+def stubborn(slurm, folder, *options):
     """Submit a job whose run misses the signal before its time limit, and ends by SIGTERM with code 3."""
     (folder / "slurm").mkdir()
     (folder / "step.py").write_text(STEP)
     command = f"{sys.executable} {folder}/step.py"
-    made = JobFile("x", [], JobOptions(command=command, cpus=1, **options), folder, "job")
+    made = JobFile("x", [], JobOptions(command=command, cpus=1), folder, "job")
     (folder / "job.sbatch").write_text(made.text())
-    return slurm.submit(folder / "job.sbatch")
+    return slurm.submit(folder / "job.sbatch", *options)
 
 
 def wait_for(path, text):
@@ -143,7 +144,7 @@ def test_a_cancelled_job_does_not_start_again(slurm, tmp_path):
 
 
 def test_a_job_whose_time_limit_came_before_the_run_had_saved_starts_again(slurm, tmp_path):
-    job = stubborn(slurm, tmp_path, time="00:01:30", signal_lead=20)
+    job = stubborn(slurm, tmp_path, "--time=1")
     log = tmp_path / f"slurm/job-{job}.out"
     wait_for(log, "the job starts again and resumes")
     slurm.wait(job, "RUNNING")
