@@ -59,8 +59,8 @@ def submit(options: dict[str, Any], given: Sequence[str], command: Sequence[str]
     check_choice("the verb of submit", verb, VERBS)
     if flags := [word for word in words if word.startswith("-")]:
         raise InputError(
-            f"deepweather submit {verb} cannot pass on {flags[0]}; submit several runs one by one, or start them with "
-            f"deepweather {verb} -m hydra/launcher=slurm"
+            f"deepweather submit {verb} cannot pass on {flags[0]}; submit several runs one by one, or start them as a "
+            f"sweep with deepweather {verb} -m, without submit"
         )
     job = job_file(verb, words, job_options(options, given, verb))
     text = job.text()

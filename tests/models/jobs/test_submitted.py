@@ -59,7 +59,7 @@ def hashes(folder):
 
 def test_a_training_of_two_tasks_is_interrupted_resumes_and_equals_a_run_without_slurm(slurm, project, tmp_path):
     folder = shutil.copytree(project, tmp_path / "my project")
-    job = submit(slurm, folder, "train", *TRAIN, "run_dir=runs/job")
+    job = submit(slurm, folder, "nodes=2", "train", *TRAIN, "run_dir=runs/job")
     log = folder / f"slurm/train-job-{job}.out"
     until = time.monotonic() + PATIENCE
     while not log.exists() or "epoch" not in log.read_text():
