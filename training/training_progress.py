@@ -46,10 +46,12 @@ class TrainingProgress(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Show the training."""
-        batches, epochs = _finite(trainer.num_training_batches), trainer.max_epochs
-        total = None if batches is None or epochs is None or epochs < 0 else batches * epochs
-        if total is not None and trainer.max_steps > 0:
-            total = min(total, trainer.max_steps * trainer.accumulate_grad_batches)
+        batches, limits = _finite(trainer.num_training_batches), []
+        if batches is not None and trainer.max_epochs is not None and trainer.max_epochs >= 0:
+            limits.append(batches * trainer.max_epochs)
+        if trainer.max_steps > 0:
+            limits.append(trainer.max_steps * trainer.accumulate_grad_batches)
+        total = min(limits, default=None)
         self._training = Progress("training: batch", total)
         self._enter(self._training)
 

@@ -159,7 +159,7 @@ def end_now(message: str = INTERRUPTED) -> NoReturn:
     # Not imported here: another thread may be in the middle of an import.
     clearing = getattr(sys.modules.get("data_pipeline.common.progress"), "clearing", str)
     with suppress(OSError):
-        os.write(2, f"{clearing()}error: {message}\n".encode())
+        os.write(2, f"{clearing() if os.isatty(2) else ''}error: {message}\n".encode())
     os._exit(InterruptedRunError.exit_code)
 
 

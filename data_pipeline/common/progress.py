@@ -139,11 +139,12 @@ def show_progress(name: str, words: Sequence[str] = ()) -> Iterator[None]:
 def hide_progress() -> None:
     """Stop showing progress in this process, because another process of the command shows it now."""
     _screen.stop()
+    _screen.hidden = True
 
 
 def clearing() -> str:
-    """Return the characters that remove the progress line, if the last line of the terminal is one."""
-    return _CLEAR if _screen.drawn else ""
+    """Return the characters that remove the progress line, if the last line of the terminal may be one."""
+    return _CLEAR if _screen.drawn or (_screen.hidden and _screen.in_place) else ""
 
 
 class _Screen:
@@ -155,13 +156,13 @@ class _Screen:
     def reset(self) -> None:
         """Forget everything: a fork has neither the thread nor the owner of the lock."""
         self.lock = threading.RLock()
-        self.is_shown = False
+        self.is_shown, self.hidden = False, False
         self._changed = threading.Condition(self.lock)
         self._stack: list[Progress] = []
         self._thread: threading.Thread | None = None
         self._stream: TextIO = sys.stdout
         self._last = 0.0
-        self._in_place = False
+        self.in_place = False
         self.drawn = False
         """Whether the last line of the terminal is a progress line."""
         self._line_open = False
@@ -191,15 +192,15 @@ class _Screen:
         try:
             if _is_first() and os.environ.get("DEEPWEATHER_PROGRESS", "on") != "off":
                 # `dumb` terminals, such as an editor's, have no sequence that clears a line.
-                self._in_place = streams[0].isatty() and os.environ.get("TERM", "dumb") != "dumb"
-                if self._in_place:
+                self.in_place = streams[0].isatty() and os.environ.get("TERM", "dumb") != "dumb"
+                if self.in_place:
                     sys.stdout, sys.stderr = (_Cleared(each) if each.isatty() else each for each in streams)
-                self._last = time.monotonic() - (0 if self._in_place else EVERY - FIRST)
+                self._last = time.monotonic() - (0 if self.in_place else EVERY - FIRST)
                 self._start()
             yield
         finally:
             self.stop()
-            self.is_shown = False
+            self.is_shown = self.hidden = False
             if isinstance(sys.stdout, _Cleared):
                 sys.stdout = streams[0]
             if isinstance(sys.stderr, _Cleared):
@@ -252,7 +253,7 @@ class _Screen:
         if not self._stack:
             return time.monotonic() + EVERY
         work = self._stack[-1]
-        if self._in_place:
+        if self.in_place:
             first = min(work.began + FIRST_IN_PLACE, self._last + FIRST)
             return max(self._last + EVERY_IN_PLACE, self._last if self.drawn else first)
         # Work that began after the last line gets its first line sooner.
@@ -260,7 +261,7 @@ class _Screen:
 
     def _show(self, work: Progress) -> None:
         work.printed = True
-        if not self._in_place:
+        if not self.in_place:
             self._print(f"{self._line()}\n")
         elif not self._line_open:
             text, columns = self._line(), shutil.get_terminal_size().columns

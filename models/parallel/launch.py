@@ -18,12 +18,14 @@ from typing import IO, NoReturn
 import torch.distributed as dist
 
 from data_pipeline.common import interruption
-from data_pipeline.common.progress import Progress, hide_progress
+from data_pipeline.common.progress import Progress, clearing, hide_progress
 from data_pipeline.common.run_start import variables_of_ranks
 from data_pipeline.common.threads import processors
 
 GRACE = 15.0
 """Seconds that other ranks have to end by themselves after one has failed."""
+SHOWN = "progress"
+"""Key of the launcher's store that the first rank sets when it shows the progress."""
 LIFELINE = "DEEPWEATHER_LIFELINE"
 """Environment variable of launched ranks: they end when their standard input closes with their launcher."""
 
@@ -32,7 +34,6 @@ def launch(ranks: int) -> NoReturn:
     """Run this command as `ranks` processes and exit with their code."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     lines = ErrorLines()
-    keys = store.num_keys()
     # A signal that arrives before a rank has installed its handler waits.
     with interruption.blocked():
         processes = [_start(rank, ranks, store.port) for rank in range(ranks)]
@@ -41,8 +42,7 @@ def launch(ranks: int) -> NoReturn:
         thread.start()
     _forward_signals(processes)
     with Progress(f"starting {ranks} ranks"):
-        # A rank that has imported all modules writes to the store, and the first rank shows the progress from then on.
-        while store.num_keys() == keys and all(process.poll() is None for process in processes):
+        while not store.check([SHOWN]) and all(process.poll() is None for process in processes):
             time.sleep(0.05)
     hide_progress()
     codes = _wait(processes)
@@ -61,9 +61,12 @@ def launch(ranks: int) -> NoReturn:
 
 
 def watch_launcher() -> None:
-    """End this rank, as Ctrl-C would, when its launcher has ended."""
+    """End this rank, as Ctrl-C would, when its launcher has ended; from now on the first rank shows the progress."""
     if not os.environ.pop(LIFELINE, ""):
         return
+    if os.environ["RANK"] == "0":
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        dist.TCPStore(address, port, wait_for_workers=False).set(SHOWN, "")
     # The launcher has started this rank with blocked signals.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, interruption.SIGNALS)
 
@@ -89,7 +92,7 @@ class ErrorLines:
                 if line.startswith(b"error:") and line in self._lines:
                     continue
                 self._lines.add(line)
-                sys.stderr.buffer.write(line)
+                sys.stderr.buffer.write(clearing().encode() + line)
                 sys.stderr.buffer.flush()
 
 

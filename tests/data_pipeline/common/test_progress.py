@@ -310,6 +310,21 @@ def test_the_error_of_an_interrupted_command_replaces_the_line():
     assert lines == ["error: stopped", ""]
 
 
+def test_output_of_ranks_replaces_the_line_of_the_first_rank():
+    """The first rank draws on the terminal, and the launcher copies the errors of all ranks to it."""
+    program = """
+import io, sys, time
+from data_pipeline.common import progress
+from models.parallel.launch import ErrorLines
+with progress.show_progress("verb"):
+    progress.hide_progress()
+    sys.stdout.write("\\r\\033[Kwork of the first rank")
+    sys.stdout.flush()
+    ErrorLines().copy(io.BytesIO(b"error: of a rank\\n"))
+"""
+    assert screen_of(on_terminal(program)) == ["error: of a rank", ""]
+
+
 def test_a_pipe_whose_reader_has_gone_ends_no_work():
     program = PROGRAM.split("    for")[0] + "    time.sleep(0.5)\nsys.stdout = None\n"
     ours, theirs = os.pipe()
