@@ -24,7 +24,7 @@ from data_pipeline.common.threads import processors
 
 GRACE = 15.0
 """Seconds that other ranks have to end by themselves after one has failed."""
-SHOWN = "progress"
+PROGRESS_SHOWN = "progress"
 """Key of the launcher's store that the first rank sets when it shows the progress."""
 LIFELINE = "DEEPWEATHER_LIFELINE"
 """Environment variable of launched ranks: they end when their standard input closes with their launcher."""
@@ -42,7 +42,7 @@ def launch(ranks: int) -> NoReturn:
         thread.start()
     _forward_signals(processes)
     with Progress(f"starting {ranks} ranks"):
-        while not store.check([SHOWN]) and all(process.poll() is None for process in processes):
+        while not store.check([PROGRESS_SHOWN]) and all(process.poll() is None for process in processes):
             time.sleep(0.05)
     hide_progress()
     codes = _wait(processes)
@@ -66,7 +66,7 @@ def watch_launcher() -> None:
         return
     if os.environ["RANK"] == "0":
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        dist.TCPStore(address, port, wait_for_workers=False).set(SHOWN, "")
+        dist.TCPStore(address, port, wait_for_workers=False).set(PROGRESS_SHOWN, "")
     # The launcher has started this rank with blocked signals.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, interruption.SIGNALS)
 
