@@ -53,20 +53,29 @@ class CorrectionModule(pl.LightningModule):
         super().__init__()
         self.corrector, self.options, self.mesh = corrector, options or TrainerOptions(), mesh or Mesh.single()
         self.loss, self._batches, self._raw = loss or CRPS(), batches, raw
+        self.local = False
+        """Whether a step is local: its loss is that of the own data rank's samples (`training.local_steps`)."""
         self._has_loss_terms = any(isinstance(layer, LossTermLayer) for layer in corrector.model.modules())
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
         self._validated: list[dict[str, Tensor]] = []
 
     def training_step(self, batch: Sample, index: int) -> dict[str, Tensor]:
-        """Return this rank's share of the loss, times the number of ranks, and the sums over all ranks."""
+        """Return this rank's share of the loss, times the number of ranks, and the sums over all ranks.
+
+        In a local step, "all ranks" are those of the own data rank.
+        """
         with masks_for(batch):
             value, weight = self.weighted_loss(self.loss, batch)
-        sums = self.mesh.sum(torch.stack([value.detach().double(), weight.double()]))
+        sums = self._sum_of_step(torch.stack([value.detach().double(), weight.double()]))
         total = value / clamp_to_tiny(sums[1])
         if self._has_loss_terms:
             total = total + loss_terms(self.corrector.model) * self._share(len(batch.target), weight)
-        return {"loss": (total * self.mesh.ranks).to(value), "sums": sums}
+        ranks = self.mesh.tiles if self.local else self.mesh.ranks
+        return {"loss": (total * ranks).to(value), "sums": sums}
+
+    def _sum_of_step(self, x: Tensor) -> Tensor:
+        return self.mesh.sum_of_tiles(x) if self.local else self.mesh.sum(x)
 
     def _share(self, forecasts: int, weight: Tensor) -> Tensor:
         """Return the weight of each of this rank's `forecasts` in the mean over the forecasts of all ranks.
@@ -76,7 +85,7 @@ class CorrectionModule(pl.LightningModule):
         mesh = self.mesh
         known = torch.zeros(mesh.data, 2, dtype=torch.float64, device=weight.device)
         known[mesh.data_rank, 0], known[mesh.data_rank, 1] = weight, forecasts / mesh.tiles
-        known = mesh.sum(known)
+        known = self._sum_of_step(known)
         takes_part = known[:, 0] > 0
         return takes_part[mesh.data_rank] / clamp_to_tiny((known[:, 1] * takes_part).sum())
 
@@ -151,10 +160,11 @@ class CorrectionModule(pl.LightningModule):
         steps_of_epoch = self._steps_of_epoch()
         if epochs < 1 or steps_of_epoch < 1:
             raise InputError("the number of steps is unknown; give the Trainer max_epochs and data with a length")
-        self._steps = epochs * steps_of_epoch
+        self.steps = epochs * steps_of_epoch
+        """Optimizer steps of the whole run."""
         groups = decay_groups(self.corrector.model, options.weight_decay, self.corrector.grid.shape)
         optimizer = make_optimizer(options.optimizer, groups, options.learning_rate)
-        scheduler = make_scheduler(options.scheduler, optimizer, options.learning_rate, self._steps, epochs)
+        scheduler = make_scheduler(options.scheduler, optimizer, options.learning_rate, self.steps, epochs)
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def _steps_of_epoch(self) -> int:
@@ -168,7 +178,7 @@ class CorrectionModule(pl.LightningModule):
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Step a scheduler, except after the last step of the run: some schedulers have no next learning rate."""
-        if self.global_step < self._steps and not isinstance(scheduler, ReduceLROnPlateau):
+        if self.global_step < self.steps and not isinstance(scheduler, ReduceLROnPlateau):
             super().lr_scheduler_step(scheduler, metric)
 
     def on_train_epoch_end(self) -> None:

@@ -50,6 +50,7 @@ class MeshStrategy(DDPStrategy):
             gradient_as_bucket_view=True,
         )
         self._mesh, self._sharded, self._hook = mesh, schedule.sharded, COMPRESSION_HOOKS.get(schedule.compression)
+        self._local_steps = schedule.local_steps > 1
 
     def setup_environment(self) -> None:
         """Send one message in each group: NCCL needs all ranks of a group at its first message."""
@@ -71,6 +72,24 @@ class MeshStrategy(DDPStrategy):
             raise InputError("trainer.compression=bf16 needs GPUs with NCCL; on CPUs set compression=fp16 or none")
         if self._hook is not None:
             cast(DistributedDataParallel, self.model).register_comm_hook(None, self._hook)
+        if self._local_steps:
+            cast(DistributedDataParallel, self.model).register_comm_hook(
+                # PyTorch refuses a hook whose annotations are strings.
+                None,
+                lambda state, bucket: self._mean_of_step(bucket),
+            )
+
+    def _mean_of_step(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Return the mean of gradients over all ranks; in a local step, over the ranks that share the samples."""
+        local = cast(Any, self.lightning_module).local
+        group, ranks = (self._mesh.spatial, self._mesh.tiles) if local else (self._mesh.everyone, self._mesh.ranks)
+        gradients = bucket.buffer()
+        if not group:
+            alone: torch.futures.Future[Tensor] = torch.futures.Future()
+            alone.set_result(gradients)
+            return alone
+        sent = dist.all_reduce(gradients.div_(ranks), group=process_group(group), async_op=True)
+        return cast(torch.futures.Future[Tensor], sent.get_future().then(lambda future: future.value()[0]))
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return all weights as full tensors."""

@@ -34,6 +34,7 @@ from training.cost_callback import CostCallback
 from training.curve_restart import CurveRestart
 from training.datamodule import TrainingData
 from training.history import LossHistory
+from training.local_steps import LocalSteps, check_local_steps
 from training.loss import CRPS
 from training.mesh_strategy import mesh_trainer_flags
 from training.pruning import Pruning, PruningOptions
@@ -70,6 +71,8 @@ def train_network(
     for expected in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{expected}")
     set_matmul_precision(options.matmul_precision)
+    if options.local_steps > 1:
+        check_local_steps(module.corrector.model)
     checkpoints = Checkpoints(run_dir / "checkpoints", options.checkpoint_minutes, mesh, summary)
     cost = [] if summary is None else [cost_callback(summary, data, options.batch_size)]
     trainer = make_trainer(options, mesh, checkpoints, run_dir, cost)
@@ -157,6 +160,10 @@ def make_trainer(
     pruning = (
         [] if (spec := options.pruning) is None else [Pruning(PruningOptions.of(spec), run_dir, checkpoints, mesh)]
     )
+    local_steps = []
+    if options.local_steps > 1:
+        fraction = 0.5 if options.synchronous_fraction is None else options.synchronous_fraction
+        local_steps = [LocalSteps(mesh, options.local_steps, fraction, averages[0] if averages else None)]
     callbacks = [
         build_spec(f"trainer.callbacks[{index}]", spec, pl.Callback) for index, spec in enumerate(options.callbacks)
     ]
@@ -168,7 +175,7 @@ def make_trainer(
             precision=options.precision, gradient_clip_val=options.gradient_clip,
             accumulate_grad_batches=options.accumulate_grad_batches, benchmark=options.cudnn_benchmark,
             callbacks=[
-                TrainingProgress(), checkpoints, stopping, *averages, *further, *callbacks, *pruning,
+                TrainingProgress(), checkpoints, stopping, *local_steps, *averages, *further, *callbacks, *pruning,
                 LossHistory(run_dir / "metrics.csv"),
                 CurveRestart(),
             ],

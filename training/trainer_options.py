@@ -96,9 +96,11 @@ class TrainerOptions:
     sharded: bool = False
     compression: Compression = "none"
     timeout_minutes: float = 10.0
+    local_steps: int = 1
+    synchronous_fraction: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate_grad_batches", "patience"):
+        for name in ("epochs", "batch_size", "accumulate_grad_batches", "patience", "local_steps"):
             check_integer(f"trainer.{name}", getattr(self, name), 1)
         check_integer("trainer.seed", self.seed, 0)
         check_positive("trainer.learning_rate", self.learning_rate)
@@ -128,7 +130,30 @@ class TrainerOptions:
             )
         if self.pruning is not None:
             PruningOptions.of(self.pruning)
+        self._check_local_steps()
         self._check_specs()
+
+    def _check_local_steps(self) -> None:
+        if self.synchronous_fraction is not None:
+            check_between("trainer.synchronous_fraction", self.synchronous_fraction, 0, 1)
+        if self.local_steps == 1:
+            if self.synchronous_fraction is not None:
+                raise InputError(
+                    "trainer.synchronous_fraction is the part of a run before its local steps; "
+                    "set trainer.local_steps to more than 1, or leave it out"
+                )
+            return
+        for name, neutral in (("sharded", False), ("compression", "none")):
+            if getattr(self, name) != neutral:
+                raise InputError(
+                    f"trainer.local_steps and trainer.{name} exclude each other, because the gradient of a local step "
+                    f"stays on its data rank; set local_steps=1 or {name}={str(neutral).lower()}"
+                )
+        if next(iter(self.mesh), 1) == 1:
+            raise InputError(
+                f"trainer.local_steps averages the weights of data ranks, and trainer.mesh={list(self.mesh)} has one; "
+                "set trainer.mesh=[2,1] or more, or local_steps=1"
+            )
 
     def _check_specs(self) -> None:
         check_optimizer(ADAMW if self.optimizer is None else self.optimizer, self.learning_rate, self.weight_decay)

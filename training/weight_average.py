@@ -24,12 +24,13 @@ class WeightAverage(pl.Callback):
 
     def __init__(self, decay: float) -> None:
         self._decay = decay
-        self._means: dict[str, Tensor] = {}
+        self.means: dict[str, Tensor] = {}
+        """The averages, by the names of the weights."""
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start from the current weights, or from the averages of a checkpoint."""
-        self._means = {
-            name: local_part(self._means.get(name, weight), weight).detach().to(weight.device, copy=True)
+        self.means = {
+            name: local_part(self.means.get(name, weight), weight).detach().to(weight.device, copy=True)
             for name, weight in _weights(pl_module).items()
         }
 
@@ -43,7 +44,7 @@ class WeightAverage(pl.Callback):
         before = trainer.global_step - 1
         kept = min(self._decay, (1 + before) / (10 + before))
         for name, weight in _weights(pl_module).items():
-            self._means[name].lerp_(weight, 1 - kept)
+            self.means[name].lerp_(weight, 1 - kept)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Swap the averages in."""
@@ -56,19 +57,19 @@ class WeightAverage(pl.Callback):
     @torch.no_grad()
     def _swap(self, module: pl.LightningModule) -> None:
         for name, weight in _weights(module).items():
-            mean = self._means[name]
+            mean = self.means[name]
             kept = mean.clone()
             mean.copy_(weight)
             weight.copy_(kept)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averages as full tensors, for the checkpoint."""
-        means: dict[str, Any] = gather_full(self._means)
+        means: dict[str, Any] = gather_full(self.means)
         return means
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the averages from a checkpoint."""
-        self._means = dict(state_dict)
+        self.means = dict(state_dict)
 
 
 def validated_weights(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:

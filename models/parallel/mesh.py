@@ -116,11 +116,15 @@ class Mesh:
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of `x` over all ranks, without gradient."""
-        if not self.everyone:
-            return x
-        total = x.detach().clone()
-        dist.all_reduce(total, group=process_group(self.everyone))
-        return total
+        return self._sum_over(self.everyone, x)
+
+    def sum_of_tiles(self, x: Tensor) -> Tensor:
+        """Return the sum of `x` over the ranks that share the own samples, without gradient."""
+        return self._sum_over(self.spatial, x)
+
+    def sum_of_data(self, x: Tensor) -> Tensor:
+        """Return the sum of `x` over the ranks that have the own tile, without gradient."""
+        return self._sum_over(self.alongside, x)
 
     def broadcast(self, value: Any) -> Any:
         """Return the `value` that the first rank passes."""
@@ -137,6 +141,27 @@ class Mesh:
         values: list[Any] | None = [None] * self.ranks if self.first else None
         dist.gather_object(value, values, 0, process_group(self.everyone))
         return values
+
+    def gather_data(self, value: Any) -> list[Any] | None:
+        """Return the values of all data ranks in their order on the first rank, None on the others.
+
+        The value of a data rank is that of its first tile.
+        """
+        if not self.alongside:
+            return [value] if self.first else None
+        if self.spatial_rank > 0:
+            return None
+        values: list[Any] | None = [None] * self.data if self.first else None
+        dist.gather_object(value, values, 0, process_group(self.alongside))
+        return values
+
+    @staticmethod
+    def _sum_over(group: str, x: Tensor) -> Tensor:
+        if not group:
+            return x
+        total = x.detach().clone()
+        dist.all_reduce(total, group=process_group(group))
+        return total
 
     def run_on_first(self, function: Callable[[], Result]) -> Result:
         """Call `function` on the first rank; return its result, or raise its InputError, on all ranks."""
