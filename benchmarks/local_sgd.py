@@ -36,8 +36,10 @@ from training.datamodule import open_training_data
 from training.network_training import train_network, validation_crps
 from training.trainer_options import TrainerOptions
 
-SCHEDULES = ((2, 1.0), (2, 0.5), (4, 0.5), (16, 0.5), (16, 0.0))
-"""Interval of averages, and the fraction of the run before the first local step; 1.0 is synchronous training."""
+SYNCHRONOUS = 1 - 1e-9
+"""A fraction of the run that leaves no step for local ones."""
+SCHEDULES = ((2, SYNCHRONOUS), (2, 0.5), (4, 0.5), (16, 0.5), (16, 0.0))
+"""Interval of averages, and the fraction of the run before the first local step."""
 SPEC = {"_target_": "models.networks.unet.UNet", "width": 8, "depth": 2, "dropout": 0.1}
 
 
@@ -120,8 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row, (interval, fraction) in enumerate(SCHEDULES):
         skills, baseline = runs[:, row, 0], runs[:, 0, 0]
         messages, sent = runs[:, row, 1:].mean(0) / runs[:, 0, 1:].mean(0)
-        name = "synchronous" if fraction == 1 else f"{interval} after {fraction}"
-        label = ("-", "-") if fraction == 1 else (interval, fraction)
+        name = "synchronous" if fraction == SYNCHRONOUS else f"{interval} after {fraction}"
+        label = ("-", "-") if fraction == SYNCHRONOUS else (interval, fraction)
         print(
             f"{label[0]:>8} {label[1]:>6} {messages:9.1%} {sent:7.1%} {skills.mean():7.4f} "
             f"{(baseline - skills).mean():14.4f}   {' '.join(f'{skill:.4f}' for skill in skills)}"

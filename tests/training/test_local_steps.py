@@ -218,4 +218,4 @@ def test_options_that_do_not_fit_are_refused(options, message):
 
 def test_batch_normalisation_is_refused(toy, tmp_path):
     with pytest.raises(AssertionError, match=r"InputError: trainer\.local_steps needs data ranks that do not depend"):
-        on_mesh((2, 1, 1), toy, tmp_path, spec=SPECS["ens10_unet"], **ADAM, **LOCAL)
+        on_mesh((2, 1, 1), toy, tmp_path, **ADAM | LOCAL | {"spec": SPECS["ens10_unet"]})
