@@ -32,6 +32,7 @@ from data_pipeline.points import Points, grid_of_json
 from data_pipeline.protocols import ALL, MeasuredDataset
 from data_pipeline.regridding.target import TargetGrid
 from data_pipeline.sample import Sample, forecast_times, latitude_band
+from data_pipeline.statistics.normalization import NormalizationData
 from data_pipeline.task import Task
 from models import protocol
 from models.construct import model_class
@@ -45,7 +46,7 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import Passes, check_lead_times
 from models.training_dates import state_fits, valid_days
-from models.training_summaries import TrainingSummaries
+from models.training_summaries import TrainingSummaries, envelope_of
 
 FILE_FORMAT = 1
 BATCH_BYTES = 2**27
@@ -141,8 +142,12 @@ class Corrector(nn.Module):
             return self
         return lambda sample: self(narrow(sample, task, self.task))
 
-    def fit(self, dataset: Dataset[Sample], batch_size: int = 8) -> None:
+    def fit(
+        self, dataset: Dataset[Sample], batch_size: int = 8, normalization: NormalizationData | None = None
+    ) -> None:
         """Fit the normaliser, then the parts of the model that are fitted before the first training step.
+
+        With the `normalization` of the same samples, normaliser and envelope come from it instead of a reading.
 
         A model that claims `physical` gets values in physical units. `notes` holds notes of the fit. The provenance's
         `unfitted` counts the regressions without a fit, `cells`, and all regressions, `of`; there is one regression for
@@ -150,10 +155,17 @@ class Corrector(nn.Module):
         """
         times = forecast_times(dataset)
         if not protocol.claims(self.model).physical:
-            seen = TrainingSummaries(self.domain)
-            with Progress("fit of the normaliser: forecast", len(times[0])) as progress:
-                self.normalizer.fit(seen.watch(counted(in_batches(dataset, ALL, batch_size), progress)))
-            self.envelope = seen.envelope(self.task, self.provenance.get("members"))
+            if normalization is None:
+                seen = TrainingSummaries(self.domain)
+                with Progress("fit of the normaliser: forecast", len(times[0])) as progress:
+                    self.normalizer.fit(seen.watch(counted(in_batches(dataset, ALL, batch_size), progress)))
+                self.envelope = seen.envelope(self.task, self.provenance.get("members"))
+            else:
+                self.normalizer.set_normalization(normalization, self.static)
+                self.envelope = envelope_of(
+                    self.task, normalization.summaries, normalization.starts, normalization.lead_times,
+                    normalization.members,
+                )  # fmt: skip
         protocol.normalise(self.model, *self.normalizer.target_scaling)
 
         def begin(rows: slice) -> Iterator[Sample]:

@@ -16,6 +16,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
 from data_pipeline.sample import Sample, verifiable
+from data_pipeline.statistics.normalization import NormalizationData
 from data_pipeline.task import Task
 from models.distribution import (
     Bounded,
@@ -148,6 +149,12 @@ class Normalizer(nn.Module):
         squares = squares + count * (mean - self.location.double()).square()
         total, weight = (squares * area).sum((1, 2)), (count * area).sum((1, 2))
         self.scale.copy_(_positive(torch.sqrt(total / weight.clamp(min=1e-12))))
+
+    def set_normalization(self, found: NormalizationData, static: Tensor) -> None:
+        """Set all statistics, those of the inputs from a file of `deepweather prepare`; `static` (S, H, W)."""
+        count, mean, squares, verified = map(torch.from_numpy, (found.count, found.mean, found.squares, found.verified))
+        self.set_moments(count, mean, squares, verified, len(found.starts))
+        self.set_static(static)
 
     def set_static(self, static: Tensor) -> None:
         """Set the statistics of the static fields (S, H, W) of the whole grid."""

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from data_pipeline.forecast_summary import SUMMARY_COLUMNS, join_tiles, summarise_tile
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.correction.envelope import SUMMARY_COLUMNS, Envelope, joined, summarise_tile
+from models.correction.envelope import Envelope
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum
 
@@ -48,10 +49,14 @@ class TrainingSummaries:
         rank = self._domain.rank if self._domain.ranks > 1 else 0
         # A tile without any value has infinite extremes, which are the same on all ranks but would make sums NaN.
         tiles[rank] = torch.from_numpy(np.nan_to_num(own, posinf=BEYOND_ALL, neginf=-BEYOND_ALL))
-        rows = joined(list(allsum(tiles, self._domain).numpy()))
+        rows = join_tiles(list(allsum(tiles, self._domain).numpy()))
         starts, leads = np.array(self._times).T
-        names = [str(channel) for channel in task.channels]
-        return Envelope.of(names, rows, starts, leads, members or self._members)
+        return envelope_of(task, rows, starts, leads, members or self._members)
+
+
+def envelope_of(task: Task, rows: np.ndarray, init_time: np.ndarray, lead_time: np.ndarray, members: int) -> Envelope:
+    """Return the envelope from the summaries (N, C, 6) of N forecasts of `task`, on the whole grid."""
+    return Envelope.of([str(channel) for channel in task.channels], rows, init_time, lead_time, members)
 
 
 BEYOND_ALL = 1e300

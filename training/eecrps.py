@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
@@ -14,10 +13,9 @@ from data_pipeline.calendar import DAYS_PER_YEAR, climatology_day
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
-from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.statistics.efi import Form, exact_weights
-from data_pipeline.statistics.statistic_file import load_statistic, made_of_dates
+from data_pipeline.statistics.statistic_file import load_for_run, remedy_for
 from data_pipeline.task import Task
 from models.distribution import Distribution
 from models.normalizer import Normalizer
@@ -26,7 +24,7 @@ from models.statistical import predictors
 from models.statistical.cases import lead_index
 from training.loss import Loss
 
-_REMEDY = "make it with deepweather prepare 'statistics=[efi]' and the same options of data and task"
+_REMEDY = remedy_for("efi")
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class EECRPS(Loss):
     of `deepweather prepare`. The climate must be of all training dates and no others.
     """
 
-    climate: str
+    climate: str | None = None
     form: Form = "exact"
 
     reads_members: ClassVar[bool] = True
@@ -48,29 +46,29 @@ class EECRPS(Loss):
 
     def load(self, domain: Domain, task: Task, dates: Dates, fingerprint: str) -> WeightedByIndex:
         """Return the loss with the climate of this rank's tile; refuse one of other data, dates, grid or targets."""
-        file = load_statistic(self.climate, "efi")
-        made = json.loads(file.attrs["made_from"])
+        if self.climate is None:
+            raise InputError(
+                "loss=eecrps needs a climate: set loss.climate to a file efi.nc, or statistics to its folder; "
+                + _REMEDY
+            )
+        file = load_for_run(self.climate, "efi", dates, fingerprint, domain.grid)
         targets = [str(target) for target in task.targets]
         there = {"lead time": file.lead_time.values.tolist(), "target": file.variable.values.tolist()}
         for name, wanted in (("lead time", task.lead_times), ("target", targets)):
             if absent := [value for value in wanted if value not in there[name]]:
                 raise InputError(f"{self.climate} is a climate without the {name} {absent[0]}; {_REMEDY}")
-        if (known := made_of_dates(made)) != dates.days:
-            raise InputError(f"{self.climate} is the climate of {known}, the training dates are {dates}; {_REMEDY}")
-        if made["data"] != fingerprint:
-            raise InputError(
-                f"{self.climate} is the climate of other forecasts than those of data, or an older version of "
-                f"deepweather read them differently; {_REMEDY}"
-            )
-        if not Grid(tuple(file.latitude.values), tuple(file.longitude.values)).matches(domain.grid):
-            raise InputError(f"{self.climate} is a climate on another grid than {domain.grid}; {_REMEDY}")
         rows, columns = domain.tile
         part = file.climate.sel(variable=targets, lead_time=list(task.lead_times)).isel(
             latitude=rows, longitude=columns
         )
         values = part.transpose("lead_time", "day", "quantile", "variable", "latitude", "longitude").values
         return WeightedByIndex(
-            torch.from_numpy(values), tuple(file.day.values.tolist()), task, self.form, known, weighting=self.weighting
+            torch.from_numpy(values),
+            tuple(file.day.values.tolist()),
+            task,
+            self.form,
+            dates.days,
+            weighting=self.weighting,
         )
 
 

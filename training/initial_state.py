@@ -18,6 +18,7 @@ import torch.distributed as dist
 from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Samples, Tiers
+from data_pipeline.statistics.normalization import NormalizationData
 from models.corrector import Corrector
 from models.parallel.domain import Domain
 from models.parallel.exchange import process_group
@@ -40,22 +41,23 @@ def fit_corrector(
     budget: Budget,
     batch_size: int,
     mesh: Mesh,
+    normalization: NormalizationData | None = None,
 ) -> None:
     """Fit the normalisation and the closed-form parameters of `corrector`, which is on this rank's tile.
 
     Ranks with the same tile share its rows for the fit, so that all data are read only once. If the model cannot be
-    built on tiles that small, each rank reads its `own` samples.
+    built on tiles that small, each rank reads its `own` samples. With a `normalization`, the normaliser reads none.
     """
     shared = None
     if mesh.data > 1:
         with suppress(InputError):
             shared = corrector_on(mesh.shared(corrector.grid))
     if shared is None:
-        corrector.fit(own, batch_size)
+        corrector.fit(own, batch_size, normalization)
     else:
         without_cache = replace(budget, memory_bytes=0, disk_bytes=0, disk_folder=None)
         with Tiers(samples_on(shared.domain), without_cache) as samples:
-            shared.fit(samples, batch_size)
+            shared.fit(samples, batch_size, normalization)
         copy_fit(corrector, shared)
     if mesh.everyone:
         for tensor in corrector.state_dict().values():

@@ -48,6 +48,7 @@ from training.loss import CRPS, Loss
 from training.network_training import train_network, validation_crps
 from training.pruning import pruned_message
 from training.run_folder import FolderLock, claim, resumable
+from training.run_statistics import RunStatistics
 from training.run_summary import RunSummary, mark_finished
 from training.trainer_options import TrainerOptions
 
@@ -81,6 +82,9 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
     if not isinstance(loss, Loss):
         raise InputError(f"loss must be a subclass of training.loss.Loss, got a {type(loss).__name__}")
     spec = plain(cfg.model)
+    statistics = RunStatistics(cfg.statistics)
+    loss = statistics.complete(loss)
+    statistics.check_use(spec, loss, cfg.initial_weights)
     task = needed_task(spec, build(cfg.task))
     run_dir = Path(cfg.run_dir)
     dates = {
@@ -89,7 +93,9 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
     sources = {name: choose_source(archive, cfg.data.store, dates[name]) for name in dates}
     # The first rank indexes the files and caches the index before the others open them.
     identity, fingerprint, grid = mesh.run_on_first(
-        lambda: claim_folder(sources["train"], task, run_dir, hash_initial_weights(plain(cfg)))
+        lambda: claim_folder(
+            sources["train"], task, run_dir, statistics.describe(hash_initial_weights(plain(cfg)), loss)
+        )
     )
     mesh.run_on_first(lock.take)
     corrector_file, fitted = run_dir / "corrector.safetensors", FittedState(run_dir / FITTED_FILE, identity)
@@ -117,9 +123,10 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         torch.manual_seed(options.seed)
         return Corrector(task, domain, spec, static, provenance, train.meanings)
 
+    moments = reads_moments(spec) and not loss.reads_members
+
     def samples_on(domain: Domain, name: str) -> ForecastDataset:
         rows, columns = domain.tile
-        moments = reads_moments(spec) and not loss.reads_members
         return ForecastDataset(
             sources[name], task, dates[name], members=cfg.max_members, rows=rows, columns=columns, moments=moments
         )
@@ -161,10 +168,13 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         elif fitted.restore(corrector, mesh):
             mesh.print(f"fitted before, read from {run_dir / FITTED_FILE}")
         else:
-            fit_corrector(corrector, corrector_on, on_tile, data.train, budget, options.batch_size, mesh)
+            made = statistics.normalization(train, dates["train"], fingerprint, moments)
+            if made is not None:
+                mesh.print(f"normalisation from {cfg.statistics}")
+            fit_corrector(corrector, corrector_on, on_tile, data.train, budget, options.batch_size, mesh, made)
             fitted.save(corrector, mesh)
         summary.enter("start")
-        raw = partial(raw_forecast, task=task, moments=reads_moments(spec) and not loss.reads_members)
+        raw = partial(raw_forecast, task=task, moments=moments)
         module = CorrectionModule(corrector, options, loss, mesh, len(data.train_batches), raw)
         device = torch.device("cpu")
         if needs_validation(corrector):

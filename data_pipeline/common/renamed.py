@@ -43,7 +43,6 @@ An option outside any group has its verb in front, because verbs share such name
 """
 
 GONE: dict[str, str] = {
-    "prepare normalization": "networks fit their normalisation while they read the training samples for the first time",
     "prepare local": "networks that standardise by region fit these maps themselves",
     "prepare climatology": "model=climatology fits the climatology of the training years",
 }

@@ -5,5 +5,5 @@ piece by piece. `statistic_file` writes and reads the files. The verb `prepare` 
 `models` may import this package, which imports only `data_pipeline`.
 """
 
-STATISTICS = ("efi",)
+STATISTICS = ("normalization", "efi")
 """Names of the statistics, as in the configuration and as file names."""

@@ -99,6 +99,7 @@ class EfiClimate:
     memory_bytes: int = 2_000_000_000
 
     name: ClassVar[str] = "efi"
+    precision: ClassVar[type] = np.float32
 
     def __post_init__(self) -> None:
         check_window("efi.window_starts", self.window_starts, 365)

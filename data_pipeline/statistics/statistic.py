@@ -22,9 +22,10 @@ Piece = tuple[str, dict[str, tuple[tuple[Any, ...], Any]]]
 
 
 class Statistic(Protocol):
-    """A statistic, whose options are dataclass fields; `name` is the name of its file."""
+    """A statistic, whose options are dataclass fields; `name` names its file, `precision` is the type of its values."""
 
     name: ClassVar[str]
+    precision: ClassVar[type]
 
     def axes(self, training: TrainingForecasts) -> Axes:
         """Return the dimensions and coordinates of the computed variables; raise if options do not fit the data."""

@@ -34,6 +34,7 @@ from data_pipeline.common.file_format import (
 from data_pipeline.common.files import atomic_path
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
+from data_pipeline.statistics import STATISTICS
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Piece, Statistic
 from data_pipeline.statistics.training_forecasts import TrainingForecasts
 
@@ -81,14 +82,14 @@ def write_statistic(
         "provenance": _hash(made_from),
     }
     with atomic_path(path) as partial, ExitStack() as stack:
-        if shutil.disk_usage(partial.parent).free < _bytes(variables, coordinates, training.grid):
+        if shutil.disk_usage(partial.parent).free < _bytes(variables, coordinates, training.grid, statistic.precision):
             # Checked before hours of work; the disk may still fill up later.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         with _disk_errors(path):
             file = netCDF4.Dataset(partial, "w")
             stack.callback(_close, file, path)
             file.setncatts(attributes)
-            _define(file, training.grid, variables, coordinates)
+            _define(file, training.grid, variables, coordinates, statistic.precision)
         for _, values in pieces:
             with _disk_errors(path):
                 for name, (index, value) in values.items():
@@ -122,6 +123,27 @@ def made_of_dates(made_from: Mapping[str, Any]) -> Dates:
     return Dates.of_years(range(first, last + 1))
 
 
+def load_for_run(path: str | Path, name: str, dates: Dates, fingerprint: str, grid: Grid) -> xr.Dataset:
+    """Read the statistic `name` of a training run; refuse one of other dates, data or cells than the run has."""
+    file = load_statistic(path, name)
+    made = json.loads(file.attrs["made_from"])
+    if (known := made_of_dates(made)) != dates.days:
+        raise InputError(f"{path} is made of {known}, the training dates are {dates}; {remedy_for(name)}")
+    if made["data"] != fingerprint:
+        raise InputError(
+            f"{path} is made of other forecasts than those of data, or an older version of deepweather read them "
+            f"differently; {remedy_for(name)}"
+        )
+    if not Grid(tuple(file.latitude.values), tuple(file.longitude.values)).matches(grid):
+        raise InputError(f"{path} is made on another grid than {grid}; {remedy_for(name)}")
+    return file
+
+
+def remedy_for(name: str) -> str:
+    """Return the end of an error about the file of the statistic `name`: how to make it."""
+    return f"make it with deepweather prepare 'statistics=[{name}]' and the same options of data and task"
+
+
 def _select(dataset: xr.Dataset, path: Path, selection: Mapping[str, Any]) -> xr.Dataset:
     """Return the dataset at the given values of coordinates; raise if a value is missing."""
     for name, value in selection.items():
@@ -148,15 +170,22 @@ def _close(file: netCDF4.Dataset, path: str | Path) -> None:
         file.close()
 
 
-def _bytes(variables: Mapping[str, tuple[str, ...]], coordinates: Mapping[str, Any], grid: Grid) -> int:
+def _bytes(
+    variables: Mapping[str, tuple[str, ...]], coordinates: Mapping[str, Any], grid: Grid, precision: type
+) -> int:
     """Return the size of the uncompressed values of a file."""
     sizes = {name: len(values) for name, values in coordinates.items()}
     sizes |= zip(("latitude", "longitude"), grid.shape, strict=True)
-    return sum(4 * math.prod(sizes[name] for name in dimensions) for dimensions in variables.values())
+    size = np.dtype(precision).itemsize
+    return sum(size * math.prod(sizes[name] for name in dimensions) for dimensions in variables.values())
 
 
 def _define(
-    file: netCDF4.Dataset, grid: Grid, variables: Mapping[str, tuple[str, ...]], coordinates: Mapping[str, Any]
+    file: netCDF4.Dataset,
+    grid: Grid,
+    variables: Mapping[str, tuple[str, ...]],
+    coordinates: Mapping[str, Any],
+    precision: type,
 ) -> None:
     axes = {**coordinates, "latitude": grid.latitudes, "longitude": grid.longitudes}
     units = {"latitude": "degrees_north", "longitude": "degrees_east", "lead_time": "hours"}
@@ -170,13 +199,13 @@ def _define(
     for name, dimensions in variables.items():
         sizes = {dimension: len(axes[dimension]) for dimension in dimensions}
         variable = file.createVariable(
-            name, np.float32, dimensions, fletcher32=True, chunksizes=_chunk(sizes), fill_value=np.float32(np.nan)
+            name, precision, dimensions, fletcher32=True, chunksizes=_chunk(sizes), fill_value=precision(np.nan)
         )
 
 
 def _chunk(sizes: Mapping[str, int]) -> list[int]:
-    """Return the shape of a chunk: `ROWS_OF_A_CHUNK` latitudes, all longitudes and quantiles, one of all else."""
-    complete = {"longitude", "quantile"}
+    """Return the shape of a chunk: `ROWS_OF_A_CHUNK` latitudes, all of the `complete` dimensions, one of all else."""
+    complete = {"longitude", "quantile", "forecast", "column"}
     shape = {name: size if name in complete else 1 for name, size in sizes.items()}
     if "latitude" in sizes:
         shape["latitude"] = min(sizes["latitude"], ROWS_OF_A_CHUNK)
@@ -185,7 +214,8 @@ def _chunk(sizes: Mapping[str, int]) -> list[int]:
 
 def _open(path: Path) -> xr.Dataset:
     if not path.is_file():
-        raise InputError(f"the file {path} does not exist; make it with deepweather prepare 'statistics=[efi]'")
+        name = path.stem if path.stem in STATISTICS else "NAME"
+        raise InputError(f"the file {path} does not exist; make it with deepweather prepare 'statistics=[{name}]'")
     try:
         dataset = xr.open_dataset(path, engine="netcdf4", cache=False)
     except (OSError, ValueError, RuntimeError):

@@ -50,8 +50,13 @@ class TrainingForecasts:
     @cached_property
     def keys(self) -> list[tuple[int, int, int]]:
         """Positions (start, lead time, analysis) of all forecasts."""
-        starts = np.searchsorted(self.starts, self._inputs.init_times).tolist()
+        starts = np.searchsorted(self.starts, self.inputs.init_times).tolist()
         return [(starts[i], j, k) for i, j, k in self._selection.keys]
+
+    @property
+    def selected(self) -> list[tuple[int, int, int]]:
+        """Positions (start, lead time, analysis) of all forecasts in `inputs` and `truth`."""
+        return self._selection.keys
 
     @property
     def ledger(self) -> Ledger:
@@ -94,14 +99,16 @@ class TrainingForecasts:
     @cached_property
     def _selection(self) -> Selection:
         self.source.check_available(self.task, self.dates, False)
-        return select_forecasts(self.source, self.task, self._inputs, self._truth, self.dates)
+        return select_forecasts(self.source, self.task, self.inputs, self.truth, self.dates)
 
     @cached_property
-    def _inputs(self) -> Fields:
+    def inputs(self) -> Fields:
+        """The fields of all channels of the task."""
         return input_fields(self.source, self.task)
 
     @cached_property
-    def _truth(self) -> Fields:
+    def truth(self) -> Fields:
+        """The analyses of the targets."""
         return self.source.analysis_fields(self.task.targets)
 
     @cached_property

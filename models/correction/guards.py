@@ -12,9 +12,10 @@ import numpy as np
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import GRIB_FORMAT, UNKNOWN_FORMAT, file_format
+from data_pipeline.forecast_summary import join_tiles, summarise_tile
 from data_pipeline.formats.grib import messages
 from models.correction.engine import CorrectorDescription, Engine
-from models.correction.envelope import Problem, finish, joined, summarise_tile
+from models.correction.envelope import Problem, finish
 from models.correction.forecast import RawForecast
 from models.parallel.domain import Domain
 
@@ -35,7 +36,7 @@ class TileSummary:
     """What the guards need of one forecast on one tile."""
 
     channels: np.ndarray
-    """(C, 6), see `envelope.summarise_tile`."""
+    """(C, 6), see `forecast_summary.summarise_tile`."""
     twins: frozenset[tuple[int, int]]
     """Pairs of positions of members that are equal in all cells of the tile."""
     varies: bool
@@ -139,7 +140,7 @@ def forecast_problems(
         return found
     names = [str(channel) for channel in description.task.channels]
     bounded = [str(one) for one in description.task.channels if one.variable.near_bound]
-    rows = joined([tile.channels for tile in tiles])
+    rows = join_tiles([tile.channels for tile in tiles])
     summaries = dict(zip(names, map(finish, rows), strict=True))
     members = len(forecast.numbers)
     return found + description.envelope.problems(summaries, forecast.init_time, forecast.lead_time, members, bounded)

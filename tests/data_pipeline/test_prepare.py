@@ -215,10 +215,11 @@ def test_missing_files_are_reported(prepare, tmp_path, make):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["statistics=[eif]"], ["statistics must be one of efi, got 'eif'"]),
+        (["statistics=[eif]"], ["statistics must be one of normalization, efi, got 'eif'"]),
+        (["statistics=[local]"], ["local is gone: networks that standardise by region fit these maps"]),
         (
-            ["statistics=[efi,normalization]"],
-            ["normalization is gone: networks fit their normalisation"],
+            ["statistics=[normalization]", "normalization.max_members=11"],
+            ["max_members=11 is more than the 10 members"],
         ),
         (["local.window_cells=7"], ["local.window_cells is gone: networks that standardise by region fit these maps"]),
         (["+climatology.window=9"], ["climatology.window is gone: model=climatology fits the climatology"]),
