@@ -13,7 +13,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.statistics import STATISTICS
-from data_pipeline.statistics.normalization import KINDS, NormalizationData, normalization_of
+from data_pipeline.statistics.normalization import SAMPLE_KINDS, NormalizationData, normalization_of
 from data_pipeline.statistics.statistic_file import load_for_run, provenance_of, remedy_for
 from models import protocol
 from models.construct import model_class
@@ -88,7 +88,7 @@ class RunStatistics:
         for axis, wanted in (("channel", channels), ("target", targets)):
             if absent := [name for name in wanted if name not in file[axis].values.tolist()]:
                 raise InputError(f"{path} is made without the {axis} {absent[0]} of the task; {remedy}")
-        found = normalization_of(file, channels, targets, KINDS[moments])
+        found = normalization_of(file, channels, targets, SAMPLE_KINDS[moments])
         if found.members != train.members:
             raise InputError(
                 f"{path} is made of {found.members} members, this run uses {train.members}; make it with deepweather "

@@ -24,7 +24,7 @@ from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece
 from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
 from data_pipeline.tile_reader import complete_cells, read_tile
 
-KINDS = ("members", "moments")
+SAMPLE_KINDS = ("members", "moments")
 """Samples that models read: all members, or two pseudo-members with their mean and spread (`data_pipeline.moments`)."""
 
 Keys = Sequence[tuple[int, int, int]]
@@ -83,7 +83,7 @@ class Normalization:
             "start": ("forecast",),
             "lead": ("forecast",),
         }, {
-            "kind": np.array(KINDS, dtype=object),
+            "kind": np.array(SAMPLE_KINDS, dtype=object),
             "channel": np.array([str(channel) for channel in task.channels], dtype=object),
             "target": np.array([str(target) for target in task.targets], dtype=object),
             "forecast": np.arange(len(training.selected)),
@@ -155,7 +155,7 @@ class Normalization:
 
 
 def normalization_of(file: xr.Dataset, channels: Sequence[str], targets: Sequence[str], kind: str) -> NormalizationData:
-    """Return the numbers of some channels and targets of a loaded file, of a kind of `KINDS`."""
+    """Return the numbers of some channels and targets of a loaded file, of a kind of `SAMPLE_KINDS`."""
     found = file.sel(kind=kind, channel=list(channels), target=list(targets))
     count, mean, squares = (
         found[name].transpose("channel", "latitude", "longitude").values for name in ("count", "mean", "squares")
@@ -186,9 +186,9 @@ def _read_block(
     fields: Fields, truth: Fields, keys: Keys, targets: Sequence[int], grid: Any, rows: slice, members: range
 ) -> _Block:
     shape = (len(fields.variables), rows.stop - rows.start, grid.shape[1])
-    moments = [CellMoments(shape) for _ in KINDS]
+    moments = [CellMoments(shape) for _ in SAMPLE_KINDS]
     verified = np.zeros((len(targets), *shape[1:]), bool)
-    summaries = np.empty((len(KINDS), len(keys), shape[0], len(SUMMARY_COLUMNS)))
+    summaries = np.empty((len(SAMPLE_KINDS), len(keys), shape[0], len(SUMMARY_COLUMNS)))
     selected = None if members == range(len(fields.numbers)) else members
     values = np.empty((len(members), *shape), np.float32)
     target = np.empty((1, len(targets), *shape[1:]), np.float32)

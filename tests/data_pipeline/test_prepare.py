@@ -219,7 +219,7 @@ def test_missing_files_are_reported(prepare, tmp_path, make):
         (["statistics=[local]"], ["local is gone: networks that standardise by region fit these maps"]),
         (
             ["statistics=[normalization]", "normalization.max_members=11"],
-            ["max_members=11 is more than the 10 members"],
+            ["max_members=11 is more than the 2 members of data"],
         ),
         (["local.window_cells=7"], ["local.window_cells is gone: networks that standardise by region fit these maps"]),
         (["+climatology.window=9"], ["climatology.window is gone: model=climatology fits the climatology"]),

@@ -220,7 +220,7 @@ def climate(tmp_path, monkeypatch, **changes):
         "latitude": list(GRID.latitudes), "longitude": list(GRID.longitudes),
     }  # fmt: skip
     dataset = xr.Dataset({"climate": (dims, values)}, coords, {"made_from": json.dumps(made_from)})
-    monkeypatch.setattr("training.eecrps.load_statistic", lambda path, name: dataset)
+    monkeypatch.setattr("data_pipeline.statistics.statistic_file.load_statistic", lambda path, name: dataset)
     return dataset
 
 
@@ -261,10 +261,10 @@ def test_eecrps_on_tiles_equals_the_whole_grid(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "task", "years", "data", "grid", "sentence"),
     [
-        ({"years": [2000, 2017]}, TWO, [2000, 2014], "abc", GRID, "is the climate of 2000-2017, .* 2000-2014"),
-        ({}, TWO, [2000, 2013], "abc", GRID, "is the climate of 2000-2014, the training.* 2000-2013"),
-        ({}, TWO, [2000, 2014], "xyz", GRID, "is the climate of other forecasts"),
-        ({}, TWO, [2000, 2014], "abc", Grid.regular(4, 8), "is a climate on another grid than"),
+        ({"years": [2000, 2017]}, TWO, [2000, 2014], "abc", GRID, "is made of 2000-2017, .* 2000-2014"),
+        ({}, TWO, [2000, 2013], "abc", GRID, "is made of 2000-2014, the training.* 2000-2013"),
+        ({}, TWO, [2000, 2014], "xyz", GRID, "is made of other forecasts"),
+        ({}, TWO, [2000, 2014], "abc", Grid.regular(4, 8), "is made on another grid than"),
         ({}, Task("toy", ["msl"], ["msl"], [24]), [2000, 2014], "abc", GRID, "is a climate without the target msl"),
         ({}, Task("toy", ["tp"], ["tp"], [72]), [2000, 2014], "abc", GRID, "is a climate without the lead time 72"),
     ],

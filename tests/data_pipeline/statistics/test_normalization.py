@@ -11,7 +11,7 @@ from data_pipeline.cluster import LocalProcesses, Threads
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.moments import pseudo_members
-from data_pipeline.statistics.normalization import KINDS, Normalization, normalization_of
+from data_pipeline.statistics.normalization import SAMPLE_KINDS, Normalization, normalization_of
 from data_pipeline.statistics.statistic_file import load_statistic, write_statistic
 from data_pipeline.task import Task
 from models.corrector import Corrector
@@ -24,7 +24,7 @@ def statistic(computed):
     return computed(Normalization())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SAMPLE_KINDS)
 def test_means_and_squares_are_those_of_the_arrays(statistic, toy, in_training, kind):
     """By NumPy over all forecasts at once; one input has no value on land, and one forecast has a hole."""
     assert len(in_training) > FORECASTS_OF_A_BLOCK
@@ -34,7 +34,7 @@ def test_means_and_squares_are_those_of_the_arrays(statistic, toy, in_training, 
             values = pseudo_members(values.swapaxes(0, 1)).swapaxes(0, 1)
         known = np.isfinite(values).all(1)
         values = np.where(known[:, None], values, np.nan)
-        found = {key: statistic[key][KINDS.index(kind), channel] for key in ("count", "mean", "squares")}
+        found = {key: statistic[key][SAMPLE_KINDS.index(kind), channel] for key in ("count", "mean", "squares")}
         np.testing.assert_array_equal(found["count"], known.sum(0))
         there = known.any(0)
         mean = np.nanmean(values[..., there], (0, 1))
@@ -65,7 +65,7 @@ def test_clusters_and_bands_give_the_same_numbers(training, tmp_path):
     np.testing.assert_allclose(whole.summary, bands.summary, rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SAMPLE_KINDS)
 @pytest.mark.parametrize("inputs", [["2t", "sst", "z@500"], ["2t"]], ids=["all channels", "one channel"])
 def test_a_normaliser_from_the_file_is_the_fitted_one(training, tmp_path, kind, inputs):
     """Bit for bit, with the notes and the envelope; also of a model that reads fewer channels."""
