@@ -65,6 +65,8 @@ def test_all_ranks_share_a_fit(shape, rows, name, toy):
     assert {tile[0] for _, tiles in found for tile in tiles} == rows
     for state, _ in found:
         for key, value in expected.items():
+            if key.startswith("normalizer."):
+                np.testing.assert_array_equal(state[key], value, err_msg=key)  # sums in the order of one process
             np.testing.assert_allclose(state[key], value, rtol=0, atol=1e-9 * np.nanmax(np.abs(value), initial=1e-30))
 
 
