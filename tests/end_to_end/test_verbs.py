@@ -115,7 +115,7 @@ def test_eecrps_trains_with_the_climate_of_the_training_years(project, run_verb,
     assert (losses < crps).all()
     leaky = ["data.split.train=[2010,2013]", "data.split.val=[2014,2014]"]
     line = run_failing_verb(project, "train", *leaky, *options, "run_dir=runs/leaky")
-    assert "is the climate of 2010-2014, the training dates are 2010-2013" in line
+    assert "is made of 2010-2014, the training dates are 2010-2013" in line
     line = run_failing_verb(project, "train", *SPLIT, "model=emos", "loss=squared_error", "run_dir=runs/at-once")
     assert "is fitted in closed form, with its own score; leave out loss" in line
 
