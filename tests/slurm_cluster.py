@@ -23,6 +23,7 @@ CONFIGURATION = """
 ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
+FirstJobId={controller}
 SlurmdPort={daemon}
 SlurmUser=root
 SlurmdUser=root
@@ -70,6 +71,8 @@ class SlurmCluster:
 
     def __enter__(self):
         self.folder.mkdir(parents=True, exist_ok=True)
+        # The port at which the ranks of a job meet follows from the number of the job. So each cluster has numbers of
+        # its own (FirstJobId): jobs of two clusters may run at the same time.
         ports = _free_ports(1 + self._count)
         text = CONFIGURATION.format(folder=self.folder, host=socket.gethostname(), controller=ports[0], daemon=ports[1])
         for name, port in zip(self.names, ports[1:], strict=True):
