@@ -152,7 +152,9 @@ def test_no_verb_is_silent(folder, name, terminal):
     slow = stall.end()
     assert code in (0, 4), written
     first = times[0] if times else end
-    gaps = np.diff([*times, end])
+    # Each verb ends with a line about its result. The end of the interpreter after it took up to 16 s on a machine that
+    # was short of memory.
+    gaps = np.diff(times)
     longest = gaps.max(initial=0)
     print(f"{name}: {end:.1f} s, first output after {first:.1f} s, longest gap {longest:.1f} s, {slow=:.1f}")
     assert first <= FIRST + slow, written
