@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
@@ -27,9 +27,13 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
+from conf.command_line import default_options
+from conf.sweep_jobs import run_as_jobs
 from conf.sweep_runs import DEFAULT_FOLDER, SweepRun, check_alone, run_here, run_name
-from data_pipeline.common.checks import check_integer
+from data_pipeline.common.checks import check_boolean, check_integer
 from data_pipeline.common.errors import InputError
+from models.jobs.job_options import MESHES, VERBS, JobOptions, chosen_site, read_job_options
+from models.parallel.mesh_shape import mesh_shape
 
 PLUGINS = "hydra_plugins.deepweather"
 """Module name of these plugins: Hydra instantiates plugins of `hydra_plugins` only."""
@@ -182,6 +186,38 @@ class LocalLauncher(RunLauncher):
         run_here(runs, folder, self.parallel)
 
 
+class SlurmLauncher(RunLauncher):
+    """Runs as tasks of job arrays, with the job file and the options of `deepweather submit`."""
+
+    __module__ = PLUGINS
+
+    def __init__(self, wait: bool, **options: Any) -> None:
+        check_boolean("hydra.launcher.wait", wait)
+        self.wait = wait
+
+    def run(self, runs: Sequence[SweepRun], folder: Path) -> None:
+        """Submit all runs; with `wait`, raise a `FailedRunsError` at the end if some failed."""
+        run_as_jobs(runs, folder, self.job_options(), self.ranks, self.wait)
+
+    def job_options(self) -> JobOptions:
+        """Return the options of the jobs: of the command line, else of the site file, else the defaults."""
+        values = cast(dict[str, Any], OmegaConf.to_container(self.config.hydra.launcher, resolve=True))
+        words = cast(list[str], OmegaConf.to_container(self.config.hydra.overrides.hydra, resolve=False))
+        given = {word.lstrip("+").partition("=")[0].removeprefix("hydra.launcher.") for word in words}
+        defaults = default_options("submit")
+        own = {name: value for name, value in values.items() if name in given & defaults.keys() - {"site"}}
+        del defaults["site"]
+        return read_job_options(defaults, chosen_site(values["site"]), self.verb, own, VERBS)
+
+    def ranks(self, run: SweepRun) -> int:
+        """Return the number of ranks that a run asks for."""
+        if (option := MESHES.get(self.verb)) is None:
+            return 1
+        words = list(run.words[1 + len(_flags()) :])
+        shape = OmegaConf.select(self.context.config_loader.load_sweep_config(self.config, words), option)
+        return math.prod(mesh_shape(list(shape) if isinstance(shape, Sequence) else shape, option))
+
+
 def _flags() -> list[str]:
     """Return Hydra's flags of the command line, such as `--config-dir`, without those that make it a sweep."""
     words = get_args_parser().parse_args(sys.argv[1:]).overrides
@@ -211,13 +247,19 @@ class LocalLauncherOptions:
     parallel: int = 1
 
 
+def slurm_launcher_options() -> dict[str, Any]:
+    """Return the options `hydra.launcher` of runs on Slurm: `wait`, and those of `deepweather submit`."""
+    return {"_target_": f"{PLUGINS}.{SlurmLauncher.__name__}", "wait": True, **default_options("submit")}
+
+
 def register() -> None:
     """Make these plugins the default: Hydra's own run all jobs in one process, and end with the first that fails."""
     # Hydra finds the classes by the name of their module.
     sys.modules.setdefault(PLUGINS.partition(".")[0], ModuleType(PLUGINS.partition(".")[0]))
     sys.modules[PLUGINS] = sys.modules[__name__]
-    for plugin in (OptionSweeper, LocalLauncher):
+    for plugin in (OptionSweeper, LocalLauncher, SlurmLauncher):
         Plugins.instance().register(plugin)
     store = ConfigStore.instance().store
     store(group="hydra/sweeper", name="basic", node=SweeperOptions, provider="deepweather")
     store(group="hydra/launcher", name="basic", node=LocalLauncherOptions, provider="deepweather")
+    store(group="hydra/launcher", name="slurm", node=slurm_launcher_options(), provider="deepweather")

@@ -115,20 +115,26 @@ def run_here(runs: Sequence[SweepRun], folder: Path, parallel: int) -> None:
                 run = running.pop(process)
                 codes[run] = process.returncode
                 progress.step()
-                print(f"{describe_end(run, process.returncode)}; {len(codes)} of {len(runs)} runs ended", flush=True)
+                end = describe_end(run, process.returncode, run.folder / OUTPUT)
+                print(f"{end}; {len(codes)} of {len(runs)} runs ended", flush=True)
             time.sleep(QUERY_SECONDS)
-    report(runs, codes, folder)
+    report(runs, codes, folder, {run: run.folder / OUTPUT for run in runs})
 
 
-def report(runs: Sequence[SweepRun], codes: Mapping[SweepRun, int], folder: Path) -> None:
-    """Print how the runs of a sweep ended; raise a `FailedRunsError` that names those that did not end well."""
+def report(
+    runs: Sequence[SweepRun], codes: Mapping[SweepRun, int], folder: Path, outputs: Mapping[SweepRun, Path]
+) -> None:
+    """Print how the runs of a sweep ended; raise a `FailedRunsError` that names those that did not end well.
+
+    `outputs` are the files with what the runs printed, if they exist.
+    """
     failed = {run: code for run in runs if (code := codes[run])}
     pruned = sum(run.pruned_after is not None for run in runs if run not in failed)
     done = f"{len(runs) - len(failed) - pruned} of {len(runs)} runs in {folder} are done"
     hint = f"; deepweather compare {folder} makes one table of them" if runs[0].words[0] == "train" else ""
     print(f"sweep: {done}" + f", {pruned} pruned" * bool(pruned) + hint, flush=True)
     if failed:
-        named = "; ".join(describe_end(run, code) for run, code in failed.items())
+        named = "; ".join(describe_end(run, code, outputs[run]) for run, code in failed.items())
         raise FailedRunsError(
             f"{len(failed)} of {len(runs)} runs in {folder} did not end well ({named}); "
             "run the same command again to repeat or resume them",
@@ -137,14 +143,14 @@ def report(runs: Sequence[SweepRun], codes: Mapping[SweepRun, int], folder: Path
         )
 
 
-def describe_end(run: SweepRun, code: int) -> str:
-    """Return how a run ended."""
+def describe_end(run: SweepRun, code: int, output: Path) -> str:
+    """Return how a run ended; `output` is the file with what it printed, if there is one."""
     if code < 0:
         return f"{run.name} was killed by signal {-code} ({signal.strsignal(-code)})"
     if code == 0 and run.pruned_after is not None:
         return f"{run.name} was pruned after epoch {run.pruned_after}"
     known = {0: "is done", 2: "has wrong input or options", 3: "was interrupted and can resume"}
-    said = f", see {run.folder / OUTPUT}" if code and (run.folder / OUTPUT).exists() else ""
+    said = f", see {output}" if output.exists() else ""
     return f"{run.name} {known.get(code, 'failed')}" + (f" (exit code {code}{said})" if code else "")
 
 

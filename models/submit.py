@@ -8,10 +8,8 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
@@ -23,18 +21,14 @@ from conf import light_verb, options_of_verb
 from conf.command_line import default_options, format_value
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_write
 from data_pipeline.formats.variables import checked_names
 from models.correction.input_files import InputFiles, find_cycles, is_folder
+from models.jobs.job_array import submit_job
 from models.jobs.job_file import JobFile
-from models.jobs.job_options import JobOptions, read_job_options
+from models.jobs.job_options import MESHES, VERBS, JobOptions, chosen_site, read_job_options
 from models.parallel.mesh_shape import mesh_shape
 
-MESHES = {"train": "trainer.mesh", "evaluate": "mesh", "correct": "mesh"}
-"""Verbs that run on several processes, and GPUs, and their option for the number of processes."""
-VERBS = ("prepare", *MESHES, "combine", "export", "monitor")
 DRY_RUN = "--dry-run"
-SITE_VARIABLE = "DEEPWEATHER_SITE"
 DASK_ON_SLURM = "data_pipeline.cluster.Slurm"
 
 
@@ -73,12 +67,9 @@ def submit(options: dict[str, Any], given: Sequence[str], command: Sequence[str]
 
 def job_options(options: Mapping[str, Any], given: Sequence[str], verb: str) -> JobOptions:
     """Return the options of the job: of the command line, else of the site file, else the defaults."""
-    site = options["site"] if options["site"] is not None else os.environ.get(SITE_VARIABLE) or None
-    if site is not None and not isinstance(site, str):
-        raise InputError(f"site must be the path of a YAML file, got {site!r}; write a number as ./{site}")
     defaults = {name: value for name, value in default_options("submit").items() if name != "site"}
     own = {name: value for name, value in options.items() if name in given and name != "site"}
-    return read_job_options(defaults, site, verb, own, VERBS)
+    return read_job_options(defaults, chosen_site(options["site"]), verb, own, VERBS)
 
 
 def job_file(verb: str, words: Sequence[str], options: JobOptions) -> JobFile:
@@ -151,12 +142,7 @@ def submit_file(path: Path, text: str) -> str:
             "submit needs the command sbatch, which was not found; run it on a machine of the cluster, or add "
             f"{DRY_RUN} to print the job file"
         )
-    with atomic_write(path, "w") as file:
-        file.write(text)
-    done = subprocess.run(["sbatch", "--parsable", str(path)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise InputError(f"sbatch refused {path}: {' '.join(done.stderr.split())}")
-    return f"job {done.stdout.strip().partition(';')[0]}: {path}"
+    return f"job {submit_job(path, text)}: {path}"
 
 
 if __name__ == "__main__":

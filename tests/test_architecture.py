@@ -87,7 +87,7 @@ MAY_IMPORT = {
     KERNELS: {COMMON},
     SIGNIFICANCE: {EVALUATION},
     MONITORING: {DATA, COMMON, FORMATS, REGRIDDING, CORRECTION, EVALUATION, REPORT},
-    "conf": {COMMON},
+    "conf": {COMMON, JOBS, PARALLEL},
 }
 """Every folder may import itself and these. Verbs are the edge: they may import all, and nothing imports a verb."""
 VERBS = {

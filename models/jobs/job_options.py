@@ -13,6 +13,7 @@ only:
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -26,6 +27,11 @@ import yaml
 from data_pipeline.common.checks import check_integer, check_walltime, construct, seconds_of_walltime, size_in_bytes
 from data_pipeline.common.errors import InputError
 
+MESHES = {"train": "trainer.mesh", "evaluate": "mesh", "correct": "mesh"}
+"""Verbs that run on several processes, and GPUs, and their option for the number of processes."""
+VERBS = ("prepare", *MESHES, "combine", "export", "monitor")
+"""Verbs that run as jobs."""
+SITE_VARIABLE = "DEEPWEATHER_SITE"
 OWN_DIRECTIVES = (
     "account", "array", "chdir", "cpus-per-task", "gpus-per-node", "job-name", "mem", "nodes", "ntasks",
     "ntasks-per-node", "open-mode", "output", "partition", "requeue", "signal", "time",
@@ -106,6 +112,14 @@ class JobOptions:
     def mebibytes(self) -> int | None:
         """Memory of each node in MiB, the unit of Slurm, rounded up; None for the cluster's default."""
         return None if self.memory is None else math.ceil(size_in_bytes("memory", self.memory) / 2**20)
+
+
+def chosen_site(option: object) -> str | None:
+    """Return the path of the site file: the option `site`, else that of the environment, else None."""
+    site = option if option is not None else os.environ.get(SITE_VARIABLE) or None
+    if site is not None and not isinstance(site, str):
+        raise InputError(f"site must be the path of a YAML file, got {site!r}; write a number as ./{site}")
+    return site
 
 
 def read_job_options(
