@@ -5,6 +5,7 @@ States come from `scontrol`, which every cluster has; `sacct` needs an accountin
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -89,6 +90,8 @@ def _code(fields: Mapping[str, str]) -> int:
     code, _, number = fields["ExitCode"].partition(":")
     if fields["JobState"] == "COMPLETED":
         return 0
+    if fields["JobState"] == "OUT_OF_MEMORY":  # with 0:125, which is no signal
+        return -signal.SIGKILL
     return int(code) or -int(number) or InterruptedRunError.exit_code
 
 
