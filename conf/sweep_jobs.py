@@ -15,7 +15,7 @@ from pathlib import Path
 from conf.sweep_runs import SweepRun, describe_end, report
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import atomic_write, lock_folder
-from models.jobs.job_array import Task, follow_tasks, open_tasks, submit_job
+from models.jobs.job_array import ArrayTask, follow_tasks, open_tasks, submit_job
 from models.jobs.job_file import JobFile
 from models.jobs.job_options import MESHES, JobOptions
 
@@ -43,7 +43,7 @@ def run_as_jobs(
             return
         codes: dict[SweepRun, int] = {}
 
-        def ended(task: Task, code: int) -> None:
+        def ended(task: ArrayTask, code: int) -> None:
             run = tasks[task]
             codes[run] = code
             print(f"{describe_end(run, code, outputs[run])}; {len(codes)} of {len(runs)} runs ended", flush=True)
@@ -80,12 +80,12 @@ def job_arrays(
 
 def submit_all(
     runs: Sequence[SweepRun], folder: Path, arrays: Sequence[tuple[JobFile, list[SweepRun]]]
-) -> tuple[dict[Task, SweepRun], dict[SweepRun, Path]]:
+) -> tuple[dict[ArrayTask, SweepRun], dict[SweepRun, Path]]:
     """Submit the runs that no job has; return the run of each task, and the file of each run's output."""
     file = folder / SUBMITTED
     known = json.loads(file.read_text("utf-8")) if file.exists() else {}
     by_name = {run.name: run for run in runs}
-    tasks: dict[Task, SweepRun] = {}
+    tasks: dict[ArrayTask, SweepRun] = {}
     outputs: dict[SweepRun, Path] = {}
     record = {}
     for number, job in known.items():

@@ -21,7 +21,7 @@ ENDED = (
     "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED",
 )  # fmt: skip
 
-Task = tuple[int, int]
+ArrayTask = tuple[int, int]
 """Number of a job array, and of a task in it."""
 
 
@@ -41,13 +41,13 @@ def open_tasks(job: int, name: str) -> set[int]:
     return {task for task, (state, job_name, _) in states.items() if state not in ENDED and job_name == name}
 
 
-def follow_tasks(tasks: Iterable[Task], ended: Callable[[Task, int], None]) -> None:
+def follow_tasks(tasks: Iterable[ArrayTask], ended: Callable[[ArrayTask, int], None]) -> None:
     """Call `ended(task, code)` when a task has ended, until all have.
 
     A task that Slurm no longer knows gets the code of a run that can resume. A requeued job is between two states for a
     moment, so an end counts when it has been seen twice.
     """
-    following, seen = set(tasks), dict[Task, int]()
+    following, seen = set(tasks), dict[ArrayTask, int]()
     with Progress("sweep: runs ended", len(following)) as progress:
         while following:
             for job in sorted({job for job, _ in following}):

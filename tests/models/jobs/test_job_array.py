@@ -18,7 +18,7 @@ from models.jobs.job_array import follow_tasks, open_tasks, task_states
 from models.jobs.job_options import JobOptions
 
 RECORD = (
-    "JobId={id} ArrayJobId=7 ArrayTaskId={task} JobName=train-sweep UserId=a(1) JobState={state} ExitCode={code} A=b=c"
+    "JobId=8 ArrayJobId=7 ArrayTaskId={task} JobName=train-sweep UserId=a(1) JobState={state} ExitCode={code} A=b=c"
 )
 
 
