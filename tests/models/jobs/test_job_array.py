@@ -165,7 +165,10 @@ def test_a_sweep_of_three_runs_on_slurm_and_its_table(slurm, tmp_path):
     twin = ["data.generator.first_year=2010", "data.generator.dates=8", "data.generator.members=5"]
     slurm.run(*program, "prepare", *twin, cwd=tmp_path)
     words = [*SPLIT, *QUICK[:1], "model.width=4,nine,6", "trainer.mesh=[1,2]", "run_dir=runs/width"]
-    words += ["hydra/launcher=slurm", "hydra.launcher.cpus=1", "hydra.launcher.setup=['export MASTER_ADDR=127.0.0.1']"]
+    # Names of nodes are no addresses here, and another cluster of tests may have a job with the same number.
+    setup = "export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((25000 + RANDOM % 5000))"
+    (tmp_path / "site.yaml").write_text(json.dumps({"cpus": 1, "setup": [setup]}))
+    words += ["hydra/launcher=slurm", "hydra.launcher.site=site.yaml"]
     printed = slurm.run(*program, "train", "-m", *words, cwd=tmp_path, check=False)
     assert "2 of 3 runs in runs/width are done" in printed
     assert re.search(r"model.width-nine has wrong input or options \(exit code 2, see .*train-width-\d+_1.out", printed)
