@@ -15,7 +15,6 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities import move_data_to_device
 from pytorch_lightning.callbacks import EarlyStopping
-from pytorch_lightning.loggers import Logger, TensorBoardLogger
 from pytorch_lightning.profilers import Profiler
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
@@ -35,10 +34,10 @@ from training.curve_restart import CurveRestart
 from training.datamodule import TrainingData
 from training.history import LossHistory
 from training.local_steps import LocalSteps, check_local_steps
+from training.loggers import make_loggers
 from training.loss import CRPS
 from training.mesh_strategy import mesh_trainer_flags
 from training.pruning import Pruning, PruningOptions
-from training.run_folder import CURVES
 from training.run_summary import RunSummary
 from training.specs import build_spec
 from training.trainer_options import TrainerOptions
@@ -179,7 +178,8 @@ def make_trainer(
                 LossHistory(run_dir / "metrics.csv"),
                 CurveRestart(),
             ],
-            logger=_loggers(options, run_dir), profiler=_profiler(options, run_dir),
+            logger=make_loggers(["tensorboard"] if options.loggers is None else options.loggers, run_dir, mesh.first),
+             profiler=_profiler(options, run_dir),
             default_root_dir=run_dir, num_sanity_val_steps=-1, **(quiet | flags),
         )  # fmt: skip
     except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
@@ -207,15 +207,6 @@ def set_matmul_precision(precision: str) -> None:
     """
     torch.set_float32_matmul_precision(precision)
     torch.backends.cudnn.allow_tf32 = precision != "highest"
-
-
-def _loggers(options: TrainerOptions, run_dir: Path) -> list[Logger]:
-    if options.loggers is None:
-        return [TensorBoardLogger(run_dir, name=CURVES, version="")]
-    return [
-        build_spec(f"trainer.loggers[{index}]", spec, Logger, given={"save_dir": str(run_dir)})
-        for index, spec in enumerate(options.loggers)
-    ]
 
 
 def _profiler(options: TrainerOptions, run_dir: Path) -> Profiler | str | None:

@@ -37,8 +37,10 @@ WITHOUT_EFFECT = {
 RUN_FORMAT = 3
 """Version of option names and checkpoints in a run folder. Runs of another version are refused, not resumed."""
 
-MARKER, CURVES, SUMMARY = "config.yaml", "tensorboard", "summary.json"
+MARKER, CURVES, SUMMARY, LOGGERS = "config.yaml", "tensorboard", "summary.json", "loggers.json"
 """With `FITTED_FILE`, the files that a run writes before its first training step, the marker first."""
+OF_LOGGERS = ("mlruns", "wandb")
+"""Folders of loggers; they hold entries of other runs too, and are never removed."""
 
 
 def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
@@ -150,9 +152,9 @@ def resumable(run_dir: Path) -> Iterator[None]:
         raise
     except InputError:
         created = _names(run_dir) - before
-        if MARKER in created and created <= {MARKER, CURVES, FITTED_FILE, SUMMARY}:
+        if MARKER in created and created <= {MARKER, CURVES, FITTED_FILE, SUMMARY, LOGGERS, *OF_LOGGERS}:
             # All ranks on this file system run this.
-            for name in (MARKER, FITTED_FILE, SUMMARY):
+            for name in (MARKER, FITTED_FILE, SUMMARY, LOGGERS):
                 (run_dir / name).unlink(missing_ok=True)
             if CURVES in created:
                 shutil.rmtree(run_dir / CURVES, ignore_errors=True)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import pytorch_lightning as pl
-from pytorch_lightning.loggers import Logger
 from pytorch_lightning.profilers import Profiler
 
 from data_pipeline.common.checks import check_between, check_boolean, check_choice, check_integer, check_positive
 from data_pipeline.common.errors import InputError
+from training.loggers import check_logger
 from training.optimizer import ADAMW, check_optimizer, check_scheduler
 from training.pruning import PruningOptions
 from training.specs import check_spec
@@ -89,7 +89,7 @@ class TrainerOptions:
     checkpoint_minutes: float = 10.0
     emos_minutes: float = 10.0
     callbacks: Sequence[Spec] = field(default_factory=list)
-    loggers: Sequence[Spec] | None = None
+    loggers: Sequence[Spec | str] | None = None
     profiler: Spec | str | None = None
     lightning: Spec | None = None
     mesh: Sequence[int] = field(default_factory=lambda: [1, 1])
@@ -162,7 +162,7 @@ class TrainerOptions:
         for index, spec in enumerate(_listed("trainer.callbacks", self.callbacks)):
             check_spec(f"trainer.callbacks[{index}]", spec, pl.Callback)
         for index, spec in enumerate(_listed("trainer.loggers", self.loggers)):
-            check_spec(f"trainer.loggers[{index}]", spec, Logger, given={"save_dir": None})
+            check_logger(f"trainer.loggers[{index}]", spec)
         if isinstance(self.profiler, str):
             check_choice("trainer.profiler", self.profiler, ("simple", "advanced", "pytorch"))
         elif self.profiler is not None:
