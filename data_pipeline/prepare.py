@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from conf import build, verb
 from data_pipeline.archive import Archive
 from data_pipeline.common.checks import check_choice
+from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.common.files import lock_folder, remove_partial_files
 from data_pipeline.common.messages import format_duration, format_size
@@ -34,6 +35,13 @@ from data_pipeline.task import Task
 
 @verb("prepare")
 def main(cfg: DictConfig) -> None:
+    """Prepare the data, and print what it took."""
+    with CostMeter() as meter:
+        run(cfg)
+        print(meter.usage().line())
+
+
+def run(cfg: DictConfig) -> None:
     """Print the plan, then execute it."""
     archive, cluster, run_dir = build(cfg.data.archive), build(cfg.cluster), Path(cfg.run_dir)
     statistics = [build(cfg[name]) for name in selected_statistics(cfg.statistics)]

@@ -14,6 +14,7 @@ from typing import Any
 
 from conf import light_verb
 from data_pipeline.common.checks import check_boolean, check_choice
+from data_pipeline.common.cost_meter import CostMeter, print_usage
 from data_pipeline.common.errors import ATTENTION, DiskFullError, InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
@@ -36,8 +37,8 @@ def main(options: dict[str, Any]) -> None:
     """Check the options, correct the files, print a summary."""
     keep_freed_memory()
     paths = engine_paths(options["corrector"])
-    with join_processes(options["mesh"], paths) as mesh:
-        engines = load_engines(paths, options["device"], mesh)
+    with CostMeter() as meter, join_processes(options["mesh"], paths) as mesh:
+        engines = load_engines(paths, options["device"], mesh, meter)
         names = checked_names("variable_names", options["variable_names"])
         files = mesh.run_on_first(lambda: InputFiles.find(options["input"]))
         cycles = mesh.run_on_first(lambda: find_cycles(files, options["output"], options["format"], names))
@@ -53,6 +54,7 @@ def main(options: dict[str, Any]) -> None:
                     raise
                 problems.append(cycle)
                 mesh.print(f"not corrected: {cycle}: {error}")
+        print_usage(meter, mesh)
         if problems:
             raise InputError(
                 f"{len(problems)} of {len(cycles)} cycles were not corrected, for the reasons above; the first has the "
@@ -158,23 +160,29 @@ def is_exported(path: Path) -> bool:
     return path.is_file() and file_format(path) is ONNX_FORMAT
 
 
-def load_engines(paths: Mapping[str, Path], device: object, processes: Processes) -> list[Engine]:
-    """Return the engines of the corrector files by their names, each on the own tile."""
+def load_engines(
+    paths: Mapping[str, Path], device: object, processes: Processes, meter: CostMeter | None = None
+) -> list[Engine]:
+    """Return the engines of the corrector files by their names, each on the own tile; `meter` watches their GPU."""
     check_choice("device", device, ("auto", "cpu", "gpu"))
     return [
-        onnx_engine(path, name, device, processes) if is_exported(path) else torch_engine(path, name, device, processes)
+        onnx_engine(path, name, device, processes)
+        if is_exported(path)
+        else torch_engine(path, name, device, processes, meter)
         for name, path in paths.items()
     ]
 
 
-def torch_engine(path: Path, name: str, device: object, processes: Processes) -> Engine:
+def torch_engine(path: Path, name: str, device: object, processes: Processes, meter: CostMeter | None = None) -> Engine:
     """Return the engine of a corrector file, which computes in PyTorch on the own tile."""
     from models.correction.torch_engine import TorchEngine
     from models.corrector import Corrector
-    from models.device import choose_device
+    from models.device import choose_device, watch_gpu
 
-    corrector, domain = Corrector.load(path), processes.domain
-    return TorchEngine(corrector, domain(corrector.grid), choose_device(device, processes.ranks), name, path)
+    corrector, chosen = Corrector.load(path), choose_device(device, processes.ranks)
+    if meter is not None:
+        watch_gpu(meter, chosen)
+    return TorchEngine(corrector, processes.domain(corrector.grid), chosen, name, path)
 
 
 def onnx_engine(path: Path, name: str, device: object, processes: Processes) -> OnnxEngine:

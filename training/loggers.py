@@ -24,7 +24,7 @@ from data_pipeline.common.files import atomic_write
 from training.run_folder import CURVES, LOGGERS, MARKER
 from training.specs import build_spec, check_spec
 
-NAMED = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
+NAMED_LOGGERS = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
 """The package that each named logger needs."""
 PROJECT = "deepweather"
 """Project of Weights & Biases, and experiment of MLflow, of all runs."""
@@ -35,11 +35,11 @@ def check_logger(option: str, logger: Any) -> None:
     if not isinstance(logger, str):
         check_spec(option, logger, Logger, given={"save_dir": None})
         return
-    check_choice(option, logger, NAMED)
-    if find_spec(NAMED[logger]) is None:
+    check_choice(option, logger, NAMED_LOGGERS)
+    if find_spec(NAMED_LOGGERS[logger]) is None:
         raise InputError(
-            f"{option}={logger} needs the package {NAMED[logger]}, which is not installed; run: pip install "
-            f"{NAMED[logger]}, or leave out {logger}"
+            f"{option}={logger} needs the package {NAMED_LOGGERS[logger]}, which is not installed; run: pip install "
+            f"{NAMED_LOGGERS[logger]}, or leave out {logger}"
         )
 
 

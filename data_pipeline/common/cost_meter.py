@@ -145,8 +145,10 @@ class CostMeter:
             self._thread.join(SECONDS_BETWEEN_READINGS)
 
     def watch_gpu(self, uuid: str, peak_bytes: Callable[[], int]) -> None:
-        """Measure this GPU too; `peak_bytes` returns the peak of its memory."""
+        """Measure this GPU too, the first time; `peak_bytes` returns the peak of its memory."""
         with self._lock:
+            if self._gpu_peak is not None:
+                return
             self._gpu_peak = peak_bytes
             try:
                 self._gpu = GPUCounter(uuid)

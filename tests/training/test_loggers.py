@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -155,7 +156,7 @@ def test_names_and_specs_in_one_list(tmp_path):
     first, second = make_loggers(["tensorboard", spec], tmp_path, True)
     assert isinstance(first, TensorBoardLogger)
     assert isinstance(second, CSVLogger)
-    assert first.log_dir == str(tmp_path / "tensorboard")
+    assert Path(first.log_dir) == tmp_path / "tensorboard"
 
 
 def test_a_missing_package_is_one_error_line():
