@@ -46,7 +46,8 @@ def test_crps_in_units_of_a_network_is_the_physical_crps_divided_by_its_scale(to
         (MLP, {}, "the validation is not compared with emos: too long\n"),
         (
             {"_target_": "models.networks.mlp.MLP", "width": 8, "depth": 1}, {"power": 0.5},
-            "the validation is not compared with emos: it is for the power 1 of the targets, and the model has model.power=0.5\n",
+            "the validation is not compared with emos: it is for the power 1 of the targets, and the model has "
+            "model.power=0.5\n",
         ),
     ],
 )  # fmt: skip
