@@ -24,7 +24,8 @@ def test_peak_memory_is_that_of_this_process_alone():
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, after = map(int, process.stdout.split())
     assert before < 200_000_000
-    assert 100_000_000 <= after - before < 110_000_000
+    # The kernel counts pages of each thread in groups of up to 64.
+    assert 95_000_000 <= after - before < 110_000_000
     assert peak_memory() > large.nbytes
 
 
