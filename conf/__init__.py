@@ -149,6 +149,8 @@ def leave(error: InputError) -> NoReturn:
     """Print the one line and exit."""
     # One write: a launcher compares whole lines, and the process may be killed.
     print(f"error: {' '.join(str(error).split())}\n", end="", file=sys.stderr, flush=True)
+    if interruption.requested():
+        interruption.end_soon(error.exit_code)
     sys.exit(error.exit_code)
 
 

@@ -13,6 +13,7 @@ each send theirs. Where the main thread is inside a library and cannot handle a 
 from __future__ import annotations
 
 import _thread
+import atexit
 import math
 import os
 import signal
@@ -34,6 +35,8 @@ ONE_SIGNAL = 1.0
 """Seconds within which several signals count as one."""
 INSISTING = 3
 """The third signal of a kind ends the process, whatever it does."""
+CLEAN_UP = 1.0
+"""Seconds that the exit functions of an interrupted process have."""
 PATIENCE = 3.0
 """Seconds that Ctrl-C waits for the end of a step, and any signal for a library to return to Python."""
 
@@ -161,6 +164,24 @@ def end_now(message: str = INTERRUPTED) -> NoReturn:
     with suppress(OSError):
         os.write(2, f"{clearing() if os.isatty(2) else ''}error: {message}\n".encode())
     os._exit(InterruptedRunError.exit_code)
+
+
+def end_soon(code: int) -> NoReturn:
+    """End the process within `CLEAN_UP` seconds, after its exit functions.
+
+    Python itself would wait for threads that still read, and clear all modules, for seconds on a busy machine.
+    """
+    threading.Thread(target=_end_after, args=(code,), name="interruption", daemon=True).start()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _end_after(code: int) -> None:
+    time.sleep(CLEAN_UP)
+    os._exit(code)
 
 
 def _is_installed() -> bool:

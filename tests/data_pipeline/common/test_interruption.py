@@ -267,6 +267,22 @@ def test_a_background_process_still_ignores_ctrl_c(program):
     assert ended(process) == (0, "", "")
 
 
+def test_an_interrupted_command_ends_soon_after_its_exit_functions(program):
+    """Neither a thread that still reads nor a slow exit function delays the end."""
+    process = program("""
+        import atexit
+        from conf import reporting
+        atexit.register(time.sleep, 1000)
+        atexit.register(tell, 'cleaned')
+        with reporting('train'):
+            threading.Thread(target=time.sleep, args=(1000,)).start()
+            tell('ready')
+            time.sleep(1000)
+    """)
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (3, "cleaned\n", f"error: {interruption.INTERRUPTED}\n")
+
+
 def test_handlers_of_a_program_are_restored():
     before = [signal.getsignal(number) for number in interruption.SIGNALS]
     with interruption.handled(), pytest.raises(KeyboardInterrupt):
