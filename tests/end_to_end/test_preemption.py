@@ -83,17 +83,17 @@ def wait_until_gone(pids):
         time.sleep(0.1)
 
 
-def kill_at_moments(project, name, mesh, moments, random_numbers, kind=subprocess.Popen):
+def kill_at_moments(project, name, moments, random_numbers, *options, kind=subprocess.Popen):
     """Kill runs at that many random moments, and compare each with a run that was left alone."""
     began = time.monotonic()
-    finish(start(project, f"runs/{name}-alone", mesh, kind=kind))
+    finish(start(project, f"runs/{name}-alone", *options, kind=kind))
     took = time.monotonic() - began
     expected = results(project / f"runs/{name}-alone")
     kinds, kills = itertools.cycle(["one rank", "all ranks", "launcher"]), 0
     for number in itertools.count():
         folder = f"runs/{name}-{number}"
         while kills < moments:
-            process = start(project, folder, mesh, kind=kind)
+            process = start(project, folder, *options, kind=kind)
             # Starting takes longer than the training, which deserves more of the moments.
             time.sleep(took * random_numbers.uniform(0.05, 1.1))
             if process.poll() is not None:
@@ -102,20 +102,20 @@ def kill_at_moments(project, name, mesh, moments, random_numbers, kind=subproces
             kills += 1
             finish(process, (0, 3, -signal.SIGKILL))
             wait_until_gone(ranks)
-        finish(start(project, folder, mesh, kind=kind))
+        finish(start(project, folder, *options, kind=kind))
         assert results(project / folder) == expected
         if kills == moments:
             return
 
 
 def test_a_run_that_is_killed_at_random_moments_is_the_same_run(first_project):
-    kill_at_moments(first_project, "forked", "trainer.mesh=[1,1]", 3, random.Random(0), Program)
+    kill_at_moments(first_project, "forked", 2, random.Random(0), "trainer.epochs=3", kind=Program)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("mesh", ["[1,1]", "[1,2]"])
 def test_a_run_that_is_killed_at_twenty_random_moments_is_the_same_run(first_project, mesh):
-    kill_at_moments(first_project, f"killed{len(mesh)}{mesh[3]}", f"trainer.mesh={mesh}", 20, random.Random(1))
+    kill_at_moments(first_project, f"ranks-{mesh[3]}", 20, random.Random(1), f"trainer.mesh={mesh}")
 
 
 def start_when(project, folder, words, *options, kind=Program):
@@ -127,8 +127,9 @@ def start_when(project, folder, words, *options, kind=Program):
     raise AssertionError(process.stderr.read())
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-@pytest.mark.parametrize("words", ["forecasts to train on", "initial weights", "epoch   2"])
+@pytest.mark.parametrize(
+    ("number", "words"), zip(SIGNALS, ["forecasts to train on", "initial weights", "epoch   2"], strict=True)
+)
 def test_each_signal_ends_a_run_that_resumes(first_project, tmp_path, number, words):
     """While it fits the normaliser, before the first step, and between two epochs."""
     process = start_when(first_project, tmp_path / "run", words)
