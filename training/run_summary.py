@@ -89,6 +89,8 @@ class RunSummary:
         """Keep the result of a validation; all ranks call this together."""
         self.collect()
         with self._lock:
+            # A checkpoint after the last step of an epoch is before its validation, which a resumed run repeats.
+            self._validations = [each for each in self._validations if each["epoch"] < epoch]
             total = self.describe()
             self._validations.append(
                 {

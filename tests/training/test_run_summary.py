@@ -81,12 +81,13 @@ def test_phases_add_up_and_nothing_is_counted_twice(tmp_path):
     }
 
 
-def test_a_resumed_run_adds_to_the_account_and_repeats_validations_later(tmp_path):
-    """The second start resumes after epoch 2, though epoch 3 was validated: its time is the later one."""
+@pytest.mark.parametrize("step", [10, 15])
+def test_a_resumed_run_adds_to_the_account_and_repeats_validations_later(tmp_path, step):
+    """The second start resumes after epoch 2, or before the validation of epoch 3: its time is the later one."""
     train(tmp_path, Meter(joules=3600.0, memory=300), range(1, 4), CRPS)
     first = read_summary(tmp_path / "summary.json")
     assert first["seconds"] == 50
-    train(tmp_path, Meter(joules=1800.0, busy=0.25), range(3, 7), CRPS, step=10)
+    train(tmp_path, Meter(joules=1800.0, busy=0.25), range(3, 7), CRPS, step=step)
     found = read_summary(tmp_path / "summary.json")
     assert found["starts"] == 2
     assert found["seconds"] == 50 + 65
