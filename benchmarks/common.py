@@ -71,11 +71,17 @@ def memory_rise(work: Callable[..., object], *arguments: object) -> int:
 
 
 def _memory_rise(work: Callable[..., object], *arguments: object) -> int:
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, which a process inherits from its parent
-    before = _peak_memory()
+    reset_peak_memory()
+    before = peak_memory()
     work(*arguments)
-    return _peak_memory() - before
+    return peak_memory() - before
 
 
-def _peak_memory() -> int:
+def reset_peak_memory() -> None:
+    """Set the peak memory of this process to its memory now; a process inherits the peak of its parent."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory() -> int:
+    """Return the peak memory of this process in bytes."""
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024

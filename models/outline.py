@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +14,7 @@ from torch.nn.modules.module import (
 )
 
 from data_pipeline.common.errors import InputError
-
-MEMORY_LIMIT_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Files with the memory limit of a container."""
+from data_pipeline.common.machine_memory import total_memory
 
 
 def outline(build: Callable[[], nn.Module]) -> nn.Module | None:
@@ -103,20 +100,11 @@ def check_memory(name: str, model: nn.Module, copies: int = 4) -> None:
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     needed = sum(copies * p.nbytes for p in model.parameters()) + sum(buffer.nbytes for buffer in model.buffers())
-    if needed > (available := available_memory()):
+    if needed > (available := total_memory()):
         raise InputError(
             f"model {name} has {parameters:,} parameters, whose training takes {needed / 1e9:,.0f} GB, but this "
             f"machine has {available / 1e9:,.0f} GB of memory; make it smaller, for example by model.width"
         )
-
-
-def available_memory() -> int:
-    """Return the memory of the machine, or of the container if that is less, in bytes."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in map(Path, MEMORY_LIMIT_FILES):
-        if path.is_file() and (text := path.read_text().strip()).isdigit():
-            found.append(int(text))
-    return min(found)
 
 
 def _size(shapes: Mapping[str, tuple[int, ...]], tensor: str) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from data_pipeline.common.errors import InputError
@@ -18,10 +20,10 @@ from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.sample import Sample, verifiable
 from models.corrector import Corrector
 from models.distribution import Distribution
-from models.layers.dropout import masks_for
+from models.layers.dropout import draw_step_key, masks_for
 from models.layers.loss_term import LossTermLayer, loss_terms
 from models.parallel.mesh import Mesh
-from training.loss import CRPS, Loss, weighted_sum
+from training.loss import CRPS, Loss, weighted_sum, weights_of_cells
 from training.optimizer import decay_groups, make_optimizer, make_scheduler
 from training.trainer_options import TrainerOptions
 
@@ -59,12 +61,16 @@ class CorrectionModule(pl.LightningModule):
         weights = torch.tensor(corrector.grid.weights, dtype=torch.float32)[:, None]
         self.register_buffer("area", weights.expand(corrector.grid.shape).clone(), persistent=False)
         self._validated: list[dict[str, Tensor]] = []
+        self.micro_batch: int | None = None
+        """Forecasts that are computed at a time; None: all of a batch. `training.memory_plan` sets it."""
 
     def training_step(self, batch: Sample, index: int) -> dict[str, Tensor]:
         """Return this rank's share of the loss, times the number of ranks, and the sums over all ranks.
 
         In a local step, "all ranks" are those of the own data rank.
         """
+        if self.micro_batch is not None:
+            return self._step_in_parts(batch, index)
         with masks_for(batch):
             value, weight = self.weighted_loss(self.loss, batch)
         sums = self._sum_of_step(torch.stack([value.detach().double(), weight.double()]))
@@ -76,6 +82,67 @@ class CorrectionModule(pl.LightningModule):
 
     def _sum_of_step(self, x: Tensor) -> Tensor:
         return self.mesh.sum_of_tiles(x) if self.local else self.mesh.sum(x)
+
+    def _step_in_parts(self, batch: Sample, index: int) -> dict[str, Tensor]:
+        """Like `training_step`, with micro-batches; the gradients of all but the last one are added here.
+
+        The weights of all forecasts are summed first, so that the gradient is that of the whole batch, whatever the
+        number of cells with truth in each micro-batch. DDP exchanges gradients in the backward pass of the last one.
+        """
+        accumulated, model = self.options.accumulate_grad_batches, self.corrector.model
+        if index % accumulated == 0:
+            self.zero_grad()
+        parts, step = self._micro_batches(batch), draw_step_key()
+        forecast_parts = -(-len(batch.target) // self.micro_batch) if self.micro_batch else 1
+        weight = torch.stack([self._sum_of_weights(part) for part in parts]).sum()
+        total = self._sum_of_step(weight.double())
+        ranks = self.mesh.tiles if self.local else self.mesh.ranks
+        share = self._share(len(batch.target), weight) if self._has_loss_terms else None
+        own, whole, score = torch.zeros(()), torch.zeros(()), torch.zeros((), dtype=torch.float64)
+        for number, part in enumerate(parts):
+            with masks_for(part, step):
+                value, _ = self.weighted_loss(self.loss, part)
+            own = value / clamp_to_tiny(total)
+            if share is not None:
+                # A part that only fills up the number of parts does not train gates.
+                own = own + loss_terms(model) * share * (number < forecast_parts)
+            own = (own * ranks).to(value)
+            score, whole = score + value.detach().double(), whole + own.detach()
+            if number + 1 < len(parts):
+                # As in Lightning's backward pass, which is not inside autocast.
+                with torch.autocast(own.device.type, enabled=False):
+                    (own / accumulated).backward()
+        return {"loss": own + (whole - own.detach()), "sums": torch.stack([self._sum_of_step(score), total])}
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
+        """Reset the gradients, unless `training_step` has done this before its first backward pass."""
+        if self.micro_batch is None:
+            super().optimizer_zero_grad(epoch, batch_idx, optimizer)
+
+    def _micro_batches(self, batch: Sample) -> list[Sample]:
+        """Return a batch in parts of at most `micro_batch` forecasts, as even as possible.
+
+        Sharded weights are gathered in every pass. All ranks then have the same number of parts; parts without truth
+        fill it up.
+        """
+        if self.micro_batch is None:
+            return [batch]
+        forecasts = len(batch.target)
+        count = -(-forecasts // self.micro_batch)
+        ends = [number * forecasts // count for number in range(count + 1)]
+        parts = [Sample(*(field[start:end] for field in batch)) for start, end in pairwise(ends)]
+        if self.options.sharded:
+            wanted = -(-self.options.batch_size // self.mesh.data)
+            first = Sample(*(field[:1] for field in batch))
+            empty = first._replace(target=torch.full_like(first.target, torch.nan))
+            parts += [empty] * (-(-wanted // self.micro_batch) - count)
+        return parts
+
+    @torch.no_grad()
+    def _sum_of_weights(self, part: Sample) -> Tensor:
+        """Return the second result of `weighted_loss`, without a forecast."""
+        target = self._normalised(part).target
+        return weights_of_cells(self.loss, target, self.corrector.domain.cut(self.area)).sum()
 
     def _share(self, forecasts: int, weight: Tensor) -> Tensor:
         """Return the weight of each of this rank's `forecasts` in the mean over the forecasts of all ranks.
@@ -95,13 +162,17 @@ class CorrectionModule(pl.LightningModule):
 
     def validation_step(self, batch: Sample, index: int) -> None:
         """Keep loss and CRPS of a batch of validation years, on their device."""
+        for part in self._micro_batches(batch):
+            self._validated.append(self._validation_sums(part))
+
+    def _validation_sums(self, batch: Sample) -> dict[str, Tensor]:
         sample = self._normalised(batch)
         forecast = self.corrector.model(sample)
         loss = self._weighted(self.loss, forecast, sample)
         sums = {"val_loss": loss, "val_crps": loss if self.loss == CRPS() else self._weighted(CRPS(), forecast, sample)}
         if self._raw is not None and self.trainer.sanity_checking:
             sums["val_crps_raw"] = self._weighted(CRPS(), self._raw(sample), sample)
-        self._validated.append({name: torch.stack(pair).double() for name, pair in sums.items()})
+        return {name: torch.stack(pair).double() for name, pair in sums.items()}
 
     def on_validation_epoch_end(self) -> None:
         """Log the loss over all validation years as `val_loss`, and the CRPS as `val_crps`."""
@@ -133,6 +204,12 @@ class CorrectionModule(pl.LightningModule):
     def _weighted(self, loss: Loss, forecast: Distribution, sample: Sample) -> tuple[Tensor, Tensor]:
         area = self.corrector.domain.cut(self.area)
         return weighted_sum(loss, forecast, sample, area, self.corrector.normalizer)
+
+    @torch.no_grad()
+    def summed_loss(self, loss: Loss, batch: Sample, model: Callable[[Sample], Distribution] | None = None) -> Tensor:
+        """Return both results of `weighted_loss` as one tensor in float64, computed in micro-batches."""
+        parts = self._micro_batches(batch)
+        return torch.stack([torch.stack(self.weighted_loss(loss, part, model)).double() for part in parts]).sum(0)
 
     def on_train_epoch_start(self) -> None:
         """Pass the epoch to the loader. A loader that resumes inside an epoch has it from the checkpoint."""

@@ -1,7 +1,8 @@
 """Losses in every cell; training minimises their mean over cells, targets and forecasts.
 
 A loss is called with a forecast over (B, T, H, W), its sample in normalised units and the `normalizer` that defines
-these units. It returns (B, T, H, W), or (B, 1, H, W) if it scores all targets of a cell jointly.
+these units. It returns (B, T, H, W), or (B, 1, H, W) if it scores all targets of a cell jointly. The loss of a forecast
+does not depend on the other forecasts of its batch.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Loss:
     weighting: Weighting = "area"
     reads_members: ClassVar[bool] = False
     """Whether the loss needs the members of the raw ensemble, not only their mean and spread."""
+    joint: ClassVar[bool] = False
+    """Whether the loss scores all targets of a cell jointly, so that it is (B, 1, H, W)."""
 
     def __post_init__(self) -> None:
         check_choice("loss.weighting", self.weighting, get_args(Weighting))
@@ -121,6 +124,8 @@ class EnergyScore(Loss):
 
     fair: float = 0.0
 
+    joint: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fraction("loss.fair", self.fair)
@@ -175,11 +180,22 @@ def weighted_sum(
     # Missing truth is replaced by the mean and has no weight: NaN would make the gradient NaN.
     truth = torch.where(known, sample.target, forecast.mean.detach())
     value = loss(forecast, sample._replace(target=truth), normalizer)
-    if value.shape[1] < known.shape[1]:
-        known = known.all(1, keepdim=True)
-    weight = known * loss.cell_weights(area)
+    weight = weights_of_cells(loss, sample.target, area)
+    if value.shape[1] != weight.shape[1]:
+        raise InputError(
+            f"loss {type(loss).__name__} returned {value.shape[1]} values in a cell with {known.shape[1]} targets; it "
+            "must return one for each target, or one for all with joint = True in the body of its class"
+        )
     # The raw ensemble is NaN where a member is missing; such cells have no weight.
-    return (value.where(known, 0) * weight).sum(), weight.sum()
+    return (value.where(weight > 0, 0) * weight).sum(), weight.sum()
+
+
+def weights_of_cells(loss: Loss, target: Tensor, area: Tensor) -> Tensor:
+    """Return the weight of each value of a loss: 0 where the normalised truth is missing."""
+    known = torch.isfinite(target)
+    if loss.joint:
+        known = known.all(1, keepdim=True)
+    return known * loss.cell_weights(area)
 
 
 def _words(forecast: Distribution) -> str:

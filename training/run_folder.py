@@ -26,6 +26,7 @@ WITHOUT_EFFECT = {
         "activation_checkpointing",
         "checkpoint_minutes",
         "emos_minutes",
+        "memory",
         "mesh",
         "pruning",
         "sharded",
@@ -37,7 +38,13 @@ WITHOUT_EFFECT = {
 RUN_FORMAT = 3
 """Version of option names and checkpoints in a run folder. Runs of another version are refused, not resumed."""
 
-MARKER, CURVES, SUMMARY, LOGGERS = "config.yaml", "tensorboard", "summary.json", "loggers.json"
+MARKER, CURVES, SUMMARY, LOGGERS, MEMORY_PLAN = (
+    "config.yaml",
+    "tensorboard",
+    "summary.json",
+    "loggers.json",
+    "memory_plan.json",
+)
 """With `FITTED_FILE`, the files that a run writes before its first training step, the marker first."""
 OF_LOGGERS = ("mlruns", "wandb")
 """Folders of loggers; they hold entries of other runs too, and are never removed."""
@@ -152,9 +159,9 @@ def resumable(run_dir: Path) -> Iterator[None]:
         raise
     except InputError:
         created = _names(run_dir) - before
-        if MARKER in created and created <= {MARKER, CURVES, FITTED_FILE, SUMMARY, LOGGERS, *OF_LOGGERS}:
+        if MARKER in created and created <= {MARKER, CURVES, FITTED_FILE, SUMMARY, LOGGERS, MEMORY_PLAN, *OF_LOGGERS}:
             # All ranks on this file system run this.
-            for name in (MARKER, FITTED_FILE, SUMMARY, LOGGERS):
+            for name in (MARKER, FITTED_FILE, SUMMARY, LOGGERS, MEMORY_PLAN):
                 (run_dir / name).unlink(missing_ok=True)
             if CURVES in created:
                 shutil.rmtree(run_dir / CURVES, ignore_errors=True)

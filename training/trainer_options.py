@@ -14,6 +14,7 @@ from pytorch_lightning.profilers import Profiler
 
 from data_pipeline.common.checks import check_between, check_boolean, check_choice, check_integer, check_positive
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.machine_memory import parse_memory
 from training.loggers import check_logger
 from training.optimizer import ADAMW, check_optimizer, check_scheduler
 from training.pruning import PruningOptions
@@ -69,6 +70,7 @@ class TrainerOptions:
 
     epochs: int = 15
     batch_size: int = 8
+    memory: str | int | None = None
     accumulate_grad_batches: int = 1
     learning_rate: float = 2e-3
     weight_decay: float = 1e-2
@@ -103,6 +105,8 @@ class TrainerOptions:
         for name in ("epochs", "batch_size", "accumulate_grad_batches", "patience", "local_steps"):
             check_integer(f"trainer.{name}", getattr(self, name), 1)
         check_integer("trainer.seed", self.seed, 0)
+        if self.memory is not None:
+            parse_memory("trainer.memory", self.memory)
         check_positive("trainer.learning_rate", self.learning_rate)
         for name in ("gradient_clip", "early_stop_below"):
             if getattr(self, name) is not None:

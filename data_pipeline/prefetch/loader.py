@@ -52,6 +52,11 @@ class Prefetcher:
     def __len__(self) -> int:
         return self._order.steps
 
+    @property
+    def bytes_to_come(self) -> int:
+        """Bytes by which caches and staging buffer may still grow."""
+        return self._tiers.bytes_to_come
+
     def __iter__(self) -> Iterator[Sample]:
         # Nothing is read before the first batch is requested: Lightning makes an iterator, then sets the epoch.
         if self._step >= len(self):

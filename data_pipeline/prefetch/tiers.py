@@ -221,6 +221,14 @@ class Tiers(Dataset[Sample]):
         """Number of samples that are cached by now."""
         return len(self._memory) + (len(self._disk) if self._disk is not None else 0)
 
+    @property
+    def bytes_to_come(self) -> int:
+        """Bytes by which the samples in memory and in the staging buffer may still grow."""
+        planned = int((self._own.tier == IN_MEMORY).sum())
+        # A sample that is cached in memory takes no further memory in the staging buffer.
+        staged = min(self.budget.staging_bytes // self.nbytes, len(self) - planned)
+        return (max(planned - len(self._memory), 0) + staged) * self.nbytes
+
     def cached_bytes(self, index: int) -> Sequence[memoryview] | None:
         """Return the encoded bytes of a sample for another rank, or None if it is not cached here."""
         if (sample := self._memory.get(index)) is not None:

@@ -41,13 +41,18 @@ class _Step:
 _step: _Step | None = None
 
 
-def masks_for(sample: Sample) -> AbstractContextManager[None]:
-    """Inside the block, masks are those of a new step with the forecasts of this batch, by start and lead time.
-
-    The step's key comes from PyTorch's CPU generator, so that ranks with equal seeds have equal masks.
-    """
+def draw_step_key() -> Tensor:
+    """Return a key of a step for `masks_for`, from PyTorch's CPU generator: ranks with equal seeds have equal keys."""
     # A scalar tensor on the CPU can be added to tensors on a GPU without a wait.
-    step = torch.randint(1 << 62, ())
+    return torch.randint(1 << 62, ())
+
+
+def masks_for(sample: Sample, step: Tensor | None = None) -> AbstractContextManager[None]:
+    """Inside the block, masks are those of the forecasts of this batch, by start and lead time, in a step.
+
+    Without a key of the `step` it is a new step. Parts of a batch with one key have the masks of the whole batch.
+    """
+    step = draw_step_key() if step is None else step
     return _within(_Step(mix_bits(mix_bits((sample.init_time * 1_000 + sample.lead_time) * _GOLDEN) + step)))
 
 

@@ -13,7 +13,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models import outline as module
 from models.corrector import Corrector
-from models.outline import available_memory, check_memory, outline
+from models.outline import check_memory, outline
 
 TASK = Task("toy", ["2t"], ["2t"], [24])
 GRID = Grid.regular(7, 8)
@@ -92,18 +92,8 @@ def test_training_takes_four_times_the_weights(monkeypatch):
     """10 x 10 + 10 numbers of 4 bytes, four times, and a buffer of 3 numbers of 8 bytes: 1,784."""
     net = nn.Linear(10, 10)
     net.register_buffer("constant", torch.zeros(3, dtype=torch.float64))
-    monkeypatch.setattr(module, "available_memory", lambda: 1784)
+    monkeypatch.setattr(module, "total_memory", lambda: 1784)
     check_memory("Net", net)
-    monkeypatch.setattr(module, "available_memory", lambda: 1783)
+    monkeypatch.setattr(module, "total_memory", lambda: 1783)
     with pytest.raises(InputError, match=r"model Net has 110 parameters, whose training takes 0 GB, but this machine"):
         check_memory("Net", net)
-
-
-def test_available_memory_is_the_container_limit_if_that_is_less(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MEMORY_LIMIT_FILES", (tmp_path / "limit",))
-    machine = available_memory()
-    assert machine > 1e8
-    (tmp_path / "limit").write_text("max\n")
-    assert available_memory() == machine
-    (tmp_path / "limit").write_text("12345678\n")
-    assert available_memory() == 12345678

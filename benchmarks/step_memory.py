@@ -1,0 +1,109 @@
+"""Memory of a training step on 361 x 720 points: computed from the sizes of tensors against measured.
+
+Every network of `conf/model/` computes the loss and the gradients of one forecast in a process of its own, in its
+shipped size, and so does the U-Net in bfloat16, with checkpointed activations, and with two forecasts. Measured is the
+rise of the peak memory of the process.
+
+    python -m benchmarks.step_memory [--json] [--models unet transformer]
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+import yaml
+
+from benchmarks.common import HALF_DEGREE, MEMBER_COUNT, command_line, peak_memory, report, reset_peak_memory
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.corrector import Corrector, needed_task, reads_moments
+from training.activation_checkpointing import checkpoint_activations
+from training.correction_module import CorrectionModule
+from training.step_cost import computed_bytes, measure_step
+
+STEP_TASK = Task("steps", ["2t", "msl", "10u", "10v", "tcwv", "skt", "tcc", "z@500"], ["2t"], [48])
+"""Eight inputs, as in the experiments of ENS-10."""
+MODELS = Path(__file__).parents[1] / "conf" / "model"
+VARIANTS = {
+    "unet, 2 forecasts": {"forecasts": 2},
+    "unet, bfloat16": {"bf16": True},
+    "unet, checkpointed": {"again": True},
+}
+
+
+def network_names() -> list[str]:
+    """Return the names of the models in `conf/model/` that are trained by gradient descent."""
+    names = []
+    for path in sorted(MODELS.glob("*.yaml")):
+        with torch.device("meta"):
+            corrector = _corrector(path.stem)
+        if any(parameter.requires_grad for parameter in corrector.parameters()):
+            names.append(path.stem)
+    return names
+
+
+def _corrector(name: str) -> Corrector:
+    spec = yaml.safe_load((MODELS / f"{name}.yaml").read_text())
+    task = needed_task(spec, STEP_TASK)
+    return Corrector(task, HALF_DEGREE, spec, torch.zeros(len(task.static_names), *HALF_DEGREE.shape))
+
+
+def step_bytes(name: str, forecasts: int = 1, bf16: bool = False, again: bool = False) -> tuple[int, int, int, float]:
+    """Return computed bytes, bytes of the measured tensors, rise of the process's peak memory, and seconds of a step.
+
+    `again`: activations are computed again in the backward pass.
+    """
+    torch.set_num_threads(1)
+    corrector = _corrector(name)
+    if again:
+        checkpoint_activations(corrector.model)
+    module = CorrectionModule(corrector).train()
+    members = 2 if reads_moments(corrector.spec) else MEMBER_COUNT
+    C, (H, W) = len(corrector.task.channels), HALF_DEGREE.shape
+    batch = Sample(
+        280 + torch.randn(forecasts, members, C, H, W), torch.ones(forecasts, C, H, W, dtype=torch.bool),
+        corrector.static.expand(forecasts, -1, -1, -1), 280 + torch.randn(forecasts, 1, H, W),
+        10**9 + 86400 * torch.arange(forecasts), torch.full((forecasts,), 48),
+    )  # fmt: skip
+    autocast = partial(torch.autocast, "cpu", torch.bfloat16) if bf16 else nullcontext
+    computed = computed_bytes(module, batch, autocast)
+    assert computed is not None
+    ctypes.CDLL(None).malloc_trim(0)
+    reset_peak_memory()
+    before = peak_memory()
+    cost = measure_step(module, batch, autocast)
+    return computed, cost.nbytes, peak_memory() - before, cost.seconds
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print computed and measured memory of one step of every network."""
+    parser = command_line(__doc__)
+    parser.add_argument(
+        "--models", nargs="+", help="names of conf/model; by default all networks, and variants of the U-Net"
+    )
+    options = parser.parse_args(arguments)
+    works = {name: (name, {}) for name in options.models or network_names()}
+    if not options.models:
+        works |= {label: ("unet", choice) for label, choice in VARIANTS.items()}
+    ratios = {}
+    print(f"{'model':<24} {'computed':>9} {'tensors':>9} {'process':>9} {'seconds':>8}")
+    for label, (name, choice) in works.items():
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            computed, tensors, rise, seconds = process.submit(step_bytes, name, **choice).result()
+        print(
+            f"{label:<24} {computed / 1e9:6.2f} GB {tensors / 1e9:6.2f} GB {rise / 1e9:6.2f} GB {seconds:8.1f}",
+            flush=True,
+        )
+        ratios[label.replace(", ", "_").replace(" ", "_")] = rise / computed
+    report("step_memory", ratios, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Micro-batches: a batch that is computed in parts gives the loss and the gradients of the whole batch."""
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_on_ranks
+from training_parts import SPECS, TASK, module
+
+from data_pipeline.grid import Grid
+from data_pipeline.prefetch.budget import Budget
+from models.corrector import build_model
+from models.parallel.mesh import Mesh, arrange_mesh
+from training import network_training
+from training.activation_checkpointing import checkpoint_activations
+from training.datamodule import open_training_data
+from training.layer_coupling import find_coupled_layer
+from training.network_training import train_network, validation_crps
+
+COUPLED = ("ens10_unet", "deep_weather")
+"""Networks with batch normalisation."""
+TRAINED = [
+    name
+    for name in SPECS
+    if name not in ("deep", "backbone")  # the first one needs a larger grid than GRID, the second one a package
+    and any(True for _ in build_model(SPECS[name], TASK, Grid.regular(33, 64)).parameters())
+]
+"""Models that are trained by gradient descent."""
+
+
+def one_step(mesh, toy, name, micro_batch, recompute=False, **options):
+    """Loss, sums, and gradients of the first batch, summed over ranks."""
+    net, train, val = module(toy, mesh, torch.float64, SPECS[name], **options)
+    net.train()
+    net.micro_batch = micro_batch
+    if recompute:
+        checkpoint_activations(net.corrector.model)
+    with open_training_data(train, val, Budget(), net.options, mesh) as data:
+        torch.manual_seed(1)
+        found = net.training_step(next(iter(data.train_batches)), 0)
+    numbers = [mesh.sum(found["loss"]) / mesh.ranks, found["sums"]]
+    if found["loss"].requires_grad:
+        found["loss"].backward()
+        assert all(p.grad is not None for p in net.parameters() if p.requires_grad)
+        numbers += [mesh.sum(p.grad) / mesh.ranks for p in net.parameters() if p.requires_grad]
+    return [number.detach().numpy() for number in numbers]
+
+
+def assert_close(found, expected, name=""):
+    for ours, theirs in zip(found, expected, strict=True):
+        assert np.abs(ours - theirs).max() <= 1e-12 * np.abs(theirs).max(), name
+
+
+@pytest.mark.parametrize("name", [name for name in TRAINED if name not in COUPLED])
+def test_loss_and_gradients_of_every_model_are_those_of_the_whole_batch(name, toy):
+    """Every third forecast lacks truth in some cells, so the micro-batches have unequal weights."""
+    expected = one_step(Mesh.single(), toy, name, None)
+    for micro_batch in (1, 3):
+        assert_close(one_step(Mesh.single(), toy, name, micro_batch), expected, name)
+
+
+def test_a_batch_is_divided_evenly(toy):
+    net, train, _ = module(toy, Mesh.single(), torch.float64)
+    batch = torch.utils.data.default_collate([train[k] for k in range(8)])
+    for micro_batch, sizes in ((8, [8]), (7, [4, 4]), (3, [2, 3, 3]), (1, [1] * 8)):
+        net.micro_batch = micro_batch
+        parts = net._micro_batches(batch)
+        assert [len(part.target) for part in parts] == sizes
+        assert torch.equal(torch.cat([part.init_time for part in parts]), batch.init_time)
+
+
+def test_recomputed_activations_have_the_same_masks_in_micro_batches(toy):
+    expected = one_step(Mesh.single(), toy, "unet", None)
+    assert_close(one_step(Mesh.single(), toy, "unet", 3, recompute=True), expected)
+
+
+def steps_on_rank(rank, shape, toy, names, micro_batch):
+    mesh = arrange_mesh(*shape)
+    return {name: one_step(mesh, toy, name, micro_batch) for name in names}
+
+
+@pytest.mark.parametrize(("shape", "micro_batch"), [((3, 1, 1), 2), ((2, 1, 2), 1)], ids=str)
+def test_gradients_on_a_mesh_are_those_of_one_process(shape, micro_batch, toy):
+    """On three data ranks with 3, 3 and 2 forecasts, the last one has one micro-batch, the others have two."""
+    names = ["unet", "routed", "transformer"]
+    expected = {name: one_step(Mesh.single(), toy, name, None) for name in names}
+    for found in run_on_ranks(shape[0] * shape[1] * shape[2], steps_on_rank, shape, toy, names, micro_batch):
+        for name in names:
+            assert_close(found[name], expected[name], name)
+
+
+# A whole run.
+
+
+def train_run(mesh, toy, folder, micro_batch, epochs=3, **options):
+    """Train like the verb, with micro-batches of a given size."""
+    net, train, val = module(toy, mesh, torch.float64, epochs=epochs, **options)
+    plan = network_training.plan_memory
+    network_training.plan_memory = lambda *_: micro_batch
+    try:
+        with open_training_data(train, val, Budget(), net.options, mesh) as data:
+            train_network(net, data, folder)
+            final = validation_crps(net.eval(), data.val_batches)
+    finally:
+        network_training.plan_memory = plan
+    rows = [[float(x) for x in line.split(",")] for line in (folder / "metrics.csv").read_text().splitlines()[1:]]
+    return rows, {name: tensor.numpy() for name, tensor in net.state_dict().items()}, final
+
+
+def train_on_rank(rank, shape, toy, folder, micro_batch, options):
+    torch.set_num_threads(1)
+    return train_run(arrange_mesh(*shape), toy, folder, micro_batch, **options)
+
+
+def assert_same_run(found, expected, tolerance=1e-10):
+    for ours, theirs in zip(found[0], expected[0], strict=True):
+        assert ours == pytest.approx(theirs, rel=tolerance)
+    assert found[2] == pytest.approx(expected[2], rel=tolerance)
+    for name, weights in expected[1].items():
+        assert np.abs(found[1][name] - weights).max() <= tolerance * np.abs(weights).max(), name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"accumulate_grad_batches": 2, "gradient_clip": 0.01, "ema_decay": 0.8}, {"spec": SPECS["routed"]}],
+    ids=["plain", "accumulated, clipped and averaged", "routed"],
+)
+def test_a_run_in_micro_batches_equals_a_run_in_whole_batches(options, toy, tmp_path):
+    expected = train_run(Mesh.single(), toy, tmp_path / "whole", None, **options)
+    assert_same_run(train_run(Mesh.single(), toy, tmp_path / "parts", 3, **options), expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((2, 1, 1), {"accumulate_grad_batches": 2, "gradient_clip": 0.01}),
+        ((1, 2, 1), {"activation_checkpointing": True}),
+        ((3, 1, 1), {"sharded": True, "spec": SPECS["routed"], "accumulate_grad_batches": 2}),
+    ],
+    ids=["data ranks", "tiles", "sharded"],
+)
+def test_a_run_in_micro_batches_on_a_mesh_equals_one_process(shape, options, toy, tmp_path):
+    """The last batch of an epoch has one forecast: some ranks have none, and with sharding the same number of parts."""
+    alone = {name: value for name, value in options.items() if name not in ("sharded", "activation_checkpointing")}
+    expected = train_run(Mesh.single(), toy, tmp_path / "whole", None, **alone)
+    for found in run_on_ranks(max(shape[0], shape[1]), train_on_rank, shape, toy, tmp_path / "parts", 2, options):
+        assert_same_run(found, expected)
+
+
+# Layers that mix the forecasts of a batch.
+
+
+def coupled_layer(toy, name, **options):
+    net, train, _ = module(toy, Mesh.single(), torch.float32, SPECS[name] | options)
+    net.train()
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    state = torch.random.get_rng_state()
+    found = find_coupled_layer(net, train[0], train[1])
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for key, value in net.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    return found
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_batch_normalisation_is_found_and_nothing_else(name, toy):
+    found = coupled_layer(toy, name)
+    assert ("BatchNorm2d" in found) == (name in COUPLED), found
+    assert bool(found) == (name in COUPLED), found
+
+
+def test_pytorchs_own_dropout_is_found(toy):
+    net, train, _ = module(toy, Mesh.single(), torch.float32)
+    net.train()
+    net.corrector.model.add_module("drop", torch.nn.Dropout(0.5))
+    forward = net.corrector.model.forward
+    net.corrector.model.forward = lambda sample: (net.corrector.model.drop(sample.target), forward(sample))[1]
+    assert find_coupled_layer(net, train[0], train[1]) == "drop (Dropout)"

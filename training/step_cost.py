@@ -1,0 +1,142 @@
+"""Memory and time of a training step, measured on one forecast or computed from the sizes of its tensors.
+
+The bytes are those of all tensors that exist at the same time: activations that the backward pass needs, gradients, and
+temporary results. Weights and the batch exist before and are not counted.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from data_pipeline.sample import Sample
+from models.layers.dropout import masks_for
+from models.layers.loss_term import loss_terms
+from training.correction_module import CorrectionModule, clamp_to_tiny
+
+Autocast = Callable[[], AbstractContextManager[Any]]
+"""Returns a context in which layers compute in the precision of the training."""
+
+SHORT_PASS = 2.0
+"""Seconds: a pass that is shorter is repeated, because the first one also prepares kernels."""
+
+
+class StepCost(NamedTuple):
+    """Peak bytes and seconds of a forward and backward pass."""
+
+    nbytes: int
+    seconds: float
+
+
+class AllocationMeter(TorchDispatchMode):
+    """Inside the block, `peak` is the largest number of bytes of tensors that operators have made and that exist."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator and count the storages that it makes."""
+        # Tensors that exist already, of which the result may be a view, are not counted.
+        self._add((args, kwargs), counts=False)
+        found = function(*args, **(kwargs or {}))
+        self._add(found)
+        return found
+
+    def _add(self, tensors: Any, counts: bool = True) -> None:
+        for tensor in tree_leaves(tensors):
+            if isinstance(tensor, Tensor) and (key := (storage := tensor.untyped_storage())._cdata) not in self._sizes:
+                self._sizes[key] = storage.nbytes() if counts else 0
+                self.live += self._sizes[key]
+                self.peak = max(self.peak, self.live)
+                weakref.finalize(storage, self._release, key)
+
+    def _release(self, key: int) -> None:
+        self.live -= self._sizes.pop(key)
+
+
+def computed_bytes(module: CorrectionModule, batch: Sample, autocast: Autocast) -> int | None:
+    """Return the bytes of a pass on `batch`, from the sizes of its tensors; nothing is computed or allocated.
+
+    Return None if an operator of the model needs the values of its tensors. Memory that an operator uses inside itself
+    is not counted. `benchmarks/step_memory.py` compares the result with measured memory.
+    """
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    state: dict[str, Tensor] = {name: fake.from_tensor(buffer) for name, buffer in module.named_buffers()}
+    for name, parameter in module.named_parameters():
+        state[name] = nn.Parameter(fake.from_tensor(parameter.detach()), parameter.requires_grad)
+    inputs = Sample(*map(fake.from_tensor, batch))
+    meter = AllocationMeter()
+    try:
+        with unchanged_random_state(), _reparametrize_module(module, state), fake, meter:
+            forward_and_backward(module, inputs, autocast)
+    except Exception:  # each operator raises its own classes
+        loss_terms(module.corrector.model)
+        return None
+    return meter.peak
+
+
+def measure_step(module: CorrectionModule, batch: Sample, autocast: Autocast) -> StepCost:
+    """Return bytes and seconds of a pass on `batch`, computed on the device of the module, which is left unchanged."""
+    device, meter = module.device, AllocationMeter()
+    with unchanged_random_state(), unchanged_buffers(module):
+        on_gpu = device.type == "cuda"
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device) if on_gpu else 0
+        seconds = _timed(module, batch, autocast, nullcontext() if on_gpu else meter)
+        peak = torch.cuda.max_memory_allocated(device) - before if on_gpu else meter.peak
+        if seconds < SHORT_PASS:
+            seconds = _timed(module, batch, autocast, nullcontext())
+    return StepCost(peak, seconds)
+
+
+def _timed(module: CorrectionModule, batch: Sample, autocast: Autocast, meter: AbstractContextManager[Any]) -> float:
+    began = time.perf_counter()
+    with meter:
+        forward_and_backward(module, batch, autocast)
+    for parameter in module.parameters():
+        parameter.grad = None
+    if module.device.type == "cuda":
+        torch.cuda.synchronize(module.device)
+    return time.perf_counter() - began
+
+
+def forward_and_backward(module: CorrectionModule, batch: Sample, autocast: Autocast) -> None:
+    """Compute the loss of a batch and its gradients, as a training step does, without the messages between steps."""
+    model = module.corrector.model
+    with torch.enable_grad(), masks_for(batch):
+        with autocast():
+            value, weight = module.weighted_loss(module.loss, batch)
+            total = value / clamp_to_tiny(weight) + loss_terms(model) / len(batch.target)
+        if total.requires_grad:
+            total.backward()
+
+
+@contextmanager
+def unchanged_random_state() -> Iterator[None]:
+    """Restore PyTorch's random generators at the end of the block."""
+    with torch.random.fork_rng():
+        yield
+
+
+@contextmanager
+def unchanged_buffers(module: nn.Module) -> Iterator[None]:
+    """Restore the buffers of `module`, such as running means of batch normalisation, at the end of the block."""
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    try:
+        yield
+    finally:
+        for name, buffer in module.named_buffers():
+            buffer.copy_(before[name])
