@@ -19,7 +19,7 @@ from models.layers.loss_term import loss_terms
 from training.correction_module import CorrectionModule
 from training.step_cost import unchanged_buffers, unchanged_random_state
 
-ROUNDING = 1e-4
+SUM_ROUNDING = 1e-4
 """Relative difference of sums over the output of a layer that rounding may cause."""
 
 
@@ -43,7 +43,7 @@ def find_coupled_layer(module: CorrectionModule, first: Sample, second: Sample) 
             sums.append(found)
     alone, beside = sums
     for name, call in filter(beside.__contains__, alone):
-        if not torch.isclose(alone[name, call], beside[name, call], rtol=ROUNDING, atol=0.0, equal_nan=True):
+        if not torch.isclose(alone[name, call], beside[name, call], rtol=SUM_ROUNDING, atol=0.0, equal_nan=True):
             return f"{name} ({type(module.corrector.model.get_submodule(name)).__name__})"
     return ""
 

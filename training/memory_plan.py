@@ -17,6 +17,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.common.machine_memory import free_memory, parse_memory, process_memory
 from data_pipeline.common.messages import format_duration, format_size
+from data_pipeline.common.progress import Progress
 from data_pipeline.sample import Sample
 from models.parallel.mesh import Mesh
 from training.correction_module import CorrectionModule
@@ -101,7 +102,8 @@ def plan_memory(
     }  # fmt: skip
     plan = mesh.broadcast(_read(file, measured) if mesh.first else None)
     if plan is None or plan.step_bytes > room:
-        plan = _new_plan(trained, data, autocast, device, room, measured)
+        with Progress("memory of a training step"):
+            plan = _new_plan(trained, data, autocast, device, room, measured)
         text = json.dumps(asdict(plan))
         mesh.run_on_first(lambda: _write(file, text))
     mesh.print(_describe(plan, options, room, len(data.train_batches)))
