@@ -1,7 +1,8 @@
 """Every verb at half a degree: the first line within 5 seconds, then one at least every 10, in a log and on a terminal.
 
 Each command runs as a process of its own on 361 x 720 points. Its output is read as it arrives, from a pipe and from a
-pseudo-terminal. A limit grows by the time for which the machine did not let this test run.
+pseudo-terminal. A limit grows by the time for which the machine did not let this test run. A command that exceeds a
+limit runs once more, because the machine may have held up that command alone.
 """
 
 import os
@@ -145,20 +146,23 @@ def test_no_verb_is_silent(folder, name, terminal):
     if name == "combine":
         corrector = folder / f"unet{terminal:d}/corrector.safetensors"
         corrector.with_name("again.safetensors").write_bytes(corrector.read_bytes())
-    stall = Stall()
-    stall.start()
     words = [word.format(t=int(terminal)) for word in COMMANDS[name]]
-    written, times, end, code = run(folder, terminal, *words)
-    slow = stall.end()
-    assert code in (0, 4), written
-    first = times[0] if times else end
-    # Each verb ends with a line about its result. The end of the interpreter after it took up to 16 s on a machine that
-    # was short of memory.
-    gaps = np.diff(times)
-    longest = gaps.max(initial=0)
-    print(f"{name}: {end:.1f} s, first output after {first:.1f} s, longest gap {longest:.1f} s, {slow=:.1f}")
-    assert first <= FIRST + slow, written
-    assert longest <= EVERY + slow, written
+    for attempt in ("first", "second"):
+        stall = Stall()
+        stall.start()
+        written, times, end, code = run(folder, terminal, *words)
+        slow = stall.end()
+        assert code in (0, 4), written
+        first = times[0] if times else end
+        # Each verb ends with a line about its result. The end of the interpreter after it took up to 16 s on a machine
+        # that was short of memory.
+        longest = np.diff(times).max(initial=0)
+        print(f"{name}: {end:.1f} s, first output after {first:.1f} s, longest gap {longest:.1f} s, {slow=:.1f}")
+        if first <= FIRST + slow and longest <= EVERY + slow:
+            break
+        assert attempt == "first", f"{first=:.1f} s, {longest=:.1f} s, {slow=:.1f} s\n{written}"
+        result = next(folder / word.partition("=")[2] for word in words if re.match("(run_dir|output)=", word))
+        result.rename(f"{result}.before")
     if end > 2 * EVERY:
         assert any(LINE.search(line) for line in re.split(r"[\r\n]+", written)), written
     if not terminal:
