@@ -21,6 +21,7 @@ from hypothesis.internal.conjecture import providers
 from slurm_cluster import SlurmCluster, skip_without_slurm
 from torch.utils.data import Dataset
 
+from data_pipeline.common import interruption
 from data_pipeline.common.interruption import SIGNALS
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -62,6 +63,10 @@ if PROFILE == "gate":
     # Hypothesis mixes numbers from all imported files of a project into its examples. Which files are imported depends
     # on the tests that the process ran before, and so would the examples.
     providers._get_local_constants = lambda: providers._local_constants
+
+
+# Commands that tests run in this process must not end it.
+interruption.end_soon = sys.exit
 
 
 def pytest_configure() -> None:

@@ -95,7 +95,7 @@ def kill_at_moments(project, name, moments, random_numbers, *options, kind=subpr
         while kills < moments:
             process = start(project, folder, *options, kind=kind)
             # Starting takes longer than the training, which deserves more of the moments.
-            time.sleep(took * random_numbers.uniform(0.05, 1.1))
+            time.sleep(took * random_numbers.uniform(0.05, 0.8))
             if process.poll() is not None:
                 break
             ranks = kill(process, next(kinds))
@@ -115,7 +115,8 @@ def test_a_run_that_is_killed_at_random_moments_is_the_same_run(first_project):
 @pytest.mark.long
 @pytest.mark.parametrize("mesh", ["[1,1]", "[1,2]"])
 def test_a_run_that_is_killed_at_twenty_random_moments_is_the_same_run(first_project, mesh):
-    kill_at_moments(first_project, f"ranks-{mesh[3]}", 20, random.Random(1), f"trainer.mesh={mesh}")
+    """Ten moments on one rank, and ten on two."""
+    kill_at_moments(first_project, f"ranks-{mesh[3]}", 10, random.Random(1), f"trainer.mesh={mesh}")
 
 
 def start_when(project, folder, words, *options, kind=Program):
@@ -165,24 +166,30 @@ def wait_for(path, words, count):
         time.sleep(0.05)
 
 
+def submit(slurm, project, name, job=""):
+    """Submit a training of two tasks that share the globe; return the number of the job and the file of its output."""
+    words = [
+        "cpus=1", "directives=[--overcommit]", f"logs=slurm-{name}{job}", "train", *LONGER, "trainer.mesh=[1,2]",
+        f"run_dir=runs/{name}",
+    ]  # fmt: skip
+    output = slurm.run(sys.executable, ROOT / "scripts/deepweather.py", "submit", *words, cwd=project)
+    number = int(re.search(r"job (\d+)", output)[1])
+    return number, Path(slurm.job(number)["StdOut"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(slurm, first_project):
+    """The results of a job that ran to its end."""
+    number, path = submit(slurm, first_project, "undisturbed")
+    assert slurm.wait(number)["ExitCode"] == "0:0", path.read_text()
+    return results(first_project / "runs/undisturbed")
+
+
 @pytest.mark.long
-def test_a_job_that_is_preempted_three_times_has_the_weights_of_an_undisturbed_one(slurm, first_project):
-    """Two tasks of srun share the globe. SIGUSR1 comes while they start, and twice while they train."""
+def test_a_job_that_is_preempted_three_times_has_the_weights_of_an_undisturbed_one(slurm, first_project, undisturbed):
+    """SIGUSR1 comes while the tasks start, and twice while they train."""
     random_numbers = random.Random(2)
-
-    def submit(name):
-        words = [
-            "cpus=1", "directives=[--overcommit]", f"logs=slurm-{name}", "train", *LONGER, "trainer.mesh=[1,2]",
-            f"run_dir=runs/{name}",
-        ]  # fmt: skip
-        program = [sys.executable, ROOT / "scripts/deepweather.py", "submit"]
-        output = slurm.run(*program, *words, cwd=first_project)
-        number = int(re.search(r"job (\d+)", output)[1])
-        return number, Path(slurm.job(number)["StdOut"])
-
-    undisturbed, path = submit("undisturbed")
-    assert slurm.wait(undisturbed)["ExitCode"] == "0:0", path.read_text()
-    number, path = submit("preempted")
+    number, path = submit(slurm, first_project, "preempted")
     for times, words in enumerate(["", "epoch ", "epoch "]):
         slurm.wait(number, "RUNNING")
         if words:
@@ -193,4 +200,29 @@ def test_a_job_that_is_preempted_three_times_has_the_weights_of_an_undisturbed_o
     ended = slurm.wait(number)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "3"), path.read_text()
     assert path.read_text().count("resuming from") == 2
-    assert results(first_project / "runs/preempted") == results(first_project / "runs/undisturbed")
+    assert results(first_project / "runs/preempted") == undisturbed
+
+
+def batch_shells(number):
+    """The shells that run the file of a job."""
+    return [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if f"job{number:05}/slurm_script" in path.read_bytes().decode(errors="replace")
+    ]
+
+
+@pytest.mark.long
+def test_a_job_whose_batch_shell_is_killed_resumes_when_it_is_submitted_again(slurm, first_project, undisturbed):
+    number, path = submit(slurm, first_project, "shell")
+    slurm.wait(number, "RUNNING")
+    wait_for(path, "epoch ", 3)
+    shells = batch_shells(number)
+    assert shells
+    for shell in shells:
+        os.kill(shell, signal.SIGKILL)
+    assert slurm.wait(number)["JobState"] != "COMPLETED"
+    again, path = submit(slurm, first_project, "shell", "-again")
+    assert slurm.wait(again)["ExitCode"] == "0:0", path.read_text()
+    assert path.read_text().count("resuming from") == 1
+    assert results(first_project / "runs/shell") == undisturbed
