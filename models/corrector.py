@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import atomic_path
+from data_pipeline.common.files import atomic_write
 from data_pipeline.common.progress import Progress
 from data_pipeline.common.renamed import current_spec
 from data_pipeline.dataset import ForecastDataset, batches
@@ -199,9 +199,10 @@ class Corrector(nn.Module):
         }
         if self.envelope is not None:
             description["envelope"] = self.envelope.to_json()
-        with atomic_path(path) as part:
-            tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-            save_file(tensors, part, metadata={"deepweather": json.dumps(description)})
+        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        # The library's own writing of files does not raise the OSError of a full disk.
+        with atomic_write(path) as file:
+            file.write(save(tensors, {"deepweather": json.dumps(description)}))
 
     @classmethod
     def load(cls, path: str | Path) -> Corrector:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,8 +66,9 @@ if PROFILE == "gate":
     providers._get_local_constants = lambda: providers._local_constants
 
 
-# Commands that tests run in this process must not end it.
+# Commands that tests run in this process must not end it, and no signal may do so after them.
 interruption.end_soon = sys.exit
+interruption.install = partial(lambda install, *, at_once=False: install(), interruption.install)
 
 
 def pytest_configure() -> None:
@@ -100,6 +102,16 @@ def samples() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real sample files: {folder} is no folder; set DEEPWEATHER_SAMPLES to their folder")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def handlers_of_signals() -> Iterator[None]:
+    """Restore the handlers of signals that a command has left to its process."""
+    before = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    for number, handler in zip(SIGNALS, before, strict=True):
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from data_pipeline.common.files import atomic_path
+from data_pipeline.common.files import atomic_write
 from models.correction.envelope import Envelope
 from models.corrector import Corrector
 from models.parallel.mesh import Mesh
@@ -51,8 +51,9 @@ class FittedState:
 
         def write() -> None:
             text = json.dumps(description)
-            with atomic_path(self._path) as part:
-                save_file(tensors, part, metadata={"fitted": text, "checksum": _checksum(text, tensors)})
+            # The library's own writing of files does not raise the OSError of a full disk.
+            with atomic_write(self._path) as file:
+                file.write(save(tensors, {"fitted": text, "checksum": _checksum(text, tensors)}))
 
         mesh.run_on_first(write)
 

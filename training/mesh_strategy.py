@@ -76,10 +76,10 @@ class MeshStrategy(DDPStrategy):
             cast(DistributedDataParallel, self.model).register_comm_hook(
                 # PyTorch refuses a hook whose annotations are strings.
                 None,
-                lambda state, bucket: self._mean_of_step(bucket),
+                lambda state, bucket: self.mean_of_step(bucket),
             )
 
-    def _mean_of_step(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def mean_of_step(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Return the mean of gradients over all ranks; in a local step, over the ranks that share the samples."""
         local = cast(Any, self.lightning_module).local
         group, ranks = (self._mesh.spatial, self._mesh.tiles) if local else (self._mesh.everyone, self._mesh.ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add
 from typing import Any, NamedTuple
 
@@ -186,8 +186,6 @@ class CorrectionPipelines:
     def __init__(self, pipelines: Sequence[CorrectionPipeline], processes: Processes) -> None:
         self._pipelines, self._processes = tuple(pipelines), processes
         self._done: list[dict[tuple[int, int], Corrected]] = [{} for _ in self._pipelines]
-        self.progress = Progress("correct: forecast", len(self.forecasts()))
-        """Entered while the output is written."""
 
     def __iter__(self) -> Iterator[CorrectionPipeline]:
         return iter(self._pipelines)
@@ -197,6 +195,11 @@ class CorrectionPipelines:
 
     def __getitem__(self, number: int) -> CorrectionPipeline:
         return self._pipelines[number]
+
+    @cached_property
+    def progress(self) -> Progress:
+        """The progress of the forecasts; entered while the output is written."""
+        return Progress("correct: forecast", len(self.forecasts()))
 
     def forecasts(self) -> list[tuple[np.datetime64, int]]:
         """Return start and lead time (hours) of all forecasts that some pipeline corrects, in order."""

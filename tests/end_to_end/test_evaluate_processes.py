@@ -18,8 +18,9 @@ import os, runpy, signal, sys
 from evaluation import partial_scores, scoring
 partial_scores.EVERY_SECONDS, partial_scores.WRITING_SHARE = 0, float("inf")
 shown = []
-def reach(self, done):
-    shown.append(done)
+def reach(self, done, label=""):
+    if self.name.startswith("scoring"):
+        shown.append(done)
     if len(shown) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 scoring.Progress.reach = reach

@@ -40,7 +40,8 @@ def test_a_sweep_trains_each_model_in_its_own_folder(project, run_verb):
 def test_a_run_folder_has_all_files(project):
     run = project / "runs/unet"
     assert {path.name for path in run.iterdir()} == {
-        "corrector.safetensors", "config.yaml", "metrics.csv", "summary.json", "checkpoints", "tensorboard",
+        "corrector.safetensors", "config.yaml", "metrics.csv", "summary.json", "memory_plan.json", "checkpoints",
+        "tensorboard",
     }  # fmt: skip
     assert len((run / "metrics.csv").read_text().splitlines()) == 3
 

@@ -15,6 +15,7 @@ from hydra import compose, initialize_config_dir
 from ranks import run_on_ranks
 from torch.utils.data import Dataset
 
+from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from evaluation.evaluate import run
@@ -197,7 +198,8 @@ def evaluate_on_rank(rank, data, bands, sectors, folder, run_dir):
                 f"correctors={{emos: {folder}/emos/corrector.safetensors}}", "member_counts=[2,4]",
             ],
         )  # fmt: skip
-    run(cfg, arrange_mesh(data, bands, sectors))
+    with CostMeter() as meter:
+        run(cfg, arrange_mesh(data, bands, sectors), meter)
 
 
 def scores(folder):

@@ -127,7 +127,8 @@ def test_the_command_starts_its_ranks(folder, tmp_path):
     files = [f"corrector={folder}/two.safetensors", f"input={folder}/ensemble.grib", "output=many"]
     ended = forks.run([ROOT / "scripts/deepweather.py", "correct", "mesh=[1,2]", *files], cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    first, note = ended.stdout.splitlines()
+    first, note, cost = ended.stdout.splitlines()
+    assert cost.startswith("done in ")
     assert first == "many: 384 messages corrected (msl, 2t at +24 h), all others copied unchanged"
     assert "two.safetensors does not state the ranges of its training data" in note
     assert (tmp_path / "many").read_bytes() == (tmp_path / "one").read_bytes()

@@ -208,7 +208,7 @@ def test_a_forecast_like_those_of_the_training_is_corrected_without_a_note(folde
         write(folder / "fine", members=members)
         ended = run(command, folder, "fine")
         assert (ended.code, ended.stderr) == (0, "")
-        assert ended.stdout.count("\n") == 1
+        assert ended.stdout.count("\n") == 2  # what was written, and what it cost
 
 
 def test_the_envelope_holds_extremes_of_the_ensemble_mean(folder):
