@@ -64,9 +64,6 @@ def watch_launcher() -> None:
     """End this rank, as Ctrl-C would, when its launcher has ended; from now on the first rank shows the progress."""
     if not os.environ.pop(LIFELINE, ""):
         return
-    if os.environ["RANK"] == "0":
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        dist.TCPStore(address, port, wait_for_workers=False).set(PROGRESS_SHOWN, "")
     # The launcher has started this rank with blocked signals.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, interruption.SIGNALS)
 
@@ -76,6 +73,10 @@ def watch_launcher() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
+    # Not before: PyTorch tries for five minutes to reach a launcher that has ended.
+    if os.environ["RANK"] == "0":
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        dist.TCPStore(address, port, wait_for_workers=False).set(PROGRESS_SHOWN, "")
 
 
 class ErrorLines:
