@@ -60,7 +60,7 @@ class OptionSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Sequence[JobReturn]:
-        """Run what the words of the command line, without those of Hydra, describe."""
+        """Run the sweep that `arguments`, the options of the command line, describe."""
         assert self.hydra_context is not None
         assert self.launcher is not None
         words = [*(f"{key}={value}" for key, value in self.params.items()), *arguments]
@@ -135,7 +135,7 @@ class RunLauncher(Launcher):
         self.context, self.config, self.verb = hydra_context, config, str(config.hydra.job.config_name)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run all runs; an error at the end names those that failed."""
+        """Start all runs of the sweep; an error at the end names the failed runs."""
         check_alone()
         folder, runs = self.sweep_runs(job_overrides)
         if repeated := {run.name for run in runs if sum(run.name == other.name for other in runs) > 1}:

@@ -124,7 +124,7 @@ def run_here(runs: Sequence[SweepRun], folder: Path, parallel: int) -> None:
 def report(
     runs: Sequence[SweepRun], codes: Mapping[SweepRun, int], folder: Path, outputs: Mapping[SweepRun, Path]
 ) -> None:
-    """Print how the runs of a sweep ended; raise a `FailedRunsError` that names those that did not end well.
+    """Print how the runs of a sweep ended; raise a `FailedRunsError` that names all unfinished runs.
 
     `outputs` are the files with what the runs printed, if they exist.
     """
