@@ -73,8 +73,7 @@ interruption.install = partial(lambda install, *, at_once=False: install(), inte
 
 def pytest_configure() -> None:
     """Handle SIGINT also where a background shell ignores it: tests interrupt the commands that they start."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    reset_signals()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -104,14 +103,19 @@ def samples() -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def handlers_of_signals() -> Iterator[None]:
-    """Restore the handlers of signals that a command has left to its process."""
-    before = [signal.getsignal(number) for number in SIGNALS]
-    yield
-    for number, handler in zip(SIGNALS, before, strict=True):
+def reset_signals() -> None:
+    """Restore the handlers of signals that Python starts with."""
+    for number, handler in zip(SIGNALS, (signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL), strict=True):
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def handlers_of_signals() -> Iterator[None]:
+    """Restore the handlers of signals that a command has left, also one in a fixture of a file or of the session."""
+    reset_signals()
+    yield
+    reset_signals()
 
 
 @pytest.fixture(scope="session")
@@ -132,7 +136,7 @@ class CommandResult(NamedTuple):
 
 def run_command(folder: Path, *arguments: str) -> CommandResult:
     """Run `deepweather ARGUMENTS` in `folder`, in this process: a new Python process takes seconds to start."""
-    before = Path.cwd(), sys.argv, dict(os.environ), [signal.getsignal(s) for s in SIGNALS]
+    before = Path.cwd(), sys.argv, dict(os.environ)
     stdout, stderr = io.StringIO(), io.StringIO()
     code = 0
     try:
@@ -147,8 +151,7 @@ def run_command(folder: Path, *arguments: str) -> CommandResult:
         sys.argv = before[1]
         os.environ.clear()
         os.environ.update(before[2])
-        for number, handler in zip(SIGNALS, before[3], strict=True):
-            signal.signal(number, handler)
+        reset_signals()
     return CommandResult(code, stdout.getvalue(), stderr.getvalue())
 
 
