@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 from data_pipeline.grid import Grid
+
+_Result = TypeVar("_Result")
 
 HALF_DEGREE = Grid.regular(361, 720)
 """The grid of ENS-10."""
@@ -66,8 +69,13 @@ def best_times(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[s
 
 def memory_rise(work: Callable[..., object], *arguments: object) -> int:
     """Call `work` in a new process; return by how many bytes the call raises the peak memory of that process."""
+    return in_process(_memory_rise, work, *arguments)
+
+
+def in_process(work: Callable[..., _Result], *arguments: object) -> _Result:
+    """Return the result of `work`, called in a new process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(_memory_rise, work, *arguments).result()
+        return process.submit(work, *arguments).result()
 
 
 def _memory_rise(work: Callable[..., object], *arguments: object) -> int:

@@ -22,6 +22,7 @@ from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.protocols import ALL, DataSource
+from data_pipeline.pseudo_members import MOMENTS_VERSION
 from data_pipeline.sample import Sample
 from data_pipeline.sample_reader import Buffers, read_sample, static_fields
 from data_pipeline.selection import select_forecasts
@@ -34,8 +35,8 @@ class ForecastDataset(Dataset[Sample]):
 
     `members`: the number of members, or their positions. `rows` and `columns` (step 1) select a tile of ensemble, mask,
     static fields and target; `grid` is always the full grid. `moments` replaces the ensemble by the two
-    pseudo-members of `data_pipeline.moments`. Only the selection is read, but always full rows. `ledger` counts the
-    forecasts that are left out, and says why; `data_pipeline.selection` has the rules.
+    pseudo-members of `data_pipeline.pseudo_members`. Only the selection is read, but always full rows. `ledger` counts
+    the forecasts that are left out, and says why; `data_pipeline.selection` has the rules.
 
     Thread-safe. Every access reads the sample again, into memory of samples that are no longer referenced.
     """
@@ -72,7 +73,7 @@ class ForecastDataset(Dataset[Sample]):
         subset_members = None if self._members == tuple(range(count)) else self._members
         tile = [self.rows.start, self.rows.stop, self.columns.start, self.columns.stop]
         exceptions = [(one.start, one.lead, one.reason) for one in self.ledger.omissions]
-        subset = [task.to_json(), dates.to_json(), exceptions, subset_members, tile, moments]
+        subset = [task.to_json(), dates.to_json(), exceptions, subset_members, tile, moments and MOMENTS_VERSION]
         digest = hashlib.sha256(f"{source.fingerprint} {json.dumps(subset)}".encode())
         self.fingerprint = digest.hexdigest()[:16]
         """Hash of files and selection: two data sets with the same fingerprint have the same samples."""

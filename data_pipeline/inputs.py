@@ -15,6 +15,7 @@ from data_pipeline.grid import Grid, how_to_regrid
 from data_pipeline.meaning import Meaning
 from data_pipeline.protocols import ALL, Fields, FieldSource, MissingFields
 from data_pipeline.task import Channel, Task, Variable
+from data_pipeline.tile_reader import read_moments
 
 
 def input_fields(source: FieldSource, task: Task) -> Fields:
@@ -156,6 +157,15 @@ class InputFields:
             else:
                 selected = part.members if members is None else [part.members[m] for m in members]
                 part.fields.read(part.init, part.lead, out[:, part.channels], rows, selected)
+
+    def read_moments(
+        self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
+    ) -> None:
+        """Fill `out` (2, C, h, W) with the pseudo-members of the channels; see `ReducingFields`."""
+        for part in self.parts(init, lead):
+            # All members share the analysis, so its pseudo-members are those of its only member.
+            selected = part.members if members is None or part.members is None else [part.members[m] for m in members]
+            read_moments(part.fields, part.init, part.lead, out[:, part.channels], rows, members=selected)
 
     def parts(self, init: int, lead: int) -> Iterator[ChannelSource]:
         """Yield the fields that the channels of the sample at positions `init` and `lead` are read from."""

@@ -82,6 +82,19 @@ class Fields(Protocol):
         """
 
 
+@runtime_checkable
+class ReducingFields(Protocol):
+    """`Fields` that can be read as moments, without memory for all members where the format allows it."""
+
+    def read_moments(
+        self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
+    ) -> None:
+        """Fill `out` (2, C, h, W), float32, with the two pseudo-members of a forecast (`data_pipeline.pseudo_members`).
+
+        They equal those of the members that `Fields.read` returns, bit for bit.
+        """
+
+
 Chunks = Literal["auto"] | None
 """`auto`: dask arrays with one chunk per start and lead time. None: values are read when they are indexed."""
 
@@ -101,7 +114,7 @@ class DataSource(FieldSource, Protocol):
 
     @property
     def moments(self) -> int | None:
-        """Number of members that the two pseudo-members (`data_pipeline.moments`) replace; None if all are stored."""
+        """Number of members that two `pseudo_members` replace; None if all are stored."""
 
     @property
     def missing(self) -> MissingPolicy:

@@ -14,12 +14,11 @@ from torch import Tensor
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.grid_coordinates import static_on
-from data_pipeline.moments import pseudo_members
 from data_pipeline.points import Points
 from data_pipeline.protocols import ALL, Fields
 from data_pipeline.sample import Sample
 from data_pipeline.task import POSITION, Task
-from data_pipeline.tile_reader import complete_cells, read_tile
+from data_pipeline.tile_reader import complete_cells, read_moments, read_tile
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -42,11 +41,10 @@ def read_sample(
     `static` are the static fields of the tile. With `moments`, two pseudo-members replace the `members`. `buffers`, if
     given, provide the memory.
     """
-    count, inputs = len(ensemble.numbers if members is None else members), len(ensemble.variables)
-    values = (buffers or Buffers()).empty((count, inputs, *static.shape[1:]))
-    read_tile(ensemble, init, lead, values, rows, columns, members)
-    if moments:
-        values = pseudo_members(values)
+    count = 2 if moments else len(ensemble.numbers if members is None else members)
+    values = (buffers or Buffers()).empty((count, len(ensemble.variables), *static.shape[1:]))
+    read = read_moments if moments else read_tile
+    read(ensemble, init, lead, values, rows, columns, members)
     return Sample(
         ensemble=torch.from_numpy(values),
         mask=torch.from_numpy(complete_cells(values)),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
-from data_pipeline.protocols import ALL, Fields
+from data_pipeline.protocols import ALL, Fields, ReducingFields
+from data_pipeline.pseudo_members import reduce_members
 
 
 def read_tile(
@@ -19,12 +21,37 @@ def read_tile(
     members: Sequence[int] | None = None,
 ) -> None:
     """Fill `out` (M, V, h, w) with rows and columns of a field; files are read by full rows."""
+    with _full_rows(fields, out, columns) as whole:
+        fields.read(init, lead, whole, rows, members)
+
+
+def read_moments(
+    fields: Fields,
+    init: int,
+    lead: int,
+    out: np.ndarray,
+    rows: slice = ALL,
+    columns: slice = ALL,
+    members: Sequence[int] | None = None,
+) -> None:
+    """Fill `out` (2, V, h, w) with rows and columns of the pseudo-members of `members`, None for all."""
+    with _full_rows(fields, out, columns) as whole:
+        if isinstance(fields, ReducingFields):
+            fields.read_moments(init, lead, whole, rows, members)
+        else:
+            count = len(fields.numbers if members is None else members)
+            reduce_members(lambda values: fields.read(init, lead, values, rows, members), count, whole)
+
+
+@contextmanager
+def _full_rows(fields: Fields, out: np.ndarray, columns: slice) -> Iterator[np.ndarray]:
+    """Yield an array like `out` with rows of full length, whose `columns` are then in `out`."""
     if out.shape[-1] == (width := fields.grid.shape[1]):
-        fields.read(init, lead, out, rows, members)
+        yield out
         return
-    full_rows = np.empty((*out.shape[:-1], width), out.dtype)
-    fields.read(init, lead, full_rows, rows, members)
-    out[...] = full_rows[..., columns]
+    whole = np.empty((*out.shape[:-1], width), out.dtype)
+    yield whole
+    out[...] = whole[..., columns]
 
 
 def complete_cells(members: np.ndarray) -> np.ndarray:

@@ -48,6 +48,17 @@ class IdentifiedReader(Protocol):
         """Return a value that is equal for two readers if the fields `wanted` have the same values in both."""
 
 
+@runtime_checkable
+class MomentReader(Protocol):
+    """A `FieldReader` that reduces members to moments while it reads them, without an array of all members."""
+
+    def read_moments(self, wanted: np.ndarray, out: np.ndarray, rows: slice) -> None:
+        """Fill `out` (2, C, h, W), float32, with the pseudo-members of the fields `wanted` (M, C) in `rows` (step 1).
+
+        The values are those of `pseudo_members` of the fields that `read` returns, bit for bit.
+        """
+
+
 class Catalog(Protocol):
     """The fields of the `wanted` variables in several files, one row each."""
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from data_pipeline.formats.catalog import Catalog, FieldReader, IdentifiedReader
+from data_pipeline.formats.catalog import SINGLE, Catalog, FieldReader, IdentifiedReader, MomentReader
 from data_pipeline.formats.cube import Cube, Missing
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import UNKNOWN, Meaning
 from data_pipeline.protocols import ALL, MissingFields
+from data_pipeline.pseudo_members import reduce_members
 from data_pipeline.task import Variable
 from data_pipeline.units import normalize_units
 
@@ -70,8 +71,22 @@ class CubeFields:
         self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
     ) -> None:
         """Fill `out` (M, C, h, W) with the forecast at positions `init` and `lead`; see `Fields`."""
-        cells = self.cells[init, lead]
-        self.reader.read(cells if members is None else cells[np.array(members, np.intp)], out, (rows, ALL))
+        self.reader.read(self._wanted(init, lead, members), out, (rows, ALL))
+
+    def read_moments(
+        self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
+    ) -> None:
+        """Fill `out` (2, C, h, W) with the pseudo-members of the forecast; see `ReducingFields`."""
+        wanted = self._wanted(init, lead, members)
+        if isinstance(self.reader, MomentReader) and out.dtype == SINGLE:
+            self.reader.read_moments(wanted, out, rows)
+        else:
+            reduce_members(lambda values: self.reader.read(wanted, values, (rows, ALL)), len(wanted), out)
+
+    def _wanted(self, init: int, lead: int, members: Sequence[int] | None) -> np.ndarray:
+        """Return the fields (M, C) of a forecast."""
+        cells: np.ndarray = self.cells[init, lead]
+        return cells if members is None else cells[np.array(members, np.intp)]
 
     def only(self, channel: int) -> CubeFields:
         """Return the fields of one channel."""

@@ -18,14 +18,14 @@ from data_pipeline.cell_moments import FORECASTS_OF_A_BLOCK, CellMoments
 from data_pipeline.common.checks import check_integer, check_positive
 from data_pipeline.common.errors import InputError
 from data_pipeline.forecast_summary import SUMMARY_COLUMNS, join_tiles, summarise_tile
-from data_pipeline.moments import pseudo_members
 from data_pipeline.protocols import ALL, Fields
+from data_pipeline.pseudo_members import pseudo_members
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece
 from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
 from data_pipeline.tile_reader import complete_cells, read_tile
 
 SAMPLE_KINDS = ("members", "moments")
-"""Samples that models read: all members, or two pseudo-members with their mean and spread (`data_pipeline.moments`)."""
+"""Samples that models read: all members, or two `pseudo_members` with their mean and spread."""
 
 Keys = Sequence[tuple[int, int, int]]
 """Positions (start, lead time, analysis) of forecasts."""

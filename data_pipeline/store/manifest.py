@@ -9,10 +9,12 @@ from pathlib import Path
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
+from data_pipeline.pseudo_members import MOMENTS_VERSION
 from data_pipeline.store.store_plan import StorePlan
 
 MANIFEST_NAME = "manifest.json"
-MANIFEST_FORMAT = 2
+MANIFEST_FORMATS = {False: 2, True: 1 + MOMENTS_VERSION}
+"""Format of the manifest of a store with members, and with moments."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,11 @@ class Manifest:
         """Write the manifest of `folder`."""
         files = {name: asdict(self.files[name]) for name in self.plan.files if name in self.files}
         with atomic_write(folder / MANIFEST_NAME, "w") as file:
-            json.dump({"format": MANIFEST_FORMAT, "plan": self.plan.to_json(), "files": files}, file, indent=1)
+            json.dump(
+                {"format": MANIFEST_FORMATS[self.plan.moments], "plan": self.plan.to_json(), "files": files},
+                file,
+                indent=1,
+            )
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
@@ -63,9 +69,9 @@ class Manifest:
             raise InputError(f"cannot read {path} ({error}); make a new store in another folder") from None
         try:
             found = json.loads(text)
-            if found["format"] != MANIFEST_FORMAT:
+            if found["format"] != (expected := MANIFEST_FORMATS[found.get("plan", {}).get("moments") is True]):
                 raise InputError(
-                    f"{path} has format {found['format']}, this version reads format {MANIFEST_FORMAT}; "
+                    f"{path} has format {found['format']}, this version reads format {expected}; "
                     "make a new store in another folder"
                 )
             files = {name: FinishedFile(**values) for name, values in found["files"].items()}

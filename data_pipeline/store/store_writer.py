@@ -24,13 +24,13 @@ from data_pipeline.dates import Dates
 from data_pipeline.grid import how_to_regrid
 from data_pipeline.inputs import input_fields
 from data_pipeline.meaning import check_targets
-from data_pipeline.moments import pseudo_members
 from data_pipeline.protocols import DataSource, Fields
 from data_pipeline.selection import select_forecasts
 from data_pipeline.store.manifest import FinishedFile, Manifest
 from data_pipeline.store.shard import ENSEMBLE_NAME, TARGET_NAME, create_shard, name_file_in_errors, write_at
 from data_pipeline.store.store_plan import STATIC_NAME, StorePlan
 from data_pipeline.task import Task
+from data_pipeline.tile_reader import read_moments, read_tile
 
 METADATA_BYTES = 1 << 20
 """Upper bound for the metadata of a file."""
@@ -203,7 +203,8 @@ def _write_samples(path: Path, job: WriteJob, samples: range, stopped: threading
         # Detected before the samples are read; the disk may still fill up later.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     offsets = create_shard(path, plan, samples)
-    members = np.empty((len(plan.numbers), *plan.ensemble_shape[1:]), np.float32)
+    ensemble = np.empty(plan.ensemble_shape, np.float32)
+    read = read_moments if plan.moments else read_tile
     truth = np.empty(plan.target_shape, np.float32)
     descriptor = os.open(path, os.O_WRONLY)
     try:
@@ -211,9 +212,8 @@ def _write_samples(path: Path, job: WriteJob, samples: range, stopped: threading
             if stopped.is_set():
                 raise CancelledError
             init, lead, analysis = job.keys[sample]
-            job.ensemble.read(init, lead, members)
+            read(job.ensemble, init, lead, ensemble)
             job.truth.read(analysis, 0, truth)
-            ensemble = pseudo_members(members) if plan.moments else members
             write_at(descriptor, ensemble, offsets[ENSEMBLE_NAME] + index * ensemble.nbytes)
             write_at(descriptor, truth, offsets[TARGET_NAME] + index * truth.nbytes)
     finally:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_pipeline.common.compiled import compiled
 from data_pipeline.common.threads import BUDGET, in_threads
-from evaluation.kernels.compiled import compiled
 from evaluation.kernels.sorting_network import sorting_network
 
 _BLOCK_VALUES = 10240

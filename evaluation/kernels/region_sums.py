@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from evaluation.kernels.compiled import compiled
+from data_pipeline.common.compiled import compiled
 
 
 class RegionSums:

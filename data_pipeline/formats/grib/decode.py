@@ -102,7 +102,7 @@ def read_values(target: np.ndarray, descriptor: int, path: Path, location: Locat
 def _read_rows(out: np.ndarray, descriptor: int, path: Path, location: Location, row: int) -> None:
     """Read values from stored row `row` on into the flat array `out`; only their bytes are read."""
     size = PACKED_BYTES.get(location.packing.bits, 0)
-    buffer = _thread_buffer(BUFFER_START + size * len(out))
+    buffer = thread_buffer(BUFFER_START + size * len(out))
     if size:
         at = location.offset + location.data + size * row * location.layout.columns
         wanted = size * len(out)
@@ -114,7 +114,7 @@ def _read_rows(out: np.ndarray, descriptor: int, path: Path, location: Location,
 _local = threading.local()
 
 
-def _thread_buffer(size: int) -> np.ndarray:
+def thread_buffer(size: int) -> np.ndarray:
     """Return this thread's buffer of at least `size` bytes; allocating memory takes longer than reading the file."""
     buffer = getattr(_local, "buffer", None)
     if buffer is None or len(buffer) < size:

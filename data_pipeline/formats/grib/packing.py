@@ -53,7 +53,7 @@ def unpack(buffer: np.ndarray, packing: Packing, out: np.ndarray) -> None:
     # The sum of two numbers of 24 binary digits is the same, computed in single or rounded from double precision.
     direct = out.dtype == DOUBLE or (packing.bits <= 24 and not packing.decimal)
     block = BLOCK_VALUES if direct else SMALL_BLOCK_VALUES
-    scale, divisor = _factors(packing.binary, packing.decimal, out.dtype)
+    scale, divisor = scale_factors(packing.binary, packing.decimal, out.dtype)
     for start in range(0, len(out), block):
         part = out[start : start + block]
         integers = _integers(buffer, packing.bits, start, len(part))
@@ -77,7 +77,7 @@ def _integers(buffer: np.ndarray, bits: int, start: int, count: int) -> np.ndarr
 
 
 @cache
-def _factors(binary: int, decimal: int, dtype: np.dtype) -> tuple[float, float]:
+def scale_factors(binary: int, decimal: int, dtype: np.dtype) -> tuple[float, float]:
     """Return 2^E and 10^-D as ecCodes computes them: by repeated multiplication or division in precision `dtype`.
 
     Calculations with them are in double precision.

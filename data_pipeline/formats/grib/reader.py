@@ -6,9 +6,11 @@ It holds paths and positions but no open file, so that it can be sent to other p
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +20,13 @@ from data_pipeline.common.threads import BUDGET, in_threads
 from data_pipeline.formats.catalog import DOUBLE, Window
 from data_pipeline.formats.grib.decode import Cutout, Location, read_values
 from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.grib.packed_column import PackedColumn
 from data_pipeline.formats.grib.packing import Packing
 from data_pipeline.formats.grib.scan import changed_file
 from data_pipeline.formats.grib.table import Stamp
 from data_pipeline.grid import Grid
+from data_pipeline.protocols import ALL
+from data_pipeline.pseudo_members import reduce_members
 from data_pipeline.units import Conversion
 
 LOCATION = np.dtype(
@@ -87,21 +92,65 @@ class MessageReader:
         read = lambda k: self._read_part(locations[k[0] : k[1]], targets[k[0] : k[1]], cutout)  # noqa: E731
         list(in_threads(read, parts, threads))
 
+    def read_moments(self, wanted: np.ndarray, out: np.ndarray, rows: slice) -> None:
+        """Fill `out` (2, C, h, W) with the pseudo-members of the messages `wanted` (M, C); see `MomentReader`.
+
+        A thread reads some rows of all members at a time, whose packed values take at most the bytes of a field. Only
+        messages that ecCodes decodes are held as members, those of one channel at a time.
+        """
+        cutout = Cutout.of((rows, ALL), self.grid.shape)
+        packed: list[tuple[int, PackedColumn]] = []
+        for c in range(wanted.shape[1] if cutout.height else 0):
+            locations, one = self.locations[wanted[:, c]], slice(c, c + 1)
+            if (wanted[:, c] < 0).any():
+                out[:, c] = np.nan
+            elif column := PackedColumn.of(locations, self.layouts, self.conversions):
+                packed.append((c, column))
+            else:
+                reduce_members(partial(self.read, wanted[:, one], window=(rows, ALL)), len(wanted), out[:, one])
+        if not packed:
+            return
+        height, threads = cutout.height, BUDGET.total
+        message_bytes = np.mean([column.locations["length"].mean() for _, column in packed])
+        if message_bytes * len(wanted) * height < MIN_THREAD_BYTES * self.grid.shape[0]:
+            threads = 1
+        # Parts are channels, divided if there are too few of them for all threads.
+        bounds = np.linspace(
+            0, height, min(height, -(-2 * threads // len(packed)) if threads > 1 else 1) + 1, dtype=int
+        )
+        parts = [(c, column, *band) for c, column in packed for band in pairwise(bounds.tolist())]
+        reduce = lambda part: self._reduce(part[1], out[:, part[0], part[2] : part[3]], cutout.first + part[2])  # noqa: E731
+        list(in_threads(reduce, parts, threads))
+
+    def _reduce(self, column: PackedColumn, out: np.ndarray, first: int) -> None:
+        """Fill `out` (2, h, W) with the pseudo-members of the rows from `first` on."""
+        with ExitStack() as stack:
+            descriptors = {file: stack.enter_context(self._opened(file)) for file in column.files}
+            for begin, end in column.bands(out.shape[1]):
+                column.reduce(descriptors, self.paths, first + begin, out[:, begin:end])
+
+    @contextmanager
+    def _opened(self, file: int) -> Iterator[int]:
+        """Open a file, which must not have changed since it was scanned."""
+        path = self.paths[file]
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                if Stamp.of(descriptor) != self.stamps[file]:
+                    raise changed_file(path)
+                yield descriptor
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise InputError(f"cannot read {path} ({error.strerror})") from None
+
     def _read_part(self, locations: np.ndarray, targets: Sequence[np.ndarray], cutout: Cutout) -> None:
         for file, group in groupby(zip(locations.tolist(), targets, strict=True), key=lambda pair: pair[0][0]):
             path = self.paths[file]
-            try:
-                descriptor = os.open(path, os.O_RDONLY)
-                try:
-                    if Stamp.of(descriptor) != self.stamps[file]:
-                        raise changed_file(path)
-                    for (_, layout, offset, length, field, conversion, data, *packing), target in group:
-                        packed = Packing(*packing)
-                        location = Location(self.layouts[layout], offset, length, field, data, packed)
-                        read_values(target, descriptor, path, location, cutout)
-                        if (to := self.conversions[conversion]).changes:
-                            target[...] = target.astype(DOUBLE) * to.factor + to.offset
-                finally:
-                    os.close(descriptor)
-            except OSError as error:
-                raise InputError(f"cannot read {path} ({error.strerror})") from None
+            with self._opened(file) as descriptor:
+                for (_, layout, offset, length, field, conversion, data, *packing), target in group:
+                    packed = Packing(*packing)
+                    location = Location(self.layouts[layout], offset, length, field, data, packed)
+                    read_values(target, descriptor, path, location, cutout)
+                    if (to := self.conversions[conversion]).changes:
+                        target[...] = target.astype(DOUBLE) * to.factor + to.offset

@@ -17,7 +17,7 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.reader_versions import READER_VERSIONS
-from data_pipeline.moments import pseudo_members
+from data_pipeline.pseudo_members import pseudo_members
 from data_pipeline.store import Store, choose_source
 from data_pipeline.task import Task
 

@@ -112,6 +112,7 @@ def test_incomplete_files_are_refused_at_opening(copy, make):
     [
         ("{", "is not the manifest of a store; make a new store in another folder"),
         ('{"format": 2, "plan": {}, "files": {}}', "is not the manifest of a store"),
+        ('{"format": 2, "plan": {"moments": true}}', "has format 2, this version reads format 3; make a new store"),
         ('{"format": 0}', "has format 0, this version reads format 2; make a new store in another folder"),
     ],
 )

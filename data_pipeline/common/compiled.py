@@ -1,11 +1,11 @@
-"""A decorator that compiles a loop with numba at its first call."""
+"""Decorators that compile a loop with numba at its first call."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from functools import partial, update_wrapper
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -17,6 +17,9 @@ class compiled(Generic[_Arguments, _Result]):  # noqa: N801 - a decorator
     Sums may be reordered, so that they use vector instructions; NaN and infinity keep their meaning.
     """
 
+    fastmath: ClassVar[frozenset[str]] = frozenset({"reassoc", "contract"})
+    """Liberties of the compiler with floating-point operations, by their names in LLVM."""
+
     def __init__(self, function: Callable[_Arguments, _Result]) -> None:
         self._function, self._lock = function, threading.Lock()
         self._machine_code: Callable[..., Any] | None = None
@@ -25,15 +28,21 @@ class compiled(Generic[_Arguments, _Result]):  # noqa: N801 - a decorator
     def __call__(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         """Call the compiled function."""
         with self._lock:
-            code = self._machine_code = self._machine_code or _compile(self._function)
+            code = self._machine_code = self._machine_code or _compile(self._function, self.fastmath)
         result: _Result = code(*args, **kwargs)
         return result
 
 
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+class compiled_as_written(compiled[_Arguments, _Result]):  # noqa: N801 - a decorator
+    """Like `compiled`, but with every rounding as in the source: results equal those of NumPy bit for bit."""
+
+    fastmath = frozenset()
+
+
+def _compile(function: Callable[..., Any], fastmath: frozenset[str]) -> Callable[..., Any]:
     import numba
 
-    decorate = partial(numba.njit, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+    decorate = partial(numba.njit, nogil=True, error_model="numpy", fastmath=set(fastmath))
     try:
         return decorate(cache=True)(function)
     except RuntimeError:  # neither the folder of this file nor the user's cache folder can be written

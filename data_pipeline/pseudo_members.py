@@ -1,0 +1,54 @@
+"""Moments: two pseudo-members that replace an ensemble of M members, for models that use only its mean and spread.
+
+For mean m and unbiased standard deviation s, the pseudo-members are m - s/√2 and m + s/√2. Their mean and unbiased
+standard deviation are exactly m and s, so such a model gives the same forecast, and a sample is M/2 times smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+MOMENTS_VERSION = 2
+"""Raise it when `pseudo_members` returns other values: stores of moments and cached samples are then made again."""
+
+
+def pseudo_members(ensemble: np.ndarray) -> np.ndarray:
+    """Return pseudo-members (2, C, h, W) of members (M, C, h, W), in their precision; NaN where a member is missing.
+
+    One pass over the members sums their departures d from the first member, and d², in the precision of the ensemble:
+
+        m = x₁ + Σd / M        s² = (Σd² - (Σd)² / M) / (M - 1)
+
+    The difference loses at most a factor of M in precision, because the first member is at most √M standard deviations
+    s away from m; equal members have no spread at all. Departures below 1e-19 are too small in single precision.
+
+    >>> pseudo_members(np.array([1.0, 2.0, 6.0]).reshape(3, 1, 1, 1)).mean()
+    np.float64(3.0)
+    """
+    count = len(ensemble)
+    out = np.empty((2, *ensemble.shape[1:]), ensemble.dtype)
+    for channel in range(ensemble.shape[1]):
+        # One member at a time, to bound memory to a few fields; NaN propagates.
+        first = ensemble[0, channel]
+        total, squares = np.zeros_like(first), np.zeros_like(first)
+        for member in ensemble[1:, channel]:
+            departure = member - first
+            total += departure
+            squares += np.multiply(departure, departure, out=departure)
+        # `formats/grib/packed_moments.py` does the same operations in the same order.
+        away = total.astype(np.float64)
+        mean = first + away * (1 / count)
+        variance = (squares - away * away * (1 / count)) * (1 / (2 * max(count - 1, 1)))
+        half = np.sqrt(np.maximum(variance.astype(ensemble.dtype), 0))
+        np.subtract(mean, half, out=out[0, channel], casting="same_kind")
+        np.add(mean, half, out=out[1, channel], casting="same_kind")
+    return out
+
+
+def reduce_members(read: Callable[[np.ndarray], None], count: int, out: np.ndarray) -> None:
+    """Fill `out` (2, C, h, W) with the pseudo-members of the `count` members that `read` fills an array with."""
+    members = np.empty((count, *out.shape[1:]), out.dtype)
+    read(members)
+    out[...] = pseudo_members(members)

@@ -1,0 +1,207 @@
+"""Moments that are read from packed values equal those of the members as `read` returns them, bit for bit."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import eccodes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.threads import BUDGET
+from data_pipeline.formats.grib import packed_column
+from data_pipeline.formats.grib import reader as source
+from data_pipeline.formats.grib.catalog import MessageCatalog
+from data_pipeline.formats.open import ensemble_fields
+from data_pipeline.pseudo_members import pseudo_members
+from data_pipeline.task import Variable
+
+ROWS, COLUMNS = 9, 7
+VARIABLES = [Variable("t", 850), Variable("2t"), Variable("z", 500)]
+
+
+def member(number, values, bits, *, edition=1, decimal=0, scanning=0, west=0, **keys):
+    """A message of one member, made by ecCodes alone."""
+    handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
+    ends, across = (40, 30), (west, west + 20)
+    settings = {
+        "Ni": COLUMNS, "Nj": ROWS, "scanningMode": scanning, "ijDirectionIncrementGiven": 0,
+        "latitudeOfFirstGridPointInDegrees": ends[scanning >> 6 & 1],
+        "latitudeOfLastGridPointInDegrees": ends[~scanning >> 6 & 1],
+        "longitudeOfFirstGridPointInDegrees": across[scanning >> 7],
+        "longitudeOfLastGridPointInDegrees": across[1 - (scanning >> 7)],
+        "bitsPerValue": bits, "decimalScaleFactor": decimal, **keys,
+    }  # fmt: skip
+    for key, value in settings.items():
+        eccodes.codes_set(handle, key, value)
+    eccodes.codes_set_double_array(handle, "values", values)
+    try:
+        return eccodes.codes_get_message(handle)
+    finally:
+        eccodes.codes_release(handle)
+
+
+def column_of(path, messages):
+    """A reader of a file of these messages, and the numbers of its fields as members of one channel."""
+    path.write_bytes(b"".join(messages))
+    return MessageCatalog.gather(path, None).reader, np.arange(len(messages))[:, None]
+
+
+def assert_same(reader, wanted, rows=slice(None)):
+    """Compare with the moments of the members that `read` returns."""
+    height = len(range(ROWS)[rows])
+    members = np.empty((*wanted.shape, height, COLUMNS), np.float32)
+    reader.read(wanted, members, (rows, slice(None)))
+    out = np.full((2, wanted.shape[1], height, COLUMNS), -1, np.float32)
+    reader.read_moments(wanted, out, rows)
+    np.testing.assert_array_equal(out, pseudo_members(members))
+    return out
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from([8, 16, 24, 32]), st.sampled_from([0, 0, 2])), min_size=1, max_size=6),
+    st.sampled_from([0, 64, 128, 192, 32, 16]),
+    st.integers(0, 2**32 - 1),
+)
+def test_any_packing_of_each_member(tmp_path_factory, packings, scanning, seed):
+    random = np.random.default_rng(seed)
+    fields = random.normal(280, 10, (len(packings), ROWS * COLUMNS))
+    messages = [
+        member(k, values, bits, decimal=decimal, scanning=scanning)
+        for k, (values, (bits, decimal)) in enumerate(zip(fields, packings, strict=True))
+    ]
+    reader, wanted = column_of(tmp_path_factory.mktemp("packing") / "file", messages)
+    assert (reader.locations["bits"] >= 0).all()
+    assert_same(reader, wanted)
+    first = int(random.integers(ROWS))
+    assert_same(reader, wanted, slice(first, int(random.integers(first, ROWS)) + 1))
+
+
+@pytest.mark.parametrize("count", [2, 10, 51])
+def test_members_of_sixteen_bits_have_the_moments_of_their_values(tmp_path, count):
+    """The usual packing, against moments in double precision by NumPy's own functions."""
+    fields = np.random.default_rng(count).normal(280, 3, (count, ROWS * COLUMNS))
+    reader, wanted = column_of(tmp_path / "file", [member(k, values, 16) for k, values in enumerate(fields)])
+    pair = assert_same(reader, wanted)[:, 0].astype(np.float64)
+    members = np.empty((count, ROWS, COLUMNS))
+    reader.read(wanted[:, 0], members, (slice(None), slice(None)))
+    # A value is rounded to about 280 * 2^-24, and each pseudo-member once more.
+    np.testing.assert_allclose(pair.mean(0), members.mean(0), rtol=0, atol=8e-5)
+    np.testing.assert_allclose(pair.std(0, ddof=1), members.std(0, ddof=1), rtol=0, atol=1e-4)
+
+
+def test_longitudes_that_begin_elsewhere(tmp_path):
+    """A circle from 180 degrees on: rows of the field are rotated rows of the file."""
+    around = {"iDirectionIncrementInDegrees": 360 / COLUMNS, "longitudeOfLastGridPointInDegrees": 180 - 360 / COLUMNS}
+    fields = np.random.default_rng(0).normal(280, 10, (4, ROWS * COLUMNS))
+    reader, wanted = column_of(tmp_path / "file", [member(k, v, 16, west=180, **around) for k, v in enumerate(fields)])
+    assert not reader.layouts[0].straight
+    assert_same(reader, wanted, slice(2, 7))
+
+
+def test_constant_members_and_bitmaps(tmp_path):
+    """Rain: a member without any has no packed values. ecCodes decodes bitmaps; their cells are missing."""
+    fields = np.random.default_rng(0).gamma(0.3, 2, (4, ROWS * COLUMNS))
+    fields[2] = 0
+    messages = [member(k, values, 16) for k, values in enumerate(fields)]
+    reader, wanted = column_of(tmp_path / "file", messages)
+    assert sorted(set(reader.locations["bits"].tolist())) == [0, 16]
+    assert_same(reader, wanted)
+    assert not assert_same(*column_of(tmp_path / "dry", [member(k, fields[2], 16) for k in range(3)])).any()
+    fields[1, 5] = 1e30
+    messages[1] = member(1, fields[1], 16, bitmapPresent=1, missingValue=1e30)
+    reader, wanted = column_of(tmp_path / "file", messages)
+    assert np.isnan(assert_same(reader, wanted)).sum() == 2
+
+
+@pytest.fixture(scope="module")
+def file(writer, tmp_path_factory):
+    return writer.forecast(tmp_path_factory.mktemp("moments") / "file", ("2t", "z@500", "t@850"))
+
+
+def by_members(fields, init, lead, rows=slice(None), members=None):
+    """The moments of a forecast from all of its members."""
+    count, height = len(fields.numbers if members is None else members), len(range(fields.grid.shape[0])[rows])
+    values = np.empty((count, len(fields.variables), height, fields.grid.shape[1]), np.float32)
+    fields.read(init, lead, values, rows, members)
+    return pseudo_members(values)
+
+
+@given(st.data())
+def test_any_part_of_a_forecast(file, data):
+    fields = ensemble_fields(file, VARIABLES, (24, 48))
+    i, j = data.draw(st.integers(0, 1)), data.draw(st.integers(0, 1))
+    first = data.draw(st.integers(0, 4))
+    rows = slice(first, data.draw(st.integers(first + 1, 5)))
+    members = data.draw(st.none() | st.lists(st.integers(0, 2), min_size=1, max_size=4))
+    expected = by_members(fields, i, j, rows, members)
+    strided = data.draw(st.booleans())
+    out = np.full((*expected.shape[:3], 16 if strided else 8), -1, np.float32)[..., :: 2 if strided else 1]
+    fields.read_moments(i, j, out, rows, members)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_members_in_several_files_and_units(writer, tmp_path):
+    """Members of precipitation in metres and in kilograms per square metre, one file for each."""
+    paths = [writer.forecast(tmp_path / str(k), ("tp",), numbers=(k,)) for k in (1, 2, 3)]
+    content = bytearray(paths[1].read_bytes())
+    length = int.from_bytes(content[4:7], "big")
+    for start in range(0, len(content), length):
+        content[start + 11], content[start + 16] = 228, 228  # table and number of tp in kg m-2
+    paths[1].write_bytes(content)
+    fields = ensemble_fields(paths, [Variable("tp")], [24])
+    assert any(conversion.changes for conversion in fields.reader.conversions)
+    out = np.empty((2, 1, 5, 8), np.float32)
+    fields.read_moments(0, 0, out)
+    np.testing.assert_array_equal(out, by_members(fields, 0, 0))
+
+
+def test_a_missing_member_makes_its_channel_missing(writer, tmp_path):
+    path = writer.forecast(tmp_path / "file", ("2t", "z@500", "t@850"), without=[("2t", 1999, 24, 2)])
+    fields = ensemble_fields(path, VARIABLES, [24], missing="mask")
+    out = np.empty((2, 3, 5, 8), np.float32)
+    fields.read_moments(1, 0, out)
+    np.testing.assert_array_equal(out, by_members(fields, 1, 0))
+    assert np.isnan(out).all((0, 2, 3)).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("variables", [VARIABLES, VARIABLES[:1]])
+def test_threads_share_the_work(file, variables, monkeypatch):
+    """Several threads in each of several readers, as in the staging buffer; one channel is divided by rows."""
+    monkeypatch.setattr(source, "MIN_THREAD_BYTES", 1)
+    monkeypatch.setattr(BUDGET, "_total", 5)
+    fields = ensemble_fields(file, variables, (24, 48))
+    expected = {(i, j): by_members(fields, i, j) for i in range(2) for j in range(2)}
+
+    def check(k):
+        out = np.full((2, len(variables), 5, 8), -1, np.float32)
+        fields.read_moments(k % 2, k // 2 % 2, out)
+        return np.array_equal(out, expected[k % 2, k // 2 % 2])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(check, range(32)))
+
+
+def test_only_the_wanted_rows_are_read_in_bands_of_a_field(tmp_path, monkeypatch):
+    """Packed values in memory take at most the bytes of a field, whatever the number of members."""
+    fields = np.random.default_rng(0).normal(280, 10, (12, ROWS * COLUMNS))
+    reader, wanted = column_of(tmp_path / "file", [member(k, values, 16) for k, values in enumerate(fields)])
+    sizes, buffers = [], []
+    read, buffer = os.preadv, packed_column.thread_buffer
+    monkeypatch.setattr(packed_column.os, "preadv", lambda *given: sizes.append(read(*given)) or sizes[-1])
+    monkeypatch.setattr(packed_column, "thread_buffer", lambda size: buffers.append(size) or buffer(size))
+    out = np.empty((2, 1, 5, COLUMNS), np.float32)
+    reader.read_moments(wanted, out, slice(2, 7))
+    assert sum(sizes) == 12 * 5 * COLUMNS * 2
+    assert len(buffers) > 1
+    assert max(buffers) <= 4 * ROWS * COLUMNS
+
+
+def test_a_file_that_changed_is_noticed(tmp_path):
+    reader, wanted = column_of(tmp_path / "file", [member(k, np.arange(ROWS * COLUMNS), 16) for k in range(3)])
+    (tmp_path / "file").write_bytes((tmp_path / "file").read_bytes()[:-1])
+    with pytest.raises(InputError, match="file has changed since it was opened"):
+        reader.read_moments(wanted, np.empty((2, 1, ROWS, COLUMNS), np.float32), slice(None))
