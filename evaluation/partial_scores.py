@@ -29,7 +29,7 @@ class PartialScores:
 
     def __init__(self, folder: Path, key: str, mesh: Mesh) -> None:
         self._path, self._mesh = folder / f"partial_scores_{mesh.rank:04d}.npz", mesh
-        self._key = f"{key} mesh {mesh.data} {mesh.bands} {mesh.sectors}"
+        self._key = f"{key} mesh {mesh.data} {mesh.bands} {mesh.sectors} {mesh.channels}"
         self._last, self._wait, self._blocks = time.monotonic(), EVERY_SECONDS, 0
 
     def load(self, tallies: Tallies) -> None:

@@ -33,6 +33,7 @@ from data_pipeline.store import choose_source
 from data_pipeline.task import Task
 from models.corrector import Corrector, check_tiles, needed_task, reads_moments
 from models.distribution import Distribution, Ensemble, Normal
+from models.layers.channel_axis import check_channel_axis
 from models.outline import check_memory, outline
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, join_mesh
@@ -60,8 +61,8 @@ WORSE = 1.001
 def main(cfg: DictConfig) -> None:
     """Train on all ranks of the mesh; an interrupted run can be resumed from its folder."""
     options: TrainerOptions = build(cfg.trainer)
-    _, bands, sectors = mesh_shape(options.mesh, "trainer.mesh")
-    check_tiles(plain(cfg.model), bands, sectors)
+    _, bands, sectors, channels = mesh_shape(options.mesh, "trainer.mesh")
+    check_tiles(plain(cfg.model), bands * channels, sectors)
     with (
         CostMeter() as meter,
         resumable(Path(cfg.run_dir)),
@@ -148,6 +149,7 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         f"{len(train)} forecasts to train on, {len(val) if val else 'none'} to validate; "
         f"{train.members} members on {grid}"
         + (f", in {domain.tiles[0]} x {domain.tiles[1]} tiles" if mesh.tiles > 1 else "")
+        + (f", channels of wide layers shared by {mesh.channels}" if mesh.channels > 1 else "")
         + (f", batches shared by {mesh.data}" if mesh.data > 1 else "")
     )
     for name, samples in used.items():
@@ -162,6 +164,7 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         summary.enter("fit")
         on_tile = partial(samples_on, name="train")
         corrector = corrector_on(domain)
+        check_channel_axis(corrector.model, mesh)
         if cfg.initial_weights is not None:
             load_initial_weights(corrector, cfg.initial_weights)
             mesh.print(f"initial weights from {cfg.initial_weights}")

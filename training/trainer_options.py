@@ -64,8 +64,8 @@ class TrainerOptions:
     `optimizer`, `scheduler`, `callbacks`, `loggers` and `profiler` are specs, `{_target_: package.Class, ...}`, and
     `lightning` holds further flags of Lightning's Trainer. All names in them are checked here.
 
-    `mesh` is [data, spatial] or [data, bands, sectors]: the number of ranks that share a batch, and the number of ranks
-    that share a sample. A killed run loses at most `checkpoint_minutes` of work.
+    `mesh` is [data, spatial], [data, bands, sectors] or [data, bands, sectors, channels]: how many ranks share
+    a batch, and how many share a sample. A killed run loses at most `checkpoint_minutes` of work.
     """
 
     epochs: int = 15

@@ -56,9 +56,14 @@ class Conv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, C, H, W) to (B, outputs, H, W); with stride 2 to (B, outputs, ceil(H/2), ceil(W/2))."""
-        if self.window.exchange and overlaps(self._work * x.shape[0], x.device):
-            return convolve(x, self.weight, self.bias, self.window.exchange, self.stride[0], self.groups)
-        return super().forward(self.window(x))
+        return self.convolve_with(x, self.weight, self.bias)
+
+    def convolve_with(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Map (B, C, H, W) by this layer with another weight and bias, which may be a part of its own."""
+        work = self._work * weight.numel() // self.weight.numel() * x.shape[0]
+        if self.window.exchange and overlaps(work, x.device):
+            return convolve(x, weight, bias, self.window.exchange, self.stride[0], self.groups)
+        return self._conv_forward(self.window(x), weight, bias)
 
 
 def input_intervals(cuts: Cuts, kernel: int, stride: int) -> Intervals:

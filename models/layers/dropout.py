@@ -84,6 +84,8 @@ class Dropout(nn.Module):
         check_between("model.dropout", share, 0, 1)
         self.out, self.share, self.channels = Domain.of(grid), share, channels
         self._dropped = min(round(share * _MASK_LEVELS), _MASK_LEVELS - 1)
+        self.first_channel = 0
+        """Number of the first channel of the input in a mask of whole channels."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, C, H, W) or (B M, C, H, W) to the same shape; all members of a forecast have one mask."""
@@ -91,7 +93,7 @@ class Dropout(nn.Module):
             return x
         keys, C = _keys(x), x.shape[1]
         if self.channels:
-            channel = torch.arange(C, device=x.device)
+            channel = torch.arange(self.first_channel, self.first_channel + C, device=x.device)
             values = (mix_bits(keys[:, None] + mix_bits(channel)) >> 32)[..., None, None]
         else:
             values = self._values(keys, C)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.grid import Grid
 from models.layers.attention import MemberAttention, ResidualWindowAttention
+from models.layers.channel_axis import ChannelConv2d, DividedChannelNorm, DividedDropout, FilterConv2d
 from models.layers.convolution import Conv2d
 from models.layers.dropout import Dropout
 from models.layers.mixture import Mixing
@@ -25,7 +26,8 @@ ConvolutionFactory = Callable[..., nn.Module]
 class ResidualBlock(nn.Module):
     """Two convolutions with normalisation and GELU, added to a linear map of the input.
 
-    `parity` is that of the inputs (`HaloPad`), for the first block of a network.
+    `parity` is that of the inputs (`HaloPad`), for the first block of a network. The ranks of a channel axis divide the
+    channels of `wide` blocks.
     """
 
     def __init__(
@@ -36,9 +38,17 @@ class ResidualBlock(nn.Module):
         dropout: float,
         convolution: ConvolutionFactory = Conv2d,
         parity: Sequence[int] = (),
+        wide: bool = False,
     ) -> None:
         super().__init__()
-        self.skip = nn.Conv2d(inputs, outputs, 1)
+        self.skip, domain = nn.Conv2d(inputs, outputs, 1), Domain.of(grid)
+        if wide and domain.channel_axis:
+            self.path = nn.Sequential(
+                FilterConv2d(domain, inputs, outputs), DividedChannelNorm(domain, outputs), nn.GELU(),
+                DividedDropout(domain, dropout, outputs),
+                ChannelConv2d(domain, outputs, outputs), ChannelNorm(outputs), nn.GELU(),
+            )  # fmt: skip
+            return
         self.path = nn.Sequential(
             convolution(grid, inputs, outputs, parity=parity), ChannelNorm(outputs), nn.GELU(),
             Dropout(grid, dropout, channels=True),
@@ -54,7 +64,8 @@ class Trunk(nn.Module):
     """A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) without its last layer.
 
     The resolution is halved `depth` times, with `width` channels at the finest level and twice as many at each coarser
-    one. With `mixture`, the options of `Mixing`, the convolutions at the finest level are mixtures of experts.
+    one. All blocks but those of the finest level are wide. With `mixture`, the options of `Mixing`, the convolutions at
+    the finest level are mixtures of experts.
 
     Rows of a batch may be members of forecasts. With `member_attention`, the members of a forecast attend to one
     another at every level of the encoder. With `attention_window` > 0, cells attend to one another at the coarsest
@@ -86,7 +97,9 @@ class Trunk(nn.Module):
         self.up = nn.ModuleList(Upsample(fine) for fine in grids[:-1])
         convolutions = [Mixing.of(mixture), *[Conv2d] * depth]
         self.encoder = nn.ModuleList(
-            ResidualBlock(g, before, w, dropout if level else 0, convolutions[level], () if level else parity)
+            ResidualBlock(
+                g, before, w, dropout if level else 0, convolutions[level], () if level else parity, wide=level > 0
+            )
             for level, (g, before, w) in enumerate(zip(grids, [inputs, *widths], widths, strict=False))
         )
         self.attention = nn.ModuleList(MemberAttention(w, w // width) for w in widths if member_attention)
@@ -98,8 +111,10 @@ class Trunk(nn.Module):
             )
         )
         self.decoder = nn.ModuleList(
-            ResidualBlock(g, fine + coarse, fine, dropout, convolution)
-            for g, fine, coarse, convolution in zip(grids, widths, widths[1:], convolutions, strict=False)
+            ResidualBlock(g, fine + coarse, fine, dropout, convolution, wide=level > 0)
+            for level, (g, fine, coarse, convolution) in enumerate(
+                zip(grids, widths, widths[1:], convolutions, strict=False)
+            )
         )
 
     def forward(self, x: Tensor, M: int = 1) -> Tensor:

@@ -25,11 +25,23 @@ Cuts = tuple[int, ...]
 
 
 @dataclass(frozen=True)
+class ChannelAxis:
+    """Ranks that divide the channels of wide layers: `ranks` neighbouring tiles of a tile column, from north to south.
+
+    `group` is the group of these ranks. `across` is the group of the ranks with the same channels of other tiles.
+    """
+
+    ranks: int
+    group: str = field(default="", compare=False, repr=False)
+    across: str = field(default="", compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class Domain:
     """`grid` in tiles: rank r of `group` has tile row r // n and tile column r % n, of n tile columns.
 
     `rank` is the own rank. `grid` is the whole globe. `everyone` is the group of all ranks that step together, also
-    those with the same tile of other samples.
+    those with the same tile of other samples. With a `channel_axis`, wide layers divide channels instead of rows.
 
     >>> Domain.split(Grid.regular(5, 8), bands=2, sectors=2, rank=3).tile
     (slice(2, 5, None), slice(4, 8, None))
@@ -41,6 +53,7 @@ class Domain:
     rank: int = 0
     group: str = field(default="", compare=False, repr=False)
     everyone: str = field(default="", compare=False, repr=False)
+    channel_axis: ChannelAxis | None = None
 
     def __post_init__(self) -> None:
         for name, cuts, size in zip(("rows", "columns"), (self.row_cuts, self.column_cuts), self.shape, strict=True):
@@ -64,9 +77,11 @@ class Domain:
         rank: int = 0,
         group: str = "",
         everyone: str = "",
+        channel_axis: ChannelAxis | None = None,
     ) -> Domain:
         """Return `grid` split among `bands` times `sectors` ranks, as evenly as possible."""
-        return cls(grid, _even(grid.shape[0], bands), _even(grid.shape[1], sectors), rank, group, everyone)
+        rows, columns = even_cuts(grid.shape[0], bands), even_cuts(grid.shape[1], sectors)
+        return cls(grid, rows, columns, rank, group, everyone, channel_axis)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -126,12 +141,54 @@ class Domain:
             self, grid=self.grid.coarsen(), row_cuts=_halves(self.row_cuts), column_cuts=_halves(self.column_cuts)
         )
 
+    @property
+    def channel_rank(self) -> int:
+        """Number of the own rank among those of its channel axis."""
+        return self.rank // self.tiles[1] % (self.channel_axis.ranks if self.channel_axis else 1)
+
+    def merge(self) -> Domain:
+        """Return the domain of wide layers, in which the tiles of the ranks of a channel axis are one tile."""
+        axis = self.channel_axis
+        if axis is None:
+            return self
+        row, column = divmod(self.rank, self.tiles[1])
+        return replace(
+            self,
+            row_cuts=self.row_cuts[:: axis.ranks],
+            rank=row // axis.ranks * self.tiles[1] + column,
+            group=axis.across,
+            channel_axis=None,
+        )
+
+    def merged_rows(self) -> Cuts:
+        """Return the ends of the tiles of a channel axis, counted from the first row of the merged tile."""
+        ranks = self.channel_axis.ranks if self.channel_axis else 1
+        first = self.rank // self.tiles[1] // ranks * ranks
+        cuts = self.row_cuts[first : first + ranks + 1]
+        return tuple(cut - cuts[0] for cut in cuts)
+
+    def channel_cuts(self, channels: int) -> Cuts:
+        """Return the ends of the shares of `channels` that the ranks of the channel axis have."""
+        ranks = self.channel_axis.ranks if self.channel_axis else 1
+        if channels < ranks:
+            raise InputError(
+                f"{ranks} ranks cannot divide the {channels} channels of a layer; take fewer ranks on the channel axis "
+                "of trainer.mesh, or a larger model.width"
+            )
+        return even_cuts(channels, ranks)
+
+    def own_channels(self, channels: int) -> slice:
+        """Return which of `channels` the own rank has in wide layers."""
+        cuts = self.channel_cuts(channels)
+        return slice(*cuts[self.channel_rank : self.channel_rank + 2])
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Domain:
         """Return the same object: it is immutable, and process groups cannot be copied with a model."""
         return self
 
 
-def _even(size: int, parts: int) -> Cuts:
+def even_cuts(size: int, parts: int) -> Cuts:
+    """Return the ends of `parts` parts of `size` points, as even as possible."""
     return tuple(round(k * size / parts) for k in range(parts + 1))
 
 

@@ -29,7 +29,7 @@ _sent: Counter[str] | None = None
 
 @contextmanager
 def count_sent_bytes() -> Iterator[Counter[str]]:
-    """Count the bytes that this rank sends inside the block, by kind: halo, halo gradient, sum."""
+    """Count the bytes that this rank sends inside the block, by kind: halo, channels, their gradients, sum."""
     global _sent
     before, _sent = _sent, Counter()
     try:
@@ -191,7 +191,7 @@ class Swap:
                 self._messages.append(
                     dist.P2POp(dist.isend, parcel.contiguous(), group=process_group(group), group_peer=peer)
                 )
-                _count(kind, parcel)
+                count_sent(kind, parcel)
         self._works = dist.batch_isend_irecv(self._messages) if self._messages else []
 
     def finish(self) -> Tensor:
@@ -238,7 +238,7 @@ def _allsum(x: Tensor, group: str) -> Tensor:
     # all_reduce adds raw memory, so all ranks need the same memory order, whatever the strides of `x`.
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=process_group(group))
-    _count("sum", x)
+    count_sent("sum", x)
     return total
 
 
@@ -266,6 +266,7 @@ def destroy_groups() -> None:
     gc.collect()
 
 
-def _count(kind: str, parcel: Tensor) -> None:
+def count_sent(kind: str, parcel: Tensor) -> None:
+    """Add the bytes of a parcel that this rank sends to those of `count_sent_bytes`."""
     if _sent is not None:
         _sent[kind] += parcel.numel() * parcel.element_size()

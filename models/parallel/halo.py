@@ -45,6 +45,8 @@ class HaloPlan:
     receives: tuple[int, ...]
     fully_covered: bool
     """Whether no cell of the window is zero by definition."""
+    cells_of_all: int
+    """Number of cells that all ranks send."""
 
     @property
     def cells_sent(self) -> int:
@@ -85,6 +87,7 @@ def plan_halo(domain: Domain, windows: tuple[Intervals, Intervals], beyond_zero:
         sends=tuple(_in_tile(domain, need[domain.rank], domain.rank) for need in needs),
         receives=tuple(map(len, needs[domain.rank])),
         fully_covered=bool((source != ZERO_CELL).all()),
+        cells_of_all=sum(len(cells) for need in needs for cells in need),
     )
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -29,7 +30,7 @@ from data_pipeline.common.checks import check_positive
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.threads import processors_of_rank
 from data_pipeline.grid import Grid
-from models.parallel.domain import Domain
+from models.parallel.domain import ChannelAxis, Domain
 from models.parallel.exchange import destroy_groups, process_group
 from models.parallel.interface import interface_towards
 from models.parallel.launch import launch, watch_launcher
@@ -54,6 +55,8 @@ class Mesh:
     data: int = 1
     bands: int = 1
     sectors: int = 1
+    channels: int = 1
+    """Ranks that divide the channels of wide layers; in all other layers each of them has a tile of its own."""
     rank: int = 0
     local_rank: int = 0
     """Number of this rank among those on the same machine, and so of its GPU."""
@@ -66,6 +69,7 @@ class Mesh:
     """Name of the group of ranks with the same tile of other samples."""
     everyone: str = field(default="", repr=False)
     """Name of the group of all ranks."""
+    channel_axis: ChannelAxis | None = field(default=None, repr=False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Mesh:
         """Return the same object: it is immutable, and its store cannot be copied with a model."""
@@ -79,7 +83,7 @@ class Mesh:
     @property
     def tiles(self) -> int:
         """Number of ranks that share a sample."""
-        return self.bands * self.sectors
+        return self.bands * self.channels * self.sectors
 
     @property
     def ranks(self) -> int:
@@ -103,11 +107,15 @@ class Mesh:
 
     def domain(self, grid: Grid) -> Domain:
         """Return `grid`, split into the tiles of this mesh."""
-        return Domain.split(grid, self.bands, self.sectors, self.spatial_rank, self.spatial, self.everyone)
+        bands = self.bands * self.channels
+        return Domain.split(
+            grid, bands, self.sectors, self.spatial_rank, self.spatial, self.everyone, self.channel_axis
+        )
 
     def shared(self, grid: Grid) -> Domain:
         """Return `grid`, split into one tile for each rank: for work that is not on single samples."""
-        return Domain.split(grid, self.data * self.bands, self.sectors, self.rank, self.everyone, self.everyone)
+        bands = self.data * self.bands * self.channels
+        return Domain.split(grid, bands, self.sectors, self.rank, self.everyone, self.everyone)
 
     def print(self, text: str) -> None:
         """Print a line on the first rank."""
@@ -193,14 +201,14 @@ class Mesh:
 
 @contextmanager
 def join_mesh(shape: Sequence[int], option: str = "mesh", timeout_minutes: float = 10.0) -> Iterator[Mesh]:
-    """Make this process a rank of a mesh of `shape`, [data, spatial] or [data, bands, sectors], inside the block.
+    """Make this process a rank of a mesh of `shape`, which `mesh_shape` reads, inside the block.
 
     Under torchrun or srun, which have started the ranks, they connect. Otherwise this process starts as many copies of
     itself, waits for them and exits with their code. A rank that ends, or does not answer for `timeout_minutes`, ends
     the run on all ranks.
     """
-    data, bands, sectors = mesh_shape(shape, option)
-    ranks = data * bands * sectors
+    data, bands, sectors, channels = mesh_shape(shape, option)
+    ranks = data * bands * sectors * channels
     os.environ.update(variables_from_slurm(os.environ))
     # PyTorch counts processors without the quota of a container or of Slurm.
     torch.set_num_threads(min(torch.get_num_threads(), processors_of_rank()))
@@ -221,15 +229,15 @@ def join_mesh(shape: Sequence[int], option: str = "mesh", timeout_minutes: float
         return
     check_positive("timeout_minutes", timeout_minutes)
     with _report_lost_ranks():
-        mesh = _meet(data, bands, sectors, timedelta(minutes=timeout_minutes))
+        mesh = _meet(data, bands, sectors, channels, timedelta(minutes=timeout_minutes))
         yield mesh
         dist.barrier()
         dist.destroy_process_group()
 
 
-def _meet(data: int, bands: int, sectors: int, timeout: timedelta) -> Mesh:
+def _meet(data: int, bands: int, sectors: int, channels: int, timeout: timedelta) -> Mesh:
     """Connect to the ranks that the environment variables name."""
-    rank, ranks = int(os.environ["RANK"]), data * bands * sectors
+    rank, ranks = int(os.environ["RANK"]), data * bands * sectors * channels
     for name, value in NCCL.items():
         os.environ.setdefault(name, value)
     local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
@@ -246,16 +254,29 @@ def _meet(data: int, bands: int, sectors: int, timeout: timedelta) -> Mesh:
         ) from None
     atexit.register(destroy_groups)
     return replace(
-        arrange_mesh(data, bands, sectors, timeout), local_rank=local_rank, local_ranks=local_ranks, store=store
+        arrange_mesh(data, bands, sectors, channels, timeout),
+        local_rank=local_rank,
+        local_ranks=local_ranks,
+        store=store,
     )
 
 
-def arrange_mesh(data: int, bands: int, sectors: int = 1, timeout: timedelta | None = None) -> Mesh:
+def arrange_mesh(data: int, bands: int, sectors: int = 1, channels: int = 1, timeout: timedelta | None = None) -> Mesh:
     """Return the mesh of the ranks of PyTorch's default process group, which exists already."""
-    rank, ranks, tiles = dist.get_rank(), data * bands * sectors, bands * sectors
-    spatial = _group_of(rank, [list(range(d * tiles, (d + 1) * tiles)) for d in range(data)], timeout)
+    rank, tiles = dist.get_rank(), bands * channels * sectors
+    ranks, starts = data * tiles, range(0, data * tiles, tiles)
+    spatial = _group_of(rank, [list(range(start, start + tiles)) for start in starts], timeout)
     alongside = _group_of(rank, [list(range(t, ranks, tiles)) for t in range(tiles)], timeout)
-    return Mesh(data, bands, sectors, rank, rank, ranks, None, spatial, alongside, _everyone())
+    axis = None
+    if channels > 1:
+        # [data, band, channel, sector]: tiles that share channels are neighbours from north to south.
+        numbers = np.arange(ranks).reshape(data, bands, channels, sectors)
+        axis = ChannelAxis(
+            channels,
+            _group_of(rank, numbers.transpose(0, 1, 3, 2).reshape(-1, channels).tolist(), timeout),
+            _group_of(rank, numbers.transpose(0, 2, 1, 3).reshape(-1, bands * sectors).tolist(), timeout),
+        )
+    return Mesh(data, bands, sectors, channels, rank, rank, ranks, None, spatial, alongside, _everyone(), axis)
 
 
 def _everyone() -> str:

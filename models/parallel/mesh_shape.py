@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from data_pipeline.common.errors import InputError
 
+FORMS = "[data, spatial], [data, bands, sectors] or [data, bands, sectors, channels]"
+"""The ways to write the shape of a mesh."""
 
-def mesh_shape(shape: Sequence[int], option: str) -> tuple[int, int, int]:
-    """Return the numbers of data ranks, bands and sectors of `shape`, [data, spatial] or [data, bands, sectors]."""
+
+def mesh_shape(shape: Sequence[int], option: str) -> tuple[int, int, int, int]:
+    """Return the numbers of data ranks, bands, sectors and channel ranks of `shape`, which is one of `FORMS`."""
     numbers = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    if len(numbers) not in (2, 3) or any(type(number) is not int or number < 1 for number in numbers):
-        raise InputError(
-            f"{option} must be [data, spatial] or [data, bands, sectors], each at least 1, got {list(numbers)}"
-        )
-    data, bands, sectors = numbers if len(numbers) == 3 else (*numbers, 1)
-    return data, bands, sectors
+    if len(numbers) not in (2, 3, 4) or any(type(number) is not int or number < 1 for number in numbers):
+        raise InputError(f"{option} must be {FORMS}, each at least 1, got {list(numbers)}")
+    data, bands, sectors, channels = (*numbers, 1, 1)[:4]
+    return data, bands, sectors, channels

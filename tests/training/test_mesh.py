@@ -1,5 +1,6 @@
 """Training on a mesh equals training on one rank: losses, gradients, weights, scores, checkpoints."""
 
+import math
 import os
 import signal
 from dataclasses import replace
@@ -25,8 +26,9 @@ from training.mesh_strategy import gather_full, shard
 from training.network_training import train_network, validation_crps
 from training.trainer_options import TrainerOptions
 
-MESHES = [(1, 3, 1), (1, 1, 2), (1, 2, 2), (3, 1, 1), (2, 2, 1)]
-"""Bands, sectors, both, samples alone, samples and bands. Other tests run (1, 2, 1), (2, 1, 1) and (4, 1, 1)."""
+MESHES = [(1, 3, 1), (1, 1, 2), (1, 2, 2), (3, 1, 1), (2, 2, 1), (2, 1, 1, 2)]
+"""Bands, sectors, both, samples alone, samples and bands, samples and channels. Other tests run (1, 2, 1), (2, 1, 1)
+and (4, 1, 1)."""
 OF_ALL_MODELS = [(3, 1, 1), (2, 1, 2)]
 """Samples alone, samples and tiles; tiles alone are in `test_contract_mesh.py`."""
 SHAPE = pytest.mark.parametrize("shape", MESHES, ids=lambda shape: "x".join(map(str, shape)))
@@ -61,7 +63,7 @@ def fit_on_rank(rank, shape, toy, name):
 @pytest.mark.parametrize(("shape", "rows"), [((2, 1, 1), {6, 7}), ((2, 2, 1), {3, 4}), ((2, 1, 2), {6, 7})], ids=str)
 def test_all_ranks_share_a_fit(shape, rows, name, toy):
     expected, _ = fit_on_rank(0, None, toy, name)
-    found = run_on_ranks(shape[0] * shape[1] * shape[2], fit_on_rank, shape, toy, name)
+    found = run_on_ranks(math.prod(shape), fit_on_rank, shape, toy, name)
     assert {tile[0] for _, tiles in found for tile in tiles} == rows
     for state, _ in found:
         for key, value in expected.items():
@@ -92,7 +94,7 @@ def cross_fit_on_rank(rank, shape, toy):
 def test_each_tile_has_its_part_of_the_maps_for_training(shape, toy):
     expected, _, provenance = cross_fit_on_rank(0, None, toy)
     assert len(expected[0]) == 2 * len(TASK.lead_times)  # two years
-    for tables, tile, own in run_on_ranks(shape[0] * shape[1] * shape[2], cross_fit_on_rank, shape, toy):
+    for tables, tile, own in run_on_ranks(math.prod(shape), cross_fit_on_rank, shape, toy):
         assert own == provenance
         for found, whole in zip(tables, expected, strict=True):
             np.testing.assert_allclose(found, whole[..., *tile], rtol=0, atol=1e-6 * np.abs(whole).max())
@@ -140,7 +142,7 @@ def steps_alone(toy):
 @pytest.mark.parametrize("shape", OF_ALL_MODELS, ids=lambda shape: "x".join(map(str, shape)))
 def test_loss_and_gradients_of_every_model_are_those_of_one_process(shape, toy, steps_alone):
     assert {"mlp", "unet", "lenet"} < set(steps_alone)
-    for found in run_on_ranks(shape[0] * shape[1] * shape[2], steps_of_all, shape, toy, list(steps_alone)):
+    for found in run_on_ranks(math.prod(shape), steps_of_all, shape, toy, list(steps_alone)):
         for name, expected in steps_alone.items():
             for ours, theirs in zip(found[name], expected, strict=True):
                 assert np.abs(ours - theirs).max() <= 1e-12 * np.abs(theirs).max(), name
@@ -168,7 +170,7 @@ def train_on_rank(rank, shape, toy, folder, options):
 def on_mesh(shape, toy, folder, **options):
     if shape == (1, 1, 1):
         return train_run(Mesh.single(), toy, folder, **options)
-    return run_on_ranks(shape[0] * shape[1] * shape[2], train_on_rank, shape, toy, folder, options)[0]
+    return run_on_ranks(math.prod(shape), train_on_rank, shape, toy, folder, options)[0]
 
 
 def assert_same(found, expected, tolerance):
@@ -209,8 +211,9 @@ def test_sharding_weights_changes_nothing(shape, toy, tmp_path, alone):
         ((2, 2, 1), {"activation_checkpointing": True}),
         ((1, 1, 2), {}),
         ((2, 1, 1), {"sharded": True, "activation_checkpointing": True}),
+        ((1, 1, 1, 2), {"sharded": True, "activation_checkpointing": True}),
     ],
-    ids=["in blocks", "in sectors", "in parts and blocks"],
+    ids=["in blocks", "in sectors", "in parts and blocks", "by channels in parts and blocks"],
 )
 def test_averages_equal_one_process(shape, options, toy, tmp_path):
     expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", epochs=3, ema_decay=0.8)
@@ -255,11 +258,19 @@ def run_until_killed(rank, shape, toy, folder, options, after):
         ((1, 1, 1), False, (1, 3, 1), False),
         ((2, 1, 1), False, (1, 1, 2), True),
         ((1, 2, 1), True, (1, 1, 1), False),
+        ((1, 1, 1, 2), False, (2, 1, 1), False),
     ],
-    ids=["2x2 to 1", "2x2 in parts to 4x1", "1 to 1x3", "2x1 to two sectors in parts", "1x2 in parts to 1"],
+    ids=[
+        "2x2 to 1",
+        "2x2 in parts to 4x1",
+        "1 to 1x3",
+        "2x1 to two sectors in parts",
+        "1x2 in parts to 1",
+        "channels to 2x1",
+    ],
 )
 def test_a_run_is_resumed_on_another_mesh(first, parts, then, parts_then, toy, tmp_path, alone):
-    run_on_ranks(first[0] * first[1] * first[2], run_until_killed, first, toy, tmp_path, {"sharded": parts}, 10)
+    run_on_ranks(math.prod(first), run_until_killed, first, toy, tmp_path, {"sharded": parts}, 10)
     assert (tmp_path / "checkpoints/last.ckpt").exists()
     assert_same(on_mesh(then, toy, tmp_path, sharded=parts_then), alone, 1e-10)
 

@@ -197,7 +197,7 @@ def test_a_wrong_site_file_is_one_sentence(text, sentence, tmp_path):
         (["compare"], "error: the verb of submit must be one of "),
         (["train", "-m", "trainer.seed=1,2"], "error: deepweather submit train cannot pass on -m; "),
         (["train", "trainer.epoch=3"], "error: there is no option trainer.epoch; did you mean trainer.epochs?"),
-        (["train", "trainer.mesh=2"], "error: trainer.mesh must be [data, spatial] or [data, bands, sectors]"),
+        (["train", "trainer.mesh=2"], "error: trainer.mesh must be [data, spatial], [data, bands, sectors] or "),
         (["accout=3", "train"], "error: there is no option accout; did you mean account?"),
         (["site=none.yaml", "train"], "error: cannot read the site file none.yaml (No such file or directory)"),
         (["site=3", "train"], "error: site must be the path of a YAML file, got 3; write a number as ./3"),

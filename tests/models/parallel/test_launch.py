@@ -260,10 +260,10 @@ def test_the_wait_for_missing_ranks_ends(script):
     assert "the 3 ranks of the run could not connect at 127.0.0.1:1" in lines[-1]
 
 
-@pytest.mark.parametrize("shape", [[2], [1, 2, 2, 2], [0, 2], [1, 1.5], [True, 2], 4], ids=str)
+@pytest.mark.parametrize("shape", [[2], [1, 2, 2, 2, 1], [0, 2], [1, 1.5], [True, 2], 4], ids=str)
 def test_an_invalid_mesh_is_refused(shape):
     with pytest.raises(
-        InputError, match=r"^mesh must be \[data, spatial\] or \[data, bands, sectors\], each at least 1"
+        InputError, match=r"^mesh must be \[data, spatial\], .* or \[data, bands, sectors, channels\], each at least 1"
     ):
         join_mesh(shape).__enter__()
 
