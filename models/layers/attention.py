@@ -12,13 +12,11 @@ from torch.nn import functional
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
+from models.layers.cell_attention import attend
 from models.layers.norms import ChannelNorm
 from models.parallel.domain import Cuts, Domain
 from models.parallel.exchange import Exchange
 from models.parallel.halo import Intervals
-
-CELLS_AT_ONCE = 2**15
-"""Cells in one call of attention: CUDA kernels fail at 65,536 (github.com/pytorch/pytorch/issues/146704)."""
 
 
 class MemberAttention(nn.Module):
@@ -36,10 +34,22 @@ class MemberAttention(nn.Module):
 
     def forward(self, x: Tensor, M: int) -> Tensor:
         """(B M, C, H, W) to the same shape."""
+        if torch.compiler.is_exporting():
+            return self.in_standard_operators(x, M)
+        C = x.shape[1]
+        queries = self.mix.weight.new_full((C, 1), (C // self.heads) ** -0.5)
+        scale = torch.cat([queries, torch.ones_like(queries), torch.ones_like(queries)])
+        # The factors and offsets of the normalisation are part of the matrix. A sum, which autocast leaves in single
+        # precision, not a matrix product.
+        offset = self.mix.bias + (self.mix.weight * self.norm.bias).sum(1)
+        mix = self.mix.weight * self.norm.weight * scale
+        return attend(x, M, self.heads, mix, offset * scale[:, 0], self.last.weight, self.last.bias, self.norm.eps)
+
+    def in_standard_operators(self, x: Tensor, M: int) -> Tensor:
+        """Return the same with operators that an exported file may contain."""
         cells = x.unflatten(0, (-1, M)).permute(0, 3, 4, 1, 2)
         mixed = self.mix(self.norm(cells)).unflatten(-1, (3, self.heads, -1))
-        parts = mixed.permute(4, 0, 1, 2, 5, 3, 6).flatten(1, 3).split(CELLS_AT_ONCE, 1)
-        mixed_values = torch.cat([functional.scaled_dot_product_attention(*part) for part in parts])
+        mixed_values = functional.scaled_dot_product_attention(*mixed.permute(4, 0, 1, 2, 5, 3, 6).flatten(1, 3))
         mixed_values = self.last(mixed_values.transpose(1, 2).flatten(2)).view(cells.shape)
         return x + mixed_values.permute(0, 3, 4, 1, 2).flatten(0, 1)
 

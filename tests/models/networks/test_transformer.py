@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-import models.layers.attention
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
@@ -78,14 +77,6 @@ def test_attention_is_the_softmax_of_scaled_products_in_each_cell():
                 heard[m, head] = sum(w * v[n, head] for n, w in enumerate(weights / weights.sum()))
         expected = cell.numpy() + heard @ last.weight.detach().numpy().T + last.bias.detach().numpy()
         np.testing.assert_allclose(found[b, :, :, i, j], expected, rtol=1e-10, atol=1e-12)
-
-
-def test_attention_in_parts_gives_equal_results(monkeypatch, toy):
-    model, sample = random_network({}), batch(toy)
-    with torch.no_grad():
-        expected = numbers(model(sample))
-        monkeypatch.setattr(models.layers.attention, "CELLS_AT_ONCE", 100)
-        torch.testing.assert_close(numbers(model(sample)), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_permuted_members_give_permuted_results(options, toy):
