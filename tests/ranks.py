@@ -20,8 +20,11 @@ import torch
 import torch.distributed as dist
 
 HERE = Path(__file__).parent
-PRELOAD = ["torch.distributed", "training.train", "pytest", "hypothesis", "freeze"]
-"""Modules that the server imports for all ranks."""
+PRELOAD = [
+    "torch.distributed.fsdp", "torch.utils.tensorboard", "training.train", "evaluation.evaluate", "models.correct",
+    "models.networks.unet", "pytest", "hypothesis", "freeze",
+]  # fmt: skip
+"""Modules that the server imports for all ranks; `freeze` is the last one."""
 PATIENCE = 400
 """Seconds after which ranks that do not answer count as hanging."""
 

@@ -157,18 +157,20 @@ for k in range(kills):
     os.waitpid(child, 0)
     assert ended_well(start(f"{root}/{k}")), k
 """
+KILLS = 12
+"""Moments at which a run is killed: each of its three parts (statistics, index, store) several times."""
 
 
 def test_a_run_killed_at_any_time_is_completed_by_the_next(ens10, tmp_path):
     """Statistics, index and store are identical to those of an uninterrupted run."""
     arguments = ["prepare", "data=ens10", f"path={ens10}", *TASK, *ALL]
     subprocess.run(
-        [sys.executable, "-c", KILLED, tmp_path, "20", *arguments], check=True, timeout=300,
+        [sys.executable, "-c", KILLED, tmp_path, str(KILLS), *arguments], check=True, timeout=300,
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"},
     )  # fmt: skip
     unbroken = content(tmp_path / "unbroken")
     assert len(unbroken) == 1 + 7 + 2  # statistics, index, store
-    for k in range(20):
+    for k in range(KILLS):
         assert content(tmp_path / str(k)) == unbroken
 
 

@@ -20,7 +20,14 @@ SINGLE = ("blend_unet", "lenet", "mlp")
 """Networks that are also tested in single precision; the others have the same layers."""
 LIKE = ("bqn", "mlp from emos", "smoe of choices", "transformer_independent")
 """Networks with the layers of `mlp`, `smoe_unet` and `transformer`, left out here."""
-CASES = [(name, torch.float64, 1e-10) for name in NETWORKS if name not in LIKE]
+SHORT = ("ens10_unet",)
+"""The network with a state besides its weights. The others differ in loss and gradients of one step, which
+`training/test_mesh.py` compares for every network, with dropout and on as many tiles."""
+CASES = [
+    pytest.param(name, torch.float64, 1e-10, marks=[] if name in SHORT else pytest.mark.long)
+    for name in NETWORKS
+    if name not in LIKE
+]
 CASES += [(name, torch.float32, 1e-5) for name in SINGLE]
 
 
