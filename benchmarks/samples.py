@@ -40,8 +40,8 @@ def grib_keys(variable: Variable) -> dict[str, object]:
     return {"typeOfLevel": "surface", "shortName": variable.name}
 
 
-def write_samples(folder: Path, starts: int) -> Archive:
-    """Write `starts` files of forecasts and one of analyses, 16 bits per value."""
+def write_samples(folder: Path, starts: int, task: Task = SAMPLE_TASK) -> Archive:
+    """Write `starts` files of forecasts of a task and one of analyses, 16 bits per value."""
     random = np.random.default_rng(0)
     forecast = Encoder(HALF_DEGREE, **ECMWF_KEYS, stream="enfh", type="pf", stepUnits="h")
     analysis = Encoder(HALF_DEGREE, **ECMWF_KEYS, stream="oper", type="an")
@@ -49,12 +49,12 @@ def write_samples(folder: Path, starts: int) -> Archive:
     with (folder / "analysis").open("wb") as truth:
         for day in range(1, starts + 1):
             with (folder / f"ensemble.{day:02}").open("wb") as file:
-                for variable in SAMPLE_TASK.inputs:
+                for variable in task.inputs:
                     for member in range(1, MEMBER_COUNT + 1):
                         field = np.roll(field, random.integers(1, 720), axis=1)
                         when = {"dataDate": first_day + day, "endStep": 48, "perturbationNumber": member}
                         file.write(forecast.encode(field, **when, **grib_keys(variable)))
-            truth.write(analysis.encode(field, dataDate=first_day + day + 2, **grib_keys(SAMPLE_TASK.targets[0])))
+            truth.write(analysis.encode(field, dataDate=first_day + day + 2, **grib_keys(task.targets[0])))
     return Archive([f"{folder}/ensemble.*"], [f"{folder}/analysis"])
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -38,6 +39,18 @@ def plain(node: Any) -> Any:
     from conf.hydra_command import plain_node
 
     return plain_node(node)
+
+
+def store_command(folder: str, moments: bool, settings: Mapping[str, Sequence[object]]) -> str:
+    """Return the command of `prepare` that writes a store of this command's data and task; "" outside a command.
+
+    `settings` are values of options that an experiment may have set, by name.
+    """
+    from conf.hydra_command import shared_words
+
+    words = shared_words(("data", "task"), settings)
+    further = [f"store={folder}", *["moments=true"] * moments]
+    return shlex.join(["deepweather", "prepare", *words, *further]) if words else ""
 
 
 def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:

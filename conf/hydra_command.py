@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,25 @@ def run(name: str, function: Callable[[DictConfig], None]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     with reporting(name):
         hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)()
+
+
+def shared_words(groups: Sequence[str], settings: Mapping[str, Sequence[object]]) -> list[str]:
+    """Return the words with which `prepare` chooses the same `groups` of options, changed as by this command.
+
+    `settings` are the values of options that an experiment may have set. The list is empty outside a command.
+    """
+    if not HydraConfig.initialized():
+        return []
+    chosen, own = HydraConfig.get().runtime.choices, HydraConfig.get().overrides.task
+    changes = [word for word in own if re.match(rf"[+~]*({'|'.join(groups)})\.(?!store=|cache\.)", word)]
+    names = {re.split("[=@]", word.lstrip("+~"))[0] for word in changes}
+    if chosen.get("experiment") is not None:
+        changes += [
+            f"{key}={value if isinstance(value, str) else '[' + ','.join(map(str, value)) + ']'}"
+            for key, value in settings.items()
+            if key not in names
+        ]
+    return [*(f"{group}={chosen[group]}" for group in groups), *changes]
 
 
 def composed_options(name: str, words: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:

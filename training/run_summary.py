@@ -23,6 +23,8 @@ SUMMARY_FORMAT = 1
 PHASES = ("start", "fit", "train", "validate", "save")
 PASSED = 0.999
 """Ratio of CRPS to that of a reference from which on a validation has passed it; rounding differs by less."""
+WAITING, WAITING_SECONDS = 0.1, 60.0
+"""Share of the training, and seconds, from which on waiting for data is worth a message."""
 GAIN = 0.9
 """Share of the final gain over the raw ensemble in `time_to_crps.gain90`."""
 
@@ -44,6 +46,8 @@ class RunSummary:
         """CRPS of the forecasts that the model is compared with in the validation: `raw` and `emos`."""
         self.samples, self.waiting = 0, 0.0
         """Samples of all ranks that were trained on in this start, and the seconds that this rank waited for them."""
+        self.advice = ""
+        """What makes the data faster to read, "" if nothing does."""
         self._crps: float | None = None
         self._others: list[Usage] = []
         self._slowest = 0.0
@@ -110,6 +114,18 @@ class RunSummary:
             with self._lock:
                 self._others = [usage for usage, _ in found[1:]]
                 self._slowest = max(waiting for _, waiting in found)
+
+    def waiting_message(self) -> str:
+        """Return how long this start has waited for data and the advice, once; "" while that is short."""
+        with self._lock:
+            self.enter(self._phase)
+            train = self._seconds["train"]
+            if not self.advice or self.waiting < max(WAITING_SECONDS, WAITING * train):
+                return ""
+            share, advice, self.advice = min(1.0, self.waiting / train), self.advice, ""
+        return (
+            f"training has waited {format_duration(self.waiting)} for data, {100 * share:.0f} % of its time; {advice}"
+        )
 
     def finish(self, crps: float | None = None) -> str:
         """Write the last summary, with the `crps` of the saved corrector; return its lines for the user."""

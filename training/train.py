@@ -15,8 +15,8 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from conf import build, plain, verb
-from data_pipeline.archive import regridding_of
+from conf import build, plain, store_command, verb
+from data_pipeline.archive import Archive, regridding_of
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
@@ -161,6 +161,8 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         RunSummary(run_dir, meter, mesh) as summary,
         open_training_data(train, val, budget, options, mesh) as data,
     ):
+        if isinstance(sources["train"], Archive):
+            summary.advice = advise_store(cfg, split, moments and cfg.max_members is None)
         summary.enter("fit")
         on_tile = partial(samples_on, name="train")
         corrector = corrector_on(domain)
@@ -220,6 +222,14 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         mesh.run_on_first(fitted.remove)
         mesh.print(f"wrote {corrector_file}")
         mesh.print(summary.finish(found))
+
+
+def advise_store(cfg: DictConfig, split: Split, moments: bool) -> str:
+    """Return how to read the samples faster: the command that writes a store of them; "" where it is unknown."""
+    folder, settings = f"stores/{cfg.data.name}-{cfg.task.name}", {"task.lead_times": plain(cfg.task.lead_times)}
+    settings |= {f"data.split.{name}": plain(cfg.data.split[name]) for name in ("train", "val") if cfg.data.split[name]}
+    command = store_command(folder, moments, settings)
+    return command and f"a store of the samples is faster to read: {command}; then add store={folder} to this command"
 
 
 def raw_forecast(sample: Sample, task: Task, moments: bool) -> Distribution:

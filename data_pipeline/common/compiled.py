@@ -55,7 +55,7 @@ def _compile(function: Callable[..., Any], fastmath: frozenset[str]) -> Callable
     }
     if called:
         function = update_wrapper(FunctionType(function.__code__, function.__globals__ | called), function)
-        del function.__wrapped__  # type: ignore[attr-defined]
+        del function.__wrapped__
     decorate = partial(numba.njit, nogil=True, error_model="numpy", fastmath=set(fastmath))
     try:
         return decorate(cache=True)(function)

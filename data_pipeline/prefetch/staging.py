@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
 
+from data_pipeline.prefetch.collation import Collator
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.sample import Sample
 
@@ -39,7 +39,8 @@ class Staging:
     def __init__(
         self, tiers: Tiers, batch_indices: Iterator[np.ndarray], slots: int, threads: int, pin: bool = False
     ) -> None:
-        self._tiers, self._batch_indices, self._slots, self._pin = tiers, batch_indices, slots, pin
+        self._tiers, self._batch_indices, self._slots = tiers, batch_indices, slots
+        self._collator = Collator(pin)
         self._changed = threading.Condition()
         self._upcoming: deque[int] = deque()
         self._sizes: deque[int] = deque()
@@ -176,7 +177,7 @@ class Staging:
                 return item
             samples.append(item)
         try:
-            return self._pinned(default_collate(samples))
+            return self._collator(samples)
         except Exception as error:
             return _Failure(error)
 
@@ -186,10 +187,7 @@ class Staging:
         A batch of no samples would not do: few layers accept one.
         """
         try:
-            batch: Sample = default_collate([self._tiers.fetch(0)])
-            return self._pinned(batch._replace(target=torch.full_like(batch.target, torch.nan)))
+            sample = self._tiers.fetch(0)
+            return self._collator([sample._replace(target=torch.full_like(sample.target, torch.nan))])
         except BaseException as error:
             return _Failure(error)
-
-    def _pinned(self, batch: Sample) -> Sample:
-        return Sample(*(tensor.pin_memory() for tensor in batch)) if self._pin else batch

@@ -209,3 +209,18 @@ def test_an_error_of_the_disk_at_the_end_does_not_hide_the_error_of_the_run(tmp_
 
     with pytest.raises(ZeroDivisionError):
         run()
+
+
+def test_a_run_that_waits_for_data_says_so_once(tmp_path):
+    with RunSummary(tmp_path, meter := Meter(), Mesh.single()) as summary:
+        summary.enter("train")
+        meter.now += 1000
+        summary.waiting = 150.0
+        assert summary.waiting_message() == ""  # nothing is known that would help
+        summary.advice = "write a store"
+        for short in (59.0, 99.0):
+            summary.waiting = short
+            assert summary.waiting_message() == ""
+        summary.waiting = 250.0
+        assert summary.waiting_message() == "training has waited 4:10 for data, 25 % of its time; write a store"
+        assert summary.waiting_message() == ""

@@ -237,13 +237,14 @@ def test_frequent_thread_switches_change_nothing(numbered):
 
 
 def test_pinned_batches_are_in_pinned_memory(numbered, monkeypatch):
-    pinned = []
+    pinned, empty = [], torch.empty
 
-    def pin_memory(tensor):
-        pinned.append(tensor)
-        return tensor.clone()
+    def allocate(*shape, pin_memory=False, **options):
+        if pin_memory:
+            pinned.append(shape)
+        return empty(*shape, **options)
 
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    monkeypatch.setattr(torch, "empty", allocate)
     for pin in (False, True):
         with loader(numbered(10, cells=3), SampleOrder(10, 4), staging_bytes=10_000) as batches:
             batches.pin = pin

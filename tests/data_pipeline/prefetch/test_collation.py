@@ -1,0 +1,52 @@
+"""Batches equal those of torch's default_collate, and their memory is reused only when no tensor refers to it."""
+
+import torch
+from torch.utils.data import default_collate
+
+from data_pipeline.prefetch.collation import KEPT_BATCHES, Collator
+from data_pipeline.sample import Sample
+
+
+def samples(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    normal = lambda *shape: torch.randn(shape, generator=generator)  # noqa: E731
+    static = normal(2, 5, 6)
+    return [
+        Sample(
+            normal(3, 4, 5, 6), normal(4, 5, 6) > 0, static, normal(1, 5, 6), torch.tensor(1000 * k), torch.tensor(24)
+        )
+        for k in range(count)
+    ]
+
+
+def test_batches_are_those_of_default_collate():
+    collator = Collator()
+    for count in (1, 4, 3):
+        one = samples(count, count)
+        for name, ours, theirs in zip(Sample._fields, collator(one), default_collate(one), strict=True):
+            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), name
+            assert torch.equal(ours, theirs), name
+
+
+def test_a_batch_shares_no_memory_with_its_samples():
+    (sample,) = samples(1)
+    batch = Collator()([sample])
+    kept = [tensor.clone() for tensor in sample]
+    for tensor in batch:
+        tensor.zero_()
+    assert all(map(torch.equal, sample, kept))
+
+
+def test_batches_in_use_keep_their_memory():
+    collator, parts = Collator(), [samples(2, k) for k in range(2 * KEPT_BATCHES)]
+    batches = [collator(part) for part in parts]
+    addresses = {batch.ensemble.data_ptr() for batch in batches}
+    assert len(addresses) == len(batches)
+    for batch, part in zip(batches, parts, strict=True):
+        assert torch.equal(batch.ensemble, default_collate(part).ensemble)
+    view = batches[0].ensemble[1, 0]
+    expected = view.clone()
+    del batches, batch
+    later = [collator(samples(2, 9)) for _ in range(2 * KEPT_BATCHES)]
+    assert torch.equal(view, expected)
+    assert addresses & {batch.ensemble.data_ptr() for batch in later}
