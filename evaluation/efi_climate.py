@@ -16,7 +16,7 @@ from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, select_channels
 from data_pipeline.statistics.efi import Form, extreme_forecast_index
 from data_pipeline.statistics.statistic_file import load_statistic, made_of_dates
 from data_pipeline.task import Task
@@ -41,13 +41,21 @@ class ModelClimate:
     def __call__(self, batch: Sample) -> Tensor:
         """Return the EFI of the raw members of a batch."""
         starts = climatology_day(batch.init_time.cpu().numpy().astype("datetime64[s]"))
-        channels = list(self.task.target_channels)
+        channels = self.task.target_channels
         found = []
         for b, (day, lead) in enumerate(zip(starts.tolist(), batch.lead_time.tolist(), strict=True)):
             if day not in self.days:
                 raise InputError(f"the climate of efi_climate has no start on day {day} of the year; {_REMEDY}")
             climate = self.values[self.task.lead_times.index(lead), self.days.index(day)]
-            members = torch.where(batch.mask[b, channels], batch.ensemble[b][:, channels], torch.nan).cpu().numpy()
+            members = (
+                torch.where(
+                    select_channels(batch.mask[b], channels, 0),
+                    select_channels(batch.ensemble[b], channels, 1),
+                    torch.nan,
+                )
+                .cpu()
+                .numpy()
+            )
             found.append(extreme_forecast_index(members, climate, self.form))
         return torch.from_numpy(np.stack(found)).to(batch.target.device)
 

@@ -114,7 +114,7 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     check_integer("batch_size", cfg.batch_size, 1)
     check_integer("memory_bytes", cfg.memory_bytes, 1)
     check_integer("seed", cfg.seed, 0)
-    device, choice = choose_device(cfg.device, mesh.ranks), ScoreChoice.parse(plain(cfg), task)
+    device, choice = choose_device(cfg.device, mesh), ScoreChoice.parse(plain(cfg), task)
     check_workers(cluster, mesh, device)
     watch_gpu(meter, device)
     correctors = {

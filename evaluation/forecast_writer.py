@@ -18,8 +18,9 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.meaning import Meaning
 from data_pipeline.points import Points
 from data_pipeline.sample import Sample
-from evaluation.scoring import Forecaster, to_device
+from evaluation.scoring import Forecaster
 from models.coupling import written_members
+from models.device import copy_batch
 from models.parallel.mesh import Mesh
 
 _DIMENSIONS = ("init_time", "lead_time", "number", "latitude", "longitude")
@@ -71,7 +72,7 @@ def write_forecasts(
                 arrays.setdefault(name, []).append(_define(file, meaning, forecasts, every))
         rows = watched(range(len(starts)), "writing forecasts: forecast")
         for row, start, lead in zip(rows, starts, leads, strict=True):
-            batch = to_device(Sample(*(tensor[None] for tensor in forecasts[row])), device)
+            batch = copy_batch(Sample(*(tensor[None] for tensor in forecasts[row])), device)
             for name in names:
                 members = written_members(models[name](batch), batch, task, grid, quantile_levels=levels, seed=seed)
                 values = members.members[:, 0].cpu().numpy()

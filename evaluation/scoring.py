@@ -28,6 +28,7 @@ from evaluation.scores.score import Diagram, Score, Settings
 from evaluation.scores.threshold import make_events
 from evaluation.tallies import Tallies
 from models.coupling import member_values, written_members
+from models.device import copy_batch
 from models.distribution import Distribution
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
@@ -204,7 +205,7 @@ class Scorer:
         blocks = read_blocks(self.oracle, rows, size)
         for block, batch in watched(blocks, "scoring the oracle: batch", -(-len(rows) // size)):
             uniform = self._uniform(batch)
-            batch = to_device(batch, self.options.device)
+            batch = copy_batch(batch, self.options.device)
             truth = verifiable(batch, task.target_channels)
             case = Case(Raw(task, self.domain)(batch), truth, uniform, tallies.oracle.settings.bins)
             tallies.oracle.add(found[block], self._places(found[block]), case)
@@ -212,7 +213,7 @@ class Scorer:
     def _add(self, tallies: Tallies, rows: np.ndarray, batch: Sample) -> None:
         options, task = self.options, self.forecasts.task
         uniform, places = self._uniform(batch), self._places(rows)
-        batch = to_device(batch, options.device)
+        batch = copy_batch(batch, options.device)
         truth = verifiable(batch, task.target_channels)
         normal = self.models.get("climatology")
         climate = normal(batch) if normal else None
@@ -285,8 +286,3 @@ def _score_part(scorer: Scorer, rows: np.ndarray) -> Tallies:
     for _ in scorer.score(tallies, rows):
         pass
     return tallies
-
-
-def to_device(batch: Sample, device: torch.device | str) -> Sample:
-    """Return a batch on `device`."""
-    return Sample(*(tensor.to(device, non_blocking=True) for tensor in batch))

@@ -12,7 +12,8 @@ from data_pipeline.sample import Sample
 from evaluation.expert_choice import first_choices
 from evaluation.report.shown_data import PLUME_LEVELS, ExampleForecast, ExpertMap, Plume
 from evaluation.scoreboard import Scoreboard
-from evaluation.scoring import Forecaster, Forecasts, to_device
+from evaluation.scoring import Forecaster, Forecasts
+from models.device import copy_batch
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum, assemble
 
@@ -129,7 +130,7 @@ def _rows_of_start(board: Scoreboard, start: int, row: int) -> np.ndarray:
 
 
 def _batch(forecasts: Forecasts, row: int, device: torch.device | str) -> Sample:
-    return to_device(Sample(*(tensor[None] for tensor in forecasts[row])), device)
+    return copy_batch(Sample(*(tensor[None] for tensor in forecasts[row])), device)
 
 
 def _at_cells(values: Tensor, cells: list[tuple[int, int]], domain: Domain, shape: tuple[int, int]) -> np.ndarray:

@@ -179,7 +179,7 @@ def torch_engine(path: Path, name: str, device: object, processes: Processes, me
     from models.corrector import Corrector
     from models.device import choose_device, watch_gpu
 
-    corrector, chosen = Corrector.load(path), choose_device(device, processes.ranks)
+    corrector, chosen = Corrector.load(path), choose_device(device, processes)
     if meter is not None:
         watch_gpu(meter, chosen)
     return TorchEngine(corrector, processes.domain(corrector.grid), chosen, name, path)

@@ -31,7 +31,7 @@ from data_pipeline.meaning import Meaning
 from data_pipeline.points import Points, grid_of_json
 from data_pipeline.protocols import ALL, MeasuredDataset
 from data_pipeline.regridding.target import TargetGrid
-from data_pipeline.sample import Sample, forecast_times, latitude_band
+from data_pipeline.sample import Sample, forecast_times, latitude_band, select_channels
 from data_pipeline.statistics.normalization import NormalizationData
 from data_pipeline.task import Task
 from models import protocol
@@ -118,7 +118,7 @@ class Corrector(nn.Module):
         corrected: Distribution = self.normalizer.physical(self.model(self.normalizer(sample)))
         if self.normalizer.complete or not self._learns:
             return corrected
-        raw = Ensemble(sample.ensemble[:, :, list(self.task.target_channels)].movedim(1, 0))
+        raw = Ensemble(select_channels(sample.ensemble, self.task.target_channels, 2).movedim(1, 0))
         return Patched(self.domain.cut(self.normalizer.known) > 0, corrected, raw)
 
     def members(
@@ -319,10 +319,10 @@ def narrow(sample: Sample, task: Task, to: Task) -> Sample:
     """Return a batch of `task` as a batch of `to`, whose channels, static fields and targets `task` must contain."""
     inputs = [task.channels.index(channel) for channel in to.channels]
     return sample._replace(
-        ensemble=sample.ensemble[:, :, inputs],
-        mask=sample.mask[:, inputs],
-        static=sample.static[:, [task.static_names.index(name) for name in to.static_names]],
-        target=sample.target[:, [task.targets.index(variable) for variable in to.targets]],
+        ensemble=select_channels(sample.ensemble, inputs, 2),
+        mask=select_channels(sample.mask, inputs, 1),
+        static=select_channels(sample.static, [task.static_names.index(name) for name in to.static_names], 1),
+        target=select_channels(sample.target, [task.targets.index(variable) for variable in to.targets], 1),
     )
 
 

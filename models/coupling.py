@@ -12,7 +12,7 @@ from torch import Tensor
 
 from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.correction.coupled_members import CellNames, couple, template_order
 from models.correction.options import QUANTILE_LEVELS
@@ -39,9 +39,9 @@ def written_members(
     `raw` (M, B, T, H, W) are the raw members, if they are known more exactly than in `sample`.
     """
     check_member_options(quantile_levels, seed)
-    channels = list(task.target_channels)
+    channels = task.target_channels
     if raw is None:
-        raw = sample.ensemble[:, :, channels].movedim(1, 0)
+        raw = select_channels(sample.ensemble, channels, 2).movedim(1, 0)
     values = member_values(distribution, task, len(raw), quantile_levels).members
     cells, times = Domain.of(grid), zip(sample.init_time.tolist(), sample.lead_time.tolist(), strict=True)
     # Values and order on the CPU: the order of members is computed in NumPy, as in `correct`.
@@ -51,7 +51,7 @@ def written_members(
         for b, (init, lead) in enumerate(times)
     ]
     members = torch.from_numpy(np.stack(forecasts, 1)).to(values.device)
-    return Ensemble(torch.where(sample.mask[:, channels], members, raw))
+    return Ensemble(torch.where(select_channels(sample.mask, channels, 1), members, raw))
 
 
 def member_values(distribution: Distribution, task: Task, M: int, quantile_levels: str = "hazen") -> Ensemble:

@@ -1,23 +1,110 @@
-"""Device on which a verb computes, from its option `device`, and its cost."""
+"""Device on which a rank computes: its choice, its settings, its cost, and copies of batches to it."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any, Protocol
+
 import torch
+import torch.distributed as dist
 
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
+from data_pipeline.sample import Sample
+from models.parallel.exchange import process_group
+from models.parallel.mesh import Mesh
 
 
-def choose_device(option: object, ranks: int) -> torch.device:
-    """Return the device for the option `device`; `auto` is a GPU if there is one and `ranks` is 1."""
+class Ranks(Protocol):
+    """What the choice of a device needs of a mesh."""
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this rank among those on the same machine."""
+
+    @property
+    def local_ranks(self) -> int:
+        """Number of ranks on the same machine."""
+
+    def broadcast(self, value: Any) -> Any:
+        """Return the `value` that the first rank passes."""
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """Return the values of all ranks in their order on the first one, None on the others."""
+
+
+def choose_device(option: object, ranks: Ranks) -> torch.device:
+    """Return the device of this rank for the option `device`, and make it PyTorch's current one.
+
+    Each rank has a GPU of its own. `auto` means GPUs if every machine has one for each of its ranks. All ranks call
+    this.
+    """
     check_choice("device", option, ("auto", "cpu", "gpu"))
-    if option == "gpu" and not torch.cuda.is_available():
+    if option == "cpu":
+        return torch.device("cpu")
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    lacking = None if found >= ranks.local_ranks else (found, ranks.local_ranks)
+    lacking = next(filter(None, ranks.broadcast(ranks.gather(lacking))), None)
+    if lacking is None:
+        device = torch.device("cuda", ranks.local_rank)
+        prepare_gpu(device)
+        if isinstance(ranks, Mesh):
+            open_connections(ranks, device)
+        return device
+    if option == "auto":
+        return torch.device("cpu")
+    if lacking[0] == 0:
         raise InputError("device=gpu, but PyTorch finds no usable GPU; set device=cpu or device=auto")
-    if option == "gpu" and ranks > 1:
-        raise InputError(f"device=gpu supports one process, and mesh has {ranks}; set mesh=[1,1] or device=cpu")
-    gpu = option == "gpu" or (option == "auto" and ranks == 1 and torch.cuda.is_available())
-    return torch.device("cuda" if gpu else "cpu")
+    raise InputError(
+        f"device=gpu needs a GPU for each rank, and a machine has {lacking[0]} for {lacking[1]} ranks; set a smaller "
+        "mesh or device=cpu"
+    )
+
+
+def prepare_gpu(device: torch.device) -> None:
+    """Make `device` the current GPU of this process, for inference in float32.
+
+    cuDNN measures its algorithms, because the shapes of batches repeat. Its default for convolutions, TF32, would
+    change forecasts in the third digit.
+    """
+    torch.cuda.set_device(device)
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def open_connections(mesh: Mesh, device: torch.device) -> None:
+    """Send one message in each group of ranks: NCCL needs all ranks of a group at its first message."""
+    for group in filter(None, (mesh.everyone, mesh.spatial, mesh.alongside)):
+        dist.all_reduce(torch.zeros(1, device=device), group=process_group(group))
+
+
+def copy_batch(batch: Sample, device: torch.device | str) -> Sample:
+    """Return a batch on `device`; a GPU copies it while it computes what it was given before.
+
+    The copy is in a stream of its own, and kernels of the current stream wait for it; the host does not. It needs
+    pinned memory (`Prefetcher.pin`).
+    """
+    device = torch.device(device)
+    if device.type != "cuda":
+        return Sample(*(tensor.to(device, non_blocking=True) for tensor in batch))
+    stream, current = _copy_stream(device), torch.cuda.current_stream(device)
+    with torch.cuda.stream(stream):
+        copied = Sample(*(tensor.to(device, non_blocking=True) for tensor in batch))
+    current.wait_stream(stream)
+    for tensor in copied:
+        # The allocator may give the memory to the next copy only after the kernels that read it.
+        tensor.record_stream(current)
+    return copied
+
+
+@lru_cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def watch_gpu(meter: CostMeter, device: torch.device) -> None:

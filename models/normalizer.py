@@ -15,7 +15,7 @@ from data_pipeline.cell_moments import OrderedMoments
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
-from data_pipeline.sample import Sample, verifiable
+from data_pipeline.sample import Sample, select_channels, verifiable
 from data_pipeline.statistics.normalization import NormalizationData
 from data_pipeline.task import Task
 from models.distribution import (
@@ -214,7 +214,10 @@ class Normalizer(nn.Module):
     @property
     def target_scaling(self) -> tuple[Tensor, Tensor]:
         """Location (T, H, W) and scale (T, 1, 1) of the targets on the own tile."""
-        return self._domain.cut(self.location)[self._targets], self.scale[self._targets, None, None]
+        return (
+            select_channels(self._domain.cut(self.location), self._targets, 0),
+            select_channels(self.scale, self._targets, 0)[:, None, None],
+        )
 
     def normalise_targets(self, values: Tensor) -> Tensor:
         """Return physical values of the targets, (..., T, h, w) on the own tile, in the units that models see."""
@@ -226,7 +229,9 @@ class Normalizer(nn.Module):
         if self.power == 1:
             return sample
         ensemble = sample.ensemble.clone()
-        ensemble[:, :, self._targets] = self._power(ensemble[:, :, self._targets])
+        powers = self._power(select_channels(ensemble, self._targets, 2))
+        for target, channel in enumerate(self._targets):
+            ensemble[:, :, channel] = powers[:, :, target]
         return sample._replace(ensemble=ensemble, target=self._power(sample.target))
 
     def _power(self, values: Tensor) -> Tensor:
@@ -234,7 +239,7 @@ class Normalizer(nn.Module):
 
     def _lower(self, like: Tensor) -> Tensor:
         """Return the lower bounds (T, 1, 1)."""
-        return torch.tensor(self.bounds).to(like)[:, None, None]
+        return _bounds(self.bounds, like)
 
     def physical(self, distribution: Distribution) -> Distribution:
         """Return a distribution of normalised targets in physical units, with an exact lower bound.
@@ -253,11 +258,17 @@ class Normalizer(nn.Module):
             return replace(physical, lower=_rounded_to(physical.lower, self._lower(location), location))
         if isinstance(physical, Empirical):
             values = _rounded_to(physical.values, self._lower(location), location)
-            return Empirical(_rounded_to(values, torch.tensor(self._upper).to(location)[:, None, None], location))
+            return Empirical(_rounded_to(values, _bounds(self._upper, location), location))
         if isinstance(physical, Patched):
             parts = (physical.inner, physical.outer)
             return Patched(physical.where, *(self._with_exact_bounds(part) for part in parts))
         return physical
+
+
+def _bounds(values: Sequence[float], like: Tensor) -> Tensor:
+    """Return a bound of each target, (T, 1, 1)."""
+    # Without `non_blocking`, the host would wait until a GPU has done all steps before the copy.
+    return torch.tensor(values).to(like, non_blocking=True)[:, None, None]
 
 
 def _rounded_to(values: Tensor, bound: Tensor, location: Tensor) -> Tensor:

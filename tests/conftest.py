@@ -20,6 +20,7 @@ import xarray as xr
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from slurm_cluster import SlurmCluster, skip_without_slurm
+from tested_device import check_tested_device, device_of
 from torch.utils.data import Dataset
 
 from data_pipeline.common import interruption
@@ -87,7 +88,8 @@ interruption.install = partial(lambda install, *, at_once=False: install(), inte
 
 
 def pytest_configure() -> None:
-    """Handle SIGINT also where a background shell ignores it: tests interrupt the commands that they start."""
+    """Check the device, and handle SIGINT also where a background shell ignores it: tests interrupt commands."""
+    check_tested_device()
     reset_signals()
 
 
@@ -131,6 +133,12 @@ def handlers_of_signals() -> Iterator[None]:
     reset_signals()
     yield
     reset_signals()
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """The device of `DEEPWEATHER_DEVICE`, for tests of one process."""
+    return device_of(1, 0)
 
 
 @pytest.fixture(scope="session")

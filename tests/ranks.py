@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from tested_device import BACKEND, TESTED, device_of
 
 HERE = Path(__file__).parent
 PRELOAD = [
@@ -70,10 +71,12 @@ def run_on_ranks(count, function, *arguments, timeout=180):
 
 def _run(rank, count, meeting_point, pipe, function, arguments, timeout):
     torch.set_num_threads(1)
+    if (device := device_of(count, rank)).type == "cuda":
+        torch.cuda.set_device(device)
     os.environ["GLOO_SOCKET_IFNAME"] = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "")
     try:
         dist.init_process_group(
-            "gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=count,
+            BACKEND[TESTED], init_method=f"file://{meeting_point}", rank=rank, world_size=count,
             timeout=timedelta(seconds=timeout),
         )  # fmt: skip
         _send(pipe, False, function(rank, *arguments))

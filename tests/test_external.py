@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from tested_device import accelerator
 
 from data_pipeline.common import packages
 from data_pipeline.common.errors import InputError
@@ -18,7 +19,12 @@ DATA = [
     "data=netcdf", "path=.", "task.inputs=[2t]", "task.targets=[2t]", "task.lead_times=[24]",
     "data.split.train=[2000,2001]", "data.split.val=[2002,2002]", "data.split.test=[2003,2003]",
 ]  # fmt: skip
-QUICK = ["trainer.epochs=3", "trainer.batch_size=8", "trainer.accelerator=cpu", "trainer.learning_rate=0.01"]
+QUICK = [
+    "trainer.epochs=3",
+    "trainer.batch_size=8",
+    f"trainer.accelerator={accelerator()}",
+    "trainer.learning_rate=0.01",
+]
 MODELS = {"vit": ["model.patch=[3,4]", "model.width=8"], "graph": ["model.level=1", "model.width=8"]}
 
 

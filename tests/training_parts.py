@@ -4,6 +4,7 @@ import time
 
 import torch
 from specs import SPECS as SHIPPED
+from tested_device import accelerator
 from torch.utils.data import Dataset
 
 from data_pipeline.grid import Grid
@@ -65,5 +66,5 @@ def module(toy, mesh, dtype, spec=NET, count=17, val=10, **options):
     torch.manual_seed(3)
     for parameter in corrector.model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    schedule = TrainerOptions(batch_size=8, learning_rate=1e-2, accelerator="cpu", **options)
+    schedule = TrainerOptions(batch_size=8, learning_rate=1e-2, accelerator=accelerator(mesh.ranks), **options)
     return CorrectionModule(corrector, schedule, mesh=mesh, batches=-(-count // 8)).to(dtype), train, val

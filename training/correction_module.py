@@ -19,6 +19,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.sample import Sample, verifiable
 from models.corrector import Corrector
+from models.device import copy_batch
 from models.distribution import Distribution
 from models.layers.dropout import draw_step_key, masks_for
 from models.layers.loss_term import LossTermLayer, loss_terms
@@ -63,6 +64,12 @@ class CorrectionModule(pl.LightningModule):
         self._validated: list[dict[str, Tensor]] = []
         self.micro_batch: int | None = None
         """Forecasts that are computed at a time; None: all of a batch. `training.memory_plan` sets it."""
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Copy a batch to a GPU while it computes the step before."""
+        if isinstance(batch, Sample):
+            return copy_batch(batch, device)
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def training_step(self, batch: Sample, index: int) -> dict[str, Tensor]:
         """Return this rank's share of the loss, times the number of ranks, and the sums over all ranks.
@@ -230,6 +237,8 @@ class CorrectionModule(pl.LightningModule):
         random.seed(seed)
         if torch.cuda.is_available():
             torch.cuda.manual_seed_all(seed)
+        if self.options.cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()
 
     def configure_optimizers(self) -> Any:
         """Return optimizer and scheduler for the number of steps of the Trainer."""

@@ -13,7 +13,7 @@ from data_pipeline.calendar import DAYS_PER_YEAR, climatology_day
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, select_channels
 from data_pipeline.statistics.efi import Form, exact_weights
 from data_pipeline.statistics.statistic_file import load_for_run, remedy_for
 from data_pipeline.task import Task
@@ -104,7 +104,7 @@ class WeightedByIndex(Loss):
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """|EFI| CRPS in every cell; 0 where a member or the climate is missing, so that there is no index."""
-        known = sample.mask[:, list(self.task.target_channels)]
+        known = select_channels(sample.mask, self.task.target_channels, 1)
         weight = self.index(sample, normalizer).abs().nan_to_num(0).to(sample.target)
         # A start day without climate is an error, not a missing value: its loss is NaN, which ends the run.
         lost = (self._positions(sample) < 0)[:, None, None, None]
@@ -112,7 +112,7 @@ class WeightedByIndex(Loss):
 
     def index(self, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Return the index (B, T, H, W) of a batch; NaN where a member or the climate is missing."""
-        members = sample.ensemble[:, :, list(self.task.target_channels)]
+        members = select_channels(sample.ensemble, self.task.target_channels, 2)
         climate, _ = self._on(members.device)
         # The same operations as for the members, so that members that equal a quantile still do.
         chosen = climate[lead_index(sample.lead_time, self.task), self._positions(sample).clamp(min=0)]

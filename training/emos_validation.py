@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.dates import Dates
 from data_pipeline.protocols import DataSource
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.corrector import Corrector, narrow
 from models.distribution import Distribution
@@ -40,9 +40,11 @@ class EMOSInUnits(nn.Module):
     def forward(self, sample: Sample) -> Distribution:
         """Return the distribution (B, T, H, W)."""
         sample = narrow(sample, self._from, self._to)
-        ensemble, mask = sample.ensemble.clone(), sample.mask[:, None, self._targets]
-        members = ensemble[:, :, self._targets] * self.own_scale + self.own_location
-        ensemble[:, :, self._targets] = torch.where(mask, (members - self.emos_location) / self.emos_scale, 0)
+        ensemble, mask = sample.ensemble.clone(), select_channels(sample.mask, self._targets, 1)[:, None]
+        members = select_channels(ensemble, self._targets, 2) * self.own_scale + self.own_location
+        members = torch.where(mask, (members - self.emos_location) / self.emos_scale, 0)
+        for target, channel in enumerate(self._targets):
+            ensemble[:, :, channel] = members[:, :, target]
         forecast: Distribution = self.model(sample._replace(ensemble=ensemble))
         shift = (self.emos_location - self.own_location) / self.own_scale
         return forecast.affine(shift, self.emos_scale / self.own_scale)

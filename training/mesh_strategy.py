@@ -17,13 +17,14 @@ from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from data_pipeline.common.errors import InputError
+from models.device import open_connections
 from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
 from training.trainer_options import TrainerOptions
@@ -49,22 +50,23 @@ class MeshStrategy(DDPStrategy):
             forward_sync_buffers=False,
             gradient_as_bucket_view=True,
         )
-        self._mesh, self._sharded, self._hook = mesh, schedule.sharded, COMPRESSION_HOOKS.get(schedule.compression)
+        self._mesh, self._options, self._hook = mesh, schedule, COMPRESSION_HOOKS.get(schedule.compression)
         self._local_steps = schedule.local_steps > 1
 
     def setup_environment(self) -> None:
-        """Send one message in each group: NCCL needs all ranks of a group at its first message."""
+        """Open the connections of all groups of ranks."""
         super().setup_environment()
-        for group in filter(None, (self._mesh.everyone, self._mesh.spatial, self._mesh.alongside)):
-            dist.all_reduce(torch.zeros(1, device=self.root_device), group=process_group(group))
+        open_connections(self._mesh, self.root_device)
 
     def _setup_model(self, model: nn.Module) -> Any:
-        if not self._sharded:
+        if not self._options.sharded:
             devices = self.determine_ddp_device_ids()
             # As in Lightning's strategy, because of https://pytorch.org/docs/stable/notes/cuda.html#id5.
             with nullcontext() if devices is None else torch.cuda.stream(torch.cuda.Stream()):
                 return FixedBuckets(model, device_ids=devices, **self._ddp_kwargs)
-        shard(cast(Any, model).corrector.model, self.root_device.type, self.world_size)
+        options = self._options
+        group, policy = options.shard_ranks or self.world_size, shard_precision(options.precision)
+        shard(cast(Any, model).corrector.model, self.root_device.type, self.world_size, group, policy)
         return model
 
     def _register_ddp_hooks(self) -> None:
@@ -181,6 +183,11 @@ class MeshEnvironment(ClusterEnvironment):
 
 def mesh_trainer_flags(mesh: Mesh, schedule: TrainerOptions) -> dict[str, Any]:
     """Return the flags of Lightning's Trainer for a mesh."""
+    if schedule.shard_ranks is not None and mesh.ranks % schedule.shard_ranks:
+        raise InputError(
+            f"trainer.shard_ranks={schedule.shard_ranks} must divide the {mesh.ranks} ranks of trainer.mesh, because "
+            "each group of so many ranks holds all weights once; choose a divisor, or leave it out"
+        )
     if mesh.ranks == 1:
         return {"devices": 1}
     return {
@@ -192,16 +199,37 @@ def mesh_trainer_flags(mesh: Mesh, schedule: TrainerOptions) -> dict[str, Any]:
     }
 
 
-def shard(model: nn.Module, device: str, ranks: int) -> None:
-    """Shard every weight of `model` over all ranks (FSDP); each block gathers its weights when it is used."""
-    everyone = init_device_mesh(device, (ranks,))
+def shard_precision(precision: str) -> MixedPrecisionPolicy:
+    """Return the policy of sharded weights: with `bf16-mixed` they are gathered in bfloat16, half of the bytes.
+
+    Each rank's part, the sums of gradients and the optimizer stay in single precision. Inputs are not rounded: samples
+    are in physical units.
+    """
+    if precision != "bf16-mixed":
+        return MixedPrecisionPolicy(cast_forward_inputs=False)
+    return MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+
+
+def shard(
+    model: nn.Module, device: str, ranks: int, group: int | None = None, policy: MixedPrecisionPolicy | None = None
+) -> None:
+    """Shard every weight of `model` over all ranks (FSDP); each block gathers its weights when it is used.
+
+    With a smaller `group`, each so many neighbouring ranks, such as the GPUs of a node, hold the weights once; the
+    groups add their gradients (HSDP). Weights are then gathered inside a group only.
+    """
+    policy = policy or shard_precision("32-true")
+    if group is not None and group < ranks:
+        mesh = init_device_mesh(device, (ranks // group, group), mesh_dim_names=("copies", "parts"))
+    else:
+        mesh = init_device_mesh(device, (ranks,))
     # Inner lists first: an outer block then shards only the weights that its inner blocks do not have.
     for module in reversed([*model.modules()]):
         if isinstance(module, nn.ModuleList):
             for block in module:
                 if any(True for _ in block.parameters()):
-                    fully_shard(block, mesh=everyone)
-    fully_shard(model, mesh=everyone)
+                    fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
 def reshard(model: nn.Module) -> None:

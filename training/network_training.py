@@ -13,7 +13,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from lightning_fabric.utilities import move_data_to_device
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.profilers import Profiler
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
@@ -23,7 +22,7 @@ from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.sample import Sample
-from models.device import watch_gpu
+from models.device import copy_batch, watch_gpu
 from models.distribution import Distribution
 from models.parallel.mesh import Mesh
 from training.activation_checkpointing import checkpoint_activations
@@ -90,7 +89,12 @@ def train_network(
     autocast = trainer.precision_plugin.forward_context
     module.micro_batch = trained.micro_batch = plan_memory(trained, data, autocast, device, run_dir)
     if options.compile:
-        compile_model(trained.corrector.model, device, mesh, options.sharded)
+        compile_model(trained.corrector.model, device, mesh, options.sharded, options.cuda_graphs)
+        if options.cuda_graphs and trained.micro_batch is not None:
+            raise InputError(
+                "trainer.cuda_graphs=true needs batches that fit the memory whole, because a replay writes over the "
+                f"gradients of the one before; set trainer.batch_size to at most {trained.micro_batch * mesh.data}"
+            )
     for batches in (data.train_batches, val_batches):
         batches.pin = device.type == "cuda"
     try:
@@ -125,7 +129,7 @@ def train_network(
     # On the CPU, the final validation could take longer than the training on a GPU.
     module.to(device)
     if mesh.run_on_first(checkpoints.best.exists):
-        module.load_state_dict(validated_weights(torch.load(checkpoints.best, weights_only=True, map_location=device)))
+        module.load_state_dict(validated_weights(torch.load(checkpoints.best, weights_only=True, map_location="cpu")))
     if warning := check_validation_losses(checkpoints.start, checkpoints.lowest, checkpoints.latest):
         mesh.print(f"warning: {warning}")
     return device
@@ -179,7 +183,7 @@ def make_trainer(
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
     try:
         trainer = pl.Trainer(
-            max_epochs=options.epochs, accelerator=options.accelerator, **mesh_trainer_flags(mesh, options),
+            max_epochs=options.epochs, accelerator=_accelerator(options, mesh), **mesh_trainer_flags(mesh, options),
             precision=options.precision, gradient_clip_val=options.gradient_clip,
             accumulate_grad_batches=options.accumulate_grad_batches, benchmark=options.cudnn_benchmark,
             callbacks=[
@@ -197,6 +201,12 @@ def make_trainer(
         raise InputError(f"{asked} is not available here: {error}") from None
     disable_signal_handling(trainer)
     return trainer
+
+
+def _accelerator(options: TrainerOptions, mesh: Mesh) -> str:
+    """Return the accelerator; `auto` is the CPU where this machine has fewer GPUs than ranks, as in `evaluate`."""
+    lacking = torch.cuda.is_available() and torch.cuda.device_count() < mesh.local_ranks
+    return "cpu" if options.accelerator == "auto" and lacking else options.accelerator
 
 
 def disable_signal_handling(trainer: pl.Trainer) -> None:
@@ -246,8 +256,15 @@ def _flag_value(option: str, value: Any) -> Any:
     return build_spec(option, value, object) if isinstance(value, Mapping) and "_target_" in value else value
 
 
-def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool) -> None:
-    """Make PyTorch compile a model at its first call; raise if there is no working compiler."""
+def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: bool, graphs: bool = False) -> None:
+    """Make PyTorch compile a model at its first call; raise if there is no working compiler.
+
+    With `graphs`, its kernels are recorded as CUDA graphs, one for each shape of a batch, and replayed.
+    """
+    if graphs and device.type != "cuda":
+        raise InputError(
+            "trainer.cuda_graphs=true needs a GPU, and the training runs on the CPU; set cuda_graphs=false"
+        )
     if mesh.tiles > 1 or sharded:
         raise InputError(
             "trainer.compile=true may change the order of messages between ranks; use trainer.mesh=[N,1] and "
@@ -264,7 +281,8 @@ def compile_model(model: nn.Module, device: torch.device, mesh: Mesh, sharded: b
             f"trainer.compile=true needs a working compiler, g++ for CPUs and Triton for GPUs ({why}); "
             "install it, or set trainer.compile=false"
         ) from None
-    model.compile()
+    # The name of PyTorch for CUDA graphs.
+    model.compile(mode="reduce-overhead" if graphs else None)
 
 
 @torch.no_grad()
@@ -282,7 +300,7 @@ def validation_crps(
     module.to(device)
     sums = torch.zeros(2, dtype=torch.float64, device=device)
     for batch in watched(batches, "validation of the result: batch"):
-        batch = move_data_to_device(batch, module.device)
+        batch = copy_batch(batch, module.device)
         sums += module.summed_loss(CRPS(), batch, model)
     total, weight = module.mesh.sum(sums).tolist()
     if weight == 0:

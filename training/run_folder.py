@@ -25,10 +25,12 @@ WITHOUT_EFFECT = {
     "trainer": (
         "activation_checkpointing",
         "checkpoint_minutes",
+        "cuda_graphs",
         "emos_minutes",
         "memory",
         "mesh",
         "pruning",
+        "shard_ranks",
         "sharded",
         "timeout_minutes",
     ),

@@ -26,7 +26,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.meaning import list_unknown
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.protocols import DataSource
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, select_channels
 from data_pipeline.sample_reader import static_fields
 from data_pipeline.split import Split
 from data_pipeline.store import choose_source
@@ -237,7 +237,7 @@ def raw_forecast(sample: Sample, task: Task, moments: bool) -> Distribution:
 
     `moments`: the batch holds two pseudo-members, which stand for a normal distribution.
     """
-    members = sample.ensemble[:, :, list(task.target_channels)].movedim(1, 0)
+    members = select_channels(sample.ensemble, task.target_channels, 2).movedim(1, 0)
     return Normal(members.mean(0), members.std(0).clamp(min=1e-6)) if moments else Ensemble(members)
 
 

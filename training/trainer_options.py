@@ -87,6 +87,7 @@ class TrainerOptions:
     matmul_precision: Matmul = "highest"
     cudnn_benchmark: bool = True
     compile: bool = False
+    cuda_graphs: bool = False
     activation_checkpointing: bool = False
     checkpoint_minutes: float = 10.0
     emos_minutes: float = 10.0
@@ -96,6 +97,7 @@ class TrainerOptions:
     lightning: Spec | None = None
     mesh: Sequence[int] = field(default_factory=lambda: [1, 1])
     sharded: bool = False
+    shard_ranks: int | None = None
     compression: Compression = "none"
     timeout_minutes: float = 10.0
     local_steps: int = 1
@@ -120,12 +122,26 @@ class TrainerOptions:
         check_choice("trainer.precision", self.precision, get_args(Precision))
         check_choice("trainer.matmul_precision", self.matmul_precision, get_args(Matmul))
         check_choice("trainer.compression", self.compression, get_args(Compression))
-        for name in ("cudnn_benchmark", "compile", "activation_checkpointing", "sharded"):
+        for name in ("cudnn_benchmark", "compile", "cuda_graphs", "activation_checkpointing", "sharded"):
             check_boolean(f"trainer.{name}", getattr(self, name))
         if self.compile and self.activation_checkpointing:
             raise InputError(
                 "trainer.compile and trainer.activation_checkpointing exclude each other, because the compiler chooses "
                 "what is recomputed; set one of them to false"
+            )
+        if self.shard_ranks is not None:
+            check_integer("trainer.shard_ranks", self.shard_ranks, 2)
+            if not self.sharded:
+                raise InputError("trainer.shard_ranks needs trainer.sharded=true; set it, or leave out shard_ranks")
+        if self.cuda_graphs and not self.compile:
+            raise InputError(
+                "trainer.cuda_graphs records the kernels of a compiled model; set trainer.compile=true too, or "
+                "cuda_graphs=false"
+            )
+        if self.cuda_graphs and self.accumulate_grad_batches > 1:
+            raise InputError(
+                "trainer.cuda_graphs and trainer.accumulate_grad_batches exclude each other, because a replay writes "
+                "over the gradients of the one before; set one of them to its default"
             )
         if self.sharded and self.compression != "none":
             raise InputError(

@@ -23,6 +23,14 @@ class Processes(Protocol):
         """Number of processes."""
 
     @property
+    def local_rank(self) -> int:
+        """Number of this process among those on the same machine, and so of its GPU."""
+
+    @property
+    def local_ranks(self) -> int:
+        """Number of processes on the same machine."""
+
+    @property
     def first(self) -> bool:
         """Whether this is the rank that reads headers and writes files."""
 
@@ -48,7 +56,7 @@ class Processes(Protocol):
 class SingleProcess:
     """`Processes` of one rank."""
 
-    data, ranks, first = 1, 1, True
+    data, ranks, local_rank, local_ranks, first = 1, 1, 0, 1, True
 
     def domain(self, grid: Grid) -> Domain:
         """Return `grid` as one tile."""

@@ -37,7 +37,7 @@ class CensoredShiftedGamma:
     lower: Tensor
 
     def __post_init__(self) -> None:
-        lower = torch.as_tensor(self.lower, dtype=self.shape.dtype, device=self.shape.device)
+        lower = torch.as_tensor(self.lower, dtype=self.shape.dtype).to(self.shape.device, non_blocking=True)
         shape, scale, shift, lower = torch.broadcast_tensors(self.shape, self.scale, self.shift, lower)
         object.__setattr__(self, "shape", shape.clamp(*_SHAPE_RANGE))
         object.__setattr__(self, "scale", scale.clamp(min=torch.finfo(scale.dtype).tiny ** 0.4))
@@ -204,7 +204,10 @@ def _by_shape(k: Tensor, x: Tensor) -> Tensor:
     integral = torch.zeros_like(a)
     # Several nodes at once where there are few elements, because each operation takes some microseconds.
     at_once = max(1, min(_QUADRATURE_NODES, _ELEMENTS_AT_ONCE // max(a.numel(), 1)))
-    rule = (torch.from_numpy(numbers).to(a) for numbers in np.polynomial.legendre.leggauss(_QUADRATURE_NODES))
+    rule = (
+        torch.from_numpy(numbers).to(a, non_blocking=True)
+        for numbers in np.polynomial.legendre.leggauss(_QUADRATURE_NODES)
+    )
     for nodes, weights in zip(*(leading(numbers, a).split(at_once) for numbers in rule), strict=True):
         v = middle + nodes * half
         integral = integral + (weights * torch.exp(-a * (torch.expm1(v) - v)) * (v + centre)).sum(0)

@@ -101,7 +101,7 @@ class Bounded(LocationScale):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        lower = torch.as_tensor(self.lower, dtype=self.mu.dtype, device=self.mu.device)
+        lower = torch.as_tensor(self.lower, dtype=self.mu.dtype).to(self.mu.device, non_blocking=True)
         object.__setattr__(self, "lower", lower.expand_as(self.mu))
 
     def affine(self, location: Tensor, scale: Tensor) -> Self:

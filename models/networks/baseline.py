@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.distribution import LocationScale
 from models.parallel.domain import Domain
@@ -51,7 +51,7 @@ class Baseline(nn.Module):
         """Fit the baseline to the training samples, if it has something to fit."""
 
     def _moments(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        members = sample.ensemble[:, :, self._targets]
+        members = select_channels(sample.ensemble, self._targets, 2)
         return members.mean(1), spread(members)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from data_pipeline.common.checks import check_between, check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.distribution import Normal
 from models.layers.convolution import Conv2d, input_intervals
@@ -309,11 +309,11 @@ class DeepWeather(nn.Module):
         forecasts = sample.ensemble[:, :, : self._forecasts]
         mean = forecasts[:, :, : self._inputs].mean(1)
         s = torch.sqrt(spread(forecasts).square() + SMALLEST_SPREAD**2)
-        beside = sample.ensemble[:, 0, self._analysis] if self._analysis else s[:, : self._inputs]
+        beside = select_channels(sample.ensemble[:, 0], self._analysis, 1) if self._analysis else s[:, : self._inputs]
         correction = self.gain * self.local(self.bias_net(torch.cat([beside, mean], dim=1)))
-        sigma = s[:, self._targets]
+        sigma = select_channels(s, self._targets, 1)
         if self._trained != "bias":
             sigma = self.uncertainty_net(torch.cat([s, self.standardization(sample)], dim=1), sigma)
         # Scores are computed in single precision at least.
         correction, sigma = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in (correction, sigma))
-        return Normal(mean[:, self._targets] + correction, sigma)
+        return Normal(select_channels(mean, self._targets, 1) + correction, sigma)

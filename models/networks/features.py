@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.progress import watched
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
@@ -147,8 +147,8 @@ class ErrorClimate(nn.Module):
         return torch.cat([torch.ones_like(when[:, :1]), when], dim=1)
 
     def _case(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        error = sample.target - sample.ensemble[:, :, self._targets].mean(1)
-        return error.masked_fill(~sample.mask[:, self._targets], torch.nan), self._terms(sample)
+        error = sample.target - select_channels(sample.ensemble, self._targets, 2).mean(1)
+        return error.masked_fill(~select_channels(sample.mask, self._targets, 1), torch.nan), self._terms(sample)
 
 
 PAIRS = tuple(combinations_with_replacement(range(3), 2))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from data_pipeline.common.checks import check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.distribution import Ensemble
 from models.layers.convolution import Conv2d, ConvTranspose2d
@@ -129,7 +129,7 @@ class PoET(nn.Module):
         output = self.last(self.finest(x)).unflatten(0, (-1, M))
         # Scores are computed in single precision at least.
         output = output.to(torch.promote_types(output.dtype, torch.float32))
-        return Ensemble((sample.ensemble[:, :, self._targets] + output).movedim(1, 0))
+        return Ensemble((select_channels(sample.ensemble, self._targets, 2) + output).movedim(1, 0))
 
 
 class EnsembleAttention(nn.Module):

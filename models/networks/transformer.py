@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from data_pipeline.common.checks import check_boolean, check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.distribution import Distribution, Ensemble
 from models.layers.locally_connected import CellEmbedding
@@ -117,14 +117,14 @@ class Transformer(nn.Module):
         output = self.last(x).unflatten(0, (-1, M))
         # Scores are computed in single precision at least.
         output = output.to(torch.promote_types(output.dtype, torch.float32))
-        return Ensemble((sample.ensemble[:, :, self._targets] + unit[:, None] * output).movedim(1, 0))
+        return Ensemble((select_channels(sample.ensemble, self._targets, 2) + unit[:, None] * output).movedim(1, 0))
 
     def _view(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
         """Return maps of each member (B, M, C, H, W), shared maps (B, F, H, W), and the unit s (B, T, H, W)."""
         x, features = sample.ensemble, self.features(sample)
         if self._attention:
             s = torch.sqrt(spread(x).square() + SMALLEST_SPREAD**2)
-            return (x - x.mean(1, keepdim=True)) / s[:, None], features, s[:, self._targets]
+            return (x - x.mean(1, keepdim=True)) / s[:, None], features, select_channels(s, self._targets, 1)
         # The feature is the logarithm of the size of errors plus 2.
         unit = torch.exp(self.features.errors(sample)[:, len(self._targets) :] - 2)
         return x, features[:, 2 * x.shape[2] :], unit

@@ -51,9 +51,13 @@ def launch(ranks: int) -> NoReturn:
     killed = [(rank, -code) for rank, code in enumerate(codes) if code < 0]
     if killed and not any(code > 0 and code != 3 for code in codes):
         rank, number = killed[0]
+        advice = "if memory was short, use more ranks or smaller batches"
+        if number == signal.SIGABRT:
+            # Threads of NCCL end their process so when a message fails and no Python code waits for it.
+            advice = "a library ended it, as NCCL does when another rank is lost; its own error is above"
         print(
             f"error: rank {rank} of {ranks} was killed by signal {number} ({signal.strsignal(number)}); "
-            "if memory was short, use more ranks or smaller batches; run the same command again to resume",
+            f"{advice}; run the same command again to resume",
             file=sys.stderr,
         )
     # Of several codes the one nearest to the cause: 1 a bug, 2 a wrong input, 3 a run that can resume.

@@ -17,7 +17,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import watched
 from data_pipeline.grid import Grid
 from data_pipeline.protocols import ALL
-from data_pipeline.sample import Sample, verifiable
+from data_pipeline.sample import Sample, select_channels, verifiable
 from data_pipeline.task import Task
 from models.distribution import Distribution, Ensemble
 from models.parallel.domain import Domain
@@ -214,7 +214,7 @@ class EMOS(CellModel):
 
     def _predictors(self, sample: Sample) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return ensemble mean and standard deviation (B, T, H, W), and the harmonics (B, 1, 1, 1) if seasonal."""
-        ensemble = Ensemble(sample.ensemble[:, :, self._targets].movedim(1, 0))
+        ensemble = Ensemble(select_channels(sample.ensemble, self._targets, 2).movedim(1, 0))
         mean = ensemble.mean
         return mean, ensemble.std, [term.to(mean) for term in self._harmonics(sample)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from data_pipeline.grid import Grid
-from data_pipeline.sample import Sample
+from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.distribution import Ensemble
 from models.parallel.domain import Domain
@@ -25,5 +25,5 @@ class Raw(nn.Module):
         return Ensemble(self._members(sample))
 
     def _members(self, sample: Sample) -> Tensor:
-        members = sample.ensemble[:, :, self._targets]
-        return members.masked_fill(~sample.mask[:, None, self._targets], float("nan")).movedim(1, 0)
+        members = select_channels(sample.ensemble, self._targets, 2)
+        return members.masked_fill(~select_channels(sample.mask, self._targets, 1)[:, None], float("nan")).movedim(1, 0)

@@ -226,8 +226,8 @@ def test_models_and_batches_are_moved_to_the_device(archive, emos, deepweather, 
     """The device `meta` computes nothing, but tensors on it show that they were moved."""
     asked, models = [], []
 
-    def choose_device(option, ranks):
-        asked.append((option, ranks))
+    def choose_device(option, mesh):
+        asked.append((option, mesh.ranks))
         return torch.device("meta")
 
     def call(corrector, sample):

@@ -179,7 +179,8 @@ def test_the_model_computes_on_the_device(tmp_path, monkeypatch):
 def test_the_verb_passes_the_device(folder, command, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "models.device.choose_device", lambda option, ranks: asked.append((option, ranks)) or torch.device("meta")
+        "models.device.choose_device",
+        lambda option, processes: asked.append((option, processes.ranks)) or torch.device("meta"),
     )
     monkeypatch.setattr(
         verb,

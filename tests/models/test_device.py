@@ -1,33 +1,153 @@
-"""The option `device`: `auto` is a GPU only if there is one and there is one process."""
+"""The option `device`, the settings of a GPU, and copies in a stream of their own; GPUs are doubles."""
+
+from types import SimpleNamespace
 
 import pytest
+import standin_device
 import torch
+from ranks import run_on_ranks
 
 from data_pipeline.common.errors import InputError
-from models.device import choose_device
+from data_pipeline.dataset import batches
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models import device as device_module
+from models.correction.single_process import SingleProcess
+from models.corrector import Corrector
+from models.device import choose_device, copy_batch
+
+
+def ranks(local_rank, local_ranks, others=()):
+    """A mesh whose other machines lack GPUs as `others` say."""
+    return SimpleNamespace(
+        ranks=4, local_rank=local_rank, local_ranks=local_ranks, gather=lambda value: [value, *others],
+        broadcast=lambda value: value,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """A function that makes PyTorch find some GPUs; the chosen one is in its `current`."""
+
+    def make(count):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+    make.current = []
+    monkeypatch.setattr(torch.cuda, "set_device", make.current.append)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    return make
 
 
 @pytest.mark.parametrize(
-    ("option", "ranks", "gpu", "expected"),
+    ("option", "mesh", "count", "expected"),
     [
-        ("cpu", 1, True, "cpu"), ("auto", 1, True, "cuda"), ("auto", 1, False, "cpu"), ("auto", 2, True, "cpu"),
-        ("gpu", 1, True, "cuda"),
+        ("cpu", SingleProcess(), 1, "cpu"), ("auto", SingleProcess(), 1, "cuda:0"), ("auto", SingleProcess(), 0, "cpu"),
+        ("gpu", SingleProcess(), 2, "cuda:0"), ("auto", ranks(1, 2), 2, "cuda:1"), ("gpu", ranks(3, 4), 4, "cuda:3"),
+        ("auto", ranks(0, 2), 1, "cpu"), ("auto", ranks(0, 2, [(0, 2)]), 2, "cpu"),
     ],
 )  # fmt: skip
-def test_the_chosen_device(option, ranks, gpu, expected, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    assert choose_device(option, ranks).type == expected
+def test_the_chosen_device(option, mesh, count, expected, gpus):
+    gpus(count)
+    device = choose_device(option, mesh)
+    assert device == torch.device(expected)
+    assert gpus.current == ([device] if device.type == "cuda" else [])
+    on_gpu = device.type == "cuda"
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32) == (on_gpu, not on_gpu)
 
 
 @pytest.mark.parametrize(
-    ("option", "ranks", "gpu", "message"),
+    ("option", "mesh", "count", "message"),
     [
-        ("gpu", 1, False, "device=gpu, but PyTorch finds no usable GPU; set device=cpu"),
-        ("gpu", 4, True, r"device=gpu supports one process, and mesh has 4; set mesh=\[1,1\]"),
-        ("cuda", 1, True, "device must be one of auto, cpu, gpu, got 'cuda'"),
+        ("gpu", SingleProcess(), 0, "device=gpu, but PyTorch finds no usable GPU; set device=cpu"),
+        ("gpu", ranks(0, 4), 2, "device=gpu needs a GPU for each rank, and a machine has 2 for 4 ranks; set a smaller"),
+        ("gpu", ranks(0, 2, [(1, 2)]), 2, "device=gpu needs a GPU for each rank, and a machine has 1 for 2 ranks"),
+        ("cuda", SingleProcess(), 1, "device must be one of auto, cpu, gpu, got 'cuda'"),
     ],
 )
-def test_an_impossible_device_is_an_error(option, ranks, gpu, message, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+def test_an_impossible_device_is_an_error(option, mesh, count, message, gpus):
+    gpus(count)
     with pytest.raises(InputError, match=f"^{message}"):
-        choose_device(option, ranks)
+        choose_device(option, mesh)
+
+
+class Field:
+    """A double of a tensor, which notes in which stream it is copied."""
+
+    def __init__(self, log, name):
+        self.log, self.name = log, name
+
+    def to(self, device, non_blocking=False):
+        self.log.append(f"{self.name} copied to {device} in {self.log.stream}" + " and waits" * (not non_blocking))
+        return self
+
+    def record_stream(self, stream):
+        self.log.append(f"{self.name} used in {stream}")
+
+
+class Log(list):
+    stream = "main"
+
+
+class InStream:
+    """A double of `torch.cuda.stream`."""
+
+    def __init__(self, log, stream):
+        self.log, self.stream = log, stream
+
+    def __enter__(self):
+        self.log.stream = self.stream
+
+    def __exit__(self, *exception):
+        self.log.stream = "main"
+
+
+def test_a_batch_is_copied_in_a_stream_that_later_kernels_wait_for(monkeypatch):
+    log = Log()
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"a stream of {device}")
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: InStream(log, stream))
+
+    class Main:
+        def wait_stream(self, stream):
+            log.append(f"main waits for {stream}")
+
+        def __str__(self):
+            return "main"
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Main())
+    device_module._copy_stream.cache_clear()
+    copy_batch(Sample(*(Field(log, name) for name in Sample._fields)), "cuda:1")
+    device_module._copy_stream.cache_clear()
+    assert log[:6] == [f"{name} copied to cuda:1 in a stream of cuda:1" for name in Sample._fields]
+    assert log[6:] == ["main waits for a stream of cuda:1", *(f"{name} used in main" for name in Sample._fields)]
+
+
+def forecasts_on_standin(rank, toy):
+    """Forecasts of correctors on the stand-in, and those of the CPU."""
+    standin_device.install()
+    task, grid, found = Task("toy", ["2t", "msl"], ["2t"], [24, 48]), Grid.regular(9, 16), {}
+    for name, spec in {
+        "emos": {"_target_": "models.statistical.emos.EMOS"},
+        "unet": {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1},
+    }.items():
+        data = toy(task, grid, 60)
+        corrector = Corrector(task, grid, spec, data.static)
+        corrector.fit(data)
+        corrector.eval()
+        batch = next(iter(batches(data, 3)))
+        with torch.no_grad():
+            on_cpu = corrector(batch)
+            moved = corrector.to(standin_device.NAME)(copy_batch(batch, standin_device.NAME))
+            levels = torch.tensor([0.1, 0.5, 0.9])
+            here = moved.quantile(levels.to(standin_device.NAME))
+            found[name] = moved.mean.device.type, here.cpu().numpy(), on_cpu.quantile(levels).numpy()
+    return found
+
+
+def test_forecasts_on_another_device_are_those_of_the_cpu(toy):
+    (found,) = run_on_ranks(1, forecasts_on_standin, toy)
+    for name, (kind, here, on_cpu) in found.items():
+        assert kind == "standin", name
+        assert (here == on_cpu).all(), name

@@ -113,6 +113,33 @@ def test_compiling_on_tiles_or_sharded_is_refused(mesh, sharded):
         compile_model(torch.nn.Linear(1, 1), CPU, mesh, sharded)
 
 
+@pytest.mark.parametrize(("graphs", "mode"), [(False, None), (True, "reduce-overhead")])
+def test_cuda_graphs_are_a_mode_of_the_compiler(graphs, mode, monkeypatch):
+    model, modes = torch.nn.Linear(1, 1), []
+    monkeypatch.setattr(torch, "compile", lambda function: lambda x: x)
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device: None)
+    monkeypatch.setattr(model, "compile", lambda mode: modes.append(mode))
+    compile_model(model, torch.device("cuda"), Mesh.single(), sharded=False, graphs=graphs)
+    assert modes == [mode]
+
+
+def test_cuda_graphs_on_a_cpu_are_refused():
+    with pytest.raises(InputError, match=r"trainer\.cuda_graphs=true needs a GPU, .* set cuda_graphs=false"):
+        compile_model(torch.nn.Linear(1, 1), CPU, Mesh.single(), sharded=False, graphs=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"set trainer\.compile=true too"),
+        ({"compile": True, "accumulate_grad_batches": 2}, "and trainer.accumulate_grad_batches exclude each other"),
+    ],
+)
+def test_cuda_graphs_with_options_that_they_cannot_serve_are_refused(options, message):
+    with pytest.raises(InputError, match=rf"trainer\.cuda_graphs .*{message}"):
+        TrainerOptions(cuda_graphs=True, **options)
+
+
 def test_compile_with_activation_checkpointing_is_refused():
     with pytest.raises(InputError, match=r"trainer\.compile and trainer\.activation_checkpointing exclude each other"):
         TrainerOptions(compile=True, activation_checkpointing=True)

@@ -6,6 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from tested_device import accelerator
 
 from benchmarks.heat_table import heat_table
 from data_pipeline.common.errors import InputError
@@ -96,7 +97,7 @@ def test_classification_and_damping_are_needed_to_find_the_regions():
 LITTLE = [
     "experiment=smoe_heat", "data.archive.rows=8", "data.archive.columns=9", "data.archive.steps=6",
     "data.split.train=[1990,1999]", "data.split.val=[2000,2001]", "data.split.test=[2020,2021]",
-    "trainer.epochs=2", "trainer.accelerator=cpu",
+    "trainer.epochs=2", f"trainer.accelerator={accelerator()}",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import torch
 from pytorch_lightning.callbacks import EMAWeightAveraging
 from pytorch_lightning.strategies import DDPStrategy
 from ranks import run_on_ranks
+from tested_device import accelerator
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
@@ -58,7 +59,7 @@ def test_private_names_of_lightning_are_of_the_checked_version():
     assert ours == set(PRIVATE)
     assert "self._setup_model(" in inspect.getsource(DDPStrategy.configure_ddp)
     assert "self._register_ddp_hooks()" in inspect.getsource(DDPStrategy.configure_ddp)
-    loop = type(pl.Trainer(logger=False, accelerator="cpu").fit_loop.epoch_loop)
+    loop = type(pl.Trainer(logger=False, accelerator=accelerator()).fit_loop.epoch_loop)
     assert "self._broadcast_sigterm_tensor()" in inspect.getsource(loop.advance)
     assert "_signal_connector.register_signal_handlers()" in inspect.getsource(pl.Trainer._run)
 
@@ -127,7 +128,7 @@ def test_errors_of_lightning_are_one_error_line(tmp_path):
             "lightning=.* is not available here: .*`gradient_clip_algorithm`",
         ),
     ):
-        schedule = TrainerOptions(accelerator="cpu", **options)
+        schedule = TrainerOptions(accelerator=accelerator(), **options)
         with pytest.raises(InputError, match=sentence):
             make_trainer(schedule, Mesh.single(), Checkpoints(tmp_path, 1.0, Mesh.single()), tmp_path)
 
@@ -175,7 +176,7 @@ def test_matrices_and_convolutions_have_one_precision(precision, convolutions, m
 @pytest.mark.parametrize("benchmark", [True, False])
 def test_cudnn_benchmark_reaches_the_trainer(benchmark, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not benchmark)
-    make_trainer(TrainerOptions(cudnn_benchmark=benchmark, accelerator="cpu"), Mesh.single(),
+    make_trainer(TrainerOptions(cudnn_benchmark=benchmark, accelerator=accelerator()), Mesh.single(),
                 Checkpoints(tmp_path, 1.0, Mesh.single()), tmp_path)  # fmt: skip
     assert torch.backends.cudnn.benchmark == benchmark
 
@@ -209,7 +210,7 @@ def test_the_module_runs_under_a_stock_trainer(toy, tmp_path):
     corrector.fit(train)
     net = CorrectionModule(corrector, TrainerOptions(learning_rate=2e-2))
     trainer = pl.Trainer(
-        max_epochs=5, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu",
+        max_epochs=5, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator=accelerator(),
         enable_model_summary=False, default_root_dir=tmp_path,
     )  # fmt: skip
     trainer.validate(net, DataLoader(val, 4), verbose=False)
@@ -224,7 +225,7 @@ def test_the_module_runs_under_a_stock_trainer(toy, tmp_path):
 def test_a_run_without_a_number_of_steps_is_refused(toy):
     train = toy(TASK, GRID, 8)
     net = CorrectionModule(Corrector(TASK, GRID, MLP, train.static))
-    trainer = pl.Trainer(max_epochs=-1, logger=False, enable_checkpointing=False, accelerator="cpu")
+    trainer = pl.Trainer(max_epochs=-1, logger=False, enable_checkpointing=False, accelerator=accelerator())
     with pytest.raises(InputError, match="the number of steps is unknown; give the Trainer max_epochs"):
         trainer.fit(net, DataLoader(train, 8))
 

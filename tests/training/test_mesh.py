@@ -200,9 +200,10 @@ def test_a_run_in_single_precision_equals_one_process(toy, tmp_path):
         assert ours == pytest.approx(theirs, rel=1e-5)
 
 
-def test_sharding_weights_changes_nothing(toy, tmp_path, alone):
-    """A test below shards them on 2 x 2 ranks, until the run is killed."""
-    assert_same(on_mesh((2, 1, 1), toy, tmp_path, sharded=True), alone, 1e-10)
+@pytest.mark.parametrize(("shape", "group"), [((2, 1, 1), None), ((2, 2, 1), 2)], ids=["once", "in two copies"])
+def test_sharding_weights_changes_nothing(shape, group, toy, tmp_path, alone):
+    """A test below shards them once on 2 x 2 ranks, until the run is killed."""
+    assert_same(on_mesh(shape, toy, tmp_path, sharded=True, shard_ranks=group), alone, 1e-10)
 
 
 @pytest.mark.parametrize(

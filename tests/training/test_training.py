@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tested_device import accelerator
 
 from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
@@ -50,7 +51,7 @@ def module(toy, epochs=6, spec=MLP, **options):
     data = toy(TASK, GRID, 32)
     corrector = Corrector(TASK, GRID, spec, data.static)
     corrector.fit(data)
-    schedule = TrainerOptions(epochs=epochs, batch_size=8, learning_rate=2e-2, accelerator="cpu", **options)
+    schedule = TrainerOptions(epochs=epochs, batch_size=8, learning_rate=2e-2, accelerator=accelerator(), **options)
     return CorrectionModule(corrector, schedule, batches=len(data) // schedule.batch_size), data
 
 

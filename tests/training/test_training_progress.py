@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import pytorch_lightning as pl
 import torch
+from tested_device import accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
 from training import training_progress
@@ -66,7 +67,7 @@ def shown(monkeypatch):
 
 def fit(tmp_path, *callbacks, path=None, **flags):
     trainer = pl.Trainer(
-        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        accelerator=accelerator(), logger=False, enable_checkpointing=False, enable_progress_bar=False,
         default_root_dir=tmp_path, enable_model_summary=False, num_sanity_val_steps=-1,
         callbacks=[TrainingProgress(), *callbacks], **flags,
     )  # fmt: skip

@@ -174,6 +174,19 @@ def test_a_rank_that_is_killed_ends_the_others(script, tmp_path):
     assert any("another rank of the mesh is gone" in line for line in lines)
 
 
+def test_a_rank_that_a_library_aborts_ends_the_run_with_code_3(script):
+    """As NCCL's watchdog thread does when a message fails."""
+    code, _, lines = wait_for_end(
+        script("""
+        if mesh.rank == 2:
+            os.abort()
+        mesh.sum(torch.ones(3))
+    """)
+    )
+    assert code == 3
+    assert any("rank 2 of 3 was killed by signal 6" in line and "as NCCL does" in line for line in lines)
+
+
 def test_a_rank_that_does_not_answer_ends_the_others(script, tmp_path):
     process = script(
         """

@@ -1,0 +1,172 @@
+"""No training step makes the host wait for its device, and training on another device gives the numbers of the CPU.
+
+The device is the stand-in of `tests/standin_device.py`, which counts what would make the host wait for a GPU, also what
+PyTorch does inside C++ and no dispatch mode sees: a list as an index, a number from Python. The test of whole runs
+counts in the real loop of Lightning, with clipping, moving average, schedule, logger, history and checkpoints.
+"""
+
+from functools import partial
+from unittest.mock import patch
+
+import pytest
+import pytorch_lightning as pl
+import standin_device
+import torch
+from pytorch_lightning.accelerators import CPUAccelerator
+from pytorch_lightning.strategies import SingleDeviceStrategy
+from ranks import run_on_ranks
+from specs import SPECS
+from torch.utils.data import default_collate
+from training_parts import GRID, NET, TASK, module
+
+from data_pipeline.prefetch.budget import Budget
+from data_pipeline.sample import Sample
+from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES
+from models.corrector import build_model
+from models.parallel.mesh import Mesh
+from training import network_training
+from training.datamodule import open_training_data
+from training.eecrps import WeightedByIndex
+from training.loss import CRPS, EnergyScore, SeparateMeanAndSpread, SquaredError, ThresholdWeightedCRPS
+from training.network_training import train_network, validation_crps
+
+MORE = {
+    "gamma": SPECS["mlp"] | {"head": "censored_shifted_gamma"},
+    "embedded": SPECS["transformer"] | {"cell_embedding": 2, "attention_window": 3},
+    "routed": SPECS["unet"] | {"mixture": {"gate": "computed", "routing": {}}},
+    "on emos": SPECS["mlp"] | {"baseline": {"seasonal": True}},
+    "members": SPECS["transformer"] | {"head": "members"},
+    "dropout": NET,
+}
+LOSSES = {
+    "squared error": ("mlp", SquaredError()), "mean and spread": ("mlp", SeparateMeanAndSpread()),
+    "energy": ("members", EnergyScore()), "fair": ("members", CRPS(fair=0.95)),
+    "threshold": ("mlp", ThresholdWeightedCRPS(280.0)), "index": ("mlp", None),
+}  # fmt: skip
+
+
+class AnyDevice(CPUAccelerator):
+    """Lightning's accelerator of the stand-in."""
+
+    def setup_device(self, device):
+        pass
+
+
+class StandInTrainer(pl.Trainer):
+    """Lightning's Trainer on the stand-in."""
+
+    def __init__(self, **flags):
+        strategy = SingleDeviceStrategy(device=torch.device(standin_device.NAME, 0))
+        super().__init__(**flags | {"accelerator": AnyDevice(), "strategy": strategy})
+
+
+class CountWaits(pl.Callback):
+    """Counts from the second to the last step of the first epoch, and so all that happens between steps."""
+
+    first, last = 1, 3
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if trainer.current_epoch == 0 and batch_idx == self.first:
+            self.before = standin_device.found.copy()
+            standin_device.places.clear()
+        if trainer.current_epoch == 0 and batch_idx == self.last:
+            self.found, self.places = standin_device.found - self.before, dict(standin_device.places)
+
+
+def train(toy, folder, **options):
+    """Weights, validation CRPS and device of a run of two epochs, and what made the host wait in two of its steps."""
+    counter = CountWaits()
+    net, train, val = module(toy, Mesh.single(), torch.float32, NET, count=40, epochs=2, **options)
+    make = network_training.make_trainer
+
+    def with_counter(*arguments):
+        trainer = make(*arguments)
+        trainer.callbacks.insert(0, counter)
+        return trainer
+
+    with (
+        patch.object(network_training, "make_trainer", with_counter),
+        open_training_data(train, val, Budget(), net.options, net.mesh) as data,
+    ):
+        device = train_network(net, data, folder)
+        score = validation_crps(net, data.val_batches, device)
+    weights = {name: value.cpu().numpy() for name, value in net.state_dict().items()}
+    return weights, score, str(device), dict(counter.found), counter.places
+
+
+def train_on_standin(rank, toy, folder, **options):
+    standin_device.install()
+    with patch.object(pl, "Trainer", StandInTrainer):
+        return train(toy, folder, **options)
+
+
+def test_a_step_in_lightning_never_waits_and_gives_the_numbers_of_the_cpu(toy, tmp_path):
+    options = {"ema_decay": 0.9, "gradient_clip": 0.1, "weight_decay": 0.01, "checkpoint_minutes": 100.0}
+    run = partial(train_on_standin, toy=toy, folder=tmp_path / "standin", **options)
+    ((weights, score, device, waits, places),) = run_on_ranks(1, run)
+    assert device == "standin:0"
+    assert waits == {}, places
+    expected, expected_score, *_ = train(toy, tmp_path / "cpu", **options)
+    assert score == expected_score
+    for name, value in expected.items():
+        assert (weights[name] == value).all(), name
+
+
+def steps_on_standin(rank, toy):
+    """What makes the host wait in the second step of every model, and in one with each loss."""
+    standin_device.install()
+    specs, found = SPECS | MORE, {}
+    climate = torch.rand(1, 1, len(CLIMATE_PROBABILITIES), 1, *GRID.shape)
+    trained = [
+        name
+        for name, spec in specs.items()
+        if any(weight.requires_grad for weight in build_model(spec, TASK, GRID).parameters())
+    ]
+    cases = {name: (name, CRPS()) for name in trained} | LOSSES
+    for name, (spec, loss) in cases.items():
+        net, train, _ = module(toy, Mesh.single(), torch.float32, specs[spec])
+        net.loss = loss or WeightedByIndex(climate, (252,), TASK, "exact")
+        net.train().to(standin_device.NAME)
+        batch = Sample(*(tensor.to(standin_device.NAME) for tensor in default_collate([train[k] for k in range(3)])))
+        for _ in range(2):
+            standin_device.places.clear()
+            with standin_device.waits() as counted:
+                net.training_step(batch, 0)["loss"].backward()
+        found[name] = dict(counted), dict(standin_device.places)
+    return found
+
+
+def test_no_step_of_any_model_or_loss_waits(toy):
+    ((found),) = run_on_ranks(1, steps_on_standin, toy)
+    assert {name: places for name, (waits, places) in found.items() if waits} == {}
+    assert len(found) > len(LOSSES) + len(MORE)
+
+
+def reads_on_standin(rank):
+    standin_device.install()
+    x = torch.rand(5).to(standin_device.NAME)
+    found = {}
+    for name, wait in {
+        "item": lambda: x.sum().item(), "bool": lambda: bool((x > 0).all()), "mask": lambda: x[x > 0],
+        "list": lambda: x[[0, 2]], "number": lambda: torch.tensor(1.5, device=standin_device.NAME),
+        "copy": lambda: torch.ones(3).to(standin_device.NAME), "back": lambda: x.cpu(), "numbers": lambda: x.tolist(),
+        "sizes": lambda: x.nonzero(), "text": lambda: f"{x[0]:.3f}",
+    }.items():  # fmt: skip
+        with standin_device.waits() as counted:
+            wait()
+        found[name] = sum(counted.values())
+    with standin_device.waits() as counted:
+        (
+            torch.ones(3).to(standin_device.NAME, non_blocking=True)
+            + x[:3] * 2.5
+            + torch.zeros(3, device=standin_device.NAME).fill_(7.0)
+        )
+    with pytest.raises(RuntimeError, match="tensors of standin and of the CPU"):
+        x + torch.ones(5)
+    return found, dict(counted)
+
+
+def test_the_standin_counts_what_would_wait_for_a_gpu():
+    ((found, free),) = run_on_ranks(1, reads_on_standin)
+    assert all(found.values()), found
+    assert free == {}

@@ -1,0 +1,80 @@
+"""Copies and precision of sharded weights: groups of ranks, gathered bfloat16, parts in single precision."""
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_on_ranks
+from specs import SPECS
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from training_parts import module
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.prefetch.budget import Budget
+from models.parallel.mesh import Mesh, arrange_mesh
+from training.datamodule import open_training_data
+from training.mesh_strategy import mesh_trainer_flags, shard, shard_precision
+from training.trainer_options import TrainerOptions
+
+NETWORKS = ("mlp", "unet", "transformer", "smoe_unet", "lenet", "poet")
+
+
+def losses(mesh, toy, name, sharded):
+    """Loss of a step with bf16-mixed, types of weights during it, and of parts and gradients after it."""
+    net, train, val = module(toy, mesh, torch.float32, SPECS[name])
+    model, used = net.corrector.model, set()
+    if sharded:
+        shard(model, "cpu", mesh.ranks, policy=shard_precision("bf16-mixed"))
+        for block in model.modules():
+            if isinstance(block, FSDPModule):
+                block.register_forward_pre_hook(
+                    lambda block, _: used.update(weight.dtype for weight in block.parameters(recurse=False))
+                )
+    net.train()
+    with open_training_data(train, val, Budget(), net.options, mesh) as data:
+        torch.manual_seed(1)
+        batch = next(iter(data.train_batches))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = net.training_step(batch, 0)["loss"]
+        loss.backward()
+    parts = [weight for weight in model.parameters() if isinstance(weight, DTensor)]
+    kinds = {weight.dtype for weight in parts} | {w.grad.dtype for w in parts if w.grad is not None}
+    return float(mesh.sum(loss.detach()) / mesh.ranks), used, kinds
+
+
+def sharded_losses(rank, toy):
+    mesh = arrange_mesh(2, 1)
+    return {name: losses(mesh, toy, name, sharded=True) for name in NETWORKS}
+
+
+def test_weights_are_gathered_in_bfloat16_and_kept_in_single_precision(toy):
+    found, _ = run_on_ranks(2, sharded_losses, toy)
+    for name, (loss, used, kinds) in found.items():
+        assert torch.bfloat16 in used, name
+        assert kinds == {torch.float32}, name
+        expected, *_ = losses(Mesh.single(), toy, name, sharded=False)
+        # The same rounding of most weights; those of norms are rounded only here, to 8 bits.
+        np.testing.assert_allclose(loss, expected, rtol=4 * 2.0**-8, err_msg=name)
+
+
+def parts_of_a_weight(rank):
+    """Shape of the own part of a weight of 8 rows, on four ranks, and over which axes it is shared out."""
+    model = torch.nn.Linear(3, 8)
+    shard(model, "cpu", 4, group=2)
+    weight = model.weight
+    return tuple(weight.to_local().shape), weight.device_mesh.mesh_dim_names, float(weight.full_tensor().sum())
+
+
+def test_a_group_of_ranks_holds_the_weights_once():
+    found = run_on_ranks(4, parts_of_a_weight)
+    assert [(shape, names) for shape, names, _ in found] == 4 * [((4, 3), ("copies", "parts"))]
+
+
+def test_groups_that_do_not_divide_the_ranks_are_refused():
+    options = TrainerOptions(sharded=True, shard_ranks=3)
+    with pytest.raises(InputError, match=r"trainer\.shard_ranks=3 must divide the 4 ranks of trainer\.mesh"):
+        mesh_trainer_flags(Mesh(data=4), options)
+    with pytest.raises(InputError, match=r"trainer\.shard_ranks needs trainer\.sharded=true"):
+        TrainerOptions(shard_ranks=2)
+    with pytest.raises(InputError, match=r"trainer\.shard_ranks"):
+        TrainerOptions(sharded=True, shard_ranks=1)
