@@ -79,7 +79,9 @@ def prepare_gpu(device: torch.device) -> None:
 
 def open_connections(mesh: Mesh, device: torch.device) -> None:
     """Send one message in each group of ranks: NCCL needs all ranks of a group at its first message."""
-    for group in filter(None, (mesh.everyone, mesh.spatial, mesh.alongside)):
+    axis = mesh.channel_axis
+    groups = [mesh.everyone, mesh.spatial, mesh.alongside] + ([axis.group, axis.across] if axis else [])
+    for group in dict.fromkeys(filter(None, groups)):
         dist.all_reduce(torch.zeros(1, device=device), group=process_group(group))
 
 
