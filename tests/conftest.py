@@ -20,7 +20,7 @@ import xarray as xr
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from slurm_cluster import SlurmCluster, skip_without_slurm
-from tested_device import check_tested_device, device_of
+from tested_device import check_tested_device
 from torch.utils.data import Dataset
 
 from data_pipeline.common import interruption
@@ -133,12 +133,6 @@ def handlers_of_signals() -> Iterator[None]:
     reset_signals()
     yield
     reset_signals()
-
-
-@pytest.fixture(scope="session")
-def device() -> torch.device:
-    """The device of `DEEPWEATHER_DEVICE`, for tests of one process."""
-    return device_of(1, 0)
 
 
 @pytest.fixture(scope="session")

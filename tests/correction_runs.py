@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from tested_device import device_of
 
 from data_pipeline.formats.grib import Edit, NewMessage, rewrite
 from models.correction.correct_files import correct_files
@@ -14,11 +15,12 @@ from models.parallel.mesh import Mesh
 
 
 def correct(
-    corrector, forecast, output, mesh=None, quantile_levels="hazen", seed=0, analysis=None, names=None, device="cpu",
+    corrector, forecast, output, mesh=None, quantile_levels="hazen", seed=0, analysis=None, names=None, device=None,
     on_problem="error", options=None,
 ):  # fmt: skip
-    """Correct one file, or a list of files, with one corrector or a dict of correctors."""
+    """Correct one file, or a list of files, with one corrector or a dict of correctors, on the tested device."""
     mesh = mesh or Mesh.single()
+    device = device_of(mesh.ranks, mesh.rank) if device is None else device
     correctors = corrector if isinstance(corrector, Mapping) else {"": corrector}
     engines = [TorchEngine(one, mesh.domain(one.grid), device, name) for name, one in correctors.items()]
     forecasts = [forecast] if isinstance(forecast, str | Path) else forecast

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tested_device import device_of
 
 from data_pipeline.grid import Grid
 from data_pipeline.sample import verifiable
@@ -27,7 +28,8 @@ def centred(batch):
 
 
 def run(data, oracle=None, **options):
-    return score_models({"raw": Raw(TASK, GRID), "net": centred}, data, REGIONS, oracle, ScoringOptions(**options))
+    models, chosen = {"raw": Raw(TASK, GRID), "net": centred}, ScoringOptions(device=device_of(1, 0), **options)
+    return score_models(models, data, REGIONS, oracle, chosen)
 
 
 def test_scores_do_not_depend_on_the_batch_size(toy):

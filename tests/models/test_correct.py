@@ -6,9 +6,11 @@ import eccodes
 import netCDF4
 import numpy as np
 import pytest
+import standin_device
 import torch
 from correction_runs import correct
 from grib_parts import GRID, KEYS
+from ranks import run_on_ranks
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -174,6 +176,20 @@ def test_the_model_computes_on_the_device(tmp_path, monkeypatch):
     assert correct(make_corrector(UNET), forecast(tmp_path / "input"), tmp_path / "out", device="meta").messages == 8
     assert set(seen) == {"meta"}
     assert (values(tmp_path / "out")[:, 0] == 281.5).all()
+
+
+def corrected_on_standin(rank, folder):
+    standin_device.install()
+    for name, spec in (("emos", EMOS), ("unet", UNET)):
+        correct(make_corrector(spec), folder / "input", folder / f"{name} there", device=standin_device.NAME)
+
+
+def test_a_file_corrected_on_another_device_is_that_of_the_cpu(tmp_path):
+    forecast(tmp_path / "input")
+    run_on_ranks(1, corrected_on_standin, tmp_path)
+    for name, spec in (("emos", EMOS), ("unet", UNET)):
+        correct(make_corrector(spec), tmp_path / "input", tmp_path / name)
+        assert (tmp_path / name).read_bytes() == (tmp_path / f"{name} there").read_bytes()
 
 
 def test_the_verb_passes_the_device(folder, command, monkeypatch):

@@ -1,0 +1,47 @@
+"""`evaluate` on another device, the stand-in of `tests/standin_device.py`, gives the scores of the CPU."""
+
+import numpy as np
+import standin_device
+import torch
+from ranks import run_on_ranks
+
+from data_pipeline.grid import Grid
+from data_pipeline.task import Task
+from data_pipeline.thresholds import parse_thresholds
+from evaluation.regions import region_weights
+from evaluation.scores import all_diagrams, all_scores
+from evaluation.scoring import ScoringOptions, score_models
+from models.corrector import Corrector
+
+GRID = Grid.regular(5, 8)
+TASK = Task("toy", ["msl", "2t"], ["2t"], [24, 48])
+
+
+def scores(toy, device):
+    """The sums of every score and diagram, of EMOS, climatology and the raw ensemble."""
+    data, models = toy(TASK, GRID, 40), {}
+    for name, kind in {"raw": "raw.Raw", "climatology": "climatology.Climatology", "emos": "emos.EMOS"}.items():
+        corrector = Corrector(TASK, GRID, {"_target_": f"models.statistical.{kind}"}, data.static)
+        corrector.fit(data)
+        models[name] = corrector.eval().to(device)
+    options = ScoringOptions(
+        8, device=torch.device(device), written={"emos"}, scores=list(all_scores().values()),
+        diagrams=list(all_diagrams().values()), thresholds=parse_thresholds(["> 280 K"], TASK),
+    )  # fmt: skip
+    board = score_models(models, data, region_weights(GRID), options=options)
+    tallies = board.tallies | {f"written {name}": tally for name, tally in board.written.items()}
+    return {name: tally.arrays() for name, tally in tallies.items()}
+
+
+def scores_on_standin(rank, toy):
+    standin_device.install()
+    return scores(toy, standin_device.NAME)
+
+
+def test_scores_on_another_device_are_those_of_the_cpu(toy):
+    (found,) = run_on_ranks(1, scores_on_standin, toy)
+    for model, expected in scores(toy, "cpu").items():
+        for name, sums in expected.items():
+            # Sums in double precision, in another order.
+            size = np.abs(sums).max(initial=0) if sums.dtype.kind == "f" else 0
+            np.testing.assert_allclose(found[model][name], sums, rtol=0, atol=1e-5 * size, err_msg=f"{model}: {name}")
