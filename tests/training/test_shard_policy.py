@@ -28,7 +28,7 @@ def losses(mesh, toy, name, sharded):
         for block in model.modules():
             if isinstance(block, FSDPModule):
                 block.register_forward_pre_hook(
-                    lambda block, _: used.update(weight.dtype for weight in block.parameters(recurse=False))
+                    lambda block, _: used.update(weight.dtype for weight in block.parameters())
                 )
     net.train()
     with open_training_data(train, val, Budget(), net.options, mesh) as data:
