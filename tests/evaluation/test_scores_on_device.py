@@ -15,6 +15,8 @@ from models.corrector import Corrector
 
 GRID = Grid.regular(5, 8)
 TASK = Task("toy", ["msl", "2t"], ["2t"], [24, 48])
+ROUNDING = 2.0**-22 * 300 * GRID.shape[0] * GRID.shape[1]
+"""Of the sum over all cells of differences between temperatures near 300 K in single precision."""
 
 
 def scores(toy, device):
@@ -42,6 +44,8 @@ def test_scores_on_another_device_are_those_of_the_cpu(toy):
     (found,) = run_on_ranks(1, scores_on_standin, toy)
     for model, expected in scores(toy, "cpu").items():
         for name, sums in expected.items():
-            # Sums in double precision, in another order.
+            # Some values are in single precision, from compiled code on the CPU and from PyTorch elsewhere.
             size = np.abs(np.nan_to_num(sums.astype(float))).max(initial=0)
-            np.testing.assert_allclose(found[model][name], sums, rtol=0, atol=1e-10 * size, err_msg=f"{model}: {name}")
+            np.testing.assert_allclose(
+                found[model][name], sums, rtol=0, atol=ROUNDING + 1e-5 * size, err_msg=f"{model}: {name}"
+            )
