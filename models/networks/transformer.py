@@ -81,6 +81,7 @@ class Transformer(nn.Module):
             "member_attention": member_attention,
             "attention_window": attention_window,
             "parity": (*task.parity, *[1] * 2 * width),
+            "shared": 2 * width,
         }
         self.members = Trunk(grid, inputs + 2 * width, width, **options)
         self.head = None if head == "members" else make_head(head, task, grid, baseline)
@@ -109,8 +110,7 @@ class Transformer(nn.Module):
         own, shared, unit = self._view(sample)
         M = own.shape[1]
         shared = self.place(self.shared(shared))
-        x = torch.cat([own, shared[:, None].expand(-1, M, -1, -1, -1)], dim=2)
-        x = self.members(x.flatten(0, 1), M)
+        x = self.members(own.flatten(0, 1), M, shared)
         if self.head:
             x = x.unflatten(0, (-1, M))
             return self.head(self.last(torch.cat([shared, x.mean(1), x.square().mean(1)], dim=1)), sample)

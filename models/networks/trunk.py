@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.grid import Grid
@@ -14,6 +15,7 @@ from models.layers.attention import MemberAttention, ResidualWindowAttention
 from models.layers.channel_axis import ChannelConv2d, DividedChannelNorm, DividedDropout, FilterConv2d
 from models.layers.convolution import Conv2d
 from models.layers.dropout import Dropout
+from models.layers.member_convolution import MemberConv2d, add_to_members
 from models.layers.mixture import Mixing
 from models.layers.norms import ChannelNorm
 from models.layers.resolution import Downsample, Upsample
@@ -27,7 +29,7 @@ class ResidualBlock(nn.Module):
     """Two convolutions with normalisation and GELU, added to a linear map of the input.
 
     `parity` is that of the inputs (`HaloPad`), for the first block of a network. The ranks of a channel axis divide the
-    channels of `wide` blocks.
+    channels of `wide` blocks. The last `shared` inputs are maps that all members of a forecast share.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class ResidualBlock(nn.Module):
         convolution: ConvolutionFactory = Conv2d,
         parity: Sequence[int] = (),
         wide: bool = False,
+        shared: int = 0,
     ) -> None:
         super().__init__()
         self.skip, domain = nn.Conv2d(inputs, outputs, 1), Domain.of(grid)
@@ -50,14 +53,25 @@ class ResidualBlock(nn.Module):
             )  # fmt: skip
             return
         self.path = nn.Sequential(
-            convolution(grid, inputs, outputs, parity=parity), ChannelNorm(outputs), nn.GELU(),
+            MemberConv2d(grid, inputs, outputs, shared, parity[: inputs - shared])
+            if shared
+            else convolution(grid, inputs, outputs, parity=parity),
+            ChannelNorm(outputs), nn.GELU(),
             Dropout(grid, dropout, channels=True),
             convolution(grid, outputs, outputs), ChannelNorm(outputs), nn.GELU(),
         )  # fmt: skip
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (B, inputs, H, W) to (B, outputs, H, W)."""
-        return self.skip(x) + self.path(x)
+    def forward(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
+        """Map (B M, inputs, H, W), without the maps `shared` (B, C, H, W), to (B M, outputs, H, W)."""
+        if shared is None:
+            return self.skip(x) + self.path(x)
+        first, *others = self.path
+        y = first(x, shared)
+        for layer in others:
+            y = layer(y)
+        own, rest = self.skip.weight.split((x.shape[1], shared.shape[1]), dim=1)
+        y = y + functional.conv2d(x, own, self.skip.bias)
+        return add_to_members(y, functional.conv2d(shared, rest))
 
 
 class Trunk(nn.Module):
@@ -69,7 +83,8 @@ class Trunk(nn.Module):
 
     Rows of a batch may be members of forecasts. With `member_attention`, the members of a forecast attend to one
     another at every level of the encoder. With `attention_window` > 0, cells attend to one another at the coarsest
-    level, in windows of so many rows and columns. `parity` is that of the inputs (`HaloPad`).
+    level, in windows of so many rows and columns. `parity` is that of the inputs (`HaloPad`). The last `shared` inputs
+    are maps that all members of a forecast share.
     """
 
     def __init__(
@@ -83,6 +98,7 @@ class Trunk(nn.Module):
         member_attention: bool = False,
         attention_window: int = 0,
         parity: Sequence[int] = (),
+        shared: int = 0,
     ) -> None:
         super().__init__()
         check_integer("model.width", width, 1)
@@ -96,9 +112,18 @@ class Trunk(nn.Module):
         self.down = nn.ModuleList(Downsample(fine) for fine in grids[:-1])
         self.up = nn.ModuleList(Upsample(fine) for fine in grids[:-1])
         convolutions = [Mixing.of(mixture), *[Conv2d] * depth]
+        # Which experts a mixture takes depends on all inputs together.
+        self._divided = bool(shared) and mixture is None
         self.encoder = nn.ModuleList(
             ResidualBlock(
-                g, before, w, dropout if level else 0, convolutions[level], () if level else parity, wide=level > 0
+                g,
+                before,
+                w,
+                dropout if level else 0,
+                convolutions[level],
+                () if level else parity,
+                wide=level > 0,
+                shared=0 if level or not self._divided else shared,
             )
             for level, (g, before, w) in enumerate(zip(grids, [inputs, *widths], widths, strict=False))
         )
@@ -117,11 +142,16 @@ class Trunk(nn.Module):
             )
         )
 
-    def forward(self, x: Tensor, M: int = 1) -> Tensor:
-        """(B M, inputs, H, W) to (B M, width, H, W); the M members of a forecast are consecutive rows."""
+    def forward(self, x: Tensor, M: int = 1, shared: Tensor | None = None) -> Tensor:
+        """(B M, inputs, H, W), without the maps `shared` (B, C, H, W), to (B M, width, H, W).
+
+        The M members of a forecast are consecutive rows.
+        """
         levels: list[Tensor] = []
+        if shared is not None and not self._divided:
+            x, shared = torch.cat([x, shared[:, None].expand(-1, M, -1, -1, -1).flatten(0, 1)], dim=1), None
         for level, block in enumerate(self.encoder):
-            x = block(self.down[level - 1](x) if level else x)
+            x = block(self.down[level - 1](x) if level else x, None if level else shared)
             levels.append(x := self.attention[level](x, M) if self.attention else x)
         x = self.windows(x)
         for level in reversed(range(len(self.decoder))):
