@@ -162,7 +162,7 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         open_training_data(train, val, budget, options, mesh) as data,
     ):
         if isinstance(sources["train"], Archive):
-            summary.advice = advise_store(cfg, split, moments and cfg.max_members is None)
+            summary.advice = advise_store(cfg, moments and cfg.max_members is None)
         summary.enter("fit")
         on_tile = partial(samples_on, name="train")
         corrector = corrector_on(domain)
@@ -224,12 +224,15 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         mesh.print(summary.finish(found))
 
 
-def advise_store(cfg: DictConfig, split: Split, moments: bool) -> str:
+def advise_store(cfg: DictConfig, moments: bool) -> str:
     """Return how to read the samples faster: the command that writes a store of them; "" where it is unknown."""
-    folder, settings = f"stores/{cfg.data.name}-{cfg.task.name}", {"task.lead_times": plain(cfg.task.lead_times)}
-    settings |= {f"data.split.{name}": plain(cfg.data.split[name]) for name in ("train", "val") if cfg.data.split[name]}
+    folder = f"stores/{cfg.data.name}-{cfg.task.name}"
+    found = {"task.lead_times": cfg.task.lead_times} | {f"data.split.{k}": cfg.data.split[k] for k in ("train", "val")}
+    settings = {name: value if isinstance(value, str) else plain(value) for name, value in found.items() if value}
     command = store_command(folder, moments, settings)
-    return command and f"a store of the samples is faster to read: {command}; then add store={folder} to this command"
+    return command and (
+        f"a store of the samples is faster to read: {command}; then train with store={folder}, in another run_dir"
+    )
 
 
 def raw_forecast(sample: Sample, task: Task, moments: bool) -> Distribution:
