@@ -20,9 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
 from models.layers.norms import GroupNorm
+from models.networks.trunk import ResidualBlock
 from models.parallel.domain import Domain
+from models.parallel.exchange import count_sent_bytes
 
-TRAFFIC_KINDS = ("halo", "halo gradient", "norm", "loss", "gradient")
+TRAFFIC_KINDS = ("halo", "halo gradient", "channels", "channels gradient", "norm", "loss", "gradient")
 BytesByKind = dict[str, int]
 
 
@@ -82,21 +84,26 @@ def count_traffic(step: nn.Module, model: nn.Module) -> TrafficCounter:
     shared = DistributedDataParallel(step, init_sync=False, forward_sync_buffers=False, gradient_as_bucket_view=True)
     shared.register_comm_hook(None, average)
     handle = model.register_forward_hook(after_model)
-    with counter.counting():
+    with counter.counting(), count_sent_bytes() as moved:
         loss = shared()
         counter.halo, counter.sums = "halo gradient", "norm"
         loss.backward()
     handle.remove()
+    for halo, kind in (("halo", "channels"), ("halo gradient", "channels gradient")):
+        counter.sent[kind] = moved[kind]
+        counter.sent[halo] -= moved[kind]
     return counter
 
 
-def minimal_traffic(step: nn.Module, model: nn.Module, grid: Grid, bands: int, sectors: int) -> list[BytesByKind]:
+def minimal_traffic(
+    step: nn.Module, model: nn.Module, grid: Grid, bands: int, sectors: int, channels: int = 1
+) -> list[BytesByKind]:
     """Return the bytes that the rank of each tile must send, computed from the same step on one process.
 
     The halo of a layer consists of the cells of other tiles on which its output on the own tile depends (their
     derivative is not zero), times channels. The backward pass returns as many numbers if the layer's input has a
     gradient. A norm sums two float64 for each sample and group, forward and backward; the loss sums two. Gradients are
-    summed once.
+    summed once. `WidePair` has the numbers of wide layers.
     """
     seen: list[tuple[nn.Module, Tensor]] = []
     layers = [layer for layer in model.modules() if hasattr(layer, "window") or isinstance(layer, GroupNorm)]
@@ -104,21 +111,28 @@ def minimal_traffic(step: nn.Module, model: nn.Module, grid: Grid, bands: int, s
     step()
     for handle in handles:
         handle.remove()
-    domain = Domain.split(grid, bands, sectors)
-    domains = {domain.shape: domain}
-    while min(domain.shape) > 2 and domain.shape != min(x.shape[-2:] for _, x in seen):
-        domain = domain.coarsen()
-        domains[domain.shape] = domain
+    coarsest = min(x.shape[-2:] for _, x in seen)
+    domain, domains = Domain.split(grid, bands * channels, sectors), _levels(grid, bands * channels, sectors, coarsest)
+    merged = _levels(grid, bands, sectors, coarsest)
+    wide = wide_convolutions(model, grid) if channels > 1 else {}
     groups = sum(len(x) * layer.num_groups for layer, x in seen if isinstance(layer, GroupNorm))
     sums = {
         "norm": 2 * 2 * 8 * groups * (domain.ranks > 1),
         "loss": 2 * 8,
         "gradient": sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad),
     }
-    result = [{"halo": 0, "halo gradient": 0} | sums for _ in range(bands * sectors)]
+    result = [dict.fromkeys(TRAFFIC_KINDS, 0) | sums for _ in range(domain.ranks)]
     known: dict[object, np.ndarray] = {}
     for layer, x in seen:
         if isinstance(layer, GroupNorm):
+            continue
+        if layer in wide:
+            sizes = layer.in_channels, layer.out_channels, len(x) * x.element_size()
+            cells = halo_cells(layer, x.shape[-2:], merged)
+            pair = WidePair(domains[tuple(x.shape[-2:])], channels, cells, *sizes)
+            for rank, bytes_of in enumerate(result):
+                for kind, number in (pair.first if wide[layer] else pair.second)(rank).items():
+                    bytes_of[kind] += number
             continue
         key = type(layer), x.shape[-2:], getattr(layer, "kernel_size", None), getattr(layer, "stride", None)
         if key not in known:
@@ -128,6 +142,84 @@ def minimal_traffic(step: nn.Module, model: nn.Module, grid: Grid, bands: int, s
             bytes_of["halo"] += int(known[key][:, rank].sum()) * each
             bytes_of["halo gradient"] += int(known[key][rank].sum()) * each * x.requires_grad
     return result
+
+
+def _levels(grid: Grid, bands: int, sectors: int, coarsest: torch.Size) -> dict[tuple[int, ...], Domain]:
+    """Return the tiles of a grid and of every coarser level, by their shape."""
+    domain = Domain.split(grid, bands, sectors)
+    domains = {domain.shape: domain}
+    while min(domain.shape) > 2 and domain.shape != coarsest:
+        domain = domain.coarsen()
+        domains[domain.shape] = domain
+    return domains
+
+
+def wide_convolutions(model: nn.Module, grid: Grid) -> dict[nn.Module, bool]:
+    """Return the convolutions of wide blocks, and whether each is the first of its block."""
+    found = {}
+    for block in model.modules():
+        if isinstance(block, ResidualBlock):
+            first, second = (layer for layer in block.path if isinstance(layer, Conv2d))
+            if first.out.shape != grid.shape:
+                found |= {first: True, second: False}
+    return found
+
+
+class WidePair:
+    """Bytes that each rank of a channel axis must send for both convolutions of a wide block.
+
+    `domain` are the tiles of ranks, `ranks` of each tile column share channels, and `halo` are the cells of merged tile
+    q on which the output on merged tile p depends, as [p, q]. A number counts `size` bytes.
+    """
+
+    def __init__(self, domain: Domain, ranks: int, halo: np.ndarray, inputs: int, outputs: int, size: int) -> None:
+        self.domain, self.ranks, self.halo, self.size = domain, ranks, halo, size
+        self.inputs, self.outputs = inputs, outputs
+
+    def cells(self, rank: int) -> tuple[int, int, int, int]:
+        """Return the cells of the tile and of the merged tile of a rank, and the halo that it sends and receives."""
+        row, column = divmod(rank, self.domain.tiles[1])
+        first, merged = row // self.ranks * self.ranks, row // self.ranks * self.domain.tiles[1] + column
+        areas = [_area(self.domain, r * self.domain.tiles[1] + column) for r in range(first, first + self.ranks)]
+        return areas[row - first], sum(areas), int(self.halo[:, merged].sum()), int(self.halo[merged].sum())
+
+    def share(self, rank: int, channels: int) -> int:
+        """Return the number of channels of a rank."""
+        k = rank // self.domain.tiles[1] % self.ranks
+        return round((k + 1) * channels / self.ranks) - round(k * channels / self.ranks)
+
+    def first(self, rank: int) -> BytesByKind:
+        """Return the bytes of the first convolution: all inputs to all ranks, or sums of outputs if these are fewer."""
+        ways = [self._gathered, self._divided]
+        least = min(ways, key=lambda way: sum(sum(way(r)[:2]) for r in range(self.domain.ranks)))
+        return self._bytes(*least(rank)) | {"norm": 2 * 2 * self.cells(rank)[1] * self.size}
+
+    def second(self, rank: int) -> BytesByKind:
+        """Return the bytes of the second convolution: each rank gets the sums for its tile."""
+        tile, merged, sent, received = self.cells(rank)
+        own, C = self.share(rank, self.inputs), self.outputs
+        return self._bytes(own * sent, C * (merged - tile), own * received, C * tile * (self.ranks - 1))
+
+    def _gathered(self, rank: int) -> tuple[int, int, int, int]:
+        tile, merged, sent, received = self.cells(rank)
+        C = self.inputs
+        return C * sent, C * tile * (self.ranks - 1), C * received, C * (merged - tile)
+
+    def _divided(self, rank: int) -> tuple[int, int, int, int]:
+        tile, merged, sent, received = self.cells(rank)
+        own, made = self.share(rank, self.inputs), self.share(rank, self.outputs)
+        forth = (self.inputs - own) * tile + (self.outputs - made) * merged
+        return own * sent, forth, own * received, own * (merged - tile) + made * merged * (self.ranks - 1)
+
+    def _bytes(self, halo: int, channels: int, halo_back: int, channels_back: int) -> BytesByKind:
+        kinds = ("halo", "channels", "halo gradient", "channels gradient")
+        numbers = (halo, channels, halo_back, channels_back)
+        return {kind: number * self.size for kind, number in zip(kinds, numbers, strict=True)}
+
+
+def _area(domain: Domain, rank: int) -> int:
+    rows, columns = domain.tile_of(rank)
+    return (rows.stop - rows.start) * (columns.stop - columns.start)
 
 
 def halo_cells(layer: nn.Module, shape: torch.Size, domains: dict[tuple[int, ...], Domain]) -> np.ndarray:

@@ -22,6 +22,8 @@ SHAPES = {
 }
 MESHES = [(2, 2, 1), (1, 4, 1), (1, 2, 2), (1, 1, 4)]
 """Data, bands, sectors: the first is two samples, each in two bands."""
+CHANNEL_MESHES = [(1, 1, 1, 4), (1, 2, 1, 2), (1, 1, 2, 2), (2, 1, 1, 2)]
+"""Data, bands, sectors, channels."""
 
 
 def as_shipped(step):
@@ -53,8 +55,8 @@ def found_and_least(meshes, variants):
     expected = {}
     for name, change, grid in variants:
         one = change(TrainingStep(Mesh.single(), grid))
-        for data, bands, sectors in meshes:
-            expected[(data, bands, sectors), name] = minimal_traffic(one, one.model, grid, bands, sectors) * data
+        for mesh in meshes:
+            expected[mesh, name] = minimal_traffic(one, one.model, grid, *mesh[1:]) * mesh[0]
     return found, expected
 
 
@@ -65,9 +67,14 @@ def test_a_training_step_sends_only_the_bytes_that_are_needed(meshes):
     assert found == expected
 
 
+def test_a_training_step_with_a_channel_axis_sends_only_the_bytes_that_are_needed():
+    found, expected = found_and_least(CHANNEL_MESHES, [("area", as_shipped, SHAPES["area"])])
+    assert found == expected
+
+
 @pytest.mark.long
 def test_the_table_in_the_docs_equals_the_counts():
-    found, expected = found_and_least(MESHES, [("half a degree", as_shipped, HALF_DEGREE)])
+    found, expected = found_and_least([*MESHES, *CHANNEL_MESHES[:2]], [("half a degree", as_shipped, HALF_DEGREE)])
     assert found == expected
     sent = {str(list(mesh)): max(ranks, key=lambda rank: sum(rank.values())) for (mesh, _), ranks in found.items()}
     least = {str(list(mesh)): max(ranks, key=lambda rank: sum(rank.values())) for (mesh, _), ranks in expected.items()}
