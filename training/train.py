@@ -31,13 +31,13 @@ from data_pipeline.sample_reader import static_fields
 from data_pipeline.split import Split
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
-from models.corrector import Corrector, check_tiles, needed_task, reads_moments
+from models.corrector import Corrector, build_model, check_tiles, needed_task, reads_moments
 from models.distribution import Distribution, Ensemble, Normal
 from models.layers.channel_axis import check_channel_axis
 from models.outline import check_memory, outline
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh, join_mesh
-from models.parallel.mesh_shape import mesh_shape
+from models.parallel.mesh_shape import AUTO, mesh_shape
 from models.training_dates import split_provenance, state_training, valid_days
 from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
@@ -46,6 +46,7 @@ from training.emos_validation import fit_emos_reference
 from training.fitted_state import FITTED_FILE, FittedState
 from training.initial_state import fit_corrector, hash_initial_weights, load_initial_weights
 from training.loss import CRPS, Loss
+from training.mesh_choice import first_shape, settle_mesh
 from training.network_training import train_network, validation_crps
 from training.pruning import pruned_message
 from training.run_folder import FolderLock, claim, resumable
@@ -61,12 +62,13 @@ WORSE = 1.001
 def main(cfg: DictConfig) -> None:
     """Train on all ranks of the mesh; an interrupted run can be resumed from its folder."""
     options: TrainerOptions = build(cfg.trainer)
-    _, bands, sectors, channels = mesh_shape(options.mesh, "trainer.mesh")
+    shape = first_shape(options)
+    _, bands, sectors, channels = mesh_shape(shape, "trainer.mesh")
     check_tiles(plain(cfg.model), bands * channels, sectors)
     with (
         CostMeter() as meter,
         resumable(Path(cfg.run_dir)),
-        join_mesh(options.mesh, "trainer.mesh", options.timeout_minutes) as mesh,
+        join_mesh(shape, "trainer.mesh", options.timeout_minutes) as mesh,
         FolderLock(Path(cfg.run_dir)) as lock,
     ):
         run(cfg, options, mesh, meter, lock)
@@ -120,11 +122,14 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         check_memory(spec["_target_"], tensors)
         check_validation(spec["_target_"], tensors, split)
 
+    moments = reads_moments(spec) and not loss.reads_members
+    if options.mesh == AUTO:
+        members = 2 if moments else cfg.max_members or 10
+        mesh, options = settle_mesh(mesh, options, partial(build_model, spec, task), task, grid, members)
+
     def corrector_on(domain: Domain) -> Corrector:
         torch.manual_seed(options.seed)
         return Corrector(task, domain, spec, static, provenance, train.meanings)
-
-    moments = reads_moments(spec) and not loss.reads_members
 
     def samples_on(domain: Domain, name: str) -> ForecastDataset:
         rows, columns = domain.tile

@@ -95,7 +95,7 @@ class TrainerOptions:
     loggers: Sequence[Spec | str] | None = None
     profiler: Spec | str | None = None
     lightning: Spec | None = None
-    mesh: Sequence[int] = field(default_factory=lambda: [1, 1])
+    mesh: Sequence[int] | str = field(default_factory=lambda: [1, 1])
     sharded: bool = False
     shard_ranks: int | None = None
     compression: Compression = "none"

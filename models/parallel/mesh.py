@@ -117,6 +117,13 @@ class Mesh:
         bands = self.data * self.bands * self.channels
         return Domain.split(grid, bands, self.sectors, self.rank, self.everyone, self.everyone)
 
+    def rearrange(self, shape: Sequence[int], timeout_minutes: float) -> Mesh:
+        """Return the same ranks as a mesh of another `shape`; all ranks must call this."""
+        if self.ranks == 1:
+            return self
+        made = arrange_mesh(*mesh_shape(shape, "mesh"), timedelta(minutes=timeout_minutes))
+        return replace(made, local_rank=self.local_rank, local_ranks=self.local_ranks, store=self.store)
+
     def print(self, text: str) -> None:
         """Print a line on the first rank."""
         if self.first:
@@ -233,6 +240,12 @@ def join_mesh(shape: Sequence[int], option: str = "mesh", timeout_minutes: float
         yield mesh
         dist.barrier()
         dist.destroy_process_group()
+
+
+def started_ranks() -> int | None:
+    """Return the number of ranks that torchrun or srun has started; None if this process starts its ranks itself."""
+    given = {**os.environ, **variables_from_slurm(os.environ)}
+    return int(given["WORLD_SIZE"]) if "WORLD_SIZE" in given else None
 
 
 def _meet(data: int, bands: int, sectors: int, channels: int, timeout: timedelta) -> Mesh:
