@@ -15,16 +15,73 @@ from models.parallel.exchange import sum_over
 
 
 class ChannelNorm(nn.Module):
-    """Layer normalisation over the channels of each cell; the parameters do not depend on the grid."""
+    """Layer normalisation over the channels of each cell; the parameters do not depend on the grid.
 
-    def __init__(self, channels: int) -> None:
+    The result has its channels last in memory. With `gelu`, the activation GELU follows.
+    """
+
+    def __init__(self, channels: int, gelu: bool = False) -> None:
         super().__init__()
+        self.gelu = gelu
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, C, H, W) to the same shape."""
-        return functional.layer_norm(x.movedim(1, -1), self.weight.shape, self.weight, self.bias).movedim(-1, 1)
+        cells = x.movedim(1, -1)
+        if self.gelu and x.device.type == "cpu" and x.dtype == self.weight.dtype and not torch.compiler.is_compiling():
+            y: Tensor = _NormGELU.apply(cells.contiguous(), self.weight, self.bias)
+        else:
+            y = functional.layer_norm(cells, self.weight.shape, self.weight, self.bias)
+            y = functional.gelu(y) if self.gelu else y
+        return y.movedim(-1, 1)
+
+
+CACHED_NUMBERS = 1 << 16
+"""Numbers of a block that normalisation and activation compute before the next block; three blocks fit a cache."""
+
+
+class _NormGELU(torch.autograd.Function):
+    """Layer normalisation over the last axis of (..., C), then GELU, in blocks that stay in the processor's cache.
+
+    The normalised values are neither written to memory nor kept for the backward pass, which computes them again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        rows = x.view(-1, x.shape[-1])
+        y = torch.empty_like(x)
+        for block, target in zip(_blocks(rows), _blocks(y.view_as(rows)), strict=True):
+            torch.ops.aten.gelu.out(functional.layer_norm(block, weight.shape, weight, bias), out=target)
+        ctx.save_for_backward(x, weight, bias)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = ctx.saved_tensors
+        rows, found = x.view(-1, x.shape[-1]), torch.empty_like(x)
+        parts = zip(*(_blocks(part.reshape(rows.shape)) for part in (rows, gradient, found)), strict=True)
+        sums = []
+        for block, later, target in parts:
+            normal, mean, per_deviation = torch.native_layer_norm(block, weight.shape, weight, bias, _EPSILON)
+            later = torch.ops.aten.gelu_backward(later, normal)
+            for_block, *for_parameters = torch.ops.aten.native_layer_norm_backward(
+                later, block, weight.shape, mean, per_deviation, weight, bias, [True, True, True]
+            )
+            target.copy_(for_block)
+            sums.append(torch.stack(for_parameters))
+        for_weight, for_bias = torch.stack(sums).sum(0)
+        return found, for_weight, for_bias
+
+
+_EPSILON = 1e-5
+"""Added to the variance, as in `torch.nn.LayerNorm`."""
+
+
+def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
+    """Return views of (N, C) of about `CACHED_NUMBERS` numbers for each thread."""
+    return rows.split(max(CACHED_NUMBERS * torch.get_num_threads() // rows.shape[1], 1))
 
 
 class GroupNorm(nn.GroupNorm):

@@ -6,6 +6,9 @@ Longitude is periodic and rows continue across the poles; nothing is cropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +18,7 @@ from torch.nn import functional
 from data_pipeline.grid import Grid
 from models.parallel.domain import Domain
 from models.parallel.exchange import Exchange
-from models.parallel.halo import Intervals, row_sources
+from models.parallel.halo import Interval, Intervals, row_sources
 
 
 class HaloPad(nn.Module):
@@ -48,6 +51,8 @@ class HaloPad(nn.Module):
         H, W = self.domain.shape
         self.sides = -rows[0][0], rows[-1][1] - H, -columns[0][0], columns[-1][1] - W
         self.beyond_zero = beyond_zero
+        whole = (rows[0][0], rows[-1][1]), (columns[0][0], columns[-1][1])
+        self._globe = None if self.exchange or beyond_zero else GlobeWindow(self.domain.grid, *whole)
         # Equal on all ranks, so that models match; not saved.
         changes = -1 in parity and not beyond_zero
         self.register_buffer("parity", torch.tensor(parity).float() if changes else None, persistent=False)
@@ -60,6 +65,8 @@ class HaloPad(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Tile (..., H, W) to window (..., h, w); with `parity` the third axis from the end is the channel."""
+        if self._globe and not torch.compiler.is_compiling():
+            return self._globe(x, self.parity)
         window = self._seen(x)
         if self.parity is None or not any(self.changed):
             return window
@@ -76,6 +83,174 @@ class HaloPad(nn.Module):
         if self.beyond_zero:
             return functional.pad(x, (west, east, north, south))
         return pad(x, self.domain.grid, north, south, west, east)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Cells of a window that are copied together: rectangles of equal size in the window and in the field.
+
+    An axis of the field is read backwards if it is `flipped`. A field's rectangle of one row or column is repeated.
+    `turned` cells lie beyond a pole.
+    """
+
+    window: tuple[slice, slice]
+    field: tuple[slice, slice]
+    flipped: tuple[int, ...]
+    turned: bool
+
+
+class GlobeWindow:
+    """A window of a whole globe or area, any rectangle of rows and columns, also beyond the edges.
+
+    The cells are copied once, with a backward pass of one copy (docs/decisions/067-padding-in-one-pass.md).
+    """
+
+    def __init__(self, grid: Grid, rows: Interval, columns: Interval) -> None:
+        (H, W), half = grid.shape, grid.shape[1] // 2
+        self.shape = max(rows[1] - rows[0], 0), max(columns[1] - columns[0], 0)
+        self.moves = rows != (0, H) or columns != (0, W)
+        """Whether the window differs from the field."""
+        found, turned = row_sources(grid, np.arange(*rows))
+        along = np.arange(*columns)
+        self.patches: list[Patch] = []
+        for beyond in (False, True):
+            column = along - half if beyond else along
+            column = column % W if grid.periodic else column.clip(0, W - 1)
+            for (place, row), (where, source) in product(_runs(found, turned == beyond), _runs(column)):
+                flipped = tuple(axis for axis, part in ((-2, row), (-1, source)) if part[1] < 0)
+                cells = _covered(row), _covered(source)
+                self.patches.append(Patch((place, where), cells, flipped, beyond))
+        # The largest is copied first, in place of zeros, if it is the whole field.
+        self.patches.sort(key=lambda patch: -_area(patch.window))
+
+    def __call__(self, x: Tensor, parity: Tensor | None = None) -> Tensor:
+        """Return the window (..., h, w) of a field (..., H, W); turned cells are multiplied by `parity` (C)."""
+        return _Windowed.apply(x, self, parity) if self.moves else x
+
+    def gather(self, x: Tensor, parity: Tensor | None = None) -> Tensor:
+        """Return the window without a gradient."""
+        window = empty_field(x, *self.shape)
+        for patch in self.patches:
+            cells = x[..., *patch.field]
+            cells = cells.flip(patch.flipped) if patch.flipped else cells
+            target = window[..., *patch.window]
+            if patch.turned and parity is not None:
+                torch.mul(cells, _signs(parity, cells), out=target)
+            else:
+                target.copy_(cells)
+        return window
+
+    def scatter(self, gradient: Tensor, parity: Tensor | None, rows: int, columns: int) -> Tensor:
+        """Return the gradient of a field of `rows` and `columns` from that of its window."""
+        field = empty_field(gradient, rows, columns)
+        # If the first patch covers the field, its copy takes the place of zeros.
+        covers = _covers(self.patches[:1], rows, columns)
+        if covers:
+            field.copy_(gradient[..., *self.patches[0].window])
+        else:
+            field.zero_()
+        self.add_back(field, gradient, parity, int(covers))
+        return field
+
+    def add_back(self, field: Tensor, gradient: Tensor, parity: Tensor | None = None, first: int = 0) -> None:
+        """Add the gradient of the window to that of the field, from the patch number `first` on."""
+        for patch in self.patches[first:]:
+            cells, target = gradient[..., *patch.window], field[..., *patch.field]
+            cells = cells.flip(patch.flipped) if patch.flipped else cells
+            if patch.turned and parity is not None:
+                cells = cells * _signs(parity, cells)
+            repeated = [axis for axis in (-2, -1) if target.shape[axis] < cells.shape[axis]]
+            target.add_(cells.sum(repeated, keepdim=True) if repeated else cells)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GlobeWindow:
+        """Return the same object, which never changes."""
+        return self
+
+
+class _Windowed(torch.autograd.Function):
+    """`GlobeWindow.gather` with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, window: GlobeWindow, parity: Tensor | None) -> Tensor:
+        ctx.window, ctx.parity, ctx.shape = window, parity, x.shape[-2:]
+        return window.gather(x, parity)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _Scattered.apply(gradient, ctx.window, ctx.parity, ctx.shape), None, None
+
+
+class _Scattered(torch.autograd.Function):
+    """`GlobeWindow.scatter`; its gradient is the window again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gradient: Tensor, window: GlobeWindow, parity: Tensor | None, shape: tuple[int, int]
+    ) -> Tensor:
+        ctx.window, ctx.parity = window, parity
+        return window.scatter(gradient, parity, *shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Windowed.apply(gradient, ctx.window, ctx.parity), None, None, None
+
+
+def empty_field(like: Tensor, rows: int, columns: int) -> Tensor:
+    """Return an empty tensor (..., rows, columns), with channels last in memory where layers are faster so."""
+    chosen = torch.channels_last if channels_go_last(like) else torch.contiguous_format
+    return torch.empty((*like.shape[:-2], rows, columns), dtype=like.dtype, device=like.device, memory_format=chosen)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Return `x` (B, C, H, W), with channels last in memory where layers are faster so."""
+    return x.contiguous(memory_format=torch.channels_last) if channels_go_last(x) else x
+
+
+def channels_go_last(x: Tensor) -> bool:
+    """Return whether convolutions of `x` are faster with channels last: on CPUs (decision 067); else its own format."""
+    if x.ndim != 4:
+        return False
+    return x.device.type == "cpu" or (x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous())
+
+
+def _runs(sources: np.ndarray, among: np.ndarray | None = None) -> list[tuple[slice, tuple[int, int, int]]]:
+    """Return runs of places whose sources increase, decrease or repeat: the places, first source, step, length."""
+    places = np.arange(len(sources)) if among is None else np.flatnonzero(among)
+    runs: list[list[int]] = []
+    for place in places.tolist():
+        value = int(sources[place])
+        if runs and place == runs[-1][0] + runs[-1][3]:
+            start, first, step, length = runs[-1]
+            last = first + step * (length - 1)
+            if abs(value - last) <= 1 and (length == 1 or value - last == step):
+                runs[-1] = [start, first, value - last, length + 1]
+                continue
+        runs.append([place, value, 1, 1])
+    return [(slice(start, start + n), (first, step, n)) for start, first, step, n in runs]
+
+
+def _covered(run: tuple[int, int, int]) -> slice:
+    """Return the sources of a run, in increasing order."""
+    first, step, length = run
+    last = first + step * (length - 1)
+    return slice(min(first, last), max(first, last) + 1)
+
+
+def _covers(patches: Sequence[Patch], rows: int, columns: int) -> bool:
+    """Return whether the only patch is the whole field as it is."""
+    if not patches or patches[0].flipped or patches[0].turned:
+        return False
+    whole = slice(0, rows), slice(0, columns)
+    return patches[0].field == whole and _area(patches[0].window) == rows * columns
+
+
+def _area(rectangle: tuple[slice, slice]) -> int:
+    rows, columns = rectangle
+    return (rows.stop - rows.start) * (columns.stop - columns.start)
+
+
+def _signs(parity: Tensor, like: Tensor) -> Tensor:
+    return parity.to(like)[:, None, None]
 
 
 def pad(x: Tensor, grid: Grid, north: int, south: int, west: int, east: int) -> Tensor:

@@ -18,7 +18,7 @@ from models.layers.locally_connected import LocallyConnected
 from models.layers.norms import BatchNorm2d
 from models.layers.padding import HaloPad
 from models.layers.resolution import BilinearUpsample, MaxPool2d
-from models.networks.ens10 import ConvNormReLU, fixed_bias
+from models.networks.ens10 import ConvNormReLU, add_fixed_bias
 from models.networks.local_standardization import LocalStandardization
 from models.parallel.domain import Domain
 from models.statistical.predictors import SMALLEST_SPREAD, spread
@@ -92,7 +92,7 @@ class UpConvolution(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, channels, ceil(H/2), ceil(W/2)) to (B, channels, H, W)."""
         x = self.convolution(self.bilinear(x))
-        return x + fixed_bias(self.bias).to(x)[:, None, None]
+        return add_fixed_bias(x, self.bias)
 
 
 class ParallelKernels(nn.Module):
@@ -116,7 +116,7 @@ class ParallelKernels(nn.Module):
         rims = ((KERNELS[-1] - kernel) // 2 for kernel in KERNELS)
         parts = [layer(seen[..., k : h - k, k : w - k]) for layer, k in zip(self.wide, rims, strict=True)]
         wide = torch.cat(parts, dim=1)
-        return torch.relu(self.norm(wide + fixed_bias(self.bias).to(wide)[:, None, None]))
+        return torch.relu_(self.norm(add_fixed_bias(wide, self.bias)))
 
 
 class Inception(ParallelKernels):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +44,31 @@ class ConvNormReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, inputs, H, W) to (B, outputs, H, W)."""
-        x = self.convolution(x)
-        return torch.relu(self.norm(x + fixed_bias(self.bias).to(x)[:, None, None]))
+        return torch.relu_(self.norm(add_fixed_bias(self.convolution(x), self.bias)))
 
 
-def fixed_bias(bias: Tensor) -> Tensor:
-    """Return the bias with a zero gradient: data parallelism expects a gradient for every parameter."""
-    return bias.detach() + 0 * bias
+def add_fixed_bias(x: Tensor, bias: Tensor) -> Tensor:
+    """Return x (B, C, H, W) plus a bias (C) whose gradient is zero: data parallelism expects one for every parameter.
+
+    `x` may be overwritten.
+    """
+    if torch.compiler.is_compiling():
+        return x + (bias.detach() + 0 * bias).to(x)[:, None, None]
+    return _FixedBias.apply(x, bias)
+
+
+class _FixedBias(torch.autograd.Function):
+    """The sum in place of x; a gradient by the bias would cost a sum over all cells."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(bias)
+        return x.add_(bias.to(x)[:, None, None])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, torch.zeros_like(ctx.saved_tensors[0])
 
 
 class ENS10UNet(nn.Module):

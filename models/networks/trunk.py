@@ -18,6 +18,7 @@ from models.layers.dropout import Dropout
 from models.layers.member_convolution import MemberConv2d, add_to_members
 from models.layers.mixture import Mixing
 from models.layers.norms import ChannelNorm
+from models.layers.padding import channels_last
 from models.layers.resolution import Downsample, Upsample
 from models.parallel.domain import Domain
 
@@ -52,13 +53,14 @@ class ResidualBlock(nn.Module):
                 ChannelConv2d(domain, outputs, outputs), ChannelNorm(outputs), nn.GELU(),
             )  # fmt: skip
             return
+        # `Identity` has the place of the activation, so that older files have the same names of weights.
         self.path = nn.Sequential(
             MemberConv2d(grid, inputs, outputs, shared, parity[: inputs - shared])
             if shared
             else convolution(grid, inputs, outputs, parity=parity),
-            ChannelNorm(outputs), nn.GELU(),
+            ChannelNorm(outputs, gelu=True), nn.Identity(),
             Dropout(grid, dropout, channels=True),
-            convolution(grid, outputs, outputs), ChannelNorm(outputs), nn.GELU(),
+            convolution(grid, outputs, outputs), ChannelNorm(outputs, gelu=True), nn.Identity(),
         )  # fmt: skip
 
     def forward(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
@@ -150,6 +152,7 @@ class Trunk(nn.Module):
         levels: list[Tensor] = []
         if shared is not None and not self._divided:
             x, shared = torch.cat([x, shared[:, None].expand(-1, M, -1, -1, -1).flatten(0, 1)], dim=1), None
+        x, shared = channels_last(x), None if shared is None else channels_last(shared)
         for level, block in enumerate(self.encoder):
             x = block(self.down[level - 1](x) if level else x, None if level else shared)
             levels.append(x := self.attention[level](x, M) if self.attention else x)

@@ -247,7 +247,9 @@ def test_layers_can_be_compiled():
         x = field().requires_grad_()
         (net(x).square().mean() + loss_terms(net) / B).backward()
         gradients.append([x.grad, *(parameter.grad for parameter in net.parameters())])
-    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+    # The compiled layer pads by other operators, whose convolution adds in another order.
+    for own, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=1e-12 * float(other.abs().max()))
 
 
 @pytest.mark.parametrize("seed", range(3))
