@@ -119,7 +119,7 @@ class ENS10UNet(nn.Module):
     def forward(self, sample: Sample) -> Normal:
         """Return the corrected distribution of a batch."""
         first, second, third = self.encoder
-        x = first(_moments(sample))
+        x = first(moments_in_turn(sample))
         y = second(self.down[0](x))
         z = third(self.down[1](y))
         last, middle, finest = self.decoder
@@ -128,7 +128,7 @@ class ENS10UNet(nn.Module):
         return self.head(self.last(x), sample)
 
 
-def _moments(sample: Sample) -> Tensor:
+def moments_in_turn(sample: Sample) -> Tensor:
     """Return mean and log spread of each input in turn, (B, 2 C, H, W)."""
     log_spread = log_of_spread(spread(sample.ensemble)).masked_fill(~sample.mask, 0)
     return torch.stack([sample.ensemble.mean(1), log_spread], dim=2).flatten(1, 2)
