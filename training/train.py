@@ -20,6 +20,7 @@ from data_pipeline.archive import Archive, regridding_of
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
+from data_pipeline.common.memory import keep_freed_memory
 from data_pipeline.common.progress import Progress
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
@@ -61,6 +62,7 @@ WORSE = 1.001
 @verb("train")
 def main(cfg: DictConfig) -> None:
     """Train on all ranks of the mesh; an interrupted run can be resumed from its folder."""
+    keep_freed_memory()
     options: TrainerOptions = build(cfg.trainer)
     shape = first_shape(options)
     _, bands, sectors, channels = mesh_shape(shape, "trainer.mesh")

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from models.layers.resolution import LINEAR, QUARTERS, _interpolate
+from models.layers.resolution import LINEAR_SHARES, QUARTER_SHARES, _interpolate
 
 
 def matrix(shares, first, size, coarse):
     """Shares of the coarse points in the fine points `first` to `first + size - 1`, written out."""
     found = torch.zeros(size, coarse, dtype=torch.float64)
     for row in range(size):
-        if shares == LINEAR:
+        if shares == LINEAR_SHARES:
             at = (first + row) / 2
         else:
             # Fine points 2j + 1 and 2j + 2 of the globe lie a quarter from coarse points j and j + 1.
@@ -26,10 +26,12 @@ def matrix(shares, first, size, coarse):
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=["rows", "channels"])
 @pytest.mark.parametrize("first", [(0, 0), (1, 0), (0, 1), (1, 1)], ids=str)
 @pytest.mark.parametrize("coarse", [(2, 3), (5, 4)], ids=str)
-@pytest.mark.parametrize("shares", [LINEAR, QUARTERS], ids=["linear", "quarters"])
+@pytest.mark.parametrize("shares", [LINEAR_SHARES, QUARTER_SHARES], ids=["linear", "quarters"])
 @pytest.mark.parametrize("less", [0, 1])
 def test_interpolation_and_its_gradient(shares, coarse, first, less, memory_format):
-    longest = [2 * n - 1 - one if shares == LINEAR else 2 * n - 3 + one for n, one in zip(coarse, first, strict=True)]
+    longest = [
+        2 * n - 1 - one if shares == LINEAR_SHARES else 2 * n - 3 + one for n, one in zip(coarse, first, strict=True)
+    ]
     size = [max(n - less, 1) for n in longest]
     rows, columns = (matrix(shares, *part) for part in zip(first, size, coarse, strict=True))
     torch.manual_seed(0)
