@@ -22,7 +22,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
-from data_pipeline.prefetch.peers import SocketPeers
+from data_pipeline.prefetch.socket_peers import SocketPeers
 from data_pipeline.prefetch.tiers import Samples, Tiers, run_key
 from data_pipeline.protocols import DataSource
 from data_pipeline.sample import Sample

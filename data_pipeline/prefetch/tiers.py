@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.disk import SAMPLE_OVERHEAD, DiskTier, decode_sample, encode_sample
 from data_pipeline.prefetch.order import SampleOrder, compute_placements
-from data_pipeline.prefetch.peers import Peers
+from data_pipeline.prefetch.socket_peers import Peers
 from data_pipeline.sample import Sample, forecast_times, latitude_band, select_rows
 
 _Read = TypeVar("_Read")

@@ -13,7 +13,7 @@ from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.disk import SAMPLE_OVERHEAD
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
-from data_pipeline.prefetch.peers import SocketPeers
+from data_pipeline.prefetch.socket_peers import SocketPeers
 from data_pipeline.prefetch.tiers import Tiers, run_key
 
 toys = runpy.run_path(str(Path(__file__).with_name("conftest.py")))

@@ -18,7 +18,7 @@ import pytest
 from torch.distributed import HashStore
 
 from data_pipeline.prefetch.disk import decode_sample, encode_sample
-from data_pipeline.prefetch.peers import SocketPeers
+from data_pipeline.prefetch.socket_peers import SocketPeers
 from data_pipeline.prefetch.tiers import ReadRates
 from models.parallel.interface import own_address
 
