@@ -177,6 +177,11 @@ class TrainerOptions:
 
     def _check_specs(self) -> None:
         check_optimizer(ADAMW if self.optimizer is None else self.optimizer, self.learning_rate, self.weight_decay)
+        if (self.optimizer or {}).get("fused") and self.precision == "bf16-mixed" and self.gradient_clip:
+            raise InputError(
+                "trainer.optimizer: with precision=bf16-mixed, Lightning clips no gradients of a fused optimizer; "
+                "set fused: false, or trainer.gradient_clip=null"
+            )
         if self.scheduler is not None:
             check_scheduler(self.scheduler)
         for index, spec in enumerate(_listed("trainer.callbacks", self.callbacks)):

@@ -5,6 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -128,6 +129,22 @@ def test_only_matrices_and_kernels_have_weight_decay(name):
         assert float(parameter.detach().max()) == pytest.approx(1.0 if constant else 0.95), (path, kind)
 
 
+def test_the_default_follows_the_formulas_of_adamw():
+    """Kingma & Ba 2015 (arXiv:1412.6980), algorithm 1, with the decay of Loshchilov & Hutter, in double precision."""
+    random = np.random.default_rng(3)
+    expected, gradients = random.normal(size=7), random.normal(size=(5, 7))
+    weight = nn.Parameter(torch.from_numpy(expected.copy()))
+    optimizer = make_optimizer(None, [{"params": [weight], "weight_decay": 0.5}], 0.1)
+    mean, square = np.zeros(7), np.zeros(7)
+    for step, gradient in enumerate(gradients, 1):
+        weight.grad = torch.from_numpy(gradient)
+        optimizer.step()
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        change = mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
+        expected = (1 - 0.1 * 0.5) * expected - 0.1 * change
+    np.testing.assert_allclose(weight.detach(), expected, rtol=0, atol=1e-13 * np.abs(expected).max())
+
+
 class Backbone(nn.Module):
     """Like timm's vision transformers: a matrix, and a token that is exempt from weight decay."""
 
@@ -195,6 +212,10 @@ def test_shared_parameters_are_passed_once_and_frozen_ones_not():
         ({"lightning": {"devices": 2}}, r"must not set devices: set trainer\.mesh"),
         ({"lightning": {"max_epochs": 2}}, r"must not set max_epochs: set trainer\.epochs"),
         ({"lightning": {"deterministic": True}}, r"exclude each other; set trainer\.cudnn_benchmark=false"),
+        (
+            {"optimizer": {"_target_": "torch.optim.AdamW", "fused": True}, "precision": "bf16-mixed"},
+            r"trainer\.optimizer: with precision=bf16-mixed, .*; set fused: false",
+        ),
         ({"matmul_precision": "low"}, r"trainer\.matmul_precision must be one of highest, high, medium"),
     ],
     ids=lambda of: "",
