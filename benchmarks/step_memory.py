@@ -43,13 +43,14 @@ def network_names() -> list[str]:
     names = []
     for path in sorted(MODELS.glob("*.yaml")):
         with torch.device("meta"):
-            corrector = _corrector(path.stem)
+            corrector = shipped_corrector(path.stem)
         if any(parameter.requires_grad for parameter in corrector.parameters()):
             names.append(path.stem)
     return names
 
 
-def _corrector(name: str) -> Corrector:
+def shipped_corrector(name: str) -> Corrector:
+    """Return a model of `conf/model/` on 361 x 720 points."""
     spec = yaml.safe_load((MODELS / f"{name}.yaml").read_text())
     task = needed_task(spec, STEP_TASK)
     return Corrector(task, HALF_DEGREE, spec, torch.zeros(len(task.static_names), *HALF_DEGREE.shape))
@@ -61,17 +62,10 @@ def step_bytes(name: str, forecasts: int = 1, bf16: bool = False, again: bool = 
     `again`: activations are computed again in the backward pass.
     """
     torch.set_num_threads(1)
-    corrector = _corrector(name)
+    corrector = shipped_corrector(name)
     if again:
         checkpoint_activations(corrector.model)
-    module = CorrectionModule(corrector).train()
-    members = 2 if reads_moments(corrector.spec) else MEMBER_COUNT
-    C, (H, W) = len(corrector.task.channels), HALF_DEGREE.shape
-    batch = Sample(
-        280 + torch.randn(forecasts, members, C, H, W), torch.ones(forecasts, C, H, W, dtype=torch.bool),
-        corrector.static.expand(forecasts, -1, -1, -1), 280 + torch.randn(forecasts, 1, H, W),
-        10**9 + 86400 * torch.arange(forecasts), torch.full((forecasts,), 48),
-    )  # fmt: skip
+    module, batch = CorrectionModule(corrector).train(), random_batch(corrector, forecasts)
     autocast = partial(torch.autocast, "cpu", torch.bfloat16) if bf16 else nullcontext
     computed = computed_bytes(module, batch, autocast)
     assert computed is not None
@@ -80,6 +74,17 @@ def step_bytes(name: str, forecasts: int = 1, bf16: bool = False, again: bool = 
     before = peak_memory()
     cost = measure_step(module, batch, autocast)
     return computed, cost.nbytes, peak_memory() - before, cost.seconds
+
+
+def random_batch(corrector: Corrector, forecasts: int = 1) -> Sample:
+    """Return forecasts of random numbers, with two moments or ten members, whichever the model reads."""
+    members = 2 if reads_moments(corrector.spec) else MEMBER_COUNT
+    C, (H, W) = len(corrector.task.channels), HALF_DEGREE.shape
+    return Sample(
+        280 + torch.randn(forecasts, members, C, H, W), torch.ones(forecasts, C, H, W, dtype=torch.bool),
+        corrector.static.expand(forecasts, -1, -1, -1), 280 + torch.randn(forecasts, 1, H, W),
+        10**9 + 86400 * torch.arange(forecasts), torch.full((forecasts,), 48),
+    )  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

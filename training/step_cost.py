@@ -72,19 +72,26 @@ def computed_bytes(module: CorrectionModule, batch: Sample, autocast: Autocast) 
     Return None if an operator of the model needs the values of its tensors. Memory that an operator uses inside itself
     is not counted. `benchmarks/step_memory.py` compares the result with measured memory.
     """
+    meter = AllocationMeter()
+    try:
+        pass_without_values(module, batch, autocast, meter)
+    except Exception:  # each operator raises its own classes
+        loss_terms(module.corrector.model)
+        return None
+    return meter.peak
+
+
+def pass_without_values(
+    module: CorrectionModule, batch: Sample, autocast: Autocast, meter: AbstractContextManager[Any]
+) -> None:
+    """Do a pass inside `meter` with tensors that have sizes but no values; raise if an operator needs values."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     state: dict[str, Tensor] = {name: fake.from_tensor(buffer) for name, buffer in module.named_buffers()}
     for name, parameter in module.named_parameters():
         state[name] = nn.Parameter(fake.from_tensor(parameter.detach()), parameter.requires_grad)
     inputs = Sample(*map(fake.from_tensor, batch))
-    meter = AllocationMeter()
-    try:
-        with unchanged_random_state(), _reparametrize_module(module, state), fake, meter:
-            forward_and_backward(module, inputs, autocast)
-    except Exception:  # each operator raises its own classes
-        loss_terms(module.corrector.model)
-        return None
-    return meter.peak
+    with unchanged_random_state(), _reparametrize_module(module, state), fake, meter:
+        forward_and_backward(module, inputs, autocast)
 
 
 def measure_step(module: CorrectionModule, batch: Sample, autocast: Autocast) -> StepCost:
