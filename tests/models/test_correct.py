@@ -189,7 +189,10 @@ def test_a_file_corrected_on_another_device_is_that_of_the_cpu(tmp_path):
     run_on_ranks(1, corrected_on_standin, tmp_path)
     for name, spec in (("emos", EMOS), ("unet", UNET)):
         correct(make_corrector(spec), tmp_path / "input", tmp_path / name)
-        assert (tmp_path / name).read_bytes() == (tmp_path / f"{name} there").read_bytes()
+        here, there = values(tmp_path / name), values(tmp_path / f"{name} there")
+        # Sums have another order, because only on CPUs layers have their channels last in memory: a value may be
+        # rounded to the next number of its packing, whose step is 2^-10 K here.
+        np.testing.assert_allclose(there, here, rtol=0, atol=1.1 * 2**-10)
 
 
 def test_the_verb_passes_the_device(folder, command, monkeypatch):

@@ -8,6 +8,7 @@ counts in the real loop of Lightning, with clipping, moving average, schedule, l
 from functools import partial
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import standin_device
@@ -107,9 +108,10 @@ def test_a_step_in_lightning_never_waits_and_gives_the_numbers_of_the_cpu(toy, t
     assert device == "standin:0"
     assert waits == {}, places
     expected, expected_score, *_ = train(toy, tmp_path / "cpu", **options)
-    assert score == expected_score
+    # Only on CPUs do layers have their channels last in memory, which gives sums another order.
+    assert score == pytest.approx(expected_score, rel=1e-5)
     for name, value in expected.items():
-        assert (weights[name] == value).all(), name
+        np.testing.assert_allclose(weights[name], value, rtol=0, atol=1e-5 * abs(value).max(), err_msg=name)
 
 
 def steps_on_standin(rank, toy):

@@ -88,13 +88,13 @@ def adjoint(rank, bands, sectors):
         x.grad = None
         model(x).square().sum().backward()
         results.append(x.grad.clone())
-    return sides, float((results[0] - results[1]).abs().max())
+    return sides, float((results[0] - results[1]).abs().max() / results[0].abs().max())
 
 
 def test_the_backward_pass_is_the_adjoint_and_layers_can_be_compiled(request):
     for sides, difference in run_on_ranks(4, adjoint, 2, 2):
         assert sides[0] == pytest.approx(sides[1], rel=1e-13)
-        assert difference == 0
+        assert difference < 1e-14  # compiled layers pad and change the resolution by other operators
 
 
 def split_and_join(rank, count):
