@@ -1,7 +1,7 @@
 """Bytes that a training step moves between memory and processor, against the least; 361 x 720 points, one forecast.
 
-Moved are the tensors that operators read and write, without those of less than 1 MiB, which stay in a core's cache. An
-operator of this project that works in blocks, such as attention among members, counts as one.
+The count is the sum of all tensors that operators read and write. Tensors of less than 1 MiB stay in a core's cache and
+do not count. An operator of this project that works in blocks, such as attention among members, counts as one.
 
 The *least* is what remains if all other operators are fused into convolutions across channels, matrix products and
 attention: these read and write each of their tensors once (Ivanov et al. 2021, arXiv:2007.00072). Sizes of tensors
@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.common import HALF_DEGREE, command_line, report
 from benchmarks.mesh.training_step import TrainingStep
-from benchmarks.step import PEERS, PLAIN
+from benchmarks.step import OURS, PEERS, PLAIN
 from benchmarks.step_memory import network_names, random_batch, shipped_corrector
 from models.parallel.mesh import Mesh
 from training.correction_module import CorrectionModule
@@ -37,7 +37,7 @@ UNREAD = ("copy_", "fill_", "zero_")
 
 
 class TrafficMeter(TorchDispatchMode):
-    """Inside the block, counts the bytes that operators read and write, by name, and those of contractions."""
+    """Inside the block, counts the bytes that each operator reads and writes; `least` is the sum for contractions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def _by_channel(name: str, args: Any) -> bool:
 
 
 def _moved_bytes(x: Any) -> int:
-    """Return the bytes of a tensor; an expanded one has those of its memory, a cached one and a number have none."""
+    """Return the bytes of a tensor, at most those of its memory; cached tensors and numbers have none."""
     if not isinstance(x, Tensor) or (memory := x.untyped_storage().nbytes()) < CACHED_BYTES:
         return 0
     return min(x.numel() * x.element_size(), memory)
@@ -102,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     meters = {name: count_step(name) for name in options.models or network_names()}
     if not options.models:
         for name, make in PLAIN.items():
+            meters[f"{name}, 11 inputs"] = count_step(name, OURS[name](HALF_DEGREE))
             for kind, padding in PEERS.items():
                 meters[f"{name}, plain torch.nn, {kind}"] = count_step(name, make(HALF_DEGREE, padding))
     print("| network | moved | least | ratio | most of the rest |\n|---|---|---|---|---|")

@@ -40,7 +40,7 @@ FEED_TASK = replace(
 
 
 class Repeated(Dataset[Sample]):
-    """`count` samples, those of a data set again and again; each is read anew."""
+    """The samples of a data set, repeated until there are `count`; every access reads its sample again."""
 
     def __init__(self, samples: ForecastDataset, count: int) -> None:
         self._samples, self._count = samples, count

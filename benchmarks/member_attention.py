@@ -51,7 +51,7 @@ def first_pass(case: str, ours: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print time and memory of the layer as shares of those of PyTorch's operators."""
+    """Print time and memory of the layer, divided by time and memory with PyTorch's operators."""
     options = command_line(__doc__).parse_args(arguments)
     ratios = {}
     for case in CASES:

@@ -163,7 +163,7 @@ class InputFields:
     ) -> None:
         """Fill `out` (2, C, h, W) with the pseudo-members of the channels; see `ReducingFields`."""
         for part in self.parts(init, lead):
-            # All members share the analysis, so its pseudo-members are those of its only member.
+            # The analysis has one member, so both of its pseudo-members equal it.
             selected = part.members if members is None or part.members is None else [part.members[m] for m in members]
             read_moments(part.fields, part.init, part.lead, out[:, part.channels], rows, members=selected)
 

@@ -40,7 +40,7 @@ class compiled(Generic[_Arguments, _Result]):  # noqa: N801 - a decorator
 
 
 class compiled_as_written(compiled[_Arguments, _Result]):  # noqa: N801 - a decorator
-    """Like `compiled`, but with every rounding as in the source: results equal those of NumPy bit for bit."""
+    """Like `compiled`, but every operation is rounded as in the source, so that results equal NumPy's bit for bit."""
 
     fastmath = frozenset()
 

@@ -88,12 +88,20 @@ def ends_of(ranks):
 
 
 def check_lines(ranks, text, code=3):
-    """Each rank ends with `code` and one line, which has `text`."""
+    """Each rank ends with `code` and one line, which has `text`; return the lines."""
+    lines = []
     for number, (found, _, errors) in enumerate(ends_of(ranks)):
         assert found == code, f"rank {number}: {errors}"
         (line,) = errors.splitlines()
         assert line.startswith("error: ")
-        assert text in line, number
+        assert text in line, f"rank {number}: {line}"
+        lines.append(line)
+    return lines
+
+
+def check_silence(ranks):
+    """A rank of a node waits in vain for the other node; its neighbour may instead see that this rank has ended."""
+    assert any("does not answer" in line for line in check_lines(ranks, "another rank of the mesh"))
 
 
 def wait_for_line(rank, start):
@@ -121,15 +129,15 @@ def test_two_nodes_train_to_the_numbers_of_one(project, nodes):
 
 
 @pytest.mark.parametrize(
-    ("fails", "first_line"),
+    "fails",
     [
-        ("the link", "does not answer"),
-        pytest.param("a node", "does not answer", marks=pytest.mark.long),
-        ("the processes of a node", "is gone"),
-        ("a rank, which hangs", "another rank of the mesh"),
+        "the link",
+        pytest.param("a node", marks=pytest.mark.long),
+        "the processes of a node",
+        "a rank, which hangs",
     ],
 )
-def test_both_nodes_end_with_one_line(program, nodes, fails, first_line):
+def test_both_nodes_end_with_one_line(program, nodes, fails):
     first, second = program(0), program(1)
     wait_for_line(first[0], "connected")
     began = time.monotonic()
@@ -140,10 +148,13 @@ def test_both_nodes_end_with_one_line(program, nodes, fails, first_line):
             rank.kill()
     if fails == "a rank, which hangs":
         second[1].send_signal(signal.SIGSTOP)
-    check_lines(first, first_line)
+    if fails in ("the link", "a node"):
+        check_silence(first)
+    else:
+        check_lines(first, "is gone" if fails == "the processes of a node" else "another rank of the mesh")
     assert time.monotonic() - began < SOON
     if fails == "the link":
-        check_lines(second, "does not answer")
+        check_silence(second)
     if fails == "a rank, which hangs":
         check_lines(second[:1], "another rank of the mesh")
         second[1].send_signal(signal.SIGCONT)
@@ -189,7 +200,8 @@ def test_training_resumes_after_the_link_was_cut(project, nodes):
     wait_for_line(ranks[0], "epoch   2")
     nodes.cut()
     began = time.monotonic()
-    check_lines(ranks, "does not answer")
+    check_silence(ranks[:2])
+    check_silence(ranks[2:])
     assert time.monotonic() - began < SOON
     nodes.mend()
     assert "resuming from" in train_to_the_end(nodes, project, *options, "run_dir=runs/cut")[0]
