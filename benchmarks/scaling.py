@@ -1,86 +1,93 @@
-"""A training step of the U-Net on several ranks: bytes sent, memory, time.
+"""A training step of the U-Net on several ranks: bytes sent, memory, time, and the estimates of `trainer.mesh=auto`.
 
-The shipped U-Net at 361 x 720, one sample, with the loss and the averaged gradients of `deepweather train`:
+The shipped U-Net with one sample for each data rank, the loss and the averaged gradients of `deepweather train`:
 
 - bytes at the collective calls divided by the minimum, which is computed from the derivatives of each layer;
 - peak memory of a rank divided by its share of the memory of one process plus its halo;
-- time and memory of a step on one rank, relative to a U-Net of plain `torch.nn`; timed in turn, medians of 20;
+- memory that one rank keeps for the backward pass, relative to a U-Net of plain `torch.nn`;
 - strong and weak efficiency of two processes of one thread each, with gloo on this machine;
-- relative error of predicted steps on four ranks, from a model of latency and bandwidth fitted to two ranks.
+- relative error of the estimates of `trainer.mesh=auto`, whose rates are fitted to one and two ranks, for these and for
+  four ranks; with `--shipped-rates` they are those of `training/mesh_choice.py`;
+- how much longer a step takes on the mesh with the shortest estimate than on the fastest one, of those measured.
 
-    python -m benchmarks.scaling [--json] [--rounds 2] [--rows 361]
+Meshes are [data, bands, sectors, channels]. `--times` measures times only, `--counts` bytes and memory only.
+
+    python -m benchmarks.scaling [--json] [--rounds 2] [--rows 361] [--times | --counts] [--shipped-rates]
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
+import torch
 from torch import nn
 
 from benchmarks.common import command_line, elapsed, report
-from benchmarks.mesh.network_model import MeasuredStep, NetworkModel
-from benchmarks.mesh.plain_unet import Padding, PlainUNet
+from benchmarks.mesh.fitted_rates import fit_rates
+from benchmarks.mesh.plain_unet import PlainUNet
 from benchmarks.mesh.ranks import CORES, run_ranks
 from benchmarks.mesh.traffic import BytesByKind, count_traffic, minimal_traffic, traffic_table
-from benchmarks.mesh.training_step import UNET_TASK, TrainingStep, peak_allocation, saved_bytes, simulated_rank
+from benchmarks.mesh.training_step import (
+    UNET_SPEC,
+    UNET_TASK,
+    TrainingStep,
+    peak_allocation,
+    saved_bytes,
+    simulated_rank,
+)
 from data_pipeline.grid import Grid
+from models.corrector import build_model
 from models.parallel.mesh import Mesh, arrange_mesh
+from training.mesh_choice import MACHINES, MachineRates, MeshEstimate, estimate_step
 
 
 @dataclass(frozen=True)
 class MeshCase:
-    """A grid divided into bands and sectors."""
+    """A grid and a mesh: data ranks, bands, sectors, channel ranks; every data rank has one sample."""
 
     grid: Grid
+    data: int = 1
     bands: int = 1
     sectors: int = 1
+    channels: int = 1
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """The numbers of the mesh."""
+        return self.data, self.bands, self.sectors, self.channels
+
+    @property
+    def tile_shape(self) -> tuple[int, int, int]:
+        """The numbers of the mesh without those of the data axis."""
+        return self.shape[1:]
+
+    @property
+    def tiles(self) -> int:
+        """Number of ranks that share a sample."""
+        return math.prod(self.tile_shape)
 
     @property
     def ranks(self) -> int:
-        """Number of ranks that share the grid."""
-        return self.bands * self.sectors
+        """Number of all ranks."""
+        return self.data * self.tiles
 
     @property
     def steps(self) -> int:
         """Number of steps to time; more if they are short."""
         return min(20, 1 + 600_000 // (self.grid.shape[0] * self.grid.shape[1]))
 
+    def estimate(self, rates: MachineRates) -> MeshEstimate:
+        """Return the estimate of `trainer.mesh=auto` with the given rates."""
+        build = partial(build_model, UNET_SPEC, UNET_TASK)
+        found = estimate_step(build, UNET_TASK, self.grid, self.shape, self.data, 2, rates)
+        assert found is not None
+        return found
+
     def __str__(self) -> str:
-        return f"{self.grid.shape[0]} × {self.grid.shape[1]} on {self.bands} × {self.sectors}"
-
-
-@dataclass
-class CaseResults:
-    """Measurements of one case; the shortest times of several rounds count."""
-
-    seconds: float = float("inf")
-    tiles: list[float] = field(default_factory=list)
-    """Seconds of each rank's tile without waiting."""
-    sent: list[BytesByKind] = field(default_factory=list)
-    """Bytes that each rank sends."""
-    messages: list[int] = field(default_factory=list)
-
-    def measure(self, case: MeshCase) -> None:
-        """Measure another round."""
-        found = run_ranks(case.ranks, time_rank, case, group=case.ranks > 1)
-        self.seconds = min(self.seconds, max(seconds for seconds, _, _ in found))
-        self.sent, self.messages = [each for _, each, _ in found], [each for _, _, each in found]
-        if case.ranks > 1:
-            alone = tiles_alone(case)
-            self.tiles = [min(pair) for pair in zip(self.tiles or alone, alone, strict=True)]
-
-    @property
-    def busiest(self) -> int:
-        """The rank that sends the most bytes."""
-        return max(range(len(self.sent)), key=lambda rank: sum(self.sent[rank].values()))
-
-    @property
-    def step(self) -> MeasuredStep:
-        """The measurements of the busiest rank, for `NetworkModel`."""
-        sent = sum(self.sent[self.busiest].values())
-        return MeasuredStep(self.seconds, tuple(self.tiles), self.messages[self.busiest], sent)
+        return f"{self.grid.shape[0]} × {self.grid.shape[1]} on {list(self.shape)}"
 
 
 def training(step: nn.Module) -> Callable[[], None]:
@@ -98,114 +105,154 @@ def fastest(train: Callable[[], None], steps: int) -> float:
     return min([elapsed(train) for _ in range(steps + 2)][2:])
 
 
-def time_rank(rank: int, case: MeshCase) -> tuple[float, BytesByKind, int]:
-    """Return the seconds of a step on a rank of a group, the bytes that it sends by kind, and its messages."""
+def time_rank(rank: int, case: MeshCase) -> float:
+    """Return the seconds of a step on a rank of a group."""
     if case.ranks == 1:
-        return fastest(training(TrainingStep(Mesh.single(), case.grid)), case.steps), {}, 0
-    step = TrainingStep(arrange_mesh(1, case.bands, case.sectors), case.grid)
-    seconds = fastest(training(step.shared()), case.steps)
-    counter = count_traffic(step, step.model)
-    return seconds, dict(counter.sent), counter.messages
+        return fastest(training(TrainingStep(Mesh.single(), case.grid)), case.steps)
+    return fastest(training(TrainingStep(arrange_mesh(*case.shape), case.grid).shared()), case.steps)
 
 
-def time_simulated_rank(number: int, case: MeshCase, ranks: Sequence[int]) -> float:
-    """Return the seconds of a step of one of `ranks` that never waits."""
-    with simulated_rank(ranks[number], case.bands, case.sectors) as mesh:
-        return fastest(training(TrainingStep(mesh, case.grid)), case.steps)
-
-
-def tiles_alone(case: MeshCase) -> list[float]:
-    """Return the seconds of each rank's tile, measured on as many ranks at a time as there are cores."""
-    parts = [range(case.ranks)[first : first + CORES] for first in range(0, case.ranks, CORES)]
-    return [seconds for part in parts for seconds in run_ranks(len(part), time_simulated_rank, case, list(part))]
+def time_case(case: MeshCase) -> float:
+    """Return the seconds of a step, those of the slowest rank."""
+    return max(run_ranks(case.ranks, time_rank, case, group=case.ranks > 1))
 
 
 def peak_of_step(case: MeshCase, rank: int = 0) -> int:
     """Return the peak memory in bytes of a step of one rank."""
-    with simulated_rank(rank, case.bands, case.sectors) as mesh:
+    with simulated_rank(rank, *case.tile_shape) as mesh:
         step = TrainingStep(mesh, case.grid)
         step().backward()  # allocates the gradients of the parameters
         return peak_allocation(lambda: step().backward())
 
 
-def comparable_steps(grid: Grid) -> dict[str, TrainingStep]:
-    """Return steps on one process of this project's U-Net and of plain ones of the same shapes."""
-    steps = {"ours": TrainingStep(Mesh.single(), grid)}
-    kinds: dict[str, Padding] = {"plain": "sphere", "plain, zeros outside": "zeros"}
-    for name, kind in kinds.items():
-        steps[name] = peer = TrainingStep(Mesh.single(), grid)
-        peer.module.corrector.model = PlainUNet(UNET_TASK, grid, kind)
-        assert [p.shape for p in peer.parameters()] == [p.shape for p in steps["ours"].parameters()]
-    return steps
+def plain_step(grid: Grid) -> TrainingStep:
+    """Return a step on one process of a U-Net of plain `torch.nn` layers with the shapes of this project's U-Net."""
+    peer = TrainingStep(Mesh.single(), grid)
+    shapes = [p.shape for p in peer.parameters()]
+    peer.module.corrector.model = PlainUNet(UNET_TASK, grid, "sphere")
+    assert [p.shape for p in peer.parameters()] == shapes
+    return peer
 
 
-def median_times(steps: dict[str, TrainingStep], rounds: int = 20) -> dict[str, float]:
-    """Return the median seconds of `steps`; every round runs all of them in turn, after two warm-up rounds."""
-    trains = {name: training(step) for name, step in steps.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds + 2):
-        for name, train in trains.items():
-            seconds[name].append(elapsed(train))
-    return {name: statistics.median(each[2:]) for name, each in seconds.items()}
+def cases_of(rows: int) -> list[MeshCase]:
+    """Return all cases: grids of the sphere at four resolutions, the finest with so many rows, on one to four ranks."""
+    columns = 2 * (rows - 1)
+    grid, half = Grid.regular(rows, columns), Grid.regular(rows // 2 + 1, columns)
+    coarse, coarsest = (Grid.regular(rows // n + 1, columns // n) for n in (4, 8))
+    two, four = [(2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2)], [(1, 4, 1, 1), (1, 2, 2, 1), (1, 2, 1, 2)]
+    return [
+        *(MeshCase(each) for each in (grid, half, coarse, coarsest)),
+        *(MeshCase(grid, *shape) for shape in two),
+        MeshCase(half, 1, 2),
+        *(MeshCase(each, *shape) for each in (coarse, coarsest) for shape in two[1:]),
+        *(MeshCase(grid, *shape) for shape in [(4, 1, 1, 1), (2, 2, 1, 1), *four, (1, 1, 1, 4)]),
+        *(MeshCase(coarsest, *shape) for shape in [*four, (1, 1, 1, 4)]),
+    ]
+
+
+def time_all(cases: Sequence[MeshCase], rounds: int) -> dict[MeshCase, float]:
+    """Return the seconds of a step of each case, the shortest of all rounds."""
+    measured = dict.fromkeys(cases, math.inf)
+    for _ in range(rounds):
+        for case in cases:
+            measured[case] = min(measured[case], time_case(case))
+    return measured
+
+
+def time_table(measured: Mapping[MeshCase, float], rates: MachineRates | None) -> dict[str, float]:
+    """Print the table of measured times and of estimates with `rates`; return the ratios.
+
+    Without `rates` they are fitted to the cases of one and two ranks.
+    """
+    known = [case for case in measured if case.ranks <= 2]
+    if rates is None:
+        guesses = [case.estimate(MACHINES["cpu"]) for case in known]
+        rates = fit_rates(guesses, [measured[case] for case in known])
+    print(
+        f"{rates.operations:.3g} operations a second, {1e6 * rates.launch:.3g} µs an operator, "
+        f"{1e3 * rates.latency:.3g} ms a message, {rates.bandwidth / 1e6:.3g} MB/s"
+    )
+    wrong: dict[MeshCase, float] = {}
+    print("| one thread per rank | measured | estimated | of it sending |\n|---|---|---|---|")
+    for case, seconds in measured.items():
+        # If there are more ranks than cores, the ranks of a core run in turn.
+        found, turns = case.estimate(rates), max(1.0, case.ranks / CORES)
+        wrong[case] = abs(turns * found.seconds / seconds - 1)
+        times = seconds, turns * found.seconds, turns * (found.seconds - found.compute)
+        print(f"| {case} | {' | '.join(f'{1e3 * time:,.0f} ms' for time in times)} |")
+    one, weak, *_ = measured
+    bands = next(case for case in measured if case.grid is one.grid and case.shape == (1, 2, 1, 1))
+    return {
+        "strong_efficiency": measured[one] / measured[bands] / 2,
+        "weak_efficiency": measured[weak] / measured[bands],
+        "estimate_error_fitted": max(wrong[case] for case in known),
+        "estimate_error_four": max(error for case, error in wrong.items() if case.ranks == 4),
+        "chosen_vs_fastest": worst_choice(measured, rates),
+    }
+
+
+def worst_choice(measured: Mapping[MeshCase, float], rates: MachineRates) -> float:
+    """Return how much longer a step takes, at worst, on the mesh with the shortest estimate than on the fastest one.
+
+    Meshes of as many ranks and samples are compared.
+    """
+    worst = 1.0
+    for key in {(case.grid.shape, case.data, case.ranks) for case in measured}:
+        rivals = [case for case in measured if (case.grid.shape, case.data, case.ranks) == key]
+        chosen = min(rivals, key=lambda case: case.estimate(rates).seconds)
+        worst = max(worst, measured[chosen] / min(measured[case] for case in rivals))
+    return worst
+
+
+def sent_bytes(rank: int, case: MeshCase) -> BytesByKind:
+    """Return the bytes that a rank of a group sends in a step, by kind."""
+    step = TrainingStep(arrange_mesh(*case.shape), case.grid)
+    return dict(count_traffic(step, step.model).sent)
+
+
+def count_all(cases: Sequence[MeshCase]) -> dict[str, float]:
+    """Count bytes and memory on the finest grid, print the tables; return the ratios."""
+    one = cases[0]
+    split = [case for case in cases if case.grid is one.grid and case.tiles > 1 and case.data == 1]
+    alone = TrainingStep(Mesh.single(), one.grid)
+    needed = {case: minimal_traffic(alone, alone.model, one.grid, *case.tile_shape) for case in split}
+    sent = {case: run_ranks(case.ranks, sent_bytes, case, group=True) for case in split}
+    busiest = {case: max(range(case.ranks), key=lambda rank: sum(sent[case][rank].values())) for case in split}
+    print(traffic_table({str(case): sent[case][busiest[case]] for case in split},
+                {str(case): needed[case][busiest[case]] for case in split}))  # fmt: skip
+    total, worst = peak_of_step(one), 0.0
+    print("| mesh | peak per rank | relative to its share of one process |\n|---|---|---|")
+    print(f"| {one} | {total / 1e6:.1f} MB | |")
+    for case in split:
+        part = peak_of_step(case, 1)
+        print(f"| {case} | {part / 1e6:.1f} MB | {part * case.ranks / total:.3f} |")
+        if case.channels == 1:  # wide layers hold merged tiles
+            worst = max(worst, part / (total / case.ranks + max(each["halo"] for each in needed[case])))
+    all_of = [sum(sum(each.values()) for case in split for each in of[case]) for of in (sent, needed)]
+    return {
+        "bytes_vs_minimum": all_of[0] / all_of[1],
+        "memory_vs_ideal": worst,
+        "one_rank_memory": saved_bytes(alone) / saved_bytes(plain_step(one.grid)),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run all measurements, print the tables and the ratios."""
     parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=2, help="repetitions of every measurement")
-    parser.add_argument("--rows", type=int, default=361, help="latitudes of the grid")
+    parser.add_argument("--rows", type=int, default=361, help="latitudes of the finest grid")
+    parser.add_argument("--shipped-rates", action="store_true", help="take the rates of training/mesh_choice.py")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--times", action="store_true", help="measure times only")
+    part.add_argument("--counts", action="store_true", help="count bytes and memory only")
     options = parser.parse_args(arguments)
-    rows, columns = options.rows, 2 * (options.rows - 1)
-    grid, half, coarse = (Grid.regular(*shape) for shape in (
-        (rows, columns), (rows // 2 + 1, columns), (rows // 4 + 1, columns // 4)))  # fmt: skip
-    steps = comparable_steps(grid)
-    alone, kept, turns = steps["ours"], {name: saved_bytes(step) for name, step in steps.items()}, median_times(steps)
-    for name, seconds in turns.items():
-        print(f"{name:<20} {1e3 * seconds:8.1f} ms a step, keeps {kept[name] / 1e6:.1f} MB for the backward pass")
-
-    one, weak = MeshCase(grid), MeshCase(half)
-    two = [
-        MeshCase(grid, 2, 1), MeshCase(grid, 1, 2), MeshCase(half, 2, 1),
-        MeshCase(coarse, 2, 1), MeshCase(coarse, 1, 2),
-    ]  # fmt: skip
-    four = [MeshCase(grid, 4, 1), MeshCase(grid, 2, 2)]
-    measured = {case: CaseResults() for case in (one, weak, *two, *four)}
-    for _ in range(options.rounds):
-        for case, found in measured.items():
-            found.measure(case)
-    network = NetworkModel.fit([measured[case].step for case in two], CORES)
-    print(f"fitted to two ranks: {1e3 * network.latency:.2f} ms per message, {1e9 * network.per_byte:.2f} ns per byte")
-    print("| one thread per rank | measured | tile alone | predicted |\n|---|---|---|---|")
-    for case, found in measured.items():
-        times = [found.seconds, *([max(found.tiles), network.predict(found.step)] if found.tiles else [])]
-        print(f"| {case} | {' | '.join([*(f'{1e3 * seconds:,.0f} ms' for seconds in times), '', ''][:3])} |")
-
-    split = [case for case in (*two, *four) if case.grid is grid]
-    needed = {case: minimal_traffic(alone, alone.model, grid, case.bands, case.sectors) for case in split}
-    print(traffic_table({str(case): measured[case].sent[measured[case].busiest] for case in split},
-                {str(case): needed[case][measured[case].busiest] for case in split}))  # fmt: skip
-    sent, minimum = (
-        sum(sum(each.values()) for case in split for each in of(case))
-        for of in (lambda case: measured[case].sent, needed.__getitem__)
-    )
-
-    total, worst = peak_of_step(one), 0.0
-    print("| mesh | peak per rank | relative to its share of one process |\n|---|---|---|")
-    print(f"| {one} | {total / 1e6:.1f} MB | |")
-    for case in split:
-        part, halo = peak_of_step(case, 1), max(each["halo"] for each in needed[case])
-        worst = max(worst, part / (total / case.ranks + halo))
-        print(f"| {case} | {part / 1e6:.1f} MB | {part * case.ranks / total:.3f} |")
-
-    ratios = {
-        "bytes_vs_minimum": sent / minimum,
-        "memory_vs_ideal": worst,
-        "one_rank_overhead": turns["ours"] / turns["plain"],
-        "one_rank_memory": kept["ours"] / kept["plain"],
-        "strong_efficiency": measured[one].seconds / measured[two[0]].seconds / 2,
-        "weak_efficiency": measured[weak].seconds / measured[two[0]].seconds,
-        "prediction_error": max(abs(network.predict(measured[c].step) / measured[c].seconds - 1) for c in four),
-    }
+    torch.set_num_threads(1)
+    cases, ratios = cases_of(options.rows), {}
+    if not options.times:
+        ratios |= count_all(cases)
+    if not options.counts:
+        rates = MACHINES["cpu"] if options.shipped_rates else None
+        ratios |= time_table(time_all(cases, options.rounds), rates)
     report("scaling", ratios, options.json)
 
 

@@ -59,6 +59,7 @@ class Mixtures(nn.Module):
 LAYERS = {
     "conv 3": lambda grid: Conv2d(grid, 2, 3),
     "conv 5": lambda grid: Conv2d(grid, 2, 3, 5),
+    "conv 5 of zeros beyond": lambda grid: Conv2d(grid, 2, 3, 5, beyond_zero=True),
     "conv 5 of winds": lambda grid: Conv2d(grid, 2, 3, 5, parity=(1, -1)),
     "down": Downsample,
     "down down": lambda grid: nn.Sequential(first := Downsample(grid), Downsample(first.out)),

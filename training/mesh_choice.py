@@ -1,10 +1,10 @@
 """`trainer.mesh=auto`: the mesh with the shortest estimated step, from the operations and messages of the model.
 
-    seconds of a step = operations / rate + messages * latency + bytes / bandwidth
+    seconds of a step = operations / rate + operators * launch + messages * latency + bytes / bandwidth
 
 as in docs/scaling.md. The model is built on the device `meta` for a tile of each possible mesh and run once, so that
-operations and messages are counted, not assumed. The backward pass counts as two forward passes, and sends what the
-forward pass sends. Rate, latency and bandwidth are those of `MACHINES`.
+operations, operators and messages are counted, not assumed. The backward pass counts as two forward passes, and sends
+what the forward pass sends. `MACHINES` has the rates.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class MachineRates:
 
     operations: float
     """Floating-point operations per second of a training step."""
+    launch: float
+    """Seconds to start an operator."""
     latency: float
     """Seconds per message."""
     bandwidth: float
@@ -44,11 +46,11 @@ class MachineRates:
 
 
 MACHINES = {
-    "cpu": MachineRates(operations=2.8e10, latency=0.61e-3, bandwidth=76e6),
-    "gpu": MachineRates(operations=40e12, latency=12e-6, bandwidth=45e9),
+    "cpu": MachineRates(operations=4.2e10, launch=3.6e-6, latency=1.0e-3, bandwidth=180e6),
+    "gpu": MachineRates(operations=40e12, launch=10e-6, latency=12e-6, bandwidth=45e9),
 }
-"""Rates by kind of device: of CPUs for one thread and gloo, from the measurements in docs/scaling.md; of GPUs assumed,
-single precision of an H100 and the slower of its two links, because no GPU was available."""
+"""Rates by kind of device: of CPUs for one thread and gloo, fitted to the measurements in docs/scaling.md; of GPUs
+assumed, single precision of an H100, the start of a kernel and the slower of two links, because no GPU was available."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,19 @@ class MeshEstimate:
     """The estimated time of a step on a mesh of `shape`: data ranks, bands, sectors, channel ranks."""
 
     shape: tuple[int, int, int, int]
-    compute: float
+    operations: int
+    """Floating-point operations of convolutions and matrix products."""
+    operators: int
+    """Calls of PyTorch's operators."""
     messages: int
     sent: int
     """Bytes that a rank sends."""
     machine: MachineRates
+
+    @property
+    def compute(self) -> float:
+        """Seconds of a step without messages."""
+        return self.operations / self.machine.operations + self.operators * self.machine.launch
 
     @property
     def seconds(self) -> float:
@@ -167,9 +177,9 @@ def estimate_step(
         return None
     if axis and not any(isinstance(layer, FilterConv2d) for layer in model.modules()):
         return None
-    messages = MessageCounter()
+    calls = CallCounter()
     try:
-        with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as operations, messages:
+        with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as operations, calls:
             model(_sample_on_meta(task, domain, samples, members))
     except Exception:  # the model of a user may read values, which `meta` does not have
         return None
@@ -177,23 +187,25 @@ def estimate_step(
     gradients = data * tiles > 1
     return MeshEstimate(
         shape,
-        3 * operations.get_total_flops() / machine.operations,
-        2 * messages.messages + gradients,
-        2 * messages.sent + gradients * weights,
+        3 * operations.get_total_flops(),
+        3 * calls.operators,
+        2 * calls.messages + gradients,
+        2 * calls.sent + gradients * weights,
         machine,
     )
 
 
-class MessageCounter(TorchDispatchMode):
-    """Counts messages and the bytes that the own rank sends, of the operators of `models.parallel`."""
+class CallCounter(TorchDispatchMode):
+    """Counts calls of operators, and messages and the bytes that the own rank sends in those of `models.parallel`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.messages = self.sent = 0
+        self.operators = self.messages = self.sent = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         """Count the call and run it."""
         result, operators = func(*args, **(kwargs or {})), torch.ops.deepweather
+        self.operators += 1
         if func is operators.fetch.default:
             x, exchange = args
             self._add(EXCHANGES[exchange].plan.cells_sent * x.shape[:-2].numel(), x)

@@ -27,6 +27,7 @@ from models.parallel.mesh import Mesh, arrange_mesh
 from training.correction_module import CorrectionModule
 from training.trainer_options import TrainerOptions
 
+UNET_SPEC = {"_target_": "models.networks.unet.UNet"}
 UNET_TASK = Task("t2m", ["sst", "tcw", "tcwv", "cp", "msl", "tcc", "10u", "10v", "2t", "tp", "skt"], ["2t"], [48])
 
 
@@ -38,8 +39,7 @@ class TrainingStep(nn.Module):
         torch.manual_seed(0)
         domain = mesh.domain(grid)
         self.batch = random_tile(domain)
-        spec = {"_target_": "models.networks.unet.UNet"}
-        corrector = Corrector(UNET_TASK, domain, spec, torch.zeros(3, *grid.shape))
+        corrector = Corrector(UNET_TASK, domain, UNET_SPEC, torch.zeros(3, *grid.shape))
         self.module = CorrectionModule(corrector, TrainerOptions(), mesh=mesh)
 
     @property
@@ -72,14 +72,15 @@ def random_tile(domain: Domain) -> Sample:
 
 
 @contextmanager
-def simulated_rank(rank: int, bands: int, sectors: int) -> Iterator[Mesh]:
+def simulated_rank(rank: int, bands: int, sectors: int, channels: int = 1) -> Iterator[Mesh]:
     """Yield the mesh of one rank while the other ranks do not exist."""
-    if bands * sectors == 1:
+    ranks = bands * sectors * channels
+    if ranks == 1:
         yield Mesh.single()
         return
-    dist.init_process_group("fake", rank=rank, world_size=bands * sectors, store=FakeStore())
+    dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
     try:
-        yield arrange_mesh(1, bands, sectors)
+        yield arrange_mesh(1, bands, sectors, channels)
     finally:
         dist.destroy_process_group()
 

@@ -18,8 +18,9 @@ from models.parallel.halo import Intervals
 class Conv2d(nn.Conv2d):
     """Convolution whose output lies on the grid of its input, or, with `stride` 2, on every second row and column.
 
-    Beyond the edges of the grid the sphere is continued, or, with `beyond_zero`, cells are zero. `parity` of the input
-    channels is that of `HaloPad`; the first convolution of a network needs it, because its inputs may be winds.
+    Beyond the edges of the grid the sphere is continued, or, with `beyond_zero`, cells are zero; a periodic grid has no
+    edge in longitude. `parity` of the input channels is that of `HaloPad`; the first convolution of a network needs it,
+    because its inputs may be winds.
 
     >>> import torch
     >>> layer = Conv2d(Grid.regular(5, 8), inputs=2, outputs=3)

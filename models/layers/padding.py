@@ -25,7 +25,7 @@ class HaloPad(nn.Module):
     """Pad the own tile (..., H, W) to the window (..., h, w) of a layer, with the halo from other ranks.
 
     `rows` and `columns` are the intervals of the globe that each tile row and tile column needs. With `beyond_zero`,
-    cells beyond the edges of the globe or area are zero.
+    cells beyond the edges are zero: beyond both poles, and beyond all four edges of an area.
 
     `parity` has 1 for each input channel that keeps its sign across a pole and -1 for each that changes it, such as the
     eastward wind. Rows beyond a pole are multiplied by it. Without `parity`, all channels keep their sign. Only
@@ -81,6 +81,8 @@ class HaloPad(nn.Module):
             return self.exchange(x)
         north, south, west, east = self.sides
         if self.beyond_zero:
+            if self.domain.grid.periodic:  # no edge in longitude
+                x, west, east = pad(x, self.domain.grid, 0, 0, west, east), 0, 0
             return functional.pad(x, (west, east, north, south))
         return pad(x, self.domain.grid, north, south, west, east)
 

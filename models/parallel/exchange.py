@@ -42,7 +42,7 @@ class Exchange:
     """The halo exchange of one layer on one domain, from tiles (..., H, W) to windows (..., h, w).
 
     `windows` are the rows that each tile row needs and the columns that each tile column needs. Beyond the edges of the
-    grid the sphere is continued, or, with `beyond_zero`, cells are zero.
+    grid the sphere is continued, or, with `beyond_zero`, cells are zero; a periodic grid has no edge in longitude.
     """
 
     def __init__(self, domain: Domain, windows: tuple[Intervals, Intervals], beyond_zero: bool = False) -> None:

@@ -58,7 +58,8 @@ class HaloPlan:
 def plan_halo(domain: Domain, windows: tuple[Intervals, Intervals], beyond_zero: bool = False) -> HaloPlan:
     """Return the own rank's plan for `windows`: the rows that each tile row needs, the columns of each tile column.
 
-    Beyond the edges of the grid the sphere is continued, or, with `beyond_zero`, cells are zero.
+    Beyond the edges of the grid the sphere is continued, or, with `beyond_zero`, cells are zero; a periodic grid has no
+    edge in longitude.
     """
     needs = [_needs(domain, windows, beyond_zero, rank) for rank in range(domain.ranks)]
     (top, bottom), (left, right) = _window_of(domain, windows, domain.rank)

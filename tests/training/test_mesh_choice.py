@@ -18,6 +18,7 @@ from models.parallel.mesh_shape import mesh_shape
 from training.mesh_choice import (
     MACHINES,
     MachineRates,
+    MeshEstimate,
     choose_mesh,
     estimate_step,
     first_shape,
@@ -27,8 +28,8 @@ from training.mesh_choice import (
 from training.trainer_options import TrainerOptions
 
 BUILD = partial(build_model, NET | {"dropout": 0.0}, TASK)
-COUNTING = MachineRates(operations=1.0, latency=0.0, bandwidth=1.0)
-"""With these rates, the seconds of an estimate are its operations."""
+COUNTING = MachineRates(operations=1.0, launch=0.0, latency=0.0, bandwidth=1.0)
+"""With these rates, the seconds of an estimate are its operations and bytes."""
 
 
 def bytes_on_rank(rank, shape, toy):
@@ -63,8 +64,28 @@ def test_the_operations_of_an_estimate_are_those_of_the_convolutions():
         model.maps(torch.zeros(1, model.features.count, *GRID.shape))
     found = estimate_step(BUILD, TASK, GRID, (1, 1, 1, 1), 4, 3, COUNTING)
     # Besides, a few operations of each cell: the seasonal cycle of the error map, the change of resolution.
-    assert 3 * 4 * expected <= found.compute <= 1.03 * 3 * 4 * expected
+    assert 3 * 4 * expected <= found.operations <= 1.03 * 3 * 4 * expected
+    assert found.compute == found.operations
     assert (found.messages, found.sent) == (0, 0)
+
+
+def test_operators_are_those_that_the_profiler_sees(toy):
+    """The forward pass counts a third of the operators of a step; PyTorch's profiler counts calls as they run."""
+    data = Tile(toy, Domain.of(GRID), 2, torch.float32)
+    batch = type(data[0])(*torch.utils.data.default_collate([data[0], data[1]]))
+    model = BUILD(GRID).eval()
+    with torch.no_grad(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        model(batch)
+    outer = [event for event in recorded.events() if event.cpu_parent is None and event.name.startswith("aten::")]
+    found = estimate_step(BUILD, TASK, GRID, (1, 1, 1, 1), 2, 3, COUNTING)
+    assert 3 * len(outer) <= found.operators <= 3 * len(recorded.events())
+
+
+def test_an_estimate_adds_operations_operators_messages_and_bytes():
+    rates = MachineRates(operations=1e10, launch=1e-5, latency=1e-3, bandwidth=1e8)
+    found = MeshEstimate((1, 2, 1, 1), 2 * 10**10, 300, 40, 10**7, rates)
+    assert found.seconds == pytest.approx(2 + 0.003 + 0.04 + 0.1)
+    assert str(found) == "[1,2] 2.14 s a step (0.14 s of it for 40 messages)"
 
 
 def test_all_meshes_of_some_ranks_are_possible():
@@ -83,7 +104,7 @@ def test_samples_are_shared_before_tiles():
 
 
 def test_ranks_that_outnumber_the_samples_share_tiles():
-    free = MachineRates(operations=1e3, latency=0.0, bandwidth=1e30)
+    free = MachineRates(operations=1e3, launch=0.0, latency=0.0, bandwidth=1e30)
     shape, _ = choose_mesh(BUILD, TASK, Grid.regular(33, 64), 4, 2, 3, free)
     assert shape[0] < 4
     assert math.prod(shape) == 4
@@ -91,7 +112,7 @@ def test_ranks_that_outnumber_the_samples_share_tiles():
 
 def test_messages_decide_among_tiles():
     """If only messages count, channels, which need more of them, lose; if only bytes count, they lose too here."""
-    for rates in (MachineRates(1e30, 1.0, 1e30), MachineRates(1e30, 0.0, 1.0)):
+    for rates in (MachineRates(1e30, 0.0, 1.0, 1e30), MachineRates(1e30, 0.0, 0.0, 1.0)):
         shape, _ = choose_mesh(BUILD, TASK, Grid.regular(33, 64), 4, 1, 3, rates)
         assert shape[3] == 1
 

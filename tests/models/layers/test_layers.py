@@ -48,6 +48,23 @@ def test_padding_of_an_area_repeats_its_edge():
 
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
+def test_zeros_lie_beyond_edges_only(grid):
+    """Columns of a periodic grid have no edge, so that its first column has neighbours in the last."""
+    layer, x = Conv2d(grid, 2, 3, beyond_zero=True).double(), torch.randn(2, 2, *grid.shape, dtype=torch.float64)
+    H, W = grid.shape
+    expected = layer.bias.detach()[:, None, None].repeat(2, 1, H, W).view(2, 3, H, W)
+    for i, j in np.ndindex(3, 3):
+        seen = torch.zeros_like(x)
+        for row, column in np.ndindex(H, W):
+            at, along = row + i - 1, column + j - 1
+            along = along % W if grid.periodic else along
+            if 0 <= at < H and 0 <= along < W:
+                seen[..., row, column] = x[..., at, along]
+        expected = expected + torch.einsum("oc,bchw->bohw", layer.weight[..., i, j].detach(), seen)
+    torch.testing.assert_close(layer(x).detach(), expected)
+
+
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
 def test_shapes_follow_the_grids(grid):
     x = torch.randn(1, 3, *grid.shape)
     down, up = Downsample(grid), Upsample(grid)
