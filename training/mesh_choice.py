@@ -49,8 +49,8 @@ MACHINES = {
     "cpu": MachineRates(operations=4.2e10, launch=3.6e-6, latency=1.0e-3, bandwidth=180e6),
     "gpu": MachineRates(operations=40e12, launch=10e-6, latency=12e-6, bandwidth=45e9),
 }
-"""Rates by kind of device. CPUs: one thread and gloo, fitted to the measurements in docs/scaling.md. GPUs: assumed, single
-precision of an H100, the start of a kernel, the slower of its two links, because no GPU was available."""
+"""Rates by kind of device. CPUs: one thread and gloo, fitted to the measurements in docs/scaling.md. GPUs: assumed,
+single precision of an H100, the start of a kernel, the slower of its two links, because no GPU was available."""
 
 
 @dataclass(frozen=True)
