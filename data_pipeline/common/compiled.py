@@ -1,4 +1,4 @@
-"""Decorators that compile a loop with numba at its first call."""
+"""Decorators that compile a loop with numba at its first call; system calls for such loops."""
 
 from __future__ import annotations
 
@@ -45,13 +45,38 @@ class compiled_as_written(compiled[_Arguments, _Result]):  # noqa: N801 - a deco
     fastmath = frozenset()
 
 
+class system_call:  # noqa: N801 - used like a function
+    """A function of the C library, by its name, that functions in machine code call without the interpreter's lock.
+
+    `result` and `arguments` are numba's names of types. The C library finds the function when the code is loaded.
+    """
+
+    def __init__(self, name: str, result: str, *arguments: str) -> None:
+        self._name, self._result, self._arguments = name, result, arguments
+
+    def machine_code(self) -> Any:
+        """Return numba's function, which other compiled functions can call."""
+        from numba import types
+
+        signature = getattr(types, self._result)(*(getattr(types, each) for each in self._arguments))
+        return types.ExternalFunction(self._name, signature)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Raise an error: only compiled functions call it."""
+        raise TypeError(f"{self._name} is only called by compiled functions")
+
+
+pread = system_call("pread", "intp", "int32", "voidptr", "uintp", "int64")
+"""`pread(descriptor, array.ctypes, size, offset)` returns the number of bytes that it has read, -1 after an error."""
+
+
 def _compile(function: Callable[..., Any], fastmath: frozenset[str]) -> Callable[..., Any]:
     import numba
 
     called = {
         name: value.machine_code()
         for name in function.__code__.co_names
-        if isinstance(value := function.__globals__.get(name), compiled)
+        if isinstance(value := function.__globals__.get(name), compiled | system_call)
     }
     if called:
         function = update_wrapper(FunctionType(function.__code__, function.__globals__ | called), function)

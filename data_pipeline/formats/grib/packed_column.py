@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.formats.catalog import SINGLE
-from data_pipeline.formats.grib.decode import thread_buffer
 from data_pipeline.formats.grib.horizontal import Layout
 from data_pipeline.formats.grib.packed_moments import PackedMoments
 from data_pipeline.formats.grib.packing import PACKED_BYTES, Packing
@@ -47,9 +46,11 @@ class PackedColumn:
         return list(dict.fromkeys(self.locations["file"].tolist()))
 
     def bands(self, height: int) -> Iterator[tuple[int, int]]:
-        """Yield begin and end of bands of `height` rows whose packed values take at most the bytes of a field."""
-        size = max(PACKED_BYTES.get(bits, 0) for bits in self.locations["bits"].tolist())
-        rows = max(1, SINGLE.itemsize * self.layout.rows // max(1, len(self.locations) * size))
+        """Yield begin and end of the parts of `height` rows that `reduce` fills at once.
+
+        Rows in another order than those of a field are arranged in memory, of at most half a field.
+        """
+        rows = height if self.layout.straight else max(1, self.layout.rows // 4)
         yield from ((begin, min(begin + rows, height)) for begin in range(0, height, rows))
 
     @cached_property
@@ -66,18 +67,13 @@ class PackedColumn:
 
     def reduce(self, descriptors: Mapping[int, int], paths: Sequence[Path], first: int, out: np.ndarray) -> None:
         """Fill `out` (2, h, W), float32, with the pseudo-members of rows from `first` on; only their bytes are read."""
-        first, count = self.layout.stored_rows(first, out.shape[1])
-        # Multiples of eight bytes, so that the values of every member are aligned.
-        stride = -(-max(row_bytes for _, _, row_bytes in self._places) * count // 8) * 8
-        members = len(self._places)
-        packed = thread_buffer(stride * members)[: stride * members].reshape(members, stride)
-        for member, (file, offset, row_bytes) in enumerate(self._places):
-            size = row_bytes * count
-            if size and os.preadv(descriptors[file], [packed[member].data[:size]], offset + row_bytes * first) != size:
-                raise changed_file(paths[file], int(self.locations["offset"][member]))
-        if self.layout.straight and out[0].flags.c_contiguous:
-            self._moments.reduce(packed, out.reshape(2, -1))
-            return
-        stored = np.empty((2, out[0].size), SINGLE)
-        self._moments.reduce(packed, stored)
-        out[...] = [self.layout.arrange(values) for values in stored]
+        first, _ = self.layout.stored_rows(first, out.shape[1])
+        files = np.array([descriptors[file] for file, _, _ in self._places], np.int32)
+        offsets = np.array([offset + row_bytes * first for _, offset, row_bytes in self._places])
+        in_place = self.layout.straight and out[0].flags.c_contiguous
+        stored = out.reshape(2, -1) if in_place else np.empty((2, out[0].size), SINGLE)
+        if (member := self._moments.reduce(files, offsets, stored)) >= 0:
+            os.pread(files[member], 1, offsets[member])  # raises the error of the system, if there was one
+            raise changed_file(paths[self._places[member][0]], int(self.locations["offset"][member]))
+        if not in_place:
+            out[...] = [self.layout.arrange(values) for values in stored]

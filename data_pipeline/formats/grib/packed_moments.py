@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_pipeline.common.compiled import compiled_as_written
+from data_pipeline.common.compiled import compiled_as_written, pread
 from data_pipeline.formats.catalog import SINGLE
+from data_pipeline.formats.grib.decode import thread_buffer
 from data_pipeline.formats.grib.packing import Packing, scale_factors
 from data_pipeline.units import Conversion
 
 BLOCK_CELLS = 1024
 """Cells that are reduced at once: their three rows of sums take 12 KB."""
+PACKED_BYTES_AT_ONCE = 1 << 20
+"""Bytes of packed values of all members that are read before they are reduced; a fourth takes longer (system calls)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +43,19 @@ class PackedMoments:
         direct = not changes.any() and all(packing.bits == 16 and not packing.decimal for packing in packings)
         return cls(np.array([packing.bits for packing in packings]), np.array(numbers), changes, direct)
 
-    def reduce(self, packed: np.ndarray, out: np.ndarray) -> None:
-        """Fill `out` (2, N), float32, from the rows of `packed` (M, bytes), each aligned to eight bytes.
+    def reduce(self, descriptors: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> int:
+        """Fill `out` (2, N), float32, from N values of each member; return the member whose file ended early, or -1.
 
-        Releases the interpreter's lock.
+        The packed values of member m begin at byte `offsets[m]` of the open file `descriptors[m]`. The interpreter's
+        lock is released for all of it. Memory: `PACKED_BYTES_AT_ONCE`, or that of a block if it is more.
         """
-        _reduce(packed, self.bits, self.numbers, self.changes, self.direct, _work(), out[0], out[1])
+        members, width = len(self.bits), int(self.bits.max()) // 8
+        blocks = max(1, PACKED_BYTES_AT_ONCE // max(1, width * members * BLOCK_CELLS))
+        # Multiples of eight bytes, so that the values of every member are aligned.
+        stride = width * min(blocks * BLOCK_CELLS, -(-out.shape[1] // 8) * 8)
+        packed = thread_buffer(stride * members)[: stride * members].reshape(members, stride)
+        packing = self.bits, self.numbers, self.changes, self.direct
+        return _reduce(descriptors, offsets, blocks * BLOCK_CELLS, packed, *packing, _work(), out[0], out[1])
 
 
 def _work() -> np.ndarray:
@@ -57,6 +67,9 @@ def _work() -> np.ndarray:
 
 @compiled_as_written
 def _reduce(
+    descriptors: np.ndarray,
+    offsets: np.ndarray,
+    cells: int,
     packed: np.ndarray,
     bits: np.ndarray,
     numbers: np.ndarray,
@@ -65,43 +78,97 @@ def _reduce(
     work: np.ndarray,
     lower: np.ndarray,
     upper: np.ndarray,
-) -> None:
-    members, cells, block = len(packed), len(lower), work.shape[1]
-    for first in range(0, cells, block):
-        last = min(first + block, cells)
-        start, total = work[0][: last - first], work[1][: last - first]
-        squares, row = work[2][: last - first], work[3][: last - first]
-        for m in range(members):
-            scale, reference, divisor, factor, offset = numbers[m]
-            octets = packed[m][bits[m] // 8 * first : bits[m] // 8 * last]
-            if direct and m:
-                # Values of this packing need not be kept: twice as fast.
-                _add_shorts(octets.view(np.uint16), np.float32(scale), np.float32(reference), start, total, squares)
-            elif direct:
-                _unpack_shorts(octets.view(np.uint16), np.float32(scale), np.float32(reference), start)
-                total[:] = np.float32(0)
-                squares[:] = np.float32(0)
+) -> int:
+    """Read and reduce `cells` cells of all members at a time, while their packed values are in the cache."""
+    for first in range(0, len(lower), cells):
+        last = min(first + cells, len(lower))
+        for m in range(len(packed)):
+            size = bits[m] // 8 * (last - first)
+            into = packed[m][:size]
+            if size and pread(descriptors[m], into.ctypes, size, offsets[m] + bits[m] // 8 * first) != size:
+                return m
+        for begin in range(first, last, work.shape[1]):
+            end = min(begin + work.shape[1], last)
+            # Slices of one-dimensional arrays: the compiler knows that their values are adjacent.
+            start, total, squares = work[0][: end - begin], work[1][: end - begin], work[2][: end - begin]
+            total[:] = np.float32(0)
+            squares[:] = np.float32(0)
+            if direct:
+                _sum_shorts(packed, begin - first, numbers, start, total, squares)
             else:
-                _unpack(octets, bits[m], scale, reference, divisor, row)
-                if changes[m]:
-                    for c in range(len(row)):
-                        row[c] = np.float64(row[c]) * factor + offset
-                if m == 0:
-                    start[:] = row
-                    total[:] = np.float32(0)
-                    squares[:] = np.float32(0)
-                for c in range(len(row)):
-                    departure = row[c] - start[c]
-                    total[c] += departure
-                    squares[c] += departure * departure
-        _finish(members, start, total, squares, lower[first:last], upper[first:last])
+                _sum(packed, begin - first, bits, numbers, changes, work[3][: end - begin], start, total, squares)
+            _finish(len(packed), start, total, squares, lower[begin:end], upper[begin:end])
+    return -1
+
+
+@compiled_as_written
+def _sum_shorts(
+    packed: np.ndarray, begin: int, numbers: np.ndarray, start: np.ndarray, total: np.ndarray, squares: np.ndarray
+) -> None:
+    """Set `start` to the first member from cell `begin` on; add departures and their squares, for `direct` packing."""
+    m = 1
+    _unpack_shorts(*_member(packed, 0, begin, numbers, len(start)), start)
+    # Values of this packing need not be kept. Three members at once, because sums would be loaded for each of them.
+    while m + 3 <= len(packed):
+        _add_three(
+            _member(packed, m, begin, numbers, len(start)),
+            _member(packed, m + 1, begin, numbers, len(start)),
+            _member(packed, m + 2, begin, numbers, len(start)),
+            start, total, squares,
+        )  # fmt: skip
+        m += 3
+    while m < len(packed):
+        _add_shorts(*_member(packed, m, begin, numbers, len(start)), start, total, squares)
+        m += 1
+
+
+@compiled_as_written
+def _member(
+    packed: np.ndarray, m: int, begin: int, numbers: np.ndarray, count: int
+) -> tuple[np.ndarray, np.float32, np.float32]:
+    """Return `count` packed values of a member, scale and reference."""
+    shorts = packed[m][2 * begin : 2 * (begin + count)].view(np.uint16)
+    return shorts, np.float32(numbers[m, 0]), np.float32(numbers[m, 1])
+
+
+@compiled_as_written
+def _sum(
+    packed: np.ndarray,
+    begin: int,
+    bits: np.ndarray,
+    numbers: np.ndarray,
+    changes: np.ndarray,
+    row: np.ndarray,
+    start: np.ndarray,
+    total: np.ndarray,
+    squares: np.ndarray,
+) -> None:
+    """Do the same as `_sum_shorts` for any packing and any change of units."""
+    for m in range(len(packed)):
+        scale, reference, divisor, factor, offset = numbers[m]
+        octets = packed[m][bits[m] // 8 * begin : bits[m] // 8 * (begin + len(row))]
+        _unpack(octets, bits[m], scale, reference, divisor, row)
+        if changes[m]:
+            for c in range(len(row)):
+                row[c] = np.float64(row[c]) * factor + offset
+        if m == 0:
+            start[:] = row
+        for c in range(len(row)):
+            departure = row[c] - start[c]
+            total[c] += departure
+            squares[c] += departure * departure
+
+
+@compiled_as_written
+def _value(packed: np.uint16, scale: np.float32, reference: np.float32) -> np.float32:
+    whole = np.uint16(np.uint16(packed >> np.uint16(8)) | np.uint16(packed << np.uint16(8)))
+    return np.float32(np.int32(whole)) * scale + reference
 
 
 @compiled_as_written
 def _unpack_shorts(shorts: np.ndarray, scale: np.float32, reference: np.float32, out: np.ndarray) -> None:
     for c in range(len(out)):
-        whole = np.uint16(np.uint16(shorts[c] >> np.uint16(8)) | np.uint16(shorts[c] << np.uint16(8)))
-        out[c] = np.float32(np.int32(whole)) * scale + reference
+        out[c] = _value(shorts[c], scale, reference)
 
 
 @compiled_as_written
@@ -114,10 +181,29 @@ def _add_shorts(
     squares: np.ndarray,
 ) -> None:
     for c in range(len(total)):
-        whole = np.uint16(np.uint16(shorts[c] >> np.uint16(8)) | np.uint16(shorts[c] << np.uint16(8)))
-        departure = np.float32(np.int32(whole)) * scale + reference - start[c]
+        departure = _value(shorts[c], scale, reference) - start[c]
         total[c] += departure
         squares[c] += departure * departure
+
+
+@compiled_as_written
+def _add_three(
+    one: tuple[np.ndarray, np.float32, np.float32],
+    two: tuple[np.ndarray, np.float32, np.float32],
+    three: tuple[np.ndarray, np.float32, np.float32],
+    start: np.ndarray,
+    total: np.ndarray,
+    squares: np.ndarray,
+) -> None:
+    first, first_scale, first_reference = one
+    second, second_scale, second_reference = two
+    third, third_scale, third_reference = three
+    for c in range(len(total)):
+        a = _value(first[c], first_scale, first_reference) - start[c]
+        b = _value(second[c], second_scale, second_reference) - start[c]
+        d = _value(third[c], third_scale, third_reference) - start[c]
+        total[c] = total[c] + a + b + d
+        squares[c] = squares[c] + a * a + b * b + d * d
 
 
 @compiled_as_written

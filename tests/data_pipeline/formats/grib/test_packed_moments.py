@@ -1,6 +1,5 @@
 """Moments that are read from packed values equal those of the members as `read` returns them, bit for bit."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import eccodes
@@ -11,9 +10,10 @@ from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.threads import BUDGET
-from data_pipeline.formats.grib import packed_column
+from data_pipeline.formats.grib import packed_moments
 from data_pipeline.formats.grib import reader as source
 from data_pipeline.formats.grib.catalog import MessageCatalog
+from data_pipeline.formats.grib.packed_column import PackedColumn
 from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.pseudo_members import pseudo_members
 from data_pipeline.task import Variable
@@ -185,19 +185,28 @@ def test_threads_share_the_work(file, variables, monkeypatch):
         assert all(pool.map(check, range(32)))
 
 
-def test_only_the_wanted_rows_are_read_in_bands_of_a_field(tmp_path, monkeypatch):
-    """Packed values in memory take at most the bytes of a field, whatever the number of members."""
+def test_only_the_wanted_rows_are_read_in_a_bounded_buffer(tmp_path, monkeypatch):
+    """The file ends after the wanted rows of the last member, and the buffer holds a block of each member."""
+    monkeypatch.setattr(packed_moments, "PACKED_BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(packed_moments, "BLOCK_CELLS", 8)
     fields = np.random.default_rng(0).normal(280, 10, (12, ROWS * COLUMNS))
     reader, wanted = column_of(tmp_path / "file", [member(k, values, 16) for k, values in enumerate(fields)])
-    sizes, buffers = [], []
-    read, buffer = os.preadv, packed_column.thread_buffer
-    monkeypatch.setattr(packed_column.os, "preadv", lambda *given: sizes.append(read(*given)) or sizes[-1])
-    monkeypatch.setattr(packed_column, "thread_buffer", lambda size: buffers.append(size) or buffer(size))
-    out = np.empty((2, 1, 5, COLUMNS), np.float32)
-    reader.read_moments(wanted, out, slice(2, 7))
-    assert sum(sizes) == 12 * 5 * COLUMNS * 2
-    assert len(buffers) > 1
-    assert max(buffers) <= 4 * ROWS * COLUMNS
+    expected = assert_same(reader, wanted, slice(2, 7))
+    sizes, buffer = [], packed_moments.thread_buffer
+    monkeypatch.setattr(packed_moments, "thread_buffer", lambda size: sizes.append(size) or buffer(size))
+    column = PackedColumn.of(reader.locations[wanted[:, 0]], reader.layouts, reader.conversions)
+    end = int(reader.locations["offset"][-1] + reader.locations["data"][-1]) + 2 * 7 * COLUMNS
+    out = np.empty((2, 5, COLUMNS), np.float32)
+    with (tmp_path / "file").open("r+b") as file:
+        file.truncate(end)
+        column.reduce({0: file.fileno()}, reader.paths, 2, out)
+        np.testing.assert_array_equal(out, expected[:, 0])
+        assert sizes == [12 * 8 * 2]
+        file.truncate(end - 1)
+        with pytest.raises(InputError, match="file has changed at byte"):
+            column.reduce({0: file.fileno()}, reader.paths, 2, out)
+    with (tmp_path / "file").open("ab") as file, pytest.raises(OSError, match="Bad file descriptor"):
+        column.reduce({0: file.fileno()}, reader.paths, 2, out)  # open for writing only
 
 
 def test_a_file_that_changed_is_noticed(tmp_path):
