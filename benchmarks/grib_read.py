@@ -33,8 +33,8 @@ from benchmarks.common import (
     command_line,
     report,
 )
+from data_pipeline.common.threads import BUDGET
 from data_pipeline.formats.grib import Encoder
-from data_pipeline.formats.grib import reader as grib_reader
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.open import ensemble_fields, open_ensemble
 from data_pipeline.task import Variable
@@ -128,9 +128,9 @@ def compare_readers(path: Path, name: str, out: np.ndarray, threads: int, rounds
     ours, theirs = with_this_project(path, out), with_eccodes(path, out, threads)
 
     def with_one_thread() -> None:
-        grib_reader.MAX_THREADS = 1
+        BUDGET.limit(1)
         ours()
-        grib_reader.MAX_THREADS = threads
+        BUDGET.limit(threads)
 
     theirs()
     expected = out.reshape(len(MEASURED_VARIABLES), len(LEAD_HOURS), MEMBER_COUNT, *HALF_DEGREE.shape).copy()
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="threads of each reader (default 2)")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    grib_reader.MAX_THREADS = arguments.threads
+    BUDGET.limit(arguments.threads)
     ratios: dict[str, float] = {}
     out = np.zeros(ARRAY_SHAPE, np.float32)
     with tempfile.TemporaryDirectory() as folder:

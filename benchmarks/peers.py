@@ -47,7 +47,6 @@ from data_pipeline.common.memory import keep_freed_memory
 from data_pipeline.common.threads import BUDGET
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formats.grib import Encoder
-from data_pipeline.formats.grib import reader as grib_reader
 from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -126,12 +125,13 @@ def grib_rows(folder: Path, python: Path, rounds: int) -> list[Row]:
     out = np.zeros((MEMBER_COUNT, len(FIELDS), *HALF_DEGREE.shape), np.float32)
 
     def read(threads: int) -> None:
-        grib_reader.MAX_THREADS = threads
+        BUDGET.limit(threads)
         fields.read(0, 0, out)
 
     read(2)
     works = {f"this project, threads: {threads}": partial(read, threads) for threads in (2, 1)}
     rows = [Row("grib", name, "", seconds) for name, seconds in best_times(works, rounds).items()]
+    BUDGET.limit(2)
     mean = float(out.mean(dtype=np.float64))
     return rows + peer_rows("grib", ("cfgrib", "earthkit-data", "gribberish"), path, python, rounds, mean)
 

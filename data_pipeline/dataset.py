@@ -129,13 +129,12 @@ class ForecastDataset(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         init, lead, truth = self._keys[index]
         reduce = self._moments and not self._stored_moments
-        sample = read_sample(
-            self._ensemble, self.task, self.static, init, lead,
+        target = np.empty((1, len(self.task.targets), *self.static.shape[1:]), np.float32)
+        read_tile(self._truth, truth, 0, target, self.rows, self.columns)
+        return read_sample(
+            self._ensemble, self.static, torch.from_numpy(target[0]), init, lead,
             self.rows, self.columns, self._members, reduce, self._buffers,
         )  # fmt: skip
-        target = np.empty((1, *sample.target.shape), np.float32)
-        read_tile(self._truth, truth, 0, target, self.rows, self.columns)
-        return sample._replace(target=torch.from_numpy(target[0]))
 
 
 def bounded_slice(points: slice, size: int) -> slice:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 def read_sample(
     ensemble: Fields,
-    task: Task,
     static: Tensor,
+    target: Tensor,
     init: int,
     lead: int,
     rows: slice = ALL,
@@ -36,7 +36,7 @@ def read_sample(
     moments: bool = False,
     buffers: Buffers | None = None,
 ) -> Sample:
-    """Read one forecast at the positions `init` and `lead` of `ensemble`; its target is NaN.
+    """Read one forecast at the positions `init` and `lead` of `ensemble`, with its truth `target`.
 
     `static` are the static fields of the tile. With `moments`, two pseudo-members replace the `members`. `buffers`, if
     given, provide the memory.
@@ -49,7 +49,7 @@ def read_sample(
         ensemble=torch.from_numpy(values),
         mask=torch.from_numpy(complete_cells(values)),
         static=static,
-        target=torch.full((len(task.targets), *static.shape[1:]), torch.nan),
+        target=target,
         init_time=torch.tensor(int(ensemble.init_times[init].astype("datetime64[s]").astype(np.int64))),
         lead_time=torch.tensor(int(ensemble.lead_times[lead])),
     )

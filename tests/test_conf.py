@@ -10,7 +10,7 @@ from conf import build, explain, plain
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.prefetch.budget import Budget
+from data_pipeline.prefetch.budget import machine_budget
 from data_pipeline.split import Split
 from data_pipeline.statistics import STATISTICS
 from data_pipeline.synthetic.heat import Heat
@@ -126,7 +126,7 @@ def test_the_shipped_defaults_are_those_of_the_constructors():
     """A default that is written twice must not differ."""
     cfg = compose_config("train")
     assert build(cfg.trainer) == TrainerOptions()
-    assert build(cfg.data.cache) == Budget()
+    assert build(cfg.data.cache) == machine_budget()
 
 
 @pytest.mark.parametrize("verb", ["prepare", "train", "evaluate", "correct"])

@@ -25,7 +25,7 @@ from data_pipeline.common.progress import Progress
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import list_unknown
-from data_pipeline.prefetch.budget import Budget
+from data_pipeline.prefetch.budget import Budget, describe_budget
 from data_pipeline.protocols import DataSource
 from data_pipeline.sample import Sample, select_channels
 from data_pipeline.sample_reader import static_fields
@@ -164,6 +164,7 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
     if unknown := list_unknown(train.meanings):
         mesh.print(unknown)
     budget: Budget = build(cfg.data.cache)
+    mesh.print(describe_budget(budget))
     with (
         RunSummary(run_dir, meter, mesh) as summary,
         open_training_data(train, val, budget, options, mesh) as data,

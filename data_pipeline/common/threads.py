@@ -43,8 +43,13 @@ def processors_of_rank() -> int:
 
     Slurm gives each task its own processors; torchrun and the launcher of the verbs do not.
     """
-    ranks, own_tasks = _number(os.environ, "LOCAL_WORLD_SIZE") or 1, _number(os.environ, "SLURM_STEP_NUM_TASKS") or 1
-    return processors() if own_tasks > 1 else max(1, processors() // ranks)
+    own_tasks = _number(os.environ, "SLURM_STEP_NUM_TASKS") or 1
+    return processors() if own_tasks > 1 else max(1, processors() // (_number(os.environ, "LOCAL_WORLD_SIZE") or 1))
+
+
+def ranks_here() -> int:
+    """Number of ranks of this run on this machine, which share its memory."""
+    return _number(os.environ, "LOCAL_WORLD_SIZE") or _number(os.environ, "SLURM_NTASKS_PER_NODE") or 1
 
 
 class ThreadBudget:

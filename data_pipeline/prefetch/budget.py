@@ -1,4 +1,4 @@
-"""Budget: how many bytes and threads a run may use for caching samples and reading them ahead."""
+"""Budget: how many bytes and threads a run may use for caching samples and reading them ahead; that of this machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from dataclasses import dataclass, replace
 
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.machine_memory import in_words, total_memory
+from data_pipeline.common.threads import BUDGET, ranks_here
+
+MEMORY_SHARE = 4
+"""By default a rank caches samples in a fourth of its share of the machine's memory."""
+LEAST_THREADS = 2
+"""With one thread, reading would wait while a sample is written to a disk cache."""
 
 
 @dataclass(frozen=True)
@@ -49,3 +56,30 @@ class Budget:
             staging, folder = max(1, self.staging_bytes // len(sizes)), self.disk_folder if disk else None
             parts.append(replace(self, staging_bytes=staging, memory_bytes=memory, disk_bytes=disk, disk_folder=folder))
         return parts
+
+
+def machine_budget(
+    staging_bytes: int = 1_000_000_000,
+    memory_bytes: int | None = None,
+    disk_bytes: int = 0,
+    disk_folder: str | None = None,
+    threads: int | None = None,
+) -> Budget:
+    """Return the budget of this rank, the options `data.cache`; None for memory and threads follow the machine.
+
+    Threads are the processors of this rank. Memory is a fourth of that of the machine, container or batch job, divided
+    among the ranks here. It follows from the total, not from the free memory, so that equal machines choose the same.
+    """
+    memory = total_memory() // MEMORY_SHARE // ranks_here() if memory_bytes is None else memory_bytes
+    count = max(LEAST_THREADS, BUDGET.total) if threads is None else threads
+    return Budget(staging_bytes, memory, disk_bytes, disk_folder, count)
+
+
+def describe_budget(budget: Budget) -> str:
+    """Return a line with threads and memory.
+
+    >>> describe_budget(Budget(memory_bytes=6_000_000_000, threads=2))
+    'data.cache: 2 threads read ahead, at most 6.0 GB of samples are cached in memory'
+    """
+    threads = "1 thread reads" if budget.threads == 1 else f"{budget.threads} threads read"
+    return f"data.cache: {threads} ahead, at most {in_words(budget.memory_bytes)} of samples are cached in memory"

@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.threads import in_threads
+from data_pipeline.common.threads import BUDGET, in_threads
 from data_pipeline.formats.catalog import SINGLE, Window
 from data_pipeline.grid import Grid
 
 FIELD_LOCATION = np.dtype([("file", "i4"), ("offset", "i8")])
 """File and offset of the first byte of a field; the offset is -1 if the field is not stored."""
 
-READ_THREADS = 4
 PIECE_BYTES = 1 << 22
 """Bytes per task of a thread. Threads help even with cached files: clearing new memory takes as long as copying."""
 
@@ -70,7 +69,7 @@ class StoreReader:
                 for piece in pieces:
                     self._read_piece(*piece)
             else:
-                list(in_threads(lambda piece: self._read_piece(*piece), pieces, READ_THREADS))
+                list(in_threads(lambda piece: self._read_piece(*piece), pieces, BUDGET.total))
 
     def _adjacent(self, wanted: np.ndarray, stored: np.ndarray, all_rows: bool) -> Iterator[tuple[int, int]]:
         """Yield begin and end of each run of stored fields that are adjacent in one file.

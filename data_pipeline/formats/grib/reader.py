@@ -38,8 +38,6 @@ LOCATION = np.dtype(
 )  # fmt: skip
 """A `Location`; file, layout and conversion are positions in the `paths`, `layouts` and `conversions` of the reader."""
 
-MAX_THREADS = 8
-"""Threads that one call uses at most; reading, numpy and ecCodes release the interpreter's lock."""
 MIN_THREAD_BYTES = 1 << 16
 """With fewer bytes per message, threads spend their time waiting for the interpreter's lock."""
 
@@ -81,7 +79,7 @@ class MessageReader:
         order = there[np.argsort(wanted.ravel()[there], kind="stable")]  # in file order
         locations = self.locations[wanted.ravel()[order]]
         targets = [out[*index, ...] for index in zip(*np.unravel_index(order, wanted.shape), strict=True)]
-        threads = min(MAX_THREADS, BUDGET.total, len(order))
+        threads = min(BUDGET.total, len(order))
         if threads < 2 or locations["length"].mean() * cutout.height < MIN_THREAD_BYTES * self.grid.shape[0]:
             self._read_part(locations, targets, cutout)
             return

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.threads import BUDGET
 from data_pipeline.formats import datasets
 from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.grib import reader as source
@@ -121,7 +122,7 @@ def test_files_in_several_units_are_read_in_one(writer, tmp_path):
 
 
 def test_pickled_fields_are_read_by_many_threads(file, monkeypatch):
-    monkeypatch.setattr(source, "MAX_THREADS", 5)
+    monkeypatch.setattr(BUDGET, "_total", 5)
     monkeypatch.setattr(source, "MIN_THREAD_BYTES", 1)
     fields = pickle.loads(pickle.dumps(ensemble_fields(file, VARIABLES, LEADS)))
     expected = {(i, j): by_xarray(file, i, j) for i in range(2) for j in range(2)}

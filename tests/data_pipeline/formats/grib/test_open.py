@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.threads import BUDGET
 from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.grib import Encoder, reader
 from data_pipeline.formats.open import open_analysis, open_ensemble, open_static
@@ -246,7 +247,7 @@ def test_a_dataset_can_be_pickled(writer, tmp_path):
 def test_many_threads_read_the_same_values_as_one(writer, tmp_path, monkeypatch):
     dataset = open_ensemble(writer.forecast(tmp_path / "file", ("t@500", "t@850", "2t")), chunks=None)
     alone = dataset.copy().load()
-    monkeypatch.setattr(reader, "MAX_THREADS", 7)
+    monkeypatch.setattr(BUDGET, "_total", 7)
     monkeypatch.setattr(reader, "MIN_THREAD_BYTES", 1)
     for _ in range(5):
         xr.testing.assert_identical(dataset.copy().load(), alone)
