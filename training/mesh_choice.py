@@ -46,7 +46,7 @@ class MachineRates:
 
 
 MACHINES = {
-    "cpu": MachineRates(operations=4.2e10, launch=3.6e-6, latency=1.0e-3, bandwidth=180e6),
+    "cpu": MachineRates(operations=4.6e10, launch=3.0e-6, latency=1.3e-3, bandwidth=230e6),
     "gpu": MachineRates(operations=40e12, launch=10e-6, latency=12e-6, bandwidth=45e9),
 }
 """Rates by kind of device. CPUs: one thread and gloo, fitted to the measurements in docs/scaling.md. GPUs: assumed,

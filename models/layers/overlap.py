@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from models.parallel.exchange import EXCHANGES, Exchange, Swap, to_compute_dtype
 from models.parallel.halo import HaloPlan
+from models.parallel.memory_format import empty_field
 
 Rectangle = tuple[slice, slice]
 """Rows and columns."""
@@ -75,7 +76,7 @@ def _convolve(
 
 @_convolve.register_fake
 def _(x: Tensor, weight: Tensor, bias: Tensor | None, exchange: int, stride: int, groups: int) -> tuple[Tensor, Tensor]:
-    window = x.new_empty(*x.shape[:-2], *EXCHANGES[exchange].plan.shape)
+    window = empty_field(x, *EXCHANGES[exchange].plan.shape)
     return functional.conv2d(window, weight, bias, stride, groups=groups), window
 
 
@@ -87,6 +88,8 @@ def _convolve_backward(
     this = EXCHANGES[exchange]
     swap = _send_rim(this, gradient, window, weight, stride, groups) if wanted[0] else None
     found = _derivative(gradient, window, weight, stride, groups, wanted)
+    if wanted[1]:
+        found[1] = found[1].contiguous()  # as in the function for fake tensors
     if swap is not None:
         found[0] = this.begin_back(found[0])
         this.add(found[0], swap.finish())
@@ -97,8 +100,11 @@ def _convolve_backward(
 def _(
     gradient: Tensor, window: Tensor, weight: Tensor, exchange: int, stride: int, groups: int, wanted: Sequence[bool]
 ) -> list[Tensor]:
-    shape = *window.shape[:-2], *EXCHANGES[exchange].domain.own_shape
-    found = window.new_empty(shape), torch.empty_like(weight), weight.new_empty(weight.shape[0])
+    found = (
+        empty_field(window, *EXCHANGES[exchange].domain.own_shape),
+        torch.empty_like(weight),
+        weight.new_empty(weight.shape[0]),
+    )
     return [part for part, is_wanted in zip(found, wanted, strict=True) if is_wanted]
 
 

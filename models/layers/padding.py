@@ -19,6 +19,7 @@ from data_pipeline.grid import Grid
 from models.parallel.domain import Domain
 from models.parallel.exchange import Exchange
 from models.parallel.halo import Interval, Intervals, row_sources
+from models.parallel.memory_format import empty_field
 
 
 class HaloPad(nn.Module):
@@ -195,24 +196,6 @@ class _Scattered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         return _Windowed.apply(gradient, ctx.window, ctx.parity), None, None, None
-
-
-def empty_field(like: Tensor, rows: int, columns: int) -> Tensor:
-    """Return an empty tensor (..., rows, columns), with channels last in memory where layers are faster so."""
-    chosen = torch.channels_last if channels_go_last(like) else torch.contiguous_format
-    return torch.empty((*like.shape[:-2], rows, columns), dtype=like.dtype, device=like.device, memory_format=chosen)
-
-
-def channels_last(x: Tensor) -> Tensor:
-    """Return `x` (B, C, H, W), with channels last in memory where layers are faster so."""
-    return x.contiguous(memory_format=torch.channels_last) if channels_go_last(x) else x
-
-
-def channels_go_last(x: Tensor) -> bool:
-    """Return whether convolutions of `x` are faster with channels last: on CPUs (decision 067); else its own format."""
-    if x.ndim != 4:
-        return False
-    return x.device.type == "cpu" or (x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous())
 
 
 def _runs(sources: np.ndarray, among: np.ndarray | None = None) -> list[tuple[slice, tuple[int, int, int]]]:

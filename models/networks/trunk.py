@@ -18,9 +18,9 @@ from models.layers.dropout import Dropout
 from models.layers.member_convolution import MemberConv2d, add_to_members
 from models.layers.mixture import Mixing
 from models.layers.norms import ChannelNorm
-from models.layers.padding import channels_last
 from models.layers.resolution import Downsample, Upsample
 from models.parallel.domain import Domain
+from models.parallel.memory_format import channels_last
 
 ConvolutionFactory = Callable[..., nn.Module]
 """Called with grid, inputs, outputs and `parity` of the inputs: `Conv2d`, or `Mixing` for mixtures of experts."""

@@ -23,6 +23,7 @@ from torch.distributed import ProcessGroup
 
 from models.parallel.domain import Domain
 from models.parallel.halo import HaloPlan, Intervals, plan_halo
+from models.parallel.memory_format import empty_field
 
 _sent: Counter[str] | None = None
 
@@ -74,7 +75,9 @@ class Exchange:
     def begin(self, x: Tensor) -> Tensor:
         """Return the own window with the cells of the tile `x`; cells of other ranks are uninitialised."""
         plan, index = self.plan, self.indices(x.device)
-        window = (x.new_empty if plan.fully_covered else x.new_zeros)(*x.shape[:-2], *plan.shape)
+        window = empty_field(x, *plan.shape)
+        if not plan.fully_covered:
+            window.zero_()
         window[..., *plan.window] = x[..., *plan.tile]
         _cells(window).index_copy_(-1, index.own_to, x.flatten(-2).index_select(-1, index.own_from))
         return window
@@ -94,7 +97,9 @@ class Exchange:
         """Return the part of the own tile's gradient that comes from the gradient of the own window."""
         plan, index = self.plan, self.indices(gradient.device)
         whole = all(part == slice(0, size) for part, size in zip(plan.tile, self.domain.own_shape, strict=True))
-        tile = (gradient.new_empty if whole else gradient.new_zeros)(*gradient.shape[:-2], *self.domain.own_shape)
+        tile = empty_field(gradient, *self.domain.own_shape)
+        if not whole:
+            tile.zero_()
         tile[..., *plan.tile] = gradient[..., *plan.window]
         _cells(tile).index_add_(-1, index.own_from, gradient.flatten(-2).index_select(-1, index.own_to))
         return tile
@@ -144,7 +149,7 @@ def _fetch(x: Tensor, exchange: int) -> Tensor:
 
 @_fetch.register_fake
 def _(x: Tensor, exchange: int) -> Tensor:
-    return x.new_empty(*x.shape[:-2], *EXCHANGES[exchange].plan.shape)
+    return empty_field(x, *EXCHANGES[exchange].plan.shape)
 
 
 @torch.library.custom_op("deepweather::fetch_adjoint", mutates_args=())
@@ -162,15 +167,15 @@ def _fetch_adjoint(gradient: Tensor, exchange: int) -> Tensor:
 
 @_fetch_adjoint.register_fake
 def _(gradient: Tensor, exchange: int) -> Tensor:
-    return gradient.new_empty(*gradient.shape[:-2], *EXCHANGES[exchange].domain.own_shape)
+    return empty_field(gradient, *EXCHANGES[exchange].domain.own_shape)
 
 
 def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, int], output: Tensor) -> None:
     ctx.exchange = inputs[1]  # type: ignore[attr-defined]
 
 
-_fetch.register_autograd(lambda ctx, g: (_fetch_adjoint(g.contiguous(), ctx.exchange), None), setup_context=_keep)
-_fetch_adjoint.register_autograd(lambda ctx, g: (_fetch(g.contiguous(), ctx.exchange), None), setup_context=_keep)
+_fetch.register_autograd(lambda ctx, g: (_fetch_adjoint(g, ctx.exchange), None), setup_context=_keep)
+_fetch_adjoint.register_autograd(lambda ctx, g: (_fetch(g, ctx.exchange), None), setup_context=_keep)
 
 
 class Swap:

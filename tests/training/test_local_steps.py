@@ -167,9 +167,9 @@ def whole(toy, tmp_path_factory):
     return on_mesh((2, 2, 1), toy, tmp_path_factory.mktemp("whole"), **ADAM, **LOCAL)
 
 
-def test_tiles_do_not_change_local_steps(whole, toy, tmp_path):
-    ((_, expected, weights), _) = on_mesh((2, 1, 1), toy, tmp_path, **ADAM, **LOCAL)
-    for _, rows, state in whole:
+def test_tiles_and_channels_do_not_change_local_steps(whole, toy, tmp_path):
+    ((_, expected, weights), _) = on_mesh((2, 1, 1), toy, tmp_path / "whole fields", **ADAM, **LOCAL)
+    for _, rows, state in [*whole, *on_mesh((2, 1, 1, 2), toy, tmp_path / "channels", **ADAM, **LOCAL)]:
         np.testing.assert_allclose(rows, expected, rtol=1e-10)
         assert_close(state, weights, 1e-9)
 

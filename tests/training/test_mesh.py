@@ -200,7 +200,11 @@ def test_a_run_in_single_precision_equals_one_process(toy, tmp_path):
         assert ours == pytest.approx(theirs, rel=1e-5)
 
 
-@pytest.mark.parametrize(("shape", "group"), [((2, 1, 1), None), ((2, 2, 1), 2)], ids=["once", "in two copies"])
+@pytest.mark.parametrize(
+    ("shape", "group"),
+    [((2, 1, 1), None), ((2, 2, 1), 2), ((2, 1, 1, 2), 2)],
+    ids=["once", "in two copies", "by channels in two copies"],
+)
 def test_sharding_weights_changes_nothing(shape, group, toy, tmp_path, alone):
     """A test below shards them once on 2 x 2 ranks, until the run is killed."""
     assert_same(on_mesh(shape, toy, tmp_path, sharded=True, shard_ranks=group), alone, 1e-10)
@@ -309,10 +313,19 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(toy, tmp_path, alone
 # Precision of exchanges and of computation.
 
 
-@pytest.mark.parametrize("option", [{"precision": "bf16-mixed"}, {"compression": "fp16"}], ids=str)
-def test_lower_precision_is_nearly_the_same_run(option, toy, tmp_path):
+@pytest.mark.parametrize(
+    ("shape", "option"),
+    [
+        ((2, 2, 1), {"precision": "bf16-mixed"}),
+        ((2, 2, 1), {"compression": "fp16"}),
+        ((1, 1, 1, 2), {"precision": "bf16-mixed", "sharded": True}),
+        ((2, 1, 1, 2), {"precision": "bf16-mixed", "compression": "fp16"}),
+    ],
+    ids=str,
+)
+def test_lower_precision_is_nearly_the_same_run(shape, option, toy, tmp_path):
     exact = on_mesh((1, 1, 1), toy, tmp_path / "exact", dtype=torch.float32)
-    found = on_mesh((2, 2, 1), toy, tmp_path / "short", dtype=torch.float32, **option)
+    found = on_mesh(shape, toy, tmp_path / "short", dtype=torch.float32, **option)
     assert found[0][-1] == pytest.approx(exact[0][-1], rel=1e-2)
     assert found[0][-1] != pytest.approx(exact[0][-1], rel=1e-7)
 

@@ -1,0 +1,24 @@
+"""Order of a field's numbers in memory: channels last where convolutions are faster so (decision 067)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def empty_field(like: Tensor, rows: int, columns: int) -> Tensor:
+    """Return an empty tensor (..., rows, columns), with channels last in memory where layers are faster so."""
+    chosen = torch.channels_last if channels_go_last(like) else torch.contiguous_format
+    return torch.empty((*like.shape[:-2], rows, columns), dtype=like.dtype, device=like.device, memory_format=chosen)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Return `x` (B, C, H, W), with channels last in memory where layers are faster so."""
+    return x.contiguous(memory_format=torch.channels_last) if channels_go_last(x) else x
+
+
+def channels_go_last(x: Tensor) -> bool:
+    """Return whether convolutions of `x` are faster with channels last: on CPUs (decision 067); else its own format."""
+    if x.ndim != 4:
+        return False
+    return x.device.type == "cpu" or (x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous())
