@@ -9,6 +9,13 @@ Its peers have the same shapes and parameters, the same inputs and head:
 The steps run in turn. Their CPU time is compared, because other programs change the time on the clock; the median of
 all rounds counts. `--clock` compares the time on the clock. Freed memory is kept, as in `deepweather train`.
 
+The transformer over 10 members has another peer, which computes as it was before decisions 067, 073 and 076. Each runs
+in a process of its own:
+
+- `transformer_vs_before`: the former operators, whose memory is given back between them, as it was;
+- `transformer_vs_operators`: the former operators in memory that is kept;
+- `transformer_memory`: the rise of the peak memory of the process, compared with the former one.
+
     python -m benchmarks.step [--json] [--rounds 7] [--rows 361] [--clock]
 """
 
@@ -17,19 +24,24 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import nn
 
-from benchmarks.common import command_line, report
+from benchmarks.common import command_line, in_process, peak_memory, report, reset_peak_memory
 from benchmarks.mesh.plain_ens10 import PlainENS10UNet
+from benchmarks.mesh.plain_transformer import PlainTransformer
 from benchmarks.mesh.plain_unet import Padding, PlainUNet
 from benchmarks.mesh.training_step import UNET_TASK, TrainingStep
+from benchmarks.step_memory import random_batch, shipped_corrector
 from data_pipeline.common.memory import keep_freed_memory
 from data_pipeline.grid import Grid
 from models.networks.ens10 import ENS10UNet
 from models.networks.unet import UNet
 from models.parallel.mesh import Mesh
+from training.correction_module import CorrectionModule
+from training.step_cost import forward_and_backward
 
 PEERS: dict[str, Padding] = {"plain": "sphere", "zero": "zeros"}
 """Padding of the networks of plain `torch.nn`."""
@@ -77,6 +89,38 @@ def compare(name: str, grid: Grid, rounds: int, clock: Callable[[], float] = tim
     return median_seconds({label: step_of(network, grid) for label, network in networks.items()}, rounds, clock)
 
 
+def transformer_step(rows: int, rounds: int, former: bool, kept: bool, clock: Callable[[], float]) -> tuple[float, int]:
+    """Return the median seconds of a step of the transformer or of its `former` operators, and the rise of memory.
+
+    Freed memory is `kept` for the next arrays, or not. Call it in a process of its own.
+    """
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    if kept:
+        keep_freed_memory()
+    corrector = shipped_corrector("transformer", Grid.regular(rows, 2 * (rows - 1)))
+    if former:
+        plain = PlainTransformer(corrector.task, corrector.grid)
+        plain.load_state_dict(corrector.model.state_dict())
+        corrector.model = plain
+    module, batch = CorrectionModule(corrector).train(), random_batch(corrector)
+    reset_peak_memory()
+    before = peak_memory()
+    seconds = median_seconds({"step": lambda: forward_and_backward(module, batch, nullcontext)}, rounds, clock)
+    return seconds["step"], peak_memory() - before
+
+
+def compare_transformer(rows: int, rounds: int, clock: Callable[[], float]) -> dict[str, float]:
+    """Return the ratios of time and memory of the transformer to those of its former operators."""
+    cases = {"ours": (False, True), "before": (True, False), "operators": (True, True)}
+    found = {case: in_process(transformer_step, rows, rounds, *how, clock) for case, how in cases.items()}
+    for case, (seconds, rise) in found.items():
+        print(f"{'transformer':<12} {case:<10} {seconds:6.2f} s {rise / 1e9:6.2f} GB", flush=True)
+    seconds, rise = found["ours"]
+    ratios = {f"transformer_vs_{case}": seconds / found[case][0] for case in ("before", "operators")}
+    return ratios | {"transformer_memory": rise / found["before"][1]}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Time the steps and print the ratios."""
     parser = command_line(__doc__)
@@ -91,6 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seconds = compare(name, grid, options.rounds, time.perf_counter if options.clock else time.thread_time)
         print(f"{name:<12} " + ", ".join(f"{peer} {1e3 * each:.0f} ms" for peer, each in seconds.items()), flush=True)
         ratios |= {f"{name}_vs_{peer}": seconds["ours"] / seconds[peer] for peer in PEERS}
+    ratios |= compare_transformer(
+        options.rows, min(options.rounds, 3), time.perf_counter if options.clock else time.thread_time
+    )
     report("step", ratios, options.json)
 
 

@@ -2,7 +2,7 @@
 
 Every network of `conf/model/` computes the loss and the gradients of one forecast in a process of its own, in its
 shipped size, and so does the U-Net in bfloat16, with checkpointed activations, and with two forecasts. Measured is the
-rise of the peak memory of the process.
+rise of the peak memory of the process, which keeps freed memory as in `deepweather train`.
 
     python -m benchmarks.step_memory [--json] [--models unet transformer]
 """
@@ -21,6 +21,8 @@ import torch
 import yaml
 
 from benchmarks.common import HALF_DEGREE, MEMBER_COUNT, command_line, peak_memory, report, reset_peak_memory
+from data_pipeline.common.memory import keep_freed_memory
+from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector, needed_task, reads_moments
@@ -49,11 +51,11 @@ def network_names() -> list[str]:
     return names
 
 
-def shipped_corrector(name: str) -> Corrector:
-    """Return a model of `conf/model/` on 361 x 720 points."""
+def shipped_corrector(name: str, grid: Grid = HALF_DEGREE) -> Corrector:
+    """Return a model of `conf/model/`."""
     spec = yaml.safe_load((MODELS / f"{name}.yaml").read_text())
     task = needed_task(spec, STEP_TASK)
-    return Corrector(task, HALF_DEGREE, spec, torch.zeros(len(task.static_names), *HALF_DEGREE.shape))
+    return Corrector(task, grid, spec, torch.zeros(len(task.static_names), *grid.shape))
 
 
 def step_bytes(name: str, forecasts: int = 1, bf16: bool = False, again: bool = False) -> tuple[int, int, int, float]:
@@ -62,6 +64,7 @@ def step_bytes(name: str, forecasts: int = 1, bf16: bool = False, again: bool = 
     `again`: activations are computed again in the backward pass.
     """
     torch.set_num_threads(1)
+    keep_freed_memory()
     corrector = shipped_corrector(name)
     if again:
         checkpoint_activations(corrector.model)
@@ -79,7 +82,7 @@ def step_bytes(name: str, forecasts: int = 1, bf16: bool = False, again: bool = 
 def random_batch(corrector: Corrector, forecasts: int = 1) -> Sample:
     """Return forecasts of random numbers, with two moments or ten members, whichever the model reads."""
     members = 2 if reads_moments(corrector.spec) else MEMBER_COUNT
-    C, (H, W) = len(corrector.task.channels), HALF_DEGREE.shape
+    C, (H, W) = len(corrector.task.channels), corrector.grid.shape
     return Sample(
         280 + torch.randn(forecasts, members, C, H, W), torch.ones(forecasts, C, H, W, dtype=torch.bool),
         corrector.static.expand(forecasts, -1, -1, -1), 280 + torch.randn(forecasts, 1, H, W),

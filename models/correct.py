@@ -18,7 +18,7 @@ from data_pipeline.common.cost_meter import CostMeter, print_usage
 from data_pipeline.common.errors import ATTENTION, DiskFullError, InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
-from data_pipeline.common.memory import keep_freed_memory
+from data_pipeline.common.memory import MEDIUM_ARRAYS, keep_freed_memory
 from data_pipeline.formats.variables import checked_names
 from models.correction.conformal_option import conformal_layers, record_layers
 from models.correction.correct_files import correct_files
@@ -35,7 +35,7 @@ from models.correction.single_process import Processes, SingleProcess
 @light_verb("correct")
 def main(options: dict[str, Any]) -> None:
     """Check the options, correct the files, print a summary."""
-    keep_freed_memory()
+    keep_freed_memory(MEDIUM_ARRAYS)
     paths = engine_paths(options["corrector"])
     with CostMeter() as meter, join_processes(options["mesh"], paths) as mesh:
         engines = load_engines(paths, options["device"], mesh, meter)

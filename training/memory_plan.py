@@ -27,7 +27,7 @@ from training.run_folder import MEMORY_PLAN
 from training.step_cost import Autocast, computed_bytes, measure_step
 from training.trainer_options import TrainerOptions
 
-SLACK, SCATTERED, MOST_SCATTERED = 1.1, 0.7, 800_000_000
+SLACK, SCATTERED, MOST_SCATTERED = 1.1, 0.7, 1_200_000_000
 """A process needs up to `SLACK` times the bytes of a step's tensors. It also needs the smaller one of `SCATTERED` times
 these bytes and `MOST_SCATTERED` bytes: inside operators, and where freed memory lies too scattered to be used again.
 Measured by `benchmarks/step_memory.py` on 361 x 720 points."""

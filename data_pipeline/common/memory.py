@@ -1,7 +1,8 @@
 """Keep freed memory for the next arrays, instead of giving it back to the operating system.
 
 The C library gives a large array back when it is freed. The next array of the same size is then cleared page by page,
-which takes longer than computing it: half of the CPU time of a network on 361 x 720 (`benchmarks/correct.py`).
+which takes longer than computing it: half of the CPU time of a network on 361 x 720 (`benchmarks/correct.py`), 44 % of
+a training step of the transformer (`benchmarks/step.py`).
 """
 
 from __future__ import annotations
@@ -9,17 +10,26 @@ from __future__ import annotations
 import ctypes
 from contextlib import suppress
 
-LARGEST_KEPT = 1 << 25
-"""Bytes of the largest array whose memory is kept; the C library allows no more."""
+MEDIUM_ARRAYS = 1 << 25
+"""32 MB: a field of 361 x 720 with 33 channels. Some versions of the C library refuse a larger limit."""
 KEPT_BYTES = 1 << 28
-"""Free bytes at the end of the heap above which memory is given back."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Free bytes at the end of the heap above which memory is given back, with a limit."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 """Numbers of the parameters of `mallopt` in glibc's malloc.h."""
 
 
-def keep_freed_memory() -> None:
-    """Keep the memory of freed arrays of up to `LARGEST_KEPT` bytes; does nothing without glibc."""
+def keep_freed_memory(largest: int | None = None) -> None:
+    """Keep the memory of freed arrays of up to `largest` bytes, by default of any size; does nothing without glibc.
+
+    Without a limit the process keeps its peak memory until its end. Call it for work that repeats the same arrays, such
+    as the steps of a training.
+    """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_MMAP_THRESHOLD, LARGEST_KEPT)
-        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+        if largest is None:
+            # Not a high threshold: versions of glibc before 2.35 refuse more than 32 MB, and then keep nothing.
+            mallopt(_MMAP_MAX, 0)
+            mallopt(_TRIM_THRESHOLD, -1)
+        else:
+            mallopt(_MMAP_THRESHOLD, largest)
+            mallopt(_TRIM_THRESHOLD, KEPT_BYTES)

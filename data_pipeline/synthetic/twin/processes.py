@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -17,12 +16,11 @@ from typing import TypeVar, cast
 
 from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.memory import keep_freed_memory
 
 Item = TypeVar("Item")
 
 CONTEXT = multiprocessing.get_context("spawn")
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Options of glibc's mallopt."""
 
 
 def run_in_processes(work: Callable[[Item], None], items: Sequence[Item], workers: int) -> Generator[Item, None, None]:
@@ -96,7 +94,7 @@ def _serve(work: Callable[[Item], None], connection: Connection) -> None:
     # `multiprocessing` ends the workers that are left by SIGTERM.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _keep_freed_memory()
+    keep_freed_memory()
     while True:
         try:
             item = connection.recv()
@@ -117,14 +115,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
-
-
-def _keep_freed_memory() -> None:
-    """Stop glibc from returning large blocks to the system after each operation.
-
-    Without this, page faults take most of the time. Other C libraries are not changed.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        allocator = ctypes.CDLL(None)
-        allocator.mallopt(M_MMAP_THRESHOLD, 1 << 30)
-        allocator.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
