@@ -13,6 +13,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.construct import build_part
+from models.networks.baseline import BaselineOption
 from models.networks.head import zero_convolution
 from models.networks.network import Network
 from models.parallel.domain import Domain
@@ -39,7 +40,7 @@ class Backbone(Network):
         grid_argument: str | None = None,
         tiles: bool = False,
         head: str = "normal",
-        baseline: dict[str, Any] | None = None,
+        baseline: BaselineOption = None,
     ) -> None:
         super().__init__(task, grid, head, baseline)
         check_boolean("model.tiles", tiles)

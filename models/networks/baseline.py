@@ -15,6 +15,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.distribution import LocationScale
+from models.networks.error_climate import error_size
 from models.parallel.domain import Domain
 from models.statistical.cases import FitReport, Passes, lead_index
 from models.statistical.crossfit import CrossFitted, single_year_note, year_folds
@@ -23,13 +24,24 @@ from models.statistical.predictors import SMALLEST_SPREAD, spread
 
 YEAR_GROUPS = 4
 """Groups of training years; EMOS is fitted without each of them."""
+CASES_OF_CLIMATE = 30
+"""Training cases of a cell and lead time from which the climate baseline corrects the raw ensemble there."""
+
+BaselineOption = str | dict[str, Any] | None
+"""Value of the option `model.baseline`."""
 
 
-def make_baseline(options: dict[str, Any] | None, task: Task, grid: Grid | Domain) -> Baseline:
-    """Return the raw ensemble as baseline, or, given options of `EMOS`, the ensemble corrected by EMOS."""
-    if options is not None and not isinstance(options, Mapping):
-        raise InputError(f"model.baseline must be null or options of emos such as {{shared: partly}}, got {options!r}")
-    return Baseline(task) if options is None else EMOSBaseline(task, grid, options)
+def make_baseline(option: BaselineOption, task: Task, grid: Grid | Domain) -> Baseline:
+    """Return the baseline: `climate`, the ensemble corrected by EMOS for options of `EMOS`, or the raw ensemble."""
+    if option is None:
+        return Baseline(task)
+    if option == "climate":
+        return ClimateBaseline(task, grid)
+    if not isinstance(option, Mapping):
+        raise InputError(
+            f"model.baseline must be climate, null or options of emos such as {{shared: partly}}, got {option!r}"
+        )
+    return EMOSBaseline(task, grid, option)
 
 
 class Baseline(nn.Module):
@@ -39,20 +51,69 @@ class Baseline(nn.Module):
         super().__init__()
         self._targets = list(task.target_channels)
 
-    def forward(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        """Return mean and spread (B, T, H, W); the spread is never zero."""
-        m, s = self._moments(sample)
+    def forward(self, sample: Sample, errors: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return mean and spread (B, T, H, W); the spread is never zero. `errors` are those of `ErrorClimate`."""
+        m, s = self._moments(sample, errors)
         return m, torch.sqrt(s.square() + SMALLEST_SPREAD**2)
 
     def normalise(self, location: Tensor, scale: Tensor) -> None:
         """Set the units (x - location)/scale of samples, if they matter."""
 
-    def fit(self, batches: Iterable[Sample]) -> None:
-        """Fit the baseline to the training samples, if it has something to fit."""
+    def fit(self, batches: Iterable[Sample], cases: Tensor | None = None) -> None:
+        """Fit the baseline to the training samples, if it has something to fit.
 
-    def _moments(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        `cases` (L, T, H, W) are the numbers of cases to which `ErrorClimate` was fitted.
+        """
+
+    def _moments(self, sample: Sample, errors: Tensor | None) -> tuple[Tensor, Tensor]:
         members = select_channels(sample.ensemble, self._targets, 2)
         return members.mean(1), spread(members)
+
+
+class ClimateBaseline(Baseline):
+    """Mean and spread of the raw ensemble, corrected by the error climate that networks read as features.
+
+    With the mean m and the spread s of the ensemble, the expected error b (bias with an annual cycle) and the size R of
+    the remaining errors (`ErrorClimate`), the mean is m + b and the variance (s² + R²)/2. So a network need not learn
+    what a mean over past cases shows, and its outputs are in units of the errors to expect. In training the error
+    climate is that of the other years. A cell with fewer than `CASES_OF_CLIMATE` cases keeps the raw ensemble.
+    """
+
+    known: Tensor
+
+    def __init__(self, task: Task, grid: Grid | Domain) -> None:
+        super().__init__(task)
+        self._task, self._domain = task, Domain.of(grid)
+        self.register_buffer("known", torch.zeros(len(task.lead_times), len(task.targets), *grid.shape))
+        self.report = FitReport()
+
+    def fit(self, batches: Iterable[Sample], cases: Tensor | None = None) -> None:
+        """Store which cells have enough cases; `report` has a note if no cell has."""
+        assert cases is not None
+        self.known.copy_(cases >= CASES_OF_CLIMATE)
+        most = int(cases.max())
+        self.report = FitReport(
+            []
+            if most >= CASES_OF_CLIMATE
+            else [
+                f"model.baseline=climate needs {CASES_OF_CLIMATE} training cases of a cell, and there are {most}: "
+                "training starts at the raw ensemble; set 'model.baseline={shared: partly}' to start at EMOS"
+            ]
+        )
+
+    def expected_error(self, sample: Sample, errors: Tensor) -> Tensor:
+        """Return b (B, T, H, W), which is 0 where there are too few cases."""
+        return torch.where(self._known(sample), errors.chunk(2, dim=1)[0], 0)
+
+    def _known(self, sample: Sample) -> Tensor:
+        return self._domain.cut(self.known)[lead_index(sample.lead_time, self._task)] > 0
+
+    def _moments(self, sample: Sample, errors: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert errors is not None
+        m, s = super()._moments(sample, errors)
+        size = error_size(errors.chunk(2, dim=1)[1])
+        corrected = torch.sqrt((s.square() + size.square()) / 2)
+        return m + self.expected_error(sample, errors), torch.where(self._known(sample), corrected, s)
 
 
 class EMOSBaseline(Baseline):
@@ -79,7 +140,7 @@ class EMOSBaseline(Baseline):
         """Pass the units of samples to EMOS, which has a physical bound in them."""
         self.emos.normalise(location, scale)
 
-    def fit(self, batches: Iterable[Sample]) -> None:
+    def fit(self, batches: Iterable[Sample], cases: Tensor | None = None) -> None:
         """Fit EMOS to all samples, and without each group of years."""
         passes = Passes.of(batches)
         ends = year_folds(passes, YEAR_GROUPS)
@@ -88,7 +149,7 @@ class EMOSBaseline(Baseline):
         self.without.set(table.flatten(0, 1), ends)
         self.report = FitReport([note for note in [single_year_note(passes)] if note])
 
-    def _moments(self, sample: Sample) -> tuple[Tensor, Tensor]:
+    def _moments(self, sample: Sample, errors: Tensor | None) -> tuple[Tensor, Tensor]:
         if self.training and self.without.fitted:
             place = self.without.fold(sample) * len(self._task.lead_times) + lead_index(sample.lead_time, self._task)
             corrected = self.emos.predict(sample, self.without.table, place)

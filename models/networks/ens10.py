@@ -16,7 +16,7 @@ from models.distribution import Normal
 from models.layers.convolution import Conv2d
 from models.layers.norms import BatchNorm2d
 from models.layers.resolution import BilinearUpsample, MaxPool2d
-from models.networks.features import log_of_spread
+from models.networks.error_climate import log_of_spread
 from models.networks.head import GaussianHead
 from models.parallel.domain import Domain
 from models.statistical.predictors import spread

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from data_pipeline.task import Task
 from models.distribution import FAMILIES, GAMMA, Bernstein, CensoredShiftedGamma, Distribution, LocationScale, Normal
 from models.distribution.location_scale import Bounded
 from models.distribution.standard import SQRT_2PI
-from models.networks.baseline import Baseline, make_baseline
+from models.networks.baseline import Baseline, BaselineOption, make_baseline
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 
@@ -25,8 +24,8 @@ HEADS = (*FAMILIES, GAMMA, "bernstein")
 """Values of the option `head`."""
 
 
-def make_head(kind: str, task: Task, grid: Grid | Domain, baseline: dict[str, Any] | None = None) -> Head:
-    """Return the head `kind`, one of `HEADS`; `baseline` are the options of `make_baseline`."""
+def make_head(kind: str, task: Task, grid: Grid | Domain, baseline: BaselineOption = None) -> Head:
+    """Return the head `kind`, one of `HEADS`; `baseline` is the option of `make_baseline`."""
     check_choice("model.head", kind, HEADS)
     start = make_baseline(baseline, task, grid)
     if kind == "bernstein":
@@ -52,11 +51,14 @@ class Head(nn.Module):
         self.start, self._maps = baseline or Baseline(task), maps
         self.count = maps * len(task.targets)
 
-    def forward(self, output: Tensor, sample: Sample) -> Distribution:
-        """Return the distribution over (B, T, H, W) for network output (B, count, H, W)."""
+    def forward(self, output: Tensor, sample: Sample, errors: Tensor | None = None) -> Distribution:
+        """Return the distribution over (B, T, H, W) for network output (B, count, H, W).
+
+        `errors` (B, 2T, H, W) are those of `ErrorClimate`, which the baseline `climate` needs.
+        """
         # Scores are computed in single precision at least.
         output = output.to(torch.promote_types(output.dtype, torch.float32))
-        return self.distribution(*self.start(sample), *output.chunk(self._maps, dim=1))
+        return self.distribution(*self.start(sample, errors), *output.chunk(self._maps, dim=1))
 
     def distribution(self, m: Tensor, s: Tensor, *maps: Tensor) -> Distribution:
         """Return the distribution for mean, spread and outputs o₀, o₁, ..., (B, T, H, W) each."""
@@ -66,9 +68,9 @@ class Head(nn.Module):
         """Set the units (x - location)/scale of samples, if they matter."""
         self.start.normalise(location, scale)
 
-    def fit(self, batches: Iterable[Sample]) -> None:
-        """Fit the baseline to the training samples, if it has something to fit."""
-        self.start.fit(batches)
+    def fit(self, batches: Iterable[Sample], cases: Tensor | None = None) -> None:
+        """Fit the baseline to the training samples, if it has something to fit; `cases` is that of `Baseline.fit`."""
+        self.start.fit(batches, cases)
 
 
 class LocationScaleHead(Head):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from data_pipeline.common.checks import check_between, check_integer
@@ -11,6 +9,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.layers.convolution import Conv2d
 from models.layers.dropout import Dropout
+from models.networks.baseline import BaselineOption
 from models.networks.head import zero_convolution
 from models.networks.network import Network
 from models.parallel.domain import Domain
@@ -32,7 +31,7 @@ class LeNet(Network):
         hidden: int = 64,
         dropout: float = 0.0,
         head: str = "normal",
-        baseline: dict[str, Any] | None = None,
+        baseline: BaselineOption = None,
     ) -> None:
         super().__init__(task, grid, head, baseline)
         check_integer("model.width", width, 1)

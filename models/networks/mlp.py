@@ -5,14 +5,13 @@ Rasp & Lerch 2018, doi:10.1175/MWR-D-18-0187.1.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.layers.dropout import Dropout
+from models.networks.baseline import BaselineOption
 from models.networks.head import zero_convolution
 from models.networks.network import Network
 from models.parallel.domain import Domain
@@ -36,7 +35,7 @@ class MLP(Network):
         dropout: float = 0.0,
         cell_embedding: int = 0,
         head: str = "normal",
-        baseline: dict[str, Any] | None = None,
+        baseline: BaselineOption = None,
     ) -> None:
         super().__init__(task, grid, head, baseline, cell_embedding)
         check_integer("model.width", width, 1)

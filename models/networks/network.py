@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -11,6 +10,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.distribution import Distribution
+from models.networks.baseline import BaselineOption
 from models.networks.features import Features
 from models.networks.head import make_head
 from models.parallel.domain import Domain
@@ -27,7 +27,7 @@ class Network(nn.Module):
     moments_only = any_grid = tiles = True
 
     def __init__(
-        self, task: Task, grid: Grid | Domain, head: str, baseline: dict[str, Any] | None, cell_embedding: int = 0
+        self, task: Task, grid: Grid | Domain, head: str, baseline: BaselineOption, cell_embedding: int = 0
     ) -> None:
         super().__init__()
         self.features, self.head = Features(task, grid, cell_embedding), make_head(head, task, grid, baseline)
@@ -38,12 +38,12 @@ class Network(nn.Module):
 
     def fit(self, batches: Iterable[Sample]) -> None:
         """Fit past errors of the ensemble, and the baseline; gradient descent trains all other parameters."""
-        self.features.errors.fit(batches)
-        self.head.fit(batches)
+        self.head.fit(batches, self.features.errors.fit(batches))
 
     def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution of a batch."""
-        return self.head(self.maps(self.features(sample)), sample)
+        features = self.features(sample)
+        return self.head(self.maps(features), sample, self.features.errors_among(features))
 
     def maps(self, features: Tensor) -> Tensor:
         """Map (B, F, H, W) to the head's input (B, N, H, W)."""

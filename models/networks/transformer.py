@@ -20,6 +20,7 @@ from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.distribution import Distribution, Ensemble
 from models.layers.locally_connected import CellEmbedding
+from models.networks.baseline import BaselineOption, ClimateBaseline, make_baseline
 from models.networks.features import Features
 from models.networks.head import HEADS, make_head, zero_convolution
 from models.networks.trunk import Trunk
@@ -31,7 +32,8 @@ class Transformer(nn.Module):
     """A U-Net on features that members share, then a narrower U-Net on every member with attention among the members.
 
     `head: members` returns as many members as came in: x + s o for the network's output o at member x, in units of
-    the spread s. Any other head gets the shared maps and the mean and mean square of the members' last maps.
+    the spread s. With the baseline `climate`, the members x have its mean and spread. Any other head gets the shared
+    maps, and the mean and mean square of the members' last maps.
 
     `member_attention: false` corrects each member without the others: the network sees neither them nor their mean and
     spread, and s is the size of past errors. If the raw members are independent draws, given the state at the initial
@@ -53,7 +55,7 @@ class Transformer(nn.Module):
         task: Task,
         grid: Grid | Domain,
         head: str = "normal",
-        baseline: dict[str, Any] | None = None,
+        baseline: BaselineOption = None,
         member_attention: bool = True,
         width: int = 8,
         depth: int = 2,
@@ -65,9 +67,9 @@ class Transformer(nn.Module):
         super().__init__()
         check_choice("model.head", head, ("members", *HEADS))
         check_boolean("model.member_attention", member_attention)
-        if head == "members" and baseline is not None:
+        if head == "members" and baseline not in (None, "climate"):
             raise InputError(
-                "model.head=members corrects the raw members and has no other baseline; set model.baseline=null"
+                "model.head=members corrects members and cannot start at EMOS; set model.baseline to climate or null"
             )
         self._targets, self._attention = list(task.target_channels), member_attention
         self.features = Features(task, grid)
@@ -85,6 +87,7 @@ class Transformer(nn.Module):
         }
         self.members = Trunk(grid, inputs + 2 * width, width, **options)
         self.head = None if head == "members" else make_head(head, task, grid, baseline)
+        self.start = make_baseline(baseline, task, grid) if head == "members" else None
         self.last = (
             zero_convolution(4 * width, self.head.count) if self.head else zero_convolution(width, len(task.targets))
         )
@@ -101,30 +104,50 @@ class Transformer(nn.Module):
 
     def fit(self, batches: Iterable[Sample]) -> None:
         """Fit past errors of the ensemble, and the baseline; gradient descent trains all other parameters."""
-        self.features.errors.fit(batches)
-        if self.head:
-            self.head.fit(batches)
+        cases = self.features.errors.fit(batches)
+        if fitted := self.head or self.start:
+            fitted.fit(batches, cases)
 
     def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution of a batch."""
-        own, shared, unit = self._view(sample)
+        features = self.features(sample)
+        errors = self.features.errors_among(features)
+        own, shared = self._view(sample, features)
         M = own.shape[1]
         shared = self.place(self.shared(shared))
         x = self.members(own.flatten(0, 1), M, shared)
         if self.head:
             x = x.unflatten(0, (-1, M))
-            return self.head(self.last(torch.cat([shared, x.mean(1), x.square().mean(1)], dim=1)), sample)
+            return self.head(self.last(torch.cat([shared, x.mean(1), x.square().mean(1)], dim=1)), sample, errors)
         output = self.last(x).unflatten(0, (-1, M))
         # Scores are computed in single precision at least.
         output = output.to(torch.promote_types(output.dtype, torch.float32))
-        return Ensemble((select_channels(sample.ensemble, self._targets, 2) + unit[:, None] * output).movedim(1, 0))
+        members, unit = self._start(sample, errors)
+        return Ensemble((members + unit[:, None] * output).movedim(1, 0))
 
-    def _view(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
-        """Return maps of each member (B, M, C, H, W), shared maps (B, F, H, W), and the unit s (B, T, H, W)."""
-        x, features = sample.ensemble, self.features(sample)
+    def _view(self, sample: Sample, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return maps of each member (B, M, C, H, W), and shared maps (B, F, H, W)."""
+        x = sample.ensemble
         if self._attention:
             s = torch.sqrt(spread(x).square() + SMALLEST_SPREAD**2)
-            return (x - x.mean(1, keepdim=True)) / s[:, None], features, select_channels(s, self._targets, 1)
-        # The feature is the logarithm of the size of errors plus 2.
-        unit = torch.exp(self.features.errors(sample)[:, len(self._targets) :] - 2)
-        return x, features[:, 2 * x.shape[2] :], unit
+            return (x - x.mean(1, keepdim=True)) / s[:, None], features
+        return x, features[:, 2 * x.shape[2] :]
+
+    def _start(self, sample: Sample, errors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the members (B, M, T, H, W) that the network corrects, and the unit (B, T, H, W) of corrections.
+
+        From the baseline `climate`, the members get its mean and spread. Without attention a member must not depend on
+        the others: the expected error is added to each.
+        """
+        assert self.start is not None
+        members = select_channels(sample.ensemble, self._targets, 2)
+        climate = self.start if isinstance(self.start, ClimateBaseline) else None
+        if not self._attention:
+            # The feature is the logarithm of the size of errors plus 2.
+            unit = torch.exp(errors[:, len(self._targets) :] - 2)
+            return members + climate.expected_error(sample, errors)[:, None] if climate else members, unit
+        mean, unit = self.start(sample, errors)
+        if climate:
+            s = torch.sqrt(spread(members).square() + SMALLEST_SPREAD**2)
+            members = mean[:, None] + (members - members.mean(1, keepdim=True)) * (unit / s)[:, None]
+        return members, unit

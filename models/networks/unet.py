@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.layers.locally_connected import CellEmbedding
+from models.networks.baseline import BaselineOption
 from models.networks.head import zero_convolution
 from models.networks.network import Network
 from models.networks.trunk import Trunk
@@ -34,7 +35,7 @@ class UNet(Network):
         dropout: float = 0.1,
         cell_embedding: int = 0,
         head: str = "normal",
-        baseline: dict[str, Any] | None = None,
+        baseline: BaselineOption = None,
         mixture: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(task, grid, head, baseline)

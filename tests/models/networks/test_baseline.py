@@ -1,5 +1,6 @@
-"""Baselines of networks: an untrained network on the baseline EMOS equals EMOS."""
+"""Baselines of networks: EMOS, or the error climate, which numpy computes once more."""
 
+import numpy as np
 import pytest
 import torch
 from specs import SPECS
@@ -10,11 +11,13 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import CensoredLogistic
+from models.networks.baseline import CASES_OF_CLIMATE
 from models.networks.head import HEADS
 from models.statistical.predictors import SMALLEST_SPREAD
 
 GRID = Grid.regular(8, 12)
 TASK = Task("toy", ["sst", "2t", "tp"], ["2t", "tp"], [24, 48], ["lsm"])
+CLIMATIC = [name for name, spec in SPECS.items() if spec.get("baseline") == "climate"]
 BEGINNERS = [name for name, spec in SPECS.items() if "baseline" in spec and spec["head"] != "members"]
 
 
@@ -62,6 +65,95 @@ def test_every_head_starts_from_the_baseline(kind, toy):
     torch.testing.assert_close(found.std[:, 0], s[:, 0], rtol=1e-4, atol=0)
 
 
+def climate_by_numpy(samples, new, target, cell):
+    """Mean and spread of the climate baseline in one cell, from the normalised samples of one lead time.
+
+    The error of the ensemble mean is regressed on 1, cosine and sine of the year; what remains has the size R.
+    """
+    case = (..., cell[0], cell[1])
+
+    def season(sample):
+        days = (float(sample.init_time) / 3600 + float(sample.lead_time)) / 24
+        first = np.datetime64("1970-01-01") + np.timedelta64(round(days * 86400), "s")
+        day = (first - first.astype("datetime64[Y]")) / np.timedelta64(1, "D") + 1
+        return [1, np.cos(2 * np.pi * day / 365.25), np.sin(2 * np.pi * day / 365.25)]
+
+    members = [np.asarray(s.ensemble[:, TASK.target_channels[target]][case], float) for s in samples]
+    error = np.array([float(s.target[target][case]) - x.mean() for s, x in zip(samples, members, strict=True)])
+    terms = np.array([season(s) for s in samples])
+    solution, *_ = np.linalg.lstsq(terms, error, rcond=None)
+    size = np.sqrt(np.mean((error - terms @ solution) ** 2))
+    x = np.asarray(new.ensemble[:, TASK.target_channels[target]][case], float)
+    return x.mean() + season(new) @ solution, np.sqrt((x.var(ddof=1) + size**2) / 2)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
+def test_an_untrained_network_starts_at_the_error_climate(name, training, toy):
+    """In training, the error climate of the other years."""
+    data = toy(TASK, GRID, 160)  # two calendar years, 40 cases of each in a cell and lead time
+    torch.manual_seed(0)
+    corrector = Corrector(TASK, GRID, SPECS[name], data.static)
+    corrector.fit(data)
+    new, normal = data.samples[-3], [corrector.normalizer(batch) for batch in batches(data, 1)]
+    with torch.no_grad():
+        found = corrector.train(training).model(corrector.normalizer(next(batches([new], 1))))
+    samples = [type(each)(*(field[0] for field in each)) for each in normal]
+    new = samples[-3]
+    year = [1970 + int(float(s.init_time + 3600 * s.lead_time) // (365.2425 * 86400)) for s in samples]
+    own = [(s, y) for s, y in zip(samples, year, strict=True) if s.lead_time == new.lead_time]
+    known = [s for s, y in own if not (training and y == year[-3])]
+    assert len(known) < 80 if training else len(known) == 80
+    for target, cell in ((0, (2, 3)), (1, (5, 11))):
+        mean, std = climate_by_numpy(known, new, target, cell)
+        assert float(found.mean[0, target, *cell]) == pytest.approx(mean, rel=1e-3, abs=1e-3)
+        assert float(found.std[0, target, *cell]) == pytest.approx(std, rel=2e-3)
+
+
+def test_members_get_mean_and_spread_of_the_error_climate(toy):
+    """With attention. Without it each member is moved by the expected error, and the spread stays."""
+    data = toy(TASK, GRID, 80)
+    sample = next(batches(toy(TASK, GRID, 4, 5, seed=3), 4))
+    found = {}
+    for name, spec in (
+        ("climate", SPECS["transformer"]), ("members", SPECS["transformer"] | {"head": "members"}),
+        ("independent", SPECS["transformer_independent"]),
+    ):  # fmt: skip
+        corrector = Corrector(TASK, GRID, spec, data.static)
+        corrector.fit(data)
+        with torch.no_grad():
+            found[name] = corrector.eval().model(normal := corrector.normalizer(sample))
+    raw = normal.ensemble[:, :, list(TASK.target_channels)].movedim(1, 0)
+    torch.testing.assert_close(found["members"].mean, found["climate"].mean, rtol=1e-5, atol=1e-5)
+    # A spread near zero is not stretched: `SMALLEST_SPREAD` is added to it.
+    stretched = found["climate"].std * raw.std(0) / (raw.std(0) ** 2 + SMALLEST_SPREAD**2).sqrt()
+    torch.testing.assert_close(found["members"].members.std(0), stretched, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found["independent"].mean, found["climate"].mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found["independent"].members.std(0), raw.std(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CLIMATIC)
+def test_with_few_cases_a_network_starts_at_the_raw_ensemble(name, toy):
+    """In every cell with fewer cases than it takes; the corrector's report says so if no cell has enough."""
+    data = toy(TASK, GRID, 2 * CASES_OF_CLIMATE)
+    for sample in data.samples[:2]:  # one case of each lead time
+        sample.target[:, 0] = torch.nan
+    few = toy(TASK, GRID, 2 * CASES_OF_CLIMATE - 2)
+    sample = next(batches(toy(TASK, GRID, 4, 5, seed=3), 4))
+    found = {}
+    for key, samples, option in (("climate", data, "climate"), ("raw", data, None), ("few", few, "climate")):
+        corrector = Corrector(TASK, GRID, SPECS[name] | {"baseline": option}, data.static)
+        corrector.fit(samples)
+        with torch.no_grad():
+            found[key] = corrector.eval()(sample).mean
+        assert any("model.baseline=climate needs 30 training cases" in n for n in corrector.notes) == (key == "few")
+        if key == "few":
+            raw = Corrector(TASK, GRID, SPECS["raw"], data.static)
+            torch.testing.assert_close(found[key], raw(sample).mean, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(found["climate"][:, :, 0], found["raw"][:, :, 0], rtol=1e-6, atol=1e-4)
+    assert float((found["climate"] - found["raw"])[:, :, 1:].abs().mean()) > 0.3  # the bias of the toy data is 1
+
+
 def test_a_bounded_baseline_and_head_share_the_bound(toy):
     """EMOS and network have the bound 0 mm and equal probabilities below it."""
     task, options = Task("rain", ["tp"], ["tp"], [24]), {"family": "censored_logistic", "lower": 0.0, "seasonal": False}
@@ -94,7 +186,7 @@ def test_a_network_on_emos_can_be_saved_and_loaded(toy, tmp_path):
 def test_wrong_baselines_are_refused(toy):
     with pytest.raises(InputError, match="EMOS has no option 'sharde'; it has family, seasonal"):
         fit_corrector(SPECS["mlp"] | {"baseline": {"sharde": True}}, toy)
-    with pytest.raises(InputError, match=r"model\.baseline must be null or options of emos"):
+    with pytest.raises(InputError, match=r"model\.baseline must be climate, null or options of emos"):
         fit_corrector(SPECS["mlp"] | {"baseline": "emos"}, toy)
-    with pytest.raises(InputError, match=r"model\.head=members .* model\.baseline=null"):
+    with pytest.raises(InputError, match=r"model\.head=members .* model\.baseline to climate or null"):
         fit_corrector(SPECS["transformer_independent"] | {"baseline": {}}, toy)

@@ -5,7 +5,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.networks.features import ErrorClimate, Features
+from models.networks.error_climate import ErrorClimate
+from models.networks.features import Features
 from models.parallel.domain import Domain
 from models.statistical.predictors import annual_harmonics
 

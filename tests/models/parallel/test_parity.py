@@ -16,7 +16,7 @@ from models.corrector import build_model
 from models.layers import convolution
 from models.layers.convolution import Conv2d
 from models.layers.padding import HaloPad
-from models.networks.features import ErrorClimate
+from models.networks.error_climate import ErrorClimate
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum
 

@@ -142,7 +142,7 @@ def test_a_cell_without_training_values_gets_the_raw_ensemble(toy):
     for sample in data.samples:
         sample.mask[:, 1, 3], sample.ensemble[:, :, 1, 3] = False, torch.nan
         sample.mask[0, 2] = False
-    corrector = corrector_of(SPECS["mlp"], data, task)
+    corrector = corrector_of(SPECS["mlp"] | {"baseline": None}, data, task)
     assert any(note.startswith("2t has no value in 5 of 12 cells") for note in corrector.notes)
     assert corrector.normalizer.location[0].min() > 250
     corrector.model.network[-1].bias.data.fill_(1)

@@ -9,7 +9,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.networks.baseline import EMOSBaseline
-from models.networks.features import ErrorClimate
+from models.networks.error_climate import ErrorClimate
 from models.statistical.cases import Passes
 from models.statistical.crossfit import SINGLE_YEAR_FOLDS, fold_index, year_folds
 from models.statistical.emos import EMOS
