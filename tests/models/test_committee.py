@@ -20,6 +20,7 @@ from models.committee import average
 from models.corrector import Corrector
 from models.distribution import CensoredNormal, Ensemble, Logistic, Normal
 from models.parallel.domain import Domain
+from models.protocol import claims
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(9, 12)
@@ -58,6 +59,18 @@ def test_a_committee_of_three_is_the_mean_in_physical_units(file_of, toy, tmp_pa
     for name in ("mu", "sigma"):
         mean = torch.stack([getattr(forecast, name).double() for forecast in alone]).mean(0)
         torch.testing.assert_close(getattr(together, name).double(), mean, rtol=1e-6, atol=0)
+
+
+def test_networks_of_different_kinds_are_averaged(file_of, toy):
+    """From different baselines, too; the committee has the claims that both make."""
+    unet = {"_target_": "models.networks.unet.UNet", "width": 4, "depth": 1, "baseline": "climate"}
+    paths = [file_of("mlp", 0), file_of("unet", 1, unet)]
+    committee, batch = combine(paths), next(batches(toy(TASK, GRID, 4), 4))
+    alone = [Corrector.load(path)(batch) for path in paths]
+    expected = (alone[0].quantile(torch.tensor([0.1, 0.9])) + alone[1].quantile(torch.tensor([0.1, 0.9]))) / 2
+    torch.testing.assert_close(committee(batch).quantile(torch.tensor([0.1, 0.9])), expected, rtol=1e-5, atol=1e-4)
+    assert claims(committee.model).tiles
+    assert not claims(committee.model).cellwise
 
 
 def on_tile(rank, path, sample):
