@@ -37,7 +37,7 @@ check: setup
 	@scripts/check
 
 benchmarks: setup
-	@for file in data_movement grib_read zarr_read grib_index samples moments feed regridding score prefetch_speed prepare_memory dask_memory halo_overlap scaling fit_memory coverage correct step peers; do .venv/bin/python -m benchmarks.$$file --json || exit; done
+	@for file in data_movement grib_read zarr_read grib_index samples moments feed regridding derivatives score prefetch_speed prepare_memory dask_memory halo_overlap scaling fit_memory coverage correct step peers; do .venv/bin/python -m benchmarks.$$file --json || exit; done
 
 setup:
 	@scripts/setup

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formulas.formula_fields import FormulaFields, without_formulas
 from data_pipeline.grid import Grid, how_to_regrid
-from data_pipeline.meaning import Meaning
-from data_pipeline.protocols import ALL, Fields, FieldSource, MissingFields
+from data_pipeline.meaning import UNKNOWN, Meaning
+from data_pipeline.protocols import ALL, Fields, FieldSource, FormulaSource, MissingFields
 from data_pipeline.task import Channel, Task, Variable
 from data_pipeline.tile_reader import read_moments
 
@@ -21,23 +22,41 @@ from data_pipeline.tile_reader import read_moments
 def input_fields(source: FieldSource, task: Task) -> Fields:
     """Open the channels of `task` to read samples from: (M, C, h, W) in the order of `Task.channels`.
 
-    Starts for which a channel has no field at all are left out, see `starts_without_input`.
+    Starts for which a channel has no field at all are left out, see `starts_without_input`. Formulas are computed when
+    a sample is read, unless the source holds their values.
     """
+    if not task.formulas:
+        return _read_fields(source, task)
+    held = source.formulas if isinstance(source, FormulaSource) else ()
+    if {*task.formulas} <= {*held}:
+        return _read_fields(source, task)
+    return FormulaFields(_read_fields(source, without_formulas(task)), task)
+
+
+def _read_fields(source: FieldSource, task: Task) -> Fields:
+    """Open the channels of a task whose formulas the source holds."""
     own = source.ensemble_fields(task.inputs, task.lead_times)
-    if not task.other_leads and not task.analysis:
+    if not task.other_leads and not task.analysis and not task.formulas:
         return own
     groups = []
     for _, same_lead in groupby(task.other_leads, lambda channel: (channel.origin, channel.hours)):
         channels = list(same_lead)
         # Each group is opened separately: files need not have a variable at a lead time that is not used.
         at = [channels[0].lead_time(lead) for lead in task.lead_times]
-        fields = source.ensemble_fields([channel.variable for channel in channels], sorted(set(at)))
-        leads, members = tuple(map(fields.lead_times.index, at)), _members(fields, own, channels)
+        there = sorted({lead for lead in at if lead >= 0})
+        fields = source.ensemble_fields([channel.variable for channel in channels], there)
+        leads = tuple(fields.lead_times.index(lead) if lead >= 0 else BEFORE_START for lead in at)
+        members = _members(fields, own, channels)
         groups.append(ChannelGroup(tuple(channels), fields, leads, members))
     if task.analysis:
         fields = source.analysis_fields(task.analysis)
         channels = [Channel(variable, "analysis") for variable in task.analysis]
         groups.append(ChannelGroup(tuple(channels), fields, (0,) * len(task.lead_times), None))
+    if task.formulas:
+        fields = source.ensemble_fields(task.formulas, task.lead_times)
+        channels = list(map(Channel, task.formulas))
+        members = _members(fields, own, channels)
+        groups.append(ChannelGroup(tuple(channels), fields, tuple(range(len(task.lead_times))), members))
     for group in groups:
         if not own.grid.matches(group.fields.grid):
             raise InputError(
@@ -53,6 +72,7 @@ def input_fields(source: FieldSource, task: Task) -> Fields:
 
 def starts_without_input(fields: Fields) -> dict[np.datetime64, tuple[str, ...]]:
     """Return the starts that `input_fields` left out, each with the channels that have no field for it."""
+    fields = fields.base if isinstance(fields, FormulaFields) else fields
     if not isinstance(fields, InputFields):
         return {}
     absent = np.delete(fields.own.init_times, fields.starts)
@@ -63,11 +83,16 @@ def starts_without_input(fields: Fields) -> dict[np.datetime64, tuple[str, ...]]
     }
 
 
+BEFORE_START = -1
+"""Position of a lead time before the start of a forecast."""
+
+
 @dataclass(frozen=True, eq=False)
 class ChannelGroup:
-    """Further channels with the same lead time offset, or of the analysis.
+    """Further channels with the same lead time offset, of the analysis, or formulas that the source holds.
 
-    `leads` are positions in the lead times of `fields`, one per lead time of the task.
+    `leads` are positions in the lead times of `fields`, one per lead time of the task; `BEFORE_START` where the channel
+    is before the start of the forecast, so that its values are missing.
     `members` are positions of the ensemble's members in `fields`, None for the analysis, which all members share.
     """
 
@@ -120,7 +145,9 @@ class InputFields:
         found = list(self.own.meanings)
         for group in self.groups:
             for meaning in group.fields.meanings:
-                found.append(replace(meaning, intervals=tuple(meaning.intervals[lead] for lead in group.leads)))
+                # Without a field there is no interval that could differ.
+                intervals = tuple(UNKNOWN if lead == BEFORE_START else meaning.intervals[lead] for lead in group.leads)
+                found.append(replace(meaning, intervals=intervals))
         return tuple(found)
 
     @cached_property
@@ -150,7 +177,9 @@ class InputFields:
     ) -> None:
         """Fill `out` (M, C, h, W) with the channels of the sample at positions `init` and `lead`; see `Fields`."""
         for part in self.parts(init, lead):
-            if part.members is None:
+            if part.lead == BEFORE_START:
+                out[:, part.channels] = np.nan
+            elif part.members is None:
                 analysis = np.empty((1, part.channels.stop - part.channels.start, *out.shape[2:]), out.dtype)
                 part.fields.read(part.init, part.lead, analysis, rows)
                 out[:, part.channels] = analysis
@@ -163,6 +192,9 @@ class InputFields:
     ) -> None:
         """Fill `out` (2, C, h, W) with the pseudo-members of the channels; see `ReducingFields`."""
         for part in self.parts(init, lead):
+            if part.lead == BEFORE_START:
+                out[:, part.channels] = np.nan
+                continue
             # The analysis has one member, so both of its pseudo-members equal it.
             selected = part.members if members is None or part.members is None else [part.members[m] for m in members]
             read_moments(part.fields, part.init, part.lead, out[:, part.channels], rows, members=selected)
@@ -181,7 +213,8 @@ class InputFields:
 class ChannelSource(NamedTuple):
     """Some `channels` of a sample: the forecast of `fields` at positions `init` and `lead`.
 
-    `members` are positions of the sample's members in `fields`; None for an analysis, which all members share.
+    `members` are positions of the sample's members in `fields`; None for an analysis, which all members share. `lead`
+    is `BEFORE_START` where the channels have no values.
     """
 
     fields: Fields

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formulas.formula import read_variable
 from data_pipeline.task import Variable
 
 INSTANT, UNKNOWN = 0, -1
@@ -42,7 +43,7 @@ class Meaning:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Meaning:
         """Return the meaning from the values of `to_json`."""
-        return cls(Variable.parse(values["variable"]), str(values["units"]), tuple(map(int, values["intervals"])))
+        return cls(read_variable(values["variable"]), str(values["units"]), tuple(map(int, values["intervals"])))
 
 
 def check_targets(ensemble: Sequence[Meaning], truth: Sequence[Meaning], lead_times: Sequence[int]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from data_pipeline.dates import Dates
+from data_pipeline.formulas.formula import Formula
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
 from data_pipeline.meaning import Meaning
@@ -107,6 +108,15 @@ class FieldSource(Protocol):
 
     def analysis_fields(self, variables: Sequence[Variable]) -> Fields:
         """Open the analyses to read samples from; missing fields are NaN."""
+
+
+@runtime_checkable
+class FormulaSource(Protocol):
+    """A source that holds the values of some formulas: `ensemble_fields` opens them like variables."""
+
+    @property
+    def formulas(self) -> Sequence[Formula]:
+        """The formulas whose values it holds."""
 
 
 class DataSource(FieldSource, Protocol):

@@ -109,7 +109,7 @@ def survey_forecasts(
 
 def _known(source: DataSource, task: Task) -> dict[tuple[int, int], Omission]:
     """Return the omissions of a source for the lead times and channels of a task, by start and lead time."""
-    wanted = {*map(str, task.channels), *(f"{target} truth" for target in task.targets)}
+    wanted = {*map(str, task.fields_read), *(f"{target} truth" for target in task.targets)}
     found = {}
     for one in source.omissions:
         channels = tuple(channel for channel in one.channels if channel in wanted)

@@ -16,6 +16,7 @@ DATA, COMMON, REGRIDDING = "data_pipeline", "data_pipeline/common", "data_pipeli
 FORMATS, CF = "data_pipeline/formats", "data_pipeline/formats/cf"
 GRIB, NETCDF = "data_pipeline/formats/grib", "data_pipeline/formats/netcdf"
 ZARR = "data_pipeline/formats/zarr"
+FORMULAS = "data_pipeline/formulas"
 PREFETCH, STATISTICS, STORE = "data_pipeline/prefetch", "data_pipeline/statistics", "data_pipeline/store"
 SYNTHETIC, TWIN = "data_pipeline/synthetic", "data_pipeline/synthetic/twin"
 MODELS, DISTRIBUTION, PARALLEL, LAYERS = "models", "models/distribution", "models/parallel", "models/layers"
@@ -28,8 +29,9 @@ ALL_MODELS = {MODELS, DISTRIBUTION, PARALLEL, LAYERS, STATISTICAL, NETWORKS}
 MAY_IMPORT = {
     COMMON: set(),
     # Its files hold shared types (grid, task, sample, protocols), the archive and the verb `prepare`.
-    DATA: {COMMON, REGRIDDING, FORMATS, CF, GRIB, NETCDF, ZARR, PREFETCH, STATISTICS, STORE},
+    DATA: {COMMON, REGRIDDING, FORMULAS, FORMATS, CF, GRIB, NETCDF, ZARR, PREFETCH, STATISTICS, STORE},
     REGRIDDING: {DATA, COMMON},
+    FORMULAS: {DATA, COMMON},
     FORMATS: {DATA, COMMON, REGRIDDING, CF, GRIB, NETCDF, ZARR},
     CF: {DATA, COMMON, FORMATS},
     GRIB: {DATA, COMMON, REGRIDDING, FORMATS},
@@ -37,7 +39,7 @@ MAY_IMPORT = {
     ZARR: {DATA, COMMON, FORMATS, CF},
     PREFETCH: {DATA, COMMON},
     STATISTICS: {DATA, COMMON, FORMATS},
-    STORE: {DATA, COMMON, FORMATS},
+    STORE: {DATA, COMMON, FORMATS, FORMULAS},
     SYNTHETIC: {DATA, COMMON, FORMATS},
     TWIN: {DATA, COMMON, FORMATS, GRIB},
     DISTRIBUTION: {COMMON},

@@ -57,16 +57,15 @@ class StoredFields:
         plan = manifest.plan
         slots: Slots = {}
         starts = sorted({start for start, _ in plan.samples})
-        # Channels of the analysis come last, so the indices of the others are indices among all channels.
-        forecasts = [channel for channel in plan.channels if channel.origin != "analysis"]
-        for c, channel in enumerate(forecasts):
+        forecasts = [(c, channel) for c, channel in enumerate(plan.channels) if channel.origin != "analysis"]
+        for c, channel in forecasts:
             of_variable = slots.setdefault(channel.variable, {})
             for k, (start, lead) in enumerate(plan.samples):
                 of_variable.setdefault((start, 60 * channel.lead_time(lead)), (ENSEMBLE_NAME, k, c))
         stated: Stated = {
-            (channel.variable, 60 * channel.lead_time(lead)): (meaning.units, interval)
-            for channel, meaning in zip(forecasts, plan.meanings, strict=False)
-            for lead, interval in zip(plan.lead_times, meaning.intervals, strict=True)
+            (channel.variable, 60 * channel.lead_time(lead)): (plan.meanings[c].units, interval)
+            for c, channel in forecasts
+            for lead, interval in zip(plan.lead_times, plan.meanings[c].intervals, strict=True)
         }
         for (variable, step), start in product(stated, starts):
             slots[variable].setdefault((start, step), NOT_STORED)
@@ -151,7 +150,7 @@ def _fields(
         raise InputError(f"no variable of the store {folder} was requested; name at least one, such as 2t or t@850")
     if missing := [variable for variable in wanted if variable not in slots]:
         raise InputError(
-            f"{what} {folder} has no {_join(missing)}; it has {_join(sorted(slots))}; "
+            f"{what} {folder} has no {_join(missing)}; it has {_join(sorted(slots, key=str))}; "
             "make a store for this task, or leave out data.store"
         )
     shards = {kind: np.array([manifest.files[name].offsets[kind] for name in plan.shards]) for kind in SAMPLE_SHAPES}

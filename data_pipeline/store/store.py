@@ -15,6 +15,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.formats.cube import Cube
 from data_pipeline.formats.datasets import open_cube
 from data_pipeline.formats.fields import CubeFields
+from data_pipeline.formulas.formula import Formula
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Omission
 from data_pipeline.protocols import Chunks, DataSource, Fields, MissingPolicy
@@ -144,18 +145,28 @@ class Store:
         A store lacks forecasts without a field of its own task, so a task that needs none of the missing fields is
         refused too.
         """
-        if absent := dates.first_not_in(self._dates):
+        if date := dates.first_not_in(self._dates):
             raise InputError(
-                f"{self} was made without {absent}; make a store with all dates of this task, or leave out data.store"
+                f"{self} was made without {date}; make a store with all dates of this task, or leave out data.store"
             )
-        wanted = {*map(str, task.channels), *(f"{target} truth" for target in task.targets)}
+        wanted = {*map(str, task.fields_read), *(f"{target} truth" for target in task.targets)}
         others = [one for one in self.omissions if not one.used and one.channels and not wanted & set(one.channels)]
         if others:
             raise InputError(
                 f"{self} was made without {len(others)} forecasts that lack a field which this task does not need, the "
                 f"first at {others[0]}; make a store for this task, or leave out data.store"
             )
+        if self.contents.moments and (absent := [one for one in task.formulas if one not in self.formulas]):
+            raise InputError(
+                f"{self} holds mean and spread of the members, from which {absent[0]} cannot be computed; make a store "
+                "for this task, or leave out data.store"
+            )
         self._refuse_moments(moments)
+
+    @property
+    def formulas(self) -> tuple[Formula, ...]:
+        """The formulas whose values are stored."""
+        return self.contents.formulas
 
     def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
         """Open the ensemble as (init_time, lead_time, number, [level,] latitude, longitude)."""

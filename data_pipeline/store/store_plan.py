@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.dates import Dates
+from data_pipeline.formulas.formula import Formula
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Ledger, Omission
 from data_pipeline.meaning import Meaning
@@ -30,10 +31,11 @@ _DESCRIPTIONS = {
     "target_meanings": "units and intervals",
 }
 """Words for the attributes of a plan in error messages, where they differ from the attribute's name."""
-_OPTIONAL = ("other_leads", "analysis", "omissions")
+_OPTIONAL = ("other_leads", "analysis", "formulas", "omissions")
 """Attributes that are left out of the JSON when they are empty."""
 _PARSERS: dict[str, Callable[[str], Variable | Channel]] = {
     "inputs": Variable.parse, "targets": Variable.parse, "other_leads": Channel.other_lead, "analysis": Variable.parse,
+    "formulas": Formula.parse,
 }  # fmt: skip
 """Functions that read variables and channels from their text in the JSON."""
 _MEANINGS = ("meanings", "target_meanings")
@@ -45,9 +47,9 @@ class StorePlan(HasChannels):
 
     `dates` are those of valid times, None for the whole archive. A file holds `shard_samples` samples. With `moments`
     two pseudo-members represent the members `numbers`. `meanings` and `target_meanings` are units and intervals of the
-    channels and of the truth in the archive. `other_leads` and `analysis` are options of the task. `missing` is the
-    archive's option, `omissions` are the forecasts of these dates that are no samples, and the samples with missing
-    fields.
+    channels and of the truth in the archive. `other_leads`, `analysis` and `formulas` are options of the task.
+    `missing` is the archive's option, `omissions` are the forecasts of these dates that are no samples, and the samples
+    with missing fields.
     """
 
     fingerprint: str
@@ -67,6 +69,7 @@ class StorePlan(HasChannels):
     analysis: tuple[Variable, ...] = ()
     missing: MissingPolicy = "error"
     omissions: tuple[Omission, ...] = ()
+    formulas: tuple[Formula, ...] = ()
 
     @property
     def ledger(self) -> Ledger:

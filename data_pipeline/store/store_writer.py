@@ -75,7 +75,7 @@ class WriteJob:
             dates, 1,
             tuple((int(seconds[i]), task.lead_times[j]) for i, j, _ in keys),
             meanings, truth.meanings,
-            task.other_leads, task.analysis, archive.missing, ledger.omissions,
+            task.other_leads, task.analysis, archive.missing, ledger.omissions, task.formulas,
         )  # fmt: skip
         shard_samples = max(1, shard_bytes // plan.sample_bytes)
         recipe = pickle.dumps((archive, task, dates, moments, shard_bytes))

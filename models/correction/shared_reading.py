@@ -11,7 +11,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from data_pipeline.formats.fields import CubeFields
-from data_pipeline.inputs import ChannelSource, InputFields
+from data_pipeline.inputs import BEFORE_START, ChannelSource, InputFields
 from data_pipeline.protocols import Fields
 from data_pipeline.tile_reader import read_tile
 from models.parallel.domain import Domain
@@ -47,7 +47,9 @@ class SharedReading:
             read_tile(fields, init, lead, out, *domain.tile)
 
     def _read_part(self, part: ChannelSource, out: np.ndarray, domain: Domain) -> None:
-        if part.members is None:
+        if part.lead == BEFORE_START:
+            out[...] = np.nan
+        elif part.members is None:
             analysis = np.empty((1, *out.shape[1:]), out.dtype)
             self.read(part.fields, part.init, part.lead, analysis, domain)
             out[...] = analysis

@@ -1,0 +1,332 @@
+"""Formula: the text of an input that is computed from other fields, as a tree of operations on channels.
+
+    advection(t@850)                       -u·∇t with the wind at 850 hPa, K s⁻¹
+    change(thickness(500, 850), 24)        thickness less the thickness 24 h earlier in the same forecast, m
+
+`FORMULA_OPERATIONS` lists all operations. Formulas are parsed and checked without reading a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.parameters import VECTOR_COMPONENTS
+from data_pipeline.units import normalize_units
+from data_pipeline.variable import Channel, Variable
+
+WIND_OPERATIONS = ("vorticity", "absolute_vorticity", "divergence", "speed")
+"""Operations on both components of a wind; `vorticity@500` is short for `vorticity(u@500, v@500)`."""
+_SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+@dataclass(frozen=True)
+class Formula(Variable):
+    """An input that is computed from other fields, of every member by itself.
+
+    `name` is made of the operation and a hash of the operands, so a store holds the values like those of a variable.
+    `operation` is a key of `FORMULA_OPERATIONS`; its `operands` are channels of the same forecast, or other formulas.
+    Formulas with equal operations and operands are equal: `vorticity@500` equals `vorticity(u@500, v@500)`.
+    """
+
+    operation: str = ""
+    operands: tuple[Channel | Formula, ...] = ()
+    text: str = field(default="", compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Formula:
+        """Parse the text of a formula.
+
+        >>> print(Formula.parse("advection( t@850 )"), *Formula.parse("vorticity@500").leaves)
+        advection(t@850) u@500 v@500
+        """
+        found = _parse(str(text).strip(), str(text))
+        if isinstance(found, Channel):
+            raise InputError(
+                f"{text!r} in formulas is no formula; write it in inputs or other_leads, or choose one of "
+                f"{', '.join(FORMULA_OPERATIONS)}"
+            )
+        return found
+
+    @property
+    def leaves(self) -> tuple[Channel, ...]:
+        """The different fields that the formula reads."""
+        found: dict[Channel, None] = {}
+        for operand in self.operands:
+            found |= dict.fromkeys((operand,) if isinstance(operand, Channel) else operand.leaves)
+        return tuple(found)
+
+    @property
+    def reach(self) -> int:
+        """Rows beyond a row that its values depend on."""
+        own = FORMULA_OPERATIONS[self.operation].reach
+        return own + max((one.reach for one in self.operands if isinstance(one, Formula)), default=0)
+
+    @property
+    def units(self) -> str:
+        """Units of the values if the fields have the units of the table of parameters."""
+        return self.units_from({leaf: leaf.variable.units for leaf in self.leaves}).translate(_SUPERSCRIPTS)
+
+    def units_from(self, units: dict[Channel, str]) -> str:
+        """Return the units of the values, from those of all `leaves`; raise `InputError` if they cannot be combined.
+
+        Units are empty, which is unknown, if those of a field that counts are.
+        """
+        own = [
+            operand.units_from(units) if isinstance(operand, Formula) else units[operand] for operand in self.operands
+        ]
+        return FORMULA_OPERATIONS[self.operation].units(self, [normalize_units(one) if one else "" for one in own])
+
+    @property
+    def title(self) -> str:
+        """The text."""
+        return self.text
+
+    @property
+    def sea_only(self) -> bool:
+        """Whether a field that it reads is missing on land."""
+        return any(leaf.variable.sea_only for leaf in self.leaves)
+
+    @property
+    def parity(self) -> int:
+        """-1 if the values change sign across a pole, else 1."""
+        return FORMULA_OPERATIONS[self.operation].parity * _parity(self.operands[0])
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def read_variable(text: str) -> Variable:
+    """Return the formula or the variable with this text."""
+    return Formula.parse(text) if _is_formula(text) else Variable.parse(text)
+
+
+class FormulaOperation(NamedTuple):
+    """The arguments of an operation, and its units; `formula_values.py` computes the values."""
+
+    usage: str
+    operands: Callable[[Sequence[Any], str], tuple[Channel | Formula, ...]]
+    """Returns the operands from the arguments in the text, or raises `InputError`."""
+    units: Callable[[Formula, list[str]], str]
+    """Returns the units of the values from those of the operands."""
+    reach: int = 0
+    """Rows beyond a row that its values depend on."""
+    parity: int = 1
+    """Parity of the values if the first operand does not change sign across a pole."""
+
+
+def _parse(text: str, whole: str) -> Channel | Formula:
+    if not _is_formula(text):
+        return _leaf(text)
+    if found := re.fullmatch(r"([a-z_]+)@(\d+)", text):
+        return _make(found[1], text, [_leaf(f"{name}@{found[2]}") for name in "uv"])
+    name, bracket, inside = text.partition("(")
+    name = name.strip()
+    if name not in FORMULA_OPERATIONS or not bracket or not inside.endswith(")"):
+        usages = ", ".join(one.usage for one in FORMULA_OPERATIONS.values())
+        raise InputError(f"cannot read the formula {whole!r}; write one of {usages}")
+    arguments = [int(part) if part.isdigit() else _parse(part, whole) for part in _split(inside[:-1], whole)]
+    return _make(name, f"{name}({', '.join(map(str, arguments))})", arguments)
+
+
+def _make(operation: str, text: str, arguments: Sequence[Any]) -> Formula:
+    return _named(operation, text, FORMULA_OPERATIONS[operation].operands(arguments, text))
+
+
+def _named(operation: str, text: str, operands: Sequence[Channel | Formula]) -> Formula:
+    full = ", ".join(operand.name if isinstance(operand, Formula) else str(operand) for operand in operands)
+    name = f"{operation}_{sha256(full.encode()).hexdigest()[:12]}"
+    return Formula(name, operation=operation, operands=tuple(operands), text=text)
+
+
+def _is_formula(text: str) -> bool:
+    return "(" in text or ")" in text or text.partition("@")[0] in WIND_OPERATIONS
+
+
+def _split(text: str, whole: str) -> Iterator[str]:
+    """Yield the arguments of an operation: commas inside brackets do not separate them."""
+    depth, part = 0, ""
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            break
+        if character == "," and not depth:
+            yield part.strip()
+            part = ""
+        else:
+            part += character
+    if depth:
+        raise InputError(f"the brackets of the formula {whole!r} do not match; close every bracket once")
+    yield part.strip()
+
+
+def _leaf(text: str) -> Channel:
+    return Channel.other_lead(text) if re.search(r"[+-]\d+h$", text) else Channel(Variable.parse(text))
+
+
+def _parity(operand: Channel | Formula) -> int:
+    return operand.parity if isinstance(operand, Formula) else operand.variable.parity
+
+
+def _earlier(operand: Channel | Formula, hours: int) -> Channel | Formula:
+    """Return the same field or formula `hours` before."""
+    if isinstance(operand, Formula):
+        return _named(
+            operand.operation, f"{operand} {hours} h earlier", [_earlier(one, hours) for one in operand.operands]
+        )
+    if operand.origin == "start":
+        raise InputError(
+            f"{operand} has a fixed lead time, so it has no change; write change({operand.variable}, {hours})"
+        )
+    return Channel(operand.variable, "before", operand.hours + hours)
+
+
+def _require(right: bool, text: str, operation: str) -> None:
+    if not right:
+        raise InputError(f"the formula {text} has wrong arguments; write it like {FORMULA_OPERATIONS[operation].usage}")
+
+
+def _are_fields(arguments: Sequence[Any], count: int) -> bool:
+    return len(arguments) == count and all(isinstance(one, Channel | Formula) for one in arguments)
+
+
+def _scalar(operation: str) -> Callable[[Sequence[Any], str], tuple[Channel | Formula, ...]]:
+    def operands(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+        _require(_are_fields(arguments, 1), text, operation)
+        _refuse_component(arguments[0], text)
+        return (arguments[0],)
+
+    return operands
+
+
+def _refuse_component(operand: Channel | Formula, text: str) -> None:
+    if _parity(operand) == -1:
+        raise InputError(
+            f"{text}: {operand} is a component of a vector, whose directions turn from cell to cell; use vorticity, "
+            "divergence or speed of the wind, or another field"
+        )
+
+
+def _wind(operation: str) -> Callable[[Sequence[Any], str], tuple[Channel | Formula, ...]]:
+    def operands(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+        _require(_are_fields(arguments, 2), text, operation)
+        return _wind_of(arguments, text)
+
+    return operands
+
+
+def _wind_of(components: Sequence[Channel | Formula], text: str) -> tuple[Channel, Channel]:
+    """Return the eastward and the northward component, or raise `InputError` if `components` are not these."""
+    east, north = components
+    if isinstance(east, Channel) and isinstance(north, Channel):
+        place = {
+            (one.variable.level, one.variable.period, one.variable.process, one.origin, one.hours)
+            for one in (east, north)
+        }
+        names = east.variable.name, north.variable.name
+        if len(place) == 1 and names in zip(VECTOR_COMPONENTS[::2], VECTOR_COMPONENTS[1::2], strict=True):
+            return east, north
+    raise InputError(
+        f"{text}: {east} and {north} are not the eastward and the northward component of one wind; write both, in this "
+        "order, of one level and lead time, such as u@500, v@500"
+    )
+
+
+def _advected(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+    _require(_are_fields(arguments, 1) or _are_fields(arguments, 3), text, "advection")
+    _refuse_component(arguments[0], text)
+    if len(arguments) == 3:
+        return arguments[0], *_wind_of(arguments[1:], text)
+    leaves = (arguments[0],) if isinstance(arguments[0], Channel) else arguments[0].leaves
+    places = {(leaf.variable.level, leaf.origin, leaf.hours) for leaf in leaves}
+    if len(places) > 1:
+        raise InputError(
+            f"{text} has fields of several levels or lead times; name the wind, such as {text[:-1]}, u@700, v@700)"
+        )
+    ((level, origin, hours),) = places
+    names = (f"u@{level}", f"v@{level}") if level else ("10u", "10v")
+    return arguments[0], *(Channel(Variable.parse(name), origin, hours) for name in names)
+
+
+def _layer(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+    _require(len(arguments) == 2 and all(type(one) is int for one in arguments), text, "thickness")
+    _require(arguments[0] != arguments[1], text, "thickness")
+    return tuple(Channel(Variable("z", level)) for level in sorted(arguments))
+
+
+def _pair(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+    _require(_are_fields(arguments, 2) and _parity(arguments[0]) == _parity(arguments[1]), text, "difference")
+    return tuple(arguments)
+
+
+def _changed(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+    _require(len(arguments) == 2 and _are_fields(arguments[:1], 1), text, "change")
+    _require(type(arguments[1]) is int and arguments[1] > 0, text, "change")
+    return arguments[0], _earlier(*arguments)
+
+
+def _times(power: str) -> Callable[[Formula, list[str]], str]:
+    def units(formula: Formula, own: list[str]) -> str:
+        return normalize_units(f"{own[0]} {power}") if own[0] else ""
+
+    return units
+
+
+def _of_wind(power: str) -> Callable[[Formula, list[str]], str]:
+    def units(formula: Formula, own: list[str]) -> str:
+        _check_units(formula, own, "m s-1")
+        return normalize_units(f"m s-1 {power}") if all(own) else ""
+
+    return units
+
+
+def _of_advection(formula: Formula, own: list[str]) -> str:
+    _check_units(formula, ["m s-1", *own[1:]], "m s-1")
+    return normalize_units(f"{own[0]} s-1") if all(own) else ""
+
+
+def _of_layer(formula: Formula, own: list[str]) -> str:
+    _check_units(formula, own, "m2 s-2")
+    return "m" if all(own) else ""
+
+
+def _equal_units(formula: Formula, own: list[str]) -> str:
+    if all(own) and own[0] != own[1]:
+        first, second = formula.operands
+        raise InputError(f"{formula}: {first} is in {own[0]} and {second} in {own[1]}; convert one of them")
+    return own[0] if all(own) else ""
+
+
+def _check_units(formula: Formula, own: list[str], needed: str) -> None:
+    for operand, found in zip(formula.operands, own, strict=True):
+        if found and found != needed:
+            raise InputError(
+                f"{formula} needs {operand} in {needed}, it is in {found}; convert it, for instance with cdo"
+            )
+
+
+FORMULA_OPERATIONS = {
+    "gradient": FormulaOperation("gradient(t@850)", _scalar("gradient"), _times("m-1"), 1),
+    "eastward_gradient": FormulaOperation(
+        "eastward_gradient(t@850)", _scalar("eastward_gradient"), _times("m-1"), 1, parity=-1
+    ),
+    "northward_gradient": FormulaOperation(
+        "northward_gradient(t@850)", _scalar("northward_gradient"), _times("m-1"), 1, parity=-1
+    ),
+    "laplacian": FormulaOperation("laplacian(t@850)", _scalar("laplacian"), _times("m-2"), 2),
+    "advection": FormulaOperation("advection(t@850)", _advected, _of_advection, 1),
+    "vorticity": FormulaOperation("vorticity@500", _wind("vorticity"), _of_wind("m-1"), 1, parity=-1),
+    "absolute_vorticity": FormulaOperation(
+        "absolute_vorticity@500", _wind("absolute_vorticity"), _of_wind("m-1"), 1, parity=-1
+    ),
+    "divergence": FormulaOperation("divergence@500", _wind("divergence"), _of_wind("m-1"), 1, parity=-1),
+    "speed": FormulaOperation("speed(10u, 10v)", _wind("speed"), _of_wind(""), parity=-1),
+    "thickness": FormulaOperation("thickness(500, 850)", _layer, _of_layer),
+    "difference": FormulaOperation("difference(skt, 2t)", _pair, _equal_units),
+    "change": FormulaOperation("change(z@500, 24)", _changed, _equal_units),
+}
+"""By name. The parity of an operation on a wind, whose components have parity -1, is that of the product."""
