@@ -19,6 +19,7 @@ import torch
 import xarray as xr
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from quick_report import blank_figures
 from slurm_cluster import SlurmCluster, skip_without_slurm
 from tested_device import check_tested_device
 from torch.utils.data import Dataset
@@ -152,14 +153,18 @@ class CommandResult(NamedTuple):
 
 
 def run_command(folder: Path, *arguments: str) -> CommandResult:
-    """Run `deepweather ARGUMENTS` in `folder`, in this process: a new Python process takes seconds to start."""
+    """Run `deepweather ARGUMENTS` in `folder`, in this process: a new Python process takes seconds to start.
+
+    The figures of a report are blank.
+    """
     before = Path.cwd(), sys.argv, dict(os.environ)
     stdout, stderr = io.StringIO(), io.StringIO()
+    figures = blank_figures() if "evaluate" in arguments else contextlib.nullcontext()
     code = 0
     try:
         os.chdir(folder)
         sys.argv = ["deepweather", *arguments]
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), figures:
             deepweather.main()
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from memory_archive import MemoryArchive, overrides
+from quick_report import blank_figures
 
 from conf import build
 from data_pipeline.dataset import ForecastDataset
@@ -15,13 +16,14 @@ from models.corrector import Corrector
 
 @pytest.fixture
 def deepweather(monkeypatch):
-    """Run the verb like the command line, in this process."""
+    """Run the verb like the command line, in this process, with blank figures in the report."""
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # the verb sets this variable; `monkeypatch` restores it
 
     def run(run_dir, *more):
         monkeypatch.setattr(sys, "argv", ["evaluate", *overrides(run_dir, *more)])
-        evaluate.main()
+        with blank_figures():
+            evaluate.main()
 
     yield run
     signal.signal(signal.SIGTERM, handler)

@@ -12,6 +12,7 @@ import torch
 from conftest import ROOT
 from grib_parts import OPTIONS, write_archive
 from hydra import compose, initialize_config_dir
+from quick_report import blank_figures
 from ranks import run_on_ranks
 from torch.utils.data import Dataset
 
@@ -198,7 +199,7 @@ def evaluate_on_rank(rank, data, bands, sectors, folder, run_dir):
                 f"correctors={{emos: {folder}/emos/corrector.safetensors}}", "member_counts=[2,4]",
             ],
         )  # fmt: skip
-    with CostMeter() as meter:
+    with CostMeter() as meter, blank_figures():
         run(cfg, arrange_mesh(data, bands, sectors), meter)
 
 
