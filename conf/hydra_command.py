@@ -138,6 +138,8 @@ def explain_hydra(error: BaseException, chain: Sequence[BaseException], verb: st
             "give the name of one of its files, or leave the group out"
         )
     if isinstance(error, HydraException):
+        if "task.formulas=" in str(error) and "Unknown function" in str(error):
+            return InputError("a formula has no quotation marks; write 'task.formulas=[\"advection(t@850)\"]'")
         # A constructor got an unknown argument, or lacks a required one.
         return InputError(str(chain[-1] if isinstance(chain[-1], TypeError) else error).split("\nfull_key")[0])
     return None

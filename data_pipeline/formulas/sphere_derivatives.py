@@ -81,10 +81,10 @@ class SphereDerivatives:
         self._stride = np.clip(np.rint(steps), 1, widest).astype(int)
         self._lam = lam
 
-    def gradient(self, band: Band, rows: slice, parity: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    def gradient(self, band: Band, rows: slice) -> tuple[np.ndarray, np.ndarray]:
         """Return the eastward and the northward derivative on `rows`, per metre.
 
-        `band` has the rows within one row of `rows`; `parity` is -1 for values that change sign across a pole.
+        `band` has the rows within one row of `rows`.
         """
         east = self._east(band.rows(rows), rows) / self._circle(rows)
         for end, k in self._pole_rows(rows):
@@ -92,7 +92,7 @@ class SphereDerivatives:
             scale = 2 / len(ring) / (EARTH_RADIUS * self._cos[1 if end == 0 else -2])
             x, y = (ring * np.cos(self._lam)).sum() * scale, (ring * np.sin(self._lam)).sum() * scale
             east[k] = y * np.cos(self._lam) - x * np.sin(self._lam)
-        above, here, below = self._around(band, rows, parity)
+        above, here, below = self._around(band, rows)
         of_north, of_south = (weights[rows, None] for weights in (self._of_north, self._of_south))
         return east, ((above - here) * of_north + (here - below) * of_south) / EARTH_RADIUS
 
@@ -101,7 +101,7 @@ class SphereDerivatives:
         H = self.grid.shape[0]
         first, last = 0 if self._across[0] is not None else 1, H if self._across[1] is not None else H - 1
         inner = slice(min(max(rows.start, first), last - 1), max(min(rows.stop, last), first + 1))
-        above, here, below = self._around(band, inner, 1)
+        above, here, below = self._around(band, inner)
         with np.errstate(invalid="ignore"):
             north, south = self._flux_north[inner, None], self._flux_south[inner, None]
             result = (above - here) * np.where(self._face_cos[inner, None] > 1e-9, north, 0)
@@ -129,7 +129,7 @@ class SphereDerivatives:
 
     def _circulation(self, along: Band, across: Band, rows: slice) -> np.ndarray:
         """Return the circulation around each cell divided by its area, from eastward and northward components."""
-        above, here, below = self._around(along, rows, -1)
+        above, here, below = self._around(along, rows)
         north, south = self._face_cos[:-1][rows, None], self._face_cos[1:][rows, None]
         flux = ((above + here) * north - (here + below) * south) / (2 * EARTH_RADIUS * self._area[rows, None])
         result = self._east(across.rows(rows), rows) / self._circle(rows) - flux
@@ -152,19 +152,22 @@ class SphereDerivatives:
         """Return the radius of the circle of latitude of `rows`, (h, 1), metres; 1 in a row at the pole."""
         return np.where(self._at_pole, 1, EARTH_RADIUS * self._cos)[rows, None]
 
-    def _around(self, band: Band, rows: slice, parity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _around(self, band: Band, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the rows north of `rows`, `rows`, and the rows south of these."""
         H = self.grid.shape[0]
         parts = [band.rows(slice(max(rows.start - 1, 0), min(rows.stop + 1, H)))]
         if rows.start == 0:
-            parts.insert(0, self._beyond(band, 0, parity))
+            parts.insert(0, self._beyond(band, 0))
         if rows.stop == H:
-            parts.append(self._beyond(band, H - 1, parity))
+            parts.append(self._beyond(band, H - 1))
         values = np.concatenate(parts)
         return values[:-2], values[1:-1], values[2:]
 
-    def _beyond(self, band: Band, edge: int, parity: int) -> np.ndarray:
-        """Return the row beyond an edge of the grid, (1, W)."""
+    def _beyond(self, band: Band, edge: int) -> np.ndarray:
+        """Return the row beyond an edge of the grid, (1, W).
+
+        Across a pole, components of a wind would change sign; they cross a face of length zero and do not count.
+        """
         over = self._across[0 if edge == 0 else 1]
         inner = edge + (over or 0) * (1 if edge == 0 else -1)
         row = band.rows(slice(inner, inner + 1))
@@ -172,7 +175,7 @@ class SphereDerivatives:
             return row
         half = row.shape[1] // 2
         opposite = np.roll(row, half, 1)
-        return parity * (opposite if row.shape[1] % 2 == 0 else (opposite + np.roll(row, half + 1, 1)) / 2)
+        return opposite if row.shape[1] % 2 == 0 else (opposite + np.roll(row, half + 1, 1)) / 2
 
     def _east(self, values: np.ndarray, rows: slice) -> np.ndarray:
         """Return the derivative with respect to longitude (radians)."""

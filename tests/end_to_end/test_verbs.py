@@ -88,6 +88,27 @@ def test_one_model_corrects_several_targets_and_lead_times(project, run_verb):
     assert changed == {(*field, lead) for field in (("z", "500"), ("t", "850"), ("2t", "0")) for lead in ("24", "48")}
 
 
+def test_formulas_are_inputs_in_training_and_in_correction(project, run_verb, run_failing_verb):
+    """A corrector computes its formulas from the forecast, and names the field that a forecast lacks."""
+    words = [*SPLIT, "task=t850", "model=mlp", "trainer.epochs=1"]
+    assert "quotation marks" in run_failing_verb(project, "train", *words, "task.formulas=[advection(t@850)]")
+    formulas = ("advection(t@850)", "change(z@850, 24)")
+    run_verb(project, "train", *words, f"task.formulas={json.dumps(formulas)}", "run_dir=runs/formulas")
+    corrector = project / "runs/formulas/corrector.safetensors"
+    assert tuple(str(one) for one in Corrector.load(corrector).task.formulas) == formulas
+    forecast, windless = project / "data/twin/output.pl.20180108", project / "windless.20180108"
+    windless.write_bytes(
+        b"".join(
+            eccodes.codes_get_message(message) for message in messages(forecast) if keys(message)["shortName"] != "u"
+        )
+    )
+    run_verb(project, "correct", f"corrector={corrector}", f"input={forecast}", "output=formulas.grib")
+    assert "u@850" in run_failing_verb(
+        project, "correct", f"corrector={corrector}", f"input={windless}", "output=windless.grib"
+    )
+    assert not (project / "windless.grib").exists()
+
+
 def test_max_members_trains_on_the_first_members(project, run_verb, run_failing_verb):
     """EMOS has the coefficients of a fit to an archive with only these members."""
     run_verb(project, "train", *SPLIT, "model=emos", "max_members=3", "run_dir=runs/few")

@@ -1,5 +1,6 @@
 """Formulas in samples, stores and corrections, against the formulas of the members of one archive in GRIB."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -95,11 +96,13 @@ def test_samples_hold_the_formulas_of_every_member(archive):
         assert known == [True] * 5 + [int(sample.lead_time) == 48], "a change of 48 h begins before a start + 24 h"
 
 
+@pytest.mark.parametrize("nested", [[], ["advection(absolute_vorticity@850)", "laplacian(laplacian(t@850))"]], ids=str)
 @pytest.mark.parametrize(
     "subset", [{"members": [2, 0]}, {"rows": slice(0, 1)}, {"rows": slice(3, 5), "columns": slice(4, 9)}], ids=str
 )
-def test_tiles_and_members_are_those_of_the_globe(archive, subset):
-    whole, part = (arrays(ForecastDataset(archive, TASK, [2016], **options)) for options in ({}, subset))
+def test_tiles_and_members_are_those_of_the_globe(archive, subset, nested):
+    task = replace(TASK, formulas=nested or FORMULAS)
+    whole, part = (arrays(ForecastDataset(archive, task, [2016], **options)) for options in ({}, subset))
     for key, values in whole.items():
         cut = values[subset.get("members", slice(None))]
         cut = cut[:, :, subset.get("rows", slice(None)), subset.get("columns", slice(None))]
