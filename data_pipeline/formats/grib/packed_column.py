@@ -67,13 +67,15 @@ class PackedColumn:
 
     def reduce(self, descriptors: Mapping[int, int], paths: Sequence[Path], first: int, out: np.ndarray) -> None:
         """Fill `out` (2, h, W), float32, with the pseudo-members of rows from `first` on; only their bytes are read."""
-        first, _ = self.layout.stored_rows(first, out.shape[1])
+        first, count = self.layout.stored_rows(first, out.shape[1])
         files = np.array([descriptors[file] for file, _, _ in self._places], np.int32)
         offsets = np.array([offset + row_bytes * first for _, offset, row_bytes in self._places])
         in_place = self.layout.straight and out[0].flags.c_contiguous
         stored = out.reshape(2, -1) if in_place else np.empty((2, out[0].size), SINGLE)
-        if (member := self._moments.reduce(files, offsets, stored)) >= 0:
-            os.pread(files[member], 1, offsets[member])  # raises the error of the system, if there was one
-            raise changed_file(paths[self._places[member][0]], int(self.locations["offset"][member]))
+        while (member := self._moments.reduce(files, offsets, stored)) >= 0:
+            file, _, row_bytes = self._places[member]
+            # Raises the error of the system, if there was one. A read that a signal cut short is repeated.
+            if not os.pread(descriptors[file], 1, offsets[member] + row_bytes * count - 1):
+                raise changed_file(paths[file], int(self.locations["offset"][member]))
         if not in_place:
             out[...] = [self.layout.arrange(values) for values in stored]
