@@ -98,7 +98,7 @@ def transformer_step(rows: int, rounds: int, former: bool, kept: bool, clock: Ca
     torch.manual_seed(0)
     if kept:
         keep_freed_memory()
-    corrector = shipped_corrector("transformer", Grid.regular(rows, 2 * (rows - 1)))
+    corrector = shipped_corrector("transformer", Grid.regular(rows, 2 * (rows - 1)), baseline=None)
     if former:
         plain = PlainTransformer(corrector.task, corrector.grid)
         plain.load_state_dict(corrector.model.state_dict())

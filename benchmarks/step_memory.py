@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -51,9 +52,9 @@ def network_names() -> list[str]:
     return names
 
 
-def shipped_corrector(name: str, grid: Grid = HALF_DEGREE) -> Corrector:
-    """Return a model of `conf/model/`."""
-    spec = yaml.safe_load((MODELS / f"{name}.yaml").read_text())
+def shipped_corrector(name: str, grid: Grid = HALF_DEGREE, **options: Any) -> Corrector:
+    """Return a model of `conf/model/` with some other options."""
+    spec = yaml.safe_load((MODELS / f"{name}.yaml").read_text()) | options
     task = needed_task(spec, STEP_TASK)
     return Corrector(task, grid, spec, torch.zeros(len(task.static_names), *grid.shape))
 

@@ -131,8 +131,9 @@ def test_a_network_for_images_is_named_in_the_options(name, project, command, to
     assert (type(net.backbone).__name__, net.last.in_channels) == ("ResNet", 6)
     sample = corrector.normalizer(next(batches(toy(corrector.task, corrector.grid, 3), 3)))
     with torch.no_grad():
-        output = net.last(net.backbone(net.features(sample)))
-        torch.testing.assert_close(net(sample).mean, net.head(output, sample).mean, rtol=0, atol=0)
+        features = net.features(sample)
+        output = net.head(net.last(net.backbone(features)), sample, net.features.errors_among(features))
+        torch.testing.assert_close(net(sample).mean, output.mean, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("model", ["unet", "vit"])

@@ -109,7 +109,8 @@ class ClimateBaseline(Baseline):
         return self._domain.cut(self.known)[lead_index(sample.lead_time, self._task)] > 0
 
     def _moments(self, sample: Sample, errors: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert errors is not None
+        if errors is None:
+            raise TypeError("the baseline climate needs the maps of ErrorClimate: head(output, sample, errors)")
         m, s = super()._moments(sample, errors)
         size = error_size(errors.chunk(2, dim=1)[1])
         corrected = torch.sqrt((s.square() + size.square()) / 2)
