@@ -19,8 +19,10 @@ from data_pipeline.parameters import VECTOR_COMPONENTS
 from data_pipeline.units import normalize_units
 from data_pipeline.variable import Channel, Variable
 
-WIND_OPERATIONS = ("vorticity", "absolute_vorticity", "divergence", "speed")
+WIND_OPERATIONS = ("vorticity", "absolute_vorticity", "divergence", "speed", "geopotential_tendency")
 """Operations on both components of a wind; `vorticity@500` is short for `vorticity(u@500, v@500)`."""
+WHOLE_GLOBE = 1_000_000
+"""Reach of operations whose values depend on all rows: more rows than any grid has."""
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
@@ -114,7 +116,7 @@ class FormulaOperation(NamedTuple):
     units: Callable[[Formula, list[str]], str]
     """Returns the units of the values from those of the operands."""
     reach: int = 0
-    """Rows beyond a row that its values depend on."""
+    """Rows beyond a row that its values depend on; `WHOLE_GLOBE` for all."""
     parity: int = 1
     """Parity of the values if the first operand does not change sign across a pole."""
 
@@ -318,12 +320,18 @@ FORMULA_OPERATIONS = {
         "northward_gradient(t@850)", _scalar("northward_gradient"), _times("m-1"), 1, parity=-1
     ),
     "laplacian": FormulaOperation("laplacian(t@850)", _scalar("laplacian"), _times("m-2"), 2),
+    "inverse_laplacian": FormulaOperation(
+        "inverse_laplacian(vorticity@500)", _scalar("inverse_laplacian"), _times("m2"), WHOLE_GLOBE
+    ),
     "advection": FormulaOperation("advection(t@850)", _advected, _of_advection, 1),
     "vorticity": FormulaOperation("vorticity@500", _wind("vorticity"), _of_wind("m-1"), 1, parity=-1),
     "absolute_vorticity": FormulaOperation(
         "absolute_vorticity@500", _wind("absolute_vorticity"), _of_wind("m-1"), 1, parity=-1
     ),
     "divergence": FormulaOperation("divergence@500", _wind("divergence"), _of_wind("m-1"), 1, parity=-1),
+    "geopotential_tendency": FormulaOperation(
+        "geopotential_tendency@500", _wind("geopotential_tendency"), _of_wind("m s-2"), WHOLE_GLOBE, parity=-1
+    ),
     "speed": FormulaOperation("speed(10u, 10v)", _wind("speed"), _of_wind(""), parity=-1),
     "thickness": FormulaOperation("thickness(500, 850)", _layer, _of_layer),
     "difference": FormulaOperation("difference(skt, 2t)", _pair, _equal_units),

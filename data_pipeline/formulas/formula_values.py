@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from data_pipeline.formulas.formula import FORMULA_OPERATIONS, Formula
+from data_pipeline.formulas.formula import FORMULA_OPERATIONS, WHOLE_GLOBE, Formula
+from data_pipeline.formulas.inverse_laplacian import InverseLaplacian
 from data_pipeline.formulas.sphere_derivatives import Band, SphereDerivatives
 from data_pipeline.grid import Grid
 from data_pipeline.units import STANDARD_GRAVITY
@@ -23,11 +24,14 @@ class FormulaValues:
         self._height = grid.shape[0]
         self._grid = grid
         self._derivatives: SphereDerivatives | None = None
+        self._inverse: InverseLaplacian | None = None
 
     def check(self, formula: Formula) -> None:
         """Raise `InputError` if the formula cannot be computed on the grid."""
         if formula.reach:
             self._sphere()
+        if formula.reach >= WHOLE_GLOBE:
+            self._inverse_laplacian()
 
     def rows_read(self, formula: Formula, rows: slice) -> slice:
         """Return the rows of the fields that the values on `rows` depend on."""
@@ -59,6 +63,10 @@ class FormulaValues:
                 return sphere.vorticity(bands[0], bands[1], rows) + sphere.coriolis(rows)
             case "divergence":
                 return sphere.divergence(bands[0], bands[1], rows)
+            case "inverse_laplacian":
+                return self._inverse_laplacian()(first)[rows]
+            case "geopotential_tendency":
+                return self._geopotential_tendency(bands[0], bands[1])[rows]
         east, north = sphere.gradient(bands[0], rows)
         match formula.operation:
             case "eastward_gradient":
@@ -68,6 +76,22 @@ class FormulaValues:
             case "gradient":
                 return np.sqrt(east * east + north * north)
         return -(inner[1] * east + inner[2] * north)
+
+    def _geopotential_tendency(self, u: Band, v: Band) -> np.ndarray:
+        """Return f ∇⁻²(-u·∇(ζ + f)) (H, W), m² s⁻³.
+
+        It is the tendency of the geopotential of a wind without divergence whose absolute vorticity is only advected,
+        in balance with the Coriolis force (Charney, Fjörtoft & von Neumann 1950, doi:10.3402/tellusa.v2i4.8607).
+        """
+        sphere, all_rows = self._sphere(), slice(0, self._height)
+        coriolis = sphere.coriolis(all_rows)
+        east, north = sphere.gradient(Band(sphere.vorticity(u, v, all_rows) + coriolis, 0), all_rows)
+        return coriolis * self._inverse_laplacian()(-(u.values * east + v.values * north))
+
+    def _inverse_laplacian(self) -> InverseLaplacian:
+        if self._inverse is None:
+            self._inverse = InverseLaplacian(self._grid)
+        return self._inverse
 
     def _sphere(self) -> SphereDerivatives:
         if self._derivatives is None:

@@ -96,7 +96,11 @@ def test_samples_hold_the_formulas_of_every_member(archive):
         assert known == [True] * 5 + [int(sample.lead_time) == 48], "a change of 48 h begins before a start + 24 h"
 
 
-@pytest.mark.parametrize("nested", [[], ["advection(absolute_vorticity@850)", "laplacian(laplacian(t@850))"]], ids=str)
+@pytest.mark.parametrize(
+    "nested",
+    [[], ["advection(absolute_vorticity@850)", "laplacian(laplacian(t@850))"], ["gradient(inverse_laplacian(t@850))"]],
+    ids=str,
+)
 @pytest.mark.parametrize(
     "subset", [{"members": [2, 0]}, {"rows": slice(0, 1)}, {"rows": slice(3, 5), "columns": slice(4, 9)}], ids=str
 )

@@ -1,0 +1,77 @@
+"""Inverse Laplacian and the tendency of geopotential against closed forms."""
+
+import numpy as np
+import pytest
+from sphere_fields import GRIDS, relative, vectors
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formulas.formula import Formula
+from data_pipeline.formulas.formula_values import FormulaValues
+from data_pipeline.formulas.inverse_laplacian import InverseLaplacian
+from data_pipeline.formulas.sphere_derivatives import EARTH_RADIUS, EARTH_ROTATION, Band, SphereDerivatives
+from data_pipeline.grid import Grid
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_harmonics_have_their_inverse_laplacian(name):
+    grid = GRIDS[name]
+    inverse = InverseLaplacian(grid)
+    x, y, z = vectors(grid)[0]
+    # Homogeneous harmonic polynomials of degree n have the Laplacian -n(n + 1) on the unit sphere.
+    harmonics = {1: (x, y + z, z), 2: (x * z, x * y, 3 * z * z - 1), 3: (z * (x * x - y * y), x * (5 * z * z - 1))}
+    for degree, fields in harmonics.items():
+        for field in fields:
+            true = -field / (degree * (degree + 1)) * EARTH_RADIUS**2
+            assert relative(inverse(field), true) < 2e-3
+            assert relative(inverse(5 + field), inverse(field)) < 1e-12, "a constant has no inverse"
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_the_laplacian_of_the_inverse_is_the_field_without_its_mean(name):
+    """On waves long enough for second-order differences, with random phases."""
+    grid, rng = GRIDS[name], np.random.default_rng(0)
+    position = vectors(grid)[0]
+    field = sum(np.cos(3 * np.tensordot(axis, position, 1) + phase) for *axis, phase in rng.normal(size=(10, 4)))
+    found = SphereDerivatives(grid).laplacian(Band(InverseLaplacian(grid)(field), 0), slice(0, grid.shape[0]))
+    mean = (field.mean(1) * grid.weights).mean()
+    middle = abs(grid.cell_latitudes[:, 0]) < 60
+    assert relative(found[middle], (field - mean)[middle]) < 0.01
+
+
+def error_of_a_rossby_haurwitz_wave(grid):
+    """Haurwitz 1940: ψ = a²(-ω sin φ + K cos⁴φ sin φ cos 4λ) moves east with the angular velocity ν.
+
+    ν = (R(3 + R)ω - 2Ω) / ((1 + R)(2 + R)) for R = 4, with R as wavenumber and power (Williamson et al. 1992,
+    doi:10.1016/S0021-9991(05)80016-6, case 6). So f ∂ψ/∂t = -f ν ∂ψ/∂λ.
+    """
+    omega, K, R = 7.848e-6, 7.848e-6, 4
+    phi, lam = np.radians(grid.cell_latitudes), np.radians(grid.cell_longitudes)
+    cos, sin = np.cos(phi), np.sin(phi)
+    u = EARTH_RADIUS * (omega * cos + K * cos ** (R - 1) * (R * sin**2 - cos**2) * np.cos(R * lam))
+    v = -EARTH_RADIUS * K * R * cos ** (R - 1) * sin * np.sin(R * lam)
+    nu = (R * (3 + R) * omega - 2 * EARTH_ROTATION) / ((1 + R) * (2 + R))
+    true = 2 * EARTH_ROTATION * sin * nu * EARTH_RADIUS**2 * K * cos**R * sin * R * np.sin(R * lam)
+    wind, formula = {"u@500": u, "v@500": v}, Formula.parse("geopotential_tendency@500")
+    found = FormulaValues(grid).compute(formula, slice(0, grid.shape[0]), lambda leaf, rows: wind[str(leaf)][rows])
+    return relative(found, true)
+
+
+def test_a_rossby_haurwitz_wave_moves_without_change_of_shape():
+    errors = {name: error_of_a_rossby_haurwitz_wave(grid) for name, grid in GRIDS.items()}
+    assert max(errors.values()) < 0.05
+    assert errors["poles"] > 3 * error_of_a_rossby_haurwitz_wave(Grid.regular(145, 288)), "second order in the step"
+
+
+def test_a_missing_value_makes_the_whole_field_missing():
+    field = vectors(GRIDS["poles"])[0][0]
+    field[20, 30] = np.nan
+    assert np.isnan(InverseLaplacian(GRIDS["poles"])(field)).all()
+
+
+def test_grids_that_do_not_cover_the_globe_are_refused():
+    area = Grid(tuple(np.arange(60.0, 30, -1)), tuple(np.arange(0.0, 40)))
+    for text in ("inverse_laplacian(vorticity@500)", "change(geopotential_tendency@500, 24)"):
+        with pytest.raises(InputError, match="the inverse Laplacian needs a latitude-longitude grid of the globe"):
+            FormulaValues(area).check(Formula.parse(text))
+    FormulaValues(area).check(Formula.parse("laplacian(z@500)"))
+    FormulaValues(Grid.regular(5, 8)).check(Formula.parse("inverse_laplacian(vorticity@500)"))
