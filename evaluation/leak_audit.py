@@ -150,9 +150,12 @@ def _split_dates(corrector: Corrector) -> dict[str, Dates]:
 
 
 def _verb(part: str) -> str:
-    return {"checkpoint": "was chosen on", "weights": "were trained on", "climate": "was made of"}.get(
-        part.rpartition(".")[2], "was fitted on"
-    )
+    return {
+        "checkpoint": "was chosen on",
+        "weights": "were trained on",
+        "climate": "was made of",
+        "pre-training": "saw",
+    }.get(part.rpartition(".")[2], "was fitted on")
 
 
 def _days(count: int) -> str:

@@ -20,9 +20,9 @@ KEYS = {
 }  # fmt: skip
 
 
-def write_archive(folder, members=4):
+def write_archive(folder, members=4, seed=0):
     """Write `ensemble.grib` and `analysis.grib` of 2 m temperature and pressure, 24 h ahead of `STARTS`."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     ensemble = Encoder(GRID, **KEYS, type="pf", stream="enfo", numberOfForecastsInEnsemble=members)
     analysis = Encoder(GRID, **KEYS, type="an", stream="oper")
     with (folder / "ensemble.grib").open("wb") as forecasts, (folder / "analysis.grib").open("wb") as truths:

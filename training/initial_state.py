@@ -75,17 +75,28 @@ def copy_fit(corrector: Corrector, other: Corrector) -> None:
             own.copy_from(theirs)
 
 
-def hash_initial_weights(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a run, with a hash of the file `initial_weights` beside its path.
+CORRECTOR_FILES = ("initial_weights", "from")
+"""Options of `train` that name the file of another corrector."""
 
-    The options identify a run, and the same path may later hold other weights.
+
+def hash_corrector_files(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a run, with the hash of each file of `CORRECTOR_FILES` beside its path.
+
+    The options identify a run, and the same path may later hold other weights. Options that are null are left out, so
+    that runs of earlier versions keep their identity.
     """
-    path, others = options["initial_weights"], {k: v for k, v in options.items() if k != "initial_weights"}
-    if path is None:
-        return others
-    if not Path(path).is_file():
-        raise InputError(f"initial_weights: there is no corrector {path}; train it first")
-    return others | {"initial_weights": f"{path} {hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]}"}
+    found = {name: value for name, value in options.items() if name not in CORRECTOR_FILES}
+    for name in CORRECTOR_FILES:
+        if (path := options.get(name)) is not None:
+            if not Path(path).is_file():
+                raise InputError(f"{name}: there is no corrector {path}; train it first")
+            found[name] = f"{path} {file_hash(path)}"
+    return found
+
+
+def file_hash(path: str | Path) -> str:
+    """Return 16 hexadecimal digits that change with the content of a file."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
 def load_initial_weights(corrector: Corrector, path: str | Path) -> Corrector:

@@ -117,16 +117,23 @@ def has_weight_decay(module: nn.Module, parameter: Tensor, grid: tuple[int, int]
     """Return whether weight decay applies to `parameter`, which is a direct parameter of `module`."""
     if isinstance(module, _NormBase | nn.LayerNorm | nn.GroupNorm | nn.Embedding):
         return False
-    # A layer of a network may be on a coarser grid than the corrector.
-    own = getattr(module, "out", None)
-    grids = {tuple(grid), tuple(own.shape) if isinstance(own, Domain) else tuple(grid)}
-    if not isinstance(module, _ConvNd | nn.Linear) and tuple(parameter.shape[-2:]) in grids:
+    if has_value_per_cell(module, parameter, grid):
         return False
     # Trailing dimensions of size 1 only make a vector broadcast over cells.
     size = list(parameter.shape)
     while size and size[-1] == 1:
         size.pop()
     return len(size) >= 2
+
+
+def has_value_per_cell(module: nn.Module, parameter: Tensor, grid: tuple[int, int]) -> bool:
+    """Return whether `parameter`, a direct parameter of `module`, has values of their own for every cell of the grid.
+
+    A layer of a network may be on a coarser grid than the corrector.
+    """
+    own = getattr(module, "out", None)
+    grids = {tuple(grid), tuple(own.shape) if isinstance(own, Domain) else tuple(grid)}
+    return not isinstance(module, _ConvNd | nn.Linear) and tuple(parameter.shape[-2:]) in grids
 
 
 def has_argument(function: Any, name: str) -> bool:

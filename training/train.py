@@ -44,8 +44,9 @@ from training.correction_module import CorrectionModule
 from training.datamodule import open_training_data
 from training.eecrps import EECRPS, WeightedByIndex
 from training.emos_validation import fit_emos_reference
+from training.fine_tuning import PretrainedWeights
 from training.fitted_state import FITTED_FILE, FittedState
-from training.initial_state import fit_corrector, hash_initial_weights, load_initial_weights
+from training.initial_state import fit_corrector, hash_corrector_files, load_initial_weights
 from training.loss import CRPS, Loss
 from training.mesh_choice import first_shape, settle_mesh
 from training.network_training import train_network, validation_crps
@@ -90,6 +91,8 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
     statistics = RunStatistics(cfg.statistics)
     loss = statistics.complete(loss)
     statistics.check_use(spec, loss, cfg.initial_weights)
+    if cfg.initial_weights is not None and cfg["from"] is not None:
+        raise InputError("initial_weights continues a run on the same data and from starts one on other data; set one")
     task = needed_task(spec, build(cfg.task))
     run_dir = Path(cfg.run_dir)
     dates = {
@@ -99,7 +102,7 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
     # The first rank indexes the files and caches the index before the others open them.
     identity, fingerprint, grid = mesh.run_on_first(
         lambda: claim_folder(
-            sources["train"], task, run_dir, statistics.describe(hash_initial_weights(plain(cfg)), loss)
+            sources["train"], task, run_dir, statistics.describe(hash_corrector_files(plain(cfg)), loss)
         )
     )
     mesh.run_on_first(lock.take)
@@ -181,10 +184,16 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         elif fitted.restore(corrector, mesh):
             mesh.print(f"fitted before, read from {run_dir / FITTED_FILE}")
         else:
+            # Before the fit, which may take hours: its checks refuse another task or model.
+            pretrained = None if cfg["from"] is None else PretrainedWeights(cfg["from"], task, spec)
             made = statistics.normalization(train, dates["train"], fingerprint, moments)
             if made is not None:
                 mesh.print(f"normalisation from {cfg.statistics}")
             fit_corrector(corrector, corrector_on, on_tile, data.train, budget, options.batch_size, mesh, made)
+            if pretrained is not None:
+                mesh.print("\n".join(pretrained.copy_to(corrector)))
+                if val and (warning := pretrained.warning_of_validation(valid_days(*val.times()))):
+                    mesh.print(warning)
             fitted.save(corrector, mesh)
         summary.enter("start")
         raw = partial(raw_forecast, task=task, moments=moments)

@@ -12,7 +12,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from training.initial_state import hash_initial_weights, load_initial_weights
+from training.initial_state import hash_corrector_files, load_initial_weights
 
 TASK = Task("toy", ["2t", "msl"], ["2t"], [24])
 TRAIN = (
@@ -97,8 +97,8 @@ def test_weights_of_another_kind_or_other_data_are_refused(stages, options, sent
 
 def test_a_missing_file_is_named():
     with pytest.raises(InputError, match=r"there is no corrector none.safetensors; train it first"):
-        hash_initial_weights({"initial_weights": "none.safetensors"})
-    assert hash_initial_weights({"initial_weights": None, "members": 5}) == {"members": 5}
+        hash_corrector_files({"initial_weights": "none.safetensors"})
+    assert hash_corrector_files({"initial_weights": None, "members": 5}) == {"members": 5}
 
 
 def test_another_grid_is_refused(tmp_path):
