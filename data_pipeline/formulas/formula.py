@@ -15,6 +15,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formulas.sphere_derivatives import REACH
 from data_pipeline.parameters import VECTOR_COMPONENTS
 from data_pipeline.units import normalize_units
 from data_pipeline.variable import Channel, Variable
@@ -312,23 +313,23 @@ def _check_units(formula: Formula, own: list[str], needed: str) -> None:
 
 
 FORMULA_OPERATIONS = {
-    "gradient": FormulaOperation("gradient(t@850)", _scalar("gradient"), _times("m-1"), 1),
+    "gradient": FormulaOperation("gradient(t@850)", _scalar("gradient"), _times("m-1"), REACH),
     "eastward_gradient": FormulaOperation(
-        "eastward_gradient(t@850)", _scalar("eastward_gradient"), _times("m-1"), 1, parity=-1
+        "eastward_gradient(t@850)", _scalar("eastward_gradient"), _times("m-1"), REACH, parity=-1
     ),
     "northward_gradient": FormulaOperation(
-        "northward_gradient(t@850)", _scalar("northward_gradient"), _times("m-1"), 1, parity=-1
+        "northward_gradient(t@850)", _scalar("northward_gradient"), _times("m-1"), REACH, parity=-1
     ),
-    "laplacian": FormulaOperation("laplacian(t@850)", _scalar("laplacian"), _times("m-2"), 2),
+    "laplacian": FormulaOperation("laplacian(t@850)", _scalar("laplacian"), _times("m-2"), REACH),
     "inverse_laplacian": FormulaOperation(
         "inverse_laplacian(vorticity@500)", _scalar("inverse_laplacian"), _times("m2"), WHOLE_GLOBE
     ),
-    "advection": FormulaOperation("advection(t@850)", _advected, _of_advection, 1),
-    "vorticity": FormulaOperation("vorticity@500", _wind("vorticity"), _of_wind("m-1"), 1, parity=-1),
+    "advection": FormulaOperation("advection(t@850)", _advected, _of_advection, REACH),
+    "vorticity": FormulaOperation("vorticity@500", _wind("vorticity"), _of_wind("m-1"), REACH, parity=-1),
     "absolute_vorticity": FormulaOperation(
-        "absolute_vorticity@500", _wind("absolute_vorticity"), _of_wind("m-1"), 1, parity=-1
+        "absolute_vorticity@500", _wind("absolute_vorticity"), _of_wind("m-1"), REACH, parity=-1
     ),
-    "divergence": FormulaOperation("divergence@500", _wind("divergence"), _of_wind("m-1"), 1, parity=-1),
+    "divergence": FormulaOperation("divergence@500", _wind("divergence"), _of_wind("m-1"), REACH, parity=-1),
     "geopotential_tendency": FormulaOperation(
         "geopotential_tendency@500", _wind("geopotential_tendency"), _of_wind("m s-2"), WHOLE_GLOBE, parity=-1
     ),

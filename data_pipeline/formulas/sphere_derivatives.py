@@ -1,12 +1,13 @@
 """Derivatives on the sphere by finite differences, on any rows of a latitude-longitude grid.
 
-All arrays are (h, W) in double precision: rows from north to south of one field. Values of a row depend on a few rows
-around it only, so a tile has the same values as the whole grid, bit for bit.
+All arrays are (h, W) in double precision: rows from north to south of one field. Values of a row depend on the rows
+within `REACH` of it only, so a tile has the same values as the whole grid, bit for bit.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
+from math import factorial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +19,10 @@ EARTH_RADIUS = 6371229.0
 """Metres, as in ECMWF's model."""
 EARTH_ROTATION = 7.292115e-5
 """Angular velocity, s⁻¹."""
+REACH = 2
+"""Rows and columns on each side that a difference spans."""
 WIDEST_STEP = 0.1
-"""Longest step (radians of longitude) of an east-west difference; at most this near a pole."""
+"""Longest step (radians of longitude) between the columns of an east-west difference."""
 
 
 class Band(NamedTuple):
@@ -34,14 +37,14 @@ class Band(NamedTuple):
 
 
 class SphereDerivatives:
-    """Second-order differences on `grid`.
+    """Fourth-order differences of five rows or columns on `grid`.
 
     - **East-west steps** are as long as north-south steps: towards a pole they span several columns, at most
       `WIDEST_STEP`. Columns there are so close that differences of neighbours would be rounding errors of the file.
-      Waves with one oscillation round the globe are exact, because they are what cancels at a pole.
+      Waves with one or two oscillations round the globe are exact, because they are what cancels at a pole.
     - **Poles.** Differences continue across the pole. In a row at the pole, the gradient is that of the first wave of
       the next row; Laplacian, vorticity and divergence are mean fluxes through the circle around the pole.
-    - **Edges** of a limited area: one-sided differences; the Laplacian is that of the next cell inside.
+    - **Edges** of a limited area: differences of three rows or columns, one-sided in the last one.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -49,78 +52,52 @@ class SphereDerivatives:
             raise InputError(f"derivatives need a latitude-longitude grid of at least 3 x 3 points, got {grid}")
         self.grid = grid
         H, W = grid.shape
-        phi, lam = np.radians(grid.latitudes), np.radians(grid.longitudes)
+        self._phi, self._lam = np.radians(grid.latitudes), np.radians(grid.longitudes)
+        self._sin, self._cos = np.sin(self._phi), np.cos(self._phi)
         self._across = grid.across_pole(0), grid.across_pole(-1)
-        at_pole = np.zeros(H, bool)
-        at_pole[[0, -1]] = [self._across[0] == 1, self._across[1] == 1]
-        # The rows beyond the edges: across the pole, or the edge itself.
-        beyond = [
-            edge if over is None else pole - phi[inner]
-            for edge, over, pole, inner in (
-                (phi[0], self._across[0], np.pi, self._across[0] or 0),
-                (phi[-1], self._across[1], -np.pi, -1 - (self._across[1] or 0)),
-            )
-        ]
-        around = np.concatenate([[beyond[0]], phi, [beyond[1]]])
-        self._sin, self._cos, self._at_pole = np.sin(phi), np.cos(phi), at_pole
-        north, south = around[:-2] - phi, phi - around[2:]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # Weights of the differences to the row north and south; one of them is 0 at an edge.
-            self._of_north = np.where(south > 0, np.where(north > 0, south / north, 0), 1) / (north + south)
-            self._of_north[north <= 0] = 0
-            self._of_south = np.where(north > 0, np.where(south > 0, north / south, 0), 1) / (north + south)
-            self._of_south[south <= 0] = 0
-            faces = (around[:-1] + around[1:]) / 2
-            self._face_cos, self._face_sin = np.cos(faces), np.sin(faces)
-            area = np.sin(faces[:-1]) - np.sin(faces[1:])
-            self._area = np.where(area > 0, area, np.nan)
-            self._flux_north = self._face_cos[:-1] / north / area
-            self._flux_south = self._face_cos[1:] / south / area
-        steps = np.abs(np.gradient(phi)) / np.maximum(self._cos, 1e-9) / np.median(np.diff(lam))
-        widest = max(1, min(int(WIDEST_STEP / np.median(np.diff(lam))), (W - 1) // 2))
+        self._at_pole = np.zeros(H, bool)
+        self._at_pole[[0, -1]] = [self._across[0] == 1, self._across[1] == 1]
+        self._slope, self._curvature = self._row_weights()
+        self._step = np.median(np.diff(self._lam))
+        steps = np.abs(np.gradient(self._phi)) / np.maximum(self._cos, 1e-9) / self._step
+        widest = max(1, min(int(WIDEST_STEP / self._step), (W - 1) // 2))
         self._stride = np.clip(np.rint(steps), 1, widest).astype(int)
-        self._lam = lam
 
     def gradient(self, band: Band, rows: slice) -> tuple[np.ndarray, np.ndarray]:
         """Return the eastward and the northward derivative on `rows`, per metre.
 
-        `band` has the rows within one row of `rows`.
+        `band` has the rows within `REACH` of `rows`, as for the other methods.
         """
-        east = self._east(band.rows(rows), rows) / self._circle(rows)
+        east = self._east(band.rows(rows), rows)[0] / self._circle(rows)
         for end, k in self._pole_rows(rows):
             ring = band.rows(slice(1, 2) if end == 0 else slice(self.grid.shape[0] - 2, self.grid.shape[0] - 1))[0]
             scale = 2 / len(ring) / (EARTH_RADIUS * self._cos[1 if end == 0 else -2])
             x, y = (ring * np.cos(self._lam)).sum() * scale, (ring * np.sin(self._lam)).sum() * scale
             east[k] = y * np.cos(self._lam) - x * np.sin(self._lam)
-        above, here, below = self._around(band, rows)
-        of_north, of_south = (weights[rows, None] for weights in (self._of_north, self._of_south))
-        return east, ((above - here) * of_north + (here - below) * of_south) / EARTH_RADIUS
+        return east, self._weighted(self._around(band, rows), self._slope[rows]) / EARTH_RADIUS
 
     def laplacian(self, band: Band, rows: slice) -> np.ndarray:
-        """Return the Laplacian on `rows`, per square metre; `band` has the rows within two rows of `rows`."""
-        H = self.grid.shape[0]
-        first, last = 0 if self._across[0] is not None else 1, H if self._across[1] is not None else H - 1
-        inner = slice(min(max(rows.start, first), last - 1), max(min(rows.stop, last), first + 1))
-        above, here, below = self._around(band, inner)
-        with np.errstate(invalid="ignore"):
-            north, south = self._flux_north[inner, None], self._flux_south[inner, None]
-            result = (above - here) * np.where(self._face_cos[inner, None] > 1e-9, north, 0)
-            result -= (here - below) * np.where(self._face_cos[1:][inner, None] > 1e-9, south, 0)
-        result += self._east_twice(here, inner)
-        for end, k in self._pole_rows(inner):
-            ring = (below if end == 0 else above)[k]
-            face = self._face_cos[1] if end == 0 else self._face_cos[-2]
-            step = abs(np.radians(self.grid.latitudes[1 if end == 0 else -2] - self.grid.latitudes[end]))
-            result[k] = face / step / (1 - abs(self._face_sin[1 if end == 0 else -2])) * (ring.mean() - here[k])
-        chosen = np.clip(np.arange(rows.start, rows.stop), inner.start, inner.stop - 1) - inner.start
-        return result[chosen] / EARTH_RADIUS**2
+        """Return the Laplacian on `rows`, per square metre: (∂²/∂λ² / cos²φ + ∂²/∂φ² - tan φ ∂/∂φ) / a²."""
+        around = self._around(band, rows)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            tangent = np.where(self._at_pole, 0, self._sin / self._cos)[rows, None]
+        result = self._weighted(around, self._curvature[rows])
+        result -= tangent * self._weighted(around, self._slope[rows])
+        result += self._east(band.rows(rows), rows)[1] / np.where(self._at_pole, 1, self._cos)[rows, None] ** 2
+        for end, k in self._pole_rows(rows):
+            here, ring = around[k + REACH], around[k + REACH + (1 if end == 0 else -1)]
+            inner = 1 if end == 0 else -2
+            step = abs(self._phi[inner] - self._phi[end])
+            face = (self._phi[inner] + self._phi[end]) / 2
+            result[k] = np.cos(face) / step / (1 - abs(np.sin(face))) * (ring.mean() - here)
+        return result / EARTH_RADIUS**2
 
     def vorticity(self, u: Band, v: Band, rows: slice) -> np.ndarray:
-        """Return the relative vorticity on `rows`, s⁻¹; the bands have the rows within one row of `rows`."""
+        """Return the relative vorticity on `rows`, s⁻¹: (∂v/∂λ - ∂(u cos φ)/∂φ) / (a cos φ)."""
         return self._circulation(u, v, rows)
 
     def divergence(self, u: Band, v: Band, rows: slice) -> np.ndarray:
-        """Return the divergence on `rows`, s⁻¹; the bands have the rows within one row of `rows`."""
+        """Return the divergence on `rows`, s⁻¹: (∂u/∂λ + ∂(v cos φ)/∂φ) / (a cos φ)."""
         return self._circulation(Band(-v.values, v.first), u, rows)
 
     def coriolis(self, rows: slice) -> np.ndarray:
@@ -129,15 +106,38 @@ class SphereDerivatives:
 
     def _circulation(self, along: Band, across: Band, rows: slice) -> np.ndarray:
         """Return the circulation around each cell divided by its area, from eastward and northward components."""
-        above, here, below = self._around(along, rows)
-        north, south = self._face_cos[:-1][rows, None], self._face_cos[1:][rows, None]
-        flux = ((above + here) * north - (here + below) * south) / (2 * EARTH_RADIUS * self._area[rows, None])
-        result = self._east(across.rows(rows), rows) / self._circle(rows) - flux
+        # Beyond a pole the component and the cosine of the continued latitude change sign, and their product does not.
+        own = along.values * self._cos[along.first : along.first + len(along.values), None]
+        around = self._around(Band(own, along.first), rows)
+        result = (self._east(across.rows(rows), rows)[0] - self._weighted(around, self._slope[rows])) / self._circle(
+            rows
+        )
         for end, k in self._pole_rows(rows):
-            ring, inner = (below if end == 0 else above)[k], 1 if end == 0 else -2
-            cap = self._cos[inner] / (EARTH_RADIUS * (1 - abs(self._sin[inner])))
-            result[k] = (ring.mean() if end == 0 else -ring.mean()) * cap
+            # The flow around the circle of the next row, divided by the area inside it.
+            ring, inner = around[k + REACH + (1 if end == 0 else -1)], 1 if end == 0 else -2
+            result[k] = (1 if end == 0 else -1) * ring.mean() / (EARTH_RADIUS * (1 - abs(self._sin[inner])))
         return result
+
+    def _row_weights(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weights (H, 5) of the rows around each row in the first and the second derivative by latitude."""
+        H = self.grid.shape[0]
+        around = np.full(H + 2 * REACH, np.nan)
+        around[REACH:-REACH] = self._phi
+        for k in range(REACH):
+            north, south = self._across
+            if north is not None:
+                around[REACH - 1 - k] = np.pi - self._phi[k + north]
+            if south is not None:
+                around[H + REACH + k] = -np.pi - self._phi[H - 1 - k - south]
+        slope, curvature = np.zeros((2, H, 2 * REACH + 1))
+        for row in range(H):
+            places = around[row : row + 2 * REACH + 1] - self._phi[row]
+            known = np.flatnonzero(np.isfinite(places))
+            if len(known) < len(places):  # an edge: three rows, as central as possible
+                known = known[np.argsort(abs(places[known]), kind="stable")[:3]]
+            slope[row, known] = _difference_weights(places[known], 1)
+            curvature[row, known] = _difference_weights(places[known], 2)
+        return slope, curvature
 
     def _pole_rows(self, rows: slice) -> list[tuple[int, int]]:
         """Return the end (0 north, -1 south) of each row at a pole, and its position in `rows`."""
@@ -152,58 +152,63 @@ class SphereDerivatives:
         """Return the radius of the circle of latitude of `rows`, (h, 1), metres; 1 in a row at the pole."""
         return np.where(self._at_pole, 1, EARTH_RADIUS * self._cos)[rows, None]
 
-    def _around(self, band: Band, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the rows north of `rows`, `rows`, and the rows south of these."""
+    def _around(self, band: Band, rows: slice) -> np.ndarray:
+        """Return `rows` of a field that keeps its sign across a pole, and `REACH` rows on each side, (h + 4, W)."""
         H = self.grid.shape[0]
-        parts = [band.rows(slice(max(rows.start - 1, 0), min(rows.stop + 1, H)))]
-        if rows.start == 0:
-            parts.insert(0, self._beyond(band, 0))
-        if rows.stop == H:
-            parts.append(self._beyond(band, H - 1))
-        values = np.concatenate(parts)
-        return values[:-2], values[1:-1], values[2:]
+        first, last = rows.start - REACH, rows.stop + REACH
+        inner = band.rows(slice(max(first, 0), min(last, H)))
+        north = [self._beyond(band, -1 - row, 0) for row in range(first, min(0, last))]
+        south = [self._beyond(band, row - H, 1) for row in range(max(H, first), last)]
+        return np.concatenate([*north, inner, *south])
 
-    def _beyond(self, band: Band, edge: int) -> np.ndarray:
-        """Return the row beyond an edge of the grid, (1, W).
+    def _beyond(self, band: Band, distance: int, end: int) -> np.ndarray:
+        """Return the row (1, W) that is `distance` + 1 rows beyond the northern (0) or southern (1) edge.
 
-        Across a pole, components of a wind would change sign; they cross a face of length zero and do not count.
+        Beyond the edge of a limited area it is zero: its weight is zero.
         """
-        over = self._across[0 if edge == 0 else 1]
-        inner = edge + (over or 0) * (1 if edge == 0 else -1)
-        row = band.rows(slice(inner, inner + 1))
+        H, W = self.grid.shape
+        over = self._across[end]
         if over is None:
-            return row
-        half = row.shape[1] // 2
-        opposite = np.roll(row, half, 1)
-        return opposite if row.shape[1] % 2 == 0 else (opposite + np.roll(row, half + 1, 1)) / 2
+            return np.zeros((1, W))
+        inner = distance + over if end == 0 else H - 1 - distance - over
+        row = band.rows(slice(inner, inner + 1))
+        opposite = np.roll(row, W // 2, 1)
+        return opposite if W % 2 == 0 else (opposite + np.roll(row, W // 2 + 1, 1)) / 2
 
-    def _east(self, values: np.ndarray, rows: slice) -> np.ndarray:
-        """Return the derivative with respect to longitude (radians)."""
-        out = np.empty_like(values)
-        for where, columns in self._strides(rows):
-            here = values[where]
-            length = np.sin(columns.to_east) + np.sin(columns.to_west)
-            out[where] = (here[:, columns.east] - here[:, columns.west]) / length
-        return out
+    def _weighted(self, around: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return the sum of the rows around each row (h + 4, W), times their weights (h, 5)."""
+        height = len(weights)
+        return sum(weights[:, k, None] * around[k : k + height] for k in range(2 * REACH + 1))
 
-    def _east_twice(self, values: np.ndarray, rows: slice) -> np.ndarray:
-        """Return the second derivative towards the east on the unit sphere."""
-        out = np.empty_like(values)
-        circle = np.where(self._at_pole, 1, self._cos)[rows, None]
-        for where, columns in self._strides(rows):
-            # At the edge of a limited area the centre is the next column inside.
-            centre, east, west = columns.centre, columns.east[columns.centre], columns.west[columns.centre]
-            to_east = 2 * np.sin(columns.to_east[centre] / 2)
-            to_west = 2 * np.sin(columns.to_west[centre] / 2)
-            here = values[where]
-            slopes = (here[:, east] - here[:, centre]) / to_east - (here[:, centre] - here[:, west]) / to_west
-            out[where] = slopes * 2 / (to_east + to_west)
-        return out / circle**2
-
-    def _strides(self, rows: slice) -> list[tuple[np.ndarray, _Columns]]:
-        """Return for each stride of `rows` the positions of the rows and their columns."""
+    def _east(self, values: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first and the second derivative with respect to longitude (radians)."""
+        first, second = np.empty((2, *values.shape))
         own = self._stride[rows]
-        return [(np.flatnonzero(own == stride), self._columns[stride]) for stride in np.unique(own).tolist()]
+        for stride in np.unique(own).tolist():
+            where = np.flatnonzero(own == stride)
+            first[where], second[where] = self._east_differences(values[where], stride)
+        return first, second
+
+    def _east_differences(self, values: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return both derivatives from columns at distances of one and two strides."""
+        columns = self._columns[stride]
+        # At the edge of a limited area the centre of the second difference is the next column inside.
+        here, centre = values[:, columns.centre], columns.centre
+        east, west = values[:, columns.east], values[:, columns.west]
+        first = (east - west) / (np.sin(columns.to_east) + np.sin(columns.to_west))
+        to_east, to_west = 2 * np.sin(columns.to_east[centre] / 2), 2 * np.sin(columns.to_west[centre] / 2)
+        second = (east[:, centre] - here) / to_east - (here - west[:, centre]) / to_west
+        second *= 2 / (to_east + to_west)
+        wide = columns.wide
+        if len(wide):
+            h = stride * self._step
+            near, far = np.linalg.solve([[2 * np.sin(m * h), 2 * np.sin(2 * m * h)] for m in (1, 2)], [1, 2])
+            further = values[:, columns.further_east], values[:, columns.further_west]
+            first[:, wide] = near * (east - west)[:, wide] + far * (further[0] - further[1])
+            near, far = np.linalg.solve([[2 * np.cos(k * m * h) - 2 for k in (1, 2)] for m in (1, 2)], [-1, -4])
+            twice = 2 * values[:, wide]
+            second[:, wide] = near * ((east + west)[:, wide] - twice) + far * (further[0] + further[1] - twice)
+        return first, second
 
     @cached_property
     def _columns(self) -> dict[int, _Columns]:
@@ -212,19 +217,39 @@ class SphereDerivatives:
     def _neighbours(self, stride: int) -> _Columns:
         W, lam = self.grid.shape[1], self._lam
         own = np.arange(W)
+        even = 4 * stride < W and np.allclose(np.diff(lam), self._step, rtol=1e-3)
         if self.grid.periodic:
             east, west = (own + stride) % W, (own - stride) % W
             to_east, to_west = (lam[east] - lam) % (2 * np.pi), (lam - lam[west]) % (2 * np.pi)
-            return _Columns(east, west, own, to_east, to_west)
+            wide = own if even else own[:0]
+            return _Columns(east, west, own, to_east, to_west, wide, (wide + 2 * stride) % W, (wide - 2 * stride) % W)
         east, west = np.minimum(own + stride, W - 1), np.maximum(own - stride, 0)
-        return _Columns(east, west, np.clip(own, stride, W - 1 - stride), lam[east] - lam, lam - lam[west])
+        wide = own[2 * stride : W - 2 * stride] if even else own[:0]
+        centre = np.clip(own, stride, W - 1 - stride)
+        return _Columns(
+            east, west, centre, lam[east] - lam, lam - lam[west], wide, wide + 2 * stride, wide - 2 * stride
+        )
 
 
 class _Columns(NamedTuple):
-    """For each column: the columns some steps east and west, the angles to these, the centre of a second difference."""
+    """For each column: the columns some steps east and west, the angles to these, the centre of a second difference.
+
+    `wide` are the columns with neighbours at twice the distance, `further_east` and `further_west`.
+    """
 
     east: np.ndarray
     west: np.ndarray
     centre: np.ndarray
     to_east: np.ndarray
     to_west: np.ndarray
+    wide: np.ndarray
+    further_east: np.ndarray
+    further_west: np.ndarray
+
+
+def _difference_weights(places: np.ndarray, order: int) -> np.ndarray:
+    """Return the weights of values at `places` in the derivative at 0, exact for polynomials up to their number."""
+    powers = np.arange(len(places))
+    scale = abs(places).max()
+    right = np.where(powers == order, factorial(order), 0)
+    return np.linalg.solve((places / scale)[None] ** powers[:, None], right) / scale**order

@@ -26,14 +26,13 @@ def test_harmonics_have_their_laplacian_and_their_gradient(name):
         for field in fields:
             true = -degree * (degree + 1) * field / EARTH_RADIUS**2
             found = sphere.laplacian(whole(field), rows)
-            assert relative(found, true) < 0.035, "close to a pole the error is of first order"
-            middle = abs(grid.cell_latitudes[:, 0]) < 60
-            assert relative(found[middle], true[middle]) < 0.01
+            assert relative(found, true) < 2e-3, "a row at a pole has an error of second order"
+            assert relative(found[1:-1], true[1:-1]) < 1e-4
     for field, slope in ((x, (1, 0, 0)), (2 * x - y + z, (2, -1, 1))):
         found = sphere.gradient(whole(field), rows)
         for part, direction in zip(found, (east, north), strict=True):
             # The gradient of a component of the position is the projection of that axis.
-            assert relative(part * EARTH_RADIUS, np.tensordot(slope, direction, 1)) < 2e-3
+            assert relative(part * EARTH_RADIUS, np.tensordot(slope, direction, 1)) < 2e-4
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -44,31 +43,32 @@ def test_solid_body_rotation_has_twice_the_angular_velocity_and_no_divergence(na
     axis = np.array([0.3, -0.5, 0.8])
     motion = np.cross(axis[:, None, None] + 0 * position, EARTH_RADIUS * position, axis=0)
     u, v = (whole((motion * direction).sum(0)) for direction in (east, north))
-    assert relative(sphere.vorticity(u, v, rows), 2 * np.tensordot(axis, position, 1)) < 0.02
-    assert abs(sphere.divergence(u, v, rows)).max() < 0.02
+    assert relative(sphere.vorticity(u, v, rows), 2 * np.tensordot(axis, position, 1)) < 1e-3
+    assert abs(sphere.divergence(u, v, rows)).max() < 1e-3
     # The gradient of s·r has the divergence -2 s·r and no vorticity.
     u, v = (whole(np.tensordot(axis, direction, 1)) for direction in (east, north))
-    assert relative(EARTH_RADIUS * sphere.divergence(u, v, rows), -2 * np.tensordot(axis, position, 1)) < 0.02
-    assert EARTH_RADIUS * abs(sphere.vorticity(u, v, rows)).max() < 0.02
+    assert relative(EARTH_RADIUS * sphere.divergence(u, v, rows), -2 * np.tensordot(axis, position, 1)) < 1e-3
+    assert EARTH_RADIUS * abs(sphere.vorticity(u, v, rows)).max() < 1e-3
     assert sphere.coriolis(slice(0, 1))[0, 0] == pytest.approx(
         2 * EARTH_ROTATION * np.sin(np.radians(grid.latitudes[0]))
     )
 
 
-def test_errors_shrink_with_the_step():
+def test_errors_are_of_fourth_order():
     errors = []
     for rows in (37, 73, 145):
         grid = Grid.regular(rows, 2 * (rows - 1))
         (x, y, z), _, _ = vectors(grid)
-        field = x * y + z * x
-        found = SphereDerivatives(grid).laplacian(whole(field), slice(0, rows))
-        errors.append(relative(found * EARTH_RADIUS**2, -6 * field))
-    assert errors[0] > 1.8 * errors[1] > 1.8**2 * errors[2]
+        wave = z * ((x + 1j * y) ** 8).real
+        found = SphereDerivatives(grid).laplacian(whole(wave), slice(0, rows))
+        near = abs(grid.cell_latitudes[:, 0]) < 40  # here an east-west step is one column
+        errors.append(relative(found[near] * EARTH_RADIUS**2, -9 * 10 * wave[near]))
+    assert errors[0] > 14 * errors[1] > 14**2 * errors[2]
 
 
 @pytest.mark.parametrize("west", [0, 170])
 def test_limited_areas(west):
-    """Inside, an area has the values of the globe; at its edges differences are one-sided. It may cross 180°E."""
+    """Two rows inside, an area has the values of the globe; differences at its edges are one-sided."""
     globe = Grid.regular(73, 144)
     columns = (np.arange(west // 10 * 4, west // 10 * 4 + 20)) % 144
     area = Grid(globe.latitudes[20:34], tuple(np.array(globe.longitudes)[columns[0]] + 2.5 * np.arange(20)))
@@ -77,14 +77,14 @@ def test_limited_areas(west):
     cut = np.ascontiguousarray(field[20:34][:, columns])
     ours, theirs = SphereDerivatives(area), SphereDerivatives(globe)
     rows = slice(0, 14)
-    inside = (slice(1, -1), slice(2, -2))
+    inside = (slice(2, -2), slice(4, -4))
     pairs = [(ours.laplacian(whole(cut), rows), theirs.laplacian(whole(field), slice(20, 34)))]
     pairs += zip(ours.gradient(whole(cut), rows), theirs.gradient(whole(field), slice(20, 34)), strict=True)
     for found, on_globe in pairs:
         on_globe = on_globe[:, columns]
         np.testing.assert_allclose(found[inside], on_globe[inside], rtol=0, atol=1e-9 * abs(on_globe).max())
         assert np.isfinite(found).all()
-        assert relative(found, on_globe) < 0.15
+        assert relative(found, on_globe) < 0.1
 
 
 @pytest.mark.parametrize("name", ["poles", "between"])
@@ -111,7 +111,7 @@ def test_missing_values_stay_where_they_reach():
     field[20, 30] = np.nan
     found = SphereDerivatives(grid).laplacian(whole(field), slice(0, 37))
     gone = np.argwhere(np.isnan(found)).tolist()
-    assert gone == [[19, 30], [20, 29], [20, 30], [20, 31], [21, 30]]
+    assert gone == [[18, 30], [19, 30], *([20, column] for column in range(28, 33)), [21, 30], [22, 30]]
 
 
 def test_grids_without_neighbours_are_refused():
