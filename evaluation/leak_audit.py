@@ -155,6 +155,7 @@ def _verb(part: str) -> str:
         "weights": "were trained on",
         "climate": "was made of",
         "pre-training": "saw",
+        "distillation": "saw",
     }.get(part.rpartition(".")[2], "was fitted on")
 
 

@@ -73,6 +73,21 @@ def stated_fits(provenance: Mapping[str, Any]) -> dict[str, Dates] | None:
     return {part: dates for group in groups for dates in [Dates.from_json(group["dates"])] for part in group["parts"]}
 
 
+def all_seen_dates(provenance: Mapping[str, Any]) -> Dates:
+    """Return all dates that any part of a corrector has seen; none if the provenance states none."""
+    found = [*joined_fits({"": provenance}).values(), *(seen_dates(provenance, name) for name in SEEN)]
+    return Dates(tuple(span for dates in found if dates for span in dates.days.spans))
+
+
+def trained_dates(provenance: Mapping[str, Any]) -> Dates:
+    """Return the dates of `all_seen_dates` but those on which only the best checkpoint was chosen."""
+    fits = (stated_fits(provenance) or {}).items()
+    found = [dates for part, dates in fits if part.rpartition(".")[2] != "checkpoint"]
+    return Dates(
+        tuple(span for dates in (*found, seen_dates(provenance, "train")) if dates for span in dates.days.spans)
+    )
+
+
 def joined_fits(provenances: Mapping[str, Mapping[str, Any]]) -> dict[str, Dates]:
     """Return the fits of several correctors, by the name of a corrector and of its part.
 

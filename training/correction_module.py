@@ -26,6 +26,7 @@ from models.layers.loss_term import LossTermLayer, loss_terms
 from models.parallel.mesh import Mesh
 from training.loss import CRPS, Loss, weighted_sum, weights_of_cells
 from training.optimizer import decay_groups, make_optimizer, make_scheduler
+from training.teacher import Teacher
 from training.trainer_options import TrainerOptions
 
 
@@ -39,7 +40,8 @@ class CorrectionModule(pl.LightningModule):
     reads learning rate, weight decay, optimizer, scheduler and seed from `options`; the number of steps is the
     Trainer's. Give the number of `batches` of an epoch if their loader has a state: `estimated_stepping_batches` of a
     resumed Trainer prevents Lightning from restoring that state. `raw` returns the raw ensemble of a normalised batch;
-    its CRPS is computed in the sanity check, whose validation reads the same samples as all others.
+    its CRPS is computed in the sanity check, whose validation reads the same samples as all others. The loss against
+    the forecasts of a `teacher` is a part of the training loss, and not of the validation.
     """
 
     area: Tensor
@@ -52,10 +54,12 @@ class CorrectionModule(pl.LightningModule):
         mesh: Mesh | None = None,
         batches: int | None = None,
         raw: Callable[[Sample], Distribution] | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
         super().__init__()
         self.corrector, self.options, self.mesh = corrector, options or TrainerOptions(), mesh or Mesh.single()
         self.loss, self._batches, self._raw = loss or CRPS(), batches, raw
+        self._teacher = teacher
         self.local = False
         """Whether a step is local: its loss is that of the own data rank's samples (`training.local_steps`)."""
         self._has_loss_terms = any(isinstance(layer, LossTermLayer) for layer in corrector.model.modules())
@@ -79,7 +83,7 @@ class CorrectionModule(pl.LightningModule):
         if self.micro_batch is not None:
             return self._step_in_parts(batch, index)
         with masks_for(batch):
-            value, weight = self.weighted_loss(self.loss, batch)
+            value, weight = self.training_loss(batch)
         sums = self._sum_of_step(torch.stack([value.detach().double(), weight.double()]))
         total = value / clamp_to_tiny(sums[1])
         if self._has_loss_terms:
@@ -108,7 +112,7 @@ class CorrectionModule(pl.LightningModule):
         own, whole, score = torch.zeros(()), torch.zeros(()), torch.zeros((), dtype=torch.float64)
         for number, part in enumerate(parts):
             with masks_for(part, step):
-                value, _ = self.weighted_loss(self.loss, part)
+                value, _ = self.training_loss(part)
             own = value / clamp_to_tiny(total)
             if share is not None:
                 # A part that only fills up the number of parts does not train gates.
@@ -191,6 +195,20 @@ class CorrectionModule(pl.LightningModule):
         foreign = self.mesh.ranks < self.trainer.world_size
         for name, (value, weight) in zip(names, sums, strict=True):
             self.log(name, value / clamp_to_tiny(weight), sync_dist=foreign)
+
+    def training_loss(self, batch: Sample) -> tuple[Tensor, Tensor]:
+        """Return `weighted_loss` of the training: of the truth and, with a teacher, of the teacher's forecasts."""
+        sample = self._normalised(batch)
+        forecast = self.corrector.model(sample)
+        value, weight = self._weighted(self.loss, forecast, sample)
+        if self._teacher is None:
+            return value, weight
+
+        def loss_of(target: Tensor) -> Tensor:
+            return self._weighted(self.loss, forecast, sample._replace(target=target))[0]
+
+        quantiles = self.corrector.normalizer.normalise_targets(self._teacher.quantiles(batch))
+        return self._teacher.mixed(value, loss_of, quantiles, sample.target), weight
 
     def weighted_loss(
         self, loss: Loss, batch: Sample, model: Callable[[Sample], Distribution] | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +15,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.task import Task
 from models.construct import model_class
 from models.corrector import Corrector
-from models.training_dates import joined_fits, seen_dates, state_fits
+from models.training_dates import all_seen_dates, state_fits
 from training.initial_state import file_hash
 from training.optimizer import has_value_per_cell
 
@@ -31,8 +30,8 @@ class PretrainedWeights:
     one of them; an `InputError` names the differences. Grid, lead times, dates and data may differ.
     """
 
-    def __init__(self, path: str | Path, task: Task, spec: Mapping[str, Any]) -> None:
-        self._path, self._first = path, Corrector.load(path)
+    def __init__(self, path: str, task: Task, spec: Mapping[str, Any]) -> None:
+        self.path, self._first = path, Corrector.load(path)
         theirs = self._first
         if next(theirs.model.parameters(), None) is None:
             raise InputError(
@@ -53,14 +52,14 @@ class PretrainedWeights:
             raise InputError(f"from: {path} does not say on which dates it was trained; train it again")
 
     @property
+    def provenance(self) -> Mapping[str, Any]:
+        """The provenance of the file."""
+        return self._first.provenance
+
+    @property
     def dates(self) -> Dates:
         """All dates that the corrector has seen, also through the corrector that its own training started from."""
-        provenance = self._first.provenance
-        found = [
-            *joined_fits({"from": provenance}).values(),
-            *(seen_dates(provenance, name) for name in ("train", "val")),
-        ]
-        return Dates(tuple(span for dates in found if dates for span in dates.days.spans))
+        return all_seen_dates(self._first.provenance)
 
     def copy_to(self, corrector: Corrector) -> list[str]:
         """Copy the weights to a fitted `corrector`; return lines for the user that say which were taken.
@@ -83,32 +82,23 @@ class PretrainedWeights:
                 taken.append(name)
         if not taken:
             raise InputError(
-                f"from: no weight of {self._path} can be taken on {corrector.grid} ({'; '.join(reasons)}); "
+                f"from: no weight of {self.path} can be taken on {corrector.grid} ({'; '.join(reasons)}); "
                 "leave out from"
             )
         corrector.load_state_dict(ours | {name: theirs[name].to(ours[name]) for name in taken})
         left = sum(map(len, reasons.values()))
         corrector.provenance["from"] = {
-            "hash": file_hash(self._path), "run": self._first.provenance.get("run"),
+            "hash": file_hash(self.path), "run": self._first.provenance.get("run"),
             "taken": len(taken), "not_taken": sorted(name for names in reasons.values() for name in names),
         }  # fmt: skip
         state_fits(corrector.provenance, {"pre-training": self.dates})
         lines = [
-            f"from {self._path}: {len(taken)} of {len(taken) + left} tensors of weights taken "
+            f"from {self.path}: {len(taken)} of {len(taken) + left} tensors of weights taken "
             f"({_numbers(ours, taken)} numbers); fitted to this run's data: {', '.join(corrector.fitted_parts)}"
         ]
         for reason, names in reasons.items():
             lines.append(f"not taken ({reason}): {', '.join(names)} ({_numbers(ours, names)} numbers)")
         return lines
-
-    def warning_of_validation(self, validation: Dates) -> str:
-        """Return a warning if the file has seen dates of this run's `validation`, else ""."""
-        if (day := self.dates.first_shared(validation)) is None:
-            return ""
-        return (
-            f"warning: {self._path} has seen {day}, a validation date of this run; if both have the weather of the "
-            "same world, the validation scores are too good"
-        )
 
 
 def _weights(corrector: Corrector) -> Iterator[tuple[str, bool]]:
@@ -127,7 +117,7 @@ def _numbers(state: Mapping[str, Tensor], names: Sequence[str]) -> str:
     return f"{sum(state[name].numel() for name in names):,}"
 
 
-def _check_names(title: str, option: str, path: str | Path, theirs: Sequence[object], ours: Sequence[object]) -> None:
+def _check_names(title: str, option: str, path: str, theirs: Sequence[object], ours: Sequence[object]) -> None:
     """Raise an `InputError` that says which names only one of the two has."""
     first, second = ([str(name) for name in names] for names in (theirs, ours))
     if first == second:
@@ -144,7 +134,7 @@ def _check_names(title: str, option: str, path: str | Path, theirs: Sequence[obj
     raise InputError(f"from: {path} has other {title} ({found}); give {option} those of the file")
 
 
-def _check_options(path: str | Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+def _check_options(path: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise an `InputError` that names all options of the model in which the file and the run differ."""
     if theirs["_target_"] != ours["_target_"]:
         raise InputError(f"from: {path} holds a {theirs['_target_']}, and this run trains a {ours['_target_']}; "

@@ -16,6 +16,7 @@ from typing import Any
 import torch.distributed as dist
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import Dates
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Samples, Tiers
 from data_pipeline.statistics.normalization import NormalizationData
@@ -24,7 +25,7 @@ from models.parallel.domain import Domain
 from models.parallel.exchange import process_group
 from models.parallel.mesh import Mesh
 from models.statistical.crossfit import CrossFitted
-from models.training_dates import joined_fits, seen_dates, state_fits, stated_fits
+from models.training_dates import joined_fits, seen_dates, state_fits, stated_fits, trained_dates
 
 SAME = {
     "members": "number of members", "data": "files",
@@ -75,7 +76,7 @@ def copy_fit(corrector: Corrector, other: Corrector) -> None:
             own.copy_from(theirs)
 
 
-CORRECTOR_FILES = ("initial_weights", "from")
+CORRECTOR_FILES = ("initial_weights", "from", "teacher")
 """Options of `train` that name the file of another corrector."""
 
 
@@ -85,9 +86,10 @@ def hash_corrector_files(options: Mapping[str, Any]) -> dict[str, Any]:
     The options identify a run, and the same path may later hold other weights. Options that are null are left out, so
     that runs of earlier versions keep their identity.
     """
-    found = {name: value for name, value in options.items() if name not in CORRECTOR_FILES}
+    optional = (*CORRECTOR_FILES, "teacher_weight")
+    found = {name: value for name, value in options.items() if value is not None or name not in optional}
     for name in CORRECTOR_FILES:
-        if (path := options.get(name)) is not None:
+        if (path := found.get(name)) is not None:
             if not Path(path).is_file():
                 raise InputError(f"{name}: there is no corrector {path}; train it first")
             found[name] = f"{path} {file_hash(path)}"
@@ -97,6 +99,16 @@ def hash_corrector_files(options: Mapping[str, Any]) -> dict[str, Any]:
 def file_hash(path: str | Path) -> str:
     """Return 16 hexadecimal digits that change with the content of a file."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
+def warning_of_validation(path: str, provenance: Mapping[str, Any], validation: Dates) -> str:
+    """Return a warning if the corrector in the file `path` was trained on a date of this run's validation, else ""."""
+    if (day := trained_dates(provenance).first_shared(validation)) is None:
+        return ""
+    return (
+        f"warning: {path} was trained on {day}, a validation date of this run; if both have the weather of the same "
+        "world, the validation scores are too good"
+    )
 
 
 def load_initial_weights(corrector: Corrector, path: str | Path) -> Corrector:

@@ -125,7 +125,7 @@ def forward_and_backward(module: CorrectionModule, batch: Sample, autocast: Auto
     model = module.corrector.model
     with torch.enable_grad(), masks_for(batch):
         with autocast():
-            value, weight = module.weighted_loss(module.loss, batch)
+            value, weight = module.training_loss(batch)
             total = value / clamp_to_tiny(weight) + loss_terms(model) / len(batch.target)
         if total.requires_grad:
             total.backward()

@@ -6,6 +6,7 @@ All options are written to `run_dir/config.yaml`; their hash is in the corrector
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -46,7 +47,7 @@ from training.eecrps import EECRPS, WeightedByIndex
 from training.emos_validation import fit_emos_reference
 from training.fine_tuning import PretrainedWeights
 from training.fitted_state import FITTED_FILE, FittedState
-from training.initial_state import fit_corrector, hash_corrector_files, load_initial_weights
+from training.initial_state import fit_corrector, hash_corrector_files, load_initial_weights, warning_of_validation
 from training.loss import CRPS, Loss
 from training.mesh_choice import first_shape, settle_mesh
 from training.network_training import train_network, validation_crps
@@ -54,6 +55,7 @@ from training.pruning import pruned_message
 from training.run_folder import FolderLock, claim, resumable
 from training.run_statistics import RunStatistics
 from training.run_summary import RunSummary, mark_finished
+from training.teacher import Teacher
 from training.trainer_options import TrainerOptions
 
 WORSE = 1.001
@@ -94,6 +96,10 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
     if cfg.initial_weights is not None and cfg["from"] is not None:
         raise InputError("initial_weights continues a run on the same data and from starts one on other data; set one")
     task = needed_task(spec, build(cfg.task))
+    if cfg.teacher is None and cfg.teacher_weight is not None:
+        raise InputError(
+            f"teacher_weight={cfg.teacher_weight} needs a teacher; set teacher, or leave out teacher_weight"
+        )
     run_dir = Path(cfg.run_dir)
     dates = {
         name: split.dates(name, task.lead_times) for name in ("train", "val") if name == "train" or split.validates
@@ -126,8 +132,10 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
     if (tensors := outline(lambda: Corrector(task, grid, spec, static))) is not None:
         check_memory(spec["_target_"], tensors)
         check_validation(spec["_target_"], tensors, split)
+        check_closed_form(spec["_target_"], tensors, loss, cfg.teacher)
+    teacher = None if cfg.teacher is None else Teacher(cfg.teacher, task, loss, cfg.teacher_weight)
 
-    moments = reads_moments(spec) and not loss.reads_members
+    moments = reads_moments(spec) and not loss.reads_members and (teacher is None or teacher.moments)
     if options.mesh == AUTO:
         members = 2 if moments else cfg.max_members or 10
         mesh, options = settle_mesh(mesh, options, partial(build_model, spec, task), task, grid, members)
@@ -141,6 +149,10 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
         return ForecastDataset(
             sources[name], task, dates[name], members=cfg.max_members, rows=rows, columns=columns, moments=moments
         )
+
+    def warn_of_validation(path: str, seen: Mapping[str, Any]) -> None:
+        if val and (warning := warning_of_validation(path, seen, valid_days(*val.times()))):
+            mesh.print(warning)
 
     domain = mesh.domain(grid)
     if isinstance(loss, EECRPS):
@@ -192,12 +204,16 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
             fit_corrector(corrector, corrector_on, on_tile, data.train, budget, options.batch_size, mesh, made)
             if pretrained is not None:
                 mesh.print("\n".join(pretrained.copy_to(corrector)))
-                if val and (warning := pretrained.warning_of_validation(valid_days(*val.times()))):
-                    mesh.print(warning)
+                warn_of_validation(pretrained.path, pretrained.provenance)
             fitted.save(corrector, mesh)
+        if teacher is not None:
+            teacher.place(domain)
+            teacher.state(corrector.provenance)
+            mesh.print(teacher.describe())
+            warn_of_validation(teacher.path, teacher.provenance)
         summary.enter("start")
         raw = partial(raw_forecast, task=task, moments=moments)
-        module = CorrectionModule(corrector, options, loss, mesh, len(data.train_batches), raw)
+        module = CorrectionModule(corrector, options, loss, mesh, len(data.train_batches), raw, teacher)
         device = torch.device("cpu")
         if needs_validation(corrector):
             check_validation(spec["_target_"], corrector, split)
@@ -207,8 +223,8 @@ def run(cfg: DictConfig, options: TrainerOptions, mesh: Mesh, meter: CostMeter, 
             days = [valid_days(*samples.times()) for samples in used.values()]
             climate = loss.dates if isinstance(loss, WeightedByIndex) else None
             state_training(corrector.provenance, days[0], days[1], climate)
-        elif loss != CRPS():
-            raise InputError(f"model {spec['_target_']} is fitted in closed form, with its own score; leave out loss")
+        else:
+            check_closed_form(spec["_target_"], corrector, loss, cfg.teacher)
         corrector.eval()
         summary.enter("validate")
         found = None
@@ -273,6 +289,13 @@ def check_validation(name: str, corrector: nn.Module, split: Split) -> None:
             f"model {name} keeps the weights of the epoch with the lowest validation loss, and there are no validation "
             "dates; give them as data.split.val=[first, last], or data.split.val=next_fold with data.split.folds"
         )
+
+
+def check_closed_form(name: str, corrector: nn.Module, loss: Loss, teacher: str | None) -> None:
+    """Raise an `InputError` for a model that is fitted in closed form, if the run has a loss or a teacher for it."""
+    if not needs_validation(corrector) and (loss != CRPS() or teacher is not None):
+        what = "teacher" if loss == CRPS() else "loss"
+        raise InputError(f"model {name} is fitted in closed form, with its own score; leave out {what}")
 
 
 def run_test_check(cfg: DictConfig) -> str:
