@@ -20,7 +20,7 @@ def summary_of(folder):
 def test_a_killed_run_keeps_its_account(project, run_verb):
     """The time of both starts, as this test measures it, is the time of the account."""
     run = project / "runs/account"
-    options = ["train", *SPLIT, "model=unet", "run_dir=runs/account", "trainer.epochs=4", "model.width=4"]
+    options = ["train", *SPLIT, "model=unet", "run_dir=runs/account", "trainer.epochs=8", "model.width=4"]
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, ROOT / "scripts/deepweather.py", *options],
@@ -34,20 +34,20 @@ def test_a_killed_run_keeps_its_account(project, run_verb):
     first = time.monotonic() - began
     before = summary_of(run)
     assert (before["starts"], before["finished"], before["time_to_crps"]["emos"]) == (1, False, None)
-    assert before["epochs"] in (1, 2)
+    assert 1 <= before["epochs"] < 8, "the signal comes a little after the second epoch"
     assert 0 < before["seconds"] < first
 
     began = time.monotonic()
     output = run_verb(project, *options)
     second = time.monotonic() - began
     after = summary_of(run)
-    assert (after["starts"], after["finished"], after["epochs"]) == (2, True, 4)
+    assert (after["starts"], after["finished"], after["epochs"]) == (2, True, 8)
     assert before["seconds"] < after["seconds"] < before["seconds"] + second
     assert sum(after["phases"].values()) == after["seconds"]
     # The twin has 40 training forecasts; an epoch that was killed counts twice.
-    assert 4 * 40 <= after["samples"] <= 6 * 40
+    assert 8 * 40 <= after["samples"] <= 10 * 40
     validations = after["validations"]
-    assert [each["epoch"] for each in validations] == [0, 1, 2, 3, 4]
+    assert [each["epoch"] for each in validations] == list(range(9))
     assert [each["seconds"] for each in validations] == sorted(each["seconds"] for each in validations)
     # What the table of epochs says, by another way.
     rows = [line.split(",") for line in (run / "metrics.csv").read_text().splitlines()[1:]]
