@@ -204,17 +204,21 @@ def test_other_grids_losses_and_weights_are_refused(toy, tmp_path):
 TRAIN = ("train", *OPTIONS, "path=.", "model=mlp", "model.width=4", "trainer.epochs=1")
 
 
-def test_a_committee_teaches_one_network(tmp_path, command):
+def test_a_committee_teaches_one_network(tmp_path, command, monkeypatch):
     write_archive(tmp_path)
     files = [f"runs/{seed}/corrector.safetensors" for seed in (0, 1)]
     for seed in (0, 1):
         assert command(tmp_path, *TRAIN, f"trainer.seed={seed}", f"run_dir=runs/{seed}").code == 0
     assert command(tmp_path, "combine", f"correctors=[{','.join(files)}]", "output=both.safetensors").code == 0
+    members, quantiles = set(), Teacher.quantiles
+    monkeypatch.setattr(
+        Teacher, "quantiles", lambda t, batch: members.add(batch.ensemble.shape[1]) or quantiles(t, batch)
+    )
     ended = command(tmp_path, *TRAIN, "teacher=both.safetensors", "teacher_weight=0.75", "run_dir=runs/pupil")
     assert ended.code == 0, ended.stderr
     assert "teacher: both.safetensors, a Committee, has a share of 0.75 in the loss" in ended.stdout
     assert "warning" not in ended.stdout
-    # The committee reads all members, and so does the run.
+    assert members == {4}, "a committee reads all members, although the MLP that learns from it needs two"
     made = Corrector.load(tmp_path / "runs/pupil/corrector.safetensors")
     assert made.provenance["teacher"]["weight"] == 0.75
     assert stated_fits(made.provenance)["distillation"].years == (2000, 2001, 2002)

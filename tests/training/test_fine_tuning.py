@@ -247,6 +247,7 @@ def test_a_resumed_run_does_not_take_the_weights_again(archives, command, monkey
     assert same(one, other) == one.keys()
     first, last = Corrector.load(archives / "b" / FIRST), Corrector.load(found[1])
     assert last.provenance["from"]["run"] == first.provenance["run"]
+    assert stated_fits(last.provenance)["pre-training"].years == (2000, 2001, 2002)
     assert last.provenance["from"]["hash"] in (archives / "b/runs/halves/config.yaml").read_text()
 
 
