@@ -132,12 +132,19 @@ def _write_missing(
             finished = FinishedFile.from_path(path, {})
         manifest = _add(manifest, folder, STATIC_NAME, finished)
     missing = [name for name in plan.shards if name not in manifest.files]
-    shown = Progress("store: forecast", len(plan.samples), done)
-    with shown, closing(_finish_shards(job, folder, missing, workers)) as shards:
+    shown, counting = Progress("store: forecast", len(plan.samples), done), threading.Lock()
+
+    def count() -> None:
+        with counting:
+            shown.step()
+
+    with shown, closing(_finish_shards(job, folder, missing, workers, count)) as shards:
         for name, finished in shards:
             manifest = _add(manifest, folder, name, finished)
             done += len(plan.shards[name])
-            shown.reach(done)
+            # Threads have counted the samples of this file and of unfinished ones, other processes none.
+            with counting:
+                shown.reach(max(done, shown.done))
             progress(done, len(plan.samples))
 
 
@@ -148,17 +155,20 @@ def _add(manifest: Manifest, folder: Path, name: str, finished: FinishedFile) ->
 
 
 def _finish_shards(
-    job: WriteJob, folder: Path, names: Sequence[str], workers: Executor | None
+    job: WriteJob, folder: Path, names: Sequence[str], workers: Executor | None, count: Callable[[], None]
 ) -> Generator[tuple[str, FinishedFile]]:
-    """Write shards; yield each when it is finished. Without `workers` one after the other, in this thread."""
+    """Write shards; yield each when it is finished. Without `workers` one after the other, in this thread.
+
+    `count` is called after each sample that this process has written.
+    """
     stopped = threading.Event()
     if workers is None:
-        yield from ((name, _finish_shard(job, folder, stopped, name)) for name in names)
+        yield from ((name, _finish_shard(job, folder, stopped, count, name)) for name in names)
         return
     in_threads = isinstance(workers, ThreadPoolExecutor)
     # The rows of a large archive are costly to send: other processes open the archive themselves, once each.
     write = (
-        partial(_finish_shard, job, folder, stopped)
+        partial(_finish_shard, job, folder, stopped, count)
         if in_threads
         else partial(_finish_shard_elsewhere, job.recipe, job.plan.digest, folder.absolute())
     )
@@ -182,7 +192,7 @@ def _finish_shard_elsewhere(recipe: bytes, digest: str, folder: Path, name: str)
         job = _reopen(recipe)
     if job.plan.digest != digest:
         raise InputError("the files of the archive have changed while the store was written; run again")
-    return _finish_shard(job, folder, threading.Event(), name)
+    return _finish_shard(job, folder, threading.Event(), lambda: None, name)
 
 
 @lru_cache(maxsize=1)
@@ -190,13 +200,17 @@ def _reopen(recipe: bytes) -> WriteJob:
     return WriteJob.from_task(*pickle.loads(recipe))
 
 
-def _finish_shard(job: WriteJob, folder: Path, stopped: threading.Event, name: str) -> FinishedFile:
+def _finish_shard(
+    job: WriteJob, folder: Path, stopped: threading.Event, count: Callable[[], None], name: str
+) -> FinishedFile:
     with atomic_path(folder / name) as path:
-        offsets = _write_samples(path, job, job.plan.shards[name], stopped)
+        offsets = _write_samples(path, job, job.plan.shards[name], stopped, count)
         return FinishedFile.from_path(path, offsets)
 
 
-def _write_samples(path: Path, job: WriteJob, samples: range, stopped: threading.Event) -> dict[str, int]:
+def _write_samples(
+    path: Path, job: WriteJob, samples: range, stopped: threading.Event, count: Callable[[], None]
+) -> dict[str, int]:
     """Write the file of `samples`; return the offsets of its variables. Raise `CancelledError` if `stopped` is set."""
     plan = job.plan
     if shutil.disk_usage(path.parent).free < len(samples) * plan.sample_bytes + METADATA_BYTES:
@@ -216,6 +230,7 @@ def _write_samples(path: Path, job: WriteJob, samples: range, stopped: threading
             job.truth.read(analysis, 0, truth)
             write_at(descriptor, ensemble, offsets[ENSEMBLE_NAME] + index * ensemble.nbytes)
             write_at(descriptor, truth, offsets[TARGET_NAME] + index * truth.nbytes)
+            count()
     finally:
         os.close(descriptor)
     return offsets

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -42,6 +43,27 @@ def test_progress_counts_samples(tmp_path, make):
     for _ in range(2):
         make(tmp_path, progress=lambda *numbers: calls.append(numbers))
     assert calls == [(0, 9), (4, 9), (8, 9), (9, 9), (9, 9)]
+
+
+@pytest.mark.parametrize("cluster", [None, Threads(2), LocalProcesses(2)], ids=["serial", "threads", "processes"])
+def test_the_shown_progress_counts_samples_within_files(tmp_path, make, monkeypatch, cluster):
+    """Files of a large store take minutes; worker processes report finished files only."""
+    shown = []
+
+    class Recorded(store_writer.Progress):
+        def reach(self, done, label=""):
+            shown.append(done)
+            super().reach(done, label)
+
+    monkeypatch.setattr(store_writer, "Progress", Recorded)
+    with cluster.executor() if cluster else nullcontext() as workers:
+        make(tmp_path, workers=workers)
+    assert shown == sorted(shown)
+    if isinstance(cluster, LocalProcesses):
+        assert len(shown) == 3
+    else:
+        assert sorted(set(shown)) == list(range(1, 10))
+    assert shown[-1] == 9
 
 
 @pytest.mark.parametrize(
