@@ -68,7 +68,7 @@ class SphereDerivatives:
 
         `band` has the rows within `REACH` of `rows`, as for the other methods.
         """
-        east = self._east(band.rows(rows), rows)[0] / self._circle(rows)
+        east = self._east(band.rows(rows), rows, 1) / self._circle(rows)
         for end, k in self._pole_rows(rows):
             ring = band.rows(slice(1, 2) if end == 0 else slice(self.grid.shape[0] - 2, self.grid.shape[0] - 1))[0]
             scale = 2 / len(ring) / (EARTH_RADIUS * self._cos[1 if end == 0 else -2])
@@ -83,7 +83,7 @@ class SphereDerivatives:
             tangent = np.where(self._at_pole, 0, self._sin / self._cos)[rows, None]
         result = self._weighted(around, self._curvature[rows])
         result -= tangent * self._weighted(around, self._slope[rows])
-        result += self._east(band.rows(rows), rows)[1] / np.where(self._at_pole, 1, self._cos)[rows, None] ** 2
+        result += self._east(band.rows(rows), rows, 2) / np.where(self._at_pole, 1, self._cos)[rows, None] ** 2
         for end, k in self._pole_rows(rows):
             here, ring = around[k + REACH], around[k + REACH + (1 if end == 0 else -1)]
             inner = 1 if end == 0 else -2
@@ -109,9 +109,8 @@ class SphereDerivatives:
         # Beyond a pole the component and the cosine of the continued latitude change sign, and their product does not.
         own = along.values * self._cos[along.first : along.first + len(along.values), None]
         around = self._around(Band(own, along.first), rows)
-        result = (self._east(across.rows(rows), rows)[0] - self._weighted(around, self._slope[rows])) / self._circle(
-            rows
-        )
+        result = self._east(across.rows(rows), rows, 1) - self._weighted(around, self._slope[rows])
+        result /= self._circle(rows)
         for end, k in self._pole_rows(rows):
             # The flow around the circle of the next row, divided by the area inside it.
             ring, inner = around[k + REACH + (1 if end == 0 else -1)], 1 if end == 0 else -2
@@ -180,35 +179,46 @@ class SphereDerivatives:
         height = len(weights)
         return sum(weights[:, k, None] * around[k : k + height] for k in range(2 * REACH + 1))
 
-    def _east(self, values: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first and the second derivative with respect to longitude (radians)."""
-        first, second = np.empty((2, *values.shape))
+    def _east(self, values: np.ndarray, rows: slice, order: int) -> np.ndarray:
+        """Return the first or the second derivative with respect to longitude (radians), by `order`."""
+        out = np.empty_like(values)
         own = self._stride[rows]
         for stride in np.unique(own).tolist():
             where = np.flatnonzero(own == stride)
-            first[where], second[where] = self._east_differences(values[where], stride)
-        return first, second
+            part = slice(where[0], where[-1] + 1) if where[-1] - where[0] == len(where) - 1 else where
+            out[part] = (self._east_slope if order == 1 else self._east_curvature)(values[part], self._columns[stride])
+        return out
 
-    def _east_differences(self, values: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return both derivatives from columns at distances of one and two strides."""
-        columns = self._columns[stride]
-        # At the edge of a limited area the centre of the second difference is the next column inside.
-        here, centre = values[:, columns.centre], columns.centre
+    def _east_slope(self, values: np.ndarray, columns: _Columns) -> np.ndarray:
+        result = values[:, columns.east] - values[:, columns.west]
+        if not len(columns.wide):
+            return result / (np.sin(columns.to_east) + np.sin(columns.to_west))
+        near, far = columns.slope
+        wide = near * result[:, columns.wide]
+        wide += far * (values[:, columns.further_east] - values[:, columns.further_west])
+        if len(columns.wide) == values.shape[1]:
+            return wide
+        result /= np.sin(columns.to_east) + np.sin(columns.to_west)
+        result[:, columns.wide] = wide
+        return result
+
+    def _east_curvature(self, values: np.ndarray, columns: _Columns) -> np.ndarray:
         east, west = values[:, columns.east], values[:, columns.west]
-        first = (east - west) / (np.sin(columns.to_east) + np.sin(columns.to_west))
-        to_east, to_west = 2 * np.sin(columns.to_east[centre] / 2), 2 * np.sin(columns.to_west[centre] / 2)
-        second = (east[:, centre] - here) / to_east - (here - west[:, centre]) / to_west
-        second *= 2 / (to_east + to_west)
+        near, far = columns.curvature
         wide = columns.wide
-        if len(wide):
-            h = stride * self._step
-            near, far = np.linalg.solve([[2 * np.sin(m * h), 2 * np.sin(2 * m * h)] for m in (1, 2)], [1, 2])
-            further = values[:, columns.further_east], values[:, columns.further_west]
-            first[:, wide] = near * (east - west)[:, wide] + far * (further[0] - further[1])
-            near, far = np.linalg.solve([[2 * np.cos(k * m * h) - 2 for k in (1, 2)] for m in (1, 2)], [-1, -4])
-            twice = 2 * values[:, wide]
-            second[:, wide] = near * ((east + west)[:, wide] - twice) + far * (further[0] + further[1] - twice)
-        return first, second
+        twice = 2 * values[:, wide]
+        inner = near * ((east + west)[:, wide] - twice)
+        inner += far * (values[:, columns.further_east] + values[:, columns.further_west] - twice)
+        if len(wide) == values.shape[1]:
+            return inner
+        # At the edge of a limited area the centre is the next column inside.
+        centre = columns.centre
+        to_east, to_west = 2 * np.sin(columns.to_east[centre] / 2), 2 * np.sin(columns.to_west[centre] / 2)
+        here = values[:, centre]
+        result = (east[:, centre] - here) / to_east - (here - west[:, centre]) / to_west
+        result *= 2 / (to_east + to_west)
+        result[:, wide] = inner
+        return result
 
     @cached_property
     def _columns(self) -> dict[int, _Columns]:
@@ -216,25 +226,32 @@ class SphereDerivatives:
 
     def _neighbours(self, stride: int) -> _Columns:
         W, lam = self.grid.shape[1], self._lam
-        own = np.arange(W)
+        own, h = np.arange(W), stride * self._step
         even = 4 * stride < W and np.allclose(np.diff(lam), self._step, rtol=1e-3)
         if self.grid.periodic:
-            east, west = (own + stride) % W, (own - stride) % W
+            east, west, centre = (own + stride) % W, (own - stride) % W, own
             to_east, to_west = (lam[east] - lam) % (2 * np.pi), (lam - lam[west]) % (2 * np.pi)
             wide = own if even else own[:0]
-            return _Columns(east, west, own, to_east, to_west, wide, (wide + 2 * stride) % W, (wide - 2 * stride) % W)
-        east, west = np.minimum(own + stride, W - 1), np.maximum(own - stride, 0)
-        wide = own[2 * stride : W - 2 * stride] if even else own[:0]
-        centre = np.clip(own, stride, W - 1 - stride)
+        else:
+            east, west = np.minimum(own + stride, W - 1), np.maximum(own - stride, 0)
+            centre = np.clip(own, stride, W - 1 - stride)
+            to_east, to_west = lam[east] - lam, lam - lam[west]
+            wide = own[2 * stride : W - 2 * stride] if even else own[:0]
+        slope = curvature = np.zeros(2)
+        if even:
+            slope = np.linalg.solve([[2 * np.sin(k * m * h) for k in (1, 2)] for m in (1, 2)], [1, 2])
+            curvature = np.linalg.solve([[2 * np.cos(k * m * h) - 2 for k in (1, 2)] for m in (1, 2)], [-1, -4])
+        further_east, further_west = (wide + 2 * stride) % W, (wide - 2 * stride) % W
         return _Columns(
-            east, west, centre, lam[east] - lam, lam - lam[west], wide, wide + 2 * stride, wide - 2 * stride
+            east, west, centre, to_east, to_west, wide, further_east, further_west, tuple(slope), tuple(curvature)
         )
 
 
 class _Columns(NamedTuple):
     """For each column: the columns some steps east and west, the angles to these, the centre of a second difference.
 
-    `wide` are the columns with neighbours at twice the distance, `further_east` and `further_west`.
+    `wide` are the columns with neighbours at twice the distance, `further_east` and `further_west`. `slope` and
+    `curvature` are the weights of the nearer and the further neighbours in their derivatives.
     """
 
     east: np.ndarray
@@ -245,6 +262,8 @@ class _Columns(NamedTuple):
     wide: np.ndarray
     further_east: np.ndarray
     further_west: np.ndarray
+    slope: tuple[float, ...]
+    curvature: tuple[float, ...]
 
 
 def _difference_weights(places: np.ndarray, order: int) -> np.ndarray:
