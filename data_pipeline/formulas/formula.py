@@ -222,6 +222,22 @@ def _wind(operation: str) -> Callable[[Sequence[Any], str], tuple[Channel | Form
     return operands
 
 
+def _rotating(arguments: Sequence[Any], text: str) -> tuple[Formula, ...]:
+    """Return the relative vorticity of the wind, to which that of the Earth is added."""
+    wind = _wind("absolute_vorticity")(arguments, text)
+    return (_made_of("vorticity", *wind),)
+
+
+def _changing(arguments: Sequence[Any], text: str) -> tuple[Formula, ...]:
+    """Return the advection of absolute vorticity by the wind."""
+    wind = _wind("geopotential_tendency")(arguments, text)
+    return (_made_of("advection", _made_of("absolute_vorticity", *wind), *wind),)
+
+
+def _made_of(operation: str, *arguments: Channel | Formula) -> Formula:
+    return _make(operation, f"{operation}({', '.join(map(str, arguments))})", arguments)
+
+
 def _wind_of(components: Sequence[Channel | Formula], text: str) -> tuple[Channel, Channel]:
     """Return the eastward and the northward component, or raise `InputError` if `components` are not these."""
     east, north = components
@@ -326,13 +342,9 @@ FORMULA_OPERATIONS = {
     ),
     "advection": FormulaOperation("advection(t@850)", _advected, _of_advection, REACH),
     "vorticity": FormulaOperation("vorticity@500", _wind("vorticity"), _of_wind("m-1"), REACH, parity=-1),
-    "absolute_vorticity": FormulaOperation(
-        "absolute_vorticity@500", _wind("absolute_vorticity"), _of_wind("m-1"), REACH, parity=-1
-    ),
+    "absolute_vorticity": FormulaOperation("absolute_vorticity@500", _rotating, _times("")),
     "divergence": FormulaOperation("divergence@500", _wind("divergence"), _of_wind("m-1"), REACH, parity=-1),
-    "geopotential_tendency": FormulaOperation(
-        "geopotential_tendency@500", _wind("geopotential_tendency"), _of_wind("m s-2"), WHOLE_GLOBE, parity=-1
-    ),
+    "geopotential_tendency": FormulaOperation("geopotential_tendency@500", _changing, _times("m2 s-1"), WHOLE_GLOBE),
     "speed": FormulaOperation("speed(10u, 10v)", _wind("speed"), _of_wind(""), parity=-1),
     "thickness": FormulaOperation("thickness(500, 850)", _layer, _of_layer),
     "difference": FormulaOperation("difference(skt, 2t)", _pair, _equal_units),

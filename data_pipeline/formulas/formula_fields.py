@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formulas.formula_values import FormulaValues
+from data_pipeline.formulas.formula_values import Computed, FormulaValues
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import INSTANT, Meaning
 from data_pipeline.protocols import ALL, Fields, MissingFields
@@ -111,8 +111,9 @@ class FormulaFields:
                 part = values[0, self._channels[channel], needed.start - wide.start : needed.stop - wide.start]
                 return part.astype(np.float64)
 
+            computed: Computed = {}
             for k, formula in enumerate(self.task.formulas, len(self._plain)):
-                own[k] = self._values.compute(formula, rows, field)
+                own[k] = self._values.compute(formula, rows, field, computed)
 
     @cached_property
     def _channels(self) -> dict[Channel, int]:
@@ -126,4 +127,4 @@ class FormulaFields:
 
     @cached_property
     def _values(self) -> FormulaValues:
-        return FormulaValues(self.grid)
+        return FormulaValues(self.grid, self.task.formulas)
