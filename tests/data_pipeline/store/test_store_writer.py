@@ -157,9 +157,9 @@ def test_workers_write_the_same_bytes(store, tmp_path, make, cluster, monkeypatc
     """All shards are tasks of the workers, none is written in the main thread."""
     here, finish = [], store_writer._finish_shard
 
-    def note(job, folder, stopped, name):
+    def note(job, folder, stopped, count, name):
         here.append((name, threading.current_thread() is threading.main_thread()))
-        return finish(job, folder, stopped, name)
+        return finish(job, folder, stopped, count, name)
 
     monkeypatch.setattr(store_writer, "_finish_shard", note)
     calls = []
@@ -177,12 +177,12 @@ def test_workers_write_the_same_bytes(store, tmp_path, make, cluster, monkeypatc
 def test_an_error_of_one_worker_stops_the_others(store, tmp_path, make, monkeypatch):
     write_samples = store_writer._write_samples
 
-    def fail(path, job, samples, stopped):
+    def fail(path, job, samples, stopped, count):
         if samples.start == 4:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         if samples.start == 0:
             assert stopped.wait(60)
-        return write_samples(path, job, samples, stopped)
+        return write_samples(path, job, samples, stopped, count)
 
     monkeypatch.setattr(store_writer, "_write_samples", fail)
     with (
