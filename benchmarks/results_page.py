@@ -31,6 +31,7 @@ BEGIN, END = "<!-- tables: made by `make results` -->", "<!-- end of tables -->"
 MODEL_LABELS = {
     "raw": "raw", "climatology": "climatology", "emos": "EMOS", "mlp": "MLP", "unet": "U-Net",
     "blend_unet": "blend U-Net", "transformer": "transformer", "independent": "independent transformer",
+    "mixed": "MLPs and U-Nets together",
 }  # fmt: skip
 COMMITTEE = "s"
 """Suffix of a committee's name: the seeds `unet-0` and `unet-1` form the committee `unets`."""
@@ -166,12 +167,12 @@ def difference_row(scores: Mapping[str, Any], model: ModelRow, other: ModelRow) 
     return f"| {model.label} | {other.label} | {difference} | {'; '.join(bounds)} |"
 
 
-def task_section(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return the section of one task, and the main numbers of its best model."""
+def task_section(folder: Path, runs: Path, suffix: str = "") -> tuple[str, dict[str, Any]]:
+    """Return the section of the scores in `folder`, and the main numbers of its best model, a run in `runs`."""
     scores = json.loads((folder / "scores.json").read_text("utf-8"))
     models = models_of(scores)
-    best = choose_best(models, folder)
-    title = f"### {forecast_title(scores)} ({display_of(scores).units})"
+    best = choose_best(models, runs)
+    title = f"### {forecast_title(scores)} ({display_of(scores).units}){suffix}"
     text = f"{title}\n\n{score_table(scores, models, best)}\n\n{difference_table(scores, models)}"
     figures = {
         "best": best,
@@ -228,9 +229,17 @@ def replace_tables(page: str, tables: str) -> str:
 
 def main(runs: Path, heat: Path, results: Path) -> None:
     """Write `results`.md and `results`.json."""
-    sections = {task: task_section(runs / task) for task in ("t2m", "t850", "z500")}
+    sections = {task: task_section(runs / task, runs / task) for task in ("t2m", "t850", "z500")}
     figures: dict[str, Any] = {"twin": {task: found for task, (_, found) in sections.items()}}
     texts = [text for text, _ in sections.values()]
+    # A task with several targets has the scores of each in a folder of its own.
+    if joint := sorted((runs / "joint").glob("*/scores.json")):
+        own = {
+            file.parent.name: task_section(file.parent, runs / "joint", ", one model for three targets")
+            for file in joint
+        }
+        figures["twin_joint"] = {target: found for target, (_, found) in own.items()}
+        texts += [text for text, _ in own.values()]
     if (runs / "sizes" / "scores.json").exists():
         text, figures["sizes"] = gate_section(runs / "sizes")
         texts.append(text)

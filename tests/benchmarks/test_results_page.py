@@ -100,6 +100,23 @@ def test_the_page_shows_the_figures_of_the_runs(runs):
     assert (runs / "results.md").read_text() == page, "a second call writes the same page"
 
 
+def test_a_model_for_several_targets_has_a_section_for_each(runs):
+    for target, title in (("2t", "2 m temperature"), ("t@850", "Temperature at 850 hPa")):
+        (folder := runs / "runs/joint" / target).mkdir(parents=True)
+        (folder / "scores.json").write_text(json.dumps(scores() | {"target": target}))
+        main(runs / "runs", runs / "heat", runs / "results")
+        page = (runs / "results.md").read_text()
+        assert f"### {title}, 48 h ahead (K), one model for three targets" in page
+    for name, loss in {"mlp-0": 0.05, "mlp-1": 0.04, "unet-0": 0.02, "unet-1": 0.03}.items():
+        (folder := runs / "runs/joint" / name).mkdir()
+        np.savetxt(folder / "metrics.csv", [[1, 8, 0.1, loss, 1e-3]], delimiter=",", header="row", comments="")
+    main(runs / "runs", runs / "heat", runs / "results")
+    figures = json.loads((runs / "results.json").read_text())
+    assert [*figures["twin_joint"]] == ["2t", "t@850"]
+    assert {found["best"] for found in figures["twin_joint"].values()} == {"unets"}
+    assert {found["best"] for found in figures["twin"].values()} == {"mlps"}
+
+
 def test_the_page_has_a_table_of_member_counts(runs):
     found = scores()
     for name in [*found["models"]]:
