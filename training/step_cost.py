@@ -95,7 +95,10 @@ def pass_without_values(
 
 
 def measure_step(module: CorrectionModule, batch: Sample, autocast: Autocast) -> StepCost:
-    """Return bytes and seconds of a pass on `batch`, computed on the device of the module, which is left unchanged."""
+    """Return bytes and seconds of a pass on `batch`, computed on the device of the module, which is left unchanged.
+
+    All ranks of a mesh call this.
+    """
     device, meter = module.device, AllocationMeter()
     with unchanged_random_state(), unchanged_buffers(module):
         on_gpu = device.type == "cuda"
@@ -104,7 +107,8 @@ def measure_step(module: CorrectionModule, batch: Sample, autocast: Autocast) ->
         before = torch.cuda.memory_allocated(device) if on_gpu else 0
         seconds = _timed(module, batch, autocast, nullcontext() if on_gpu else meter)
         peak = torch.cuda.max_memory_allocated(device) - before if on_gpu else meter.peak
-        if seconds < SHORT_PASS:
+        # Each rank has its own clock, and a pass on a mesh exchanges messages: all ranks repeat it, or none does.
+        if module.mesh.broadcast(seconds < SHORT_PASS):
             seconds = _timed(module, batch, autocast, nullcontext())
     return StepCost(peak, seconds)
 
