@@ -1,12 +1,39 @@
-"""The command: `deepweather VERB [option=value ...]`; `VERBS` lists the verbs."""
+"""The command `deepweather VERB [option=value ...]`, and the names of `import deepweather as dw`; see docs/python.md.
 
+A name is imported when it is first used, so that `import deepweather` takes milliseconds and needs no PyTorch.
+"""
+
+import importlib
 import os
 import runpy
 import sys
 import warnings
+from typing import TYPE_CHECKING, Any
 
 from data_pipeline.common import interruption
 from data_pipeline.common.run_start import mark_begin
+
+if TYPE_CHECKING:
+    from data_pipeline.common.errors import InputError as InputError
+    from data_pipeline.formats.open import open_analysis as open_analysis
+    from data_pipeline.formats.open import open_ensemble as open_ensemble
+    from data_pipeline.formats.open import open_static as open_static
+    from data_pipeline.task import Task as Task
+    from evaluation.score_xarray import score as score
+    from models.corrector import Corrector as Corrector
+    from models.loading import load as load
+
+NAMES = {
+    "Corrector": "models.corrector",
+    "InputError": "data_pipeline.common.errors",
+    "Task": "data_pipeline.task",
+    "load": "models.loading",
+    "open_analysis": "data_pipeline.formats.open",
+    "open_ensemble": "data_pipeline.formats.open",
+    "open_static": "data_pipeline.formats.open",
+    "score": "evaluation.score_xarray",
+}
+"""The module that defines each name of the Python interface."""
 
 VERBS = {
     "prepare": ("data_pipeline.prepare", "make the data of the twin experiment, or index your own files"),
@@ -22,6 +49,19 @@ VERBS = {
 USAGE = "usage: deepweather VERB [option=value ...]\n\n" + "\n".join(
     f"  {verb:9} {purpose}" for verb, (_, purpose) in VERBS.items()
 )
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of the Python interface, and keep it in this module."""
+    if name not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(NAMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    """Return all names, also those that no one has used yet."""
+    return sorted({*globals(), *NAMES})
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ VariableNames = Mapping[str, str] | None
 
 def open_ensemble(
     paths: Paths,
-    variables: Sequence[Variable] | None = None,
+    variables: Sequence[Variable | str] | None = None,
     lead_times: Sequence[int] | None = None,
     *,
     names: VariableNames = None,
@@ -63,7 +63,8 @@ def open_ensemble(
 ) -> xr.Dataset:
     """Open forecasts as (init_time, lead_time, number, [level,] latitude, longitude), float32 or float64.
 
-    `variables` and `lead_times` (hours) select fields; None selects all. Variables have their GRIB shortName.
+    `paths` are files, folders, patterns or URLs of GRIB, NetCDF or Zarr. `variables`, such as `2t` or `t@850`, and
+    `lead_times` (hours) select fields; None selects all. Variables have their GRIB shortName.
     `number` is 0 for a control forecast and for files without members. `level` is in hPa. Where one name exists both
     at the surface and on pressure levels, see `datasets.select_variable`. Fields are brought to the grid of `target`;
     without it they keep their grid, which must be regular.
@@ -72,14 +73,13 @@ def open_ensemble(
     variable are NaN. With `chunks="auto"` the arrays are dask arrays with one chunk per start and lead time; with None
     they are read when they are indexed.
     """
-    return _dataset(
-        Cube.forecasts(_forecasts(paths, variables, names, target, intervals), lead_times, missing), chunks, dtype
-    )
+    catalog = _forecasts(paths, _parsed(variables), names, target, intervals)
+    return _dataset(Cube.forecasts(catalog, lead_times, missing), chunks, np.dtype(dtype))
 
 
 def open_analysis(
     paths: Paths,
-    variables: Sequence[Variable] | None = None,
+    variables: Sequence[Variable | str] | None = None,
     *,
     names: VariableNames = None,
     target: TargetGrid | None = None,
@@ -92,7 +92,7 @@ def open_analysis(
     Analyses are fields of lead time 0, and NetCDF fields without a start. Longer lead times are ignored, except those
     of requested amounts and extremes, which come from short forecasts.
     """
-    return _dataset(Cube.analyses(_analyses(paths, variables, names, target, intervals), missing), chunks)
+    return _dataset(Cube.analyses(_analyses(paths, _parsed(variables), names, target, intervals), missing), chunks)
 
 
 def open_static(
@@ -199,6 +199,15 @@ def grid_of_files(paths: Paths, names: VariableNames = None) -> Grid:
     if is_netcdf(path):
         return NetCDFCatalog.first_grid(path, names)
     return _gather(path, None, names).reader.grid
+
+
+def _parsed(variables: Sequence[Variable | str] | None) -> list[Variable] | None:
+    """Return variables, of which texts such as `t@850` are parsed."""
+    if isinstance(variables, str):
+        raise InputError(f"variables must be a list, got {variables!r}; write [{variables!r}]")
+    if variables is None:
+        return None
+    return [one if isinstance(one, Variable) else Variable.parse(one) for one in variables]
 
 
 def _dataset(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Dataset:
