@@ -25,9 +25,13 @@ HELP, WRONG = ("help",), ("no-verb",)
 """Commands that end at once, with exit codes 0 and 2."""
 WAITING = """
 import os, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+def stop(*_):
+    open(sys.argv[1] + ".told", "w").close()
+    ENDING
+signal.signal(signal.SIGTERM, stop)
 open(sys.argv[1], "w").close()
-time.sleep(300)
+while True:
+    time.sleep(1)
 """
 
 
@@ -150,7 +154,7 @@ def waiting_sweep(tmp_path):
     script, started, children = tmp_path / "program.py", tmp_path / "started", []
 
     def start(ending):
-        waiting = WAITING.replace("sys.exit(3)", ending)
+        waiting = WAITING.replace("ENDING", ending)
         script.write_text(
             f"""
 import sys
@@ -193,12 +197,13 @@ def wait_for(condition):
 
 
 @pytest.mark.parametrize("ending", ["sys.exit(3)", "None"], ids=["saves", "ignores it"])
-def test_an_interrupted_sweep_stops_its_runs(waiting_sweep, ending):
+def test_an_interrupted_sweep_stops_its_runs(waiting_sweep, tmp_path, ending):
     """The first Ctrl-C lets a run save, the second kills it; the next run does not begin."""
     launcher, child = waiting_sweep(ending)
     launcher.send_signal(signal.SIGINT)
     if ending == "None":
-        time.sleep(1.5)  # signals within a second count as one
+        wait_for((tmp_path / "started.told").exists)  # a second signal counts a second after the first was handled
+        time.sleep(1.5)
         assert is_running(child)
         launcher.send_signal(signal.SIGINT)
     _, error = launcher.communicate(timeout=60)

@@ -6,6 +6,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -126,19 +127,20 @@ def test_nothing_is_deferred_where_nothing_would_be_lost(program, number):
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "pause", "words"),
+    ("first", "second", "one_signal", "words"),
     [
-        (signal.SIGTERM, signal.SIGTERM, 0.1, "waited\n"),
-        (signal.SIGUSR1, signal.SIGTERM, 1.2, "waited\n"),
-        (signal.SIGTERM, signal.SIGTERM, 1.2, "interrupted\n"),
+        (signal.SIGTERM, signal.SIGTERM, 1000, "waited\n"),
+        (signal.SIGUSR1, signal.SIGTERM, 0.1, "waited\n"),
+        (signal.SIGTERM, signal.SIGTERM, 0.1, "interrupted\n"),
     ],
     ids=["at the same time", "of another kind", "again"],
 )
-def test_only_a_second_signal_of_the_same_kind_is_in_a_hurry(program, first, second, pause, words):
-    process = program(deferred("tell('ready'); sys.stdin.readline(); tell('waited')"), stdin=subprocess.PIPE)
+def test_only_a_second_signal_of_the_same_kind_is_in_a_hurry(program, first, second, one_signal, words):
+    body = deferred("tell('ready'); sys.stdin.readline(); tell('waited')")
+    process = program(f"interruption.ONE_SIGNAL = {one_signal}{body}", stdin=subprocess.PIPE)
     process.send_signal(first)
     assert process.stdout.readline() == "ready\n"
-    time.sleep(pause)
+    time.sleep(0.2)
     process.send_signal(second)
     time.sleep(0.2)
     if words == "waited\n":
@@ -158,6 +160,16 @@ def test_a_time_limit_waits_for_a_long_step(program):
     assert ended(process) == (0, "saved\n", "")
 
 
+def wait_until_asleep(process):
+    """Wait until the main thread of a process is in a system call that waits, at several looks in a row."""
+    until, looks = time.monotonic() + LIMIT, 0
+    while looks < 5:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+        state = Path(f"/proc/{process.pid}/task/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        looks = looks + 1 if state == "S" else 0
+
+
 @EVERY
 def test_a_library_that_does_not_return_is_ended(program, number):
     """Python's handler never runs: the main thread reads a pipe in C, where an interrupted call starts again."""
@@ -172,13 +184,14 @@ def test_a_library_that_does_not_return_is_ended(program, number):
         libc.read(ends[0], ctypes.create_string_buffer(1), 1)
         tell('returned')
     """)
-    time.sleep(0.5)  # until the process is in the library
+    wait_until_asleep(process)
     process.send_signal(number)
     assert ended(process) == (3, "", f"error: {interruption.INTERRUPTED}\n")
 
 
 def test_the_third_signal_of_a_kind_ends_the_process(program):
     process = program("""
+        interruption.ONE_SIGNAL = 0.2
         interruption.install()
         word = 'ready'
         while True:
@@ -244,13 +257,15 @@ def test_a_forked_child_does_not_end_its_parent(program):
     process = program("""
         interruption.PATIENCE = 0.1
         interruption.install()
+        ends = os.pipe()
         if (child := os.fork()) == 0:
-            tell('ready')
             try:
+                tell('ready')
+                os.write(ends[1], b'.')
                 time.sleep(100)
             except KeyboardInterrupt:
                 os._exit(5)
-        time.sleep(0.5)
+        os.read(ends[0], 1)
         os.kill(child, signal.SIGTERM)
         tell(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         time.sleep(0.5)
@@ -272,6 +287,7 @@ def test_an_interrupted_command_ends_soon_after_its_exit_functions(program):
     process = program("""
         import atexit
         from conf import reporting
+        interruption.CLEAN_UP = 3
         atexit.register(time.sleep, 1000)
         atexit.register(tell, 'cleaned')
         with reporting('train'):

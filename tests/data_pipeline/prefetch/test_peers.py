@@ -106,7 +106,7 @@ def meet(store=None):
     """Return two ranks that know each other; the second one waits for the first one's secret."""
     store = store or HashStore()
     with ThreadPoolExecutor(2) as pool:
-        ranks = [pool.submit(SocketPeers.from_store, rank, 2, store, "run", timeout=2) for rank in range(2)]
+        ranks = [pool.submit(SocketPeers.from_store, rank, 2, store, "run", timeout=60) for rank in range(2)]
         return [rank.result() for rank in ranks]
 
 
@@ -165,7 +165,7 @@ def test_the_secret_is_random_and_is_never_sent(monkeypatch):
     assert secret != other
     assert len(secret) == 32
     with socket.create_server(("127.0.0.1", 0)) as server:
-        first = SocketPeers(0, secret, timeout=2)
+        first = SocketPeers(0, secret, timeout=60)
         first._addresses = [first.address, server.getsockname()]
         thread = threading.Thread(target=lambda: sent.append(respond(server, b"")))
         thread.start()
@@ -226,7 +226,7 @@ def test_a_wrong_response_counts_as_absent(answer):
 
 def test_a_response_with_the_secret_is_taken():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        first = SocketPeers(0, b"secret", timeout=2)
+        first = SocketPeers(0, b"secret", timeout=60)
         first._addresses = [first.address, server.getsockname()]
         thread = threading.Thread(target=respond, args=(server, proven(5)))
         thread.start()

@@ -134,7 +134,7 @@ def test_files_do_not_depend_on_a_kill_or_the_number_of_workers(
     process.communicate()
     written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.20180108")}
     assert not (tmp_path / "output.pl.20180111").exists(), "the process was killed within a start pair"
-    wait_for(lambda: group_is_gone(process), 10)
+    wait_for(lambda: group_is_gone(process))
     assert not (tmp_path / "output.pl.20180712").exists()
     (tmp_path / ".output.pl.20180712.1.partial").write_bytes(b"GRIB")
     twin.prepare()
@@ -155,10 +155,10 @@ def test_an_interrupted_run_names_the_command_to_continue(tiny: Twin, tmp_path: 
         os.killpg(process.pid, signal.SIGINT)
     else:
         process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     assert errors == "error: interrupted after 0 of 2 start pairs; run the same command again to resume\n"
-    wait_for(lambda: group_is_gone(process), 10)
+    wait_for(lambda: group_is_gone(process))
     assert sorted(file.name for file in tmp_path.iterdir() if file.name != "static") == ["twin.json"]
 
 
@@ -248,7 +248,7 @@ def test_a_second_run_at_the_same_time_is_refused(tiny: Twin, tmp_path: Path) ->
     with pytest.raises(InputError, match="another run is writing to"):
         twin.prepare()
     process.terminate()
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
 
 
 def test_the_package_is_imported_without_torch() -> None:
