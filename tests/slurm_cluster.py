@@ -49,14 +49,18 @@ ReturnToService=2
 KillWait=5
 MessageTimeout=60
 SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=200000
-PartitionName=ci Nodes=ALL Default=YES OverSubscribe=FORCE:4 MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=ci Nodes=ALL Default=YES OverSubscribe=FORCE:4 MaxTime=INFINITE State=UP PreemptMode=OFF
+PartitionName=idle Nodes=ALL PriorityTier=1 GraceTime=120 MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=9 MaxTime=INFINITE State=UP PreemptMode=OFF
 """
 
 
 class SlurmCluster:
     """A running cluster with `nodes` nodes of `cpus` processors each; `folder` holds its state and logs.
 
-    `environment` are the variables with which `sbatch`, `srun` and this project's commands reach the cluster.
+    Jobs of the partition `idle` make way for jobs of the partition `urgent`. `environment` are the variables with which `sbatch`, `srun` and this project's commands reach the cluster.
     """
 
     def __init__(self, folder, nodes=1, cpus=8):
@@ -142,8 +146,9 @@ class SlurmCluster:
         return found
 
     def _all_idle(self):
-        found = self.run("sinfo", "--noheader", "--Node", "--format=%N %t", check=False).splitlines()
-        return sum(line.split()[-1:] == ["idle"] for line in found) == self._count
+        # A node has a line for each of its partitions.
+        found = {*self.run("sinfo", "--noheader", "--Node", "--format=%N %t", check=False).splitlines()}
+        return found == {f"{name} idle" for name in self.names}
 
     def _start(self, program, *arguments):
         log = (self.folder / f"{program}.out").open("ab")

@@ -143,6 +143,22 @@ def test_a_cancelled_job_does_not_start_again(slurm, tmp_path):
     assert log.read_text().count("start\n") == 1
 
 
+def test_a_job_that_makes_way_for_an_urgent_one_starts_again(slurm, tmp_path):
+    """Slurm's own preemption: it signals, waits for the grace time of the partition, and requeues the job by itself."""
+    job = stubborn(slurm, tmp_path, "--partition=idle", "--exclusive", "--nodelist=node1")
+    log = tmp_path / f"slurm/job-{job}.out"
+    wait_for(log, "start")
+    (tmp_path / "urgent.sbatch").write_text("#!/bin/bash\ntrue\n")
+    options = ["--partition=urgent", "--exclusive", "--nodelist=node1", f"--output={tmp_path}/urgent.out"]
+    assert slurm.wait(slurm.submit(tmp_path / "urgent.sbatch", *options))["JobState"] == "COMPLETED"
+    until = time.monotonic() + PATIENCE
+    while log.read_text().count("start\n") < 2:
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.2)
+    slurm.run("scancel", job)
+    assert slurm.wait(job)["Restarts"] == "1"
+
+
 def test_a_job_whose_time_limit_came_before_the_run_had_saved_starts_again(slurm, tmp_path):
     job = stubborn(slurm, tmp_path, "--time=1")
     log = tmp_path / f"slurm/job-{job}.out"
