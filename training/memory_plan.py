@@ -215,10 +215,11 @@ def _to(device: torch.device, sample: Sample) -> Sample:
 
 def _read(file: Path, measured: dict[str, Any]) -> MemoryPlan | None:
     """Return the plan of an earlier start of the same run on the same mesh."""
-    if not file.is_file():
+    try:
+        held = json.loads(file.read_text())
+        return MemoryPlan(**held) if held["measured"] == measured else None
+    except (OSError, ValueError, TypeError, KeyError):  # no file, or a damaged one
         return None
-    held = json.loads(file.read_text())
-    return MemoryPlan(**held) if held["measured"] == measured else None
 
 
 def _write(file: Path, text: str) -> None:

@@ -45,19 +45,21 @@ def is_zarr_folder(path: Path) -> bool:
 
 
 @contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
+def atomic_path(path: str | Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it is renamed to `path` when the block ends without an error.
 
-    A full disk, a read-only folder or a missing permission raises an `InputError` that names the file. The temporary
-    file is always removed.
+    Without `durable` the call does not wait for the disk, which takes seconds on a busy one: the file then survives the
+    end of the process, but perhaps not a loss of power. A full disk, a read-only folder or a missing permission raises
+    an `InputError` that names the file. The temporary file is always removed.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
+        if durable:
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
         raise disk_error(error, path) or error from None
@@ -67,9 +69,9 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_write(path: str | Path, mode: str = "wb") -> Iterator[IO]:
-    """Open a temporary file for writing; it is renamed to `path` when the block ends without an error."""
-    with atomic_path(path) as partial, partial.open(mode) as file:
+def atomic_write(path: str | Path, mode: str = "wb", durable: bool = True) -> Iterator[IO]:
+    """Open a temporary file for writing, like `atomic_path`; it is renamed to `path` when the block ends well."""
+    with atomic_path(path, durable) as partial, partial.open(mode) as file:
         yield file
 
 

@@ -1,4 +1,5 @@
 import errno
+import os
 import socket
 import subprocess
 
@@ -21,6 +22,21 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path):
         assert not (tmp_path / "deep" / "file").exists()
     assert (tmp_path / "deep" / "file").read_text() == "whole"
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_durable_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch, durable):
+    done, synchronise = [], os.fsync
+
+    def recorded(descriptor):
+        synchronise(descriptor)
+        done.append((os.fstat(descriptor).st_size, (tmp_path / "file").exists()))
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    with atomic_write(tmp_path / "file", "w", durable=durable) as file:
+        file.write("whole")
+    assert (tmp_path / "file").read_text() == "whole"
+    assert done == [(5, False)] * durable
 
 
 def test_a_failed_write_keeps_the_old_file_and_no_partial_file(tmp_path):
