@@ -60,7 +60,8 @@ PartitionName=urgent Nodes=ALL PriorityTier=9 MaxTime=INFINITE State=UP PreemptM
 class SlurmCluster:
     """A running cluster with `nodes` nodes of `cpus` processors each; `folder` holds its state and logs.
 
-    Jobs of the partition `idle` make way for jobs of the partition `urgent`. `environment` are the variables with which `sbatch`, `srun` and this project's commands reach the cluster.
+    Jobs of the partition `idle` make way for jobs of the partition `urgent`. `environment` are the variables with which
+    `sbatch`, `srun` and this project's commands reach the cluster.
     """
 
     def __init__(self, folder, nodes=1, cpus=8):
