@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+import slurm_cluster
+from required import STRICT
 
 JOB = """#!/bin/bash
 #SBATCH --requeue --open-mode=append --output=job.log
@@ -43,3 +45,13 @@ def test_a_signal_reaches_the_step(slurm, tmp_path: Path):
 def test_a_failed_command_of_slurm_fails_the_test(slurm):
     with pytest.raises(AssertionError, match="unrecognized option"):
         slurm.run("sbatch", "--no-such-option")
+
+
+def test_where_nothing_may_be_skipped_a_missing_program_fails(monkeypatch):
+    monkeypatch.setattr(slurm_cluster, "PROGRAMS", ("no-such-program",))
+    monkeypatch.delenv(STRICT, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no no-such-program: install Slurm"):
+        slurm_cluster.skip_without_slurm()
+    monkeypatch.setenv(STRICT, "1")
+    with pytest.raises(pytest.fail.Exception, match="no no-such-program: install Slurm"):
+        slurm_cluster.skip_without_slurm()

@@ -36,8 +36,16 @@ def submit_job(path: Path, text: str) -> int:
 
 
 def open_tasks(job: int, name: str) -> set[int]:
-    """Return the tasks of an array that wait or run; none if Slurm does not know a job of this number and name."""
-    states = task_states(job) or {}
+    """Return the tasks of an array that wait or run; none if Slurm does not know a job of this number and name.
+
+    Raises `InputError` if Slurm does not answer: the runs of these tasks could be submitted twice.
+    """
+    states = task_states(job)
+    if states is None:
+        raise InputError(
+            f"scontrol gets no answer from Slurm about job {job}, which may still have runs of this sweep; run the "
+            "same command again when Slurm answers"
+        )
     return {task for task, (state, job_name, _) in states.items() if state not in ENDED and job_name == name}
 
 

@@ -25,7 +25,7 @@ OPTIONS = [
 LONGER = [word if "epochs" not in word else "trainer.epochs=60" for word in OPTIONS]
 """A run that lasts long enough to be stopped three times."""
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-LIMIT = 300
+LIMIT = 900
 """Seconds after which a process counts as hanging."""
 
 

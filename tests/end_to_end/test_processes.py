@@ -26,7 +26,7 @@ def start(folder, *arguments, kind=Program):
 def test_four_ranks_write_the_same_files_as_one_process(project):
     """Weights and the table of epochs are equal up to rounding."""
     process = start(project, "train", *SPLIT, "model=unet", "run_dir=runs/mesh", *QUICK, "trainer.mesh=[2,2]")
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=900)
     assert (process.returncode, errors) == (0, "")
     assert "in 2 x 1 tiles, batches shared by 2" in output
     assert output.count("\nepoch ") == 2
@@ -48,7 +48,7 @@ def test_one_process_resumes_a_run_of_two_ranks_after_one_was_killed(project, ru
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             os.kill(int(children[-1]), signal.SIGKILL)
             break
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 3, errors
     assert "was killed by signal 9" in errors
     assert "resuming from" in run_verb(project, "train", *options)
@@ -64,7 +64,7 @@ def test_the_same_command_resumes_interrupted_training(project, run_verb):
         if line.startswith("epoch   2"):
             process.terminate()
             break
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 3, errors
     assert "run the same command again" in errors
     assert not (project / "runs/long/corrector.safetensors").exists()

@@ -30,7 +30,7 @@ def test_a_killed_run_keeps_its_account(project, run_verb):
         if line.startswith("epoch   2"):
             process.send_signal(signal.SIGKILL)
             break
-    process.communicate(timeout=300)
+    process.communicate(timeout=900)
     first = time.monotonic() - began
     before = summary_of(run)
     assert (before["starts"], before["finished"], before["time_to_crps"]["emos"]) == (1, False, None)

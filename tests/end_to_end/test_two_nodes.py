@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import ROOT
 from namespaces import TwoNodes, fault
+from required import skip
 from safetensors.torch import load_file
 from twin_project import QUICK, SPLIT
 
@@ -46,7 +47,7 @@ EXCHANGES = """
 @pytest.fixture
 def nodes():
     if reason := fault():
-        pytest.skip(reason)
+        skip(reason)
     found = TwoNodes()
     yield found
     found.close()
@@ -82,7 +83,7 @@ def ends_of(ranks):
     """Return the exit code, standard output and standard error of each rank."""
     found = []
     for rank in ranks:
-        output, errors = rank.communicate(timeout=300)
+        output, errors = rank.communicate(timeout=900)
         found.append((rank.returncode, output, errors))
     return found
 
@@ -108,7 +109,7 @@ def wait_for_line(rank, start):
     for line in rank.stdout:
         if line.startswith(start):
             return
-    pytest.fail(f"{start} is not printed: {rank.communicate(timeout=300)[1]}")
+    pytest.fail(f"{start} is not printed: {rank.communicate(timeout=900)[1]}")
 
 
 def check_equal_runs(first, second):

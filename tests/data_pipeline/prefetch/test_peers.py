@@ -36,7 +36,7 @@ def test_ranks_fetch_from_each_other_the_samples_that_they_do_not_cache(tmp_path
     ranks = 2
     processes = [start(rank, ranks, tmp_path) for rank in range(ranks)]
     for process in processes:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=900)
         assert process.returncode == 0, errors
     for rank in range(ranks):
         found = json.loads((tmp_path / f"{rank}.json").read_text())

@@ -69,6 +69,8 @@ def test_states_of_tasks_are_read(scheduler):
     assert task_states(7) == {}
     scheduler(AWAY)
     assert task_states(7) is None
+    with pytest.raises(InputError, match="no answer from Slurm about job 7"):
+        open_tasks(7, "train-sweep")
 
 
 def test_an_end_counts_when_it_is_seen_twice(scheduler):

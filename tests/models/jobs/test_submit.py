@@ -13,6 +13,7 @@ import pytest
 import yaml
 from conftest import ROOT
 from grib_parts import GRID, KEYS
+from required import skip
 from test_conf import compose_config
 
 from conf import build
@@ -94,7 +95,7 @@ def test_the_site_file_may_be_named_by_the_environment(command, tmp_path, monkey
 @pytest.mark.parametrize("tasks", [[], [["input=a b"], ["input=c"]]], ids=["job", "array"])
 def test_shellcheck_finds_nothing(tasks, tmp_path):
     if shutil.which("shellcheck") is None:
-        pytest.skip("no shellcheck (Debian: shellcheck)")
+        skip("no shellcheck (Debian: shellcheck)")
     options = JobOptions(modules=["cuda"], setup=["ulimit -c 0"], container="apptainer exec it", time="01:00:00")
     (tmp_path / "job.sh").write_text(
         JobFile("correct", ["corrector=it's a b"], options, tmp_path, "n", tasks=tasks).text()

@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 
-import pytest
+from required import skip
 
 from models.parallel import interface
 from models.parallel.interface import interface_towards, own_address
@@ -25,7 +25,7 @@ def test_an_interface_is_found_by_its_address(monkeypatch):
     """The program `ip` knows the same addresses, by another way than an ioctl."""
     ip = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin")
     if ip is None:
-        pytest.skip("needs `ip` (Debian: iproute2)")
+        skip("needs `ip` (Debian: iproute2)")
     found = json.loads(subprocess.run([ip, "-json", "-4", "address"], capture_output=True, check=True).stdout)
     assert found
     for device in found:

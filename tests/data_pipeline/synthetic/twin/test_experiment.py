@@ -155,7 +155,7 @@ def test_an_interrupted_run_names_the_command_to_continue(tiny: Twin, tmp_path: 
         os.killpg(process.pid, signal.SIGINT)
     else:
         process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 1
     assert errors == "error: interrupted after 0 of 2 start pairs; run the same command again to resume\n"
     wait_for(lambda: group_is_gone(process))
@@ -248,7 +248,7 @@ def test_a_second_run_at_the_same_time_is_refused(tiny: Twin, tmp_path: Path) ->
     with pytest.raises(InputError, match="another run is writing to"):
         twin.prepare()
     process.terminate()
-    process.communicate(timeout=300)
+    process.communicate(timeout=900)
 
 
 def test_the_package_is_imported_without_torch() -> None:
