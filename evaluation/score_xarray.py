@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from data_pipeline.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
@@ -24,16 +25,6 @@ from evaluation.scoreboard import Scoreboard
 from evaluation.scoring import Forecaster, ScoringOptions, score_models
 from models.distribution import Distribution, Ensemble, Normal, Quantiles
 
-_NAMES = {
-    "init_time": ("init_time", "forecast_reference_time", "start", "time"),
-    "lead_time": ("lead_time", "step", "forecast_period", "prediction_timedelta"),
-    "valid_time": ("valid_time", "time"),
-    "number": ("number", "realization", "member", "ensemble", "ensemble_member", "sample"),
-    "quantile": ("quantile", "percentile", "quantile_level"),
-    "latitude": ("latitude", "lat"),
-    "longitude": ("longitude", "lon"),
-}
-"""Accepted names of each dimension, best first."""
 _SPACE = ("latitude", "longitude")
 _BINS = 11
 """Bins of the PIT of forecasts without members."""
@@ -128,7 +119,7 @@ class ArrayForecasts:
         if "lead_time" not in values.dims:
             values = values.expand_dims(lead_time=[values.lead_time.item() if "lead_time" in values.coords else 0])
         truth = _truth_of(truth, values)
-        hours = _hours(values.lead_time)
+        hours = whole_hours(values.lead_time, "score")
         values = values.assign_coords(lead_time=hours).sortby("lead_time")
         truth = truth.assign_coords(lead_time=hours).sortby("lead_time")
         units = str(truth.attrs.get("units", values.attrs.get("units", "")))
@@ -202,24 +193,20 @@ def _interpret(forecast: xr.DataArray | xr.Dataset) -> tuple[str, xr.DataArray]:
             )
         (name,) = forecast.data_vars
         forecast = forecast[name]
-    if quantile := _dimension(forecast, "quantile"):
+    if quantile := find_dimension(forecast, "quantile"):
         levels = forecast[quantile].values.astype(float)
         percent = quantile == "percentile" or levels.max() > 1
         levels = levels / 100 if percent else levels
         if levels.size < 2 or not ((levels > 0) & (levels < 1)).all() or len(np.unique(levels)) < levels.size:
             raise InputError(f"score: {quantile} must be two or more different levels between 0 and 1, got {levels}")
         return "quantiles", forecast.rename({quantile: "number"}).assign_coords(number=levels).sortby("number")
-    number = _dimension(forecast, "number")
+    number = find_dimension(forecast, "number")
     if number is None or forecast.sizes[number] < 2:
         raise InputError(
             f"score: the forecast has the dimensions {', '.join(map(str, forecast.dims))}; it needs number with two "
             "members or more, quantile, or a data set with mean and std"
         )
     return "members", forecast.rename({number: "number"})
-
-
-def _dimension(array: xr.DataArray, role: str) -> str | None:
-    return next((name for name in _NAMES[role] if name in array.dims), None)
 
 
 def _standard(array: xr.DataArray, needed: Sequence[str], what: str) -> xr.DataArray:
@@ -229,13 +216,14 @@ def _standard(array: xr.DataArray, needed: Sequence[str], what: str) -> xr.DataA
             continue
         if role == "init_time" and "valid_time" in needed:
             continue
-        if name := _dimension(array, role):
+        if name := find_dimension(array, role):
             array = array.rename({name: role})
     if missing := [role for role in needed if role not in array.dims]:
         raise InputError(
             f"score: the {what} lacks the dimension {missing[0]}; it has {', '.join(map(str, array.dims))}"
         )
-    if others := [str(d) for d in array.dims if d not in _NAMES or (d == "number" and what == "truth")]:
+    known = DIMENSION_NAMES.keys() - ({"level", "number"} if what == "truth" else {"level"})
+    if others := [str(dimension) for dimension in array.dims if dimension not in known]:
         raise InputError(f"score: the {what} has the dimension {others[0]}; select one value of it")
     return array
 
@@ -244,34 +232,25 @@ def _truth_of(truth: xr.DataArray, values: xr.DataArray) -> xr.DataArray:
     """Return the truth of each start and lead time of the forecast, NaN where there is none."""
     if not isinstance(truth, xr.DataArray):
         raise InputError(f"score: truth must be a DataArray, got {type(truth).__name__}; select one variable")
-    if _dimension(truth, "lead_time") or "init_time" in truth.dims:
+    if find_dimension(truth, "lead_time") or "init_time" in truth.dims:
         found = _standard(truth, ("init_time", "latitude", "longitude"), "truth")
         if "lead_time" not in found.dims:
             if values.sizes["lead_time"] > 1:
                 raise InputError("score: the truth has init_time but no lead_time; name its dimension valid_time")
             found = found.expand_dims(lead_time=values.lead_time.values)
-        leads = _hours(found.lead_time)
-        wanted = [leads.index(lead) if lead in leads else -1 for lead in _hours(values.lead_time)]
+        leads = whole_hours(found.lead_time, "score")
+        wanted = [leads.index(lead) if lead in leads else -1 for lead in whole_hours(values.lead_time, "score")]
         if -1 in wanted:
-            own = _hours(values.lead_time)
+            own = whole_hours(values.lead_time, "score")
             raise InputError(f"score: the truth has the lead times {leads} h, the forecast {own} h; give the same")
         found = found.isel(lead_time=wanted).assign_coords(lead_time=values.lead_time.values)
         return found.reindex(init_time=values.init_time.values)
     found = _standard(truth, ("valid_time", "latitude", "longitude"), "truth")
-    hours = np.array(_hours(values.lead_time), "timedelta64[h]").astype("timedelta64[ns]")
+    hours = np.array(whole_hours(values.lead_time, "score"), "timedelta64[h]").astype("timedelta64[ns]")
     valid = values.init_time.values.astype("datetime64[ns]")[:, None] + hours
     parts = [found.reindex(valid_time=times).rename(valid_time="init_time") for times in valid.T]
     parts = [part.assign_coords(init_time=values.init_time.values) for part in parts]
     return xr.concat(parts, xr.DataArray(values.lead_time.values, dims="lead_time", name="lead_time"))
-
-
-def _hours(leads: xr.DataArray) -> list[int]:
-    """Return lead times in whole hours, from timedeltas or numbers of hours."""
-    values = leads.values
-    hours = values / np.timedelta64(1, "h") if values.dtype.kind == "m" else values.astype(float)
-    if (hours != np.round(hours)).any() or (hours < 0).any() or len(np.unique(hours)) < hours.size:
-        raise InputError(f"score: lead_time must be different whole hours or timedeltas, got {values[:5]}")
-    return [int(hour) for hour in hours.tolist()]
 
 
 def _converted(values: xr.DataArray, units: str, kind: str) -> xr.DataArray:

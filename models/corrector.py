@@ -6,13 +6,14 @@ file, only classes that it names in `models` and in registered packages (`models
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from data_pipeline.common.checks import construct
+from data_pipeline.common.checks import check_choice, construct
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from data_pipeline.common.progress import Progress
@@ -47,6 +48,11 @@ from models.parallel.exchange import assemble
 from models.statistical.cases import Passes, check_lead_times
 from models.training_dates import state_fits, valid_days
 from models.training_summaries import TrainingSummaries, envelope_of
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from models.correction.engine import Engine
 
 FILE_FORMAT = 1
 BATCH_BYTES = 2**27
@@ -126,6 +132,50 @@ class Corrector(nn.Module):
     ) -> Tensor:
         """Return the corrected members (M, B, T, H, W) of a batch; see `written_members`."""
         return written_members(self(sample), sample, self.task, self.domain, raw, quantile_levels, seed).members
+
+    def correct(
+        self,
+        dataset: xr.Dataset,
+        *,
+        analysis: xr.Dataset | None = None,
+        names: Mapping[str, str] | None = None,
+        members: str = "ecc-q",
+        quantile_levels: str = "hazen",
+        seed: int = 0,
+        on_problem: str = "error",
+        fallback: Corrector | None = None,
+        device: str = "auto",
+    ) -> xr.Dataset:
+        """Return forecasts with corrected members in place of the raw ones: the verb `correct` on a dataset of xarray.
+
+        `dataset` has the dimensions init_time, lead_time, number, latitude, longitude, and level (hPa) for variables
+        aloft, or usual other names of these, and all inputs of the task; `names` maps its names of variables to GRIB
+        names. The result has the same dimensions, names, units and types, and is lazy if `dataset` is: each forecast
+        is corrected when dask computes it. See `models.correction.correct_dataset` for what stays as it is.
+
+        `analysis` is for correctors that read it at the start. The other options are those of `deepweather correct`;
+        `fallback` is the corrector for `on_problem="emos"`.
+        """
+        from models.correction.correct_dataset import correct_dataset
+        from models.correction.guards import Guard
+        from models.correction.options import CorrectionOptions
+
+        options = CorrectionOptions(quantile_levels=quantile_levels, seed=seed, members=members)
+        guard = Guard(on_problem, None if fallback is None else fallback.engine(device))
+        return correct_dataset(self.engine(device), dataset, analysis, names, options, guard)
+
+    def engine(self, device: str = "auto") -> Engine:
+        """Return what corrects forecasts, on a device: `cpu`, `gpu`, or `auto`."""
+        from models.correction.single_process import SingleProcess
+        from models.correction.torch_engine import TorchEngine
+        from models.device import choose_device
+
+        check_choice("device", device, ("auto", "cpu", "gpu"))
+        chosen = choose_device(device, SingleProcess())
+        own = next((parameter.device for parameter in self.state_dict().values()), chosen)
+        # The engine moves its corrector, and corrects without dropout.
+        same = self if own.type == chosen.type and not self.training else copy.deepcopy(self).eval()
+        return TorchEngine(same, device=chosen)
 
     def on(self, domain: Grid | Domain) -> Corrector:
         """Return this corrector for the own tile of `domain`."""

@@ -18,15 +18,19 @@ if TYPE_CHECKING:
     from data_pipeline.formats.open import open_analysis as open_analysis
     from data_pipeline.formats.open import open_ensemble as open_ensemble
     from data_pipeline.formats.open import open_static as open_static
+    from data_pipeline.regridding.target import TargetGrid as TargetGrid
     from data_pipeline.task import Task as Task
     from evaluation.score_xarray import score as score
     from models.corrector import Corrector as Corrector
     from models.loading import load as load
+    from training.fit import fit as fit
 
 NAMES = {
     "Corrector": "models.corrector",
     "InputError": "data_pipeline.common.errors",
+    "TargetGrid": "data_pipeline.regridding.target",
     "Task": "data_pipeline.task",
+    "fit": "training.fit",
     "load": "models.loading",
     "open_analysis": "data_pipeline.formats.open",
     "open_ensemble": "data_pipeline.formats.open",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,17 @@ from torch import Tensor
 
 from data_pipeline.common.files import atomic_write
 from data_pipeline.sample import Sample
+from models.parallel.mesh import print_line
 
 
 class LossHistory(pl.Callback):
-    """Writes `metrics.csv` and prints a line for each epoch.
+    """Writes `metrics.csv` and gives a line for each epoch to `show`.
 
     The rows are also kept in the checkpoint, so that a resumed run writes the same file as an uninterrupted one.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, show: Callable[[str], None] = print_line) -> None:
+        self._path, self._show = path, show
         self._rows: list[dict[str, float]] = []
         self._sums: list[float] | Tensor = [0.0, 0.0]
         self._lowest = math.inf
@@ -37,7 +39,7 @@ class LossHistory(pl.Callback):
             if trainer.ckpt_path is None:
                 self._lowest = start if math.isfinite(start) else math.inf
             if trainer.is_global_zero:
-                print(f"initial weights: val_loss {start:.4g}", flush=True)
+                self._show(f"initial weights: val_loss {start:.4g}")
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reset the sums of the epoch; not called for an epoch that is resumed."""
@@ -82,10 +84,9 @@ class LossHistory(pl.Callback):
             writer.writeheader()
             writer.writerows(self._rows)
         mark = " *" if better else ""
-        print(
+        self._show(
             f"epoch {len(self._rows):3d} of {trainer.max_epochs}: train_loss {row['train_loss']:.4g}  "
-            f"val_loss {row['val_loss']:.4g}{mark}  ({time.monotonic() - self._began:.0f} s)",
-            flush=True,
+            f"val_loss {row['val_loss']:.4g}{mark}  ({time.monotonic() - self._began:.0f} s)"
         )
 
     def state_dict(self) -> dict[str, Any]:

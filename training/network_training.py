@@ -188,7 +188,7 @@ def make_trainer(
             accumulate_grad_batches=options.accumulate_grad_batches, benchmark=options.cudnn_benchmark,
             callbacks=[
                 TrainingProgress(), checkpoints, stopping, *local_steps, *averages, *further, *callbacks, *pruning,
-                LossHistory(run_dir / "metrics.csv"),
+                LossHistory(run_dir / "metrics.csv", mesh.print),
                 CurveRestart(),
             ],
             logger=make_loggers(["tensorboard"] if options.loggers is None else options.loggers, run_dir, mesh.first),

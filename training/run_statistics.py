@@ -25,11 +25,11 @@ class RunStatistics:
     """The files of statistics in a `folder`; none without a folder. A file is used if the run needs it."""
 
     def __init__(self, folder: str | Path | None) -> None:
-        self._folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else Path(folder)
         self._files = {
-            name: path for name in STATISTICS if self._folder and (path := self._folder / f"{name}.nc").is_file()
+            name: path for name in STATISTICS if self.folder and (path := self.folder / f"{name}.nc").is_file()
         }
-        if self._folder and not self._files:
+        if self.folder and not self._files:
             names = " or ".join(f"{name}.nc" for name in STATISTICS)
             raise InputError(
                 f"statistics: {folder} holds no {names}; make them with deepweather prepare statistics=[...]"
@@ -47,7 +47,7 @@ class RunStatistics:
         The options identify a run, and the same path may later hold another statistic.
         """
         found = dict(options)
-        if self._folder:
+        if self.folder:
             found["statistics"] = {str(path): provenance_of(path) for path in self._files.values()}
         if isinstance(loss, EECRPS) and loss.climate is not None:
             found["climate"] = f"{loss.climate} {provenance_of(loss.climate)}"
@@ -55,13 +55,13 @@ class RunStatistics:
 
     def check_use(self, spec: Mapping[str, Any], loss: Loss, initial_weights: object) -> None:
         """Raise an `InputError` if the run cannot use a statistic of the folder."""
-        if not self._folder:
+        if not self.folder:
             return
         uses_efi = isinstance(loss, EECRPS) and loss.climate == str(self._files.get("efi"))
         if "normalization" not in self._files:
             if not uses_efi:
                 raise InputError(
-                    f"statistics: {self._folder} holds efi.nc only, which needs loss=eecrps without loss.climate; "
+                    f"statistics: {self.folder} holds efi.nc only, which needs loss=eecrps without loss.climate; "
                     "leave out statistics, or add normalization.nc with deepweather prepare"
                 )
             return

@@ -22,8 +22,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, TextIO, TypeVar
 
@@ -68,6 +69,8 @@ class Progress:
             return
         self.done, self._latest = done, (time.monotonic(), done)
         self._first = self._first or self._latest
+        if listener := _listener.get():
+            listener(self)
 
     def resume(self, done: float) -> None:
         """Set the number of steps that an earlier run has done, where it is known after the start only."""
@@ -102,6 +105,9 @@ class Progress:
         left = "" if remaining is None or self.done >= self.total else f", about {format_duration(remaining)} to go"
         return f"{self.name} {self.done:,.0f} of {self.total:,.0f}{label} after {elapsed}{left}"
 
+    def __str__(self) -> str:
+        return self.text()
+
     def __enter__(self) -> Progress:
         self.began = time.monotonic()
         self._latest = self.began, self._before
@@ -112,6 +118,19 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _screen.pop(self, finished=kind is None)
+
+
+_listener: ContextVar[Callable[[Progress], None] | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(function: Callable[[Progress], None]) -> Iterator[None]:
+    """Call `function` with the `Progress` after each step of the work in the block, in this thread."""
+    before = _listener.set(function)
+    try:
+        yield
+    finally:
+        _listener.reset(before)
 
 
 def watched(items: Iterable[_Item], name: str, total: int | None = None) -> Iterator[_Item]:

@@ -48,6 +48,11 @@ raise too, but every exchange would wait for the GPU.
 """
 
 
+def print_line(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
 @dataclass(frozen=True)
 class Mesh:
     """The own rank among the ranks of a run: it has tile `rank % tiles` of the samples of data rank `rank // tiles`."""
@@ -70,6 +75,8 @@ class Mesh:
     everyone: str = field(default="", repr=False)
     """Name of the group of all ranks."""
     channel_axis: ChannelAxis | None = field(default=None, repr=False)
+    show: Callable[[str], None] = field(default=print_line, repr=False)
+    """What `print` does with a line: prints it, except where a program uses this package as a library."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Mesh:
         """Return the same object: it is immutable, and its store cannot be copied with a model."""
@@ -122,12 +129,12 @@ class Mesh:
         if self.ranks == 1:
             return self
         made = arrange_mesh(*mesh_shape(shape, "mesh"), timedelta(minutes=timeout_minutes))
-        return replace(made, local_rank=self.local_rank, local_ranks=self.local_ranks, store=self.store)
+        return replace(made, local_rank=self.local_rank, local_ranks=self.local_ranks, store=self.store, show=self.show)
 
     def print(self, text: str) -> None:
         """Print a line on the first rank."""
         if self.first:
-            print(text, flush=True)
+            self.show(text)
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of `x` over all ranks, without gradient."""

@@ -1,0 +1,300 @@
+"""ArrayFields: the fields of arrays of xarray, in memory or of dask, as samples read them.
+
+`StandardDataset` gives the dimensions of a dataset their standard names and order; `fields_of_forecasts` and
+`fields_of_analyses` open its variables. Only the forecast that is read is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from data_pipeline.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.datasets import select_variable
+from data_pipeline.grid import Grid
+from data_pipeline.grid_coordinates import grid_of
+from data_pipeline.meaning import Meaning
+from data_pipeline.points import Points
+from data_pipeline.protocols import ALL, MissingFields
+from data_pipeline.task import Variable
+from data_pipeline.units import normalize_units
+
+FORECAST, ANALYSIS = ("init_time", "lead_time", "number"), ("time",)
+"""Outer dimensions of forecasts and of analyses."""
+
+
+@dataclass(frozen=True, eq=False)
+class StandardDataset:
+    """A dataset with standard names of its dimensions; latitudes decrease, lead times are whole hours.
+
+    `own_names` maps standard names of dimensions to those that the user's dataset has, `labels` the label of a variable
+    (`Variable.label`) to its own name. `flipped`: the user's latitudes increase.
+    """
+
+    dataset: xr.Dataset
+    what: str
+    """The subject of error messages, such as `the ensemble`."""
+    own_names: Mapping[str, Hashable]
+    labels: Mapping[str, str]
+    flipped: bool
+
+    @classmethod
+    def forecasts(cls, dataset: xr.Dataset, what: str, names: Mapping[str, str] | None = None) -> StandardDataset:
+        """Return forecasts with the dimensions init_time, lead_time, number, [level,] latitude and longitude."""
+        found = cls._of(dataset, what, names, FORECAST)
+        hours = whole_hours(found.dataset.lead_time, what)
+        found._refuse_disorder("lead_time", np.array(hours))
+        return cls(found.dataset.assign_coords(lead_time=hours), what, found.own_names, found.labels, found.flipped)
+
+    @classmethod
+    def analyses(cls, dataset: xr.Dataset, what: str, names: Mapping[str, str] | None = None) -> StandardDataset:
+        """Return analyses with the dimensions time, [level,] latitude and longitude."""
+        return cls._of(dataset, what, names, ANALYSIS)
+
+    @classmethod
+    def _of(
+        cls, dataset: xr.Dataset, what: str, names: Mapping[str, str] | None, outer: Sequence[str]
+    ) -> StandardDataset:
+        if not isinstance(dataset, xr.Dataset):
+            raise InputError(
+                f"{what} must be a Dataset of xarray, got {type(dataset).__name__}; name the array's variable, such as "
+                "2t, with array.to_dataset(name='2t')"
+            )
+        space = ("point",) if "point" in dataset.dims else ("latitude", "longitude")
+        own_names: dict[str, Hashable] = {}
+        for role in (*outer, "level", *space):
+            known = "valid_time" if role == "time" else role
+            own = find_dimension(dataset, known) if known in DIMENSION_NAMES else role
+            if own is None and role != "level":
+                raise InputError(
+                    f"{what} lacks the dimension {role}; it has {', '.join(map(str, dataset.dims))}; rename one of "
+                    "them, or add it with dataset.expand_dims"
+                )
+            if own is not None:
+                own_names[role] = own
+        changed = {own: role for role, own in own_names.items() if own != role}
+        if taken := [role for role in changed.values() if role in dataset.variables]:
+            raise InputError(
+                f"{what} has {taken[0]} beside the dimension {own_names[taken[0]]}; drop or rename {taken[0]}"
+            )
+        standard = dataset.rename(changed)
+        for role in (*outer, *space):
+            if role not in standard.coords and role != "point":
+                raise InputError(f"{what} has no coordinate {role}; add its values with dataset.assign_coords")
+        flipped = (
+            "latitude" in space and bool((np.diff(standard.latitude.values) > 0).all()) and standard.latitude.size > 1
+        )
+        if flipped:
+            standard = standard.isel(latitude=slice(None, None, -1))
+        found = cls(standard, what, own_names, _labels(dataset, what, names), flipped)
+        first = standard[outer[0]]
+        if first.dtype.kind != "M":
+            raise InputError(f"{what} has {outer[0]} of the type {first.dtype}; convert it with pandas.to_datetime")
+        found._refuse_disorder(outer[0], first.values)
+        return found
+
+    def _refuse_disorder(self, name: str, values: np.ndarray) -> None:
+        if not (values[1:] > values[:-1]).all():
+            place = int(np.argmin(values[1:] > values[:-1]))
+            own = self.own_names[name]
+            raise InputError(
+                f"{self.what}: {own} must increase, and {values[place]} is followed by {values[place + 1]}; sort it "
+                f"with dataset.sortby({own!r}), and keep each once with drop_duplicates"
+            )
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The grid, or the points."""
+        try:
+            return grid_of(self.dataset)
+        except InputError as error:
+            raise InputError(f"{self.what}: {error}") from None
+
+    def own_name(self, variable: Variable) -> str:
+        """Return the name of a variable in the user's dataset."""
+        surface = f"{variable.label}_surface"
+        if not variable.level and surface in self.labels:
+            return self.labels[surface]
+        if variable.label not in self.labels:
+            known = ", ".join(self.labels) or "none"
+            raise InputError(
+                f"{self.what} lacks the variable {variable}; it has {known}; open it, or state its name there with "
+                f"names={{NAME: {str(variable)!r}}}"
+            )
+        return self.labels[variable.label]
+
+    def field(self, variable: Variable, outer: Sequence[str]) -> xr.DataArray:
+        """Return a variable with the dimensions `outer`, latitude and longitude, or `outer` and point."""
+        array = self.dataset[self.own_name(variable)].rename(variable.label)
+        if variable.level:
+            if "level" not in array.dims or variable.level not in array.level.values:
+                levels = array.level.values.tolist() if "level" in array.dims else "no dimension level"
+                raise InputError(f"{self.what} lacks {variable}: {variable.label} has {levels}; open this level")
+            array = select_variable(array.to_dataset(), variable)
+        space = ("point",) if isinstance(self.grid, Points) else ("latitude", "longitude")
+        wanted = (*outer, *space)
+        if missing := [name for name in wanted if name not in array.dims]:
+            raise InputError(f"{self.what}: {variable} lacks the dimension {missing[0]}; it has {_list(array.dims)}")
+        if further := [name for name in array.dims if name not in wanted]:
+            raise InputError(
+                f"{self.what}: {variable} has the dimension {further[0]}, which is not known here; select one of its "
+                f"values, or rename it to one of {', '.join((*outer, 'level', *space))}"
+            )
+        if array.dtype.kind != "f":
+            raise InputError(f"{self.what}: {variable} has the type {array.dtype}; convert it with astype('float32')")
+        return array.transpose(*wanted)
+
+    def units(self, variable: Variable) -> str:
+        """Return the units of a variable in standard spelling, "" without the attribute `units`."""
+        units = str(self.dataset[self.own_name(variable)].attrs.get("units", ""))
+        return normalize_units(units) if units else ""
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayFields:
+    """Implements `protocols.Fields` on arrays (init_time, lead_time, number, latitude, longitude) of xarray."""
+
+    arrays: tuple[xr.DataArray, ...]
+    grid: Grid
+    variables: tuple[Variable, ...]
+    init_times: np.ndarray
+    lead_times: tuple[int, ...]
+    numbers: tuple[int, ...]
+    meanings: tuple[Meaning, ...]
+    what: str
+    """The subject of error messages."""
+
+    @classmethod
+    def forecasts(
+        cls,
+        arrays: Mapping[Variable, xr.DataArray],
+        units: Mapping[Variable, str],
+        grid: Grid,
+        lead_times: Sequence[int],
+        what: str,
+    ) -> ArrayFields:
+        """Open arrays (init_time, lead_time, number, latitude, longitude) at `lead_times` (hours)."""
+        first = next(iter(arrays.values()))
+        known = first.lead_time.values.tolist()
+        if absent := [lead for lead in lead_times if lead not in known]:
+            has = _list(known)
+            raise InputError(f"{what} has no lead time {absent[0]} h; it has {has} h; open it, or change the task")
+        at = [known.index(lead) for lead in lead_times]
+        chosen = list(arrays.values())
+        if at != list(range(len(known))):
+            chosen = [array.isel(lead_time=at) for array in chosen]
+        numbers = first.number.values
+        if numbers.dtype.kind not in "iu":
+            numbers = np.arange(numbers.size)
+        return cls(
+            tuple(chosen), grid, tuple(arrays), first.init_time.values.astype("datetime64[s]"), tuple(lead_times),
+            tuple(numbers.tolist()), _meanings(units, lead_times), what,
+        )  # fmt: skip
+
+    @classmethod
+    def analyses(
+        cls, arrays: Mapping[Variable, xr.DataArray], units: Mapping[Variable, str], grid: Grid, what: str
+    ) -> ArrayFields:
+        """Open arrays (time, latitude, longitude) as forecasts with lead time 0 and one member, that start then."""
+        opened = [one.rename(time="init_time").expand_dims(("lead_time", "number"), (1, 2)) for one in arrays.values()]
+        starts = opened[0].init_time.values.astype("datetime64[s]")
+        return cls(tuple(opened), grid, tuple(arrays), starts, (0,), (0,), _meanings(units, (0,)), what)
+
+    def read(
+        self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
+    ) -> None:
+        """Fill `out` (M, C, h, W) with the forecast at positions `init` and `lead`; see `Fields`."""
+        key = (init, lead, ALL if members is None else list(members), rows)
+        where = f"the forecast of {self.init_times[init]} +{self.lead_times[lead]} h"
+        for channel, values in enumerate(self._computed([array.variable[key].data for array in self.arrays], where)):
+            out[:, channel] = values[..., None] if isinstance(self.grid, Points) else values
+
+    @cached_property
+    def incomplete(self) -> Mapping[tuple[int, int], MissingFields]:
+        """The fields without any value, by the positions of start and lead time; each array is read once for this."""
+        starts = [array[k : k + 1] for k in range(len(self.init_times)) for array in self.arrays]
+        if any(array.chunks for array in self.arrays):
+            starts = list(self.arrays)
+        space = [axis for axis in self.arrays[0].dims if axis not in FORECAST]
+        empty = list(self._emptiness(starts, space))
+        count = len(self.arrays)
+        joined = [np.concatenate(empty[channel::count]) for channel in range(count)]
+        absent = np.stack(joined, -1)
+        found: dict[tuple[int, int], MissingFields] = {}
+        for init, lead in np.argwhere(absent.any((2, 3))).tolist():
+            own = absent[init, lead]
+            channels = np.flatnonzero(own.any(0)).tolist()
+            names = tuple(str(self.variables[channel]) for channel in channels)
+            number = self.numbers[int(own[:, channels[0]].argmax())]
+            found[init, lead] = MissingFields(names, number, self.what, int(own.sum()), own.size)
+        return found
+
+    def _emptiness(self, arrays: Sequence[xr.DataArray], space: Sequence[Hashable]) -> Iterator[np.ndarray]:
+        """Yield for each array where no cell has a value, (init, lead, member)."""
+        if any(array.chunks for array in arrays):
+            yield from self._computed([array.isnull().all(space).data for array in arrays], "all forecasts")
+        else:
+            yield from (np.isnan(array.values).all(tuple(range(3, array.ndim))) for array in arrays)
+
+    def _computed(self, arrays: Sequence[Any], where: str) -> Sequence[np.ndarray]:
+        """Return arrays in memory; those of dask are computed together."""
+        if not any(hasattr(array, "dask") for array in arrays):
+            return [np.asarray(array) for array in arrays]
+        import dask
+
+        try:
+            computed: Sequence[np.ndarray] = dask.compute(*arrays)
+        except InputError:
+            raise
+        except Exception as error:  # a chunk may call any library
+            raise InputError(
+                f"{self.what} cannot be computed for {where} ({type(error).__name__}: {error}); check it with "
+                "dataset.compute()"
+            ) from error
+        return computed
+
+
+def fields_of_forecasts(
+    standard: StandardDataset, variables: Sequence[Variable], lead_times: Sequence[int]
+) -> ArrayFields:
+    """Open forecasts of variables at `lead_times` (hours)."""
+    arrays = {variable: standard.field(variable, FORECAST) for variable in variables}
+    units = {variable: standard.units(variable) for variable in variables}
+    return ArrayFields.forecasts(arrays, units, standard.grid, lead_times, standard.what)
+
+
+def fields_of_analyses(standard: StandardDataset, variables: Sequence[Variable]) -> ArrayFields:
+    """Open analyses of variables, as forecasts with lead time 0 and one member; their start is the valid time."""
+    arrays = {variable: standard.field(variable, ANALYSIS) for variable in variables}
+    return ArrayFields.analyses(arrays, {one: standard.units(one) for one in variables}, standard.grid, standard.what)
+
+
+def _meanings(units: Mapping[Variable, str], lead_times: Sequence[int]) -> tuple[Meaning, ...]:
+    """Return units and intervals of variables; the intervals are those that the names state."""
+    return tuple(replace(Meaning.stated(variable, lead_times), units=text) for variable, text in units.items())
+
+
+def _labels(dataset: xr.Dataset, what: str, names: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the own name of each variable by its label; `names` maps own names to variables, such as t2m to 2t."""
+    names = names or {}
+    if absent := [name for name in names if name not in dataset.data_vars]:
+        raise InputError(
+            f"names has {absent[0]!r}, which {what} does not have; it has {_list(dataset.data_vars) or 'no variable'}"
+        )
+    found: dict[str, str] = {}
+    for own in map(str, dataset.data_vars):
+        label = Variable.parse(names[own]).label if own in names else own
+        if label in found:
+            raise InputError(f"{what} has {label} twice, as {found[label]} and as {own}; drop one of them")
+        found[label] = own
+    return found
+
+
+def _list(values: Any) -> str:
+    return ", ".join(map(str, values))

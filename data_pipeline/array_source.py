@@ -1,0 +1,93 @@
+"""ArraySource: forecasts and analyses in datasets of xarray, as the data source of a training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import ClassVar, get_args
+
+import numpy as np
+import xarray as xr
+
+from data_pipeline.array_fields import ArrayFields, StandardDataset, fields_of_analyses, fields_of_forecasts
+from data_pipeline.common.checks import check_choice
+from data_pipeline.common.errors import InputError
+from data_pipeline.dates import Dates
+from data_pipeline.ledger import Omission
+from data_pipeline.protocols import Chunks, MissingPolicy
+from data_pipeline.task import Task, Variable
+
+
+class ArraySource:
+    """Datasets of xarray, in memory or of dask; implements `protocols.DataSource`.
+
+    `names` maps names of variables in the datasets to GRIB names, such as {"t2m": "2t"}. `static` has static fields;
+    by default they are the variables of the ensemble without times. `missing`: what happens to a forecast with a field
+    that has no value in any cell, as in `data_pipeline.archive.Archive`.
+    """
+
+    moments: ClassVar[None] = None
+    omissions: ClassVar[tuple[Omission, ...]] = ()
+
+    def __init__(
+        self,
+        ensemble: xr.Dataset,
+        truth: xr.Dataset,
+        static: xr.Dataset | None = None,
+        names: Mapping[str, str] | None = None,
+        missing: MissingPolicy = "error",
+    ) -> None:
+        check_choice("missing", missing, get_args(MissingPolicy))
+        self.missing = missing
+        names = names or {}
+        own = [{name: names[name] for name in names if name in each} for each in (ensemble, truth)]
+        if unknown := [name for name in names if name not in own[0] and name not in own[1]]:
+            raise InputError(f"names has {unknown[0]!r}, which is no variable of the datasets; correct it")
+        self._ensemble = StandardDataset.forecasts(ensemble, "the ensemble", own[0])
+        self._truth = StandardDataset.analyses(truth, "the truth", own[1])
+        self._static = static
+
+    def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
+        """Do nothing: opening the fields raises the errors."""
+
+    def forecasts(self, variables: Sequence[Variable], lead_times: Sequence[int], chunks: Chunks = None) -> xr.Dataset:
+        """Return the ensemble at some lead times, with standard names of its dimensions."""
+        return self._ensemble.dataset.sel(lead_time=list(lead_times))
+
+    def analyses(self, variables: Sequence[Variable], chunks: Chunks = None) -> xr.Dataset:
+        """Return the analyses, with standard names of their dimensions."""
+        return self._truth.dataset
+
+    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> ArrayFields:
+        """Open the ensemble to read samples from."""
+        return fields_of_forecasts(self._ensemble, variables, lead_times)
+
+    def analysis_fields(self, variables: Sequence[Variable]) -> ArrayFields:
+        """Open the analyses to read samples from."""
+        return fields_of_analyses(self._truth, variables)
+
+    @cached_property
+    def static(self) -> xr.Dataset:
+        """The static fields, (latitude, longitude)."""
+        found = self._ensemble.dataset if self._static is None else self._static
+        times = {"init_time", "lead_time", "number", "time", "level"}
+        return found[[name for name in found.data_vars if not times & {*found[name].dims}]]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of coordinates and values; of the names of chunks, which depend on the files, in arrays of dask."""
+        digest = hashlib.sha256()
+        for standard in (self._ensemble, self._truth):
+            for name, variable in sorted(standard.dataset.variables.items(), key=lambda pair: str(pair[0])):
+                digest.update(f"{name} {variable.dims} {variable.shape} {variable.dtype}\n".encode())
+                for part in [variable] if variable.ndim < 3 or variable.chunks else (row for row in variable):
+                    digest.update(_content(part))
+        return digest.hexdigest()[:16]
+
+
+def _content(variable: xr.Variable) -> bytes:
+    if variable.chunks:
+        return str(getattr(variable.data, "name", "")).encode()
+    values = np.ascontiguousarray(variable.values)
+    return str(values.tolist()).encode() if values.dtype.hasobject else values.tobytes()

@@ -1,0 +1,57 @@
+"""Options of `conf/` as plain values, for Python programs that name a choice of a group, such as the model `unet`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.packages import conf_folders
+
+CONF = Path(__file__).parents[2] / "conf"
+"""The folder of the YAML files; those of installed packages that register models are added to it."""
+
+
+def named_options(group: str, choice: str) -> dict[str, Any]:
+    """Return the options in `GROUP/CHOICE.yaml`. Raises `InputError` if there is no such file.
+
+    >>> named_options("model", "raw")
+    {'_target_': 'models.statistical.raw.Raw'}
+    """
+    folders = [folder / group for folder in (CONF, *conf_folders(CONF).values())]
+    for folder in folders:
+        if (file := folder / f"{choice}.yaml").is_file():
+            return dict(yaml.safe_load(file.read_text()))
+    known = sorted(file.stem for folder in folders for file in folder.glob("*.yaml"))
+    raise InputError(f"there is no {group} {choice!r}; choose one of {', '.join(known)}")
+
+
+def described(group: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a group from a name, from {group: name, option: value, ...}, or with their own `_target_`.
+
+    >>> described("model", {"model": "unet", "width": 4})["width"]
+    4
+    """
+    if isinstance(value, str):
+        return named_options(group, value)
+    if not isinstance(value, Mapping) or not {"_target_", group} & {*value}:
+        raise InputError(f"{group} must be a name, or a dict such as {{{group!r}: NAME, option: value}}, got {value!r}")
+    if "_target_" in value:
+        return dict(value)
+    base = named_options(group, str(value[group]))
+    changes = {name: option for name, option in value.items() if name != group}
+    if unknown := [name for name in changes if name not in base]:
+        raise InputError(f"{group} {value[group]} has no option {unknown[0]!r}; it has {', '.join(list(base)[1:])}")
+    return merged(base, changes)
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with the values of `changes`; dicts inside are merged, too."""
+    found = dict(base)
+    for name, value in changes.items():
+        inner = found.get(name)
+        found[name] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return found

@@ -1,0 +1,289 @@
+"""`correct_dataset`: forecasts in a dataset of xarray with corrected members in place of the raw ones.
+
+The pipeline is that of the verb `correct`. A dataset in memory is corrected at once. In a dataset of dask, each block
+of the result is one forecast, which is corrected when it is computed: only the forecasts that dask works on at a time
+are in memory.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import warnings
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from data_pipeline.array_fields import (
+    ANALYSIS,
+    FORECAST,
+    ArrayFields,
+    StandardDataset,
+)
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.progress import Progress
+from data_pipeline.grid import Grid
+from data_pipeline.inputs import input_fields, starts_without_input
+from data_pipeline.meaning import differences
+from data_pipeline.task import Task, Variable
+from models.correction.engine import CorrectorDescription, Engine
+from models.correction.gaps import Gaps
+from models.correction.guards import Guard
+from models.correction.options import CorrectionOptions
+from models.correction.pipeline import CorrectionPipeline
+from models.correction.shared_reading import SharedReading
+from models.correction.single_process import SingleProcess
+
+
+def correct_dataset(
+    engine: Engine,
+    dataset: xr.Dataset,
+    analysis: xr.Dataset | None = None,
+    names: Mapping[str, str] | None = None,
+    options: CorrectionOptions | None = None,
+    guard: Guard | None = None,
+) -> xr.Dataset:
+    """Return `dataset` with the corrected members of the targets at the lead times of the task.
+
+    The result has the dimensions, names, units and types of `dataset`. Fields of a target at other lead times or
+    levels, and all other variables, stay as they are; a `UserWarning` counts them. `analysis` are analyses (time,
+    latitude, longitude) for a corrector that reads them at the start; `names` maps names of variables to GRIB names.
+
+    Raises `InputError` for a dataset that lacks an input, has other units, another grid or no lead time of the task;
+    for a forecast that does not resemble the training, when that forecast is computed.
+    """
+    correction = _DatasetCorrection(engine, options or CorrectionOptions(), guard or Guard())
+    correction.guard.check_fallback(engine.description)
+    task = engine.description.task
+    forecasts = StandardDataset.forecasts(dataset, "the dataset", names)
+    leads = _lead_times(task, forecasts)
+    source = _open(forecasts, analysis, task)
+    _check_inputs(source, engine.description, leads)
+    _warn_of_unchanged(forecasts, task, leads)
+    lazy = any(array.chunks for array in source.forecasts.values())
+    corrected = (correction.lazily if lazy else correction.at_once)(source, leads)
+    return _in_place(dataset, forecasts, corrected)
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """Arrays of forecasts and of analyses by variable; the source of `input_fields`."""
+
+    forecasts: Mapping[Variable, xr.DataArray]
+    analyses: Mapping[Variable, xr.DataArray]
+    units: Mapping[tuple[str, Variable], str]
+    """By part, `forecasts` or `analyses`, and variable."""
+    grid: Grid
+
+    def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> ArrayFields:
+        """Open forecasts."""
+        units = {one: self.units["forecasts", one] for one in variables}
+        return ArrayFields.forecasts(
+            {one: self.forecasts[one] for one in variables}, units, self.grid, lead_times, "the dataset"
+        )
+
+    def analysis_fields(self, variables: Sequence[Variable]) -> ArrayFields:
+        """Open analyses."""
+        units = {one: self.units["analyses", one] for one in variables}
+        return ArrayFields.analyses({one: self.analyses[one] for one in variables}, units, self.grid, "the analysis")
+
+
+def _open(forecasts: StandardDataset, analysis: xr.Dataset | None, task: Task) -> _Source:
+    """Return the fields that a task reads."""
+    if task.analysis and analysis is None:
+        wanted = ", ".join(map(str, task.analysis))
+        raise InputError(f"the corrector reads the analysis of {wanted} at the start; give it as analysis=DATASET")
+    if analysis is not None and not task.analysis:
+        raise InputError("the corrector reads no analysis; leave out analysis")
+    fields = [one for one in task.fields_read if one.origin != "analysis" and type(one.variable) is Variable]
+    parts: dict[str, tuple[StandardDataset, Sequence[str], Iterable[Variable]]]
+    parts = {"forecasts": (forecasts, FORECAST, list(dict.fromkeys(one.variable for one in fields)))}
+    if analysis is not None:
+        opened = StandardDataset.analyses(analysis, "the analysis")
+        if not forecasts.grid.matches(opened.grid):
+            raise InputError(f"the analysis has {opened.grid}, the dataset {forecasts.grid}; bring both to one grid")
+        parts["analyses"] = opened, ANALYSIS, task.analysis
+    arrays = {
+        name: {one: part.field(one, outer) for one in variables} for name, (part, outer, variables) in parts.items()
+    }
+    units = {(name, one): part.units(one) for name, (part, _, variables) in parts.items() for one in variables}
+    return _Source(arrays["forecasts"], arrays.get("analyses", {}), units, forecasts.grid)
+
+
+def _lead_times(task: Task, forecasts: StandardDataset) -> tuple[int, ...]:
+    """Return the lead times of the task that the dataset has."""
+    known = forecasts.dataset.lead_time.values.tolist()
+    found = tuple(lead for lead in task.lead_times if lead in known)
+    if not found:
+        have, want = (", ".join(map(str, leads)) for leads in (known, task.lead_times))
+        raise InputError(f"the dataset has the lead times {have} h, the corrector corrects {want} h; open one of these")
+    return found
+
+
+def _check_inputs(source: _Source, corrector: CorrectorDescription, leads: tuple[int, ...]) -> None:
+    """Refuse another grid, other units and missing inputs."""
+    if not corrector.grid.matches(source.grid):
+        raise InputError(
+            f"the dataset has {source.grid}, the corrector {corrector.grid}; open the files on the corrector's grid, "
+            "with open_ensemble(..., target=TargetGrid(corrector.grid))"
+        )
+    inputs = input_fields(source, replace(corrector.task, lead_times=leads))
+    if without := starts_without_input(inputs):
+        start, channels = next(iter(without.items()))
+        raise InputError(
+            f"the dataset and its analysis lack {', '.join(channels)} for the forecast of {start}, one of "
+            f"{len(without)} that cannot be corrected; leave out these forecasts"
+        )
+    if corrector.meanings and (
+        found := differences(corrector.meanings, corrector.task.lead_times, inputs.meanings, leads)
+    ):
+        raise InputError(
+            f"the corrector was trained on {'; '.join(found)} as in the dataset; convert its values and set the "
+            "attribute units"
+        )
+
+
+def _warn_of_unchanged(forecasts: StandardDataset, task: Task, leads: tuple[int, ...]) -> None:
+    """Warn of fields of the targets that are not corrected."""
+    known = forecasts.dataset.lead_time.values.tolist()
+    if others := [lead for lead in known if lead not in leads]:
+        warnings.warn(
+            f"{len(others)} of {len(known)} lead times are no lead times of the corrector and stay as they are: "
+            f"{', '.join(map(str, others))} h",
+            UserWarning,
+            stacklevel=4,
+        )
+    for name in dict.fromkeys(target.label for target in task.targets if target.level):
+        own = {target.level for target in task.targets if target.label == name}
+        levels = forecasts.dataset.level.values.tolist()
+        if others := [level for level in levels if level not in own]:
+            warnings.warn(
+                f"{name} at {len(others)} of {len(levels)} levels is not corrected and stays as it is: "
+                f"{', '.join(map(str, others))} hPa",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _DatasetCorrection:
+    """How each forecast is corrected. Copies in other processes have a lock of their own."""
+
+    engine: Engine
+    options: CorrectionOptions
+    guard: Guard
+    lock: Any = field(default_factory=threading.Lock)
+    """Models are not made for several threads, and each uses all processors."""
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, lock=threading.Lock())
+
+    def __dask_tokenize__(self) -> str:
+        return self.token
+
+    def at_once(self, source: _Source, leads: tuple[int, ...]) -> dict[Variable, xr.DataArray]:
+        """Return the corrected members of each target, (init_time, lead_time, number, latitude, longitude)."""
+        task = replace(self.engine.description.task, lead_times=leads)
+        inputs, raw, gaps = input_fields(source, task), source.ensemble_fields(task.targets, leads), Gaps(task)
+        own = frozenset((target, lead) for target in task.targets for lead in leads)
+        pipeline = CorrectionPipeline(
+            self.engine, inputs, raw, SingleProcess(), self.options, gaps, own, guard=self.guard
+        )
+        out = {one: np.empty(array.shape, array.dtype) for one, array in zip(task.targets, raw.arrays, strict=True)}
+        problems: list[str] = []
+        with self.lock, Progress("correct: forecast", len(inputs.init_times) * len(leads)) as progress:
+            for i, start in enumerate(inputs.init_times):
+                for j in range(len(leads)):
+                    found = pipeline.correct(i, j, SharedReading())
+                    assert found is not None  # of the first rank
+                    assert found.members is not None  # without member_count
+                    problems += found.problems
+                    for t, target in enumerate(task.targets):
+                        out[target][i, j] = found.members[:, t].reshape(out[target].shape[2:])
+                    progress.step(np.datetime_as_string(start, "h"))
+        for sentence in (*gaps.sentences(), *problems):
+            warnings.warn(sentence, UserWarning, stacklevel=5)
+        return {one: array.copy(data=out[one]) for one, array in zip(task.targets, raw.arrays, strict=True)}
+
+    def lazily(self, source: _Source, leads: tuple[int, ...]) -> dict[Variable, xr.DataArray]:
+        """Return the corrected members of each target as arrays of dask, a block for each forecast.
+
+        With fields at other lead times among the inputs, a block has all lead times of a start.
+        """
+        task = self.engine.description.task
+        single = not any(channel.origin in ("start", "before") for channel in task.fields_read)
+        block = xr.Dataset({f"forecasts {one}": _bare(array) for one, array in source.forecasts.items()})
+        for one, array in source.analyses.items():
+            at_start = _bare(array).sel(time=block.init_time.values)
+            block[f"analyses {one}"] = at_start.rename(time="init_time")
+        if single:
+            block = block.sel(lead_time=list(leads))
+        block = block.chunk(dict.fromkeys(block.dims, -1) | {"init_time": 1} | ({"lead_time": 1} if single else {}))
+        template = block[[f"forecasts {target}" for target in task.targets]].sel(lead_time=list(leads))
+        if not single:
+            template = template.chunk(lead_time=-1)
+        result = xr.map_blocks(
+            _correct_block, block, kwargs={"correction": self, "source": replace(source, forecasts={}, analyses={})},
+            template=template,
+        )  # fmt: skip
+        return {target: result[f"forecasts {target}"] for target in task.targets}
+
+
+def _bare(array: xr.DataArray) -> xr.DataArray:
+    """Return an array with the coordinates of its dimensions only, and without attributes."""
+    return array.drop_vars([name for name in array.coords if name not in array.dims]).drop_attrs()
+
+
+def _correct_block(block: xr.Dataset, correction: _DatasetCorrection, source: _Source) -> xr.Dataset:
+    """Correct one forecast, whose fields are in memory; dask calls this. `source` has units and grid."""
+    arrays: dict[str, dict[Variable, xr.DataArray]] = {"forecasts": {}, "analyses": {}}
+    for name, array in block.items():
+        part, _, variable = str(name).partition(" ")
+        arrays[part][Variable.parse(variable)] = array if part == "forecasts" else array.rename(init_time="time")
+    leads = tuple(one for one in correction.engine.description.task.lead_times if one in block.lead_time.values)
+    corrected = correction.at_once(replace(source, forecasts=arrays["forecasts"], analyses=arrays["analyses"]), leads)
+    return xr.Dataset({f"forecasts {target}": array for target, array in corrected.items()})
+
+
+def _in_place(
+    dataset: xr.Dataset, forecasts: StandardDataset, corrected: Mapping[Variable, xr.DataArray]
+) -> xr.Dataset:
+    """Return the user's dataset with the corrected fields at their lead times and levels."""
+    result = dataset.copy()
+    leads = forecasts.dataset.lead_time.values.tolist()
+    levels = forecasts.dataset.level.values.tolist() if "level" in forecasts.own_names else []
+    for target, array in corrected.items():
+        own = result[name := forecasts.own_name(target)]
+        at = [leads.index(lead) for lead in array.lead_time.values.tolist()]
+        place = {forecasts.own_names["lead_time"]: at} if len(at) < len(leads) else {}
+        made = array.drop_vars(list(array.coords))
+        if forecasts.flipped:
+            made = made.isel(latitude=slice(None, None, -1))
+        made = made.rename({role: given for role, given in forecasts.own_names.items() if role in made.dims})
+        if target.level:
+            made = made.expand_dims({(level := forecasts.own_names["level"]): 1})
+            place[level] = [levels.index(target.level)]
+        made = made.transpose(*own.dims)
+        bare = own.drop_vars(list(own.coords))
+        result[name] = own.copy(data=_placed(bare, made, place).data)
+    return result
+
+
+def _placed(own: xr.DataArray, made: xr.DataArray, place: Mapping[Hashable, Sequence[int]]) -> xr.DataArray:
+    """Return `own` with the values of `made` at the positions `place` of some dimensions, without coordinates."""
+    if not place:
+        return made
+    (name, positions), *others = place.items()
+    parts = [
+        _placed(own.isel({name: [k]}), made.isel({name: [positions.index(k)]}), dict(others)) if k in positions
+        else own.isel({name: [k]})
+        for k in range(own.sizes[name])
+    ]  # fmt: skip
+    return xr.concat(parts, name)

@@ -1,0 +1,210 @@
+"""`fit`: a corrector from datasets of xarray, the training of `deepweather train` as a function."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import random
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from data_pipeline.array_source import ArraySource
+from data_pipeline.common.cost_meter import CostMeter
+from data_pipeline.common.errors import InputError, InterruptedRunError
+from data_pipeline.common.option_files import described
+from data_pipeline.common.progress import Progress, listening
+from data_pipeline.prefetch.budget import machine_budget
+from data_pipeline.protocols import MissingPolicy
+from data_pipeline.split import Split
+from data_pipeline.task import Task
+from models.corrector import Corrector, needed_task
+from models.parallel.mesh import Mesh
+from training.loss import Loss
+from training.specs import build_spec
+from training.trainer_options import TrainerOptions
+from training.training_run import Run, TrainingPlan, train_corrector
+
+SECONDS_BETWEEN_CALLS = 0.5
+"""The least time between two steps of one work that `progress` gets; the last step of a work always comes."""
+COMMAND_ONLY = {
+    "mesh", "sharded", "shard_ranks", "compression", "timeout_minutes", "local_steps", "synchronous_fraction",
+    "pruning", "checkpoint_minutes", "emos_minutes",
+}  # fmt: skip
+"""Options of `trainer` that need several processes or a folder of the run."""
+
+
+def fit(
+    model: str | Mapping[str, Any],
+    ensemble: xr.Dataset,
+    truth: xr.Dataset,
+    *,
+    task: Task,
+    train: Sequence[int | str],
+    val: Sequence[int | str] | None = None,
+    test: Sequence[int | str] | None = None,
+    gap_days: int | None = None,
+    static: xr.Dataset | None = None,
+    names: Mapping[str, str] | None = None,
+    members: int | None = None,
+    missing: MissingPolicy = "error",
+    loss: str | Mapping[str, Any] | Loss = "crps",
+    epochs: int = 15,
+    batch_size: int = 8,
+    learning_rate: float = 2e-3,
+    seed: int = 0,
+    progress: Callable[[object], None] | None = None,
+    **trainer: Any,
+) -> Corrector:
+    """Return a corrector of the raw `ensemble`, fitted to the `truth`.
+
+    `model` is a name of `conf/model`, such as `emos` or `unet`, or such a name with options:
+    `{"model": "unet", "width": 8}`. `ensemble` has the dimensions init_time, lead_time, number, latitude, longitude,
+    and level (hPa) for variables aloft; `truth` has time, latitude, longitude. `open_ensemble` and `open_analysis` open
+    files so. Variables have GRIB names, or `names` maps theirs to them: `{"t2m": "2t"}`; each has the attribute
+    `units`. Datasets of dask are read forecast by forecast. `static` has the static fields of the task; by default they
+    are variables of `ensemble` without times.
+
+    `train` and `val` are the first and last year, or date, of training and validation; valid times decide. Networks
+    need a validation, which chooses their weights. `test` is left out of both. `missing`: a forecast with a field
+    without any value is an `error`, has missing values (`mask`), or is left out (`drop`). `members` limits each
+    forecast to its first members. `loss` is a name of `conf/loss`, or a `training.loss.Loss`. `trainer` are further
+    options of `conf/trainer`, such as `patience` or `accelerator`.
+
+    `progress`, such as `print`, is called with each line about the run, and with the `Progress` of its work, whose text
+    is a line; an exception that it raises ends the fit. Forecasts that are left out, regressions that cannot be fitted
+    and a model that is worse than the raw ensemble give a `UserWarning`; `notes` of the corrector has all lines.
+
+    The corrector equals that of `deepweather train` with the same data and options, bit for bit. Raises `InputError`.
+    """
+    if not isinstance(task, Task):
+        raise InputError(f"task must be a Task, got {type(task).__name__}; make it with Task(name=..., inputs=[...])")
+    if unknown := sorted(COMMAND_ONLY & {*trainer}):
+        raise InputError(f"fit has no option {unknown[0]}: it trains in this process; use deepweather train")
+    lines: list[str] = []
+
+    def show(text: str) -> None:
+        lines.extend(text.splitlines())
+        if progress:
+            progress(text)
+
+    try:
+        spec = described("model", model)
+        own = needed_task(spec, task)
+        _check_periods(own)
+        options = TrainerOptions(
+            epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, seed=seed,
+            **{"loggers": []} | trainer, emos_minutes=0,
+        )  # fmt: skip
+        source = ArraySource(ensemble, truth, static, names, missing)
+        split = Split(train, val, test, gap_days=gap_days)
+        budget = machine_budget()
+        if _in_memory(ensemble) and _in_memory(truth):
+            budget = replace(budget, memory_bytes=0)
+        plan = TrainingPlan(
+            spec, own, {name: source for name in ("train", "val") if name == "train" or split.validates}, split,
+            _loss_of(loss), options, budget, members,
+        )  # fmt: skip
+        with (
+            _unchanged_state(),
+            listening(_Throttled(progress)) if progress else nullcontext(),
+            tempfile.TemporaryDirectory(prefix="deepweather-") as folder,
+            CostMeter() as meter,
+        ):
+            run = Run(
+                Path(folder), _identity(plan, source.fingerprint), source.fingerprint,
+                source.ensemble_fields(own.inputs, own.lead_times).grid,
+            )  # fmt: skip
+            corrector = train_corrector(plan, run, replace(Mesh.single(), show=show), meter, lambda found: None)
+    except InterruptedRunError:
+        raise KeyboardInterrupt from None
+    except InputError as error:
+        raise type(error)(_in_python(str(error))) from error.__cause__
+    assert corrector is not None, "only TrainerOptions.pruning ends a run without a corrector"
+    corrector.provenance["made"] = datetime.now(UTC).isoformat(timespec="seconds")
+    _warn(lines, corrector.notes)
+    corrector.notes = lines
+    return corrector
+
+
+class _Throttled:
+    """Passes steps of a `Progress` on, at most one in `SECONDS_BETWEEN_CALLS`, and the last step of each work."""
+
+    def __init__(self, function: Callable[[object], None]) -> None:
+        self._function, self._last = function, 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.done == progress.total or now - self._last >= SECONDS_BETWEEN_CALLS:
+            self._last = now
+            self._function(progress)
+
+
+def _check_periods(task: Task) -> None:
+    for target in task.targets:
+        if target.processing != "instant" and not target.period:
+            raise InputError(
+                f"the length of the intervals of {target} is not part of a dataset; write it in the task, such as "
+                f"{replace(target, period=24)}, and open the files with this variable"
+            )
+
+
+def _loss_of(loss: str | Mapping[str, Any] | Loss) -> Loss:
+    if isinstance(loss, Loss):
+        return loss
+    found: Loss = build_spec("loss", described("loss", loss), Loss)
+    return found
+
+
+def _identity(plan: TrainingPlan, fingerprint: str) -> str:
+    """Return a hash of everything on which the corrector depends, as `training.run_folder.claim` does for a command."""
+    decisive = [plan.spec, plan.task.to_json(), repr(plan.split), repr(plan.loss), repr(plan.options), plan.members]
+    return hashlib.sha256(json.dumps([*decisive, fingerprint], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _in_memory(dataset: xr.Dataset) -> bool:
+    return all(isinstance(variable._data, np.ndarray) for variable in dataset.variables.values() if variable.ndim > 1)
+
+
+def _in_python(text: str) -> str:
+    """Return an error that names arguments of `fit` instead of options of the command."""
+    text = re.sub(r"\b(?:data\.(?:split|archive|cache)|trainer)\.(\w+)", r"\1", text)
+    return text.replace("data.split", "train and val")
+
+
+def _warn(lines: Sequence[str], notes: Sequence[str]) -> None:
+    """Warn of what was left out or could not be fitted."""
+    for line in dict.fromkeys((*lines, *notes)):
+        if line.startswith("warning: ") or line in notes or re.search(r" (left out|used) with ", line):
+            warnings.warn(line.removeprefix("warning: "), UserWarning, stacklevel=3)
+
+
+@contextmanager
+def _unchanged_state() -> Iterator[None]:
+    """Restore the random numbers, warning filters, log levels and precision of products that a training sets."""
+    loggers = [logging.getLogger(f"pytorch_lightning.{name}") for name in ("utilities.rank_zero", "accelerators.cuda")]
+    levels = [logger.level for logger in loggers]
+    generators = random.getstate(), np.random.get_state()  # noqa: NPY002
+    precision, tf32 = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        try:
+            yield
+        finally:
+            random.setstate(generators[0])
+            np.random.set_state(generators[1])  # noqa: NPY002
+            torch.set_float32_matmul_precision(precision)
+            torch.backends.cudnn.allow_tf32 = tf32
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
