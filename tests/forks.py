@@ -27,7 +27,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PRELOAD = ("torch.distributed.fsdp", "torch.utils.tensorboard", "matplotlib.pyplot", "cfgrib")
+PRELOAD = ("torch.distributed.fsdp", "torch.utils.tensorboard", "matplotlib.pyplot", "cfgrib", "warm_kernels")
 VERBS = (
     "training.train",
     "evaluation.evaluate",

@@ -23,7 +23,8 @@ from tested_device import BACKEND, TESTED, device_of
 HERE = Path(__file__).parent
 PRELOAD = [
     "torch.distributed.fsdp", "torch.utils.tensorboard", "training.train", "evaluation.evaluate", "models.correct",
-    "models.networks.unet", "pytest", "hypothesis", "freeze",
+    "models.networks.unet", "pytest", "hypothesis", "warm_kernels",
+    "freeze",
 ]  # fmt: skip
 """Modules that the server imports for all ranks; `freeze` is the last one."""
 PATIENCE = 400

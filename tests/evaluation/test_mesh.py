@@ -34,7 +34,7 @@ GRID = Grid.regular(9, 14)
 TASK = Task("toy", ["msl", "2t"], ["2t", "msl"], [24, 48])
 AMOUNT = re.compile(r"/(crps|rmse|bias|spread$)")
 """Paths of scores in the units of the variable."""
-MESHES = [(1, 1, 3), (3, 1, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2)]
+MESHES = [(1, 1, 3), (3, 1, 1), (2, 2, 1), (1, 2, 2)]
 
 
 class Part(Dataset):
@@ -114,18 +114,13 @@ def leaves(value, path=""):
     return {path: value}
 
 
-def compare(rank, data, bands, sectors, forecasts, oracle):
-    """Results of the mesh and of one process, on the first rank."""
+def results_on(rank, shape, forecasts, oracle):
+    """Results of a mesh, on its first rank: arrays, the example of the report, and the scores of both targets."""
     land = np.linspace(0, 1, 9 * 14).reshape(GRID.shape)
-    mesh = arrange_mesh(data, bands, sectors)
-    board, example = score_on(mesh, forecasts, oracle, land)
+    board, example = score_on(arrange_mesh(*shape) if shape else Mesh.single(), forecasts, oracle, land)
     if rank:
         return None
-    alone, whole = score_on(Mesh.single(), forecasts, oracle, land)
-    return (
-        [(arrays_of(board), arrays_of(alone)), (shown(example), shown(whole))],
-        [(leaves(board.scores(target)), leaves(alone.scores(target))) for target in range(2)],
-    )
+    return arrays_of(board), shown(example), [leaves(board.scores(target)) for target in range(2)]
 
 
 def sizes_of(scores):
@@ -156,24 +151,31 @@ def assert_scores_agree(found, expected, tolerance=1e-12):
     assert_agree(found, expected, tolerance, sizes_of(expected))
 
 
-@pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: "x".join(map(str, mesh)))
-def test_scores_are_those_of_one_process(mesh, toy):
+def assert_results_agree(found, expected):
+    for ours, theirs in zip(found[:2], expected[:2], strict=True):
+        assert_agree(ours, theirs)
+    for ours, theirs in zip(found[2], expected[2], strict=True):
+        assert_scores_agree(ours, theirs)
+
+
+@pytest.fixture(scope="module")
+def scored(toy):
+    """Forecasts with holes, the oracle's, and the results of one process."""
     data = with_holes(toy(TASK, GRID, 7))
     oracle = toy(replace(TASK, inputs=TASK.targets), GRID, 8, members=9, seed=3)
     oracle.samples = [oracle.samples[k] for k in (7, 5, 1, 2)]
-    arrays, scores = run_on_ranks(math.prod(mesh), compare, *mesh, data, oracle)[0]
-    for pair in arrays:
-        assert_agree(*pair)
-    for pair in scores:
-        assert_scores_agree(*pair)
+    return data, oracle, results_on(0, None, data, oracle)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: "x".join(map(str, mesh)))
+def test_scores_are_those_of_one_process(mesh, scored):
+    data, oracle, expected = scored
+    assert_results_agree(run_on_ranks(math.prod(mesh), results_on, mesh, data, oracle)[0], expected)
 
 
 def test_ranks_without_forecasts_are_allowed(toy):
-    arrays, scores = run_on_ranks(3, compare, 3, 1, 1, toy(TASK, GRID, 2), None)[0]
-    for pair in arrays:
-        assert_agree(*pair)
-    for pair in scores:
-        assert_scores_agree(*pair)
+    data = toy(TASK, GRID, 2)
+    assert_results_agree(run_on_ranks(3, results_on, (3, 1, 1), data, None)[0], results_on(0, None, data, None))
 
 
 @pytest.fixture(scope="module")

@@ -26,11 +26,13 @@ from training.mesh_strategy import gather_full, shard
 from training.network_training import train_network, validation_crps
 from training.trainer_options import TrainerOptions
 
-MESHES = [(1, 3, 1), (1, 1, 2), (1, 2, 2), (3, 1, 1), (2, 2, 1), (2, 1, 1, 2)]
-"""Bands, sectors, both, samples alone, samples and bands, samples and channels. Other tests run (1, 2, 1), (2, 1, 1)
-and (4, 1, 1)."""
+MESHES = [(1, 3, 1), (3, 1, 1), (2, 1, 1, 2)]
+"""Uneven bands, samples alone, samples and channels. Tests of averages and routing compare whole runs on sectors, on
+bands and sectors, and on samples and bands; tests of restarts have (1, 2, 1), (2, 1, 1) and (4, 1, 1)."""
 OF_ALL_MODELS = [(3, 1, 1), (1, 2, 2)]
 """Samples alone, tiles alone; whole runs have both."""
+FITTED = ["emos", "climatology", "mlp"]
+EPOCHS = 3
 SHAPE = pytest.mark.parametrize("shape", MESHES, ids=lambda shape: "x".join(map(str, shape)))
 
 
@@ -59,17 +61,27 @@ def fit_on_rank(rank, shape, toy, name):
     return {key: value.numpy() for key, value in corrector.state_dict().items()}, tiles
 
 
-@pytest.mark.parametrize("name", ["emos", "climatology", "mlp"])
-@pytest.mark.parametrize(("shape", "rows"), [((2, 1, 1), {6, 7}), ((2, 2, 1), {3, 4}), ((2, 1, 2), {6, 7})], ids=str)
-def test_all_ranks_share_a_fit(shape, rows, name, toy):
-    expected, _ = fit_on_rank(0, None, toy, name)
-    found = run_on_ranks(math.prod(shape), fit_on_rank, shape, toy, name)
-    assert {tile[0] for _, tiles in found for tile in tiles} == rows
-    for state, _ in found:
-        for key, value in expected.items():
-            if key.startswith("normalizer."):
-                np.testing.assert_array_equal(state[key], value, err_msg=key)  # sums in the order of one process
-            np.testing.assert_allclose(state[key], value, rtol=0, atol=1e-9 * np.nanmax(np.abs(value), initial=1e-30))
+def fits_on_rank(rank, shape, toy):
+    return [fit_on_rank(rank, shape, toy, name) for name in FITTED]
+
+
+@pytest.fixture(scope="module")
+def fits_alone(toy):
+    return fits_on_rank(0, None, toy)
+
+
+@pytest.mark.parametrize(("shape", "rows"), [((2, 2, 1), {3, 4}), ((2, 1, 2), {6, 7})], ids=str)
+def test_all_ranks_share_a_fit(shape, rows, toy, fits_alone):
+    ranks = run_on_ranks(math.prod(shape), fits_on_rank, shape, toy)
+    for name, (expected, _), found in zip(FITTED, fits_alone, zip(*ranks, strict=True), strict=True):
+        assert {tile[0] for _, tiles in found for tile in tiles} == rows
+        for state, _ in found:
+            for key, value in expected.items():
+                if key.startswith("normalizer."):
+                    # Sums in the order of one process.
+                    np.testing.assert_array_equal(state[key], value, err_msg=f"{name} {key}")
+                limit = 1e-9 * np.nanmax(np.abs(value), initial=1e-30)
+                np.testing.assert_allclose(state[key], value, rtol=0, atol=limit, err_msg=f"{name} {key}")
 
 
 def cross_fit_on_rank(rank, shape, toy):
@@ -90,7 +102,7 @@ def cross_fit_on_rank(rank, shape, toy):
     return [table.table.numpy() for table in tables], domain.tile, dict(corrector.provenance)
 
 
-@pytest.mark.parametrize("shape", [(1, 2, 1), (2, 1, 1), (2, 1, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 2, 1), (2, 1, 2)], ids=str)
 def test_each_tile_has_its_part_of_the_maps_for_training(shape, toy):
     expected, _, provenance = cross_fit_on_rank(0, None, toy)
     assert len(expected[0]) == 2 * len(TASK.lead_times)  # two years
@@ -153,7 +165,7 @@ def test_loss_and_gradients_of_every_model_are_those_of_one_process(shape, toy, 
 
 def train_run(mesh, toy, folder, dtype=torch.float64, budget=None, slow=0.0, **options):
     """Train like the verb; return the table of epochs, the weights, the score, and the number of samples read."""
-    net, train, val = module(toy, mesh, dtype, epochs=options.pop("epochs", 5), **options)
+    net, train, val = module(toy, mesh, dtype, epochs=options.pop("epochs", EPOCHS), **options)
     train.slow, train.reads = slow, 0
     with open_training_data(train, val, budget or Budget(), net.options, mesh) as data:
         train_network(net, data, folder)
@@ -183,31 +195,42 @@ def assert_same(found, expected, tolerance):
 
 @pytest.fixture(scope="module")
 def alone(toy, tmp_path_factory):
-    """The run of one process: 15 steps; every third step has a single sample, so most ranks get none."""
+    """The run of one process: 9 steps; every third step has a single sample, so most ranks get none."""
     return on_mesh((1, 1, 1), toy, tmp_path_factory.mktemp("alone"))
+
+
+@pytest.fixture(scope="module")
+def alone_in_single_precision(toy, tmp_path_factory):
+    return on_mesh((1, 1, 1), toy, tmp_path_factory.mktemp("alone"), dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def alone_with_averages(toy, tmp_path_factory):
+    return on_mesh((1, 1, 1), toy, tmp_path_factory.mktemp("alone"), ema_decay=0.8)
+
+
+@pytest.fixture(scope="module")
+def alone_with_routing(toy, tmp_path_factory):
+    return on_mesh((1, 1, 1), toy, tmp_path_factory.mktemp("alone"), spec=SPECS["routed"])
 
 
 @SHAPE
 def test_a_run_equals_one_process(shape, toy, tmp_path, alone):
     found = on_mesh(shape, toy, tmp_path)
-    assert [row[1] for row in found[0]] == list(range(3, 16, 3))
+    assert [row[1] for row in found[0]] == list(range(3, 3 * EPOCHS + 1, 3))
     assert_same(found, alone, 1e-10)
 
 
-def test_a_run_in_single_precision_equals_one_process(toy, tmp_path):
-    runs = [on_mesh(s, toy, tmp_path / str(s), dtype=torch.float32) for s in ((1, 1, 1), (2, 2, 1))]
-    for ours, theirs in zip(runs[1][0], runs[0][0], strict=True):
+def test_a_run_in_single_precision_equals_one_process(toy, tmp_path, alone_in_single_precision):
+    found = on_mesh((2, 2, 1), toy, tmp_path, dtype=torch.float32)
+    for ours, theirs in zip(found[0], alone_in_single_precision[0], strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("shape", "group"),
-    [((2, 1, 1), None), ((2, 2, 1), 2), ((2, 1, 1, 2), 2)],
-    ids=["once", "in two copies", "by channels in two copies"],
-)
-def test_sharding_weights_changes_nothing(shape, group, toy, tmp_path, alone):
-    """A test below shards them once on 2 x 2 ranks, until the run is killed."""
-    assert_same(on_mesh(shape, toy, tmp_path, sharded=True, shard_ranks=group), alone, 1e-10)
+@pytest.mark.parametrize("shape", [(2, 2, 1), (2, 1, 1, 2)], ids=["bands", "channels"])
+def test_sharding_weights_in_two_copies_changes_nothing(shape, toy, tmp_path, alone):
+    """Tests below shard them once: with averages, and until a run on 2 x 2 ranks is killed."""
+    assert_same(on_mesh(shape, toy, tmp_path, sharded=True, shard_ranks=2), alone, 1e-10)
 
 
 @pytest.mark.parametrize(
@@ -220,17 +243,14 @@ def test_sharding_weights_changes_nothing(shape, group, toy, tmp_path, alone):
     ],
     ids=["in blocks", "in sectors", "in parts and blocks", "by channels in parts and blocks"],
 )
-def test_averages_equal_one_process(shape, options, toy, tmp_path):
-    expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", epochs=3, ema_decay=0.8)
-    assert_same(on_mesh(shape, toy, tmp_path / "mesh", epochs=3, ema_decay=0.8, **options), expected, 1e-10)
+def test_averages_equal_one_process(shape, options, toy, tmp_path, alone_with_averages):
+    assert_same(on_mesh(shape, toy, tmp_path, ema_decay=0.8, **options), alone_with_averages, 1e-10)
 
 
 @pytest.mark.parametrize("shape", [(3, 1, 1), (1, 2, 2), (2, 2, 1)], ids=lambda shape: "x".join(map(str, shape)))
-def test_routing_equals_one_process(shape, toy, tmp_path):
+def test_routing_equals_one_process(shape, toy, tmp_path, alone_with_routing):
     """In every third step most ranks have no sample, and their routing must not train the gates."""
-    options = {"spec": SPECS["routed"], "epochs": 3}
-    expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", **options)
-    assert_same(on_mesh(shape, toy, tmp_path / "mesh", **options), expected, 1e-10)
+    assert_same(on_mesh(shape, toy, tmp_path, spec=SPECS["routed"]), alone_with_routing, 1e-10)
 
 
 # Restart on another mesh.
@@ -258,33 +278,22 @@ def run_until_killed(rank, shape, toy, folder, options, after):
 @pytest.mark.parametrize(
     ("first", "parts", "then", "parts_then"),
     [
-        ((2, 2, 1), False, (1, 1, 1), False),
         ((2, 2, 1), True, (4, 1, 1), False),
         ((1, 1, 1), False, (1, 3, 1), False),
         ((2, 1, 1), False, (1, 1, 2), True),
-        ((1, 2, 1), True, (1, 1, 1), False),
-        ((1, 1, 1, 2), False, (2, 1, 1), False),
+        ((1, 1, 1, 2), False, (1, 1, 1), False),
     ],
-    ids=[
-        "2x2 to 1",
-        "2x2 in parts to 4x1",
-        "1 to 1x3",
-        "2x1 to two sectors in parts",
-        "1x2 in parts to 1",
-        "channels to 2x1",
-    ],
+    ids=["2x2 in parts to 4x1", "1 to 1x3", "2x1 to two sectors in parts", "channels to 1"],
 )
 def test_a_run_is_resumed_on_another_mesh(first, parts, then, parts_then, toy, tmp_path, alone):
-    run_on_ranks(math.prod(first), run_until_killed, first, toy, tmp_path, {"sharded": parts}, 10)
+    run_on_ranks(math.prod(first), run_until_killed, first, toy, tmp_path, {"sharded": parts}, 5)
     assert (tmp_path / "checkpoints/last.ckpt").exists()
     assert_same(on_mesh(then, toy, tmp_path, sharded=parts_then), alone, 1e-10)
 
 
-def test_averages_are_resumed_on_another_mesh(toy, tmp_path):
-    options = {"ema_decay": 0.8, "epochs": 4}
-    expected = on_mesh((1, 1, 1), toy, tmp_path / "alone", **options)
-    run_on_ranks(2, run_until_killed, (2, 1, 1), toy, tmp_path / "parts", options | {"sharded": True}, 8)
-    assert_same(on_mesh((1, 2, 1), toy, tmp_path / "parts", **options), expected, 1e-10)
+def test_averages_are_resumed_on_another_mesh(toy, tmp_path, alone_with_averages):
+    run_on_ranks(2, run_until_killed, (2, 1, 1), toy, tmp_path, {"ema_decay": 0.8, "sharded": True}, 5)
+    assert_same(on_mesh((1, 2, 1), toy, tmp_path, ema_decay=0.8), alone_with_averages, 1e-10)
 
 
 def run_until_signal(rank, shape, toy, folder):
@@ -316,18 +325,17 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(toy, tmp_path, alone
 @pytest.mark.parametrize(
     ("shape", "option"),
     [
-        ((2, 2, 1), {"precision": "bf16-mixed"}),
-        ((2, 2, 1), {"compression": "fp16"}),
+        ((1, 2, 1), {"precision": "bf16-mixed"}),
+        ((2, 1, 1), {"compression": "fp16"}),
         ((1, 1, 1, 2), {"precision": "bf16-mixed", "sharded": True}),
         ((2, 1, 1, 2), {"precision": "bf16-mixed", "compression": "fp16"}),
     ],
     ids=str,
 )
-def test_lower_precision_is_nearly_the_same_run(shape, option, toy, tmp_path):
-    exact = on_mesh((1, 1, 1), toy, tmp_path / "exact", dtype=torch.float32)
-    found = on_mesh(shape, toy, tmp_path / "short", dtype=torch.float32, **option)
-    assert found[0][-1] == pytest.approx(exact[0][-1], rel=1e-2)
-    assert found[0][-1] != pytest.approx(exact[0][-1], rel=1e-7)
+def test_lower_precision_is_nearly_the_same_run(shape, option, toy, tmp_path, alone_in_single_precision):
+    found, exact = on_mesh(shape, toy, tmp_path, dtype=torch.float32, **option)[0], alone_in_single_precision[0]
+    assert found[-1] == pytest.approx(exact[-1], rel=1e-2)
+    assert found[-1] != pytest.approx(exact[-1], rel=1e-7)
 
 
 def test_compression_to_bf16_needs_gpus(toy, tmp_path):
