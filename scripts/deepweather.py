@@ -3,6 +3,7 @@
 A name is imported when it is first used, so that `import deepweather` takes milliseconds and needs no PyTorch.
 """
 
+import atexit
 import importlib
 import os
 import runpy
@@ -72,6 +73,7 @@ def main() -> None:
     """Run the verb as `python -m MODULE` would, so that `models.parallel.launch` can start more processes of it."""
     # Before numpy is imported, and all else that takes time.
     interruption.install(at_once=True)
+    atexit.register(interruption.ignore)
     from data_pipeline.common.progress import show_progress
 
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help", "help"):

@@ -73,7 +73,7 @@ _watch: list[socket.socket] = []
 def install(*, at_once: bool = False) -> None:
     """Handle the signals from now on, forget earlier ones, and unblock them; only in the main thread.
 
-    With `at_once`, a signal ends the process: there is nothing to save while modules are imported or Python ends.
+    With `at_once`, a signal ends the process: there is nothing to save while modules are imported or a command ends.
     """
     global _state
     if threading.current_thread() is not threading.main_thread():
@@ -85,6 +85,16 @@ def install(*, at_once: bool = False) -> None:
         if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _handle)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def ignore() -> None:
+    """Ignore the signals from now on: the last exit function of a command, whose exit code is then known.
+
+    Python gives the signals their default action when it clears its modules, and a finished command would then end as
+    if it had been killed.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def requested() -> bool:

@@ -299,6 +299,25 @@ def test_an_interrupted_command_ends_soon_after_its_exit_functions(program):
     assert ended(process) == (3, "cleaned\n", f"error: {interruption.INTERRUPTED}\n")
 
 
+@EVERY
+def test_a_signal_does_not_change_the_code_of_a_command_that_has_ended(program, number):
+    """Python clears the modules, which calls `__del__`: it has no handlers any more."""
+    process = program("""
+        import atexit
+        class Late:
+            def __del__(self, tell=tell, wait=sys.stdin.readline):
+                tell('ready')
+                wait()
+                tell('cleared')
+        interruption.install(at_once=True)
+        atexit.register(interruption.ignore)
+        late = Late()
+    """, stdin=subprocess.PIPE)  # fmt: skip
+    process.send_signal(number)
+    process.stdin.write("go\n")
+    assert ended(process) == (0, "cleared\n", "")
+
+
 def test_handlers_of_a_program_are_restored():
     before = [signal.getsignal(number) for number in interruption.SIGNALS]
     with interruption.handled(), pytest.raises(KeyboardInterrupt):
