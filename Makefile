@@ -1,5 +1,5 @@
 # What a newcomer types: `make demo`, `make test`, `make check`. Each sets up what it needs in .venv.
-.PHONY: help demo results heat test test-long test-processors wheel check benchmarks setup lock clean
+.PHONY: help demo results heat test test-long test-processors wheel docs check benchmarks setup lock clean
 
 help:
 	@echo "make demo     make the twin experiment, train, evaluate, correct (about 5 minutes the first time)"
@@ -9,6 +9,7 @@ help:
 	@echo "make test     run the tests           make check    format, lint, types"
 	@echo "make test-long  the tests that take longest: published results, tables of the documents (2 minutes)"
 	@echo "make wheel    build the wheel and run every verb from it, in an environment of its own (2 minutes)"
+	@echo "make docs     build the docs site into site/; a broken link, a page without a place or an option without a meaning is an error"
 	@echo "make test-processors  the numerical tests without vector instructions and with AVX2, on one thread and on two (takes long)"
 	@echo "make setup    only set up .venv       make lock     renew requirements.lock    make clean"
 
@@ -32,6 +33,9 @@ test-processors: setup
 
 wheel: setup
 	@scripts/wheel
+
+docs: setup
+	@scripts/docs
 
 check: setup
 	@scripts/check

@@ -10,6 +10,8 @@ from conftest import ROOT
 PACKAGES = ("conf", "data_pipeline", "models", "training", "evaluation")
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
 PAGES = [name for name in TRACKED if name.endswith(".md")]
+MADE = "reference/"
+"""Pages of docs/ that only the site has: `make docs` makes them, and tests/test_docs_site.py follows their links."""
 
 
 def test_the_readme_is_short():
@@ -27,7 +29,8 @@ def test_links_and_file_names_exist(page):
     """Links to files of the project, and names of Python files in code marks."""
     text = (ROOT / page).read_text()
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
-    assert not [link for link in links if not ((ROOT / page).parent / link).exists()]
+    written = [link for link in links if not link.startswith(MADE) and link != "decisions/index.md"]
+    assert not [link for link in written if not ((ROOT / page).parent / link).exists()]
     if page != "CHANGELOG.md":
         named = re.findall(
             r"`((?:data_pipeline|models|training|evaluation|conf|tests|benchmarks|scripts)/[\w/]+\.\w+)`", text

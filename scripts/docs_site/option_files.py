@@ -1,0 +1,141 @@
+"""The options of a YAML file of conf/: name, default and meaning.
+
+The meaning of an option is the comment on its line and on the comment lines that follow it. A comment after an empty
+line, or before the first option, is about the options below it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from data_pipeline.common.errors import InputError
+
+HIDDEN = {"defaults", "hydra", "_target_", "_recursive_"}
+"""Keys of Hydra, which are no options of users."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its dotted name within the file, default as YAML text, meaning, and the class that it belongs to."""
+
+    name: str
+    default: str
+    meaning: str
+    owner: str | None
+
+
+@dataclass(frozen=True)
+class OptionFile:
+    """One YAML file: the comment at its head, its options in their order, its class, and the groups that it chooses."""
+
+    path: Path
+    about: str
+    options: tuple[Option, ...]
+    target: str | None
+    groups: dict[str, str | None]
+
+
+def read_option_file(path: Path) -> OptionFile:
+    """Return the options of a file; an option without a comment has an empty meaning."""
+    lines = path.read_text("utf-8").splitlines()
+    root = yaml.compose(path.read_text("utf-8"))
+    if not isinstance(root, yaml.MappingNode):
+        raise InputError(f"{path} holds no options; write KEY: VALUE")
+    plain = yaml.safe_load(path.read_text("utf-8"))
+    return OptionFile(
+        path,
+        _head(lines),
+        tuple(_options(root, lines, "", plain.get("_target_"))),
+        plain.get("_target_"),
+        _groups(plain.get("defaults", [])),
+    )
+
+
+def _options(node: yaml.MappingNode, lines: list[str], prefix: str, owner: str | None) -> list[Option]:
+    """Return the options below a mapping: a mapping in block style counts by its members, all else by its value."""
+    found = []
+    for key, value in node.value:
+        if key.value in HIDDEN:
+            continue
+        name = f"{prefix}{key.value}"
+        if isinstance(value, yaml.MappingNode) and not value.flow_style and value.value:
+            inner = {k.value: v.value for k, v in value.value if isinstance(v, yaml.ScalarNode)}
+            found += _options(value, lines, f"{name}.", inner.get("_target_"))
+        else:
+            start, end = value.start_mark, value.end_mark
+            if isinstance(value, yaml.SequenceNode) and not value.flow_style:  # ends at the next key
+                default, last = "\n".join(lines[start.line : end.line]), key.start_mark.line
+                meaning = _comment(lines, last, key.end_mark.column)
+            else:
+                default = "\n".join(lines[start.line : end.line + 1])[start.column :]
+                default = default[: len(default) - (len(lines[end.line]) - end.column)]
+                meaning = _comment(lines, end.line, end.column)
+            found.append(Option(name, " ".join(default.split()), meaning, owner))
+    return found
+
+
+def _comment(lines: list[str], line: int, column: int) -> str:
+    """Return the comment behind a value, joined with the comment lines that follow it."""
+    behind = re.fullmatch(r":?\s*#\s?(.*)", lines[line][column:])
+    words = [behind[1].strip()] if behind else []
+    for text in lines[line + 1 :] if behind else []:
+        if not (continued := re.fullmatch(r"\s*#\s?(.*)", text)):
+            break
+        words.append(continued[1].strip())
+    return " ".join(words)
+
+
+def _head(lines: list[str]) -> str:
+    """Return the comment before the first option."""
+    words = []
+    for line in lines:
+        if not line.startswith("#"):
+            break
+        if not line.startswith("# @package"):
+            words.append(line[1:].strip())
+    return " ".join(words)
+
+
+def _groups(defaults: list[Any]) -> dict[str, str | None]:
+    """Return the groups of options that a file chooses from, with the default choice of each."""
+    chosen = {}
+    for entry in defaults:
+        for group, choice in entry.items() if isinstance(entry, dict) else ():
+            if not group.startswith("override "):
+                chosen[group] = choice
+    return chosen
+
+
+def read_group(folder: Path) -> list[OptionFile]:
+    """Return the files of a group of options, such as conf/model.
+
+    An option without a comment has the meaning of the same option of the same class in another file of the group.
+    """
+    files = [_of_group(path) for path in sorted(folder.rglob("*.yaml"))]
+    known: dict[tuple[str, str | None], str] = {}
+    for file in files:
+        for option in file.options:
+            if option.meaning:
+                known.setdefault((option.name, option.owner), option.meaning)
+
+    def completed(option: Option) -> Option:
+        return replace(option, meaning=option.meaning or known.get((option.name, option.owner), ""))
+
+    return [replace(file, options=tuple(map(completed, file.options))) for file in files]
+
+
+def _of_group(path: Path) -> OptionFile:
+    """Return a file of a group; its options belong to the class of the file that it starts from."""
+    file = read_option_file(path)
+    for entry in yaml.safe_load(path.read_text("utf-8")).get("defaults", []):
+        base = path.parent / f"{entry}.yaml"
+        if isinstance(entry, str) and file.target is None and base.is_file():
+            target = _of_group(base).target
+            options = tuple(replace(o, owner=o.owner or target) for o in file.options)
+            file = replace(file, target=target, options=options)
+    return file

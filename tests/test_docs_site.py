@@ -1,0 +1,192 @@
+"""The docs site: it builds without a warning, has every option and public name, and its pages have no barriers."""
+
+import ast
+import html
+import os
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import yaml
+from browser import CHROMIUM, Browser
+from conftest import ROOT
+from deepweather import VERBS
+from docs_site import option_pages
+from docs_site.build import build
+from docs_site.option_files import read_option_file
+from docs_site.python_pages import DOOR, SECTIONS, modules_of
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from data_pipeline.common.errors import InputError
+
+AXE = os.environ.get("DEEPWEATHER_AXE", "")
+SHOWN = (
+    "index.html",
+    "scores.html",
+    "data/netcdf.html",
+    "tutorials/twin.html",
+    "reference/options/trainer.html",
+    "reference/python/distributions.html",
+)
+"""The home page, guides with wide tables, a tutorial, and pages of the reference."""
+ID = re.compile(r'\sid="([^"]+)"')
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site; CI names one that `make docs` has just built."""
+    if built := os.environ.get("DEEPWEATHER_SITE"):
+        return Path(built)
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    assert build(folder, jobs="1") == 0, "Sphinx printed a warning"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    """The text of every page, by its path."""
+    return {path.relative_to(site).as_posix(): path.read_text() for path in sorted(site.rglob("*.html"))}
+
+
+def leaves(node, name=""):
+    """The dotted names of all options of a composed configuration that are no mapping."""
+    if isinstance(node, dict) and node:
+        for key, value in node.items():
+            if not str(key).startswith("_"):
+                yield from leaves(value, f"{name}.{key}" if name else key)
+    else:
+        yield name
+
+
+def codes(page):
+    """All texts in code marks of a page."""
+    return {html.unescape(re.sub(r"<[^>]+>", "", text)) for text in re.findall(r"<code[^>]*>(.*?)</code>", page)}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_of_a_verb_has_an_entry(verb, pages):
+    """Hydra composes the names; the site has them on the page of the verb or of the group."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        composed = compose(verb)
+    plain = yaml.safe_load(OmegaConf.to_yaml(composed))
+    shown = codes(pages[f"reference/options/{verb}.html"])
+    for group in option_pages.GROUPS:
+        shown |= codes(pages[f"reference/options/{group}.html"])
+    lacking = [name for name in leaves(plain) if name not in shown and not within(name, shown)]
+    assert not lacking
+
+
+def within(name, shown):
+    """Whether an option that holds a mapping, such as a routing, has an entry as a whole."""
+    parts = name.split(".")
+    return any(".".join(parts[:k]) in shown for k in range(2, len(parts)))
+
+
+def test_every_choice_of_a_group_has_a_section(pages):
+    for group in option_pages.GROUPS:
+        files = [path.relative_to(ROOT / "conf" / group) for path in (ROOT / "conf" / group).rglob("*.yaml")]
+        text = re.sub(r"<[^>]+>", "", pages[f"reference/options/{group}.html"])
+        for name in (path.with_suffix("").as_posix() for path in files if path.parts[0] != "base"):
+            assert group in option_pages.SINGLE or f"{group}={name}" in text
+
+
+def test_an_option_without_a_meaning_is_an_error(tmp_path):
+    path = tmp_path / "some.yaml"
+    path.write_text(
+        "# Some options.\n\nwidth: 3  # of a layer\n# in cells\n\n# about what follows\ndepth: [1, 2]\nrate: '#'\n"
+    )
+    file = read_option_file(path)
+    assert [(o.name, o.default, o.meaning) for o in file.options] == [
+        ("width", "3", "of a layer in cells"), ("depth", "[1, 2]", ""), ("rate", "'#'", "")
+    ]  # fmt: skip
+    with pytest.raises(
+        InputError, match=r"^2 options have no meaning: some.yaml: depth; some.yaml: rate; write it as a"
+    ):
+        option_pages.refuse_without_meaning([file])
+
+
+def test_every_public_name_has_an_entry(pages):
+    """Classes and functions of the modules, found by Python's own parser."""
+    for page, (_, patterns) in SECTIONS.items():
+        found = set(ID.findall(pages[f"reference/python/{page}.html"]))
+        for module in (module for pattern in patterns for module in modules_of(pattern)):
+            tree = ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text())
+            for node in tree.body:
+                if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                    assert f"{module}.{node.name}" in found
+
+
+def test_every_name_of_the_door_has_an_entry(pages):
+    import deepweather
+
+    found = set(ID.findall(pages["reference/python/door.html"])) if hasattr(deepweather, "__all__") else set()
+    assert {f"{DOOR}.{name}" for name in getattr(deepweather, "__all__", ())} <= found
+
+
+def test_every_page_of_the_docs_is_in_the_site(pages):
+    written = {
+        path.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for path in (ROOT / "docs").rglob("*.md")
+    }
+    assert written <= set(pages)
+
+
+def test_internal_links_have_a_target(site, pages):
+    """Every link and anchor of the built pages, in another way than Sphinx: as a browser would follow it."""
+    ids = {page: set(ID.findall(text)) for page, text in pages.items()}
+    broken = []
+    for page, text in pages.items():
+        for link in re.findall(r'\s(?:href|src)="([^"]*)"', text):
+            link = html.unescape(link)
+            if re.match(r"(https?:|data:|mailto:)", link):
+                continue
+            path, _, anchor = link.partition("#")
+            path = unquote(path.partition("?")[0])
+            target = (site / page).parent / path if path else site / page
+            name = Path(os.path.normpath(target)).relative_to(site).as_posix()
+            if not (site / name).is_file() or (anchor and name in ids and unquote(anchor) not in ids[name]):
+                broken.append(f"{page}: {link}")
+    assert not broken
+
+
+def test_no_page_loads_anything_from_another_place(pages):
+    """Links may lead away; scripts, styles, pictures and fonts may not come from elsewhere."""
+    loads = r'<(?:script|img|iframe|source|video|audio)[^>]*\ssrc="(https?:[^"]*)"|<link[^>]*\shref="(https?:[^"]*)"'
+    assert not {page: found for page, text in pages.items() if (found := re.findall(loads, text))}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium; Debian: apt-get install chromium")
+    folder = tmp_path_factory.mktemp("chromium")
+    one = Browser(folder)
+    yield one
+    one.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_page_fits_a_phone_and_is_silent(browser, site, name):
+    """Only boxes that scroll by themselves, such as wide tables, may be wider than the window."""
+    shown = browser.page(site / name, width=390)
+    assert shown.run("document.documentElement.scrollWidth") <= 390
+    assert shown.complaints() == []
+    assert not [url for url in shown.requests() if not url.startswith("file:")]
+
+
+@pytest.mark.skipif(
+    not Path(AXE).is_file(), reason="DEEPWEATHER_AXE does not name axe.min.js of the npm package axe-core"
+)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_page_has_no_barriers(browser, site, name, scheme):
+    shown = browser.page(site / name, scheme=scheme)
+    shown.run(Path(AXE).read_text() + "; 0")
+    passed, violations = shown.run("""axe.run().then(found => [
+        found.passes.length, found.violations.map(one => [one.id, one.nodes.map(node => node.html).slice(0, 3)])
+    ])""")
+    assert violations == []
+    assert passed > 10
