@@ -9,6 +9,7 @@ Weights & Biases gave to the entry are in `loggers.json` in the run folder.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -75,6 +76,12 @@ def _named_logger(option: str, name: str, run_dir: Path, first: bool) -> Logger:
 
 
 def _mlflow(run_dir: Path, identifier: str | None) -> MLFlowLogger:
+    """Return a logger to the server of `MLFLOW_TRACKING_URI`, else to files in the run folder.
+
+    MLflow 3.17 prefers a database, which needs a file system with locks; it writes files where the variable allows it.
+    """
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     return MLFlowLogger(PROJECT, run_name=run_dir.name, save_dir=str(run_dir / "mlruns"), run_id=identifier)
 
 

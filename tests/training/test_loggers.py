@@ -34,11 +34,13 @@ class Metric:
     "mlflow/tracking/context/registry.py": "def resolve_tags(tags): return tags",
     "mlflow/tracking/__init__.py": """
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace as Fields
 
 class MlflowClient:
     def __init__(self, uri):
+        if os.environ.get("MLFLOW_ALLOW_FILE_STORE") != "true": raise RuntimeError("files are refused")
         self.folder = Path(uri.removeprefix("file:")); self.folder.mkdir(parents=True, exist_ok=True)
     def get_experiment_by_name(self, name): return None
     def create_experiment(self, name, artifact_location): return name
@@ -89,6 +91,9 @@ def init(**options): return Started(options)
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
     """Stand-ins for both packages, which Lightning takes for the real ones."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "")  # restored after the test
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     folder = tmp_path / "site"
     for name, text in PACKAGES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
