@@ -158,11 +158,14 @@ def test_a_signal_before_the_handler_does_no_harm(first_project, tmp_path):
     assert process.returncode == 3
 
 
-def wait_for(path, words, count):
-    """Wait until the output of a job, to which each start appends, has `count` lines with `words`."""
+EPOCH = r"^epoch +\d+ of \d+:"
+
+
+def wait_for(path, pattern, count):
+    """Wait until the output of a job, to which each start appends, has `count` lines that match a pattern."""
     until = time.monotonic() + LIMIT
-    while (text := path.read_text() if path.exists() else "").count(words) < count:
-        assert time.monotonic() < until, f"no {words!r} in\n{text}"
+    while len(re.findall(pattern, text := path.read_text() if path.exists() else "", re.MULTILINE)) < count:
+        assert time.monotonic() < until, f"no {pattern!r} in\n{text}"
         time.sleep(0.05)
 
 
@@ -190,10 +193,10 @@ def test_a_job_that_is_preempted_three_times_has_the_weights_of_an_undisturbed_o
     """SIGUSR1 comes while the tasks start, and twice while they train."""
     random_numbers = random.Random(2)
     number, path = submit(slurm, first_project, "preempted")
-    for times, words in enumerate(["", "epoch ", "epoch "]):
+    for times in range(3):
         slurm.wait(number, "RUNNING")
-        if words:
-            wait_for(path, words, path.read_text().count(words) + 1)
+        if times:
+            wait_for(path, EPOCH, len(re.findall(EPOCH, path.read_text(), re.MULTILINE)) + 1)
         time.sleep(random_numbers.uniform(0, 3))
         slurm.run("scancel", "--signal=USR1", number)
         wait_for(path, "interrupted; the job starts again", times + 1)
@@ -216,7 +219,7 @@ def batch_shells(number):
 def test_a_job_whose_batch_shell_is_killed_resumes_when_it_is_submitted_again(slurm, first_project, undisturbed):
     number, path = submit(slurm, first_project, "shell")
     slurm.wait(number, "RUNNING")
-    wait_for(path, "epoch ", 3)
+    wait_for(path, EPOCH, 3)
     shells = batch_shells(number)
     assert shells
     for shell in shells:
