@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import product
+from typing import NamedTuple
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.messages import format_values
@@ -40,6 +41,26 @@ def all_variables(available: Iterable[Variable], *, surface: bool) -> tuple[Vari
         levels = {variable.level for variable in aloft}
         variables |= {replace(variable, level=level) for variable, level in product(aloft, levels)}
     return tuple(sorted(variables))
+
+
+class GivenName(NamedTuple):
+    """The user's name for a variable of a file, and the units of its values where the file states none.
+
+    A period is the length of the interval that each field covers, where the file does not state it.
+    """
+
+    variable: Variable
+    units: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> GivenName:
+        """Parse `t@850`, `tp:24h` or `tp:24h in m`.
+
+        >>> GivenName.parse("tp:24h in m")
+        GivenName(variable=Variable(name='tp', level=0, period=24, process=''), units='m')
+        """
+        name, _, units = str(text).partition(" in ")
+        return cls(Variable.parse(name.strip()), units.strip())
 
 
 def checked_names(option: str, names: object) -> dict[str, str] | None:

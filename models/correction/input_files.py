@@ -25,10 +25,12 @@ from data_pipeline.common.file_format import (
     file_format,
     wrong_format,
 )
-from data_pipeline.common.files import expand_paths
+from data_pipeline.common.files import expand_paths, is_zarr_folder
 from data_pipeline.formats.cycles import group_by_start, starts_of_file
 
 FileType = Literal["grib", "netcdf"]
+InputType = Literal["grib", "netcdf", "zarr"]
+"""Zarr stores are read only; their corrected forecasts go to a new NetCDF or GRIB file."""
 ENDINGS: dict[FileType, tuple[str, ...]] = {
     "grib": (".grib", ".grib1", ".grib2", ".grb", ".grb1", ".grb2", ".gb", ".gb2"),
     "netcdf": (".nc", ".nc4", ".cdf", ".netcdf"),
@@ -39,7 +41,7 @@ OTHER_FORMATS = (
     ".tar", ".json",
 )  # fmt: skip
 """File name endings of formats that are not written."""
-_NAMES = {"grib": "GRIB", "netcdf": "NetCDF"}
+_NAMES = {"grib": "GRIB", "netcdf": "NetCDF", "zarr": "a Zarr store"}
 _SHOWN = 3
 """Files that a message names; it counts the others."""
 
@@ -54,7 +56,7 @@ class Cycle:
 
     inputs: tuple[Path, ...]
     outputs: tuple[Path, ...]
-    input_type: FileType = "grib"
+    input_type: InputType = "grib"
     output_type: FileType = "grib"
     problem: str = ""
 
@@ -74,7 +76,8 @@ class InputFiles:
         """Return the files of the option: a file, a folder, a pattern, or a list of them.
 
         Files of a folder or a pattern that are neither GRIB nor NetCDF are left out; a file that is named must be one
-        of them. Folders are not searched for folders; files whose name starts with a point are never read.
+        of them. A folder that is a Zarr store is one input. Other folders in a folder are not searched; files whose
+        name starts with a point are never read.
         """
         values = value if isinstance(value, list) else [value]
         if not values:
@@ -87,9 +90,10 @@ class InputFiles:
                     f"./{each}"
                 )
             path = Path(each).expanduser()
-            if path.is_dir() and file_format(path) is not ZARR_FORMAT:
+            is_store = path.is_dir() and file_format(path) is ZARR_FORMAT
+            if path.is_dir() and not is_store:
                 found |= dict.fromkeys(_files_of(path), False) | found
-            elif path.is_file():
+            elif path.is_file() or is_store:
                 if found.get(path):
                     raise InputError(f"input names {path} twice; name each file once")
                 found[path] = True
@@ -98,7 +102,7 @@ class InputFiles:
         paths, left_out = list[Path](), list[Path]()
         for path, named in found.items():
             known = is_forecast_file(path)
-            if named and file_format(path) not in (GRIB_FORMAT, NETCDF_FORMAT, HDF5_FORMAT):
+            if named and file_format(path) not in (GRIB_FORMAT, NETCDF_FORMAT, HDF5_FORMAT, ZARR_FORMAT):
                 raise wrong_format(path, "GRIB or NetCDF")
             (paths if known else left_out).append(path)
         if not paths:
@@ -118,18 +122,23 @@ class InputFiles:
 
 
 def is_forecast_file(path: Path) -> bool:
-    """Whether a file is GRIB or NetCDF by its first bytes, or empty; an empty file is a forecast that failed."""
+    """Whether a file is GRIB or NetCDF by its first bytes, a Zarr store, or empty.
+
+    An empty file is a forecast that failed.
+    """
     found = file_format(path)
     if found is UNKNOWN_FORMAT:
         return path.suffix.lower() in (*ENDINGS["grib"], *ENDINGS["netcdf"])
-    return found in (GRIB_FORMAT, NETCDF_FORMAT, HDF5_FORMAT, EMPTY_FORMAT)
+    return found in (GRIB_FORMAT, NETCDF_FORMAT, HDF5_FORMAT, ZARR_FORMAT, EMPTY_FORMAT)
 
 
-def type_of(path: Path) -> FileType:
+def type_of(path: Path) -> InputType:
     """Return the format of an input."""
     found = file_format(path)
     if found in (EMPTY_FORMAT, UNKNOWN_FORMAT):
         raise wrong_format(path, "GRIB or NetCDF")
+    if found is ZARR_FORMAT:
+        return "zarr"
     return "grib" if found is GRIB_FORMAT else "netcdf"
 
 
@@ -154,8 +163,9 @@ def find_cycles(
     path = Path(output).expanduser()
     types = {type_of(each): each for each in reversed(files.paths)}
     if len(types) > 1:
+        (one, first), (other, second), *_ = types.items()
         raise InputError(
-            f"{types['grib']} is GRIB and {types['netcdf']} is NetCDF; files that are corrected together have one "
+            f"{second} is {_NAMES[other]} and {first} is {_NAMES[one]}; files that are corrected together have one "
             "format, so convert one of them, or name a folder as output"
         )
     (own,) = types
@@ -167,7 +177,7 @@ def _cycles_of_folder(
     files: InputFiles, folder: Path, wanted: FileType | None, names: Mapping[str, str] | None
 ) -> list[Cycle]:
     cycles: list[tuple[int, Cycle]] = []
-    readable: dict[FileType, list[tuple[int, Path, np.ndarray]]] = {"grib": [], "netcdf": []}
+    readable: dict[InputType, list[tuple[int, Path, np.ndarray]]] = {"grib": [], "netcdf": [], "zarr": []}
     outputs: dict[Path, Path] = {}
     for number, path in enumerate(files.paths):
         try:
@@ -178,8 +188,9 @@ def _cycles_of_folder(
     for own, found in readable.items():
         for group in group_by_start([starts for _, _, starts in found]):
             members = tuple(found[k][1] for k in group)
-            named = members if wanted in (None, own) else members[:1]  # a new file holds the fields of all
-            targets = tuple(folder / _output_name(path, own, wanted) for path in named)
+            written: FileType = wanted or ("netcdf" if own == "zarr" else own)
+            named = members if written == own else members[:1]  # a new file holds the fields of all
+            targets = tuple(folder / _output_name(path, own, written) for path in named)
             for path, target in zip(named, targets, strict=True):
                 if other := outputs.get(target):
                     raise InputError(
@@ -187,19 +198,20 @@ def _cycles_of_folder(
                     )
                 outputs[target] = path
                 refuse_same_file(target, files.paths)
-            cycles.append((found[group[0]][0], Cycle(members, targets, own, wanted or own)))
+            cycles.append((found[group[0]][0], Cycle(members, targets, own, written)))
     return [cycle for _, cycle in sorted(cycles, key=lambda pair: pair[0])]
 
 
-def _output_name(path: Path, own: FileType, wanted: FileType | None) -> str:
+def _output_name(path: Path, own: InputType, wanted: FileType) -> str:
     """Return the name of an input's corrected file; another format has another ending."""
-    if wanted in (None, own):
+    if wanted == own:
         return path.name
-    stem = path.stem if path.suffix.lower() in ENDINGS[own] else path.name
+    endings = (".zarr",) if own == "zarr" else ENDINGS[own]
+    stem = path.stem if path.suffix.lower() in endings else path.name
     return f"{stem}{'.grib' if wanted == 'grib' else '.nc'}"
 
 
-def _output_type(path: Path, own: FileType, wanted: FileType | None) -> FileType:
+def _output_type(path: Path, own: InputType, wanted: FileType | None) -> FileType:
     """Return the format to write to `path`."""
     ending = path.suffix.lower()
     named = next((name for name, endings in ENDINGS.items() if ending in endings), None)
@@ -213,7 +225,7 @@ def _output_type(path: Path, own: FileType, wanted: FileType | None) -> FileType
             f"output={path} ends in {path.suffix}, the name of {_NAMES[named]}, but format={wanted}; remove format, or "
             f"choose another name, such as {path.with_suffix('.grib' if wanted == 'grib' else '.nc')}"
         )
-    return wanted or named or own
+    return wanted or named or ("netcdf" if own == "zarr" else own)
 
 
 def refuse_same_file(output: Path, inputs: Sequence[Path]) -> None:
@@ -230,12 +242,16 @@ def name_files(paths: Sequence[Path]) -> str:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """Return the files of a folder, sorted by name, without hidden files and index files (`.idx`)."""
+    """Return the files and Zarr stores of a folder, sorted by name, without hidden files and index files (`.idx`)."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise InputError(f"cannot read the folder {folder} ({error.strerror})") from None
-    files = [path for path in entries if path.is_file() and not path.name.startswith(".") and path.suffix != ".idx"]
+    files = [
+        path
+        for path in entries
+        if (path.is_file() or is_zarr_folder(path)) and not path.name.startswith(".") and path.suffix != ".idx"
+    ]
     if not files:
         raise InputError(f"the folder {folder} has no files; check input")
     return files

@@ -22,10 +22,10 @@ def write_outputs(
     """Write `outputs`, one file for all `forecasts` or one for each; return them, and notes.
 
     In the format of the input, outputs are copies. In the other format, the first output gets the corrected fields of
-    all inputs. Without an `output_type`, it is the type of the input.
+    all inputs. Without an `output_type`, it is the type of the input; that of a Zarr store is NetCDF.
     """
     own = type_of(forecasts[0])
-    wanted = output_type or own
+    wanted = output_type or ("netcdf" if own == "zarr" else own)
     if own == wanted == "grib":
         if (members := pipelines[0].options.member_count) is not None:
             raise InputError(

@@ -6,6 +6,7 @@ that. An output without a sidecar is whole; the run was stopped between the two,
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -76,8 +77,20 @@ def describe_correctors(descriptions: Sequence[CorrectorDescription]) -> list[di
 
 
 def hashed_files(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return path, size and SHA-256 of each file."""
-    return [{"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths]
+    """Return path, size and SHA-256 of each file.
+
+    The SHA-256 of a Zarr store is that of a list of its files: one line `SHA-256  NAME` for each, sorted by name.
+    """
+    return [_hashed(path) for path in paths]
+
+
+def _hashed(path: Path) -> dict[str, Any]:
+    if path.is_file():
+        return {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    listed = "".join(f"{sha256_of(file)}  {file.relative_to(path).as_posix()}\n" for file in files)
+    size = sum(file.stat().st_size for file in files)
+    return {"path": str(path), "bytes": size, "sha256": hashlib.sha256(listed.encode()).hexdigest()}
 
 
 def describe_options(options: CorrectionOptions) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,9 +17,10 @@ from data_pipeline.formats.cf.geometry import Geometry
 from data_pipeline.formats.cf.header import DataVariable, Header, role_of
 from data_pipeline.formats.cf.times import FieldTimes, TimeCoordinates
 from data_pipeline.formats.cf.variables import NameMap
+from data_pipeline.meaning import UNKNOWN
 from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable, own_process
-from data_pipeline.units import Conversion
+from data_pipeline.units import Conversion, normalize_units
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class FieldBlock:
 
     `across` are the dimensions of rows and columns, or the dimensions of points: one, two, or none of a single point.
     `levels` (hPa) and `numbers` (members) have one entry per field. `process` is the processing over time, empty where
-    neither the file nor the user's name states it. `summary` is not empty for the means, standard deviations and
+    neither the file nor the user's name states it; `hours` is the interval that the user's name states, 0 for none.
+    `summary` is not empty for the means, standard deviations and
     quantiles of `cf.summaries` only.
     """
 
@@ -51,14 +53,16 @@ class FieldBlock:
     horizontal: Horizontal
     process: str = ""
     summary: Summary = ""
+    hours: int = 0
 
     @classmethod
     def of(
         cls, header: Header, data: DataVariable, names: NameMap, timeless: bool = False
     ) -> FieldBlock | RefusedVariable | None:
         """Interpret a variable; None if it has no latitudes and longitudes. `timeless` ignores processing over time."""
-        short_name = data.name
+        short_name, given = data.name, names.given(data.name)
         try:
+            data = _with_units(header, data, names.given_units(data.name))
             geometry = Geometry.of(header, data)
             if geometry is None:
                 return None
@@ -67,14 +71,15 @@ class FieldBlock:
             Variable(short_name)
             horizontal, across = geometry.horizontal(header, data), geometry.dimensions
             outer = tuple(name for name in data.dimensions if name not in across)
-            levels = levels_of(header, data, outer, short_name, names.given(data.name))
+            levels = levels_of(header, data, outer, short_name, given)
             time = TimeCoordinates.of(header, data)
             members = {coordinate.name for coordinate in header.coordinates_of(data, "number")}
             refuse_statistics(data.attributes, {*data.dimensions, *data.coordinate_names} - members)
             _refuse_other_dimensions(header, data, outer, time)
             numbers = _numbers(header, data, outer)
-            process = "" if timeless else _process(header, data, names.given(data.name))
-            return cls(header, data, short_name, outer, across, levels, numbers, time, horizontal, process)
+            process = "" if timeless else _process(header, data, given)
+            hours = given.period if given and not timeless else 0
+            return cls(header, data, short_name, outer, across, levels, numbers, time, horizontal, process, hours=hours)
         except InputError as error:
             place = header.place(data)
             return RefusedVariable(short_name, str(error) if str(error).startswith(place) else f"{place}: {error}")
@@ -115,7 +120,21 @@ class FieldBlock:
                 f"what they are in a copy with ncatted -a cell_methods,{self.data.name},o,c,'time: point' (or "
                 "'time: mean') IN OUT"
             )
-        return self.time.decode(self.data, self.outer, instant)
+        found = self.time.decode(self.data, self.outer, instant)
+        return self._over_given_hours(found) if self.hours and not instant else found
+
+    def _over_given_hours(self, found: FieldTimes) -> FieldTimes:
+        """Return the times with the interval that the user's name states; bounds of the file must agree."""
+        minutes = 60 * self.hours
+        if self.time.has_intervals:
+            if other := {*found.intervals.tolist()} - {minutes}:
+                raise InputError(
+                    f"{self} covers {min(other) / 60:g} h according to the bounds of its times, not {self.hours} h; "
+                    f"write data.archive.variable_names={{{self.data.name}: {self.short_name}}}"
+                )
+            return found
+        whole = (found.leads >= minutes) | (not self.time.has_leads)
+        return found._replace(intervals=np.where(whole, minutes, UNKNOWN))
 
     @cached_property
     def rate(self) -> Conversion | None:
@@ -150,6 +169,19 @@ def _process(header: Header, data: DataVariable, given: Variable | None) -> str:
             f"data.archive.variable_names={{{data.name}: {given.name}}}"
         )
     return stated or (given.process if given else "")
+
+
+def _with_units(header: Header, data: DataVariable, units: str) -> DataVariable:
+    """Return the variable with the user's `units`, if it has none; other units of the file are an `InputError`."""
+    own = str(data.attributes.get("units", ""))
+    if not units or normalize_units(own) == normalize_units(units):
+        return data
+    if own:
+        raise InputError(
+            f"{header.place(data)} is in {own!r}, not in {units} as data.archive.variable_names says; leave out the "
+            "units there"
+        )
+    return replace(data, attributes={**data.attributes, "units": units})
 
 
 def _height(header: Header, data: DataVariable, across: tuple[str, ...]) -> float | None:

@@ -46,8 +46,8 @@ def find_own_conversion(place: str, short_name: str, data: DataVariable) -> Conv
     known, own = PARAMETERS[short_name], data.attributes.get("units")
     if own is None and normalize_units(known.units) != "1":
         raise InputError(
-            f"{place} has no units, GRIB has {short_name} in {known.units}; if its values are in these units, add "
-            f'them in a copy with ncatted -a units,{data.name},c,c,"{known.units}" IN OUT'
+            f"{place} has no units, GRIB has {short_name} in {known.units}; state the units of its values, for "
+            f"instance data.archive.variable_names={{{data.name}: {short_name} in {normalize_units(known.units)}}}"
         )
     units, standard_name = str(own or ""), str(data.attributes.get("standard_name", ""))
     if short_name == "z" and units.strip() == "gpm":

@@ -14,7 +14,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.coordinates import Horizontal
-from data_pipeline.formats.cf.header import Coordinate, DataVariable, Header, Role
+from data_pipeline.formats.cf.header import Coordinate, DataVariable, Header, Role, named_role
 from data_pipeline.formats.cf.projection import is_eastward, unproject
 from data_pipeline.points import Points
 from data_pipeline.units import normalize_units
@@ -134,6 +134,8 @@ def _latitude_longitude(header: Header, data: DataVariable) -> tuple[_Pair | Non
     pairs = [pair for pair in pairs if len(pair[0].dimensions) == most]
     if named := [pair for pair in pairs if {c.name for c in pair} <= {*data.coordinate_names}]:
         pairs = named
+    if usual := [pair for pair in pairs if all(named_role(c.name) == c.role for c in pair)]:
+        pairs = usual
     if len(pairs) > 1:
         raise InputError(
             f"{' and '.join(y.name for y, _ in pairs)} could each be its latitudes; list one, and its longitudes, in "

@@ -49,9 +49,9 @@ _USUAL_NAMES: dict[Role, tuple[str, ...]] = {
     ),
     "level": ("level", "lev", "plev", "isobaricInhPa", "isobaricInPa", "pressure", "pressure_level", "p", "levels"),
     "height": ("height", "heightAboveGround", "surface", "meanSea"),
-    "latitude": ("latitude", "lat", "latitudes", "lats", "nlat", "Y", "y"),
-    "longitude": ("longitude", "lon", "longitudes", "lons", "long", "nlon", "X", "x"),
-    "altitude": ("altitude", "alt", "elevation"),
+    "latitude": ("latitude", "lat", "latitudes", "lats", "nlat", "station_latitude", "Y", "y"),
+    "longitude": ("longitude", "lon", "longitudes", "lons", "long", "nlon", "station_longitude", "X", "x"),
+    "altitude": ("altitude", "alt", "elevation", "station_altitude"),
     "station": ("station", "stations", "station_id", "wmo_id"),
     "quantile": ("quantile", "quantiles", "quantile_level", "percentile", "percentiles"),
 }  # fmt: skip
@@ -139,9 +139,11 @@ class Header:
             for key in ("bounds", "climatology", "grid_mapping", "formula_terms")
             if key in stored.attributes
         }
+        texts = [str(stored.attributes.get("coordinates", "")) for stored in variables.values()]
+        listed = {name for text in texts for name in text.split()}
         coordinates: list[Coordinate] = []
         for name, stored in variables.items():
-            if name not in helpers and (role := _coordinate_role(name, stored, variables)):
+            if name not in helpers and (role := _coordinate_role(name, stored, variables, name in listed)):
                 bounds = _bounds(stored, role, variables)
                 values = stored.values()
                 coordinates.append(Coordinate(name, role, stored.dimensions, values, stored.attributes, bounds))
@@ -198,10 +200,13 @@ def _bounds(stored: StoredVariable, role: Role, variables: Mapping[str, StoredVa
     return Coordinate(name, role, found.dimensions, found.values(), {**stored.attributes, **found.attributes})
 
 
-def _coordinate_role(name: str, stored: StoredVariable, variables: Mapping[str, StoredVariable]) -> Role | None:
+def _coordinate_role(
+    name: str, stored: StoredVariable, variables: Mapping[str, StoredVariable], listed: bool
+) -> Role | None:
     """Return the role of a variable, or None if it is not a coordinate.
 
-    A coordinate is named like its dimension, or has at most two dimensions and attributes that give its role.
+    A coordinate is named like its dimension; or it has at most two dimensions, and attributes that give its role or a
+    place in the attribute `coordinates` of a variable (`listed`). Valid times may have more dimensions.
     """
     role = role_of(name, stored.attributes)
     if role in ("altitude", "station"):
@@ -209,7 +214,9 @@ def _coordinate_role(name: str, stored: StoredVariable, variables: Mapping[str, 
     if stored.dimensions == (name,) or role is None:
         return role
     count = len(stored.dimensions)
-    if count > 2 or not (stored.attributes.keys() & {"standard_name", "units", "axis"} or count == 0):
+    if not (stored.attributes.keys() & {"standard_name", "units", "axis"} or count == 0 or listed):
+        return None
+    if count > 2 and named_role(name) != "valid":
         return None
     if count == 2 and role not in ("latitude", "longitude", "time", "valid", "lead"):
         return None
@@ -217,12 +224,17 @@ def _coordinate_role(name: str, stored: StoredVariable, variables: Mapping[str, 
     return None if len(across & {"latitude", "longitude"}) == 2 and role not in ("latitude", "longitude") else role
 
 
+def named_role(name: str) -> Role | None:
+    """Return the role that the usual name of a coordinate stands for."""
+    return _ROLE_OF_NAME.get(name) or _ROLE_OF_LOWER_NAME.get(name.lower())
+
+
 def role_of(name: str, attributes: Mapping[str, object]) -> Role | None:
     """Return the role of a coordinate by its standard_name, else units or axis, else name; None if unknown."""
     if attributes.get("cf_role") == "timeseries_id":
         return "station"
     standard_name = str(attributes.get("standard_name", ""))
-    named = _ROLE_OF_NAME.get(name) or _ROLE_OF_LOWER_NAME.get(name.lower())
+    named = named_role(name)
     if standard_name == "time" and named == "start":
         return "start"  # files give any kind of time this standard_name; a name such as init_time is more specific
     if standard_name in _ROLE_OF_STANDARD_NAME:

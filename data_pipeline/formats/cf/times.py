@@ -7,6 +7,9 @@ time is a dimension of its own.
 
 A statistic over an interval is valid at the end of the interval. Many archives give the middle or the start of the
 interval instead: the bounds of lead or valid times, where a file has them, replace these times by the ends.
+
+Reforecasts of many years may have the date of the model version as `time`, and a dimension for the year. Valid times
+along this dimension then give the starts.
 """
 
 from __future__ import annotations
@@ -75,7 +78,10 @@ class TimeCoordinates:
                     f"ncatted -a standard_name,{time.name},o,c,forecast_reference_time IN OUT; otherwise "
                     "give it the standard_name time"
                 )
-        return cls(place, start, valid or time, lead)
+        valid = valid or time
+        if start and valid and lead and _adds_dimension(valid, start, lead):
+            start = None
+        return cls(place, start, valid, lead)
 
     @property
     def coordinates(self) -> list[Coordinate]:
@@ -140,6 +146,11 @@ def _with_values(header: Header, data: DataVariable, role: Role) -> Coordinate |
     """Return the coordinate that has a role; None also for a dimension without values."""
     coordinate = header.coordinate(data, role)
     return coordinate if coordinate and coordinate.values is not None else None
+
+
+def _adds_dimension(valid: Coordinate, *others: Coordinate) -> bool:
+    """Whether valid times differ along a dimension, such as the years of reforecasts, that other times do not have."""
+    return bool(set(valid.dimensions) - {name for other in others for name in other.dimensions})
 
 
 def _whole_minutes(seconds: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.variables import GivenName
 from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable
 
@@ -22,22 +23,30 @@ _OF_STANDARD_NAME = {word: name for name, known in PARAMETERS.items() for word i
 class NameMap:
     """Finds the shortName of a variable; `mapping` has the user's names, such as {"T850": "t@850"}.
 
+    A name may state the units of a variable that has none, and the interval of an amount: {"rain": "tp:24h in m"}.
+
     The first of these decides: the user's name; cfgrib's attribute `GRIB_shortName`; the variable's name, if it is a
     shortName or one of its usual spellings; the CF standard_name with the height above ground. Any other variable keeps
     its own name.
     """
 
     def __init__(self, mapping: Mapping[str, str] | None = None) -> None:
-        self._given = {str(name): Variable.parse(meaning) for name, meaning in (mapping or {}).items()}
+        self._given = {str(name): GivenName.parse(meaning) for name, meaning in (mapping or {}).items()}
 
     def given(self, name: str) -> Variable | None:
         """Return the user's name for the variable `name` of a file, or None."""
-        return self._given.get(name)
+        found = self._given.get(name)
+        return found and found.variable
+
+    def given_units(self, name: str) -> str:
+        """Return the user's units for the variable `name` of a file; empty without any."""
+        found = self._given.get(name)
+        return found.units if found else ""
 
     def with_given(self, name: str, variable: Variable) -> NameMap:
         """Return the same names, with `variable` as the user's name for `name`."""
         found = NameMap()
-        found._given = self._given | {name: variable}
+        found._given = self._given | {name: GivenName(variable, self.given_units(name))}
         return found
 
     def short_name(self, name: str, attributes: Mapping[str, object], height: float | None) -> str:

@@ -19,6 +19,7 @@ from data_pipeline.common.threads import in_threads
 from data_pipeline.formats.grib.cache import table_of
 from data_pipeline.formats.grib.conversion import find_conversions
 from data_pipeline.formats.grib.names import MessageNames
+from data_pipeline.formats.grib.packing_bits import Resolution
 from data_pipeline.formats.grib.scan import damaged_message
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.task import Variable
@@ -121,7 +122,7 @@ def _finest_bits(table: Table, kinds: Sequence[int]) -> int:
             try:
                 handle = eccodes.codes_new_from_message(message)
                 try:
-                    finest = max(finest, eccodes.codes_get_long(handle, "bitsPerValue"))
+                    finest = max(finest, Resolution.of(handle).bits)
                 finally:
                     eccodes.codes_release(handle)
             except eccodes.CodesInternalError as error:

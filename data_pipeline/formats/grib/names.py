@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from data_pipeline.formats.grib.kind import Kind
+from data_pipeline.formats.variables import GivenName
 from data_pipeline.task import Variable
 
 PARAMETER = re.compile(r"(\d+)(?:\.(\d+))?")
@@ -27,7 +28,7 @@ class MessageNames:
     given: Mapping[str | int, Variable] = field(init=False)
 
     def __post_init__(self) -> None:
-        given = {_key(key): Variable.parse(text) for key, text in self.names.items()}
+        given = {_key(key): GivenName.parse(text).variable for key, text in self.names.items()}
         object.__setattr__(self, "given", given)
 
     def variable(self, kind: Kind) -> Variable | None:

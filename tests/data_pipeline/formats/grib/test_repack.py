@@ -6,6 +6,7 @@ import pytest
 
 from data_pipeline.formats.grib import Encoder, repack
 from data_pipeline.formats.grib.horizontal import Layout
+from data_pipeline.formats.grib.packing_bits import Resolution
 from data_pipeline.grid import Grid
 
 GRID = Grid.regular(19, 36)
@@ -42,7 +43,9 @@ def test_values_are_read_back_as_eccodes_decodes_them(edition, packing, holes, b
     found, used, step = repack._read_back(content, GRID.shape[0] * GRID.shape[1])
     np.testing.assert_array_equal(found, values(content))
     handle = eccodes.codes_new_from_message(content)
-    assert used == eccodes.codes_get(handle, "bitsPerValue")
+    # The key of complex packing has the bits of groups. Single precision of the reference may cost one bit of 24.
+    own = eccodes.codes_get(handle, "bitsPerValue")
+    assert used in ((bits - 1, bits) if "complex" in packing else (own,))
     assert step == 2.0 ** eccodes.codes_get(handle, "binaryScaleFactor")
 
 
@@ -70,3 +73,14 @@ def test_one_changed_value_is_noticed(edition, packing, holes):
     assert not repack._holds(content, np.where(np.isnan(stored), 9e9, stored), missing, 16)
     if holes:
         assert not repack._holds(content, values(content), np.roll(missing, 1), 16)
+
+
+def test_the_bits_of_complex_packing_are_those_of_its_range():
+    """A ramp has equal differences, so its groups need no bits, and its lattice must still be fine."""
+    ramp = np.linspace(270, 300, GRID.shape[0] * GRID.shape[1]).reshape(GRID.shape)
+    content = message(2, "grid_complex_spatial_differencing", 12, field=ramp)
+    handle = eccodes.codes_new_from_message(content)
+    assert eccodes.codes_get(handle, "bitsPerValue") < 8
+    bits, step = Resolution.of(handle)
+    assert bits == 12
+    assert 30 / 2**12 <= step <= 30 / 2**11

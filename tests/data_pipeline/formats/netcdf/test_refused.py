@@ -14,7 +14,7 @@ from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_an
     ("coordinates", "dimensions", "own", "sentence"),
     [
         ({"time": VALID}, ("time",), {"units": "J"}, r"file.nc \(t2m\) is in 'J', GRIB has 2t in K; convert its"),
-        ({"time": VALID}, ("time",), {}, r"\(t2m\) has no units, GRIB has 2t in K; if its values are"),
+        ({"time": VALID}, ("time",), {}, r"\(t2m\) has no units, GRIB has 2t in K; state the units .*{t2m: 2t in K}"),
         (
             {"time": VALID}, ("time",), {**K, "standard_name": "eastward_wind"},
             "t2m may be 2t by its name or u by its standard_name eastward_wind; choose one, for inst",

@@ -1,0 +1,124 @@
+"""docs/recipes/weatherbench2.md on stores in that layout."""
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+from recipe_pages import follow
+from recipe_weather import ERROR, SPREADS, Weather, moments, monthly
+
+LATITUDES, LONGITUDES = np.array([-67.5, -22.5, 22.5, 67.5]), np.arange(0, 360, 45.0)
+WEATHER = Weather((len(LONGITUDES), len(LATITUDES)))
+LEADS = [0, 6, 12, 18, 24, 30, 36, 42, 48]
+NEW = moments("2020-07-01T00", "2020-07-02T00")
+KELVIN = {"units": "K", "long_name": "2 metre temperature", "short_name": "t2m"}
+METRES = {"units": "m", "long_name": "Total precipitation", "short_name": "tp"}
+
+
+def rain(start, lead, number, hours):
+    """An amount in m, missing at lead times that are shorter than its interval."""
+    if lead < hours:
+        return np.full(WEATHER.shape, np.nan)
+    return WEATHER.rain_of_member(start, lead - hours, lead, number) / 1000
+
+
+def write_ensemble(path, starts, members):
+    """Lead times are whole hours; derived amounts have no units."""
+    order = ("time", "prediction_timedelta", "number", "longitude", "latitude")
+
+    def array(value, **attributes):
+        numbers = range(1, members + 1)
+        fields = [[[value(start, lead, number) for number in numbers] for lead in LEADS] for start in starts]
+        return order, np.array(fields, np.float32), attributes
+
+    xr.Dataset(
+        {
+            "2m_temperature": array(lambda start, lead, number: WEATHER.member("2t", start, lead, number), **KELVIN),
+            "total_precipitation": array(lambda start, lead, number: rain(start, lead, number, lead), **METRES),
+            "total_precipitation_6hr": array(lambda start, lead, number: rain(start, lead, number, 6)),
+            "total_precipitation_24hr": array(lambda start, lead, number: rain(start, lead, number, 24)),
+        },
+        {
+            "time": np.array(starts, "M8[ns]"),
+            "prediction_timedelta": ("prediction_timedelta", LEADS, {"units": "hours"}),
+            "number": np.arange(1, members + 1),
+            "longitude": LONGITUDES,
+            "latitude": LATITUDES,
+        },
+    ).to_zarr(path, zarr_format=2, consolidated=True)
+
+
+def write_truth(path, times):
+    order = ("time", "longitude", "latitude")
+    temperature = np.array([WEATHER.truth("2t", time) for time in times], np.float32)
+    day, hour = (np.array([WEATHER.rain(time, hours) / 1000 for time in times], np.float32) for hours in (24, 1))
+    xr.Dataset(
+        {
+            "2m_temperature": (order, temperature, KELVIN),
+            "total_precipitation": (order, hour, METRES),
+            "total_precipitation_24hr": (order, day),
+        },
+        {"time": np.array(times, "M8[ns]"), "longitude": LONGITUDES, "latitude": LATITUDES},
+    ).to_zarr(path, zarr_format=2, consolidated=True)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory, command):
+    """A folder of stores, in which the page was followed."""
+    folder = tmp_path_factory.mktemp("weatherbench2")
+    starts = monthly(2018, 2019)[::2]
+    write_ensemble(folder / "ifs_ens.zarr", starts, 3)
+    write_ensemble(folder / "new.zarr", NEW, 5)
+    write_truth(folder / "era5.zarr", [start + np.timedelta64(lead, "h") for start in starts for lead in LEADS])
+    return folder, follow("weatherbench2.md", folder, command)
+
+
+def test_the_stated_interval_and_units_are_used(project):
+    _, outputs = project
+    said = outputs["deepweather prepare"]
+    assert "tp is total_precipitation_24hr" in said
+    assert "intervals    tp accumulation over 24 h" in said
+    assert "task weatherbench2: 48 of 48 forecasts are used" in said
+
+
+def test_the_corrected_file_has_the_starts_and_members_of_the_store(project):
+    folder, _ = project
+    with xr.open_dataset(folder / "corrected.nc") as found:
+        assert found.t2m.dims == ("forecast_reference_time", "forecast_period", "number", "latitude", "longitude")
+        assert found.number.values.tolist() == [1, 2, 3, 4, 5]
+        np.testing.assert_array_equal(found.forecast_reference_time.values, np.array(NEW, "M8[ns]"))
+        truth = [[WEATHER.truth("2t", start + np.timedelta64(lead, "h")) for lead in (24, 48)] for start in NEW]
+        truth = np.array(truth)[:, :, None].swapaxes(-1, -2)[..., ::-1, :]
+        assert abs((found.t2m.values - truth).mean()) < 0.3 * 2 * ERROR * SPREADS["2t"]
+        day = WEATHER.rain(NEW[0] + np.timedelta64(48, "h"), 24) / 1000
+        raw = np.mean([rain(NEW[0], 48, number, 24) for number in range(1, 6)]) - day.mean()
+        assert abs(found.tp_24h.values[0, 1].mean() - day.mean()) < 0.4 * raw
+
+
+def test_the_raw_score_is_that_of_the_members_in_the_store(project):
+    """The fair CRPS of 2 m temperature by its definition, from the fields that were written."""
+    folder, _ = project
+    scores = json.loads((folder / "runs/weatherbench2/scores/2t/scores.json").read_text())
+    found = scores["models"]["raw"]["crps_fair_unweighted"]
+    errors, spreads = [], []
+    for start in monthly(2019, 2019)[::2]:
+        for lead in (24, 48):
+            members = np.array([WEATHER.member("2t", start, lead, number) for number in (1, 2, 3)])
+            errors.append(abs(members - WEATHER.truth("2t", start + np.timedelta64(lead, "h"))).mean())
+            spreads.append(abs(members[:, None] - members).sum(axis=(0, 1)).mean() / 6)
+    assert found == pytest.approx(np.mean(errors) - np.mean(spreads) / 2, rel=1e-4)
+
+
+def test_the_sidecar_identifies_the_store(project):
+    """The hash of a list of the store's files, which other programs compute as well."""
+    import hashlib
+
+    folder, _ = project
+    (given,) = json.loads((folder / "corrected.nc.json").read_text())["inputs"]
+    files = sorted(path for path in (folder / "new.zarr").rglob("*") if path.is_file())
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder / 'new.zarr')}\n" for path in files
+    ]
+    assert given["sha256"] == hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert given["bytes"] == sum(path.stat().st_size for path in files)
