@@ -27,6 +27,7 @@ from data_pipeline.units import normalize_units
 
 FORECAST, ANALYSIS = ("init_time", "lead_time", "number"), ("time",)
 """Outer dimensions of forecasts and of analyses."""
+_SPACE_NAMES = ("point", *DIMENSION_NAMES["latitude"], *DIMENSION_NAMES["longitude"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +57,11 @@ class StandardDataset:
     def analyses(cls, dataset: xr.Dataset, what: str, names: Mapping[str, str] | None = None) -> StandardDataset:
         """Return analyses with the dimensions time, [level,] latitude and longitude."""
         return cls._of(dataset, what, names, ANALYSIS)
+
+    @classmethod
+    def static(cls, dataset: xr.Dataset, what: str) -> StandardDataset:
+        """Return the fields without times, latitude and longitude their only dimensions."""
+        return cls._of(dataset[static_names(dataset)], what, None, ())
 
     @classmethod
     def _of(
@@ -93,10 +99,11 @@ class StandardDataset:
         if flipped:
             standard = standard.isel(latitude=slice(None, None, -1))
         found = cls(standard, what, own_names, _labels(dataset, what, names), flipped)
-        first = standard[outer[0]]
-        if first.dtype.kind != "M":
-            raise InputError(f"{what} has {outer[0]} of the type {first.dtype}; convert it with pandas.to_datetime")
-        found._refuse_disorder(outer[0], first.values)
+        for name in outer[:1]:
+            first = standard[name]
+            if first.dtype.kind != "M":
+                raise InputError(f"{what} has {name} of the type {first.dtype}; convert it with pandas.to_datetime")
+            found._refuse_disorder(name, first.values)
         return found
 
     def _refuse_disorder(self, name: str, values: np.ndarray) -> None:
@@ -258,6 +265,11 @@ class ArrayFields:
                 "dataset.compute()"
             ) from error
         return computed
+
+
+def static_names(dataset: xr.Dataset) -> list[Hashable]:
+    """Return the names of the variables that have no other dimensions than those of the grid."""
+    return [name for name in dataset.data_vars if dataset[name].ndim and not {*dataset[name].dims} - {*_SPACE_NAMES}]
 
 
 def fields_of_forecasts(

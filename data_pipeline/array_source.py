@@ -10,7 +10,13 @@ from typing import ClassVar, get_args
 import numpy as np
 import xarray as xr
 
-from data_pipeline.array_fields import ArrayFields, StandardDataset, fields_of_analyses, fields_of_forecasts
+from data_pipeline.array_fields import (
+    ArrayFields,
+    StandardDataset,
+    fields_of_analyses,
+    fields_of_forecasts,
+    static_names,
+)
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
@@ -70,9 +76,11 @@ class ArraySource:
     @cached_property
     def static(self) -> xr.Dataset:
         """The static fields, (latitude, longitude)."""
-        found = self._ensemble.dataset if self._static is None else self._static
-        times = {"init_time", "lead_time", "number", "time", "level"}
-        return found[[name for name in found.data_vars if not times & {*found[name].dims}]]
+        given = self._ensemble.dataset if self._static is None else self._static
+        if not static_names(given):
+            return xr.Dataset()
+        found = StandardDataset.static(given, "the static fields").dataset
+        return found.transpose("latitude", "longitude", "point", missing_dims="ignore")
 
     @cached_property
     def fingerprint(self) -> str:

@@ -39,6 +39,7 @@ from models import protocol
 from models.construct import model_class
 from models.correction.corrector_file import plain_json, read_header
 from models.correction.envelope import Envelope
+from models.corrector_summary import as_html, as_text, summary_rows
 from models.coupling import written_members
 from models.distribution import Distribution, Ensemble, Patched
 from models.normalizer import Normalizer
@@ -132,6 +133,13 @@ class Corrector(nn.Module):
     ) -> Tensor:
         """Return the corrected members (M, B, T, H, W) of a batch; see `written_members`."""
         return written_members(self(sample), sample, self.task, self.domain, raw, quantile_levels, seed).members
+
+    def __repr__(self) -> str:
+        return as_text(summary_rows(self.task, self.grid, self.spec, self.provenance))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return as_html(summary_rows(self.task, self.grid, self.spec, self.provenance))
 
     def correct(
         self,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from data_pipeline.formats.open import open_ensemble as open_ensemble
     from data_pipeline.formats.open import open_static as open_static
     from data_pipeline.regridding.target import TargetGrid as TargetGrid
+    from data_pipeline.synthetic.twin.twin_datasets import twin as twin
     from data_pipeline.task import Task as Task
     from evaluation.score_xarray import score as score
     from models.corrector import Corrector as Corrector
@@ -37,6 +38,7 @@ NAMES = {
     "open_ensemble": "data_pipeline.formats.open",
     "open_static": "data_pipeline.formats.open",
     "score": "evaluation.score_xarray",
+    "twin": "data_pipeline.synthetic.twin.twin_datasets",
 }
 """The module that defines each name of the Python interface."""
 

@@ -93,7 +93,7 @@ class Twin:
 
     def plan(self) -> str:
         """Return a description of the files to be written, and how many of them exist."""
-        pairs = self._pairs()
+        pairs = self.pairs()
         files = sum(len(self._files(pair)) for pair in pairs) + 1
         messages = sum(pair.count_messages() for pair in pairs) + 2
         total_size = format_size(messages * message_bytes(self.rows * self.columns))
@@ -111,11 +111,11 @@ class Twin:
             remove_partial_files(self.folder)
             if missing := self._missing():
                 self._write_missing(missing)
-        print(f"twin: all {len(self._pairs())} start pairs are in {self.path}", flush=True)
+        print(f"twin: all {len(self.pairs())} start pairs are in {self.path}", flush=True)
 
     def _write_missing(self, missing: list[StartPair]) -> None:
         """Integrate and write the missing start pairs, and show the progress."""
-        total = len(self._pairs())
+        total = len(self.pairs())
         progress = Progress("twin: start pair", total, total - len(missing))
         workers = min(self.workers or processors(), len(missing))
         print(f"twin: {len(missing)} of {total} start pairs to write, {workers} at a time", flush=True)
@@ -148,7 +148,8 @@ class Twin:
         with torch.inference_mode():
             writer.write_pair(pair)
 
-    def _pairs(self) -> list[StartPair]:
+    def pairs(self) -> list[StartPair]:
+        """The start pairs, which are made independently of each other."""
         return [
             StartPair(starts, self.years, self.oracle_years, self.members, self.difficulty, self.seed)
             for starts in start_pairs(self.dates)
@@ -156,12 +157,12 @@ class Twin:
 
     def _files(self, pair: StartPair) -> list[Path]:
         names = [name for start in pair.starts for name in pair.file_names(start)]
-        if pair == self._pairs()[0]:
+        if pair == self.pairs()[0]:
             names.append(STATIC_FIELDS_FILE)
         return [self.folder / name for name in names]
 
     def _missing(self) -> list[StartPair]:
-        return [pair for pair in self._pairs() if not all(file.exists() for file in self._files(pair))]
+        return [pair for pair in self.pairs() if not all(file.exists() for file in self._files(pair))]
 
     def _check_options(self) -> None:
         """Write the options next to the data, or raise if existing data were made with other options."""
