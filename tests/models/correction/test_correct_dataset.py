@@ -106,7 +106,7 @@ def test_names_orders_and_times_are_given_back():
 
 
 @pytest.mark.parametrize(
-    "further", [{"other_leads": ["t@500+0h"]}, {"analysis": ["2t"]}, {"formulas": ["laplacian(t@500)"]}]
+    "further", [{"other_leads": ["t@500+0h"]}, {"analysis": ["2t"]}, {"formulas": ["difference(t@500, 2t)"]}]
 )
 def test_inputs_at_other_lead_times_of_the_analysis_and_of_formulas(further):
     """The model reads all channels; lazy blocks must hold what its sample needs."""
