@@ -24,7 +24,7 @@ import xarray as xr
 from data_pipeline.array_source import ArraySource
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError, InterruptedRunError
-from data_pipeline.common.option_files import described
+from data_pipeline.common.named_options import described
 from data_pipeline.common.progress import Progress, listening
 from data_pipeline.prefetch.budget import machine_budget
 from data_pipeline.protocols import MissingPolicy
