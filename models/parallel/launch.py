@@ -61,7 +61,10 @@ def launch(ranks: int) -> NoReturn:
             file=sys.stderr,
         )
     # Of several codes the one nearest to the cause: 1 a bug, 2 a wrong input, 3 a run that can resume.
-    sys.exit(min((code if code > 0 else 3 for code in codes if code), default=0))
+    code = min((code if code > 0 else 3 for code in codes if code), default=0)
+    if code and interruption.requested():
+        interruption.end_soon(code)
+    sys.exit(code)
 
 
 def watch_launcher() -> None:
