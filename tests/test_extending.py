@@ -1,5 +1,6 @@
 """The pages in docs/extending are correct: a test follows each page, one after the other, in a copy of the project."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -14,28 +15,45 @@ import pytest
 from conftest import ROOT
 
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
-VERBS = """
-import sys
+COMMANDS = """
+import json, runpy, sys
 import deepweather
 from data_pipeline.common import interruption
+from quick_report import blank_figures
+
 interruption.end_soon = sys.exit
-for sys.argv in __import__("json").loads(sys.argv[1]):
-    try:
+
+def run(program, *words):
+    sys.argv = [program, *words]
+    if program == "deepweather":
         deepweather.main()
-    except SystemExit as end:
-        if end.code:
-            raise
+    elif words[0] == "-m":
+        sys.argv = list(words[1:])
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(words)
+        runpy.run_path(words[0], run_name="__main__")
+
+with blank_figures():
+    for words in json.loads(sys.argv[1]):
+        try:
+            run(*words)
+        except SystemExit as end:
+            if end.code:
+                raise
 """
-"""A program that runs several command lines: a process that imports PyTorch takes seconds to start."""
-
-
-def is_verb(line: str) -> bool:
-    """Return whether a command line is one of `deepweather`."""
-    return line.startswith("deepweather ")
+"""A program that runs command lines of `deepweather` and `python`: a process that imports PyTorch starts in seconds.
+Figures are blank."""
+PROGRAMS = ("deepweather ", "python ")
+"""Commands that `COMMANDS` runs; a shell runs all others."""
 
 
 class Project:
-    """A copy of the tracked files, in which a page is followed."""
+    """A copy of the tracked files, in which a page is followed.
+
+    The copy has the times of the files and the caches of Python and numba, which are valid as long as a file does not
+    change. Compiling the kernels again takes half of the processor time of a page.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,32 +61,45 @@ class Project:
         for name in tracked.rstrip("\0").split("\0"):
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, folder / name)
-        paths = os.pathsep.join(str(folder / name) for name in ("", "scripts"))
+                shutil.copy2(ROOT / name, folder / name)
+        # Files with these names are whole: the caches write other names first. Another worker may replace a file.
+        for kept in itertools.chain(*(ROOT.glob(f"[!.]*/**/__pycache__/*.{kind}") for kind in ("pyc", "nbi", "nbc"))):
+            copy = folder / kept.relative_to(ROOT)
+            if copy.parent.parent.is_dir():
+                copy.parent.mkdir(exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copy(kept, copy)
+        paths = os.pathsep.join(str(folder / name) for name in ("", "scripts", "tests"))
         programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         self.environment = os.environ | {"PYTHONPATH": paths, "PATH": programs, "PYTHONSAFEPATH": "1"}
 
     def follow(self, page: str) -> list[str]:
-        """Write each file, apply each diff and run each command of a page, in order; return what commands printed."""
-        printed = []
-        for language, name, text in BLOCK.findall((ROOT / "docs/extending" / page).read_text()):
-            if language == "sh":
-                lines = [line for line in text.replace("\\\n", " ").splitlines() if line]
-                groups = [list(group) for _, group in itertools.groupby(lines, is_verb)]
-                printed += [
-                    self.run_verbs(group) if is_verb(group[0]) else self.run(" && ".join(group)) for group in groups
-                ]
-            elif language == "diff":
-                printed.append(self.run(f"patch -p1 {name}", text))
-            elif name:
-                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (self.folder / name).write_text(text)
+        """Write each file, apply each diff and run each command of a page, in order; return what commands printed.
+
+        Commands that follow each other run in one process.
+        """
+        printed: list[str] = []
+        blocks = BLOCK.findall((ROOT / "docs/extending" / page).read_text())
+        for is_sh, group in itertools.groupby(blocks, lambda block: block[0] == "sh"):
+            if is_sh:
+                printed += self.run_lines("".join(text for _, _, text in group).replace("\\\n", " ").splitlines())
+                continue
+            for language, name, text in group:
+                if language == "diff":
+                    printed.append(self.run(f"patch -p1 {name}", text))
+                elif name:
+                    (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    (self.folder / name).write_text(text)
         return printed
 
-    def run_verbs(self, lines: list[str]) -> str:
-        """Run command lines of `deepweather` in one process; all must succeed."""
-        words = shlex.join([sys.executable, "-c", VERBS, json.dumps([shlex.split(line) for line in lines])])
-        return self.run(words)
+    def run_lines(self, lines: list[str]) -> list[str]:
+        """Run command lines; all must succeed. Return what they printed."""
+        printed = []
+        for is_program, group in itertools.groupby(filter(None, lines), lambda line: line.startswith(PROGRAMS)):
+            commands = list(group)
+            words = [sys.executable, "-c", COMMANDS, json.dumps([shlex.split(line) for line in commands])]
+            printed.append(self.run(shlex.join(words) if is_program else " && ".join(commands)))
+        return printed
 
     def run(self, command: str, text: str | None = None) -> str:
         """Run one command line of the page; it must succeed."""
