@@ -282,10 +282,27 @@ def _pair(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
     return tuple(arguments)
 
 
-def _changed(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
-    _require(len(arguments) == 2 and _are_fields(arguments[:1], 1), text, "change")
-    _require(type(arguments[1]) is int and arguments[1] > 0, text, "change")
+def _multiplied(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+    _require(_are_fields(arguments, 2), text, "product")
+    for operand in arguments:
+        _refuse_component(operand, text)
+    return tuple(arguments)
+
+
+def _changed(arguments: Sequence[Any], text: str, operation: str = "change") -> tuple[Channel | Formula, ...]:
+    _require(len(arguments) == 2 and _are_fields(arguments[:1], 1), text, operation)
+    _require(type(arguments[1]) is int and arguments[1] > 0, text, operation)
     return arguments[0], _earlier(*arguments)
+
+
+def _followed(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
+    """Return a field, the same some hours before, and the wind at both times."""
+    _require(len(arguments) in (2, 4), text, "lagrangian_change")
+    value, wind = (
+        _changed(arguments[:2], text, "lagrangian_change"),
+        _advected([arguments[0], *arguments[2:]], text)[1:],
+    )
+    return *value, *wind, *(_earlier(component, arguments[1]) for component in wind)
 
 
 def _times(power: str) -> Callable[[Formula, list[str]], str]:
@@ -308,14 +325,23 @@ def _of_advection(formula: Formula, own: list[str]) -> str:
     return normalize_units(f"{own[0]} s-1") if all(own) else ""
 
 
+def _of_product(formula: Formula, own: list[str]) -> str:
+    return normalize_units(" ".join(own)) if all(own) else ""
+
+
 def _of_layer(formula: Formula, own: list[str]) -> str:
     _check_units(formula, own, "m2 s-2")
     return "m" if all(own) else ""
 
 
+def _of_parcel(formula: Formula, own: list[str]) -> str:
+    _check_units(formula, ["m s-1", "m s-1", *own[2:]], "m s-1")
+    return _equal_units(formula, own[:2])
+
+
 def _equal_units(formula: Formula, own: list[str]) -> str:
     if all(own) and own[0] != own[1]:
-        first, second = formula.operands
+        first, second, *_ = formula.operands
         raise InputError(f"{formula}: {first} is in {own[0]} and {second} in {own[1]}; convert one of them")
     return own[0] if all(own) else ""
 
@@ -340,6 +366,10 @@ FORMULA_OPERATIONS = {
     "inverse_laplacian": FormulaOperation(
         "inverse_laplacian(vorticity@500)", _scalar("inverse_laplacian"), _times("m2"), WHOLE_GLOBE
     ),
+    "balanced_geopotential": FormulaOperation(
+        "balanced_geopotential(stretching(d@500))", _scalar("balanced_geopotential"), _times("m2 s-1"), WHOLE_GLOBE
+    ),
+    "stretching": FormulaOperation("stretching(d@500)", _scalar("stretching"), _times("s-1")),
     "advection": FormulaOperation("advection(t@850)", _advected, _of_advection, REACH),
     "vorticity": FormulaOperation("vorticity@500", _wind("vorticity"), _of_wind("m-1"), REACH, parity=-1),
     "absolute_vorticity": FormulaOperation("absolute_vorticity@500", _rotating, _times("")),
@@ -348,6 +378,8 @@ FORMULA_OPERATIONS = {
     "speed": FormulaOperation("speed(10u, 10v)", _wind("speed"), _of_wind(""), parity=-1),
     "thickness": FormulaOperation("thickness(500, 850)", _layer, _of_layer),
     "difference": FormulaOperation("difference(skt, 2t)", _pair, _equal_units),
+    "product": FormulaOperation("product(speed@850, vorticity@850)", _multiplied, _of_product),
     "change": FormulaOperation("change(z@500, 24)", _changed, _equal_units),
+    "lagrangian_change": FormulaOperation("lagrangian_change(t@850, 24)", _followed, _of_parcel, WHOLE_GLOBE),
 }
 """By name. The parity of an operation on a wind, whose components have parity -1, is that of the product."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from data_pipeline.formulas.formula import FORMULA_OPERATIONS, WHOLE_GLOBE, Formula
 from data_pipeline.formulas.inverse_laplacian import InverseLaplacian
 from data_pipeline.formulas.sphere_derivatives import Band, SphereDerivatives
+from data_pipeline.formulas.trajectories import Trajectories
 from data_pipeline.grid import Grid
 from data_pipeline.units import STANDARD_GRAVITY
 from data_pipeline.variable import Channel
@@ -19,8 +20,8 @@ ReadRows = Callable[[Channel, slice], np.ndarray]
 """Returns rows (h, W) of a field, in double precision."""
 
 
-Computed = dict[tuple[Formula, int, int], np.ndarray]
-"""Values of formulas of one member by formula, first row and last row."""
+Computed = dict[tuple[Hashable, ...], np.ndarray]
+"""Values of formulas of one member by formula, first row and last row; places of departure by wind."""
 
 
 class FormulaValues:
@@ -35,8 +36,11 @@ class FormulaValues:
         """Raise `InputError` if the formula cannot be computed on the grid."""
         if formula.reach:
             _ = self._sphere
-        if formula.reach >= WHOLE_GLOBE:
-            _ = self._inverse_laplacian
+        for part in _parts([formula]):
+            if part.operation == "lagrangian_change":
+                _ = self._trajectories
+            elif FORMULA_OPERATIONS[part.operation].reach >= WHOLE_GLOBE:
+                _ = self._inverse_laplacian
 
     def rows_read(self, formula: Formula, rows: slice) -> slice:
         """Return the rows of the fields that the values on `rows` depend on."""
@@ -55,21 +59,27 @@ class FormulaValues:
             self.compute(operand, wide, read, computed) if isinstance(operand, Formula) else read(operand, wide)
             for operand in formula.operands
         ]
-        values = self._evaluate(formula.operation, operands, rows, wide)
+        values = self._evaluate(formula, operands, rows, wide, {} if computed is None else computed)
         if computed is not None and formula in self._shared:
             computed[key] = values
         return values
 
-    def _evaluate(self, operation: str, operands: list[np.ndarray], rows: slice, wide: slice) -> np.ndarray:
+    def _evaluate(
+        self, formula: Formula, operands: list[np.ndarray], rows: slice, wide: slice, computed: Computed
+    ) -> np.ndarray:
         """Return the values on `rows` from those of the operands on the rows `wide`."""
-        first = operands[0]
+        first, operation = operands[0], formula.operation
         match operation:
             case "difference" | "change":
                 return first - operands[1]
+            case "product":
+                return first * operands[1]
             case "thickness":
                 return (first - operands[1]) / STANDARD_GRAVITY
             case "speed":
                 return np.sqrt(first * first + operands[1] * operands[1])
+            case "lagrangian_change":
+                return self._lagrangian_change(formula, operands, computed)[rows]
         sphere, bands = self._sphere, [Band(values, wide.start) for values in operands]
         match operation:
             case "laplacian":
@@ -82,10 +92,12 @@ class FormulaValues:
                 return sphere.divergence(bands[0], bands[1], rows)
             case "inverse_laplacian":
                 return self._inverse_laplacian(first)[rows]
-            case "geopotential_tendency":
-                # f ∇⁻²(-u·∇(ζ + f)): the geopotential in balance with a wind without divergence, whose absolute
-                # vorticity is only advected (Charney, Fjörtoft & von Neumann 1950, doi:10.3402/tellusa.v2i4.8607).
-                return sphere.coriolis(rows) * self._inverse_laplacian(first)[rows]
+            case "stretching":
+                return -sphere.coriolis(rows) * first
+            case "balanced_geopotential" | "geopotential_tendency":
+                # The tendency is that in balance with a wind without divergence, whose absolute vorticity is only
+                # advected (Charney, Fjörtoft & von Neumann 1950, doi:10.3402/tellusa.v2i4.8607).
+                return self._balanced_geopotential(first)[rows]
         east, north = sphere.gradient(bands[0], rows)
         match operation:
             case "eastward_gradient":
@@ -96,9 +108,34 @@ class FormulaValues:
                 return np.sqrt(east * east + north * north)
         return -(bands[1].rows(rows) * east + bands[2].rows(rows) * north)
 
+    def _balanced_geopotential(self, vorticity: np.ndarray) -> np.ndarray:
+        """Return Φ on the whole globe in linear balance with `vorticity` = ∇²ψ: ∇²Φ = ∇·(f ∇ψ)."""
+        globe, inverse = slice(0, self._height), self._inverse_laplacian
+        streamfunction = inverse(vorticity)
+        _, north = self._sphere.gradient(Band(streamfunction, 0), globe)
+        source = self._sphere.coriolis(globe) * (vorticity - inverse.mean(vorticity))
+        return inverse(source + self._sphere.coriolis_gradient(globe) * north)
+
+    def _lagrangian_change(self, formula: Formula, operands: list[np.ndarray], computed: Computed) -> np.ndarray:
+        now, before, *wind = operands
+        if not all(np.isfinite(component).all() for component in wind):
+            return np.full_like(now, np.nan)
+        key = formula.operands[2:]
+        if key not in computed:
+            u, _, earlier_u, _ = key
+            assert isinstance(u, Channel)
+            assert isinstance(earlier_u, Channel)
+            seconds = 3600 * (earlier_u.hours - u.hours)
+            computed[key] = self._trajectories.departures((wind[0], wind[1]), (wind[2], wind[3]), seconds)
+        return now - self._trajectories.values(before, computed[key])
+
     @cached_property
     def _sphere(self) -> SphereDerivatives:
         return SphereDerivatives(self._grid)
+
+    @cached_property
+    def _trajectories(self) -> Trajectories:
+        return Trajectories(self._grid)
 
     @cached_property
     def _inverse_laplacian(self) -> InverseLaplacian:

@@ -104,6 +104,10 @@ class SphereDerivatives:
         """Return the Coriolis parameter of `rows`, (h, 1), s⁻¹."""
         return 2 * EARTH_ROTATION * self._sin[rows, None]
 
+    def coriolis_gradient(self, rows: slice) -> np.ndarray:
+        """Return the northward derivative of the Coriolis parameter on `rows`, (h, 1), m⁻¹ s⁻¹."""
+        return 2 * EARTH_ROTATION / EARTH_RADIUS * self._cos[rows, None]
+
     def _circulation(self, along: Band, across: Band, rows: slice) -> np.ndarray:
         """Return the circulation around each cell divided by its area, from eastward and northward components."""
         # Beyond a pole the component and the cosine of the continued latitude change sign, and their product does not.
