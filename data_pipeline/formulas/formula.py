@@ -282,13 +282,6 @@ def _pair(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
     return tuple(arguments)
 
 
-def _multiplied(arguments: Sequence[Any], text: str) -> tuple[Channel | Formula, ...]:
-    _require(_are_fields(arguments, 2), text, "product")
-    for operand in arguments:
-        _refuse_component(operand, text)
-    return tuple(arguments)
-
-
 def _changed(arguments: Sequence[Any], text: str, operation: str = "change") -> tuple[Channel | Formula, ...]:
     _require(len(arguments) == 2 and _are_fields(arguments[:1], 1), text, operation)
     _require(type(arguments[1]) is int and arguments[1] > 0, text, operation)
@@ -323,10 +316,6 @@ def _of_wind(power: str) -> Callable[[Formula, list[str]], str]:
 def _of_advection(formula: Formula, own: list[str]) -> str:
     _check_units(formula, ["m s-1", *own[1:]], "m s-1")
     return normalize_units(f"{own[0]} s-1") if all(own) else ""
-
-
-def _of_product(formula: Formula, own: list[str]) -> str:
-    return normalize_units(" ".join(own)) if all(own) else ""
 
 
 def _of_layer(formula: Formula, own: list[str]) -> str:
@@ -378,7 +367,6 @@ FORMULA_OPERATIONS = {
     "speed": FormulaOperation("speed(10u, 10v)", _wind("speed"), _of_wind(""), parity=-1),
     "thickness": FormulaOperation("thickness(500, 850)", _layer, _of_layer),
     "difference": FormulaOperation("difference(skt, 2t)", _pair, _equal_units),
-    "product": FormulaOperation("product(speed@850, vorticity@850)", _multiplied, _of_product),
     "change": FormulaOperation("change(z@500, 24)", _changed, _equal_units),
     "lagrangian_change": FormulaOperation("lagrangian_change(t@850, 24)", _followed, _of_parcel, WHOLE_GLOBE),
 }

@@ -72,8 +72,6 @@ class FormulaValues:
         match operation:
             case "difference" | "change":
                 return first - operands[1]
-            case "product":
-                return first * operands[1]
             case "thickness":
                 return (first - operands[1]) / STANDARD_GRAVITY
             case "speed":
