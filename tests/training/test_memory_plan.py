@@ -3,7 +3,7 @@
 import json
 import math
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
@@ -188,12 +188,14 @@ def test_a_resumed_run_keeps_its_micro_batches(toy, tmp_path, step_memory, monke
     assert planned(toy, tmp_path, room=step_memory(8), activation_checkpointing=True) is None  # measured again
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"measured": 1}', '{"share": 4}'])
-def test_a_damaged_plan_is_made_again(toy, tmp_path, step_memory, text):
-    assert planned(toy, tmp_path, room=step_memory(3)) == 3
-    (tmp_path / MEMORY_PLAN).write_text(text)
-    assert planned(toy, tmp_path, room=step_memory(3)) == 3
-    assert MemoryPlan(**json.loads((tmp_path / MEMORY_PLAN).read_text())).micro_batch == 3
+@pytest.mark.parametrize("text", ["", "[1]", '{"measured": {}}', '{"measured": {}, "sha'])
+def test_a_damaged_plan_counts_as_none(tmp_path, text):
+    file = tmp_path / MEMORY_PLAN
+    assert memory_plan._read(file, {}) is None
+    file.write_text(text)
+    assert memory_plan._read(file, {}) is None
+    file.write_text(json.dumps(asdict(PLAN)))
+    assert memory_plan._read(file, PLAN.measured) == PLAN
 
 
 def test_the_option_limits_the_process_and_its_caches(toy, monkeypatch):
