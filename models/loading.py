@@ -1,12 +1,62 @@
-"""`load`: a corrector from its file."""
+"""`load`: a corrector from its file, or from the file of an exported corrector."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from models.corrector import Corrector
+from data_pipeline.common.file_format import ONNX_FORMAT, file_format
+from models.correction.onnx_engine import OnnxEngine
+from models.correction.options import CorrectionOptions
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from models.corrector import Corrector
 
 
-def load(path: str | Path) -> Corrector:
-    """Return the corrector in a file. Raises `InputError` if the file is missing, damaged or not a corrector."""
-    return Corrector.load(Path(path).expanduser())
+def load(path: str | Path) -> Corrector | ExportedCorrector:
+    """Return the corrector in a file of `train`, `fit` or `combine`, or in an ONNX file of `export`.
+
+    An exported corrector needs no PyTorch. Raises `InputError` if the file is missing, damaged or not a corrector.
+    """
+    path = Path(path).expanduser()
+    if path.is_file() and file_format(path) is ONNX_FORMAT:
+        return ExportedCorrector(path)
+    from models.corrector import Corrector
+
+    return Corrector.load(path)
+
+
+class ExportedCorrector:
+    """A corrector in an ONNX file: it corrects datasets, on the processor and without PyTorch."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.engine = OnnxEngine(Path(path))
+        self.task, self.grid = self.engine.description.task, self.engine.description.grid
+
+    def __repr__(self) -> str:
+        from models.corrector_summary import as_text, summary_rows
+
+        return as_text(
+            summary_rows(self.task, self.grid, {"_target_": "exported.ONNX"}, self.engine.description.provenance)
+        )
+
+    def correct(
+        self,
+        dataset: xr.Dataset,
+        *,
+        analysis: xr.Dataset | None = None,
+        names: Mapping[str, str] | None = None,
+        members: str = "ecc-q",
+        quantile_levels: str = "hazen",
+        seed: int = 0,
+        on_problem: str = "error",
+    ) -> xr.Dataset:
+        """Return forecasts with corrected members in place of the raw ones, like `Corrector.correct`."""
+        from models.correction.correct_dataset import correct_dataset
+        from models.correction.guards import Guard
+
+        options = CorrectionOptions(quantile_levels=quantile_levels, seed=seed, members=members)
+        return correct_dataset(self.engine, dataset, analysis, names, options, Guard(on_problem))

@@ -7,12 +7,13 @@ fitted: the normaliser, the modules of the model, the weights, the choice of the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from data_pipeline.dates import Dates
 from data_pipeline.split import Split
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SEEN = {"train": "trained", "val": "validated"}
 """The splits whose dates a corrector has seen, and what it was on them."""

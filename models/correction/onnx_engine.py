@@ -155,7 +155,7 @@ class OnnxEngine:
     """An `Engine` on the whole grid, in ONNX Runtime; raises `InputError` for a file that is no exported corrector."""
 
     def __init__(self, path: Path, name: str = "", threads: int | None = None) -> None:
-        exported = read_exported(path)
+        exported, self._arguments = read_exported(path), (path, name, threads)
         try:
             self.description = describe_exported(exported, name, path)
             task, grid = self.description.task, self.description.grid
@@ -171,6 +171,10 @@ class OnnxEngine:
             raise InputError(
                 f"{path} is not a valid exported corrector ({type(error).__name__}: {reason}); export it again"
             ) from None
+
+    def __reduce__(self) -> tuple[type[OnnxEngine], tuple[Path, str, int | None]]:
+        """Another process reads the file again."""
+        return OnnxEngine, self._arguments
 
     @property
     def climate(self) -> TrainingClimate | None:

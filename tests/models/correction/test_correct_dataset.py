@@ -4,7 +4,10 @@ tests/test_python_door.py compares the numbers with those of the verb.
 """
 
 import gc
+import os
 import pickle
+import subprocess
+import sys
 import warnings
 import weakref
 
@@ -14,12 +17,15 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from conftest import ROOT
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
+from models.correction.onnx_engine import OnnxEngine
 from models.corrector import Corrector
+from models.onnx_export import export
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(stay as they are|is not corrected and stays):UserWarning")
 
@@ -247,3 +253,34 @@ def test_a_corrector_says_what_it_is():
     assert "&lt;a&gt;" in html
     corrector.provenance["validation_crps"] = 0.5
     assert "25.0 % higher than the raw" in repr(corrector)
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import deepweather as dw, xarray as xr
+corrector = dw.load("small.onnx")
+print(corrector)
+corrector.correct(xr.open_dataset("in.nc")).to_netcdf("out.nc")
+corrector.correct(xr.open_dataset("in.nc", chunks={"init_time": 2})).to_netcdf("lazy.nc")
+"""
+
+
+def test_an_exported_corrector_corrects_datasets_without_torch(tmp_path):
+    corrector = warmer(Task("toy", ["2t"], ["2t"], [24, 48]))
+    corrector.save(tmp_path / "small.safetensors")
+    export(tmp_path / "small.safetensors", tmp_path / "small.onnx")
+    DATASET[["2t"]].sel(lead_time=[24, 48]).to_netcdf(tmp_path / "in.nc")
+    places = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+    process = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], cwd=tmp_path, env=os.environ | {"PYTHONPATH": places},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert "24 48 h" in process.stdout
+    expected = quietly(corrector, DATASET[["2t"]]).sel(lead_time=[24, 48])
+    for name in ("out.nc", "lazy.nc"):
+        with xr.open_dataset(tmp_path / name) as found:
+            np.testing.assert_allclose(found["2t"], expected["2t"], rtol=1e-6)
+    engine = OnnxEngine(tmp_path / "small.onnx")
+    assert pickle.loads(pickle.dumps(engine)).description.sha256 == engine.description.sha256
