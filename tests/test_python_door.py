@@ -3,6 +3,9 @@
 The verbs read NetCDF files of the datasets that the functions get.
 """
 
+import csv
+import weakref
+
 import deepweather as dw
 import numpy as np
 import pytest
@@ -87,6 +90,8 @@ def project(tmp_path_factory, command):
         ended = command(folder, "correct", f"corrector=runs/{name}/corrector.safetensors",
                         "input=data/netcdf/ensemble.nc", f"output={name}.nc")  # fmt: skip
         assert ended.code == 0, ended.stderr
+    ended = command(folder, "evaluate", *options, "data.split.test=[2016,2016]", "correctors={}", "run_dir=scores")
+    assert ended.code == 0, ended.stderr
     return folder
 
 
@@ -114,8 +119,48 @@ def test_fit_and_correct_give_the_numbers_of_the_verbs(project, name, data):
     assert not np.array_equal(corrected["2t"].values, ENSEMBLE["2t"].values)
 
 
-def test_scores_of_lazy_arrays_are_those_of_arrays_in_memory():
-    """tests/evaluation/test_score_xarray.py has the numbers of the verb."""
-    found = dw.score(LAZY["2t"], LAZY_TRUTH["2t"])
-    xr.testing.assert_identical(found, dw.score(ENSEMBLE["2t"], TRUTH["2t"]))
-    assert found.attrs["left_out"] == 0
+@pytest.mark.parametrize("data", [(ENSEMBLE, TRUTH), (LAZY, LAZY_TRUTH)], ids=["memory", "dask"])
+def test_score_gives_the_numbers_of_evaluate(project, data):
+    """Scores of the raw ensemble in each region and lead time, to all digits of the table, with intervals."""
+    ensemble, truth = data[0]["2t"].sel(init_time="2016"), data[1]["2t"]
+    found, compared = dw.score(ensemble, truth), 0
+    with (project / "scores/scores.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["model"] == "raw" and row["form"] == "distribution"]
+    for row in rows:
+        if row["score"] in found and row["lead_time"] in ("24", "48") and row["season"] == "all" and not row["label"]:
+            for ending, column in (("", "value"), ("_low", "low"), ("_high", "high")):
+                ours = found[row["score"] + ending].sel(lead_time=int(row["lead_time"]), region=row["region"]).item()
+                assert f"{ours:.9g}" * (ours == ours) == row[column], row
+                compared += 1
+    assert compared > 150
+
+
+def test_lazy_fit_and_score_hold_few_chunks():
+    """Chunks that dask has computed are released as soon as their forecast is read, however many there are."""
+    alive, most = set(), []
+
+    class Counted(np.ndarray):
+        pass
+
+    def load(block):
+        values = block.copy().view(Counted)
+        alive.add(id(values))
+        weakref.finalize(values, alive.discard, id(values))
+        most.append(len(alive))
+        return values
+
+    def counted(dataset):
+        copied = dataset[["2t"]].copy()
+        copied["2t"].data = copied["2t"].data.map_blocks(
+            load, dtype="f4", meta=np.empty((0,) * copied["2t"].ndim, "f4")
+        )
+        return copied
+
+    task = dw.Task(name="t2m", inputs=["2t"], targets=["2t"], lead_times=LEADS)
+    dw.fit({"model": "emos", "shared": True}, counted(LAZY), counted(LAZY_TRUTH), task=task, **SPLIT)
+    assert len(most) > 100
+    assert max(most) <= 8
+    most.clear()
+    dw.score(counted(LAZY)["2t"], counted(LAZY_TRUTH)["2t"])
+    assert len(most) > 100
+    assert max(most) <= 8

@@ -22,6 +22,7 @@ import torch
 import xarray as xr
 
 from data_pipeline.array_source import ArraySource
+from data_pipeline.common.checks import construct
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.named_options import described
@@ -104,10 +105,8 @@ def fit(
         spec = described("model", model)
         own = needed_task(spec, task)
         _check_periods(own)
-        options = TrainerOptions(
-            epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, seed=seed,
-            **{"loggers": []} | trainer, emos_minutes=0,
-        )  # fmt: skip
+        own_options = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
+        options = construct("fit", TrainerOptions, {"loggers": []} | trainer | own_options | {"emos_minutes": 0})
         source = ArraySource(ensemble, truth, static, names, missing)
         split = Split(train, val, test, gap_days=gap_days)
         budget = machine_budget()
