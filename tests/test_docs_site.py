@@ -2,21 +2,22 @@
 
 import ast
 import html
+import inspect
 import os
 import re
 import shutil
 from pathlib import Path
 from urllib.parse import unquote
 
+import deepweather
 import pytest
 import yaml
 from browser import CHROMIUM, Browser
 from conftest import ROOT
-from deepweather import VERBS
 from docs_site import option_pages
 from docs_site.build import build
 from docs_site.option_files import read_option_file
-from docs_site.python_pages import DOOR, SECTIONS, modules_of
+from docs_site.python_pages import SECTIONS, modules_of
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -66,7 +67,7 @@ def codes(page):
     return {html.unescape(re.sub(r"<[^>]+>", "", text)) for text in re.findall(r"<code[^>]*>(.*?)</code>", page)}
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", deepweather.VERBS)
 def test_every_option_of_a_verb_has_an_entry(verb, pages):
     """Hydra composes the names; the site has them on the page of the verb or of the group."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
@@ -120,10 +121,14 @@ def test_every_public_name_has_an_entry(pages):
 
 
 def test_every_name_of_the_door_has_an_entry(pages):
-    import deepweather
-
-    found = set(ID.findall(pages["reference/python/door.html"])) if hasattr(deepweather, "__all__") else set()
-    assert {f"{DOOR}.{name}" for name in getattr(deepweather, "__all__", ())} <= found
+    """With every parameter of its signature."""
+    page = pages["reference/python/door.html"]
+    entries = dict(re.findall(r'<dt class="sig [^>]*id="([\w.]+)">(.*?)</dt>', page, re.DOTALL))
+    for name in deepweather.NAMES:
+        shown = html.unescape(re.sub(r"<[^>]+>", "", entries[f"deepweather.{name}"]))
+        found = getattr(deepweather, name)
+        if inspect.isfunction(found):
+            assert all(parameter in shown for parameter in inspect.signature(found).parameters)
 
 
 def test_every_page_of_the_docs_is_in_the_site(pages):

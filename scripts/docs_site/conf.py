@@ -21,3 +21,7 @@ add_module_names = False
 copybutton_exclude = ".linenos, .gp, .go"
 # Entries of classes and methods in every page's tree of navigation take more time than all else.
 toc_object_entries = False
+# Names of `import deepweather` have two entries: there, and in the module that defines them.
+suppress_warnings = ["ref.python"]
+# Commands and options in the text keep their signs.
+smartquotes = False

@@ -10,7 +10,7 @@ from deepweather import VERBS
 
 from data_pipeline.common.errors import InputError
 from docs_site.option_files import Option, OptionFile, read_group, read_option_file
-from docs_site.python_names import ROOT, as_markdown, definition, resolve
+from docs_site.python_names import ROOT, definition, resolve
 
 CONF = ROOT / "conf"
 GROUPS = {
@@ -105,7 +105,7 @@ def _group_page(group: str, files: list[OptionFile]) -> str:
     use = (
         f"change an option of `{prefix}`" if group in SINGLE else f"choose `{group}=NAME`, or change one of its options"
     )
-    lines = [f"# {group}: {GROUPS[group]}", "", f"For users who {use}."]
+    lines = [f"# {group}", "", f"For users who {use}: {GROUPS[group]}."]
     for file in files:
         name = file.path.relative_to(CONF / group).with_suffix("").as_posix()
         if name.startswith("base/"):
@@ -130,7 +130,7 @@ def _summary(full: str) -> str:
     """Return the first sentence of the docstring of a class or function."""
     text = ast.get_docstring(definition(full).node) or ""
     first = " ".join(text.split("\n\n")[0].split())
-    return as_markdown(re.split(r"(?<=[.:])\s", first)[0].rstrip(".:") + ".")
+    return _prose(re.split(r"(?<=[.:])\s", first)[0].rstrip(".:") + ".")
 
 
 def _table(options: tuple[Option, ...], file: str, prefix: str) -> str:

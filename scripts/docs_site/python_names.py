@@ -70,16 +70,6 @@ def definition(full: str) -> Name:
     return next(name for name in public_names(module) if name.full == full)
 
 
-def exported(module: str) -> list[str]:
-    """Return the names in `__all__` of a module; none where the module does not define it."""
-    for node in parse(module).body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if [target.id for target in targets if isinstance(target, ast.Name)] == ["__all__"]:
-                return list(ast.literal_eval(node.value))
-    return []
-
-
 def entry(name: Name, shown: str | None = None) -> str:
     """Return the Markdown of a class or function, its public methods and fields, under the name `shown`."""
     node, full = name.node, shown or name.full

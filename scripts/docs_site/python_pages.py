@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 
+from deepweather import NAMES
+
 from docs_site.python_names import (
     as_markdown,
     definition,
     entry,
-    exported,
     module_file,
     parse,
     public_names,
     resolve,
 )
 
-DOOR = "deepweather"
 SECTIONS = {
     "data": (
         "Data and tasks",
@@ -83,12 +83,9 @@ def python_pages() -> dict[str, str]:
     """Return the pages by their file names."""
     pages = {f"{page}.md": _section(title, patterns) for page, (title, patterns) in SECTIONS.items()}
     rows = [f"| [{title}]({page}.md) | {_listed(patterns)} |" for page, (title, patterns) in SECTIONS.items()]
-    order = list(SECTIONS)
-    if names := exported(DOOR):
-        pages["door.md"] = _door(names)
-        rows.insert(0, "| [import deepweather](door.md) | the names for notebooks and scripts |")
-        order.insert(0, "door")
-    pages["index.md"] = INDEX.format(rows="\n".join(rows), pages="\n".join(order))
+    rows.insert(0, "| [import deepweather](door.md) | the names for notebooks and scripts |")
+    pages["door.md"] = _door()
+    pages["index.md"] = INDEX.format(rows="\n".join(rows), pages="\n".join(["door", *SECTIONS]))
     return pages
 
 
@@ -115,10 +112,9 @@ def _section(title: str, patterns: list[str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _door(names: list[str]) -> str:
-    """Return the page of the names that `import deepweather` has, wherever they are defined."""
+def _door() -> str:
+    """Return the page of the names of `import deepweather`, each with the docstring of its definition."""
     lines = ["# import deepweather", "", "For notebooks and scripts: the names of `import deepweather as dw`."]
-    for name in names:
-        full = f"{DOOR}.{name}"
-        lines += ["", entry(definition(resolve(full)), full)]
+    for name, module in NAMES.items():
+        lines += ["", entry(definition(resolve(f"{module}.{name}")), f"deepweather.{name}")]
     return "\n".join([*lines, ""])

@@ -1,0 +1,183 @@
+"""Every command of README.md and of the docs: composed strictly, and run on a small twin where that takes seconds."""
+
+import importlib.util
+import re
+import shlex
+import shutil
+
+import pytest
+from conftest import ROOT
+from deepweather import VERBS
+from followed_page import BLOCK, lines_of
+from hydra import compose, initialize_config_dir
+from twin_project import QUICK, SPLIT, TWIN
+
+from conf import build, options_of_verb, plain
+from conf.command_line import SHORT, has_groups
+from data_pipeline.grid import Grid
+from models.corrector import build_model, needed_task
+from training.trainer_options import TrainerOptions
+
+FOLLOWED = ("docs/tutorials/", "docs/extending/", "docs/recipes/", "docs/data/stations.md")
+"""Pages that a test of their own follows, command by command."""
+PAGES = [
+    name
+    for name in ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
+    if not name.startswith((*FOLLOWED, "docs/decisions/"))
+]
+RUN = {
+    "README.md": ("prepare  data=twin", "train    data=twin", "combine", "evaluate", "correct", "monitor", "export"),
+    "docs/index.md": ("prepare", "train", "evaluate", "correct"),
+    "docs/correct.md": ("correct corrector=runs/unet/corrector.safetensors", "correct corrector=t2m.safetensors"),
+    "docs/cost.md": ("train",),
+    "docs/emos.md": ("train model=boosted_emos",),
+    "docs/export.md": ("export", "correct"),
+    "docs/models.md": ("train",),
+    "docs/scores.md": ("evaluate data=twin task=t2m 'correctors={emos: runs/emos/corrector.safetensors, unet: runs/u",),
+    "docs/training.md": ("train data=twin", "train 'trainer.optimizer", "train 'trainer.callbacks"),
+}
+"""Commands that run here, by their beginning. All others need data of their own, several processes or a cluster."""
+
+
+STARTS = ("deepweather ", "torchrun ", "make ", "python -m ", "scripts/", ".venv/bin/python -m ")
+
+
+def commands(page):
+    """The command lines of a page; shell variables that a block sets have their values, all others are 1."""
+    found = []
+    for language, _, text in BLOCK.findall((ROOT / page).read_text()):
+        if language in ("", "sh", "bash"):
+            for name, value in re.findall(r'^(\w+)="(.*?)"$', text, re.MULTILINE | re.DOTALL):
+                text = re.sub(rf"\${name}\b", " ".join(value.split()), text)
+            lines = [re.sub(r"\$\w+", "1", line.removeprefix("$ ")) for line in lines_of(text)]
+            found += [line for line in lines if line.startswith(STARTS)]
+    return found
+
+
+def words_of(line):
+    """The words of a command behind `deepweather`; the reader fills in places that are written `...`."""
+    words = shlex.split(line, comments=True)
+    verb, *words = words[words.index("deepweather") + 1 :]
+    if "..." in words and verb == "correct":
+        words += ["corrector=A", "input=B", "output=C"]
+    if verb == "compare":
+        words.append(f"runs=[{','.join(word for word in words if '=' not in word)}]")
+    return [verb, *(word for word in words if not re.search(r"(^|=|\{)\.\.\.\}?$", word))]
+
+
+ALL = [(page, line) for page in PAGES for line in commands(page)]
+OURS = [(page, line) for page, line in ALL if re.search(r"(^| )deepweather ", line)]
+
+
+def check(verb, words):
+    """Compose the options of a verb, and build what they describe; a wrong name or value is an error."""
+    assert verb in VERBS
+    if verb == "submit":
+        place = next(k for k, word in enumerate(words) if word in VERBS)
+        check(words[place], words[place + 1 :])
+        words = [word for word in words[:place] if word != "--dry-run"]
+    sweep = "-m" in words
+    words = [word for word in words if "=" in word and not word.startswith(("hydra.", "hydra/"))]
+    if sweep:
+        words = [first_value(word) for word in words]
+    options_of_verb(verb, words, ())
+    if not has_groups(verb):
+        return
+    full = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in words]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        cfg = compose(verb, full)
+    task = build(cfg.task)
+    if verb == "train":
+        spec = plain(cfg.model)
+        build_model(spec, needed_task(spec, task), Grid.regular(33, 64))
+        assert isinstance(build(cfg.trainer), TrainerOptions)
+
+
+def first_value(word):
+    """The first value of a sweep: of `1,2,3`, of a range and of an interval."""
+    name, _, value = word.partition("=")
+    value = re.sub(r"^(?:range\((\d+),.*\)|tag\(log,interval\(([^,]+),.*\))$", lambda m: m[1] or m[2], value)
+    return f"{name}={value if value.startswith(('[', '{', '$')) else value.split(',')[0]}"
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in OURS}))
+def test_commands_have_names_and_values_that_exist(page):
+    for line in (line for where, line in OURS if where == page):
+        verb, *words = words_of(line)
+        try:
+            check(verb, words)
+        except Exception as error:
+            raise AssertionError(f"{line}\n{error}") from error
+
+
+def test_other_commands_exist():
+    """Targets of make, scripts, and modules that `python -m` starts."""
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page, line in ALL:
+        words = shlex.split(line, comments=True)
+        if words[0] == "make":
+            assert words[1] in targets, (page, line)
+        elif words[0].startswith("scripts/"):
+            assert (ROOT / words[0]).is_file(), (page, line)
+        elif words[1] == "-m" and words[0] != "torchrun":
+            assert importlib.util.find_spec(words[2]), (page, line)
+
+
+def test_a_wrong_command_is_found():
+    with pytest.raises(Exception, match="mosel"):
+        check("train", ["mosel=unet"])
+    with pytest.raises(Exception, match="head"):
+        check("train", ["model=mlp", "model.head=norml"])
+
+
+def runs(page, line):
+    """Whether a command runs here."""
+    text = " ".join(line.split())
+    return text.startswith(tuple("deepweather " + " ".join(start.split()) for start in RUN.get(page, ())))
+
+
+def test_the_commands_that_run_are_on_their_pages():
+    for page, starts in RUN.items():
+        assert sum(runs(page, line) for line in commands(page)) >= len(starts), page
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, command):
+    """A folder with a small twin and an MLP for its 2 m temperature."""
+    folder = tmp_path_factory.mktemp("commands")
+    for words in (["prepare", *TWIN], ["train", *SPLIT, "model=mlp", *QUICK, "run_dir=trained"]):
+        ended = command(folder, *words)
+        assert ended.code == 0, ended.stderr
+    return folder
+
+
+def with_small_options(words):
+    """A command with the years of the small twin, and few epochs."""
+    verb, *rest = words
+    if verb == "prepare":
+        return [verb, *rest, *TWIN]
+    if verb == "evaluate":
+        return [verb, *rest, *SPLIT]
+    if verb == "train":
+        network = not {"model=emos", "model=boosted_emos"} & set(rest)
+        rest = [re.sub(r"^trainer.epochs=.*", "trainer.epochs=1", word) for word in rest if "data.store=" not in word]
+        epochs = ["trainer.epochs=1"] if network and "trainer.epochs=1" not in rest else []
+        return [verb, *rest, *SPLIT, *epochs]
+    return words
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", RUN)
+def test_commands_run(page, small, tmp_path, command):
+    """In their order; a corrector that a page takes as given is the MLP of the small twin."""
+    (tmp_path / "data").symlink_to(small / "data")
+    shutil.copy(small / "data/twin/output.sfc.20170108", tmp_path / "IN.grib")
+    for line in (line for line in commands(page) if runs(page, line)):
+        words = [word.replace("output.sfc.20180709", "output.sfc.20170108") for word in words_of(line)]
+        for word in words:
+            for path in re.findall(r"[\w./-]+\.safetensors", word) if not word.startswith("output=") else ():
+                if not (tmp_path / path).exists():
+                    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(small / "trained/corrector.safetensors", tmp_path / path)
+        ended = command(tmp_path, *with_small_options(words))
+        assert ended.code == 0, f"{line}\n{ended.stdout}{ended.stderr}"
