@@ -10,7 +10,7 @@ from conftest import ROOT
 from deepweather import VERBS
 from followed_page import BLOCK, lines_of
 from hydra import compose, initialize_config_dir
-from twin_project import QUICK, SPLIT, TWIN
+from twin_project import FORECAST, QUICK, SPLIT, TWIN
 
 from conf import build, options_of_verb, plain
 from conf.command_line import SHORT, has_groups
@@ -28,7 +28,7 @@ PAGES = [
 RUN = {
     "README.md": ("prepare  data=twin", "train    data=twin", "combine", "evaluate", "correct", "monitor", "export"),
     "docs/index.md": ("prepare", "train", "evaluate", "correct"),
-    "docs/correct.md": ("correct corrector=runs/unet/corrector.safetensors", "correct corrector=t2m.safetensors"),
+    "docs/correct.md": ("correct corrector=runs/unet/corrector.safetensors",),
     "docs/cost.md": ("train",),
     "docs/emos.md": ("train model=boosted_emos",),
     "docs/export.md": ("export", "correct"),
@@ -143,9 +143,10 @@ def test_the_commands_that_run_are_on_their_pages():
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory, command):
-    """A folder with a small twin and an MLP for its 2 m temperature."""
+    """A folder with a small twin, and an EMOS and an MLP for its 2 m temperature."""
     folder = tmp_path_factory.mktemp("commands")
-    for words in (["prepare", *TWIN], ["train", *SPLIT, "model=mlp", *QUICK, "run_dir=trained"]):
+    models = (["model=emos", "run_dir=emos"], ["model=mlp", *QUICK, "run_dir=mlp"])
+    for words in (["prepare", *TWIN], *(["train", *SPLIT, *model] for model in models)):
         ended = command(folder, *words)
         assert ended.code == 0, ended.stderr
     return folder
@@ -169,15 +170,17 @@ def with_small_options(words):
 @pytest.mark.long
 @pytest.mark.parametrize("page", RUN)
 def test_commands_run(page, small, tmp_path, command):
-    """In their order; a corrector that a page takes as given is the MLP of the small twin."""
+    """In their order; a corrector that a page takes as given is the EMOS or the MLP of the small twin."""
     (tmp_path / "data").symlink_to(small / "data")
-    shutil.copy(small / "data/twin/output.sfc.20170108", tmp_path / "IN.grib")
-    for line in (line for line in commands(page) if runs(page, line)):
-        words = [word.replace("output.sfc.20180709", "output.sfc.20170108") for word in words_of(line)]
+    shutil.copy(small / FORECAST, tmp_path / "IN.grib")
+    for number, line in enumerate(line for line in commands(page) if runs(page, line)):
+        words = [word.replace("data/twin/output.sfc.20180709", FORECAST) for word in words_of(line)]
         for word in words:
             for path in re.findall(r"[\w./-]+\.safetensors", word) if not word.startswith("output=") else ():
                 if not (tmp_path / path).exists():
                     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(small / "trained/corrector.safetensors", tmp_path / path)
-        ended = command(tmp_path, *with_small_options(words))
+                    model = "emos" if "emos" in path else "mlp"
+                    shutil.copy(small / model / "corrector.safetensors", tmp_path / path)
+        own = [f"run_dir=runs/{number}"] if words[0] == "train" and "run_dir" not in line else []
+        ended = command(tmp_path, *with_small_options(words), *own)
         assert ended.code == 0, f"{line}\n{ended.stdout}{ended.stderr}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from sphinx.cmd.build import build_main
 
 from docs_site.accessible import with_access
+from docs_site.notebook import as_page
 from docs_site.option_pages import option_pages
 from docs_site.python_names import ROOT
 from docs_site.python_pages import python_pages
@@ -28,11 +29,13 @@ For readers who ask why something is as it is: each page has the question, the d
 
 
 def write_sources(folder: Path) -> None:
-    """Write all pages of the site as Markdown: those of docs/, the reference, and the list of decisions."""
+    """Write all pages of the site as Markdown: docs/ with its notebooks, the reference, and the list of decisions."""
     shutil.copytree(ROOT / "docs", folder, dirs_exist_ok=True)
     for path in folder.rglob("*.md"):
         text = path.read_text("utf-8")
         path.write_text(re.sub(rf"\]\((\.\./)+({'|'.join(SHARED)})", r"](/\2", text), "utf-8")
+    for path in folder.rglob("*.ipynb"):
+        path.with_suffix(".md").write_text(as_page(path), "utf-8")
     for name in SHARED:
         text = (ROOT / name).read_text("utf-8").replace("](docs/decisions)", "](docs/decisions/index.md)")
         (folder / name).write_text(text.replace("](docs/", "]("), "utf-8")
