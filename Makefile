@@ -11,7 +11,7 @@ help:
 	@echo "make wheel    build the wheel and run every verb from it, in an environment of its own (2 minutes)"
 	@echo "make docs     build the docs site into site/; a broken link, a page without a place or an option without a meaning is an error"
 	@echo "make release  VERSION=0.2.0: version, changelog, commit, tag, wheel and notes; with DRY_RUN=1 in a copy"
-	@echo "make gallery  draw the pictures of docs/gallery.md anew (about three minutes)"
+	@echo "make gallery  draw the pictures of docs/gallery.md anew (some minutes)"
 	@echo "make test-processors  the numerical tests without vector instructions and with AVX2, on one thread and on two (takes long)"
 	@echo "make setup    only set up .venv       make lock     renew requirements.lock    make clean"
 
