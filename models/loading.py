@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
 from models.correction.onnx_engine import OnnxEngine
 from models.correction.options import CorrectionOptions
@@ -24,8 +25,8 @@ def load(path: str | Path) -> Corrector | ExportedCorrector:
     path = Path(path).expanduser()
     if path.is_file() and file_format(path) is ONNX_FORMAT:
         return ExportedCorrector(path)
-    from models.corrector import Corrector
-
+    with package("a corrector that is not exported", "train"):
+        from models.corrector import Corrector
     return Corrector.load(path)
 
 
@@ -55,7 +56,8 @@ class ExportedCorrector:
         on_problem: str = "error",
     ) -> xr.Dataset:
         """Return forecasts with corrected members in place of the raw ones, like `Corrector.correct`."""
-        from models.correction.correct_dataset import correct_dataset
+        with package("correcting a dataset", "train"):
+            from models.correction.correct_dataset import correct_dataset
         from models.correction.guards import Guard
 
         options = CorrectionOptions(quantile_levels=quantile_levels, seed=seed, members=members)

@@ -12,6 +12,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from data_pipeline.common import interruption
+from data_pipeline.common.extras import package
 from data_pipeline.common.run_start import mark_begin
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def __getattr__(name: str) -> Any:
     """Return a name of the Python interface, and keep it in this module."""
     if name not in NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(NAMES[name]), name)
+    with package(f"deepweather.{name}", "train"):
+        module = importlib.import_module(NAMES[name])
+    found = globals()[name] = getattr(module, name)
     return found
 
 

@@ -49,3 +49,20 @@ def test_type_checkers_see_the_same_names():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'open_grib'"):
         _ = deepweather.open_grib
+
+
+def test_a_slim_installation_says_what_to_install():
+    lines = (
+        "sys.modules |= dict.fromkeys(('torch', 'xarray'))",
+        "import deepweather as dw",
+        "dw.Task, dw.load",
+        "try: dw.fit",
+        "except dw.InputError as error: print(error)",
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", "\n".join(["import sys", *lines])],
+        cwd=ROOT / "scripts", env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert "deepweather.fit needs the package" in process.stdout
+    assert "pip install 'deepweather[train]'" in process.stdout
