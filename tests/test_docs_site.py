@@ -15,7 +15,7 @@ import yaml
 from browser import CHROMIUM, Browser
 from conftest import ROOT
 from docs_site import option_pages
-from docs_site.build import build
+from docs_site.build import build, render
 from docs_site.option_files import read_option_file
 from docs_site.python_pages import SECTIONS, modules_of
 from hydra import compose, initialize_config_dir
@@ -50,6 +50,26 @@ def site(tmp_path_factory):
 def pages(site):
     """The text of every page, by its path."""
     return {path.relative_to(site).as_posix(): path.read_text() for path in sorted(site.rglob("*.html"))}
+
+
+@pytest.mark.parametrize(
+    ("page", "warning"),
+    [
+        ("[a link](nowhere.md)", "nowhere.md"),
+        ("[an anchor](index.md#nowhere)", "nowhere"),
+        ("![a picture](nowhere.png)", "nowhere.png"),
+        ("{py:obj}`models.nowhere.Nothing`", "models.nowhere.Nothing"),
+        ("no navigation", "included in any toctree"),
+        ("[the index](index.md#welcome)", None),
+    ],
+)
+def test_a_broken_reference_ends_the_build(page, warning, tmp_path, capfd):
+    (tmp_path / "docs").mkdir()
+    tree = "" if warning and "toctree" in warning else "```{toctree}\npage\n```\n"
+    (tmp_path / "docs/index.md").write_text(f"# Welcome\n\n{tree}")
+    (tmp_path / "docs/page.md").write_text(f"# Page\n\n{page}\n")
+    assert render(tmp_path / "docs", tmp_path / "site", tmp_path / "trees", jobs="1") == int(warning is not None)
+    assert warning is None or warning in capfd.readouterr().err
 
 
 def leaves(node, name=""):

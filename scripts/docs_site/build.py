@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sphinx.cmd.build import build_main
 
+from data_pipeline.common.errors import InputError
 from docs_site.accessible import with_access
 from docs_site.notebook import as_page
 from docs_site.option_pages import option_pages
@@ -57,24 +58,18 @@ def _write_decisions(folder: Path) -> None:
     (folder / "index.md").write_text(DECISIONS.format(rows="\n".join(rows)), "utf-8")
 
 
+def render(sources: Path, pages: Path, work: Path, jobs: str = "auto") -> int:
+    """Write Markdown pages as HTML; return 0, or 1 after any warning, such as a broken link. Warnings are on stderr."""
+    options = ["-W", "--keep-going", "-q", "-E", "-j", jobs, "-d", str(work), "-c", str(CONFIG), "-b", "html"]
+    return build_main([*options, str(sources), str(pages)])
+
+
 def build(folder: Path, jobs: str = "auto") -> int:
-    """Build the site into a folder, which is replaced; return 0, or 1 after any warning, which is on stderr."""
+    """Build the site into a folder, which is replaced; return the code of `render`."""
     with tempfile.TemporaryDirectory() as work:
         sources, pages = Path(work) / "docs", Path(work) / "site"
         write_sources(sources)
-        options = [
-            "-W",
-            "--keep-going",
-            "-q",
-            "-E",
-            "-j",
-            jobs,
-            "-d",
-            f"{work}/trees",
-            "-c",
-            str(Path(__file__).parent),
-        ]
-        code = build_main([*options, "-b", "html", str(sources), str(pages)])
+        code = render(sources, pages, Path(work) / "trees", jobs)
         if code == 0:
             for path in pages.rglob("*.html"):
                 path.write_text(with_access(path.read_text("utf-8")), "utf-8")
@@ -85,4 +80,8 @@ def build(folder: Path, jobs: str = "auto") -> int:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "site"
-    sys.exit(build(target))
+    try:
+        sys.exit(build(target))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -70,10 +70,15 @@ def option_pages() -> dict[str, str]:
 
 def refuse_without_meaning(files: list[OptionFile]) -> None:
     """Raise an error that names every option without a meaning."""
-    without = [f"{file.path.name}: {option.name}" for file in files for option in file.options if not option.meaning]
+    without = [f"{_place(file.path)}: {option.name}" for file in files for option in file.options if not option.meaning]
     if without:
         count = "an option has" if len(without) == 1 else f"{len(without)} options have"
         raise InputError(f"{count} no meaning: {'; '.join(without)}; write it as a comment behind the value")
+
+
+def _place(path: Path) -> str:
+    """Return the path of a file in the project, the name of any other."""
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
 
 
 def anchor(file: str, option: str) -> str:
