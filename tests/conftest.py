@@ -33,20 +33,28 @@ from data_pipeline.task import Task
 
 ROOT = Path(__file__).parents[1]
 LONGEST = (
+    "tests/end_to_end/test_rain_scores.py",
+    "tests/end_to_end/test_preemption.py",
+    "tests/end_to_end/test_progress_gaps.py",
+    "tests/models/jobs/test_job_array.py",
+    "tests/models/jobs/test_submitted.py",
     "tests/training/test_mesh.py",
+    "tests/end_to_end/test_two_nodes.py",
+    "tests/end_to_end/test_station_scores.py",
     "tests/end_to_end/test_processes.py",
     "tests/end_to_end/test_verbs.py",
     "tests/evaluation/test_mesh.py",
     "tests/models/test_contract_mesh.py",
     "tests/test_extending.py",
+    "tests/evaluation/monitoring/test_monitor.py",
     "tests/end_to_end/test_run_cost.py",
-    "tests/end_to_end/test_two_nodes.py",
-    "tests/end_to_end/test_preemption.py",
     "tests/training/test_compile.py",
     "tests/training/test_local_steps.py",
     "tests/models/parallel/test_mesh.py",
     "tests/training/test_micro_batches.py",
     "tests/models/parallel/test_launch.py",
+    "tests/data_pipeline/store/test_store_writer.py",
+    "tests/data_pipeline/test_selection.py",
     "tests/data_pipeline/test_prepare.py",
     "tests/data_pipeline/synthetic/twin/test_experiment.py",
     "tests/models/test_contract.py",
@@ -67,7 +75,8 @@ LONGEST = (
     "tests/training/test_run_statistics.py",
     "tests/training/test_synchronisation.py",
 )
-"""The slowest files: `scripts/test` starts with them, so that both processes end at about the same time."""
+"""The slowest files, those with long tests among them: `scripts/test` and `scripts/test-long` start with them, so that
+both processes end at about the same time."""
 
 # Progress lines depend on the speed of the machine; tests of these lines show them again.
 os.environ["DEEPWEATHER_PROGRESS"] = "off"

@@ -1,6 +1,7 @@
 """The layout of the project: which folder may import which others, read from the imports of every file."""
 
 import ast
+import functools
 import re
 import statistics
 import subprocess
@@ -130,8 +131,18 @@ def source_of(name):
     return None
 
 
-IMPORTS = {path: list(imports(path)) for path in SOURCES}
-OURS = [(path, name, source) for path in SOURCES for name in IMPORTS[path] if (source := source_of(name))]
+@functools.cache
+def all_imports():
+    """What each file imports. Not computed at the import of this file, which every worker of pytest-xdist does."""
+    return {path: list(imports(path)) for path in SOURCES}
+
+
+@functools.cache
+def own_imports():
+    """The imports of files of this project: the file, the imported name and the file that it comes from."""
+    return [
+        (path, name, source) for path, names in all_imports().items() for name in names if (source := source_of(name))
+    ]
 
 
 def test_every_folder_is_in_the_table():
@@ -140,7 +151,7 @@ def test_every_folder_is_in_the_table():
 
 def test_folders_import_only_the_folders_below_them():
     offenders = []
-    for path, name, source in OURS:
+    for path, name, source in own_imports():
         folder, other = str(path.parent), str(source.parent)
         allowed = set(MAY_IMPORT) if str(path) in VERBS else MAY_IMPORT[folder] | {folder}
         if other not in allowed or str(source) in VERBS:
@@ -176,7 +187,7 @@ def test_each_library_is_imported_in_its_own_folder_only():
     }
     assert [
         f"{path} imports {name}"
-        for path, names in IMPORTS.items()
+        for path, names in all_imports().items()
         for name in names
         if (allowed := borders.get(name.partition(".")[0])) and not allowed(path)
     ] == []
@@ -193,7 +204,7 @@ def test_the_program_imports_only_packages_that_the_wheel_requires():
     extras = project["optional-dependencies"]
     required = {distribution_name(line) for line in [*project["dependencies"], *extras["netcdf"], *extras["train"]]}
     distributions = packages_distributions()
-    imported = {name.partition(".")[0] for names in IMPORTS.values() for name in names}
+    imported = {name.partition(".")[0] for names in all_imports().values() for name in names}
     others = imported - set(PACKAGES) - sys.stdlib_module_names
     assert [name for name in others if not required & {distribution_name(found) for found in distributions[name]}] == []
 

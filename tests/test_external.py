@@ -63,7 +63,7 @@ def trained(project, command):
 
 def test_the_verbs_train_and_score_external_models(trained, command):
     files = ",".join(f"{name}: runs/{name}/corrector.safetensors" for name in MODELS)
-    ended = command(trained, "evaluate", *DATA, f"correctors={{{files}}}", "run_dir=scores")
+    ended = command(trained, "evaluate", *DATA, f"correctors={{{files}}}", "references=[raw]", "run_dir=scores")
     assert ended.code == 0, ended.stdout + ended.stderr
     found = json.loads((trained / "scores" / "scores.json").read_text())["models"]
     for name in MODELS:

@@ -71,7 +71,8 @@ def test_one_model_corrects_several_targets_and_lead_times(project, run_verb):
     joint = [*SPLIT, "task=joint", "task.lead_times=[24,48]"]
     options = ["model=mlp", "model.width=16", "trainer.epochs=4", "trainer.ema_decay=0.9", "trainer.learning_rate=1e-2"]
     run_verb(project, "train", *joint, *options, "run_dir=runs/joint")
-    run_verb(project, "evaluate", *joint, "correctors={mlp: runs/joint/corrector.safetensors}", "run_dir=runs/joint")
+    scoring = ["correctors={mlp: runs/joint/corrector.safetensors}", "references=[raw]", "run_dir=runs/joint"]
+    run_verb(project, "evaluate", *joint, *scoring)
     for target in ("z500", "t850", "2t"):
         models = json.loads((project / f"runs/joint/{target}/scores.json").read_text())["models"]
         assert models["mlp"]["crps"] < models["raw"]["crps"]
@@ -153,4 +154,5 @@ def test_the_training_script_in_the_docs_runs(project, monkeypatch, run_verb):
     monkeypatch.chdir(project)
     exec(compile(script, "docs/training.md", "exec"), {})
     assert Corrector.load(project / "corrector.safetensors").provenance["train_dates"] == [["2010-01-01", "2014-12-31"]]
-    run_verb(project, "evaluate", *SPLIT, "correctors={script: corrector.safetensors}", "run_dir=runs/script")
+    scoring = ["correctors={script: corrector.safetensors}", "references=[raw]", "run_dir=runs/script"]
+    run_verb(project, "evaluate", *SPLIT, *scoring)
