@@ -122,3 +122,35 @@ def test_the_sidecar_identifies_the_store(project):
     ]
     assert given["sha256"] == hashlib.sha256("".join(lines).encode()).hexdigest()
     assert given["bytes"] == sum(path.stat().st_size for path in files)
+
+
+NAMES = "variable_names={total_precipitation_24hr: tp:24h in m, total_precipitation: other}"
+CORRECTOR = "corrector=runs/weatherbench2/corrector.safetensors"
+
+
+def test_stores_of_a_folder_are_cycles(project, command):
+    """Each start has a file of its own, with the values of the file of all starts."""
+    folder, _ = project
+    with xr.open_zarr(folder / "new.zarr") as store:
+        for number, start in enumerate(NEW):
+            one = store.sel(time=[start]).drop_encoding()
+            one.to_zarr(folder / f"cycles/{number}.zarr", zarr_format=2, consolidated=True)
+    ended = command(folder, "correct", CORRECTOR, "input=cycles", "output=corrected/", NAMES)
+    assert ended.code == 0, ended.stderr
+    assert sorted(path.name for path in (folder / "corrected").glob("*.nc")) == ["0.nc", "1.nc"]
+    with xr.open_dataset(folder / "corrected.nc") as both, xr.open_dataset(folder / "corrected/1.nc") as second:
+        np.testing.assert_allclose(second.t2m.values, both.t2m.values[1], rtol=1e-6)
+
+
+def test_a_store_is_corrected_into_grib(project, command):
+    folder, _ = project
+    ended = command(folder, "correct", CORRECTOR, "input=new.zarr", "output=corrected.grib", NAMES)
+    assert ended.code == 0, ended.stderr
+    assert (folder / "corrected.grib").read_bytes()[:4] == b"GRIB"
+
+
+def test_zarr_is_not_written(project, command):
+    folder, _ = project
+    ended = command(folder, "correct", CORRECTOR, "input=new.zarr", "output=corrected.zarr", NAMES)
+    assert ended.code == 2
+    assert "corrected.zarr ends in .zarr, but correct writes GRIB and NetCDF" in ended.stderr
