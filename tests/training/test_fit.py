@@ -129,3 +129,19 @@ def test_wrong_arguments_are_one_sentence(options, sentence):
     with pytest.raises(InputError) as error:
         fitted(**options)
     assert sentence in str(error.value)
+
+
+def test_stations_are_cells_of_a_grid_without_neighbours():
+    """EMOS is fitted cell by cell: points at the places of the cells get the numbers of the grid."""
+
+    def as_points(data):
+        points = data.stack(point=("latitude", "longitude")).reset_index("point")
+        places = {name: ("point", points[name].values) for name in ("latitude", "longitude")}
+        return points.assign_coords(places | {"station": ("point", [f"s{k}" for k in range(points.sizes["point"])])})
+
+    stations, expected = as_points(ENSEMBLE), fitted().correct(ENSEMBLE)["2t"].values
+    corrector = fitted(EMOS, stations, as_points(TRUTH))
+    found = corrector.correct(stations)
+    assert found["2t"].dims == stations["2t"].dims
+    np.testing.assert_allclose(found["2t"].values.reshape(expected.shape), expected, rtol=1e-6)
+    xr.testing.assert_identical(corrector.correct(stations.chunk(init_time=3)).compute(), found)
