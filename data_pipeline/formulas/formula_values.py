@@ -10,7 +10,7 @@ import numpy as np
 
 from data_pipeline.formulas.formula import FORMULA_OPERATIONS, WHOLE_GLOBE, Formula
 from data_pipeline.formulas.inverse_laplacian import InverseLaplacian
-from data_pipeline.formulas.sphere_derivatives import Band, SphereDerivatives
+from data_pipeline.formulas.sphere_derivatives import EARTH_ROTATION, Band, SphereDerivatives
 from data_pipeline.formulas.trajectories import Trajectories
 from data_pipeline.grid import Grid
 from data_pipeline.units import STANDARD_GRAVITY
@@ -76,6 +76,8 @@ class FormulaValues:
                 return (first - operands[1]) / STANDARD_GRAVITY
             case "speed":
                 return np.sqrt(first * first + operands[1] * operands[1])
+            case "stretching":  # also on grids without derivatives
+                return -2 * EARTH_ROTATION * np.sin(np.radians(self._grid.cell_latitudes[rows])) * first
             case "lagrangian_change":
                 return self._lagrangian_change(formula, operands, computed)[rows]
         sphere, bands = self._sphere, [Band(values, wide.start) for values in operands]
@@ -90,8 +92,6 @@ class FormulaValues:
                 return sphere.divergence(bands[0], bands[1], rows)
             case "inverse_laplacian":
                 return self._inverse_laplacian(first)[rows]
-            case "stretching":
-                return -sphere.coriolis(rows) * first
             case "balanced_geopotential" | "geopotential_tendency":
                 # The tendency is that in balance with a wind without divergence, whose absolute vorticity is only
                 # advected (Charney, Fjörtoft & von Neumann 1950, doi:10.3402/tellusa.v2i4.8607).

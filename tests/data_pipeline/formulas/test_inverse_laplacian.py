@@ -10,6 +10,7 @@ from data_pipeline.formulas.formula_values import FormulaValues
 from data_pipeline.formulas.inverse_laplacian import InverseLaplacian
 from data_pipeline.formulas.sphere_derivatives import EARTH_RADIUS, EARTH_ROTATION, Band, SphereDerivatives
 from data_pipeline.grid import Grid
+from data_pipeline.points import Points
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -78,6 +79,13 @@ def test_stretching_by_divergence_raises_or_lowers_the_geopotential():
         true = (2 * EARTH_ROTATION * EARTH_RADIUS) ** 2 / 12 * 1e-6 * (15 / 20 * fourth + (15 / 7 - 1) / 6 * second)
         assert relative(found, true) < 1e-3
         assert formula.units == "m² s⁻³"
+
+
+def test_stretching_at_stations_in_any_order():
+    """A day has 2π radians, and a year one rotation more than days: f = 4π/86164 s at 90° N, half of it at 30° N."""
+    stations, formula = Points((30.0, -90.0, 90.0), (5.0, 0.0, 0.0)), Formula.parse("stretching(d@500)")
+    found = FormulaValues(stations).compute(formula, slice(0, 3), lambda _, rows: np.array([[2.0], [3.0], [4.0]])[rows])
+    assert np.allclose(found[:, 0], 4 * np.pi / 86164 * np.array([-1, 3, -4]), rtol=1e-4)
 
 
 def test_a_missing_value_makes_the_whole_field_missing():
