@@ -13,7 +13,7 @@ OPTIONS = [*SPLIT, "task=z500", "task.inputs=[z@500]"]
 
 
 def raw_crps(run_verb, folder, run, *options):
-    run_verb(folder, "evaluate", *OPTIONS, f"run_dir=runs/{run}", *options)
+    run_verb(folder, "evaluate", *OPTIONS, "references=[raw,climatology]", f"run_dir=runs/{run}", *options)
     scores = json.loads((folder / f"runs/{run}/scores.json").read_text())
     return scores["models"]["raw"]["crps"], scores["meaning"]
 

@@ -36,8 +36,9 @@ def test_truth_on_a_finer_grid_gives_the_scores_of_the_plain_truth(project, run_
     data = project / "data/twin"
     for path in data.glob("analysis.sfc.*"):
         write_finer(path, data / f"finer.{path.name}")
-    run_verb(project, "evaluate", *SPLIT, "run_dir=runs/plain")
-    said = run_verb(project, "evaluate", *SPLIT, f"data.archive.analysis=[{data}/finer.*]", "run_dir=runs/finer")
+    scoring = ["evaluate", *SPLIT, "references=[raw,climatology]"]
+    run_verb(project, *scoring, "run_dir=runs/plain")
+    said = run_verb(project, *scoring, f"data.archive.analysis=[{data}/finer.*]", "run_dir=runs/finer")
     assert "the grid of 65 x 128 points" in said
     assert "is read at the points of the ensemble's grid, 33 x 64 points" in said
     plain, finer = (json.loads((project / f"runs/{name}/scores.json").read_text()) for name in ("plain", "finer"))
@@ -56,7 +57,8 @@ def test_an_ensemble_on_a_reduced_grid_is_trained_scored_and_corrected(tmp_path,
     said = run_verb(tmp_path, "train", *options, "model=emos", "run_dir=run")
     assert f"N32 (6114 points) to {GRID} by bilinear weights" in said
     corrector = "run/corrector.safetensors"
-    run_verb(tmp_path, "evaluate", *options, f"correctors={{emos: {corrector}}}", "run_dir=scores")
+    scoring = ["references=[raw]", f"correctors={{emos: {corrector}}}", "run_dir=scores"]
+    run_verb(tmp_path, "evaluate", *options, *scoring)
     crps = json.loads((tmp_path / "scores/scores.json").read_text())["models"]
     assert crps["emos"]["crps"] < 0.8 * crps["raw"]["crps"]
     said = run_verb(tmp_path, "correct", f"corrector={corrector}", "input=ensemble.grib", "output=out.grib")
