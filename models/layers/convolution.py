@@ -55,6 +55,11 @@ class Conv2d(nn.Conv2d):
         exchange = None if any(self.window.changed) else self.window.exchange
         self._work = overlapping_work(exchange, self.weight, stride)
 
+    @property
+    def input_window(self) -> HaloPad:
+        """The window of the inputs whose sign may change across a pole."""
+        return self.window
+
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, C, H, W) to (B, outputs, H, W); with stride 2 to (B, outputs, ceil(H/2), ceil(W/2))."""
         return self.convolve_with(x, self.weight, self.bias)

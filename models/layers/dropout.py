@@ -89,19 +89,31 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, C, H, W) or (B M, C, H, W) to the same shape; all members of a forecast have one mask."""
+        if self.channels:
+            factors = self.channel_factors(x, x.shape[1])
+            return x if factors is None else x * factors
         if not self.training or not self._dropped:
             return x
-        keys, C = _keys(x), x.shape[1]
-        if self.channels:
-            channel = torch.arange(self.first_channel, self.first_channel + C, device=x.device)
-            values = (mix_bits(keys[:, None] + mix_bits(channel)) >> 32)[..., None, None]
-        else:
-            values = self._values(keys, C)
-        kept, members = (values >= (self._dropped - _MASK_LEVELS // 2) << 16)[:, None], x.unflatten(0, (len(keys), -1))
-        stretch = _MASK_LEVELS / (_MASK_LEVELS - self._dropped)
-        if self.channels:
-            return (members * (kept.to(x) * stretch)).flatten(0, 1)
-        return torch.where(kept, members * stretch, 0).flatten(0, 1)
+        keys = _keys(x)
+        kept, members = self._kept(self._values(keys, x.shape[1])), x.unflatten(0, (len(keys), -1))
+        return torch.where(kept[:, None], members * self._stretch, 0).flatten(0, 1)
+
+    def channel_factors(self, x: Tensor, C: int) -> Tensor | None:
+        """Return factors (B M, C, 1, 1) of whole channels of maps in the type of `x`, (B M, ...); None if all are 1."""
+        if not self.training or not self._dropped:
+            return None
+        keys = _keys(x)
+        channel = torch.arange(self.first_channel, self.first_channel + C, device=x.device)
+        kept = self._kept(mix_bits(keys[:, None] + mix_bits(channel)) >> 32)
+        return (kept.to(x) * self._stretch).repeat_interleave(len(x) // len(keys), 0)[..., None, None]
+
+    def _kept(self, values: Tensor) -> Tensor:
+        """Return whether each value, whose high 16 of 32 bits are random, is kept."""
+        return values >= (self._dropped - _MASK_LEVELS // 2) << 16
+
+    @property
+    def _stretch(self) -> float:
+        return _MASK_LEVELS / (_MASK_LEVELS - self._dropped)
 
     def _values(self, keys: Tensor, C: int) -> Tensor:
         """Return a number of 32 bits for each cell of the own tile, (B, C, H, W); its high 16 bits are random."""

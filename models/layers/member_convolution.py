@@ -25,6 +25,11 @@ class MemberConv2d(Conv2d):
         rows, columns = (input_intervals(cuts, 3, 1) for cuts in (domain.row_cuts, domain.column_cuts))
         self.own_window = HaloPad(domain, rows, columns, parity=parity) if -1 in parity else None
 
+    @property
+    def input_window(self) -> HaloPad:
+        """The window of the members' own maps."""
+        return self.own_window or self.window
+
     def forward(self, x: Tensor, shared: Tensor) -> Tensor:  # type: ignore[override]
         """Map (B M, C, H, W) and (B, shared, H, W) to (B M, outputs, H, W)."""
         own, rest = self.weight.split(self._parts, dim=1)

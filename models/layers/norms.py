@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -49,39 +50,57 @@ class _NormGELU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        rows = x.view(-1, x.shape[-1])
-        y = torch.empty_like(x)
-        for block, target in zip(_blocks(rows), _blocks(y.view_as(rows)), strict=True):
-            torch.ops.aten.gelu.out(functional.layer_norm(block, weight.shape, weight, bias), out=target)
         ctx.save_for_backward(x, weight, bias)
-        return y
+        return norm_gelu(normalised_blocks(x, weight, bias), torch.empty_like(x))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
         x, weight, bias = ctx.saved_tensors
-        rows, found = x.view(-1, x.shape[-1]), torch.empty_like(x)
-        parts = zip(*(_blocks(part.reshape(rows.shape)) for part in (rows, gradient, found)), strict=True)
-        sums = []
-        for block, later, target in parts:
-            normal, mean, per_deviation = torch.native_layer_norm(block, weight.shape, weight, bias, _EPSILON)
-            later = torch.ops.aten.gelu_backward(later, normal)
-            for_block, *for_parameters = torch.ops.aten.native_layer_norm_backward(
-                later, block, weight.shape, mean, per_deviation, weight, bias, [True, True, True]
-            )
-            target.copy_(for_block)
-            sums.append(torch.stack(for_parameters))
-        for_weight, for_bias = torch.stack(sums).sum(0)
-        return found, for_weight, for_bias
+        return norm_gelu_backward(normalised_blocks(x, weight, bias), gradient, x, weight, bias)
+
+
+Normalised = Iterable[tuple[Tensor, Tensor, Tensor]]
+"""For each block of cells the normalised numbers (n, C), the mean and the inverse standard deviation, both (n, 1)."""
+
+
+def normalised_blocks(x: Tensor, weight: Tensor, bias: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield the layer normalisation of `x` (..., C), contiguous, over its last axis, block by block."""
+    for block in _blocks(x):
+        yield torch.native_layer_norm(block, weight.shape, weight, bias, _EPSILON)
+
+
+def norm_gelu(normalised: Normalised, out: Tensor) -> Tensor:
+    """Write GELU of all blocks into `out` (..., C), contiguous."""
+    for (normal, _, _), target in zip(normalised, _blocks(out), strict=True):
+        torch.ops.aten.gelu.out(normal, out=target)
+    return out
+
+
+def norm_gelu_backward(
+    normalised: Normalised, gradient: Tensor, x: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of `x` (..., C), `weight` and `bias` from that of `norm_gelu`."""
+    found, sums = torch.empty_like(x), []
+    parts = zip(*(_blocks(part) for part in (x, gradient.contiguous(), found)), strict=True)
+    for (normal, mean, per_deviation), (block, later, target) in zip(normalised, parts, strict=True):
+        later = torch.ops.aten.gelu_backward(later, normal)
+        for_block, *for_parameters = torch.ops.aten.native_layer_norm_backward(
+            later, block, weight.shape, mean, per_deviation, weight, bias, [True, True, True]
+        )
+        target.copy_(for_block)
+        sums.append(torch.stack(for_parameters))
+    for_weight, for_bias = torch.stack(sums).sum(0)
+    return found, for_weight, for_bias
 
 
 _EPSILON = 1e-5
 """Added to the variance, as in `torch.nn.LayerNorm`."""
 
 
-def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
-    """Return views of (N, C) of about `CACHED_NUMBERS` numbers for each thread."""
-    return rows.split(max(CACHED_NUMBERS * torch.get_num_threads() // rows.shape[1], 1))
+def _blocks(x: Tensor) -> tuple[Tensor, ...]:
+    """Return views (n, C) of `x` (..., C), contiguous, of about `CACHED_NUMBERS` numbers for each thread."""
+    return x.view(-1, x.shape[-1]).split(max(CACHED_NUMBERS * torch.get_num_threads() // x.shape[-1], 1))
 
 
 class GroupNorm(nn.GroupNorm):

@@ -87,7 +87,7 @@ def _convolve_backward(
     """Return those gradients of x, weight and bias that are `wanted`."""
     this = EXCHANGES[exchange]
     swap = _send_rim(this, gradient, window, weight, stride, groups) if wanted[0] else None
-    found = _derivative(gradient, window, weight, stride, groups, wanted)
+    found = convolution_gradients(gradient, window, weight, stride, groups, wanted)
     if wanted[1]:
         found[1] = found[1].contiguous()  # as in the function for fake tensors
     if swap is not None:
@@ -112,16 +112,22 @@ def _send_rim(this: Exchange, gradient: Tensor, window: Tensor, weight: Tensor, 
     """Compute the gradient of the received cells and start sending it to their owners."""
     foreign = gradient.new_zeros(*window.shape[:-2], sum(this.plan.receives))
     for strip in strips(this.plan, weight.shape[-1], stride, window.device):
-        part, _, _ = _derivative(
+        part, _, _ = convolution_gradients(
             gradient[..., *strip.outputs], window[..., *strip.inputs], weight, stride, groups, (True, False, False)
         )
         foreign.index_add_(-1, strip.received, part.flatten(-2).index_select(-1, strip.cells))
     return this.send_back(foreign)
 
 
-def _derivative(
-    gradient: Tensor, window: Tensor, weight: Tensor, stride: int, groups: int, wanted: Sequence[bool]
+def convolution_gradients(
+    gradient: Tensor,
+    window: Tensor,
+    weight: Tensor,
+    stride: int = 1,
+    groups: int = 1,
+    wanted: Sequence[bool] = (True, True, True),
 ) -> list[Tensor]:
+    """Return those gradients of window, weight and bias that are `wanted`, from the `gradient` of the convolution."""
     return list(
         torch.ops.aten.convolution_backward(
             gradient, window, weight, [weight.shape[0]], [stride] * 2, [0, 0], [1, 1], False, [0, 0], groups, wanted

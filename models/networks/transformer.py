@@ -76,7 +76,7 @@ class Transformer(nn.Module):
         inputs, seen = len(task.channels), self.features.parity
         # Without attention, drop mean and log spread of the inputs, the first features.
         seen = seen if member_attention else seen[2 * inputs :]
-        options: dict[str, Any] = {"depth": depth, "dropout": dropout, "mixture": mixture}
+        options: dict[str, Any] = {"depth": depth, "dropout": dropout, "mixture": mixture, "recompute": True}
         self.shared = Trunk(grid, len(seen), 2 * width, **options, parity=seen)
         self.place = CellEmbedding(grid, 2 * width, cell_embedding) if cell_embedding else nn.Identity()
         options |= {
