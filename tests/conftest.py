@@ -46,6 +46,7 @@ LONGEST = (
     "tests/evaluation/test_mesh.py",
     "tests/models/test_contract_mesh.py",
     "tests/test_extending.py",
+    "tests/test_tutorials.py",
     "tests/evaluation/monitoring/test_monitor.py",
     "tests/end_to_end/test_run_cost.py",
     "tests/training/test_compile.py",
