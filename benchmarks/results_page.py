@@ -172,6 +172,7 @@ def task_section(folder: Path, runs: Path, suffix: str = "") -> tuple[str, dict[
     scores = json.loads((folder / "scores.json").read_text("utf-8"))
     models = models_of(scores)
     best = choose_best(models, runs)
+    single = best.removesuffix(COMMITTEE)
     title = f"### {forecast_title(scores)} ({display_of(scores).units}){suffix}"
     text = f"{title}\n\n{score_table(scores, models, best)}\n\n{difference_table(scores, models)}"
     figures = {
@@ -179,9 +180,39 @@ def task_section(folder: Path, runs: Path, suffix: str = "") -> tuple[str, dict[
         "crps": models[best].mean("crps"),
         "captured": models[best].mean("captured"),
         "captured_by_model": {n: m.mean("captured") for n, m in models.items() if n not in ("raw", "climatology")},
-        "captured_by_seed": [entry["captured"] for entry in models[best.removesuffix(COMMITTEE)].entries],
+        "single": {"model": single, "captured": models[single].mean("captured")},
+        "captured_by_seed": [entry["captured"] for entry in models[single].entries],
     }
     return text, figures
+
+
+def learning_curve(curve: Path, large: Path, starts: int = 768) -> tuple[str, dict[str, Any]]:
+    """Return the table of captured shares by number of training starts, and these shares by target, model and starts.
+
+    `curve` holds the scores of the entries `MODEL-of-STARTS`, `large` those of `MODEL-0`, with `starts` starts.
+    """
+    texts, figures = [], {}
+    for file in sorted(curve.glob("*/scores.json")):
+        target = file.parent.name
+        scores, more = (json.loads(path.read_text("utf-8")) for path in (file, large / target / "scores.json"))
+        found: dict[str, dict[int, float]] = {}
+        for name, entry in scores["models"].items():
+            model, separator, count = name.partition("-of-")
+            if separator:
+                found.setdefault(model, {})[int(count)] = entry["captured"]
+        for model, shares in found.items():
+            if (name := f"{model}-0") in more["models"]:
+                shares[starts] = more["models"][name]["captured"]
+        counts = sorted({count for shares in found.values() for count in shares})
+        lines = [f"| model | {' | '.join(f'{count} starts' for count in counts)} |", "|---" * (len(counts) + 1) + "|"]
+        for model, shares in found.items():
+            cells = [format_percent(shares[count]) if count in shares else "" for count in counts]
+            lines.append(f"| {MODEL_LABELS.get(model, model)} | {' | '.join(cells)} |")
+        texts.append(f"### {forecast_title(scores)}, captured by number of training starts\n\n" + "\n".join(lines))
+        figures[target] = {
+            model: {str(count): shares[count] for count in sorted(shares)} for model, shares in found.items()
+        }
+    return "\n\n".join(texts), figures
 
 
 def gate_section(folder: Path) -> tuple[str, dict[str, Any]]:
@@ -240,6 +271,18 @@ def main(runs: Path, heat: Path, results: Path) -> None:
         }
         figures["twin_joint"] = {target: found for target, (_, found) in own.items()}
         texts += [text for text, _ in own.values()]
+        figures["single"] = {target: found["single"] for target, (_, found) in own.items()}
+    if large := sorted((runs / "large").glob("*/scores.json")):
+        own = {
+            file.parent.name: task_section(file.parent, runs / "large", ", one model for three targets, 768 starts")
+            for file in large
+        }
+        figures["twin_large"] = {target: found for target, (_, found) in own.items()}
+        texts += [text for text, _ in own.values()]
+        text, found = learning_curve(runs / "large" / "curve", runs / "large")
+        if found:
+            figures["learning_curve"] = found
+            texts.append(text)
     if (runs / "sizes" / "scores.json").exists():
         text, figures["sizes"] = gate_section(runs / "sizes")
         texts.append(text)

@@ -274,7 +274,7 @@ class Corrector(nn.Module):
                 drawn = outline(build)
             if drawn is not None:
                 for name, module in drawn.named_modules():
-                    if isinstance(module, Normalizer):
+                    if hasattr(module, "complete_state"):
                         module.complete_state(shapes, f"{name}.")
                 check_tensors(path, type(drawn.model).__name__, drawn, shapes)
             with safe_open(path, framework="pt") as file:

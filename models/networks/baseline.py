@@ -11,12 +11,16 @@ from torch import Tensor, nn
 
 from data_pipeline.common.checks import construct
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.progress import watched
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.distribution import LocationScale
-from models.networks.error_climate import error_size
+from models.networks.climate_weights import RAW_WEIGHTS, Case, fit_weights
+from models.networks.error_climate import ErrorClimate, error_size
+from models.networks.model_climate import ModelClimate
 from models.parallel.domain import Domain
+from models.parallel.exchange import allsum
 from models.statistical.cases import FitReport, Passes, lead_index
 from models.statistical.crossfit import CrossFitted, single_year_note, year_folds
 from models.statistical.emos import EMOS
@@ -24,15 +28,17 @@ from models.statistical.predictors import SMALLEST_SPREAD, spread
 
 YEAR_GROUPS = 4
 """Groups of training years; EMOS is fitted without each of them."""
-CASES_OF_CLIMATE = 30
-"""Training cases of a cell and lead time from which the climate baseline corrects the raw ensemble there."""
+CASES_OF_CLIMATE = 10
+"""Training cases of a cell and lead time from which the climate baseline corrects the raw ensemble there.
+
+Three coefficients of a cell need a few cases more; how far they are trusted is fitted over all cells."""
 
 BaselineOption = str | dict[str, Any] | None
 """Value of the option `model.baseline`."""
 
 
 def make_baseline(option: BaselineOption, task: Task, grid: Grid | Domain) -> Baseline:
-    """Return the baseline: `climate`, the ensemble corrected by EMOS for options of `EMOS`, or the raw ensemble."""
+    """Return the baseline: `climate`, EMOS for options of `EMOS`, or the raw ensemble."""
     if option is None:
         return Baseline(task)
     if option == "climate":
@@ -59,11 +65,10 @@ class Baseline(nn.Module):
     def normalise(self, location: Tensor, scale: Tensor) -> None:
         """Set the units (x - location)/scale of samples, if they matter."""
 
-    def fit(self, batches: Iterable[Sample], cases: Tensor | None = None) -> None:
-        """Fit the baseline to the training samples, if it has something to fit.
-
-        `cases` (L, T, H, W) are the numbers of cases to which `ErrorClimate` was fitted.
-        """
+    def fit(self, batches: Iterable[Sample], errors: ErrorClimate | None = None) -> None:
+        """Fit the past errors of the network's features, and the baseline, if it has something to fit."""
+        if errors is not None:
+            errors.fit(batches)
 
     def _moments(self, sample: Sample, errors: Tensor | None) -> tuple[Tensor, Tensor]:
         members = select_channels(sample.ensemble, self._targets, 2)
@@ -73,23 +78,34 @@ class Baseline(nn.Module):
 class ClimateBaseline(Baseline):
     """Mean and spread of the raw ensemble, corrected by the error climate that networks read as features.
 
-    With the mean m and the spread s of the ensemble, the expected error b (bias with an annual cycle) and the size R of
-    the remaining errors (`ErrorClimate`), the mean is m + b and the variance (s² + R²)/2. So a network need not learn
-    what a mean over past cases shows, and its outputs are in units of the errors to expect. In training the error
-    climate is that of the other years. A cell with fewer than `CASES_OF_CLIMATE` cases keeps the raw ensemble.
+    With the mean m and the spread s of the ensemble, the expected error b (bias with an annual cycle), the size R of
+    the remaining errors (`ErrorClimate`) and the mean k of m in past years (`ModelClimate`), the mean is
+    m + λ b - κ (m - k) and the variance α s² + β R² + γ. All cells share the five `weights`, which are fitted to
+    left-out years (`fit_weights`): with few cases λ is small, and for an ensemble without skill κ is one, the
+    climatology. So a network need not learn what a mean over past cases shows, and its outputs are in units of the
+    errors to expect. In training the climates are those of the other years. A cell with fewer than `CASES_OF_CLIMATE`
+    cases keeps the raw ensemble.
     """
 
     known: Tensor
+    weights: Tensor
+    """λ, κ, α, β, γ for each lead time and target, (5, L, T)."""
 
     def __init__(self, task: Task, grid: Grid | Domain) -> None:
         super().__init__(task)
         self._task, self._domain = task, Domain.of(grid)
-        self.register_buffer("known", torch.zeros(len(task.lead_times), len(task.targets), *grid.shape))
+        L, T = len(task.lead_times), len(task.targets)
+        self.climate = ModelClimate(task, grid)
+        self.register_buffer("known", torch.zeros(L, T, *grid.shape))
+        self.register_buffer("weights", torch.tensor(RAW_WEIGHTS)[:, None, None].repeat(1, L, T))
         self.report = FitReport()
 
-    def fit(self, batches: Iterable[Sample], cases: Tensor | None = None) -> None:
-        """Store which cells have enough cases; `report` has a note if no cell has."""
-        assert cases is not None
+    @torch.no_grad()
+    def fit(self, batches: Iterable[Sample], errors: ErrorClimate | None = None) -> None:
+        """Fit past errors, model climate and weights in two passes; `report` has a note if no cell has enough cases."""
+        assert errors is not None
+        passes = Passes.of(batches)
+        cases = errors.fit(passes, self.climate)
         self.known.copy_(cases >= CASES_OF_CLIMATE)
         most = int(cases.max())
         self.report = FitReport(
@@ -97,24 +113,69 @@ class ClimateBaseline(Baseline):
             if most >= CASES_OF_CLIMATE
             else [
                 f"model.baseline=climate needs {CASES_OF_CLIMATE} training cases of a cell, and there are {most}: "
-                "training starts at the raw ensemble; set 'model.baseline={shared: partly}' to start at EMOS"
+                "training starts at the raw ensemble; add years, or set 'model.baseline={shared: true}' to start at "
+                "an EMOS that all cells share"
             ]
         )
+        area = torch.tensor(self._domain.grid.weights)[:, None].expand(self._domain.grid.shape)
+        self.weights.copy_(
+            fit_weights(
+                watched(passes, "fit of the baseline: batch"),
+                lambda sample: self._case(sample, errors),
+                self._domain.cut(area),
+                lambda sample: lead_index(sample.lead_time, self._task),
+                len(self._task.lead_times),
+                lambda sums: allsum(sums, self._domain),
+            )
+        )
 
-    def expected_error(self, sample: Sample, errors: Tensor) -> Tensor:
-        """Return b (B, T, H, W), which is 0 where there are too few cases."""
-        return torch.where(self._known(sample), errors.chunk(2, dim=1)[0], 0)
+    def corrected(self, values: Tensor, sample: Sample, errors: Tensor) -> Tensor:
+        """Return values (B, ..., T, H, W) of the ensemble, its mean or members, corrected like the mean."""
+        lam, kappa, *_ = self._weights(sample)
+        shift = lam * errors.chunk(2, dim=1)[0]
+        climate = self.climate(sample)
+        if values.ndim > climate.ndim:
+            shift, kappa, climate = shift[:, None], kappa[:, None], climate[:, None]
+        return values + shift - kappa * (values - climate)
+
+    def complete_state(self, state: dict[str, Tensor], prefix: str) -> None:
+        """Add the tensors that files without weights lack to a `state` whose names begin with `prefix`.
+
+        Such a file has the mean m + b and the variance (s² + R²)/2.
+        """
+        old = torch.tensor([1, 0, 0.5, 0.5, 0])[:, None, None].expand(self.weights.shape)
+        state.setdefault(f"{prefix}weights", old.clone())
+        state.setdefault(f"{prefix}climate.coefficients", torch.zeros(self.climate.coefficients.shape))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Load a state, which may come from a file without weights."""
+        self.complete_state(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+    def _case(self, sample: Sample, errors: ErrorClimate) -> Case:
+        """Return a batch beside the climates of the other years; cells with too few cases have no error."""
+        m, s = super()._moments(sample, None)
+        known = self._known(sample) & select_channels(sample.mask, self._targets, 1)
+        bias, size = errors(sample, held_out=True).chunk(2, dim=1)
+        error = (sample.target - m).where(known, torch.nan)
+        return Case(error, bias, m - self.climate(sample, held_out=True), s, error_size(size))
 
     def _known(self, sample: Sample) -> Tensor:
         return self._domain.cut(self.known)[lead_index(sample.lead_time, self._task)] > 0
+
+    def _weights(self, sample: Sample) -> tuple[Tensor, ...]:
+        """Return λ, κ, α, β and γ, (B, T, H, W) each; those of the raw ensemble where there are too few cases."""
+        known = self._known(sample)
+        chosen = self.weights[:, lead_index(sample.lead_time, self._task), :, None, None]
+        return tuple(torch.where(known, weight, raw) for weight, raw in zip(chosen, RAW_WEIGHTS, strict=True))
 
     def _moments(self, sample: Sample, errors: Tensor | None) -> tuple[Tensor, Tensor]:
         if errors is None:
             raise TypeError("the baseline climate needs the maps of ErrorClimate: head(output, sample, errors)")
         m, s = super()._moments(sample, errors)
+        _, _, alpha, beta, gamma = self._weights(sample)
         size = error_size(errors.chunk(2, dim=1)[1])
-        corrected = torch.sqrt((s.square() + size.square()) / 2)
-        return m + self.expected_error(sample, errors), torch.where(self._known(sample), corrected, s)
+        return self.corrected(m, sample, errors), torch.sqrt(alpha * s.square() + beta * size.square() + gamma)
 
 
 class EMOSBaseline(Baseline):
@@ -141,9 +202,10 @@ class EMOSBaseline(Baseline):
         """Pass the units of samples to EMOS, which has a physical bound in them."""
         self.emos.normalise(location, scale)
 
-    def fit(self, batches: Iterable[Sample], cases: Tensor | None = None) -> None:
+    def fit(self, batches: Iterable[Sample], errors: ErrorClimate | None = None) -> None:
         """Fit EMOS to all samples, and without each group of years."""
         passes = Passes.of(batches)
+        super().fit(passes, errors)
         ends = year_folds(passes, YEAR_GROUPS)
         table = self.emos.fit(passes, ends)
         assert table is not None

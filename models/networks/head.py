@@ -17,6 +17,7 @@ from models.distribution import FAMILIES, GAMMA, Bernstein, CensoredShiftedGamma
 from models.distribution.location_scale import Bounded
 from models.distribution.standard import SQRT_2PI
 from models.networks.baseline import Baseline, BaselineOption, make_baseline
+from models.networks.error_climate import ErrorClimate
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 
@@ -68,9 +69,9 @@ class Head(nn.Module):
         """Set the units (x - location)/scale of samples, if they matter."""
         self.start.normalise(location, scale)
 
-    def fit(self, batches: Iterable[Sample], cases: Tensor | None = None) -> None:
-        """Fit the baseline to the training samples, if it has something to fit; `cases` is that of `Baseline.fit`."""
-        self.start.fit(batches, cases)
+    def fit(self, batches: Iterable[Sample], errors: ErrorClimate | None = None) -> None:
+        """Fit past `errors` and the baseline to the training samples, as `Baseline.fit`."""
+        self.start.fit(batches, errors)
 
 
 class LocationScaleHead(Head):

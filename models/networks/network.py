@@ -38,7 +38,7 @@ class Network(nn.Module):
 
     def fit(self, batches: Iterable[Sample]) -> None:
         """Fit past errors of the ensemble, and the baseline; gradient descent trains all other parameters."""
-        self.head.fit(batches, self.features.errors.fit(batches))
+        self.head.fit(batches, self.features.errors)
 
     def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution of a batch."""

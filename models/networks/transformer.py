@@ -104,9 +104,9 @@ class Transformer(nn.Module):
 
     def fit(self, batches: Iterable[Sample]) -> None:
         """Fit past errors of the ensemble, and the baseline; gradient descent trains all other parameters."""
-        cases = self.features.errors.fit(batches)
-        if fitted := self.head or self.start:
-            fitted.fit(batches, cases)
+        fitted = self.head or self.start
+        assert fitted is not None
+        fitted.fit(batches, self.features.errors)
 
     def forward(self, sample: Sample) -> Distribution:
         """Return the corrected distribution of a batch."""
@@ -137,7 +137,7 @@ class Transformer(nn.Module):
         """Return the members (B, M, T, H, W) that the network corrects, and the unit (B, T, H, W) of corrections.
 
         From the baseline `climate`, the members get its mean and spread. Without attention a member must not depend on
-        the others: the expected error is added to each.
+        the others: each is corrected like the mean.
         """
         assert self.start is not None
         members = select_channels(sample.ensemble, self._targets, 2)
@@ -145,7 +145,7 @@ class Transformer(nn.Module):
         if not self._attention:
             # The feature is the logarithm of the size of errors plus 2.
             unit = torch.exp(errors[:, len(self._targets) :] - 2)
-            return members + climate.expected_error(sample, errors)[:, None] if climate else members, unit
+            return climate.corrected(members, sample, errors) if climate else members, unit
         mean, unit = self.start(sample, errors)
         if climate:
             s = torch.sqrt(spread(members).square() + SMALLEST_SPREAD**2)

@@ -117,6 +117,33 @@ def test_a_model_for_several_targets_has_a_section_for_each(runs):
     assert {found["best"] for found in figures["twin"].values()} == {"mlps"}
 
 
+def test_the_large_profile_has_a_section_and_a_learning_curve(runs):
+    for target in ("2t", "z@500"):
+        found = scores() | {"target": target}
+        (folder := runs / "runs/large" / target).mkdir(parents=True)
+        (folder / "scores.json").write_text(json.dumps(found))
+        few = {f"{model}-of-{count}": {"captured": share} for model, count, share in (
+            ("mlp", 256, 0.5), ("mlp", 64, 0.25), ("unet", 64, 0.125), ("lenet", 64, 0.3))}  # fmt: skip
+        (folder := runs / "runs/large/curve" / target).mkdir(parents=True)
+        (folder / "scores.json").write_text(json.dumps(found | {"models": {"raw": {"captured": 0.0}} | few}))
+    (folder := runs / "runs/joint/2t").mkdir(parents=True)
+    (folder / "scores.json").write_text(json.dumps(scores()))
+    main(runs / "runs", runs / "heat", runs / "results")
+    figures = json.loads((runs / "results.json").read_text())
+    assert [*figures["twin_large"]] == ["2t", "z@500"]
+    assert figures["learning_curve"]["z@500"] == {
+        "mlp": {"64": 0.25, "256": 0.5, "768": pytest.approx(0.6)},
+        "unet": {"64": 0.125, "768": pytest.approx(0.75)},
+        "lenet": {"64": 0.3},
+    }
+    assert set(figures["single"]["2t"]) == {"model", "captured"}
+    page = (runs / "results.md").read_text()
+    assert "48 h ahead (K), one model for three targets, 768 starts" in page
+    assert "| model | 64 starts | 256 starts | 768 starts |" in page
+    assert "| MLP | 25.0 % | 50.0 % | 60.0 % |" in page
+    assert "| lenet | 30.0 % |  |  |" in page
+
+
 def test_the_page_has_a_table_of_member_counts(runs):
     found = scores()
     for name in [*found["models"]]:

@@ -309,7 +309,7 @@ def test_an_untrained_network_forecasts_the_raw_gaussian_ensemble(name, toy):
     """With too few cases for the error climate (`models.networks.baseline.CASES_OF_CLIMATE`)."""
     sample = batch(toy)
     with torch.no_grad():
-        found = corrector(name, toy, count=40, awake=False)(sample)
+        found = corrector(name, toy, count=9, awake=False)(sample)
     torch.testing.assert_close(found.mean, sample.ensemble[:, :, [1]].mean(1), rtol=1e-5, atol=1e-3)
     torch.testing.assert_close(found.std, sample.ensemble[:, :, [1]].std(1), rtol=1e-3, atol=1e-3)
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from specs import SPECS
 
 from data_pipeline.common.errors import InputError
@@ -12,6 +14,7 @@ from data_pipeline.task import Task
 from models.corrector import Corrector
 from models.distribution import CensoredLogistic
 from models.networks.baseline import CASES_OF_CLIMATE
+from models.networks.error_climate import error_size
 from models.networks.head import HEADS
 from models.statistical.predictors import SMALLEST_SPREAD
 
@@ -65,36 +68,44 @@ def test_every_head_starts_from_the_baseline(kind, toy):
     torch.testing.assert_close(found.std[:, 0], s[:, 0], rtol=1e-4, atol=0)
 
 
-def climate_by_numpy(samples, new, target, cell):
+def seasonal_terms(sample):
+    """1, cosine and sine of the year, from the calendar."""
+    days = (float(sample.init_time) / 3600 + float(sample.lead_time)) / 24
+    first = np.datetime64("1970-01-01") + np.timedelta64(round(days * 86400), "s")
+    day = (first - first.astype("datetime64[Y]")) / np.timedelta64(1, "D") + 1
+    return [1, np.cos(2 * np.pi * day / 365.25), np.sin(2 * np.pi * day / 365.25)]
+
+
+def climate_by_numpy(samples, new, target, cell, weights):
     """Mean and spread of the climate baseline in one cell, from the normalised samples of one lead time.
 
-    The error of the ensemble mean is regressed on 1, cosine and sine of the year; what remains has the size R.
+    The error of the ensemble mean is regressed on 1, cosine and sine of the year; what remains has the size R. The same
+    regression of the ensemble mean is its climate.
     """
     case = (..., cell[0], cell[1])
-
-    def season(sample):
-        days = (float(sample.init_time) / 3600 + float(sample.lead_time)) / 24
-        first = np.datetime64("1970-01-01") + np.timedelta64(round(days * 86400), "s")
-        day = (first - first.astype("datetime64[Y]")) / np.timedelta64(1, "D") + 1
-        return [1, np.cos(2 * np.pi * day / 365.25), np.sin(2 * np.pi * day / 365.25)]
-
     members = [np.asarray(s.ensemble[:, TASK.target_channels[target]][case], float) for s in samples]
-    error = np.array([float(s.target[target][case]) - x.mean() for s, x in zip(samples, members, strict=True)])
-    terms = np.array([season(s) for s in samples])
+    mean = np.array([x.mean() for x in members])
+    error = np.array([float(s.target[target][case]) for s in samples]) - mean
+    terms = np.array([seasonal_terms(s) for s in samples])
     solution, *_ = np.linalg.lstsq(terms, error, rcond=None)
+    climate, *_ = np.linalg.lstsq(terms, mean, rcond=None)
     size = np.sqrt(np.mean((error - terms @ solution) ** 2))
-    x = np.asarray(new.ensemble[:, TASK.target_channels[target]][case], float)
-    return x.mean() + season(new) @ solution, np.sqrt((x.var(ddof=1) + size**2) / 2)
+    x, lam, kappa, alpha, beta, gamma = np.asarray(new.ensemble[:, TASK.target_channels[target]][case], float), *weights
+    departure = x.mean() - seasonal_terms(new) @ climate
+    moved = x.mean() + lam * (seasonal_terms(new) @ solution) - kappa * departure
+    return moved, np.sqrt(alpha * x.var(ddof=1) + beta * size**2 + gamma)
 
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", ["mlp", "transformer"])
 def test_an_untrained_network_starts_at_the_error_climate(name, training, toy):
-    """In training, the error climate of the other years."""
+    """In training, the error climate of the other years. `test_climate_weights` checks the weights of the mixture."""
     data = toy(TASK, GRID, 160)  # two calendar years, 40 cases of each in a cell and lead time
     torch.manual_seed(0)
     corrector = Corrector(TASK, GRID, SPECS[name], data.static)
     corrector.fit(data)
+    weights = (corrector.model.head or corrector.model).start.weights
+    assert bool((weights[0] > 0).all() and (weights[3:].sum(0) > 0).all())
     new, normal = data.samples[-3], [corrector.normalizer(batch) for batch in batches(data, 1)]
     with torch.no_grad():
         found = corrector.train(training).model(corrector.normalizer(next(batches([new], 1))))
@@ -105,13 +116,14 @@ def test_an_untrained_network_starts_at_the_error_climate(name, training, toy):
     known = [s for s, y in own if not (training and y == year[-3])]
     assert len(known) < 80 if training else len(known) == 80
     for target, cell in ((0, (2, 3)), (1, (5, 11))):
-        mean, std = climate_by_numpy(known, new, target, cell)
+        own = weights[:, TASK.lead_times.index(int(new.lead_time)), target].tolist()
+        mean, std = climate_by_numpy(known, new, target, cell, own)
         assert float(found.mean[0, target, *cell]) == pytest.approx(mean, rel=1e-3, abs=1e-3)
         assert float(found.std[0, target, *cell]) == pytest.approx(std, rel=2e-3)
 
 
 def test_members_get_mean_and_spread_of_the_error_climate(toy):
-    """With attention. Without it each member is moved by the expected error, and the spread stays."""
+    """With attention. Without it each member is corrected like the mean."""
     data = toy(TASK, GRID, 80)
     sample = next(batches(toy(TASK, GRID, 4, 5, seed=3), 4))
     found = {}
@@ -129,7 +141,9 @@ def test_members_get_mean_and_spread_of_the_error_climate(toy):
     stretched = found["climate"].std * raw.std(0) / (raw.std(0) ** 2 + SMALLEST_SPREAD**2).sqrt()
     torch.testing.assert_close(found["members"].members.std(0), stretched, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found["independent"].mean, found["climate"].mean, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found["independent"].members.std(0), raw.std(0), rtol=1e-4, atol=1e-5)
+    slope = 1 - corrector.model.start.weights[1, [TASK.lead_times.index(int(lead)) for lead in sample.lead_time]]
+    expected = slope[:, :, None, None] * raw.std(0)
+    torch.testing.assert_close(found["independent"].members.std(0), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CLIMATIC)
@@ -146,12 +160,51 @@ def test_with_few_cases_a_network_starts_at_the_raw_ensemble(name, toy):
         corrector.fit(samples)
         with torch.no_grad():
             found[key] = corrector.eval()(sample).mean
-        assert any("model.baseline=climate needs 30 training cases" in n for n in corrector.notes) == (key == "few")
+        assert any("model.baseline=climate needs 10 training cases" in n for n in corrector.notes) == (key == "few")
         if key == "few":
             raw = Corrector(TASK, GRID, SPECS["raw"], data.static)
             torch.testing.assert_close(found[key], raw(sample).mean, rtol=1e-5, atol=1e-3)
     torch.testing.assert_close(found["climate"][:, :, 0], found["raw"][:, :, 0], rtol=1e-6, atol=1e-4)
     assert float((found["climate"] - found["raw"])[:, :, 1:].abs().mean()) > 0.3  # the bias of the toy data is 1
+
+
+def test_a_corrector_file_without_weights_has_the_mean_and_variance_of_its_time(toy, tmp_path):
+    """Mean m + b and variance (s² + R²)/2, from the features that the network reads."""
+    corrector, sample = fit_corrector(SPECS["mlp"], toy).float(), next(batches(toy(TASK, GRID, 4), 4))
+    state = {name: tensor for name, tensor in corrector.state_dict().items() if "start.climate" not in name}
+    del state["model.head.start.weights"]
+    corrector.save(tmp_path / "new.safetensors")
+    with safe_open(tmp_path / "new.safetensors", "pt") as file:
+        save_file({name: state[name] for name in state}, tmp_path / "old.safetensors", file.metadata())
+    old = Corrector.load(tmp_path / "old.safetensors")
+    with torch.no_grad():
+        normal = old.normalizer(sample)
+        mean, std = old.model.head.start(normal, errors := old.model.features.errors(normal))
+    members = normal.ensemble[:, :, list(TASK.target_channels)]
+    b, size = errors.chunk(2, 1)
+    torch.testing.assert_close(mean, members.mean(1) + b)
+    expected = ((members.var(1) + error_size(size) ** 2) / 2 + SMALLEST_SPREAD**2).sqrt()
+    torch.testing.assert_close(std, expected)
+
+
+def test_with_few_cases_of_a_useless_ensemble_a_network_starts_at_climatology(toy):
+    """Twelve cases of members that have nothing to do with the truth, which has a mean of its own in each cell."""
+    data = toy(TASK, GRID, 24)
+    generator = torch.Generator().manual_seed(0)
+    climate = torch.randn(2, *GRID.shape, generator=generator)
+    for sample in data.samples:
+        sample.target.copy_(280 + 5 * climate + torch.randn(sample.target.shape, generator=generator))
+        sample.ensemble.copy_(280 + 3 * torch.randn(sample.ensemble.shape, generator=generator))
+    corrector = Corrector(TASK, GRID, SPECS["mlp"], data.static)
+    corrector.fit(data)
+    new = next(batches(data, 24))
+    truth = 280 + 5 * climate + torch.randn(24, 2, *GRID.shape, generator=generator)
+    with torch.no_grad():
+        forecast = corrector.eval()(new)
+    errors = [(found - truth).square().mean().sqrt() for found in (forecast.mean, new.ensemble[:, :, 1:].mean(1))]
+    assert float(errors[0]) < 1.15
+    assert float(errors[1]) > 4
+    assert float(forecast.std.mean()) == pytest.approx(float(errors[0]), rel=0.15)
 
 
 def test_a_bounded_baseline_and_head_share_the_bound(toy):

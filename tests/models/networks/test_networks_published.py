@@ -136,16 +136,19 @@ def monsoon_score(data: Monsoon, recipe: Recipe, year: int) -> float:
 
 @pytest.mark.parametrize("network", ["mlp.MLP", "lenet.LeNet", "unet.UNet"])
 def test_rain_of_the_south_asian_monsoon_does_no_harm(samples, network, request, record_property):
-    """From 29 years no network learns that the ensemble has hardly any skill; with EMOS as baseline it is no worse."""
+    """From 29 years no network learns that the ensemble has hardly any skill; the default baseline and EMOS know it."""
     everything = request.config.getoption("all_years")
     data, years = Monsoon(samples), YEARS if everything else SOME[::3]
     model = {"_target_": f"models.networks.{network}"}
-    from_raw, from_emos = (
+    from_raw, from_climate, from_emos = (
         float(np.mean([monsoon_score(data, MONSOON._replace(model=model | start), year) for year in years]))
-        for start in ({}, START)
+        for start in ({}, {"baseline": "climate"}, START)
     )
-    assert from_emos < np.mean([data.climatology(year) for year in years]) < from_raw
+    climatology = np.mean([data.climatology(year) for year in years])
+    assert from_emos < climatology < from_raw
+    assert from_climate < climatology
     if everything:
         name = network.split(".")[0]
         record_property(f"monsoon.{name}", from_raw)
+        record_property(f"monsoon.{name}_from_climate", from_climate)
         record_property(f"monsoon.{name}_from_emos", from_emos)
