@@ -16,9 +16,9 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.distribution import LocationScale
-from models.networks.climate_weights import RAW_WEIGHTS, Case, fit_weights
+from models.networks.climate_weights import RAW_WEIGHTS, LeftOutCase, fit_weights
+from models.networks.ensemble_climate import EnsembleClimate
 from models.networks.error_climate import ErrorClimate, error_size
-from models.networks.model_climate import ModelClimate
 from models.parallel.domain import Domain
 from models.parallel.exchange import allsum
 from models.statistical.cases import FitReport, Passes, lead_index
@@ -79,7 +79,7 @@ class ClimateBaseline(Baseline):
     """Mean and spread of the raw ensemble, corrected by the error climate that networks read as features.
 
     With the mean m and the spread s of the ensemble, the expected error b (bias with an annual cycle), the size R of
-    the remaining errors (`ErrorClimate`) and the mean k of m in past years (`ModelClimate`), the mean is
+    the remaining errors (`ErrorClimate`) and the mean k of m in past years (`EnsembleClimate`), the mean is
     m + λ b - κ (m - k) and the variance α s² + β R² + γ. All cells share the five `weights`, which are fitted to
     left-out years (`fit_weights`): with few cases λ is small, and for an ensemble without skill κ is one, the
     climatology. So a network need not learn what a mean over past cases shows, and its outputs are in units of the
@@ -95,14 +95,14 @@ class ClimateBaseline(Baseline):
         super().__init__(task)
         self._task, self._domain = task, Domain.of(grid)
         L, T = len(task.lead_times), len(task.targets)
-        self.climate = ModelClimate(task, grid)
+        self.climate = EnsembleClimate(task, grid)
         self.register_buffer("known", torch.zeros(L, T, *grid.shape))
         self.register_buffer("weights", torch.tensor(RAW_WEIGHTS)[:, None, None].repeat(1, L, T))
         self.report = FitReport()
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Sample], errors: ErrorClimate | None = None) -> None:
-        """Fit past errors, model climate and weights in two passes; `report` has a note if no cell has enough cases."""
+        """Fit past errors, ensemble climate and weights; `report` has a note if no cell has enough cases."""
         assert errors is not None
         passes = Passes.of(batches)
         cases = errors.fit(passes, self.climate)
@@ -152,13 +152,13 @@ class ClimateBaseline(Baseline):
         self.complete_state(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
-    def _case(self, sample: Sample, errors: ErrorClimate) -> Case:
+    def _case(self, sample: Sample, errors: ErrorClimate) -> LeftOutCase:
         """Return a batch beside the climates of the other years; cells with too few cases have no error."""
         m, s = super()._moments(sample, None)
         known = self._known(sample) & select_channels(sample.mask, self._targets, 1)
         bias, size = errors(sample, held_out=True).chunk(2, dim=1)
         error = (sample.target - m).where(known, torch.nan)
-        return Case(error, bias, m - self.climate(sample, held_out=True), s, error_size(size))
+        return LeftOutCase(error, bias, m - self.climate(sample, held_out=True), s, error_size(size))
 
     def _known(self, sample: Sample) -> Tensor:
         return self._domain.cut(self.known)[lead_index(sample.lead_time, self._task)] > 0

@@ -19,7 +19,7 @@ RAW_WEIGHTS = (0.0, 0.0, 1.0, 0.0, 0.0)
 """λ, κ, α, β and γ of the raw ensemble."""
 
 
-class Case(NamedTuple):
+class LeftOutCase(NamedTuple):
     """What left-out years say about a batch, (B, T, H, W) each, in normalised units."""
 
     error: Tensor
@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
 def fit_weights(
     batches: Iterable[Sample],
-    case: Callable[[Sample], Case],
+    case: Callable[[Sample], LeftOutCase],
     area: Tensor,
     lead: Callable[[Sample], Tensor],
     leads: int,
@@ -53,7 +53,7 @@ def fit_weights(
     """
     products, variances = torch.zeros(()), torch.zeros(())
     for batch in batches:
-        one = Case(*(x.double() for x in case(batch)))
+        one = LeftOutCase(*(x.double() for x in case(batch)))
         known = one.error.isfinite()
         z = torch.stack([one.error, one.bias, one.departure]).where(known, 0)
         v = torch.stack([one.spread.square(), one.size.square(), torch.ones_like(one.size)]).where(known, 0)

@@ -12,7 +12,7 @@ from data_pipeline.common.progress import watched
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
-from models.networks.model_climate import ModelClimate, seasonal_terms
+from models.networks.ensemble_climate import EnsembleClimate, seasonal_terms
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
 from models.statistical.cases import FitReport, Passes, covers_year, lead_index, season_note
@@ -41,11 +41,11 @@ class ErrorClimate(nn.Module):
         self.report = FitReport()
 
     @torch.no_grad()
-    def fit(self, batches: Iterable[Sample], climate: ModelClimate | None = None) -> Tensor:
+    def fit(self, batches: Iterable[Sample], climate: EnsembleClimate | None = None) -> Tensor:
         """Fit the error by least squares to 1, cos and sin of the season; return the numbers of cases (L, T, H, W).
 
         Memory holds only the sums of the normal equations of each year. If the cases of a lead time do not cover the
-        year, the bias is a constant and `report` has a note. A model `climate` is fitted to the same cases.
+        year, the bias is a constant and `report` has a note. An ensemble `climate` is fitted to the same cases.
         """
         passes = Passes.of(batches)
         passes.check_lead_times(self._task)

@@ -1,4 +1,4 @@
-"""Model climate: mean of the ensemble mean over the training years in every cell, by season."""
+"""Ensemble climate: mean of the ensemble mean over the training years in every cell, by season."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.statistical.crossfit import CrossFitted
 from models.statistical.predictors import annual_harmonics
 
 
-class ModelClimate(nn.Module):
+class EnsembleClimate(nn.Module):
     """Mean of the ensemble mean in a cell: coefficients of 1, cosine and sine of the season for each lead time.
 
     `ErrorClimate.fit` fits it together with the mean errors, to the same cases. In training mode a sample gets the
