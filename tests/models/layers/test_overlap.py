@@ -198,7 +198,7 @@ def order_of_events(rank):
         events.append("compute" if window.isfinite().all() else "compute with what was in memory")
         return compute(window, *others, **options)
 
-    def differentiating(*arguments, differentiate=overlap._derivative):
+    def differentiating(*arguments, differentiate=overlap.convolution_gradients):
         events.append("differentiate")
         return differentiate(*arguments)
 
@@ -207,7 +207,7 @@ def order_of_events(rank):
     with (
         patch.object(dist, "batch_isend_irecv", sending),
         patch.object(functional, "conv2d", computing),
-        patch.object(overlap, "_derivative", differentiating),
+        patch.object(overlap, "convolution_gradients", differentiating),
     ):
         y = layer(x)
         forward = events.copy()
