@@ -333,9 +333,11 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(toy, tmp_path, alone
     ids=str,
 )
 def test_lower_precision_is_nearly_the_same_run(shape, option, toy, tmp_path, alone_in_single_precision):
-    found, exact = on_mesh(shape, toy, tmp_path, dtype=torch.float32, **option)[0], alone_in_single_precision[0]
-    assert found[-1] == pytest.approx(exact[-1], rel=1e-2)
-    assert found[-1] != pytest.approx(exact[-1], rel=1e-7)
+    found, exact = on_mesh(shape, toy, tmp_path, dtype=torch.float32, **option), alone_in_single_precision
+    assert found[0][-1] == pytest.approx(exact[0][-1], rel=1e-2)
+    # Losses may differ as little as by rounding, 1e-7. Weights differ by 1e-2, without the option by 2e-7.
+    moved = [np.abs(found[1][name] - weights).max() / np.abs(weights).max() for name, weights in exact[1].items()]
+    assert max(moved) > 1e-4
 
 
 def test_compression_to_bf16_needs_gpus(toy, tmp_path):
