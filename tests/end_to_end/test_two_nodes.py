@@ -9,13 +9,11 @@ import sys
 import textwrap
 import time
 
-import numpy as np
 import pytest
-import torch
 from conftest import ROOT
+from equal_runs import check_equal_runs
 from namespaces import TwoNodes, fault
 from required import skip
-from safetensors.torch import load_file
 from twin_project import QUICK, SPLIT
 
 MINUTES = 1 / 6
@@ -110,16 +108,6 @@ def wait_for_line(rank, start):
         if line.startswith(start):
             return
     pytest.fail(f"{start} is not printed: {rank.communicate(timeout=900)[1]}")
-
-
-def check_equal_runs(first, second):
-    """Weights and the table of epochs are equal up to rounding."""
-    expected, found = (load_file(folder / "corrector.safetensors") for folder in (first, second))
-    assert expected.keys() == found.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4 * float(tensor.abs().max()))
-    tables = [np.loadtxt(folder / "metrics.csv", delimiter=",", skiprows=1) for folder in (first, second)]
-    np.testing.assert_allclose(*tables, rtol=1e-5)
 
 
 def test_two_nodes_train_to_the_numbers_of_one(project, nodes):
