@@ -269,13 +269,18 @@ def step_rows(rounds: int) -> list[Row]:
     return rows
 
 
+def duration(seconds: float) -> str:
+    """Return a time with three digits, in milliseconds below one second."""
+    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
 def table(rows: list[Row]) -> Iterator[str]:
     """Return the lines of a Markdown table; the first row of a subject is the unit of its ratios."""
     yield "| | program | version | time | compared with ours | |\n|---|---|---|---|---|---|"
     for row in rows:
         unit = next(each.seconds for each in rows if each.subject == row.subject)
         assert unit is not None
-        figures = " | " if row.seconds is None else f"{1e3 * row.seconds:.3g} ms | {row.seconds / unit:.3g}"
+        figures = " | " if row.seconds is None else f"{duration(row.seconds)} | {row.seconds / unit:.3g}"
         note = f"not measured: {row.note}" if row.seconds is None else row.note
         yield f"| {row.subject} | {row.program} | {row.version} | {figures} | {note} |"
 

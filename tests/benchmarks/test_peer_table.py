@@ -37,4 +37,4 @@ def test_a_missing_peer_has_a_row_with_the_reason(tmp_path):
     lines = "\n".join(table([Row("grib", "this project", "", 0.5), row, Row("grib", "other", "1", 1.0)])).splitlines()
     assert lines[2] == "| grib | this project |  | 500 ms | 1 |  |"
     assert lines[3] == f"| grib | earthkit-data |  |  |  | not measured: {row.note} |"
-    assert lines[4] == "| grib | other | 1 | 1e+03 ms | 2 |  |"
+    assert lines[4] == "| grib | other | 1 | 1 s | 2 |  |"
