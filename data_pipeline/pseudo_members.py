@@ -17,6 +17,8 @@ MOMENTS_VERSION = 2
 def pseudo_members(ensemble: np.ndarray) -> np.ndarray:
     """Return pseudo-members (2, C, h, W) of members (M, C, h, W), in their precision; NaN where a member is missing.
 
+    In single precision both are finite in a cell, or neither.
+
     One pass over the members sums their departures d from the first member, and d², in the precision of the ensemble:
 
         m = x₁ + Σd / M        s² = (Σd² - (Σd)² / M) / (M - 1)

@@ -47,7 +47,8 @@ def read_sample(
     read(ensemble, init, lead, values, rows, columns, members)
     return Sample(
         ensemble=torch.from_numpy(values),
-        mask=torch.from_numpy(complete_cells(values)),
+        # Pseudo-members are missing in the same cells, so one of them has the mask.
+        mask=torch.from_numpy(complete_cells(values[:1] if moments else values)),
         static=static,
         target=target,
         init_time=torch.tensor(int(ensemble.init_times[init].astype("datetime64[s]").astype(np.int64))),

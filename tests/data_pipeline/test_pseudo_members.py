@@ -46,3 +46,15 @@ def test_a_missing_member_gives_nan():
     ensemble = np.ones((3, 1, 2, 2))
     ensemble[1, 0, 0, 1] = np.nan
     np.testing.assert_array_equal(np.isnan(pseudo_members(ensemble)), np.isnan(ensemble[[1, 1]]))
+
+
+FLOATS = st.one_of(st.floats(width=32), st.sampled_from([np.nan, np.inf, -np.inf, 3.4028235e38, -3.4028235e38]))
+
+
+@pytest.mark.filterwarnings("ignore:overflow|invalid value:RuntimeWarning")
+@given(arrays(np.float32, st.tuples(st.integers(1, 4), st.just(1), st.just(1), st.integers(1, 4)), elements=FLOATS))
+def test_both_pseudo_members_are_finite_or_neither(ensemble):
+    """One of them has the mask of a sample."""
+    lower, upper = np.isfinite(pseudo_members(ensemble))
+    np.testing.assert_array_equal(lower, upper)
+    assert not lower[~np.isfinite(ensemble).all(0)].any()
