@@ -3,6 +3,7 @@
 import ast
 import html
 import inspect
+import logging
 import os
 import re
 import shutil
@@ -39,7 +40,7 @@ ID = re.compile(r'\sid="([^"]+)"')
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The folder of the site; CI names one that `make docs` has just built."""
-    if built := os.environ.get("DEEPWEATHER_SITE"):
+    if built := os.environ.get("DEEPWEATHER_DOCS_SITE"):
         return Path(built)
     folder = tmp_path_factory.mktemp("docs") / "site"
     assert build(folder, jobs="1") == 0, "Sphinx printed a warning"
@@ -50,6 +51,13 @@ def site(tmp_path_factory):
 def pages(site):
     """The text of every page, by its path."""
     return {path.relative_to(site).as_posix(): path.read_text() for path in sorted(site.rglob("*.html"))}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loggers_of_sphinx():
+    """Enable the loggers of Sphinx: a command in this process disables all (Hydra's `job_logging=disabled`)."""
+    for name in [name for name in logging.Logger.manager.loggerDict if name.startswith("sphinx")]:
+        logging.getLogger(name).disabled = False
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,18 @@ class Resolution(NamedTuple):
         """Return the resolution of an ecCodes message.
 
         The bits of complex packing are those in which simple packing holds the message's range with the same step. To
-        know them, the values are decoded.
+        know them, the values are decoded. Damaged scale factors give a step of zero or infinity: values of one number.
         """
         binary, decimal = (eccodes.codes_get_long(handle, f"{base}ScaleFactor") for base in ("binary", "decimal"))
-        step = 2.0**binary / 10.0**decimal
+        with np.errstate(all="ignore"):
+            step = float(np.float64(2) ** binary / np.float64(10) ** decimal)
         if eccodes.codes_get_string(handle, "packingType") in COMPLEX_PACKINGS:
             eccodes.codes_set_double(handle, "missingValue", np.nan)
             values = eccodes.codes_get_double_array(handle, "values")
             finite = values[np.isfinite(values)]
-            bits = round(float(np.ptp(finite)) / step).bit_length() if finite.size else 0
+            with np.errstate(all="ignore"):
+                steps = float(np.ptp(finite) / np.float64(step)) if finite.size else 0.0
+            bits = round(steps).bit_length() if np.isfinite(steps) else 0
         else:
             bits = eccodes.codes_get_long(handle, "bitsPerValue")
         return cls(bits, step if bits else 0.0)
