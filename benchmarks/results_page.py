@@ -1,6 +1,8 @@
 """Write the tables of docs/results.md and docs/results.json from the runs of `make results`.
 
 python -m benchmarks.results_page runs/results runs/heat docs/results
+
+A part of the page without a run stays as it is, so that parts can be computed one at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from evaluation.report.tables import (
     format_ratio,
 )
 
-BEGIN, END = "<!-- tables: made by `make results` -->", "<!-- end of tables -->"
+PARTS = ("twin", "joint", "large", "curve", "sizes")
+"""Parts of the page with tables, each between two marks (`marks`)."""
 MODEL_LABELS = {
     "raw": "raw", "climatology": "climatology", "emos": "EMOS", "mlp": "MLP", "unet": "U-Net",
     "blend_unet": "blend U-Net", "transformer": "transformer", "independent": "independent transformer",
@@ -248,44 +251,61 @@ def properties(file: Path, prefix: str) -> dict[str, float]:
     return {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
 
 
-def replace_tables(page: str, tables: str) -> str:
-    """Return a page with `tables` between its two marks.
+def marks(part: str) -> tuple[str, str]:
+    """Return the marks before and after the tables of a part.
 
-    >>> replace_tables(f"a{BEGIN}b{END}c", "x").replace(chr(10), "")[1:-1] == f"{BEGIN}x{END}"
+    >>> marks("twin")[1]
+    '<!-- end of twin -->'
+    """
+    return f"<!-- {part}: made by `make results` -->", f"<!-- end of {part} -->"
+
+
+def replace_tables(page: str, part: str, tables: str) -> str:
+    """Return a page with `tables` between the marks of a part.
+
+    >>> begin, end = marks("twin")
+    >>> replace_tables(f"a{begin}b{end}c", "twin", "x").replace(chr(10), "") == f"a{begin}x{end}c"
     True
     """
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
+    begin, end = marks(part)
+    before, rest = page.split(begin)
+    return f"{before}{begin}\n\n{tables}\n\n{end}{rest.split(end)[1]}"
+
+
+def target_sections(folder: Path, suffix: str) -> tuple[str, dict[str, Any]]:
+    """Return the sections and figures of all targets of one model, each of which has a folder with its scores."""
+    files = sorted(folder.glob("*/scores.json"))
+    own = {file.parent.name: task_section(file.parent, folder, suffix) for file in files}
+    return "\n\n".join(text for text, _ in own.values()), {target: found for target, (_, found) in own.items()}
+
+
+def computed_parts(runs: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the tables of each part that has been computed, and their figures."""
+    texts: dict[str, str] = {}
+    figures: dict[str, Any] = {}
+    tasks = [task for task in ("t2m", "t850", "z500") if (runs / task / "scores.json").exists()]
+    if tasks:
+        sections = {task: task_section(runs / task, runs / task) for task in tasks}
+        figures["twin"] = {task: found for task, (_, found) in sections.items()}
+        texts["twin"] = "\n\n".join(text for text, _ in sections.values())
+    text, own = target_sections(runs / "joint", ", one model for three targets")
+    if own:
+        texts["joint"], figures["twin_joint"] = text, own
+        figures["single"] = {target: found["single"] for target, found in own.items()}
+    text, own = target_sections(runs / "large", ", one model for three targets, 768 starts")
+    if own:
+        texts["large"], figures["twin_large"] = text, own
+    text, own = learning_curve(runs / "large" / "curve", runs / "large")
+    if own:
+        texts["curve"], figures["learning_curve"] = text, own
+    if (runs / "sizes" / "scores.json").exists():
+        texts["sizes"], figures["sizes"] = gate_section(runs / "sizes")
+    return texts, figures
 
 
 def main(runs: Path, heat: Path, results: Path) -> None:
-    """Write `results`.md and `results`.json."""
-    sections = {task: task_section(runs / task, runs / task) for task in ("t2m", "t850", "z500")}
-    figures: dict[str, Any] = {"twin": {task: found for task, (_, found) in sections.items()}}
-    texts = [text for text, _ in sections.values()]
-    # A task with several targets has the scores of each in a folder of its own.
-    if joint := sorted((runs / "joint").glob("*/scores.json")):
-        own = {
-            file.parent.name: task_section(file.parent, runs / "joint", ", one model for three targets")
-            for file in joint
-        }
-        figures["twin_joint"] = {target: found for target, (_, found) in own.items()}
-        texts += [text for text, _ in own.values()]
-        figures["single"] = {target: found["single"] for target, (_, found) in own.items()}
-    if large := sorted((runs / "large").glob("*/scores.json")):
-        own = {
-            file.parent.name: task_section(file.parent, runs / "large", ", one model for three targets, 768 starts")
-            for file in large
-        }
-        figures["twin_large"] = {target: found for target, (_, found) in own.items()}
-        texts += [text for text, _ in own.values()]
-        text, found = learning_curve(runs / "large" / "curve", runs / "large")
-        if found:
-            figures["learning_curve"] = found
-            texts.append(text)
-    if (runs / "sizes" / "scores.json").exists():
-        text, figures["sizes"] = gate_section(runs / "sizes")
-        texts.append(text)
+    """Write `results`.md and `results`.json; parts and figures without a run stay as they are."""
+    texts, figures = computed_parts(runs)
     if exams := sorted(heat.glob("smoe-*/test_check.json")):
         figures["smoe_heat"] = {"within_1pct": [json.loads(file.read_text())["within"] for file in exams]}
     if (published := runs / "published.xml").exists():
@@ -293,13 +313,19 @@ def main(runs: Path, heat: Path, results: Path) -> None:
         figures["dillingen"] = {"crps": min(crps.values())} | crps
         if monsoon := properties(published, "monsoon."):
             figures["monsoon"] = monsoon
-    page = results.with_suffix(".md")
-    text = replace_tables(page.read_text("utf-8"), "\n\n".join(texts))
+    page, numbers = results.with_suffix(".md"), results.with_suffix(".json")
+    text = page.read_text("utf-8")
+    for part, tables in texts.items():
+        text = replace_tables(text, part, tables)
+    before = json.loads(numbers.read_text("utf-8")) if numbers.exists() else {}
     with atomic_write(page, "w") as file:
         file.write(text)
-    with atomic_write(results.with_suffix(".json"), "w") as file:
-        json.dump(figures, file, indent=1)
+    with atomic_write(numbers, "w") as file:
+        json.dump(before | figures, file, indent=1)
         file.write("\n")
+    print(
+        f"renewed: {', '.join(figures) or 'nothing'}; not renewed: {', '.join(set(before) - set(figures)) or 'nothing'}"
+    )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from ranks import run_on_ranks
 from specs import SPECS as SHIPPED
+from specs import TWO_PATHS
 
 from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
@@ -21,6 +22,7 @@ SPECS = SHIPPED | {
     "emos of one set": SHIPPED["emos"] | {"shared": True},
     "emos of windows": SHIPPED["emos"] | {"seasonal": False, "window_days": 120},
     "smoe of choices": SHIPPED["smoe_unet"] | {"mixture": {"experts": 2, "gate": "latent", "scale_by_gate": True}},
+    "unet of two paths": TWO_PATHS,
     "mlp from emos": SHIPPED["mlp"] | {"baseline": {}},
     "boosted of one set": SHIPPED["boosted_emos"] | {"shared": True, "products": True},
 }

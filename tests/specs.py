@@ -20,3 +20,6 @@ EXTERNAL = specs_of(HERE / "external" / "weathernets" / "conf")
 """Models of a package that is installed for tests: its folder is on the path (pyproject.toml)."""
 EXTERNAL["vit"] |= {"patch": [1, 4]}  # divides the grids of test_contract.py
 EXTERNAL["graph"] |= {"level": 1}
+
+TWO_PATHS = SPECS["unet"] | {"stem_width": 3, "cell_width": 5, "cell_embedding": 2}
+"""The U-Net with a stem and a path of single cells, which conf/model leaves out."""

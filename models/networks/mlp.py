@@ -41,14 +41,18 @@ class MLP(Network):
         check_integer("model.width", width, 1)
         check_integer("model.depth", depth, 1)
         check_between("model.dropout", dropout, 0, 1)
-        # Convolutions 1 x 1 are linear layers on the channels of every cell.
-        layers: list[nn.Module] = []
-        count = self.features.count
-        for _ in range(depth):
-            layers += [nn.Conv2d(count, width, 1), nn.GELU(), Dropout(grid, dropout)]
-            count = width
-        self.network = nn.Sequential(*layers, zero_convolution(count, self.head.count))
+        hidden = hidden_layers(grid, self.features.count, width, depth, dropout)
+        self.network = nn.Sequential(*hidden, zero_convolution(width, self.head.count))
 
     def maps(self, features: Tensor) -> Tensor:
         """Map (B, F, H, W) to the head's input (B, N, H, W)."""
         return self.network(features)
+
+
+def hidden_layers(grid: Grid | Domain, inputs: int, width: int, depth: int, dropout: float = 0.0) -> list[nn.Module]:
+    """Return `depth` hidden layers of `width` units that see each cell by itself: convolutions 1 x 1."""
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [nn.Conv2d(inputs, width, 1), nn.GELU(), Dropout(grid, dropout)]
+        inputs = width
+    return layers

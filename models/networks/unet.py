@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from data_pipeline.common.checks import check_integer
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.layers.locally_connected import CellEmbedding
 from models.networks.baseline import BaselineOption
 from models.networks.head import zero_convolution
+from models.networks.mlp import hidden_layers
 from models.networks.network import Network
 from models.networks.trunk import Trunk
 from models.parallel.domain import Domain
@@ -22,8 +25,17 @@ from models.parallel.domain import Domain
 class UNet(Network):
     """`depth` halvings of the resolution, `width` channels at the finest level, twice as many at each coarser one.
 
-    `cell_embedding` learnt numbers of every cell correct the last maps (`CellEmbedding`); 0 for none. With `mixture`,
-    the options of `Mixing`, the convolutions at the finest resolution are mixtures of experts.
+    With many features, most weights would be those of the first convolution. With `stem_width` it reads so many linear
+    combinations of the features instead, after a GELU.
+
+    `cell_width` > 0 adds a second path to the last layer: two hidden layers of so many units that see each cell by
+    itself, as in the MLP. Formulas of neighbouring cells are features already, so this path needs few forecasts to
+    learn, and the convolutions add what it cannot see (Cheng et al. 2016, arXiv:1606.07792, combine a wide and a deep
+    network like this).
+
+    `cell_embedding` is the number of learnt numbers of every cell, 0 for none. The path of single cells reads them;
+    without it, they correct the last maps (`CellEmbedding`). With `mixture`, the options of `Mixing`, the convolutions
+    at the finest resolution are mixtures of experts.
     """
 
     def __init__(
@@ -37,12 +49,27 @@ class UNet(Network):
         head: str = "normal",
         baseline: BaselineOption = None,
         mixture: dict[str, Any] | None = None,
+        stem_width: int = 0,
+        cell_width: int = 0,
     ) -> None:
-        super().__init__(task, grid, head, baseline)
-        self.trunk = Trunk(grid, self.features.count, width, depth, dropout, mixture, parity=self.features.parity)
-        self.place = CellEmbedding(grid, width, cell_embedding) if cell_embedding else nn.Identity()
-        self.last = zero_convolution(width, self.head.count)
+        super().__init__(task, grid, head, baseline, cell_embedding if cell_width else 0)
+        check_integer("model.stem_width", stem_width, 0)
+        check_integer("model.cell_width", cell_width, 0)
+        # The convolutions do not read the numbers of cells.
+        self._seen = self.features.count - (cell_embedding if cell_width else 0)
+        parity = self.features.parity[: self._seen]
+        self.stem: nn.Module = nn.Identity()
+        if stem_width:
+            self.stem = nn.Sequential(nn.Conv2d(self._seen, stem_width, 1), nn.GELU())
+        self.trunk = Trunk(
+            grid, stem_width or self._seen, width, depth, dropout, mixture, parity=() if stem_width else parity
+        )
+        self.cell = nn.Sequential(*hidden_layers(grid, self.features.count, cell_width, 2)) if cell_width else None
+        place = cell_embedding and not cell_width
+        self.place = CellEmbedding(grid, width, cell_embedding) if place else nn.Identity()
+        self.last = zero_convolution(width + cell_width, self.head.count)
 
     def maps(self, features: Tensor) -> Tensor:
         """Map (B, F, H, W) to the head's input (B, N, H, W)."""
-        return self.last(self.place(self.trunk(features)))
+        maps = self.place(self.trunk(self.stem(features[:, : self._seen])))
+        return self.last(maps if self.cell is None else torch.cat([maps, self.cell(features)], dim=1))

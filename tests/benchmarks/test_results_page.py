@@ -2,11 +2,12 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 
-from benchmarks.results_page import BEGIN, END, hull, main
+from benchmarks.results_page import PARTS, hull, main, marks
 
 RAW, ORACLE = 0.4, 0.2
 CRPS = {
@@ -59,7 +60,8 @@ def runs(tmp_path):
                 folder / "metrics.csv", rows, delimiter=",", header="epoch,step,train_loss,val_loss,rate", comments=""
             )
         (tmp_path / "runs" / task / "scores.json").write_text(json.dumps(scores()))
-    (tmp_path / "results.md").write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    parts = (f"{begin}\nold {part}\n{end}\n" for part in PARTS for begin, end in [marks(part)])
+    (tmp_path / "results.md").write_text("before\n" + "".join(parts) + "after\n")
     return tmp_path
 
 
@@ -85,7 +87,8 @@ def test_the_page_shows_the_figures_of_the_runs(runs):
     page = (runs / "results.md").read_text()
     assert page.startswith("before\n")
     assert page.endswith("\nafter\n")
-    assert "old" not in page
+    assert "old twin" not in page
+    assert "old joint" in page
     assert "| U-Net | 0.255 | +36.2 % [33.8, 38.7] | 72.5 % | 75.0, 70.0 | 0.90 |" in page
     assert "| U-Net | MLP | −0.020 | −0.042 to −0.018; −0.022 to +0.002 |" in page
     assert "| committee of MLPs | MLP | −0.005 | −0.022 to +0.002; −0.012 to +0.012 |" in page
@@ -175,6 +178,23 @@ def test_the_page_has_a_table_of_member_counts(runs):
 def test_experiments_without_a_run_are_left_out(runs):
     main(runs / "runs", runs / "heat", runs / "results")
     assert set(json.loads((runs / "results.json").read_text())) == {"twin"}
+
+
+def test_parts_without_a_run_stay_as_they_are(runs, capsys):
+    main(runs / "runs", runs / "heat", runs / "results")
+    page = (runs / "results.md").read_text()
+    figures = json.loads((runs / "results.json").read_text())
+    shutil.rmtree(runs / "runs")
+    (folder := runs / "runs/joint/2t").mkdir(parents=True)
+    (folder / "scores.json").write_text(json.dumps(scores()))
+    capsys.readouterr()
+    main(runs / "runs", runs / "heat", runs / "results")
+    assert capsys.readouterr().out == "renewed: twin_joint, single; not renewed: twin\n"
+    end = marks("twin")[1]
+    renewed = (runs / "results.md").read_text()
+    assert renewed.split(end)[0] == page.split(end)[0]
+    assert "| U-Net | MLP |" in renewed.split(end)[1]
+    assert json.loads((runs / "results.json").read_text())["twin"] == figures["twin"]
 
 
 def test_a_hull_contains_all_intervals():

@@ -5,7 +5,7 @@ import functools
 
 import pytest
 import torch
-from specs import EXTERNAL
+from specs import EXTERNAL, TWO_PATHS
 from specs import SPECS as SHIPPED
 
 from data_pipeline.common.errors import InputError
@@ -27,7 +27,7 @@ from models.protocol import claims
 
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(13, 16)
-SPECS = SHIPPED | EXTERNAL
+SPECS = SHIPPED | EXTERNAL | {"unet of two paths": TWO_PATHS}
 NETWORKS = [name for name, spec in SPECS.items() if [*build_model(spec, needed_task(spec, TASK), GRID).parameters()]]
 
 
