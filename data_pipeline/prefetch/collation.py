@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,15 +26,29 @@ class Collator:
         self._pin = pin
         self._buffers = {name: Buffers(KEPT_BATCHES) for name in Sample._fields}
 
-    def __call__(self, samples: Sequence[Sample]) -> Sample:
-        """Return a batch (B, ...) of samples of one shape."""
-        columns = zip(Sample._fields, zip(*samples, strict=True), strict=True)
-        return Sample(*(self._stack(name, tensors) for name, tensors in columns))
+    def __call__(self, samples: Iterable[Sample], count: int) -> Sample:
+        """Return a batch (B, ...) of the next `count` samples, which have one shape.
 
-    def _stack(self, name: str, tensors: tuple[Tensor, ...]) -> Tensor:
-        shape, dtype = (len(tensors), *tensors[0].shape), tensors[0].dtype
-        if self._pin:
-            return torch.stack(tensors, out=torch.empty(shape, dtype=dtype, pin_memory=True))
-        if dtype != torch.float32:
-            return torch.stack(tensors)
-        return torch.stack(tensors, out=torch.from_numpy(self._buffers[name].empty(shape)))
+        Each sample is released before the next one is taken, so that its memory can be reused.
+        """
+        rest = iter(samples)
+        sample = next(rest)
+        batch = Sample(*(self._empty(name, count, one) for name, one in zip(Sample._fields, sample, strict=True)))
+        for k in range(count):
+            if k:
+                sample = next(rest)
+            for many, one in zip(batch, sample, strict=True):
+                if one.shape != many.shape[1:]:
+                    raise ValueError(f"a sample has a field {tuple(one.shape)}, the batch has {tuple(many.shape)}")
+                # NumPy copies in this thread. PyTorch starts threads that wait for each other while the readers use the
+                # processors: on two busy cores it took 8 ms of CPU time to copy 23 MB, NumPy 2.
+                np.copyto(many[k].numpy(), one.numpy())
+            del sample
+        return batch
+
+    def _empty(self, name: str, count: int, one: Tensor) -> Tensor:
+        """Return uninitialised memory for a field of `count` samples that are like `one`."""
+        shape = (count, *one.shape)
+        if self._pin or one.dtype != torch.float32:
+            return torch.empty(shape, dtype=one.dtype, pin_memory=self._pin)
+        return torch.from_numpy(self._buffers[name].empty(shape))

@@ -10,13 +10,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_pipeline import sample_reader
 from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.budget import Budget
+from data_pipeline.prefetch.collation import Collator
 from data_pipeline.prefetch.disk import SAMPLE_OVERHEAD
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.staging import ClosedError
 from data_pipeline.prefetch.tiers import Tiers
+from data_pipeline.sample_reader import Buffers
 
 
 def numbers(batch):
@@ -144,6 +147,46 @@ def test_staging_stays_within_its_budget(numbered, slots):
             time.sleep(0.01)
             # The batches so far, the next batch, and the samples in the buffer.
             assert sum(data.reads.values()) <= 4 * (step + 1) + slots
+
+
+def test_the_buffer_grows_while_samples_leave_it(numbered):
+    data = numbered(200)
+    one = data.nbytes + SAMPLE_OVERHEAD
+    with loader(data, SampleOrder(200, 1), memory_bytes=0, staging_bytes=12 * one, threads=3) as batches:
+        for step, _ in enumerate(batches, 1):
+            # Another batch is being made. Three threads have six slots at first, and one more for every four samples.
+            taken = step + 1
+            expected = min(taken + min(6 + taken // 4, 12), 200)
+            assert sum(data.reads.values()) <= expected
+            if step % 10 == 1:
+                assert eventually(lambda count=expected: sum(data.reads.values()) == count)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_no_more_memory_is_used_than_for_the_buffer_and_one_sample(numbered, monkeypatch, batch_size):
+    class Reused(numbered):
+        """Samples in memory of samples that are no longer referenced, as those of `ForecastDataset`."""
+
+        buffers = Buffers(max_free=100)
+
+        def __getitem__(self, index):
+            ensemble = torch.from_numpy(self.buffers.empty((2, 1, 1, self.cells)))
+            return super().__getitem__(index)._replace(ensemble=ensemble.fill_(index))
+
+    allocated = []
+
+    def allocate(*arguments):
+        allocated.append(arguments)
+        return memory(*arguments)
+
+    memory = sample_reader._Memory
+    monkeypatch.setattr(sample_reader, "_Memory", allocate)
+    data, order = Reused(120), SampleOrder(120, batch_size)
+    monkeypatch.setattr(Collator, "_empty", lambda self, name, count, one: torch.empty((count, *one.shape)).to(one))
+    with loader(data, order, memory_bytes=0, staging_bytes=9 * (data.nbytes + SAMPLE_OVERHEAD)) as batches:
+        for batch, indices in zip(batches, order.batch_indices(), strict=True):
+            assert batch.ensemble[:, 0, 0, 0, 0].tolist() == indices.tolist()
+    assert 4 <= len(allocated) <= 9 + 1
 
 
 def test_idle_threads_fill_the_tiers(numbered):
