@@ -29,12 +29,12 @@ from evaluation.report.tables import (
     format_ratio,
 )
 
-PARTS = ("twin", "joint", "large", "curve", "sizes")
+PARTS = ("twin", "joint", "levers", "large", "curve", "sizes")
 """Parts of the page with tables, each between two marks (`marks`)."""
 MODEL_LABELS = {
     "raw": "raw", "climatology": "climatology", "emos": "EMOS", "mlp": "MLP", "unet": "U-Net",
     "blend_unet": "blend U-Net", "transformer": "transformer", "independent": "independent transformer",
-    "mixed": "MLPs and U-Nets together",
+    "mixed": "MLPs and U-Nets together", "smoe_unet": "published SMoE U-Net",
 }  # fmt: skip
 COMMITTEE = "s"
 """Suffix of a committee's name: the seeds `unet-0` and `unet-1` form the committee `unets`."""
@@ -218,6 +218,48 @@ def learning_curve(curve: Path, large: Path, starts: int = 768) -> tuple[str, di
     return "\n\n".join(texts), figures
 
 
+LEVERS = {
+    "former": "U-Net from all fields, raw ensemble",
+    "fields": "MLP from all fields, raw ensemble",
+    "climate": "the MLP, climate baseline",
+    "changes": "the MLP, and changes since the lead time before",
+    "formulas": "the MLP, and all other formulas",
+    "unet": "U-Net with a path of single cells, the same inputs",
+    "together": "this U-Net and the MLP before it together",
+}
+"""Entries of the part `levers`, each with one lever more than the entry before."""
+
+
+def lever_table(scores: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the table of the gain of each lever over the one before, and of all over `former`, with their figures.
+
+    Gains are relative differences in CRPS with their 95 % intervals.
+    """
+    lines = ["| model | captured | CRPS against the row before | CRPS against the first row |", "|---|---|---|---|"]
+    figures: dict[str, Any] = {}
+    before: str | None = None
+    for name in LEVERS:
+        own = scores["models"][name]
+        gains = {key: _relative(scores, name, other) for key, other in (("before", before), ("first", "former"))}
+        figures[name] = {"captured": own["captured"]} | {key: gain for key, gain in gains.items() if gain}
+        cells = [
+            f"{gain[0]:+.1%} [{gain[1]:+.1%}, {gain[2]:+.1%}]".replace("%", " %").replace("-", "−") if gain else ""
+            for gain in gains.values()
+        ]
+        lines.append(f"| {LEVERS[name]} | {format_percent(own['captured'])} | {' | '.join(cells)} |")
+        before = name
+    title = f"### {forecast_title(scores)}, difficulty 0.5"
+    return f"{title}\n\n" + "\n".join(lines), figures
+
+
+def _relative(scores: Mapping[str, Any], name: str, other: str | None) -> tuple[float, float, float] | None:
+    """Return (CRPS of a model - CRPS of another) / CRPS of the other, and its 95 % interval."""
+    if other is None or other == name:
+        return None
+    pair, base = scores["pairs"][name][other], scores["models"][other]["crps"]
+    return pair["crps_minus"] / base, pair["ci95"][0] / base, pair["ci95"][1] / base
+
+
 def gate_section(folder: Path) -> tuple[str, dict[str, Any]]:
     """Return the section on numbers of members other than in training, and the result of the gate for each model."""
     scores = json.loads((folder / "scores.json").read_text("utf-8"))
@@ -292,6 +334,13 @@ def computed_parts(runs: Path) -> tuple[dict[str, str], dict[str, Any]]:
     if own:
         texts["joint"], figures["twin_joint"] = text, own
         figures["single"] = {target: found["single"] for target, found in own.items()}
+    levers = {
+        file.parent.name: lever_table(json.loads(file.read_text("utf-8")))
+        for file in sorted((runs / "half").glob("*/scores.json"))
+    }
+    if levers:
+        texts["levers"] = "\n\n".join(text for text, _ in levers.values())
+        figures["levers"] = {target: own for target, (_, own) in levers.items()}
     text, own = target_sections(runs / "large", ", one model for three targets, 768 starts")
     if own:
         texts["large"], figures["twin_large"] = text, own

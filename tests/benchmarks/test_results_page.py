@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from benchmarks.results_page import PARTS, hull, main, marks
+from benchmarks.results_page import LEVERS, PARTS, hull, main, marks
 
 RAW, ORACLE = 0.4, 0.2
 CRPS = {
@@ -178,6 +178,28 @@ def test_the_page_has_a_table_of_member_counts(runs):
 def test_experiments_without_a_run_are_left_out(runs):
     main(runs / "runs", runs / "heat", runs / "results")
     assert set(json.loads((runs / "results.json").read_text())) == {"twin"}
+
+
+def test_levers_are_compared_with_the_row_before_and_with_the_first(runs):
+    """CRPS of 0.4, 0.38, ..., 0.28: the third is 5.3 % below the second, and 10 % below the first."""
+    crps = {name: 0.4 - 0.02 * index for index, name in enumerate(LEVERS)}
+    names = list(crps)
+    pairs = {
+        name: {o: {"crps_minus": crps[name] - crps[o], "ci95": [crps[name] - crps[o] - 0.004, -0.004]}
+               for o in names[:i]} for i, name in enumerate(names)
+    }  # fmt: skip
+    models = {name: {"crps": value, "captured": (0.5 - value) / 0.3} for name, value in crps.items()}
+    (folder := runs / "runs/half/2t").mkdir(parents=True)
+    found = {"target": "2t", "units": "K", "lead_times": [48], "pairs": pairs, "models": models}
+    (folder / "scores.json").write_text(json.dumps(found))
+    main(runs / "runs", runs / "heat", runs / "results")
+    page = (runs / "results.md").read_text()
+    assert "### 2 m temperature, 48 h ahead, difficulty 0.5" in page
+    assert "| U-Net from all fields, raw ensemble | 33.3 % |  |  |" in page
+    assert "| 46.7 % | −5.3 % [−6.3 %, −1.1 %] | −10.0 % [−11.0 %, −1.0 %] |" in page
+    figures = json.loads((runs / "results.json").read_text())["levers"]["2t"]
+    assert figures["together"]["first"] == pytest.approx([-0.3, -0.31, -0.01])
+    assert figures["former"] == {"captured": pytest.approx(1 / 3)}
 
 
 def test_parts_without_a_run_stay_as_they_are(runs, capsys):
