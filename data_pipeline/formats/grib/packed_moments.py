@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from data_pipeline.common.compiled import compiled_as_written, pread
 from data_pipeline.formats.catalog import SINGLE
 from data_pipeline.formats.grib.decode import thread_buffer
-from data_pipeline.formats.grib.packing import Packing, scale_factors
+from data_pipeline.formats.grib.packing import scale_factors
 from data_pipeline.units import Conversion
 
 BLOCK_CELLS = 1024
@@ -20,42 +21,62 @@ PACKED_BYTES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class PackedMoments:
-    """Reduces packed values of M members to pseudo-members, bit for bit as `pseudo_members` does.
+    """Reduces packed values of K variables and M members to pseudo-members, bit for bit as `pseudo_members` does.
 
-    `bits` (M,) are 8, 16, 24, 32 or 0, `numbers` (M, 5) the 2^E, R and 10^-D of the packing, and factor and offset of a
-    change of units. `direct`: single precision suffices, as in `packing.unpack`, and no units change.
+    `bits` (K, M) are 8, 16, 24, 32 or 0, `numbers` (K, M, 5) the 2^E, R and 10^-D of the packing, and factor and offset
+    of a change of units, where `changes` (K, M). `direct` (K): single precision suffices, as in `packing.unpack`, and
+    no units change.
     """
 
     bits: np.ndarray
     numbers: np.ndarray
     changes: np.ndarray
-    direct: bool
+    direct: np.ndarray
 
     @classmethod
-    def of(cls, packings: list[Packing], conversions: list[Conversion]) -> PackedMoments:
-        """Collect packing and conversion of each member."""
-        factors = [scale_factors(packing.binary, packing.decimal, SINGLE) for packing in packings]
-        numbers = [
-            (scale, packing.reference, divisor, conversion.factor, conversion.offset)
-            for packing, (scale, divisor), conversion in zip(packings, factors, conversions, strict=True)
-        ]
-        changes = np.array([conversion.changes for conversion in conversions])
-        direct = not changes.any() and all(packing.bits == 16 and not packing.decimal for packing in packings)
-        return cls(np.array([packing.bits for packing in packings]), np.array(numbers), changes, direct)
+    def of(cls, locations: np.ndarray, conversions: Sequence[Conversion]) -> PackedMoments:
+        """Collect packing and conversion of messages at `locations` (K, M)."""
+        bits, decimals, places = (locations[name].astype(int) for name in ("bits", "decimal", "conversion"))
+        numbers = np.empty((*bits.shape, 5))
+        numbers[..., 0], numbers[..., 1], numbers[..., 2] = (
+            np.ldexp(1.0, locations["binary"]),
+            locations["reference"],
+            1,
+        )
+        for decimal in set(decimals.ravel().tolist()) - {0}:
+            numbers[decimals == decimal, 2] = scale_factors(0, decimal, SINGLE)[1]
+        numbers[..., 3:] = np.array(conversions)[places]
+        changes = np.array([conversion.changes for conversion in conversions])[places]
+        direct = ~changes.any(1) & ((bits == 16) & (decimals == 0)).all(1)
+        return cls(bits, numbers, changes, direct)
 
-    def reduce(self, descriptors: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> int:
-        """Fill `out` (2, N), float32, from N values of each member; return the member whose file ended early, or -1.
+    def only(self, part: slice) -> PackedMoments:
+        """Return some of the variables."""
+        return PackedMoments(self.bits[part], self.numbers[part], self.changes[part], self.direct[part])
 
-        The packed values of member m begin at byte `offsets[m]` of the open file `descriptors[m]`. The interpreter's
-        lock is released for all of it. Memory: `PACKED_BYTES_AT_ONCE`, or that of a block if it is more.
+    def reduce(
+        self,
+        descriptors: np.ndarray,
+        offsets: np.ndarray,
+        count: int,
+        lower: np.ndarray,
+        upper: np.ndarray,
+        starts: np.ndarray,
+    ) -> tuple[int, int] | None:
+        """Fill `count` values of each variable in flat float32 arrays, from its position in `starts` (K) on.
+
+        The packed values of member m of variable k begin at byte `offsets[k, m]` of the open file `descriptors[k, m]`.
+        Returns variable and member whose file ended early. The interpreter's lock is released for all of it, because
+        threads wait for each other at every call. Memory: `PACKED_BYTES_AT_ONCE`, or that of a block if it is more.
         """
-        members, width = len(self.bits), int(self.bits.max()) // 8
+        members, width = self.bits.shape[1], int(self.bits.max()) // 8
         blocks = max(1, PACKED_BYTES_AT_ONCE // max(1, width * members * BLOCK_CELLS))
         # Multiples of eight bytes, so that the values of every member are aligned.
-        stride = width * min(blocks * BLOCK_CELLS, -(-out.shape[1] // 8) * 8)
+        stride = width * min(blocks * BLOCK_CELLS, -(-count // 8) * 8)
         packed = thread_buffer(stride * members)[: stride * members].reshape(members, stride)
-        packing = self.bits, self.numbers, self.changes, self.direct
-        return _reduce(descriptors, offsets, blocks * BLOCK_CELLS, packed, *packing, _work(), out[0], out[1])
+        packing, places = (self.bits, self.numbers, self.changes, self.direct), (descriptors, offsets, starts)
+        failed = _reduce_all(*places, count, blocks * BLOCK_CELLS, packed, *packing, _work(), lower, upper)
+        return divmod(failed, members) if failed >= 0 else None
 
 
 def _work() -> np.ndarray:
@@ -63,6 +84,32 @@ def _work() -> np.ndarray:
     memory = np.empty(4 * BLOCK_CELLS + 16, SINGLE)
     start = -memory.ctypes.data % 64 // SINGLE.itemsize
     return memory[start : start + 4 * BLOCK_CELLS].reshape(4, BLOCK_CELLS)
+
+
+@compiled_as_written
+def _reduce_all(
+    descriptors: np.ndarray,
+    offsets: np.ndarray,
+    starts: np.ndarray,
+    count: int,
+    cells: int,
+    packed: np.ndarray,
+    bits: np.ndarray,
+    numbers: np.ndarray,
+    changes: np.ndarray,
+    direct: np.ndarray,
+    work: np.ndarray,
+    lower: np.ndarray,
+    upper: np.ndarray,
+) -> int:
+    """Reduce all variables; return k M + m if the file of member m of variable k ended early, else -1."""
+    for k in range(len(starts)):
+        own, start = (bits[k], numbers[k], changes[k], direct[k]), starts[k]
+        into = lower[start : start + count], upper[start : start + count]
+        failed = _reduce(descriptors[k], offsets[k], cells, packed, *own, work, *into)
+        if failed >= 0:
+            return k * len(packed) + failed
+    return -1
 
 
 @compiled_as_written

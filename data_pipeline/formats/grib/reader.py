@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from data_pipeline.common.threads import BUDGET, in_threads
 from data_pipeline.formats.catalog import DOUBLE, Window
 from data_pipeline.formats.grib.decode import Cutout, Location, read_values
 from data_pipeline.formats.grib.horizontal import Layout
-from data_pipeline.formats.grib.packed_column import PackedColumn
+from data_pipeline.formats.grib.packed_columns import ColumnBand, PackedColumns
 from data_pipeline.formats.grib.packing import Packing
 from data_pipeline.formats.grib.scan import changed_file
 from data_pipeline.formats.grib.table import Stamp
@@ -40,6 +40,9 @@ LOCATION = np.dtype(
 
 MIN_THREAD_BYTES = 1 << 16
 """With fewer bytes per message, threads spend their time waiting for the interpreter's lock."""
+
+FILES_AT_ONCE = 64
+"""With more files, the moments of one channel after the other are read: a process may open 1,024 files by default."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,35 +100,42 @@ class MessageReader:
         messages that ecCodes decodes are held as members, those of one channel at a time.
         """
         cutout = Cutout.of((rows, ALL), self.grid.shape)
-        packed: list[tuple[int, PackedColumn]] = []
-        for c in range(wanted.shape[1] if cutout.height else 0):
-            locations, one = self.locations[wanted[:, c]], slice(c, c + 1)
-            if (wanted[:, c] < 0).any():
-                out[:, c] = np.nan
-            elif column := PackedColumn.of(locations, self.layouts, self.conversions):
-                packed.append((c, column))
-            else:
-                reduce_members(partial(self.read, wanted[:, one], window=(rows, ALL)), len(wanted), out[:, one])
-        if not packed:
+        if not cutout.height:
             return
-        height, threads = cutout.height, BUDGET.total
-        message_bytes = np.mean([column.locations["length"].mean() for _, column in packed])
-        if message_bytes * len(wanted) * height < MIN_THREAD_BYTES * self.grid.shape[0]:
-            threads = 1
-        # Parts are channels, divided if there are too few of them for all threads.
-        bounds = np.linspace(
-            0, height, min(height, -(-2 * threads // len(packed)) if threads > 1 else 1) + 1, dtype=int
-        )
-        parts = [(c, column, *band) for c, column in packed for band in pairwise(bounds.tolist())]
-        reduce = lambda part: self._reduce(part[1], out[:, part[0], part[2] : part[3]], cutout.first + part[2])  # noqa: E731
-        list(in_threads(reduce, parts, threads))
+        there = np.flatnonzero((wanted >= 0).all(0))
+        columns = PackedColumns.group(there, self.locations[wanted.T[there]], self.layouts, self.conversions)
+        for c in set(range(wanted.shape[1])) - {c for each in columns for c in each.channels.tolist()}:
+            one = slice(c, c + 1)
+            if c in there:
+                reduce_members(partial(self.read, wanted[:, one], window=(rows, ALL)), len(wanted), out[:, one])
+            else:
+                out[:, one] = np.nan
+        for each in columns:
+            self._reduce(each, out, cutout)
 
-    def _reduce(self, column: PackedColumn, out: np.ndarray, first: int) -> None:
-        """Fill `out` (2, h, W) with the pseudo-members of the rows from `first` on."""
+    def _reduce(self, columns: PackedColumns, out: np.ndarray, cutout: Cutout) -> None:
+        """Fill the channels of `columns` in `out`; every file is opened once if there are not many."""
+        few = columns.message_bytes * columns.locations.shape[1] * cutout.height < MIN_THREAD_BYTES * self.grid.shape[0]
+        threads = 1 if few else BUDGET.total
+        shared = files if len(files := columns.files()) <= FILES_AT_ONCE else []
+
+        def fill(part: ColumnBand) -> None:
+            if shared:
+                columns.reduce(opened, self.paths, part, cutout.first, out)
+                return
+            for k in range(part.columns.start, part.columns.stop):
+                one = slice(k, k + 1)
+                with self._open_all(columns.files(one)) as own:
+                    columns.reduce(own, self.paths, part._replace(columns=one), cutout.first, out)
+
+        with self._open_all(shared) as opened:
+            list(in_threads(fill, columns.parts(cutout.height, threads), threads))
+
+    @contextmanager
+    def _open_all(self, files: Sequence[int]) -> Iterator[dict[int, int]]:
+        """Open several files; yield their descriptors."""
         with ExitStack() as stack:
-            descriptors = {file: stack.enter_context(self._opened(file)) for file in column.files}
-            for begin, end in column.bands(out.shape[1]):
-                column.reduce(descriptors, self.paths, first + begin, out[:, begin:end])
+            yield {file: stack.enter_context(self._opened(file)) for file in files}
 
     @contextmanager
     def _opened(self, file: int) -> Iterator[int]:

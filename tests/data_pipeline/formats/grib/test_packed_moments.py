@@ -13,7 +13,7 @@ from data_pipeline.common.threads import BUDGET
 from data_pipeline.formats.grib import packed_moments
 from data_pipeline.formats.grib import reader as source
 from data_pipeline.formats.grib.catalog import MessageCatalog
-from data_pipeline.formats.grib.packed_column import PackedColumn
+from data_pipeline.formats.grib.packed_columns import PackedColumns
 from data_pipeline.formats.open import ensemble_fields
 from data_pipeline.pseudo_members import pseudo_members
 from data_pipeline.task import Variable
@@ -117,6 +117,25 @@ def test_constant_members_and_bitmaps(tmp_path):
     assert np.isnan(assert_same(reader, wanted)).sum() == 2
 
 
+def test_channels_in_several_layouts(tmp_path):
+    """Rows from north, rows from south, a bitmap, a missing member, and one member with another layout."""
+    fields = np.random.default_rng(0).normal(280, 10, (15, ROWS * COLUMNS))
+    scanning = [0] * 3 + [64] * 3 + [0] * 6 + [0, 64, 0]
+    messages = [
+        member(k, values, 16, scanning=mode) for k, (values, mode) in enumerate(zip(fields, scanning, strict=True))
+    ]
+    messages[7] = member(
+        7, np.where(np.arange(ROWS * COLUMNS) == 3, 1e30, fields[7]), 16, bitmapPresent=1, missingValue=1e30
+    )
+    reader, _ = column_of(tmp_path / "file", messages)
+    assert len(reader.layouts) == 2
+    wanted = np.arange(15).reshape(5, 3).T.copy()
+    wanted[1, 3] = -1
+    out = assert_same(reader, wanted)
+    assert np.isnan(out).sum((0, 2, 3)).tolist() == [0, 0, 2, 2 * ROWS * COLUMNS, 0]
+    assert_same(reader, wanted[:, ::-1], slice(2, 7))
+
+
 @pytest.fixture(scope="module")
 def file(writer, tmp_path_factory):
     return writer.forecast(tmp_path_factory.mktemp("moments") / "file", ("2t", "z@500", "t@850"))
@@ -194,19 +213,20 @@ def test_only_the_wanted_rows_are_read_in_a_bounded_buffer(tmp_path, monkeypatch
     expected = assert_same(reader, wanted, slice(2, 7))
     sizes, buffer = [], packed_moments.thread_buffer
     monkeypatch.setattr(packed_moments, "thread_buffer", lambda size: sizes.append(size) or buffer(size))
-    column = PackedColumn.of(reader.locations[wanted[:, 0]], reader.layouts, reader.conversions)
+    (columns,) = PackedColumns.group(np.arange(1), reader.locations[wanted.T], reader.layouts, reader.conversions)
+    (part,) = columns.parts(5, 1)
     end = int(reader.locations["offset"][-1] + reader.locations["data"][-1]) + 2 * 7 * COLUMNS
-    out = np.empty((2, 5, COLUMNS), np.float32)
+    out = np.empty((2, 1, 5, COLUMNS), np.float32)
     with (tmp_path / "file").open("r+b") as file:
         file.truncate(end)
-        column.reduce({0: file.fileno()}, reader.paths, 2, out)
-        np.testing.assert_array_equal(out, expected[:, 0])
+        columns.reduce({0: file.fileno()}, reader.paths, part, 2, out)
+        np.testing.assert_array_equal(out, expected)
         assert sizes == [12 * 8 * 2]
         file.truncate(end - 1)
         with pytest.raises(InputError, match="file has changed at byte"):
-            column.reduce({0: file.fileno()}, reader.paths, 2, out)
+            columns.reduce({0: file.fileno()}, reader.paths, part, 2, out)
     with (tmp_path / "file").open("ab") as file, pytest.raises(OSError, match="Bad file descriptor"):
-        column.reduce({0: file.fileno()}, reader.paths, 2, out)  # open for writing only
+        columns.reduce({0: file.fileno()}, reader.paths, part, 2, out)  # open for writing only
 
 
 def test_a_file_that_changed_is_noticed(tmp_path):
