@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,10 +125,24 @@ def score_table(scores: Mapping[str, Any], models: Mapping[str, ModelRow], best:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     if oracle := scores["oracle"]:
+        if members := scores.get("members"):
+            crps, raw = ceiling(oracle["crps"], members), scores["models"]["raw"]["crps"]
+            captured = format_percent((raw - crps) / (raw - oracle["crps"]))
+            lines.append(f"| ceiling with {members} members | {format_amount(crps, scores)} | | {captured} | | |")
         lines.append(
             f"| oracle | {format_amount(oracle['crps'], scores)} | | 100 % | | {format_ratio(oracle['spread_skill'])} |"
         )
     return "\n".join(lines)
+
+
+def ceiling(oracle: float, members: int) -> float:
+    """Return the least expected CRPS of a forecast that knows the state only by the mean of M members: o √(1 + 1/M).
+
+    For an oracle N(μ, σ²) with CRPS o, the mean of M draws has the variance σ²/M. The best forecast is then normal with
+    this mean and the variance σ²(1 + 1/M), and the error has this variance too. It also knows σ, which M members do not
+    show, so a real correction stays further above the oracle.
+    """
+    return oracle * math.sqrt(1 + 1 / members)
 
 
 def interval(text: str, bounds: tuple[float, float] | None) -> str:

@@ -6,8 +6,9 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
-from benchmarks.results_page import LEVERS, PARTS, hull, main, marks
+from benchmarks.results_page import LEVERS, PARTS, ceiling, hull, main, marks
 
 RAW, ORACLE = 0.4, 0.2
 CRPS = {
@@ -217,6 +218,23 @@ def test_parts_without_a_run_stay_as_they_are(runs, capsys):
     assert renewed.split(end)[0] == page.split(end)[0]
     assert "| U-Net | MLP |" in renewed.split(end)[1]
     assert json.loads((runs / "results.json").read_text())["twin"] == figures["twin"]
+
+
+def test_the_ceiling_is_the_score_of_the_mean_of_some_members():
+    """Draws of an oracle N(0, 1), whose CRPS is 1/√π, against the CRPS of normal forecasts around the mean of four."""
+    draws = np.random.default_rng(2).standard_normal((200_000, 5))
+    mean, sigma = draws[:, :4].mean(1), math.sqrt(1.25)
+    z = torch.from_numpy((draws[:, 4] - mean) / sigma)
+    scores = sigma * (z * torch.erf(z / math.sqrt(2)) + math.sqrt(2 / math.pi) * torch.exp(-z * z / 2) - math.pi**-0.5)
+    assert float(scores.mean()) == pytest.approx(ceiling(math.pi**-0.5, 4), rel=4e-3)
+
+
+def test_the_page_shows_the_ceiling(runs):
+    """√(1 + 1/8) of the oracle's 0.2 is 0.2121; (0.4 - 0.2121) / (0.4 - 0.2) is 93.9 %."""
+    for task in ("t2m", "t850", "z500"):
+        (runs / "runs" / task / "scores.json").write_text(json.dumps(scores() | {"members": 8}))
+    main(runs / "runs", runs / "heat", runs / "results")
+    assert "| ceiling with 8 members | 0.212 | | 93.9 % | | |" in (runs / "results.md").read_text()
 
 
 def test_a_hull_contains_all_intervals():
