@@ -2,7 +2,8 @@
 
 python -m benchmarks.results_page runs/results runs/heat docs/results
 
-A part of the page without a run stays as it is, so that parts can be computed one at a time.
+Each part of the page is written only if its runs exist. Other parts keep their tables, so one part can be computed at
+a time.
 """
 
 from __future__ import annotations
@@ -387,9 +388,8 @@ def main(runs: Path, heat: Path, results: Path) -> None:
     with atomic_write(numbers, "w") as file:
         json.dump(before | figures, file, indent=1)
         file.write("\n")
-    print(
-        f"renewed: {', '.join(figures) or 'nothing'}; not renewed: {', '.join(set(before) - set(figures)) or 'nothing'}"
-    )
+    others = [name for name in before if name not in figures]
+    print(f"renewed: {', '.join(figures) or 'nothing'}; not renewed: {', '.join(others) or 'nothing'}")
 
 
 if __name__ == "__main__":

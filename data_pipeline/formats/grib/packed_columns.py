@@ -86,7 +86,7 @@ class PackedColumns:
     def reduce(
         self, descriptors: Mapping[int, int], paths: Sequence[Path], part: ColumnBand, first: int, out: np.ndarray
     ) -> None:
-        """Fill a part of `out` (2, C, h, W), float32, whose rows are those of the field from `first` on.
+        """Fill a part of `out` (2, C, h, W), float32. Its first row is row `first` of the field.
 
         Only the bytes of these rows are read. Rows in another order than those of a field are arranged in memory, of at
         most half a field.

@@ -165,7 +165,7 @@ def test_the_buffer_grows_while_samples_leave_it(numbered):
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_no_more_memory_is_used_than_for_the_buffer_and_one_sample(numbered, monkeypatch, batch_size):
     class Reused(numbered):
-        """Samples in memory of samples that are no longer referenced, as those of `ForecastDataset`."""
+        """Reuses the memory of samples that the loader has released, as `ForecastDataset` does."""
 
         buffers = Buffers(max_free=100)
 

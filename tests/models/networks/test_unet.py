@@ -52,7 +52,7 @@ def test_the_first_convolution_reads_the_stem(toy):
 
 
 def test_numbers_of_parameters():
-    """The stem saves weights of the first block; each part has those of its layers."""
+    """Each option changes the number of weights by that of its layers. A stem makes the first block smaller."""
 
     def count(**options):
         return sum(p.numel() for p in UNet(TASK, GRID, **OPTIONS, **options).parameters())
