@@ -159,6 +159,7 @@ def select_members(members: int | Collection[int] | None, count: int) -> tuple[i
 def batches(dataset: Dataset[Sample], size: int) -> Iterator[Sample]:
     """Yield all samples once, in order, as batches with a leading B; samples from `Tiers` are prefetched."""
     if isinstance(dataset, Tiers):
-        yield from Prefetcher(dataset, SampleOrder(len(dataset), size, shuffle=False))
+        with Prefetcher(dataset, SampleOrder(len(dataset), size, shuffle=False)) as prefetched:
+            yield from prefetched
     else:
         yield from DataLoader(dataset, batch_size=size)

@@ -23,6 +23,7 @@ from quick_report import blank_figures
 from slurm_cluster import SlurmCluster, skip_without_slurm
 from tested_device import check_tested_device
 from torch.utils.data import Dataset
+from waiting import eventually, running_loaders
 
 from data_pipeline.common import interruption
 from data_pipeline.common.interruption import SIGNALS
@@ -144,6 +145,14 @@ def handlers_of_signals() -> Iterator[None]:
     reset_signals()
     yield
     reset_signals()
+
+
+@pytest.fixture(autouse=True)
+def threads_of_loaders() -> Iterator[None]:
+    """Let a test fail that leaves threads of a loader, and not the tests after it."""
+    before = running_loaders()
+    yield
+    assert eventually(lambda: set(running_loaders()) <= set(before)), "the test has left threads that read ahead"
 
 
 @pytest.fixture(scope="session")

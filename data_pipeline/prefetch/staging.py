@@ -114,7 +114,7 @@ class Staging:
             else:
                 self._upcoming.extend(indices.tolist())
                 self._sizes.append(len(indices))
-                self._changed.notify_all()
+            self._changed.notify_all()
         if not self._upcoming:
             return None
         position, self._claimed = self._claimed, self._claimed + 1

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import eventually, running_loaders
 
 from data_pipeline import sample_reader
 from data_pipeline.common.errors import InputError
@@ -25,25 +26,6 @@ from data_pipeline.sample_reader import Buffers
 def numbers(batch):
     """Return the sample numbers of a batch."""
     return (batch.init_time - 10_000_000_000).tolist()
-
-
-def running():
-    return [thread for thread in threading.enumerate() if thread.name in ("staging", "collating")]
-
-
-def eventually(condition):
-    """Wait until a condition holds; return whether it does."""
-    for _ in range(2000):
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
-
-
-@pytest.fixture(autouse=True)
-def _all_threads_end():
-    yield
-    assert eventually(lambda: not running())
 
 
 def loader(data, order, rank=0, **budget):
@@ -223,8 +205,22 @@ def test_leaving_the_loop_early_stops_the_threads(numbered):
     for step, _ in enumerate(batches):
         if step == 3:
             break
-    assert eventually(lambda: not running())
+    assert eventually(lambda: not running_loaders())
     assert sum(data.reads.values()) < 1000
+
+
+def test_threads_end_after_the_last_batch(numbered, monkeypatch):
+    """Also if the only thread that fetches finds no more samples when the last batch is already in use."""
+    written = threading.Event()
+    batches = loader(numbered(6), SampleOrder(6, 1), memory_bytes=0, threads=1)
+    monkeypatch.setattr(batches._tiers, "write_to_disk", lambda index, sample: index != last or written.wait())
+    last = SampleOrder(6, 1).permutation(0)[-1]
+    for step, _ in enumerate(batches, 1):
+        if step < 4:
+            time.sleep(0.1)  # The thread finds the buffer full, and no tier to fill.
+    time.sleep(0.1)
+    written.set()
+    assert eventually(lambda: not running_loaders())
 
 
 def test_closing_ends_a_waiting_loop(numbered):
