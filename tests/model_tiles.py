@@ -22,7 +22,7 @@ SPECS = SHIPPED | {
     "emos of one set": SHIPPED["emos"] | {"shared": True},
     "emos of windows": SHIPPED["emos"] | {"seasonal": False, "window_days": 120},
     "smoe of choices": SHIPPED["smoe_unet"] | {"mixture": {"experts": 2, "gate": "latent", "scale_by_gate": True}},
-    "unet of two paths": TWO_PATHS,
+    **TWO_PATHS,
     "mlp from emos": SHIPPED["mlp"] | {"baseline": {}},
     "boosted of one set": SHIPPED["boosted_emos"] | {"shared": True, "products": True},
 }

@@ -21,5 +21,8 @@ EXTERNAL = specs_of(HERE / "external" / "weathernets" / "conf")
 EXTERNAL["vit"] |= {"patch": [1, 4]}  # divides the grids of test_contract.py
 EXTERNAL["graph"] |= {"level": 1}
 
-TWO_PATHS = SPECS["unet"] | {"stem_width": 3, "cell_width": 5, "cell_embedding": 2}
-"""The U-Net with a stem and a path of single cells, which conf/model leaves out."""
+TWO_PATHS = {
+    f"{name} of two paths": SPECS[name] | {"stem_width": 3, "cell_width": 5, "cell_embedding": 2}
+    for name in ("unet", "transformer", "transformer_independent")
+}
+"""Networks with a stem and a path of single cells, which conf/model leaves out."""

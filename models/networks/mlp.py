@@ -56,3 +56,9 @@ def hidden_layers(grid: Grid | Domain, inputs: int, width: int, depth: int, drop
         layers += [nn.Conv2d(inputs, width, 1), nn.GELU(), Dropout(grid, dropout)]
         inputs = width
     return layers
+
+
+def make_stem(inputs: int, stem_width: int) -> nn.Module:
+    """Return a layer of `stem_width` linear combinations of the inputs, each after a GELU; for 0 the inputs as is."""
+    check_integer("model.stem_width", stem_width, 0)
+    return nn.Sequential(nn.Conv2d(inputs, stem_width, 1), nn.GELU()) if stem_width else nn.Identity()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.common.checks import check_boolean, check_choice
+from data_pipeline.common.checks import check_boolean, check_choice, check_integer
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, select_channels
@@ -23,6 +23,7 @@ from models.layers.locally_connected import CellEmbedding
 from models.networks.baseline import BaselineOption, ClimateBaseline, make_baseline
 from models.networks.features import Features
 from models.networks.head import HEADS, make_head, zero_convolution
+from models.networks.mlp import hidden_layers, make_stem
 from models.networks.trunk import Trunk
 from models.parallel.domain import Domain
 from models.statistical.predictors import SMALLEST_SPREAD, spread
@@ -44,8 +45,8 @@ class Transformer(nn.Module):
 
     Members have `width` channels at the finest resolution, the shared maps twice as many. The resolution is halved
     `depth` times. With `attention_window` > 0, cells attend as well: at the coarsest resolution, in windows of so many
-    rows and columns. Attention heads have `width` channels. `cell_embedding` (on the shared maps) and `mixture` are
-    those of `UNet`.
+    rows and columns. Attention heads have `width` channels. `mixture`, `cell_embedding`, `stem_width` and `cell_width`
+    are those of `UNet`, for the shared maps. With `head: members` the path of single cells moves all members alike.
     """
 
     any_grid = tiles = True
@@ -63,8 +64,11 @@ class Transformer(nn.Module):
         cell_embedding: int = 0,
         dropout: float = 0.1,
         mixture: dict[str, Any] | None = None,
+        stem_width: int = 0,
+        cell_width: int = 0,
     ) -> None:
         super().__init__()
+        check_integer("model.cell_width", cell_width, 0)
         check_choice("model.head", head, ("members", *HEADS))
         check_boolean("model.member_attention", member_attention)
         if head == "members" and baseline not in (None, "climate"):
@@ -72,13 +76,20 @@ class Transformer(nn.Module):
                 "model.head=members corrects members and cannot start at EMOS; set model.baseline to climate or null"
             )
         self._targets, self._attention = list(task.target_channels), member_attention
-        self.features = Features(task, grid)
-        inputs, seen = len(task.channels), self.features.parity
+        learnt = cell_embedding if cell_width else 0
+        self.features = Features(task, grid, learnt)
         # Without attention, drop mean and log spread of the inputs, the first features.
-        seen = seen if member_attention else seen[2 * inputs :]
+        inputs = len(task.channels)
+        seen = self.features.parity[0 if member_attention else 2 * inputs :]
+        # The convolutions do not read the numbers of cells.
+        parity = seen[: len(seen) - learnt]
+        self.stem = make_stem(len(parity), stem_width)
         options: dict[str, Any] = {"depth": depth, "dropout": dropout, "mixture": mixture, "recompute": True}
-        self.shared = Trunk(grid, len(seen), 2 * width, **options, parity=seen)
-        self.place = CellEmbedding(grid, 2 * width, cell_embedding) if cell_embedding else nn.Identity()
+        self.shared = Trunk(grid, stem_width or len(parity), 2 * width, **options, parity=() if stem_width else parity)
+        self._convolved = len(parity)
+        place = cell_embedding and not cell_width
+        self.place = CellEmbedding(grid, 2 * width, cell_embedding) if place else nn.Identity()
+        self.cell = nn.Sequential(*hidden_layers(grid, len(seen), cell_width, 2)) if cell_width else None
         options |= {
             "member_attention": member_attention,
             "attention_window": attention_window,
@@ -88,9 +99,11 @@ class Transformer(nn.Module):
         self.members = Trunk(grid, inputs + 2 * width, width, **options)
         self.head = None if head == "members" else make_head(head, task, grid, baseline)
         self.start = make_baseline(baseline, task, grid) if head == "members" else None
+        targets = len(task.targets)
         self.last = (
-            zero_convolution(4 * width, self.head.count) if self.head else zero_convolution(width, len(task.targets))
+            zero_convolution(4 * width + cell_width, self.head.count) if self.head else zero_convolution(width, targets)
         )
+        self.shift = zero_convolution(cell_width, targets) if self.cell and not self.head else None
 
     @property
     def any_size(self) -> bool:
@@ -112,14 +125,18 @@ class Transformer(nn.Module):
         """Return the corrected distribution of a batch."""
         features = self.features(sample)
         errors = self.features.errors_among(features)
-        own, shared = self._view(sample, features)
+        own, seen = self._view(sample, features)
         M = own.shape[1]
-        shared = self.place(self.shared(shared))
+        shared = self.place(self.shared(self.stem(seen[:, : self._convolved])))
         x = self.members(own.flatten(0, 1), M, shared)
+        cell = [self.cell(seen)] if self.cell else []
         if self.head:
             x = x.unflatten(0, (-1, M))
-            return self.head(self.last(torch.cat([shared, x.mean(1), x.square().mean(1)], dim=1)), sample, errors)
+            maps = [shared, x.mean(1), x.square().mean(1), *cell]
+            return self.head(self.last(torch.cat(maps, dim=1)), sample, errors)
         output = self.last(x).unflatten(0, (-1, M))
+        if self.shift:
+            output = output + self.shift(*cell)[:, None]
         # Scores are computed in single precision at least.
         output = output.to(torch.promote_types(output.dtype, torch.float32))
         members, unit = self._start(sample, errors)

@@ -16,7 +16,7 @@ from data_pipeline.task import Task
 from models.layers.locally_connected import CellEmbedding
 from models.networks.baseline import BaselineOption
 from models.networks.head import zero_convolution
-from models.networks.mlp import hidden_layers
+from models.networks.mlp import hidden_layers, make_stem
 from models.networks.network import Network
 from models.networks.trunk import Trunk
 from models.parallel.domain import Domain
@@ -53,14 +53,11 @@ class UNet(Network):
         cell_width: int = 0,
     ) -> None:
         super().__init__(task, grid, head, baseline, cell_embedding if cell_width else 0)
-        check_integer("model.stem_width", stem_width, 0)
         check_integer("model.cell_width", cell_width, 0)
         # The convolutions do not read the numbers of cells.
         self._seen = self.features.count - (cell_embedding if cell_width else 0)
         parity = self.features.parity[: self._seen]
-        self.stem: nn.Module = nn.Identity()
-        if stem_width:
-            self.stem = nn.Sequential(nn.Conv2d(self._seen, stem_width, 1), nn.GELU())
+        self.stem = make_stem(self._seen, stem_width)
         self.trunk = Trunk(
             grid, stem_width or self._seen, width, depth, dropout, mixture, parity=() if stem_width else parity
         )

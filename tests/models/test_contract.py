@@ -27,7 +27,7 @@ from models.protocol import claims
 
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [24, 48], ["lsm"])
 GRID = Grid.regular(13, 16)
-SPECS = SHIPPED | EXTERNAL | {"unet of two paths": TWO_PATHS}
+SPECS = SHIPPED | EXTERNAL | TWO_PATHS
 NETWORKS = [name for name, spec in SPECS.items() if [*build_model(spec, needed_task(spec, TASK), GRID).parameters()]]
 
 

@@ -18,7 +18,7 @@ MADE_OF_ROUNDING = ("deep_weather", "ens10_unet", "lenet")
 would step by its rounding error, on one rank as well. These networks train by gradient descent with momentum."""
 SINGLE = ("blend_unet", "lenet", "mlp")
 """Networks that are also tested in single precision; the others have the same layers."""
-LIKE = ("bqn", "mlp from emos", "smoe of choices", "transformer_independent")
+LIKE = ("bqn", "mlp from emos", "smoe of choices", "transformer_independent", "transformer_independent of two paths")
 """Networks with the layers of `mlp`, `smoe_unet` and `transformer`, left out here."""
 SHORT = ("ens10_unet",)
 """The network with a state besides its weights. The others differ in loss and gradients of one step, which

@@ -12,6 +12,7 @@ from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.layers.attention import MemberAttention
 from models.layers.dropout import masks_for
+from models.networks.mlp import MLP
 from models.networks.transformer import Transformer
 
 TASK = Task("toy", ["sst", "2t", "msl"], ["2t"], [48], ["lsm"])
@@ -21,6 +22,8 @@ VARIANTS = [
     {"member_attention": False},
     {"head": "members"},
     {"head": "members", "member_attention": False},
+    {"stem_width": 3, "cell_width": 5},
+    {"head": "members", "stem_width": 3, "cell_width": 5},
     {
         "head": "members",
         "attention_window": 2,
@@ -107,6 +110,42 @@ def test_a_single_member_works(options, toy):
     found.crps(sample.target).mean().backward()
     assert torch.isfinite(numbers(found)).all()
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+def test_the_path_of_cells_is_an_mlp(toy):
+    """Without the convolutions' share of the last layer, the network is the MLP with the same weights."""
+    network = random_network({"stem_width": 3, "cell_width": 6, "cell_embedding": 2})
+    mlp = MLP(TASK, GRID, width=6, depth=2, cell_embedding=2).double().eval()
+    with torch.no_grad():
+        mlp.features.embedding.copy_(network.features.embedding)
+        *hidden, last = mlp.network
+        for own, others in zip(hidden, network.cell, strict=True):
+            own.load_state_dict(others.state_dict())
+        last.weight.copy_(network.last.weight[:, -6:])
+        last.bias.copy_(network.last.bias)
+        expected, both = mlp(batch(toy)).mean, network(batch(toy)).mean
+        network.last.weight[:, :-6] = 0
+        torch.testing.assert_close(network(batch(toy)).mean, expected)
+    assert not torch.allclose(both, expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_the_path_of_cells_moves_all_members_alike(attention, toy):
+    """In units of the spread, or without attention of past errors, both the same for all members of a cell."""
+    network = random_network({"head": "members", "member_attention": attention, "cell_width": 5, "cell_embedding": 2})
+    with torch.no_grad():
+        moved = network(batch(toy)).members
+        network.shift.weight.zero_()
+        network.shift.bias.zero_()
+        shift = moved - network(batch(toy)).members
+    torch.testing.assert_close(shift, shift[:1].expand_as(shift))
+    assert (shift.abs() > 1e-3).all()
+
+
+@pytest.mark.parametrize("option", ["stem_width", "cell_width"])
+def test_a_wrong_width_names_the_option(option):
+    with pytest.raises(InputError, match=rf"model\.{option} must be a whole number of at least 0"):
+        Transformer(TASK, GRID, **{option: -1})
 
 
 @pytest.mark.parametrize("attention", [True, False])
