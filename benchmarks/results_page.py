@@ -36,7 +36,7 @@ PARTS = ("twin", "joint", "levers", "large", "curve", "sizes")
 MODEL_LABELS = {
     "raw": "raw", "climatology": "climatology", "emos": "EMOS", "mlp": "MLP", "unet": "U-Net",
     "blend_unet": "blend U-Net", "transformer": "transformer", "independent": "independent transformer",
-    "mixed": "MLPs and U-Nets together", "smoe_unet": "published SMoE U-Net",
+    "mixed": "MLPs and U-Nets together", "smoe_unet": "published SMoE U-Net", "deep_weather": "Deep Weather",
 }  # fmt: skip
 COMMITTEE = "s"
 """Suffix of a committee's name: the seeds `unet-0` and `unet-1` form the committee `unets`."""
@@ -208,7 +208,8 @@ def task_section(folder: Path, runs: Path, suffix: str = "") -> tuple[str, dict[
 def learning_curve(curve: Path, large: Path, starts: int = 768) -> tuple[str, dict[str, Any]]:
     """Return the table of captured shares by number of training starts, and these shares by target, model and starts.
 
-    `curve` holds the scores of the entries `MODEL-of-STARTS`, `large` those of `MODEL-0`, with `starts` starts.
+    `curve` holds the scores of the entries `MODEL-of-STARTS`, `large` those of `MODEL-0` or, without seeds, of `MODEL`,
+    with `starts` starts.
     """
     texts, figures = [], {}
     for file in sorted(curve.glob("*/scores.json")):
@@ -220,7 +221,7 @@ def learning_curve(curve: Path, large: Path, starts: int = 768) -> tuple[str, di
             if separator:
                 found.setdefault(model, {})[int(count)] = entry["captured"]
         for model, shares in found.items():
-            if (name := f"{model}-0") in more["models"]:
+            for name in {model, f"{model}-0"} & more["models"].keys():
                 shares[starts] = more["models"][name]["captured"]
         counts = sorted({count for shares in found.values() for count in shares})
         lines = [f"| model | {' | '.join(f'{count} starts' for count in counts)} |", "|---" * (len(counts) + 1) + "|"]

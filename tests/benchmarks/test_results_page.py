@@ -126,8 +126,8 @@ def test_the_large_profile_has_a_section_and_a_learning_curve(runs):
         found = scores() | {"target": target}
         (folder := runs / "runs/large" / target).mkdir(parents=True)
         (folder / "scores.json").write_text(json.dumps(found))
-        few = {f"{model}-of-{count}": {"captured": share} for model, count, share in (
-            ("mlp", 256, 0.5), ("mlp", 64, 0.25), ("unet", 64, 0.125), ("lenet", 64, 0.3))}  # fmt: skip
+        shares = {"mlp-of-256": 0.5, "mlp-of-64": 0.25, "unet-of-64": 0.125, "lenet-of-64": 0.3, "emos-of-64": 0.2}
+        few = {name: {"captured": share} for name, share in shares.items()}
         (folder := runs / "runs/large/curve" / target).mkdir(parents=True)
         (folder / "scores.json").write_text(json.dumps(found | {"models": {"raw": {"captured": 0.0}} | few}))
     (folder := runs / "runs/joint/2t").mkdir(parents=True)
@@ -139,7 +139,8 @@ def test_the_large_profile_has_a_section_and_a_learning_curve(runs):
         "mlp": {"64": 0.25, "256": 0.5, "768": pytest.approx(0.6)},
         "unet": {"64": 0.125, "768": pytest.approx(0.75)},
         "lenet": {"64": 0.3},
-    }
+        "emos": {"64": 0.2, "768": pytest.approx(0.5)},
+    }, "the runs of 768 starts are `mlp-0`, `unet-0` and, without a seed, `emos`"
     assert set(figures["single"]["2t"]) == {"model", "captured"}
     page = (runs / "results.md").read_text()
     assert "48 h ahead (K), one model for three targets, 768 starts" in page
