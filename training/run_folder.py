@@ -8,7 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -148,7 +148,7 @@ def resumable(run_dir: Path) -> Iterator[None]:
 
     A run that is refused before its first training step releases the folder.
     """
-    before = _names(run_dir)
+    existed, before = run_dir.is_dir(), _names(run_dir)
     try:
         try:
             yield
@@ -167,6 +167,9 @@ def resumable(run_dir: Path) -> Iterator[None]:
                 (run_dir / name).unlink(missing_ok=True)
             if CURVES in created:
                 shutil.rmtree(run_dir / CURVES, ignore_errors=True)
+            if not existed:
+                with suppress(OSError):  # It has folders of loggers, or another rank removed it.
+                    run_dir.rmdir()
         raise
 
 
