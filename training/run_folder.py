@@ -8,7 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -148,7 +148,7 @@ def resumable(run_dir: Path) -> Iterator[None]:
 
     A run that is refused before its first training step releases the folder.
     """
-    existed, before = run_dir.is_dir(), _names(run_dir)
+    before = _names(run_dir)
     try:
         try:
             yield
@@ -162,14 +162,11 @@ def resumable(run_dir: Path) -> Iterator[None]:
     except InputError:
         created = _names(run_dir) - before
         if MARKER in created and created <= {MARKER, CURVES, FITTED_FILE, SUMMARY, LOGGERS, MEMORY_PLAN, *OF_LOGGERS}:
-            # All ranks on this file system run this.
+            # All ranks on this file system run this. The folder stays: `compare` names refused runs of a sweep by it.
             for name in (MARKER, FITTED_FILE, SUMMARY, LOGGERS, MEMORY_PLAN):
                 (run_dir / name).unlink(missing_ok=True)
             if CURVES in created:
                 shutil.rmtree(run_dir / CURVES, ignore_errors=True)
-            if not existed:
-                with suppress(OSError):  # It has folders of loggers, or another rank removed it.
-                    run_dir.rmdir()
         raise
 
 
