@@ -221,8 +221,8 @@ def learning_curve(curve: Path, large: Path, starts: int = 768) -> tuple[str, di
             if separator:
                 found.setdefault(model, {})[int(count)] = entry["captured"]
         for model, shares in found.items():
-            for name in {model, f"{model}-0"} & more["models"].keys():
-                shares[starts] = more["models"][name]["captured"]
+            if entry := more["models"].get(f"{model}-0") or more["models"].get(model):
+                shares[starts] = entry["captured"]
         counts = sorted({count for shares in found.values() for count in shares})
         lines = [f"| model | {' | '.join(f'{count} starts' for count in counts)} |", "|---" * (len(counts) + 1) + "|"]
         for model, shares in found.items():
