@@ -37,6 +37,7 @@ MODEL_LABELS = {
     "raw": "raw", "climatology": "climatology", "emos": "EMOS", "mlp": "MLP", "unet": "U-Net",
     "blend_unet": "blend U-Net", "transformer": "transformer", "independent": "independent transformer",
     "mixed": "MLPs and U-Nets together", "smoe_unet": "published SMoE U-Net", "deep_weather": "Deep Weather",
+    "poet": "PoET", "kinds": "U-Nets, blend U-Nets and transformers together",
 }  # fmt: skip
 COMMITTEE = "s"
 """Suffix of a committee's name: the seeds `unet-0` and `unet-1` form the committee `unets`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
@@ -10,34 +11,115 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from conf import plain, verb
+from conf import build, plain, verb
+from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import Progress, watched
+from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
+from data_pipeline.meaning import differences
 from data_pipeline.sample import Sample
+from data_pipeline.store import choose_source
 from models.committee import Committee
+from models.committee_weights import fit_target_weights, validation_cases
 from models.correction.envelope import Envelope
-from models.corrector import Corrector
-from models.distribution import Bounded, CensoredShiftedGamma
-from models.training_dates import SEEN, joined_fits, seen_dates, state_fits
+from models.corrector import Corrector, reads_moments
+from models.distribution import Bounded, CensoredShiftedGamma, Patched, PowerTransformed
+from models.training_dates import SEEN, joined_fits, seen_dates, state_fits, valid_days
+
+VALIDATION = "validation"
+"""Value of the option `weights`: fit them on the validation years."""
 
 
 @verb("combine")
 def main(cfg: DictConfig) -> None:
     """Check the options, combine the correctors, write the file."""
-    paths = plain(cfg)["correctors"]
+    paths, given = plain(cfg)["correctors"], plain(cfg)["weights"]
     if not isinstance(cfg.output, str):
         raise InputError(f"output must be the path of a file, got {cfg.output!r}; write a number as ./{cfg.output}")
     if not isinstance(paths, list) or len(paths) < 2 or not all(isinstance(path, str) for path in paths):
         raise InputError(f"correctors must be a list of two files or more, [A, B, ...], got {paths!r}")
     if any(Path(path).resolve() == Path(cfg.output).resolve() for path in paths):
         raise InputError(f"output={cfg.output} is one of the correctors; choose another output file")
-    combine([Path(path) for path in paths]).save(cfg.output)
+    data = cfg.get("data")
+    if given == VALIDATION and data is None:
+        raise InputError("weights=validation reads the validation years; add data=NAME, as for the training")
+    if given != VALIDATION and data is not None:
+        raise InputError("data is read with weights=validation only; add it, or leave out data")
+    weights = None if given in (None, VALIDATION) else check_shares(given, len(paths))
+    committee = combine([Path(path) for path in paths], weights)
+    if given == VALIDATION:
+        weigh_on_validation(committee, build(data.archive), data.store)
+    committee.save(cfg.output)
     print(f"wrote {cfg.output}, a committee of {len(paths)}")
 
 
-def combine(paths: Sequence[Path]) -> Corrector:
-    """Return the committee of the correctors in these files, which must agree in `SHARED_PROPERTIES`."""
+def check_shares(given: Any, count: int) -> list[float]:
+    """Return the weights of the option `weights`, one for each corrector, divided by their sum."""
+    if not (
+        isinstance(given, list)
+        and len(given) == count
+        and all(type(value) in (int, float) and 0 <= value < math.inf for value in given)
+        and sum(given) > 0
+    ):
+        raise InputError(
+            f"weights must be null, {VALIDATION}, or a list of {count} numbers, one for each corrector, none negative, "
+            f"not all zero; got {given!r}"
+        )
+    return [value / sum(given) for value in given]
+
+
+def weigh_on_validation(committee: Corrector, archive: Archive, store: str | None) -> None:
+    """Give a committee the weights of `fit_target_weights` for each target, from its validation dates; print them."""
+    assert isinstance(committee.model, Committee)
+    correctors, targets = [*committee.model.correctors], committee.task.targets
+    forecasts = validation_forecasts(committee, archive, store)
+    print("\n".join(forecasts.ledger.lines("validation")))
+    every = validation_cases(correctors, forecasts)
+    fits = [fit_target_weights(cases) for cases in watched(every, "fit of the weights: target")]
+    weights = [list(row) for row in zip(*(fit.used for fit in fits), strict=True)]
+    committee.model.set_weights(weights, len(targets))
+    committee.spec["weights"] = weights
+    state_fits(committee.provenance, {"model.weights": valid_days(*forecasts.times())})
+    for target, fit in zip(targets, fits, strict=True):
+        shares = f"weights {', '.join(f'{value:.2f}' for value in fit.used)}" if fit.better else "equal weights"
+        print(
+            f"{target}: {shares}; validation CRPS {fit.equal_crps:.5g} {target.units} with equal weights, "
+            f"{fit.cross_crps:.5g} {target.units} with weights fitted on the other half of the dates"
+        )
+
+
+def validation_forecasts(committee: Corrector, archive: Archive, store: str | None) -> ForecastDataset:
+    """Return the forecasts of the validation dates of a committee.
+
+    Raises `InputError` for a committee without such dates, and for data with another grid, other units or intervals, or
+    another number of members.
+    """
+    task, dates = committee.task, seen_dates(committee.provenance, "val")
+    if dates is None or not dates.spans:
+        raise InputError("weights=validation: the correctors were trained without validation dates; leave out weights")
+    source, members = choose_source(archive, store, dates), committee.provenance.get("members")
+    moments = all(reads_moments(spec) for spec in committee.spec["specs"])
+    forecasts = ForecastDataset(source, task, dates, members=None if source.moments else members, moments=moments)
+    found = []
+    if not committee.grid.matches(forecasts.grid):
+        found.append(f"on {committee.grid}, not {forecasts.grid}")
+    if members not in (None, forecasts.members):
+        found.append(f"with {members} members, not {forecasts.members}")
+    if committee.meanings:
+        found += differences(committee.meanings, task.lead_times, forecasts.meanings, task.lead_times)
+    if found:
+        raise InputError(
+            f"weights=validation: the correctors were trained {'; '.join(found)}; give the data of their training"
+        )
+    return forecasts
+
+
+def combine(paths: Sequence[Path], weights: Sequence[float] | None = None) -> Corrector:
+    """Return the committee of the correctors in these files, which must agree in `SHARED_PROPERTIES`.
+
+    `weights`, one for each corrector with the sum 1, are those of all targets; None: equal weights.
+    """
     correctors = [Corrector.load(path) for path in watched(paths, "reading: corrector")]
     first = correctors[0]
     for path, other in zip(paths, correctors, strict=True):
@@ -55,7 +137,10 @@ def combine(paths: Sequence[Path]) -> Corrector:
             )
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputError("correctors lists a file twice; list each file once")
-    spec = {"_target_": "models.committee.Committee", "specs": [corrector.spec for corrector in correctors]}
+    specs = [corrector.spec for corrector in correctors]
+    spec: dict[str, Any] = {"_target_": "models.committee.Committee", "specs": specs}
+    if weights is not None:
+        spec["weights"] = [[weight] * len(first.task.targets) for weight in weights]
     provenance = _merge_provenance([corrector.provenance for corrector in correctors])
     committee = Corrector(first.task, first.grid, spec, first.static, provenance, first.meanings)
     committee.envelope = _merge_envelopes([corrector.envelope for corrector in correctors])
@@ -124,7 +209,8 @@ def _check_average(corrector: Corrector, paths: Sequence[Path]) -> None:
     corrector(sample)
     assert isinstance(corrector.model, Committee)
     parts = [part(sample) for part in corrector.model.correctors]
-    bounds = [part.lower for part in parts if isinstance(part, Bounded | CensoredShiftedGamma)]
+    parts = [part.inner if isinstance(part, Patched) else part for part in parts]
+    bounds = [part.lower for part in parts if isinstance(part, Bounded | CensoredShiftedGamma | PowerTransformed)]
     for path, bound in zip(paths, bounds, strict=False):  # all have one, or none has
         if not torch.allclose(bound, bounds[0], rtol=1e-5, atol=1e-9):
             raise InputError(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -12,7 +15,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from models.distribution import Distribution, Patched, PowerTransformed
+from models.distribution import Distribution
 from models.parallel.domain import Domain
 from models.protocol import claims
 
@@ -22,15 +25,31 @@ class Committee(nn.Module):
 
     Networks fit different parts of the noise of their training years, so their average is better than each of them
     (Lakshminarayanan et al. 2017, arXiv:1612.01474). `specs` describe their models; each corrector keeps its own
-    weights and normalisation. `deepweather combine` makes a committee of trained correctors.
+    parameters and normalisation. `weights` has a list for each corrector, with its weight for each target; None: all
+    are equal. `deepweather combine` makes a committee of trained correctors.
     """
 
     physical = True
+    weights: Tensor | None
 
-    def __init__(self, task: Task, grid: Grid | Domain, specs: list[dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        grid: Grid | Domain,
+        specs: list[dict[str, Any]],
+        weights: list[list[float]] | None = None,
+    ) -> None:
         super().__init__()
+        self.register_buffer("weights", None, persistent=False)  # the spec has them
         blank = torch.zeros(len(task.static_names), *grid.shape)  # until the state is loaded
         self.correctors = nn.ModuleList(Corrector(task, grid, spec, blank) for spec in specs)
+        if weights is not None:
+            self.set_weights(weights, len(task.targets))
+
+    def set_weights(self, weights: list[list[float]], targets: int) -> None:
+        """Take the weights of each corrector for each of `targets` targets."""
+        check_weights(weights, len(self.correctors), targets)
+        self.weights = torch.tensor(weights)[..., None, None]
 
     @property
     def any_size(self) -> bool:
@@ -49,40 +68,74 @@ class Committee(nn.Module):
 
     def forward(self, sample: Sample) -> Distribution:
         """Return the average in physical units."""
-        return average([corrector(sample) for corrector in self.correctors])
+        return average([corrector(sample) for corrector in self.correctors], self.weights)
 
 
-def average(distributions: list[Distribution]) -> Distribution:
+def check_weights(weights: Any, correctors: int, targets: int) -> None:
+    """Raise `InputError` unless `weights` are from 0 to 1, with the sum 1 for each target."""
+    if not (
+        isinstance(weights, list)
+        and len(weights) == correctors
+        and all(isinstance(row, list) and len(row) == targets for row in weights)
+        and all(type(value) in (int, float) and 0 <= value <= 1 for row in weights for value in row)
+        and all(math.isclose(sum(column), 1, abs_tol=1e-6) for column in zip(*weights, strict=True))
+    ):
+        raise InputError(
+            f"weights of a committee must be a list for each of its {correctors} correctors, with a number from 0 to 1 "
+            f"for each of {targets} targets, and have the sum 1 for each target; combine the correctors again"
+        )
+
+
+def average(distributions: Sequence[Distribution], weights: Tensor | None = None) -> Distribution:
     """Return the distribution whose parameters are the means of the parameters of distributions of one kind.
 
     For normal, logistic and Bernstein distributions, and for ensembles of sorted members, this is the mean of the
     quantile functions. Unlike a mixture, it is as sharp as its parts (Schulz & Lerch 2022, arXiv:2204.02291). Members
     of ensembles are not sorted: the k-th members are averaged.
+
+    `weights` (K, ...) of the K distributions have the sum 1 and broadcast to the parameters; None: equal weights.
     """
-    first, *others = distributions
-    if different := next((other for other in others if type(other) is not type(first)), None):
-        raise InputError(
-            f"a {type(first).__name__} and a {type(different).__name__} cannot be averaged; combine correctors with "
-            "heads of one kind"
-        )
-    if not others:
-        return first
-    if isinstance(first, Patched):
-        pairs = [vars(each) for each in distributions]
-        inner, outer = (average([pair[name] for pair in pairs]) for name in ("inner", "outer"))
-        return Patched(first.where, inner, outer)
-    if isinstance(first, PowerTransformed):
-        powers = sorted({each.power for each in distributions if isinstance(each, PowerTransformed)})
-        if len(powers) > 1:
-            given = " and ".join(f"{power:g}" for power in powers)
-            raise InputError(f"forecasts with model.power {given} cannot be averaged; combine those of one power")
-        inner = average([each.inner for each in distributions if isinstance(each, PowerTransformed)])
-        return PowerTransformed(inner, first.power, first.lower)
-    means = {}
-    for name, one in vars(first).items():
+
+    def mean(one: Tensor, *others: Tensor) -> Tensor:
+        if one.dtype == torch.bool:  # a mask, the same in all
+            return one
         # Added to the first, so that equal parameters stay equal to the last digit.
-        means[name] = one + sum((_difference(vars(o)[name], one) for o in others), 0) / len(distributions)
-    return type(first)(**means)
+        differences = [_difference(other, one) for other in others]
+        if weights is None:
+            return one + sum(differences, 0) / len(distributions)
+        return one + sum((weight * d for weight, d in zip(weights[1:], differences, strict=True)), 0)
+
+    return map_fields(mean, *distributions)
+
+
+def map_fields(function: Callable[..., Tensor], first: Distribution, *others: Distribution) -> Distribution:
+    """Return the distribution whose tensors are `function(tensor of first, the same of each of others)`.
+
+    Raises `InputError` for distributions of different kinds or powers.
+
+    >>> from models.distribution import Normal
+    >>> map_fields(lambda one: one[:1], Normal(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0]))).mean
+    tensor([3.])
+    """
+    for other in others:
+        if type(other) is not type(first):
+            raise InputError(
+                f"a {type(first).__name__} and a {type(other).__name__} cannot be averaged; combine correctors with "
+                "heads of one kind"
+            )
+    found: dict[str, Any] = {}
+    for name, value in vars(first).items():
+        same = [vars(other)[name] for other in others]
+        if isinstance(value, Tensor):
+            found[name] = function(value, *same)
+        elif is_dataclass(value):
+            found[name] = map_fields(function, value, *same)  # type: ignore[arg-type]
+        elif len(different := {value, *same}) > 1:
+            given = " and ".join(f"{one:g}" for one in sorted(different))
+            raise InputError(f"forecasts with model.{name} {given} cannot be averaged; combine those of one {name}")
+        else:
+            found[name] = value
+    return type(first)(**found)
 
 
 def _difference(value: Tensor, one: Tensor) -> Tensor:

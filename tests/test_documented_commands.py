@@ -86,7 +86,7 @@ def check(verb, words):
     full = [re.sub(rf"^({'|'.join(SHORT)})=", r"data.\1=", word) for word in words]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         cfg = compose(verb, full)
-    task = build(cfg.task)
+    task = build(cfg.task) if "task" in cfg else None
     if verb == "train":
         spec = plain(cfg.model)
         build_model(spec, needed_task(spec, task), Grid.regular(33, 64))

@@ -13,6 +13,7 @@ from twin_project import QUICK, SPLIT, TWIN, keys, messages
 from data_pipeline.archive import Archive
 from data_pipeline.dataset import ForecastDataset
 from models.corrector import Corrector
+from models.training_dates import stated_fits
 
 
 def test_a_sweep_trains_each_model_in_its_own_folder(project, run_verb):
@@ -156,3 +157,30 @@ def test_the_training_script_in_the_docs_runs(project, monkeypatch, run_verb):
     assert Corrector.load(project / "corrector.safetensors").provenance["train_dates"] == [["2010-01-01", "2014-12-31"]]
     scoring = ["correctors={script: corrector.safetensors}", "references=[raw]", "run_dir=runs/script"]
     run_verb(project, "evaluate", *SPLIT, *scoring)
+
+
+def test_a_committee_is_weighted_on_the_validation_years(project, run_verb, run_failing_verb):
+    """An untrained network gets little weight beside a trained one; dates of the fit count as seen."""
+    for name, epochs, rate in (("cells", 20, 1e-2), ("untrained", 1, 1e-9)):
+        steps = [f"trainer.epochs={epochs}", f"trainer.learning_rate={rate}", "trainer.emos_minutes=0"]
+        run_verb(project, "train", *SPLIT, "model=mlp", *steps, f"run_dir=runs/{name}")
+    both = "correctors=[runs/cells/corrector.safetensors,runs/untrained/corrector.safetensors]"
+    fit = ("combine", both, "output=runs/weighted.safetensors", "weights=validation")
+    output = run_verb(project, *fit, "data=twin")
+    printed = re.search(r"2t: weights (\S+), \S+; validation CRPS (\S+) K with equal weights, (\S+) K with", output)
+    assert float(printed[1]) > 0.7
+    assert float(printed[3]) < float(printed[2])
+    weighted = Corrector.load(project / "runs/weighted.safetensors")
+    ((own,), (other,)) = weighted.spec["weights"]
+    assert own + other == pytest.approx(1)
+    assert f"{own:.2f}" == printed[1]
+    years = stated_fits(weighted.provenance)["model.weights"].spans
+    assert {day.year for span in years for day in span} == {2015}
+
+    assert "add data=NAME" in run_failing_verb(project, *fit)
+    line = run_failing_verb(project, *fit[:3], "data=twin")
+    assert "data is read with weights=validation only" in line
+    line = run_failing_verb(project, *fit, "data=twin", "data.archive.grid=10")
+    assert "the correctors were trained on 33 x 64 points" in line
+    line = run_failing_verb(project, "combine", both, fit[2], "weights=[1,2,3]")
+    assert "weights must be null, validation, or a list of 2 numbers" in line

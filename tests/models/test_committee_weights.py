@@ -1,0 +1,183 @@
+"""Weights of a committee: fitted on validation forecasts, and used only where they are better on other dates."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.grid import Grid
+from data_pipeline.sample import Sample
+from data_pipeline.task import Task
+from models.combine import check_shares, combine
+from models.committee import Committee, average
+from models.committee_weights import Cases, fit_target_weights, validation_cases
+from models.corrector import Corrector
+from models.distribution import Bernstein, Normal
+
+TASK = Task("toy", ["2t", "msl"], ["2t", "msl"], [24, 48], ["lsm"])
+GRID = Grid.regular(9, 12)
+PROVENANCE = {"train_years": [2000, 2004], "val_years": [2005, 2005], "members": 5}
+
+
+@pytest.fixture
+def files(toy, tmp_path):
+    """The files of three correctors with random weights."""
+    static, paths = toy(TASK, GRID, 1).static, []
+    for seed in range(3):
+        data = toy(TASK, GRID, 16, seed=seed)
+        data.static = static
+        corrector = Corrector(TASK, GRID, {"_target_": "models.networks.mlp.MLP", "width": 8}, static, PROVENANCE)
+        corrector.fit(data)
+        torch.manual_seed(seed)
+        for parameter in corrector.parameters():
+            torch.nn.init.normal_(parameter, std=0.1)
+        corrector.save(tmp_path / f"{seed}")
+        paths.append(tmp_path / f"{seed}")
+    return paths
+
+
+def as_batch(sample):
+    return Sample(*(tensor[None] for tensor in sample))
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=5).filter(any))
+def test_quantiles_of_a_weighted_average_are_weighted_means_of_quantiles(numbers):
+    weights = torch.tensor(numbers).double() / sum(numbers)
+    level, generator = torch.tensor([0.01, 0.3, 0.9]).double(), torch.Generator().manual_seed(len(numbers))
+
+    def draw(*shape):
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    for parts in (
+        [Normal(draw(5), draw(5) + 0.1) for _ in numbers],
+        [Bernstein(draw(4, 5).cumsum(0)) for _ in numbers],
+    ):
+        expected = (weights[:, None, None] * torch.stack([part.quantile(level) for part in parts])).sum(0)
+        torch.testing.assert_close(average(parts, weights).quantile(level), expected, rtol=1e-9, atol=1e-9)
+
+
+def normal_cases(generator, errors, starts, per_start=400):
+    """Cases of normal forecasts with the spread 1 and independent errors of these sizes, one row for each start."""
+    sizes = torch.tensor(errors).double()  # (starts, K)
+    truth = torch.zeros(starts, per_start).double()
+    means = torch.randn(len(errors[0]), starts, per_start, generator=generator, dtype=torch.float64)
+    means = means * sizes.T[..., None]
+    parts = tuple(Normal(mean.flatten(), torch.ones(truth.numel()).double()) for mean in means)
+    start = torch.arange(starts)[:, None].expand(truth.shape).flatten()
+    area = torch.rand(truth.numel(), generator=generator, dtype=torch.float64) + 0.5
+    return Cases(parts, truth.flatten(), area, start)
+
+
+def test_weights_of_independent_errors_are_their_inverse_variances():
+    """With a fixed spread, the CRPS of a normal forecast increases with the variance of its error."""
+    sizes = [0.5, 1.0, 2.0]
+    fit = fit_target_weights(normal_cases(torch.Generator().manual_seed(0), [sizes] * 40, 40))
+    inverse = 1 / np.square(sizes)
+    np.testing.assert_allclose(fit.fitted, inverse / inverse.sum(), atol=0.015)
+    assert fit.better
+    assert fit.used == fit.fitted
+
+
+def test_fitted_weights_are_the_best_of_a_scan():
+    cases = normal_cases(torch.Generator().manual_seed(1), [[0.7, 1.1]] * 4, 4, per_start=50)
+    scan = torch.linspace(0, 1, 1001).double()
+    scores = torch.stack([cases.crps(torch.stack([value, 1 - value])) for value in scan])
+    assert fit_target_weights(cases).fitted[0] == pytest.approx(float(scan[scores.argmin()]), abs=1.1e-3)
+
+
+def test_weights_that_fail_on_other_dates_are_equal():
+    """In each half another corrector is better: weights of one half are the wrong ones for the other."""
+    fit = fit_target_weights(normal_cases(torch.Generator().manual_seed(2), [[0.2, 2.0]] * 4 + [[2.0, 0.2]] * 4, 8))
+    assert fit.cross_crps > fit.equal_crps
+    assert fit.used == (0.5, 0.5)
+
+
+def test_one_start_date_is_not_enough():
+    with pytest.raises(InputError, match="needs two start dates or more in the validation years"):
+        fit_target_weights(normal_cases(torch.Generator(), [[1.0, 1.0]], 1))
+
+
+def test_cases_are_the_verifiable_cells(files, toy):
+    """Compared with a loop over forecasts, targets, rows and columns."""
+    data = toy(TASK, GRID, 6, seed=9)
+    data.samples[0].target[1, 2:5] = torch.nan
+    data.samples[3].mask[0, :, 7] = False
+    correctors = [Corrector.load(path) for path in files]
+    found = validation_cases(correctors, data)
+    for target, cases in enumerate(found):
+        total, areas, count = 0.0, 0.0, 0
+        for sample in data.samples:
+            batch = as_batch(sample)
+            with torch.no_grad():
+                forecasts = [corrector(batch) for corrector in correctors]
+            mu, sigma = (
+                torch.stack([getattr(one, name)[0, target].double() for one in forecasts]).mean(0)
+                for name in ("mu", "sigma")
+            )
+            for row, area in enumerate(GRID.weights):
+                for column in range(GRID.shape[1]):
+                    truth = float(sample.target[target, row, column])
+                    if np.isfinite(truth) and sample.mask[target, row, column]:
+                        one = Normal(mu[row, column], sigma[row, column])
+                        total += area * float(one.crps(torch.tensor(truth, dtype=torch.float64)))
+                        areas, count = areas + area, count + 1
+        assert count == len(cases.truth) < 6 * 9 * 12
+        third = torch.full((3,), 1 / 3, dtype=torch.float64)
+        assert float(cases.crps(third)) == pytest.approx(total / areas, rel=1e-5)
+
+
+def test_some_cells_of_each_forecast_are_drawn(files, toy, monkeypatch):
+    monkeypatch.setattr("models.committee_weights.CELLS", 20)
+    correctors = [Corrector.load(path) for path in files[:2]]
+    for cases in validation_cases(correctors, toy(TASK, GRID, 6, seed=9)):
+        _, counts = cases.start.unique(return_counts=True)
+        assert counts.tolist() == [20] * 6
+
+
+def test_a_committee_keeps_its_weights_in_the_file(files, toy, tmp_path):
+    shares = [0.5, 0.125, 0.375]
+    combine(files, shares).save(tmp_path / "all")
+    batch = as_batch(toy(TASK, GRID, 1).samples[0])
+    with torch.no_grad():
+        alone = [Corrector.load(path)(batch).mu.double() for path in files]
+        found = Corrector.load(tmp_path / "all")(batch).mu.double()
+    expected = sum(share * one for share, one in zip(shares, alone, strict=True))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-4)
+
+
+def test_each_target_has_its_own_weights(files, toy, tmp_path):
+    committee = combine(files[:2])
+    committee.model.set_weights([[1.0, 0.25], [0.0, 0.75]], 2)
+    batch = as_batch(toy(TASK, GRID, 1).samples[0])
+    with torch.no_grad():
+        one, two = (Corrector.load(path)(batch).mu.double() for path in files[:2])
+        found = committee(batch).mu.double()
+    torch.testing.assert_close(found[:, 0], one[:, 0], rtol=1e-6, atol=1e-4)
+    torch.testing.assert_close(found[:, 1], 0.25 * one[:, 1] + 0.75 * two[:, 1], rtol=1e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [[1.0, 1.0]],
+        [[0.5], [0.5]],
+        [[0.5, 0.5], [0.6, 0.5]],
+        [[1.5, 0.5], [-0.5, 0.5]],
+        [[float("nan")] * 2] * 2,
+        "ab",
+        1,
+    ],
+)
+def test_other_weights_in_a_file_are_refused(files, weights):
+    specs = [Corrector.load(path).spec for path in files[:2]]
+    with pytest.raises(InputError, match="weights of a committee must be a list for each of its 2 correctors"):
+        Committee(TASK, GRID, specs, weights)
+
+
+def test_shares_of_the_command_line():
+    assert check_shares([2, 1.0, 1], 3) == [0.5, 0.25, 0.25]
+    for wrong in ([1, 1], [1, -1, 1], [0, 0, 0], [1, 1, float("inf")], [1, 1, True], "equal", 3, {"a": 1}):
+        with pytest.raises(InputError, match="weights must be null, validation, or a list of 3 numbers, one for each"):
+            check_shares(wrong, 3)
