@@ -23,7 +23,9 @@ from data_pipeline.store import choose_source
 from models.committee import Committee
 from models.committee_weights import fit_target_weights, validation_cases
 from models.correction.envelope import Envelope
+from models.correction.single_process import SingleProcess
 from models.corrector import Corrector, reads_moments
+from models.device import choose_device
 from models.distribution import Bounded, CensoredShiftedGamma, Patched, PowerTransformed
 from models.training_dates import SEEN, joined_fits, seen_dates, state_fits, valid_days
 
@@ -72,10 +74,13 @@ def check_shares(given: Any, count: int) -> list[float]:
 def weigh_on_validation(committee: Corrector, archive: Archive, store: str | None) -> None:
     """Give a committee the weights of `fit_target_weights` for each target, from its validation dates; print them."""
     assert isinstance(committee.model, Committee)
-    correctors, targets = [*committee.model.correctors], committee.task.targets
+    targets = committee.task.targets
     forecasts = validation_forecasts(committee, archive, store)
     print("\n".join(forecasts.ledger.lines("validation")))
-    every = validation_cases(correctors, forecasts)
+    device = choose_device("auto", SingleProcess())
+    committee.to(device)
+    every = validation_cases([*committee.model.correctors], forecasts, device)
+    committee.cpu()
     fits = [fit_target_weights(cases) for cases in watched(every, "fit of the weights: target")]
     weights = [list(row) for row in zip(*(fit.used for fit in fits), strict=True)]
     committee.model.set_weights(weights, len(targets))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from data_pipeline.dataset import ForecastDataset
 from data_pipeline.sample import verifiable
 from models.committee import average, map_fields
 from models.corrector import Corrector, counted, in_batches
+from models.device import copy_batch
 from models.distribution import Distribution
 
 CELLS = 4096
@@ -24,7 +26,7 @@ VALUES = 4_000_000
 
 @dataclass(frozen=True)
 class Cases:
-    """Forecasts of one target by all correctors, with `truth` (N,), areas (N,) and positions of start dates (N,)."""
+    """Forecasts of one target by all correctors, with `truth` (N,), areas (N,) and start times (N,)."""
 
     parts: tuple[Distribution, ...]
     truth: Tensor
@@ -77,13 +79,16 @@ def fit_target_weights(cases: Cases) -> TargetWeights:
             "weights=validation needs two start dates or more in the validation years, to test weights on other dates, "
             f"found {len(starts)}; leave out weights"
         )
+    equal = torch.full((len(cases.parts),), 1 / len(cases.parts), dtype=torch.float64)
+    equal_crps = float(cases.crps(equal))
+    if not math.isfinite(equal_crps):
+        raise InputError("weights=validation: a forecast of the correctors is not finite; score them with evaluate")
     early = cases.start < starts[len(starts) // 2]
     halves = cases.where(early), cases.where(~early)
     crosses = [one.crps(_best_weights(other)) for one, other in (halves, halves[::-1])]
     sizes = [half.area.sum() for half in halves]
     cross = sum(cross * size for cross, size in zip(crosses, sizes, strict=True)) / sum(sizes)
-    equal = torch.full((len(cases.parts),), 1 / len(cases.parts), dtype=torch.float64)
-    return TargetWeights(tuple(_best_weights(cases).tolist()), float(cases.crps(equal)), float(cross))
+    return TargetWeights(tuple(_best_weights(cases).tolist()), equal_crps, float(cross))
 
 
 def _best_weights(cases: Cases) -> Tensor:
@@ -111,18 +116,22 @@ def _best_weights(cases: Cases) -> Tensor:
 
 
 @torch.no_grad()
-def validation_cases(correctors: Sequence[Corrector], dataset: ForecastDataset, seed: int = 0) -> list[Cases]:
+def validation_cases(
+    correctors: Sequence[Corrector], dataset: ForecastDataset, device: torch.device | str = "cpu"
+) -> list[Cases]:
     """Return the cases of each target, from all forecasts and as many cells of each as `CELLS` and `VALUES` allow.
 
-    Cells without analysis, or with a missing raw member, are left out.
+    Cells without analysis, or with a missing raw member, are left out. The correctors are on `device`, the cases in the
+    memory of the CPU.
     """
     task, count = dataset.task, min(CELLS, max(VALUES // max(len(dataset), 1), 1))
     area = torch.from_numpy(dataset.grid.weights).reshape(-1, 1).expand(dataset.grid.shape).flatten()
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     found: list[list[Cases]] = [[] for _ in task.targets]
     with Progress("forecasts of the validation years: forecast", len(dataset)) as progress:
         for batch in counted(in_batches(dataset, slice(None), 8), progress):
-            forecasts, truth = [corrector(batch) for corrector in correctors], verifiable(batch, task.target_channels)
+            there, truth = copy_batch(batch, device), verifiable(batch, task.target_channels)
+            forecasts = [corrector(there) for corrector in correctors]
             for target, cases in enumerate(found):
                 known = truth[:, target].isfinite().flatten(1)
                 order = torch.rand(known.shape, generator=generator).masked_fill(~known, 2).argsort(1)[:, :count]
@@ -136,11 +145,11 @@ def validation_cases(correctors: Sequence[Corrector], dataset: ForecastDataset, 
 
 
 def _at(forecast: Distribution, target: int, chosen: Tensor, shape: torch.Size) -> Distribution:
-    """Return the distributions (N,) of one target at the True values of `chosen` (B, H x W)."""
+    """Return the distributions (N,) of one target at the True values of `chosen` (B, H x W), on the CPU."""
 
     def select(values: Tensor) -> Tensor:
         whole = values.broadcast_to((*values.shape[: max(values.dim() - 4, 0)], *shape))
-        return whole[..., target, :, :].flatten(-2)[..., chosen]
+        return whole[..., target, :, :].flatten(-2).cpu()[..., chosen]
 
     return map_fields(select, forecast)
 

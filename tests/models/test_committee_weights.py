@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import standin_device
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ranks import run_on_ranks
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
@@ -18,6 +20,8 @@ from models.distribution import Bernstein, Normal
 
 TASK = Task("toy", ["2t", "msl"], ["2t", "msl"], [24, 48], ["lsm"])
 GRID = Grid.regular(9, 12)
+ROUNDING = 2.0**-20 * 300
+"""Of a network's temperatures near 300 K in single precision."""
 PROVENANCE = {"train_years": [2000, 2004], "val_years": [2005, 2005], "members": 5}
 
 
@@ -125,7 +129,29 @@ def test_cases_are_the_verifiable_cells(files, toy):
                         areas, count = areas + area, count + 1
         assert count == len(cases.truth) < 6 * 9 * 12
         third = torch.full((3,), 1 / 3, dtype=torch.float64)
-        assert float(cases.crps(third)) == pytest.approx(total / areas, rel=1e-5)
+        assert float(cases.crps(third)) == pytest.approx(total / areas, abs=ROUNDING)
+
+
+def cases_on_standin(rank, files, toy):
+    standin_device.install()
+    correctors = [Corrector.load(path).to(standin_device.NAME) for path in files]
+    return validation_cases(correctors, toy(TASK, GRID, 4, seed=9), standin_device.NAME)
+
+
+def test_cases_of_another_device_are_those_of_the_cpu(files, toy):
+    (found,) = run_on_ranks(1, cases_on_standin, files, toy)
+    expected = validation_cases([Corrector.load(path) for path in files], toy(TASK, GRID, 4, seed=9))
+    third = torch.full((3,), 1 / 3, dtype=torch.float64)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.truth, other.truth)
+        assert float(one.crps(third)) == pytest.approx(float(other.crps(third)), abs=ROUNDING)
+
+
+def test_forecasts_that_are_not_finite_are_refused(files, toy):
+    correctors = [Corrector.load(path) for path in files]
+    torch.nn.init.constant_(next(correctors[1].parameters()), torch.nan)
+    with pytest.raises(InputError, match="a forecast of the correctors is not finite"):
+        fit_target_weights(validation_cases(correctors, toy(TASK, GRID, 4, seed=9))[0])
 
 
 def test_some_cells_of_each_forecast_are_drawn(files, toy, monkeypatch):
