@@ -38,9 +38,12 @@ MODEL_LABELS = {
     "blend_unet": "blend U-Net", "transformer": "transformer", "independent": "independent transformer",
     "mixed": "MLPs and U-Nets together", "smoe_unet": "published SMoE U-Net", "deep_weather": "Deep Weather",
     "poet": "PoET", "kinds": "U-Nets, blend U-Nets and transformers together",
+    "blended": "U-Nets and blend U-Net together",
 }  # fmt: skip
 COMMITTEE = "s"
 """Suffix of a committee's name: the seeds `unet-0` and `unet-1` form the committee `unets`."""
+JOINED = ("mixed", "kinds", "blended")
+"""Committees of several models."""
 
 
 @dataclass(frozen=True)
@@ -162,17 +165,14 @@ def difference_table(scores: Mapping[str, Any], models: Mapping[str, ModelRow]) 
     before it and the committee of U-Nets.
     """
     lines = ["| CRPS of | minus that of | difference | 95 % intervals of the seeds |", "|---|---|---|---|"]
-    committees = {name + COMMITTEE: name for name in models if name + COMMITTEE in models}
-    ladder = [name for name in models if name != "climatology" and name not in committees]
-    for index, name in enumerate(ladder):
-        others = [*ladder[max(index - 1, 0) : index], *(["unet"] if "unet" in ladder[:index] else [])]
-        lines += [difference_row(scores, models[name], models[other]) for other in dict.fromkeys(others)]
-    together = list(committees)
-    for index, committee in enumerate(together):
-        base = "unet" + COMMITTEE
-        others = [*together[max(index - 1, 0) : index], *([base] if base in together[:index] else [])]
-        others = [committees[committee], *dict.fromkeys(others)]
-        lines += [difference_row(scores, models[committee], models[other]) for other in others]
+    singles = {name + COMMITTEE: name for name in models if name + COMMITTEE in models}
+    together = [name for name in models if name in singles or name in JOINED]
+    ladder = [name for name in models if name != "climatology" and name not in together]
+    for names, base in ((ladder, "unet"), (together, "unet" + COMMITTEE)):
+        for index, name in enumerate(names):
+            others = [*([singles[name]] if name in singles else []), *names[max(index - 1, 0) : index]]
+            others += [base] if base in names[:index] else []
+            lines += [difference_row(scores, models[name], models[other]) for other in dict.fromkeys(others)]
     return "\n".join(lines)
 
 
