@@ -25,7 +25,7 @@ def make_release(folder, *words):
 def copy(tmp_path_factory):
     """A clone with one unreleased change, and with the files of this checkout that a release reads."""
     folder = tmp_path_factory.mktemp("release") / "project"
-    subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, folder], check=True)
+    subprocess.run(["git", "clone", "--quiet", "--shared", "--no-tags", ROOT, folder], check=True)
     for name, value in (("user.name", "a tester"), ("user.email", "tester@example.org")):
         git(folder, "config", name, value)
     for name in ("scripts/release.py", "CITATION.cff", "pyproject.toml"):
