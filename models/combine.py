@@ -117,6 +117,8 @@ def validation_forecasts(committee: Corrector, archive: Archive, store: str | No
         raise InputError(
             f"weights=validation: the correctors were trained {'; '.join(found)}; give the data of their training"
         )
+    if committee.provenance.get("data") not in (None, source.fingerprint):
+        print("warning: these are not the files of the training, or they have changed; the weights are fitted on them")
     return forecasts
 
 

@@ -176,6 +176,17 @@ def test_a_committee_is_weighted_on_the_validation_years(project, run_verb, run_
     assert f"{own:.2f}" == printed[1]
     years = stated_fits(weighted.provenance)["model.weights"].spans
     assert {day.year for span in years for day in span} == {2015}
+    assert "warning" not in output
+
+    for name in ("cells", "untrained"):
+        corrector = Corrector.load(project / f"runs/{name}/corrector.safetensors")
+        corrector.provenance["data"] = "other files"
+        corrector.save(project / f"runs/{name}-other.safetensors")
+    output = run_verb(
+        project, "combine", "correctors=[runs/cells-other.safetensors,runs/untrained-other.safetensors]", *fit[2:],
+        "data=twin",
+    )  # fmt: skip
+    assert "warning: these are not the files of the training, or they have changed" in output
 
     assert "add data=NAME" in run_failing_verb(project, *fit)
     line = run_failing_verb(project, *fit[:3], "data=twin")
