@@ -86,11 +86,13 @@ def weigh_on_validation(committee: Corrector, archive: Archive, store: str | Non
     committee.model.set_weights(weights, len(targets))
     committee.spec["weights"] = weights
     state_fits(committee.provenance, {"model.weights": valid_days(*forecasts.times())})
-    for target, fit in zip(targets, fits, strict=True):
+    cells = len(forecasts) * math.prod(forecasts.grid.shape)
+    for target, fit, cases in zip(targets, fits, every, strict=True):
         shares = f"weights {', '.join(f'{value:.2f}' for value in fit.used)}" if fit.better else "equal weights"
         print(
             f"{target}: {shares}; validation CRPS {fit.equal_crps:.5g} {target.units} with equal weights, "
-            f"{fit.cross_crps:.5g} {target.units} with weights fitted on the other half of the dates"
+            f"{fit.cross_crps:.5g} {target.units} with weights fitted on the other half of the dates; "
+            f"{len(cases.truth):,} of {cells:,} cells of {len(forecasts):,} forecasts"
         )
 
 

@@ -160,11 +160,15 @@ def test_the_training_script_in_the_docs_runs(project, monkeypatch, run_verb):
 
 
 def test_a_committee_is_weighted_on_the_validation_years(project, run_verb, run_failing_verb):
-    """An untrained network gets little weight beside a trained one; dates of the fit count as seen."""
-    for name, epochs, rate in (("cells", 20, 1e-2), ("untrained", 1, 1e-9)):
-        steps = [f"trainer.epochs={epochs}", f"trainer.learning_rate={rate}", "trainer.emos_minutes=0"]
-        run_verb(project, "train", *SPLIT, "model=mlp", *steps, f"run_dir=runs/{name}")
-    both = "correctors=[runs/cells/corrector.safetensors,runs/untrained/corrector.safetensors]"
+    """A spoilt network gets little weight beside the trained one; dates of the fit count as seen."""
+    steps = ["trainer.epochs=2", "trainer.emos_minutes=0"]
+    run_verb(project, "train", *SPLIT, "model=mlp", *steps, "run_dir=runs/cells")
+    spoilt = Corrector.load(project / "runs/cells/corrector.safetensors")
+    torch.manual_seed(0)
+    for parameter in spoilt.parameters():
+        parameter.data += torch.randn_like(parameter)
+    spoilt.save(project / "runs/spoilt.safetensors")
+    both = "correctors=[runs/cells/corrector.safetensors,runs/spoilt.safetensors]"
     fit = ("combine", both, "output=runs/weighted.safetensors", "weights=validation")
     output = run_verb(project, *fit, "data=twin")
     printed = re.search(r"2t: weights (\S+), \S+; validation CRPS (\S+) K with equal weights, (\S+) K with", output)
@@ -176,16 +180,15 @@ def test_a_committee_is_weighted_on_the_validation_years(project, run_verb, run_
     assert f"{own:.2f}" == printed[1]
     years = stated_fits(weighted.provenance)["model.weights"].spans
     assert {day.year for span in years for day in span} == {2015}
+    assert "; 16,896 of 16,896 cells of 8 forecasts\n" in output
     assert "warning" not in output
 
-    for name in ("cells", "untrained"):
-        corrector = Corrector.load(project / f"runs/{name}/corrector.safetensors")
+    for name in ("cells/corrector", "spoilt"):
+        corrector = Corrector.load(project / f"runs/{name}.safetensors")
         corrector.provenance["data"] = "other files"
         corrector.save(project / f"runs/{name}-other.safetensors")
-    output = run_verb(
-        project, "combine", "correctors=[runs/cells-other.safetensors,runs/untrained-other.safetensors]", *fit[2:],
-        "data=twin",
-    )  # fmt: skip
+    others = "correctors=[runs/cells/corrector-other.safetensors,runs/spoilt-other.safetensors]"
+    output = run_verb(project, "combine", others, *fit[2:], "data=twin")
     assert "warning: these are not the files of the training, or they have changed" in output
 
     assert "add data=NAME" in run_failing_verb(project, *fit)
