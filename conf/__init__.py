@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from conf.command_line import SHORT, NeedsHydraError, has_groups, help_text, read_options
+from conf.command_line import SHORT, NeedsHydraError, has_groups, read_options
 from data_pipeline.common import interruption
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.extras import package
@@ -77,9 +77,6 @@ def light_verb(name: str) -> Callable[[Callable[[dict[str, Any]], None]], Callab
         def command() -> None:
             _prepare(name, light=True)
             with show_progress(name, sys.argv[1:]), reporting(name):
-                if {*sys.argv[1:]} & {"-h", "--help"}:
-                    print(help_text(name))
-                    return
                 try:
                     options = read_options(name, sys.argv[1:])
                 except NeedsHydraError as needed:

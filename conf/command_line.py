@@ -100,14 +100,6 @@ def default_options(name: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in ("defaults", "hydra")}
 
 
-def help_text(name: str) -> str:
-    """Return the help of a verb: its options with defaults and comments, as its YAML file has them."""
-    first, _, rest = _path(name).read_text().partition("\n")
-    options = re.sub(r"^(defaults|hydra):\n(?:[ \t]+.*\n|\n)*", "", rest, flags=re.MULTILINE).strip()
-    usage = first.removeprefix("# ")
-    return f"usage: {usage}\n\nOptions, KEY=VALUE, with their defaults (??? must be given):\n\n{options}"
-
-
 def unknown_option(key: str, last: str, known: Sequence[str]) -> str:
     """Return the sentence about an option `key`, whose last part is not in `known`."""
     if not known:

@@ -87,6 +87,14 @@ def main() -> None:
     verb = sys.argv[1]
     if verb not in VERBS:
         sys.exit(_unknown(verb))
+    if {*sys.argv[2:]} & {"-h", "--help"}:
+        # Before the verb is imported, which takes seconds where it needs PyTorch.
+        from conf import reporting
+        from conf.help_text import help_text
+
+        with reporting(verb):
+            print(help_text(verb, sys.argv[2:]))
+        return
     del sys.argv[1]
     mark_begin()
     # Processes must not import modules from the current folder.

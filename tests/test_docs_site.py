@@ -17,11 +17,11 @@ from browser import CHROMIUM, Browser
 from conftest import ROOT
 from docs_site import option_pages
 from docs_site.build import build, render
-from docs_site.option_files import read_option_file
 from docs_site.python_pages import SECTIONS, modules_of
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from conf.option_files import read_option_file
 from data_pipeline.common.errors import InputError
 
 AXE = os.environ.get("DEEPWEATHER_AXE", "")

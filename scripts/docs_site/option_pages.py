@@ -8,8 +8,8 @@ from pathlib import Path
 
 from deepweather import VERBS
 
+from conf.option_files import Option, OptionFile, read_group, read_option_file
 from data_pipeline.common.errors import InputError
-from docs_site.option_files import Option, OptionFile, read_group, read_option_file
 from docs_site.python_names import ROOT, definition, resolve
 
 CONF = ROOT / "conf"

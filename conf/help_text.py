@@ -1,0 +1,47 @@
+"""The help of a verb: its options and those of its groups, with defaults and meanings, from the files of conf/."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from conf.option_files import Option, OptionFile, read_group, read_option_file
+from data_pipeline.common.errors import InputError
+from data_pipeline.common.packages import conf_folders
+
+_FOLDER = Path(__file__).parent
+
+
+def help_text(verb: str, words: Sequence[str] = ()) -> str:
+    """Return the help of `deepweather VERB`; `words` such as `model=mlp` choose the files whose options it lists."""
+    own = read_option_file(_FOLDER / f"{verb}.yaml")
+    lines = [f"usage: {own.about}", "", "Options, KEY=VALUE, with their defaults (??? must be given):", ""]
+    lines += _options(own.options)
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    for place, default in own.groups.items():
+        name, _, prefix = place.partition("@")
+        files = _files_of(name)
+        chosen = given.get(name, default)
+        if chosen is not None and chosen not in files:
+            raise InputError(f"there is no {name} {chosen}; choose one of {', '.join(files)}")
+        lines += ["", f"{name}={chosen or 'NAME'}  # one of {', '.join(files)}"]
+        if chosen and name != "experiment":
+            lines += _options(files[chosen].options, f"{prefix or name}.")
+    if own.groups:
+        lines += ["", "GROUP=NAME --help lists the options of another choice, --cfg job prints all values in force."]
+    return "\n".join(lines)
+
+
+def _options(options: Sequence[Option], prefix: str = "") -> list[str]:
+    return [f"{prefix}{one.name}: {one.default}" + (f"  # {one.meaning}" if one.meaning else "") for one in options]
+
+
+def _files_of(group: str) -> dict[str, OptionFile]:
+    """Return the files of a group by the names that choose them; those of installed packages come last."""
+    found = {}
+    for folder in (_FOLDER, *conf_folders(_FOLDER).values()):
+        for file in read_group(folder / group):
+            name = file.path.relative_to(folder / group).with_suffix("").as_posix()
+            if not name.startswith("base/"):  # shared parts of experiments, which are no choice
+                found[name] = file
+    return found
