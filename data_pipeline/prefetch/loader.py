@@ -8,7 +8,7 @@ from typing import Any
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.prefetch.order import SampleOrder
-from data_pipeline.prefetch.staging import Staging
+from data_pipeline.prefetch.staging import ClosedError, Staging
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.sample import Sample
 
@@ -16,6 +16,7 @@ from data_pipeline.sample import Sample
 class Prefetcher:
     """Yields one epoch of `order` per iteration; the threads do not affect the order of the batches.
 
+    Only the latest iteration gets batches: an earlier one that was left neither ends it nor takes batches from it.
     Reading ahead continues across the end of an epoch. `state_dict` and `load_state_dict` follow Lightning's protocol
     of stateful data loaders: an interrupted epoch continues with its remaining batches.
 
@@ -39,6 +40,7 @@ class Prefetcher:
         self._epoch = self._step = 0
         self._staging: Staging | None = None
         self._next = (0, 0)
+        self._iterations = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
@@ -63,8 +65,11 @@ class Prefetcher:
             self._step = 0
         step, epoch = self._step, self._epoch
         staging = self._staging_at(epoch, step)
+        self._iterations = mine = self._iterations + 1
         try:
             while step < len(self):
+                if self._iterations != mine:
+                    raise ClosedError("there are no more batches: a later iteration reads on from here")
                 since = time.monotonic()
                 batch = staging.batch()
                 self.waited += time.monotonic() - since
@@ -74,7 +79,7 @@ class Prefetcher:
                 yield batch
                 del batch
         finally:
-            if step < len(self):
+            if step < len(self) and self._iterations == mine:
                 staging.close()
 
     def _staging_at(self, epoch: int, step: int) -> Staging:

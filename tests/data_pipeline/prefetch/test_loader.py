@@ -83,6 +83,25 @@ def test_a_resumed_epoch_has_exactly_the_remaining_batches(numbered, epoch, step
             assert [numbers(batch) for batch in second] == expected[order.steps : 2 * order.steps]
 
 
+@given(left_after=st.integers(1, 4), together=st.integers(1, 3), epoch=st.integers(0, 1), asked=st.booleans())
+def test_an_iteration_that_was_left_does_not_disturb_the_next_one(numbered, left_after, together, epoch, asked):
+    """The first one may end at any time: a loop that an exception has left lives as long as the traceback."""
+    order = SampleOrder(28, 4, epochs=2, seed=5)
+    with loader(numbered(28, cells=3), order) as batches:
+        first = iter(batches)
+        found = [numbers(next(first)) for _ in range(left_after)]
+        batches.set_epoch(epoch)
+        second = iter(batches)
+        after = [numbers(next(second)) for _ in range(min(together, order.steps - left_after))]
+        if asked:
+            with pytest.raises(ClosedError, match="a later iteration reads on from here"):
+                next(first)
+        del first
+        after += [numbers(batch) for batch in second]
+        expected = [indices.tolist() for indices in order.batch_indices(epoch=epoch)][: order.steps]
+        assert after == expected if epoch else found + after == expected
+
+
 def test_batches_read_ahead_do_not_count(numbered):
     order = SampleOrder(40, 4)
     with loader(numbered(40), order) as batches:
