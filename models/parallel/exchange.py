@@ -70,7 +70,8 @@ class Exchange:
         """Start sending the cells of the tile `x` that other ranks need, and receiving theirs for `fill`."""
         flat = x.flatten(-2)
         parcels = [flat.index_select(-1, cells) for cells in self.indices(x.device).sends]
-        return Swap(parcels, self.plan.receives, self.group, "halo")
+        places = [flat.new_empty(*flat.shape[:-1], count) for count in self.plan.receives]
+        return Swap(parcels, places, self.group, "halo")
 
     def begin(self, x: Tensor) -> Tensor:
         """Return the own window with the cells of the tile `x`; cells of other ranks are uninitialised."""
@@ -82,16 +83,17 @@ class Exchange:
         _cells(window).index_copy_(-1, index.own_to, x.flatten(-2).index_select(-1, index.own_from))
         return window
 
-    def fill(self, window: Tensor, received: Tensor) -> None:
+    def fill(self, window: Tensor, received: Sequence[Tensor]) -> None:
         """Put the cells received from other ranks into the window."""
         index = self.indices(window.device)
         if len(index.foreign_to):
-            _cells(window).index_copy_(-1, index.foreign_to, received.index_select(-1, index.foreign_from))
+            cells = torch.cat(list(received), -1).index_select(-1, index.foreign_from)
+            _cells(window).index_copy_(-1, index.foreign_to, cells)
 
     def send_back(self, foreign: Tensor) -> Swap:
         """Start sending the gradient of received cells, and receiving the gradient of sent cells for `add`."""
-        counts = [len(cells) for cells in self.indices(foreign.device).sends]
-        return Swap(list(foreign.split(self.plan.receives, -1)), counts, self.group, "halo gradient")
+        places = [foreign.new_empty(*foreign.shape[:-1], len(cells)) for cells in self.plan.sends]
+        return Swap(foreign.split(self.plan.receives, -1), places, self.group, "halo gradient")
 
     def begin_back(self, gradient: Tensor) -> Tensor:
         """Return the part of the own tile's gradient that comes from the gradient of the own window."""
@@ -104,10 +106,10 @@ class Exchange:
         _cells(tile).index_add_(-1, index.own_from, gradient.flatten(-2).index_select(-1, index.own_to))
         return tile
 
-    def add(self, tile: Tensor, returned: Tensor) -> None:
+    def add(self, tile: Tensor, returned: Sequence[Tensor]) -> None:
         """Add the gradients that other ranks have returned for the cells sent to them."""
         flat, sends = _cells(tile), self.indices(tile.device).sends
-        for cells, part in zip(sends, returned.split([len(cells) for cells in sends], -1), strict=True):
+        for cells, part in zip(sends, returned, strict=True):
             if len(cells):
                 flat.index_add_(-1, cells, part)
 
@@ -181,29 +183,33 @@ _fetch_adjoint.register_autograd(lambda ctx, g: (_fetch(g, ctx.exchange), None),
 class Swap:
     """Messages among all ranks of a group, sent and received between construction and `finish`.
 
-    `parcels[q]` (..., n) goes to rank q of the group, and `counts[q]` cells come from rank q.
+    `sent[q]` goes to rank q of the group, and `received[q]` is filled by rank q; tensors without numbers are skipped.
+    All stay in memory until the end of `finish` or, after an exception, until `destroy_groups`. Otherwise a thread of
+    the group could use memory that belongs to another tensor by then, and the next exchange could wait forever for a
+    message that came for this one.
     """
 
-    def __init__(self, parcels: list[Tensor], counts: Sequence[int], group: str, kind: str) -> None:
-        like = parcels[0]
-        self._received = [like.new_empty(*like.shape[:-1], count) for count in counts]
-        # Kept until `finish`, because data must stay in memory while they are sent.
-        self._messages = []
-        for peer, (parcel, place) in enumerate(zip(parcels, self._received, strict=True)):
+    def __init__(self, sent: Sequence[Tensor], received: Sequence[Tensor], group: str, kind: str) -> None:
+        self._sent, self._received = [parcel.contiguous() for parcel in sent], list(received)
+        messages = []
+        for peer, (parcel, place) in enumerate(zip(self._sent, self._received, strict=True)):
             if place.numel():
-                self._messages.append(dist.P2POp(dist.irecv, place, group=process_group(group), group_peer=peer))
+                messages.append(dist.P2POp(dist.irecv, place, group=process_group(group), group_peer=peer))
             if parcel.numel():
-                self._messages.append(
-                    dist.P2POp(dist.isend, parcel.contiguous(), group=process_group(group), group_peer=peer)
-                )
+                messages.append(dist.P2POp(dist.isend, parcel, group=process_group(group), group_peer=peer))
                 count_sent(kind, parcel)
-        self._works = dist.batch_isend_irecv(self._messages) if self._messages else []
+        _UNDER_WAY.add(self)
+        self._works = dist.batch_isend_irecv(messages) if messages else []
 
-    def finish(self) -> Tensor:
-        """Wait for all messages; return the received cells (..., sum of counts), in the order of the ranks."""
+    def finish(self) -> list[Tensor]:
+        """Wait for all messages; return the received tensors, in the order of the ranks."""
         for work in self._works:
             work.wait()
-        return torch.cat(self._received, -1)
+        _UNDER_WAY.discard(self)
+        return self._received
+
+
+_UNDER_WAY: set[Swap] = set()
 
 
 def _cells(field: Tensor) -> Tensor:
@@ -268,6 +274,7 @@ def destroy_groups() -> None:
     """End all process groups and their threads, at exit; cyclic garbage may hold further references to them."""
     if dist.is_initialized():
         dist.destroy_process_group()
+    _UNDER_WAY.clear()
     gc.collect()
 
 

@@ -12,11 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from models.parallel.domain import ChannelAxis, Cuts, Domain
-from models.parallel.exchange import count_sent, process_group, to_compute_dtype
+from models.parallel.exchange import Swap, to_compute_dtype
 
 NOWHERE, CHANNELS, ROWS = 0, 1, 2
 """Axes of (B, C, H, W). To split nowhere is to send all to every rank, to join nowhere is to add."""
@@ -56,22 +55,15 @@ def _redistribute(
     rank: int, kind: str,
 ) -> Tensor:  # fmt: skip
     pieces = [x.narrow(split, a, b - a) for a, b in pairwise(split_cuts)] if split else [x] * ranks
-    shape, own = list(pieces[rank].shape), pieces[rank]
-    received, messages = [], []
+    shape, own, nothing = list(pieces[rank].shape), pieces[rank], x.new_empty(0)
+    places = []
     for peer in range(ranks):
         if join:
             shape[join] = join_cuts[peer + 1] - join_cuts[peer]
-        if peer == rank:
-            received.append(own)
-            continue
-        received.append(x.new_empty(shape))
-        # Kept until all have arrived, because data must stay in memory while they are sent.
-        piece = pieces[peer].contiguous()
-        messages.append(dist.P2POp(dist.irecv, received[-1], group=process_group(group), group_peer=peer))
-        messages.append(dist.P2POp(dist.isend, piece, group=process_group(group), group_peer=peer))
-        count_sent(kind, piece)
-    for work in dist.batch_isend_irecv(messages):
-        work.wait()
+        places.append(nothing if peer == rank else x.new_empty(shape))
+    pieces[rank] = nothing
+    received = Swap(pieces, places, group, kind).finish()
+    received[rank] = own
     if join:
         return torch.cat(received, join)
     # In the order of the ranks, so that a sum does not depend on the order of arrival.

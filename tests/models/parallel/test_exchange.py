@@ -1,6 +1,8 @@
 """The exchange: adjoint, operator, compiler, copies, errors."""
 
 import copy
+import gc
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -15,6 +17,7 @@ from data_pipeline.grid import Grid
 from models.layers.convolution import Conv2d
 from models.layers.padding import pad
 from models.layers.resolution import Downsample, Upsample
+from models.parallel import exchange
 from models.parallel.domain import Domain
 from models.parallel.exchange import Exchange, allsum, assemble
 from models.parallel.halo import plan_halo
@@ -95,6 +98,54 @@ def test_the_backward_pass_is_the_adjoint_and_layers_can_be_compiled(request):
     for sides, difference in run_on_ranks(4, adjoint, 2, 2):
         assert sides[0] == pytest.approx(sides[1], rel=1e-13)
         assert difference < 1e-14  # compiled layers pad and change the resolution by other operators
+
+
+class Broken:
+    """Takes the place of a message that fails while a rank waits for it."""
+
+    def wait(self):
+        raise ConnectionError("broken")
+
+
+def repeated_after_a_failure(rank):
+    """For each operator that exchanges messages: its result, and the same again after a call that failed on rank 0."""
+    domain = Domain.split(GRIDS["poles"], 2, 1, rank, dist.group.WORLD.group_name)
+    fetch = Exchange(domain, (tuple((a - 1, b + 1) for a, b in pairwise(domain.row_cuts)), ((-1, 17),)))
+    (H, W), (h, w) = domain.own_shape, fetch.plan.shape
+    weight, operators = torch.ones(2, 2, 3, 3), torch.ops.deepweather
+    calls = {
+        "fetch": lambda x: operators.fetch(x[..., :H, :W], fetch.number),
+        "fetch_adjoint": lambda x: operators.fetch_adjoint(x[..., :h, :w], fetch.number),
+        "convolve": lambda x: operators.convolve(x[..., :H, :W], weight, None, fetch.number, 1, 1)[0],
+        "convolve_backward": lambda x: operators.convolve_backward(
+            x[..., : h - 2, : w - 2], x[..., :h, :w], weight, fetch.number, 1, 1, [True, False, False]
+        )[0],
+        "redistribute": lambda x: operators.redistribute(
+            x[..., :7, :], 1, [0, 1, 2], 2, [0, 7, 14], dist.group.WORLD.group_name, 2, rank, "channels"
+        ),
+    }  # fmt: skip
+    fields = [torch.randn(1, 2, 20, 20, generator=torch.Generator().manual_seed(seed + rank)) for seed in (1, 5)]
+    found, send = {}, dist.batch_isend_irecv
+    for name, call in calls.items():
+        expected = call(fields[0])
+        if rank == 0:
+            dist.batch_isend_irecv = lambda messages: [Broken(), *send(messages)]
+        with pytest.raises(ConnectionError, match="broken") if rank == 0 else nullcontext():
+            call(fields[1])
+        dist.batch_isend_irecv = send
+        gc.collect()
+        found[name] = expected, call(fields[0])
+    return found, len(exchange._UNDER_WAY)
+
+
+def test_a_failure_while_messages_are_under_way_does_not_change_the_next_exchange():
+    """Their buffers must stay, or the next exchange receives the cells that were sent for the one that failed."""
+    ranks = run_on_ranks(2, repeated_after_a_failure, timeout=60)
+    assert [kept for _, kept in ranks] == [len(ranks[0][0]), 0], "only messages of failed exchanges are kept"
+    for found, _ in ranks:
+        for name, (expected, repeated) in found.items():
+            assert expected.equal(repeated), name
+            assert expected.abs().max() > 0.1
 
 
 def split_and_join(rank, count):
