@@ -19,7 +19,7 @@ from data_pipeline.archive import Archive
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
-from data_pipeline.common.files import lock_folder, remove_partial_files
+from data_pipeline.common.files import lock_folder
 from data_pipeline.common.messages import format_duration, format_size
 from data_pipeline.common.progress import Progress
 from data_pipeline.common.renamed import refuse_gone
@@ -91,7 +91,6 @@ def compute_statistics(
         raise InputError(f"cannot create the folder {folder} ({error.strerror}); choose another run_dir") from None
     print("", *training.ledger.lines(f"statistics, {training.dates}"), sep="\n", flush=True)
     with lock_folder(folder):
-        remove_partial_files(folder)
         remaining = [each for each in statistics if not is_written(folder / f"{each.name}.nc", each, training)]
         if remaining:
             print(estimate_reading(remaining, training, at_once), flush=True)

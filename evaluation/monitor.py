@@ -18,7 +18,7 @@ from conf import plain, verb
 from data_pipeline.common.checks import check_between, check_choice, check_integer
 from data_pipeline.common.errors import ATTENTION, InputError
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format
-from data_pipeline.common.files import atomic_write, expand_paths, lock_folder, remove_partial_files
+from data_pipeline.common.files import atomic_write, expand_paths, lock_folder
 from data_pipeline.formats.variables import checked_names
 from evaluation.monitoring.drift import Drift, check_reference, conformal_layer, find_drift
 from evaluation.monitoring.monitor_page import chart_title, monitor_page
@@ -56,7 +56,6 @@ def main(cfg: DictConfig) -> None:
     files = [file.absolute() for file in expand_paths(forecasts)] if forecasts else []
     make_folder(folder)
     with lock_folder(folder):
-        remove_partial_files(folder)
         state = MonitorState.load(folder / "state.json", about)
         if not files and not state.verified and not state.waiting:
             raise InputError(

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
-from data_pipeline.common.files import atomic_write, disk_error, remove_abandoned_files, remove_partial_files
-from data_pipeline.common.messages import print_once
+from data_pipeline.common.files import LOCK_NAME, atomic_write, disk_error, lock_folder
 from training.fitted_state import FITTED_FILE
 
 WITHOUT_EFFECT = {
@@ -89,7 +85,7 @@ def decisive_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _without(value, WITHOUT_EFFECT.get(name, ())) for name, value in options.items()}
 
 
-class FolderLock:
+class FolderLock(ExitStack):
     """Keeps other processes out of a run folder: two runs of one command would write the same files.
 
     Used in a `with` statement, at whose end the lock is released; the system releases the lock of a killed process.
@@ -99,42 +95,12 @@ class FolderLock:
     """Seconds to wait for another process: the ranks of a killed launcher end by themselves, but not at once."""
 
     def __init__(self, run_dir: Path) -> None:
+        super().__init__()
         self._run_dir = run_dir
-        self._file: IO[str] | None = None
 
     def take(self) -> None:
         """Lock the claimed folder, and remove the unfinished files of a killed run; the first rank calls this."""
-        try:
-            self._file = (self._run_dir / MARKER).open("r+")
-        except OSError:
-            return  # a finished run in a folder that cannot be written
-        remove, until = remove_partial_files, time.monotonic() + self.patience
-        while True:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise InputError(
-                        f"another run is training in {self._run_dir}; wait until it ends, or choose another run_dir"
-                    ) from None
-                print_once(f"another process still runs in {self._run_dir}; waiting for its end")
-                time.sleep(0.2)
-            except OSError:
-                # A file system without locks: a process on another machine may be writing here.
-                remove = remove_abandoned_files
-                break
-        for folder in (self._run_dir, self._run_dir / "checkpoints"):
-            remove(folder)
-
-    def __enter__(self) -> FolderLock:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
+        self.enter_context(lock_folder(self._run_dir, self._run_dir / "checkpoints", patience=self.patience))
 
 
 def _without(value: Any, names: Collection[str]) -> Any:
@@ -161,9 +127,10 @@ def resumable(run_dir: Path) -> Iterator[None]:
         raise
     except InputError:
         created = _names(run_dir) - before
-        if MARKER in created and created <= {MARKER, CURVES, FITTED_FILE, SUMMARY, LOGGERS, MEMORY_PLAN, *OF_LOGGERS}:
+        files = {MARKER, LOCK_NAME, FITTED_FILE, SUMMARY, LOGGERS, MEMORY_PLAN}
+        if MARKER in created and created <= {*files, CURVES, *OF_LOGGERS}:
             # All ranks on this file system run this. The folder stays: `compare` names refused runs of a sweep by it.
-            for name in (MARKER, FITTED_FILE, SUMMARY, LOGGERS, MEMORY_PLAN):
+            for name in files - {LOCK_NAME}:
                 (run_dir / name).unlink(missing_ok=True)
             if CURVES in created:
                 shutil.rmtree(run_dir / CURVES, ignore_errors=True)

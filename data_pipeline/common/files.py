@@ -8,15 +8,25 @@ import glob
 import os
 import re
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import IO
 
 from data_pipeline.common.errors import DiskFullError, InputError
+from data_pipeline.common.messages import print_once
 
 _HOST = socket.gethostname()
 """Part of temporary file names: machines share folders, and process numbers are unique on one machine only."""
+_WRITES = count()
+"""The last part of these names: several threads may write one path."""
+
+LOCK_NAME = ".lock"
+"""The file of a folder that a run locks. It stays: if it were removed, two runs could hold locks of two such files."""
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
+"""Errors of file systems without locks; NFS gives EBADF for a file that may not be opened for writing."""
 
 Paths = str | Path | Iterable[str | Path]
 """A path, a pattern such as `data/output.sfc.*`, a URL, or several of them."""
@@ -53,7 +63,7 @@ def atomic_path(path: str | Path, durable: bool = True) -> Iterator[Path]:
     an `InputError` that names the file. The temporary file is always removed.
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}-{next(_WRITES)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
@@ -76,35 +86,65 @@ def atomic_write(path: str | Path, mode: str = "wb", durable: bool = True) -> It
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[int]:
-    """Lock a folder; an `InputError` if another run holds the lock.
+def lock_folder(folder: Path, *inner: Path, patience: float = 0.0) -> Iterator[int]:
+    """Lock a folder, and remove the unfinished files of killed runs in it and in the folders `inner`.
 
-    Without the lock, `remove_partial_files` of a second run would delete the unfinished files of the first. Yields the
-    descriptor of the lock: a process that inherits it holds the lock too.
+    An `InputError` if another run still holds the lock after `patience` seconds. Yields the descriptor of the lock: a
+    process that inherits it holds the lock too. On a file system without locks one line says so, and only unfinished
+    files are removed that no process can be writing.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = _open_lock(folder)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another run is writing to {folder}; wait until it ends") from None
+        locked = _take_lock(descriptor, folder, time.monotonic() + patience)
+        for each in (folder, *inner):
+            remove_abandoned_files(each, locked)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def remove_partial_files(folder: Path) -> None:
-    """Remove all unfinished files in a folder; the caller must hold `lock_folder`."""
-    for partial in folder.glob(".*.partial"):
-        partial.unlink(missing_ok=True)
+def _open_lock(folder: Path) -> int:
+    """Open the lock file for writing: NFS passes the locks of such files to other machines, and none of folders."""
+    path = folder / LOCK_NAME
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise disk_error(error, path) or error from None
+    # Another user's folder, in which this run may have nothing to write.
+    return os.open(path if path.exists() else folder, os.O_RDONLY)
 
 
-def remove_abandoned_files(folder: Path) -> None:
-    """Remove unfinished files whose process, on this machine, has ended; other processes may be writing here."""
-    for partial in folder.glob(f".*.{_HOST}.*.partial"):
-        process = partial.name.split(".")[-2]
-        if process.isdecimal() and not _is_running(int(process)):
-            partial.unlink(missing_ok=True)
+def _take_lock(descriptor: int, folder: Path, until: float) -> bool:
+    """Lock an open file, and wait for another run `until` a time; return False if the file system has no locks."""
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise InputError(
+                    f"another run is writing to {folder}; wait until it ends, or choose another folder"
+                ) from None
+        except OSError as error:
+            if error.errno not in _WITHOUT_LOCKS:
+                raise
+            print_once(f"{folder} cannot be locked ({error.strerror}): do not start a second run that writes there")
+            return False
+        print_once(f"another run is still writing to {folder}; waiting for its end")
+        time.sleep(0.2)
+
+
+def remove_abandoned_files(folder: Path, locked: bool = False) -> None:
+    """Remove unfinished files whose process, on this machine, has ended: other processes may be writing here.
+
+    If the caller has `locked` the folder, no other process is writing here, and all unfinished files are removed.
+    """
+    for partial in folder.glob(".*.partial" if locked else f".*.{_HOST}.*.partial"):
+        process = partial.name.split(".")[-2].partition("-")[0]
+        if locked or (process.isdecimal() and not _is_running(int(process))):
+            with suppress(OSError):  # the folder of another user
+                partial.unlink()
 
 
 def _is_running(process: int) -> bool:

@@ -89,10 +89,13 @@ class DiskTier:
             ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             os.close(self._lock)
             raise InputError(
                 f"data.cache.disk_folder: another run is using {folder}; choose another folder or wait until it ends"
+                if isinstance(error, BlockingIOError)
+                # Without a lock, samples of another run could take the place of this run's samples.
+                else f"data.cache.disk_folder: cannot lock {folder} ({error.strerror}); choose a folder on a local disk"
             ) from None
         self._writing = True
         self._present = self._keep_wanted_files(fingerprint)

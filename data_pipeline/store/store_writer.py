@@ -18,7 +18,7 @@ import numpy as np
 
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
-from data_pipeline.common.files import atomic_path, disk_error, lock_folder, remove_partial_files
+from data_pipeline.common.files import atomic_path, disk_error, lock_folder
 from data_pipeline.common.progress import Progress
 from data_pipeline.dates import Dates
 from data_pipeline.grid import how_to_regrid
@@ -91,7 +91,6 @@ def complete_store(
     except OSError as error:
         raise disk_error(error, folder) or error from None
     with lock_folder(folder):
-        remove_partial_files(folder)
         manifest = _start_manifest(job.plan, folder)
         try:
             _write_missing(job, folder, manifest, progress, workers)

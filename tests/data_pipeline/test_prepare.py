@@ -287,7 +287,7 @@ def test_netcdf_files(ens10, command, tmp_path, cache):
     assert ended.code == 0, ended.stderr
     assert "ensemble: 1 files" in ended.stdout
     assert "GRIB" not in ended.stdout
-    assert len(list((tmp_path / "prepared/netcdf-t2m").iterdir())) == 1
+    assert len(list((tmp_path / "prepared/netcdf-t2m").glob("*.nc"))) == 1
     assert (tmp_path / "store/manifest.json").exists()
 
 

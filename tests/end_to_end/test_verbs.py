@@ -42,7 +42,7 @@ def test_a_run_folder_has_all_files(project):
     run = project / "runs/unet"
     assert {path.name for path in run.iterdir()} == {
         "corrector.safetensors", "config.yaml", "metrics.csv", "summary.json", "memory_plan.json", "checkpoints",
-        "tensorboard",
+        "tensorboard", ".lock",
     }  # fmt: skip
     assert len((run / "metrics.csv").read_text().splitlines()) == 3
 

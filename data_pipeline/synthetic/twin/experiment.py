@@ -9,7 +9,7 @@ from pathlib import Path
 
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError, InterruptedRunError
-from data_pipeline.common.files import atomic_write, lock_folder, remove_partial_files
+from data_pipeline.common.files import atomic_write, lock_folder, remove_abandoned_files
 from data_pipeline.common.interruption import handled
 from data_pipeline.common.messages import format_size
 from data_pipeline.common.progress import Progress
@@ -108,7 +108,6 @@ class Twin:
         """Write the missing files. After an interruption, the same call writes the rest."""
         self._check_options()
         with lock_folder(self.folder):
-            remove_partial_files(self.folder)
             if missing := self._missing():
                 self._write_missing(missing)
         print(f"twin: all {len(self.pairs())} start pairs are in {self.path}", flush=True)
@@ -132,7 +131,7 @@ class Twin:
                 f"{error}; {progress.done} of {total} start pairs are done; then run the same command again to resume"
             ) from None
         finally:
-            remove_partial_files(self.folder)
+            remove_abandoned_files(self.folder)  # of workers, which were killed
 
     def _write(self, pair: StartPair) -> None:
         """Integrate a start pair in a worker and write its files."""

@@ -1,9 +1,13 @@
 import errno
+import fcntl
 import os
 import socket
+import stat
 import subprocess
+import sys
 
 import pytest
+from conftest import ROOT
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import (
@@ -12,7 +16,6 @@ from data_pipeline.common.files import (
     expand_paths,
     lock_folder,
     remove_abandoned_files,
-    remove_partial_files,
 )
 
 
@@ -76,17 +79,47 @@ def test_other_disk_errors_are_not_translated(tmp_path):
 
 
 def test_only_partial_files_of_ended_processes_are_removed(tmp_path):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    name = f".table.{socket.gethostname()}"
-    left, foreign = tmp_path / f"{name}.{gone.pid}.partial", tmp_path / f".table.elsewhere.{gone.pid}.partial"
-    for path in (left, foreign, tmp_path / "table"):
-        path.write_text("half")
+    files = unfinished_files(tmp_path)
     with atomic_path(tmp_path / "table") as mine:
         mine.write_text("whole")
         remove_abandoned_files(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [foreign.name, "table"]
+    assert left(files) == {"running", "elsewhere"}
     assert (tmp_path / "table").read_text() == "whole"
+
+
+WRITERS = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from data_pipeline.common.files import atomic_write
+path, *texts = sys.argv[1:]
+half = threading.Barrier(len(texts), lambda: print("half", flush=True) or sys.stdin.readline(), timeout=60)
+def write(text):
+    with atomic_write(path, "w") as file:
+        file.write(text[:5])
+        file.flush()
+        half.wait()
+        file.write(text[5:])
+with ThreadPoolExecutor(len(texts)) as pool:
+    list(pool.map(write, texts))
+"""
+
+
+@pytest.mark.parametrize(("processes", "threads"), [(1, 3), (3, 1), (2, 2)])
+def test_any_number_of_writers_of_one_path_leave_one_of_the_texts(tmp_path, processes, threads):
+    texts, path = [letter * 10 for letter in "abcd"[: processes * threads]], tmp_path / "table"
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITERS, path, *texts[process::processes]],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for process in range(processes)
+    ]  # fmt: skip
+    assert [process.stdout.readline() for process in started] == ["half\n"] * processes  # of its text, in each
+    for process in started:
+        process.communicate("go on\n")
+    assert [process.returncode for process in started] == [0] * processes
+    assert path.read_text() in texts
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_is_locked_by_one_run(tmp_path):
@@ -97,11 +130,79 @@ def test_a_folder_is_locked_by_one_run(tmp_path):
         pass
 
 
-def test_partial_files_of_a_killed_run_are_removed(tmp_path):
-    for name in (".a.nc.123.partial", "a.nc", ".hidden"):
-        (tmp_path / name).write_text("")
-    remove_partial_files(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"a.nc", ".hidden"}
+def test_the_lock_is_one_of_a_file_open_for_writing(tmp_path):
+    """NFS passes no other lock to the server: that of a folder keeps only processes of one machine out."""
+    with lock_folder(tmp_path) as descriptor:
+        assert stat.S_ISREG(os.fstat(descriptor).st_mode)
+        assert fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+        # Of this file, so that any program can find out who holds it.
+        assert os.path.samestat(os.fstat(descriptor), (tmp_path / ".lock").stat())
+
+
+def unfinished_files(folder):
+    """Make unfinished files of an ended process, a running one, a process of another machine, and other files."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    host, files = socket.gethostname(), {}
+    for name, place, process in (("ended", host, ended.pid), ("running", host, 1), ("elsewhere", "elsewhere", 1)):
+        files[name] = folder / f".{name}.{place}.{process}-0.partial"
+    for path in (*files.values(), folder / "a.nc", folder / ".hidden"):
+        path.touch()
+    return files
+
+
+def left(files):
+    """Return the names of the unfinished files that exist; all other files must exist."""
+    folder = files["ended"].parent
+    assert (folder / "a.nc").exists()
+    assert (folder / ".hidden").exists()
+    return {name for name, path in files.items() if path.exists()}
+
+
+def test_who_holds_the_lock_removes_all_unfinished_files(tmp_path):
+    (tmp_path / "inner").mkdir()
+    files, inner = unfinished_files(tmp_path), unfinished_files(tmp_path / "inner")
+    with lock_folder(tmp_path):
+        assert (left(files), left(inner)) == (set(), set(inner))
+        with pytest.raises(InputError), lock_folder(tmp_path, tmp_path / "inner"):
+            pass
+        assert left(inner) == set(inner), "without the lock"
+    with lock_folder(tmp_path, tmp_path / "inner"):
+        assert left(inner) == set()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_without_locks_a_run_goes_on_and_says_so_and_spares_files_of_others(tmp_path, monkeypatch, capsys, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    files = unfinished_files(tmp_path)
+    for _ in range(2):
+        with lock_folder(tmp_path):
+            assert left(files) == {"running", "elsewhere"}
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{tmp_path} cannot be locked ({os.strerror(number)}): do not start a second run")
+
+
+def test_a_damaged_disk_is_not_taken_for_one_without_locks(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EIO, "hardware")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(OSError, match="hardware"), lock_folder(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("has_lock_file", [False, True])
+def test_a_folder_that_cannot_be_written_is_locked_for_reading(small_disk, has_lock_file):
+    if has_lock_file:
+        with lock_folder(small_disk):
+            pass
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with lock_folder(small_disk), pytest.raises(InputError, match="another run is writing"), lock_folder(small_disk):
+        pass
+    assert (small_disk / ".lock").exists() == has_lock_file
 
 
 def test_paths_and_patterns_become_files(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """The bytes of a sample, and the disk tier: reused files, refused folders, damage, full disks."""
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -159,6 +160,17 @@ def test_two_runs_cannot_use_one_folder(tier, tmp_path):
         DiskTier(tmp_path / "cache", "a", [1], 100)
     first.close()
     DiskTier(tmp_path / "cache", "a", [1], 100).close()
+
+
+def test_a_folder_without_locks_is_refused(tmp_path, monkeypatch):
+    """Two runs would take samples of each other: their checksums are right."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(InputError, match=r"disk_folder: cannot lock .*cache \(No locks available\); choose .* local"):
+        DiskTier(tmp_path / "cache", "a", [1], 100)
 
 
 def test_a_path_that_is_no_folder_is_named(tmp_path):

@@ -191,7 +191,7 @@ def test_an_error_of_one_worker_stops_the_others(store, tmp_path, make, monkeypa
         pytest.raises(InterruptedRunError, match=r"no space left .*samples-00001.nc.* run the same command again"),
     ):
         make(tmp_path, workers=workers)
-    assert not list(tmp_path.glob(".*"))
+    assert not list(tmp_path.glob(".*.partial"))
     assert not (tmp_path / "samples-00000.nc").exists()
     monkeypatch.undo()
     make(tmp_path)
@@ -249,7 +249,7 @@ def test_a_full_disk_is_detected_before_writing(store, small_disk, make):
     folder = small_disk / "store"
     with pytest.raises(InterruptedRunError, match=r"no space left .*samples-00000.nc.* run the same command again"):
         make(folder)
-    assert {path.name for path in folder.iterdir()} == {"manifest.json", "static.nc"}
+    assert {path.name for path in folder.iterdir()} == {".lock", "manifest.json", "static.nc"}
     (small_disk / "ballast").unlink()
     make(folder)
     assert digests(folder) == digests(store.folder)
@@ -266,7 +266,7 @@ def test_a_disk_that_fills_up_while_writing_leaves_no_partial_file(store, tmp_pa
     monkeypatch.setattr(store_writer, "write_at", fill_up)
     with pytest.raises(InterruptedRunError, match=r"no space left .*samples-00001.nc.* run the same command again"):
         make(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", "static.nc", "samples-00000.nc"}
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", "manifest.json", "static.nc", "samples-00000.nc"}
     make(tmp_path)
     assert digests(tmp_path) == digests(store.folder)
 
@@ -278,7 +278,7 @@ def test_errors_of_the_netcdf_library_name_the_file(tmp_path, monkeypatch, make)
     monkeypatch.setattr(shard, "_write_metadata", fail)
     with pytest.raises(InputError, match=r"cannot write .*samples-00000.nc \(NetCDF: HDF error\)"):
         make(tmp_path)
-    assert not list(tmp_path.glob(".*"))
+    assert not list(tmp_path.glob(".*.partial"))
 
 
 def test_a_folder_that_cannot_be_created_is_named(tmp_path, make):
@@ -307,7 +307,7 @@ def test_a_run_killed_at_any_time_is_completed_to_the_same_bytes(archive, tmp_pa
     process.join()
     duration = time.monotonic() - began
     expected = digests(uninterrupted)
-    assert len(expected) == 5
+    assert len(expected) == 6  # the manifest, four files of fields, and the lock
     generator = random.Random(0)
     for k in range(12):
         folder, moment = tmp_path / str(k), duration * (k + generator.random()) / 12

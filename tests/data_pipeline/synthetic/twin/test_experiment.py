@@ -159,7 +159,7 @@ def test_an_interrupted_run_names_the_command_to_continue(tiny: Twin, tmp_path: 
     assert process.returncode == 1
     assert errors == "error: interrupted after 0 of 2 start pairs; run the same command again to resume\n"
     wait_for(lambda: group_is_gone(process))
-    assert sorted(file.name for file in tmp_path.iterdir() if file.name != "static") == ["twin.json"]
+    assert sorted(file.name for file in tmp_path.iterdir() if file.name != "static") == [".lock", "twin.json"]
 
 
 def test_an_interruption_while_a_worker_starts_is_silent(
