@@ -1,7 +1,7 @@
 """Python programs that start quickly: forks of a server that has already imported PyTorch and other slow modules.
 
 `Program(["program.py", ...], cwd=folder)` has the interface of `subprocess.Popen`. The ranks that such a program
-launches are forks of the same server. A fork starts with one thread, like a new process. It ends without clearing the
+launches are forks of the same server, and so are those of `ranks.py`. A fork starts with one thread, like a new process. It ends without clearing the
 modules, which takes longer than most programs; with `finalize=True` it ends like a Python process.
 """
 
@@ -27,7 +27,10 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PRELOAD = ("torch.distributed.fsdp", "torch.utils.tensorboard", "matplotlib.pyplot", "cfgrib", "warm_kernels")
+PRELOAD = (
+    "torch.distributed.fsdp", "torch.utils.tensorboard", "matplotlib.pyplot", "cfgrib", "pytest", "hypothesis",
+    "warm_kernels",
+)  # fmt: skip
 VERBS = (
     "training.train",
     "evaluation.evaluate",
@@ -57,18 +60,18 @@ class Program:
             own, theirs[2] = os.pipe()
             self.stderr = os.fdopen(own, "r" if text else "rb")
         request = Request(arguments, str(cwd or Path.cwd()), dict(env or os.environ), **options)
-        self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect(_address())
+        self.connection = socket.socket(socket.AF_UNIX)
+        self.connection.connect(_address())
         payload = pickle.dumps(tuple(request))
-        socket.send_fds(self._connection, [NUMBER.pack(len(payload))], theirs)
-        self._connection.sendall(payload)
+        socket.send_fds(self.connection, [NUMBER.pack(len(payload))], theirs)
+        self.connection.sendall(payload)
         for number, descriptor in enumerate(theirs):
             if descriptor != number:
                 os.close(descriptor)
         self.args, self.returncode, self.pid = args, None, self._receive()
 
     def _receive(self):
-        data = self._connection.recv(NUMBER.size, socket.MSG_WAITALL)
+        data = self.connection.recv(NUMBER.size, socket.MSG_WAITALL)
         assert data, "the server that forks programs is gone"
         return NUMBER.unpack(data)[0]
 
@@ -81,10 +84,10 @@ class Program:
     def wait(self, timeout=None):
         """Return the exit code when the program has ended."""
         if self.returncode is None:
-            if not select.select([self._connection], [], [], timeout)[0]:
+            if not select.select([self.connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout)
             self.returncode = os.waitstatus_to_exitcode(self._receive())
-            self._connection.close()
+            self.connection.close()
         return self.returncode
 
     def communicate(self, timeout=None):

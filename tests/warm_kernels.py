@@ -1,4 +1,4 @@
-"""The servers of `ranks.py` and `forks.py` import this: every process that they fork then has the kernels of scores.
+"""The server of `forks.py` imports this: every process that it forks then has the kernels of scores.
 
 Loading the machine code of a kernel, or compiling it in a new clone, would otherwise take 0.5 or 5 s in each process.
 """
