@@ -1,8 +1,9 @@
 """Python programs that start quickly: forks of a server that has already imported PyTorch and other slow modules.
 
 `Program(["program.py", ...], cwd=folder)` has the interface of `subprocess.Popen`. The ranks that such a program
-launches are forks of the same server, and so are those of `ranks.py`. A fork starts with one thread, like a new process. It ends without clearing the
-modules, which takes longer than most programs; with `finalize=True` it ends like a Python process.
+launches are forks of the same server, and so are those of `ranks.py`. A fork starts with one thread, like a new
+process. It ends without clearing the modules, which takes longer than most programs; with `finalize=True` it ends like
+a Python process.
 """
 
 import atexit
