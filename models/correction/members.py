@@ -81,12 +81,11 @@ def corrected_members(
             values = np.where(prediction.unchanged, raw_values, values)
         if options.members == "schaake":
             assert history is not None
-            past = history.template(forecast.init_time, forecast.lead_time, count, domain)
-            members = couple(values, template_order(past, names))
-            if prediction.unchanged is not None:
-                members = np.where(prediction.unchanged, couple(values, order), members)
-        else:
-            members = values if options.members == "quantiles" else couple(values, order)
+            past = template_order(history.template(forecast.init_time, forecast.lead_time, count, domain), names)
+            # Raw members, in cells that keep them, remain in their own order.
+            kept = prediction.unchanged
+            order = past if kept is None else np.where(kept.reshape(len(kept), -1, 1), order, past)
+        members = values if options.members == "quantiles" else couple(values, order)
     clip_to_bounds(members, targets)
     if not mask.all():
         members = np.where(mask, members, template[np.arange(count) % len(template)])

@@ -4,11 +4,15 @@ Correctors of two variables do not know each other's members. Where two correcte
 dependent variable of the pair, such as the dew point, gets the value of the other. Where only one of them is corrected,
 the raw other one bounds it. Only a total, such as `tp`, is not bounded by its raw parts, because uncorrected drizzle in
 one of them would then remain in the corrected total.
+
+A variable bounds others after all bounds on it are applied. So chains hold: the snow of 6 h is at most the snow of
+24 h, which is at most the total of 24 h.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +37,7 @@ _PARTS = {("cp", "tp"), ("lsp", "tp"), ("sf", "tp"), ("lcc", "tcc"), ("mcc", "tc
 
 
 def mutual_bounds(variables: Iterable[Variable]) -> list[MutualBound]:
-    """Return the bounds between any two of the variables; a bound whose `other` depends on a third comes after it.
+    """Return the bounds between any two of the variables; all bounds on a variable come before those by it.
 
     >>> [bound] = mutual_bounds([Variable("2t"), Variable("2d")])
     >>> str(bound.dependent), str(bound.other), bound.upper
@@ -41,18 +45,21 @@ def mutual_bounds(variables: Iterable[Variable]) -> list[MutualBound]:
     """
     known = list(variables)
     pairs = [bound for one in known for two in known if one != two and (bound := _bound(one, two))]
-    return sorted(pairs, key=lambda bound: -bound.other.period)
+    graph: TopologicalSorter[Variable] = TopologicalSorter()
+    for bound in pairs:
+        graph.add(bound.dependent, bound.other)
+    place = {variable: k for k, variable in enumerate(graph.static_order())}
+    return sorted(pairs, key=lambda bound: place[bound.dependent])
 
 
 def _bound(one: Variable, two: Variable) -> MutualBound | None:
-    names, alike = (one.name, two.name), (one.level, one.process) == (two.level, two.process)
-    if one.name == two.name and alike and one.processing == "accumulation" and 0 < one.period < two.period:
-        return MutualBound(one, two, upper=True, part=True) if one.bounds[0] == 0 else None
-    if one.level != two.level or one.process or two.process or one.period != two.period:
+    if (one.level, one.process) != (two.level, two.process):
         return None
-    if names in _PARTS:
+    names, named = (one.name, two.name), not one.process and one.period == two.period
+    shorter = one.processing == two.processing == "accumulation" and 0 < one.period < two.period and one.bounds[0] == 0
+    if (shorter and one.name == two.name) or ((shorter or named) and names in _PARTS):
         return MutualBound(one, two, upper=True, part=True)
-    if names in _UPPER | _LOWER:
+    if named and names in _UPPER | _LOWER:
         return MutualBound(one, two, upper=names in _UPPER, part=False)
     return None
 

@@ -4,12 +4,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task, Variable
 from models.correction.corrected import Corrected
 from models.correction.forecast import RawForecast
-from models.correction.mutual_bounds import bound_by_raw, bound_mutually, mutual_bounds
+from models.correction.mutual_bounds import _LOWER, _PARTS, _UPPER, bound_by_raw, bound_mutually, mutual_bounds
 from models.correction.options import CorrectionOptions
 from models.correction.pipeline import CorrectionPipeline, CorrectionPipelines
 from models.correction.single_process import SingleProcess
@@ -42,8 +44,49 @@ def test_amounts_of_short_periods_are_at_most_those_of_longer_ones(names):
     assert ((six <= twelve) & (twelve <= day)).all()
 
 
+NAMES = sorted({name for pair in _LOWER | _PARTS | _UPPER for name in pair})
+EVERY = [
+    variable
+    for name in NAMES
+    for hours in ((6, 12, 24) if Variable(name).processing == "accumulation" else (0,))
+    if (variable := Variable(name, 850 if name in "dt" else 0, hours))
+]
+
+
+def contradictions(fields):
+    """Pairs of variables in which some member contradicts a bound."""
+    return [
+        (str(one), str(two))
+        for one, two, upper, _ in mutual_bounds(fields)
+        if ((fields[one] - fields[two]) * (1 if upper else -1) > 0).any()
+    ]
+
+
+@given(st.permutations(EVERY), st.integers(2, len(EVERY)), st.integers(0, 2**32 - 1))
+def test_every_bound_holds_in_every_set_of_variables(variables, count, seed):
+    """Some are corrected, others are raw; raw members do not contradict each other."""
+    rng = np.random.default_rng(seed)
+    raw, corrected = ({variable: rng.normal(size=(3, 2)) for variable in EVERY} for _ in range(2))
+    bound_mutually(raw)
+    assert not contradictions(raw)
+    corrected = {variable: corrected[variable] for variable in variables[: count // 2]}
+    others = {variable: raw[variable] for variable in variables[count // 2 : count]}
+    bound_by_raw(corrected, others)
+    bound_mutually(corrected)
+    assert not contradictions(corrected)
+    for one, two, upper, part in mutual_bounds([*corrected, *others]):
+        if (one in corrected) != (two in corrected) and not (part and one in others):
+            both = corrected | others
+            assert ((both[one] <= both[two]) if upper else (both[one] >= both[two])).all(), (one, two)
+
+
+def test_a_part_of_a_part_is_a_part():
+    parts = {(one, two) for one, two, _, part in mutual_bounds(EVERY) if part}
+    assert {(one, three) for one, two in parts for other, three in parts if two == other} <= parts
+
+
 def test_variables_without_a_common_bound():
-    names = ("2t", "d@850", "t@500", "cp:6h", "tp:24h", "2t:24h-mean", "10u")
+    names = ("2t", "d@850", "t@500", "cp:24h", "tp:6h", "2t:24h-mean", "10u")
     assert mutual_bounds(map(Variable.parse, names)) == []
 
 
