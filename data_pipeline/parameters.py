@@ -6,6 +6,7 @@ can be used too: it keeps the units and the name of its file.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Literal, NamedTuple
 
@@ -33,7 +34,8 @@ class Parameter(NamedTuple):
     `title` is the name in tables for readers. `has_levels`: the parameter may lie on pressure levels; all others lie at
     the surface. `bounds` are the physical minimum and maximum. `sea_only`: the field is missing, or constant, on land.
     `process` is the processing over time that the name alone stands for, `hours` its interval if the name states it.
-    `water`: an amount of water, for which 1 kg m⁻² is 1 mm.
+    `water`: an amount of water, for which 1 kg m⁻² is 1 mm. `trace`: values up to it count as none, such as 0.1 mm of
+    rain; those of ECMWF's extreme forecast index.
     """
 
     units: str
@@ -47,6 +49,7 @@ class Parameter(NamedTuple):
     process: Process = "instant"
     hours: int = 0
     water: bool = False
+    trace: float = -math.inf
 
     @property
     def printed_units(self) -> str:
@@ -129,13 +132,16 @@ PARAMETERS = {
     "cp": Parameter(
         "m", "Convective precipitation", spellings="CP convective_precipitation",
         standard_names="lwe_thickness_of_convective_precipitation_amount", title="convective precipitation",
-        bounds=NON_NEGATIVE,
-        process="accumulation", water=True,
+        bounds=NON_NEGATIVE, process="accumulation", water=True, trace=1e-4,
     ),
     "tp": Parameter(
         "m", "Total precipitation", spellings="TP total_precipitation",
         standard_names="lwe_thickness_of_precipitation_amount", title="total precipitation", bounds=NON_NEGATIVE,
-        process="accumulation", water=True,
+        process="accumulation", water=True, trace=1e-4,
+    ),
+    "cape": Parameter(
+        "J kg**-1", "Convective available potential energy", spellings="CAPE",
+        standard_names="atmosphere_convective_available_potential_energy", bounds=NON_NEGATIVE, trace=1e-4,
     ),
     "msl": Parameter(
         "Pa", "Mean sea level pressure", spellings="MSL mean_sea_level_pressure",
@@ -186,7 +192,7 @@ PARAMETERS = {
     "lsp": Parameter(
         "m", "Large-scale precipitation", spellings="LSP large_scale_precipitation",
         standard_names="lwe_thickness_of_stratiform_precipitation_amount", bounds=NON_NEGATIVE,
-        process="accumulation", water=True,
+        process="accumulation", water=True, trace=1e-4,
     ),
     "ssrd": Parameter(
         "J m**-2", "Surface short-wave (solar) radiation downwards",
@@ -195,7 +201,7 @@ PARAMETERS = {
     "sf": Parameter(
         "m of water equivalent", "Snowfall", spellings="SF snowfall",
         standard_names="lwe_thickness_of_snowfall_amount", title="snowfall", bounds=NON_NEGATIVE,
-        process="accumulation", water=True,
+        process="accumulation", water=True, trace=1e-4,
     ),
     "e": Parameter(
         "m of water equivalent", "Evaporation", standard_names="lwe_thickness_of_water_evaporation_amount",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -91,6 +92,11 @@ class Variable:
     def bounds(self) -> tuple[float | None, float | None]:
         """Physical minimum and maximum; None where there is none."""
         return PARAMETERS[self.name].bounds if self.name in PARAMETERS else UNBOUNDED
+
+    @property
+    def trace(self) -> float:
+        """Values up to it count as none, such as 0.1 mm of rain; -inf if every value counts."""
+        return PARAMETERS[self.name].trace if self.name in PARAMETERS else -math.inf
 
     @property
     def near_bound(self) -> bool:

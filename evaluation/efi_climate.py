@@ -17,7 +17,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, select_channels
-from data_pipeline.statistics.efi import Form, extreme_forecast_index
+from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, Form, extreme_forecast_index, traces
 from data_pipeline.statistics.statistic_file import load_statistic, made_of_dates
 from data_pipeline.task import Task
 from models.parallel.domain import Domain
@@ -41,7 +41,7 @@ class ModelClimate:
     def __call__(self, batch: Sample) -> Tensor:
         """Return the EFI of the raw members of a batch."""
         starts = climatology_day(batch.init_time.cpu().numpy().astype("datetime64[s]"))
-        channels = self.task.target_channels
+        channels, eps = self.task.target_channels, traces(self.task.targets)
         found = []
         for b, (day, lead) in enumerate(zip(starts.tolist(), batch.lead_time.tolist(), strict=True)):
             if day not in self.days:
@@ -56,7 +56,7 @@ class ModelClimate:
                 .cpu()
                 .numpy()
             )
-            found.append(extreme_forecast_index(members, climate, self.form))
+            found.append(extreme_forecast_index(members, climate, self.form, eps, CLIMATE_PROBABILITIES))
         return torch.from_numpy(np.stack(found)).to(batch.target.device)
 
 

@@ -15,6 +15,7 @@ from data_pipeline.common.progress import Progress, watched
 from data_pipeline.common.threads import processors
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample, forecast_times, verifiable
+from data_pipeline.statistics.efi import traces
 from data_pipeline.task import Task
 from data_pipeline.thresholds import Threshold, without_climatology
 from evaluation.aggregation import Tally
@@ -219,17 +220,18 @@ class Scorer:
         climate = normal(batch) if normal else None
         events = make_events(self._thresholds, climate, truth)
         extremeness = options.extremeness(batch) if options.extremeness else None
+        eps = torch.from_numpy(traces(task.targets)).to(truth)
         for size, counted in tallies.by_size.items():
             some = batch._replace(ensemble=batch.ensemble[:, :size])
             for name, model in self.models.items():
                 forecast = climate if model is normal and climate is not None else model(some)
                 drawn = name not in self.options.undrawn
-                case = Case(forecast, truth, uniform, size + 1, drawn, events, climate, extremeness)
+                case = Case(forecast, truth, uniform, size + 1, drawn, events, climate, extremeness, eps)
                 counted[name].add(rows, places, case)
                 if name in tallies.written[size]:
                     tally, drawn = tallies.written[size][name], is_ensemble(forecast)
                     values = self._written(forecast, some, joint="energy" in tally.per_forecast)
-                    case = Case(values, truth, uniform, size + 1, drawn, events, climate, extremeness)
+                    case = Case(values, truth, uniform, size + 1, drawn, events, climate, extremeness, eps)
                     tally.add(rows, places, case)
 
     def _written(self, forecast: Distribution, batch: Sample, joint: bool) -> Distribution:

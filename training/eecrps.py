@@ -14,7 +14,7 @@ from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from data_pipeline.sample import Sample, select_channels
-from data_pipeline.statistics.efi import Form, exact_weights
+from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, Form, index_of_shares, reference_places, traces
 from data_pipeline.statistics.statistic_file import load_for_run, remedy_for
 from data_pipeline.task import Task
 from models.distribution import Distribution
@@ -91,7 +91,8 @@ class WeightedByIndex(Loss):
         super().__post_init__()
         position = torch.full((DAYS_PER_YEAR + 1,), -1)
         position[list(self.days)] = torch.arange(len(self.days))
-        object.__setattr__(self, "_tables", {self.climate.device: (self.climate, position)})
+        eps = torch.from_numpy(traces(self.task.targets))
+        object.__setattr__(self, "_tables", {self.climate.device: (self.climate, position, eps)})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> WeightedByIndex:
         """Return the object itself: it is immutable, and its climate is large."""
@@ -113,39 +114,39 @@ class WeightedByIndex(Loss):
     def index(self, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Return the index (B, T, H, W) of a batch; NaN where a member or the climate is missing."""
         members = select_channels(sample.ensemble, self.task.target_channels, 2)
-        climate, _ = self._on(members.device)
+        climate, _, eps = self._on(members.device)
         # The same operations as for the members, so that members that equal a quantile still do.
         chosen = climate[lead_index(sample.lead_time, self.task), self._positions(sample).clamp(min=0)]
-        return efi(members, normalizer.normalise_targets(chosen.to(members)), self.form)
+        return efi(members, normalizer.normalise_targets(chosen.to(members)), self.form, chosen > eps)
 
     def _positions(self, sample: Sample) -> Tensor:
         """Return the positions (B,) of the start days in the climate, -1 for a day that it lacks."""
         return self._on(sample.init_time.device)[1][start_day(sample.init_time)]
 
-    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        tables: dict[torch.device, tuple[Tensor, Tensor]] = self.__dict__["_tables"]
+    def _on(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Return the climate, the positions of days in it, and the eps of the targets on a device."""
+        tables: dict[torch.device, tuple[Tensor, ...]] = self.__dict__["_tables"]
         if device not in tables:
-            climate, position = tables[self.climate.device]
-            tables[device] = climate.to(device), position.to(device)
+            tables[device] = tuple(table.to(device) for table in tables[self.climate.device])
         return tables[device]
 
 
-def efi(members: Tensor, climate: Tensor, form: Form) -> Tensor:
+def efi(members: Tensor, climate: Tensor, form: Form, wet: Tensor) -> Tensor:
     """Return the extreme forecast index (B, ...) of members (B, M, ...) against quantiles of the climate (B, Q, ...).
 
-    The same as `data_pipeline.statistics.efi.extreme_forecast_index`, on any device.
+    The same as `data_pipeline.statistics.efi.extreme_forecast_index`, on any device, also for transformed values: `wet`
+    (B, Q, ...) is True where a quantile is above its eps.
     """
     missing = ~(members.isfinite().all(1) & climate.isfinite().all(1))
-    return (_exact if form == "exact" else _reference)(members, climate).masked_fill(missing, torch.nan)
-
-
-def _exact(members: Tensor, climate: Tensor) -> Tensor:
-    index = torch.ones_like(climate[:, 0], dtype=torch.float64)
-    for weight, quantile in zip(exact_weights(climate.shape[1]).tolist(), climate.unbind(1), strict=True):
-        quantile = quantile[:, None]
-        twice_below = 2 * (members < quantile).sum(1) + (members == quantile).sum(1)
-        index = index - weight * twice_below.double() / (2 * members.shape[1])
-    return index
+    if form == "exact":
+        quantiles = climate[:, :, None].unbind(1)
+        below = ((members < quantile).double().mean(1) for quantile in quantiles)
+        equal = ((members == quantile).double().mean(1) for quantile in quantiles)
+        index = index_of_shares(below, equal, wet.double().unbind(1), CLIMATE_PROBABILITIES)
+    else:
+        places = reference_places(CLIMATE_PROBABILITIES)
+        index = _reference(members, torch.stack([climate[:, place] for place in places], 1))
+    return index.masked_fill(missing, torch.nan)
 
 
 def _reference(members: Tensor, climate: Tensor) -> Tensor:

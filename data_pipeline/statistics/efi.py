@@ -5,13 +5,20 @@
 where F(p) is the fraction of the members below the quantile p of the climate. The index is 1 if all members lie above
 the climate, -1 if all lie below it, and 0 if members and climate have the same distribution (Lalaurette 2003,
 doi:10.1256/qj.02.152).
+
+Where the climate is mostly dry, the integral is over the other part of the climate, as at ECMWF: with p₀ the
+probability of values up to `Variable.trace`,
+
+    EFI = ∫ (p - F(p)) / √(p (1 - p)) dp  /  ∫ p / √(p (1 - p)) dp    over p from p₀ to 1
+
+which is the same for p₀ = 0. It is 0 where the whole climate is dry, whatever the members are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import dask
 import numpy as np
@@ -22,20 +29,37 @@ from data_pipeline.common.checks import check_positive
 from data_pipeline.common.errors import InputError
 from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Axes, Piece, check_window, variable_names
 from data_pipeline.statistics.training_forecasts import TrainingForecasts, latitude_bands
+from data_pipeline.task import Variable
 
-CLIMATE_PROBABILITIES = np.linspace(0, 1, 21)
-"""Probabilities of the climate's quantiles."""
+REFERENCE_PROBABILITIES = np.linspace(0, 1, 21)
+"""Probabilities of the quantiles that the form `reference` reads."""
+_TAIL = np.array([0.001, 0.0025, 0.005, 0.01, 0.02, 0.03])
+CLIMATE_PROBABILITIES = np.sort(np.concatenate([REFERENCE_PROBABILITIES, _TAIL, 1 - _TAIL]))
+"""Probabilities of the climate's quantiles; close together in the tails, where the index has its largest weights."""
 
 Form = Literal["reference", "exact"]
 
 
-def extreme_forecast_index(members: np.ndarray, climate: np.ndarray, form: Form = "exact") -> np.ndarray:
-    """Return the index (...) of the members (M, ...) against evenly spaced quantiles of the climate (Q, ...).
+def traces(targets: Sequence[Variable]) -> np.ndarray:
+    """Return the `eps` of the index for fields (..., T, H, W) of targets, (T, 1, 1)."""
+    return np.array([target.trace for target in targets])[:, None, None]
 
-    `exact` integrates with F linear between the quantiles. Half of the members that equal a quantile, which is common
-    where there is no rain, count as below it. `reference` is the rectangle rule over the inner quantiles with F from
-    quantiles of the ensemble, as in ENS-10 (Ashkboos et al. 2022, arXiv:2206.14786): with 21 quantiles it stays within
-    ±0.7914. The index is NaN where a member or a quantile is NaN.
+
+def extreme_forecast_index(
+    members: np.ndarray,
+    climate: np.ndarray,
+    form: Form = "exact",
+    eps: float | np.ndarray = -np.inf,
+    probabilities: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the index (...) of the members (M, ...) against quantiles of the climate (Q, ...).
+
+    `probabilities` (Q,) are those of the quantiles, by default evenly spaced from 0 to 1. `exact` integrates with F
+    linear between the quantiles; the part of the climate between two quantiles counts if the upper one is above `eps`.
+    Half of the members that equal a quantile above `eps`, which is common where values are rounded, count as below it.
+    `reference` is the rectangle rule over the quantiles 0.05, 0.1, ..., 0.95 with F from quantiles of the ensemble, as
+    in ENS-10 (Ashkboos et al. 2022, arXiv:2206.14786): it stays within ±0.7914 and knows no `eps`. The index is NaN
+    where a member or a quantile is NaN.
 
     >>> climate = np.linspace(0, 1, 21)[:, None]
     >>> extreme_forecast_index(np.array([[2.0], [3.0]]), climate).round(6)
@@ -45,34 +69,53 @@ def extreme_forecast_index(members: np.ndarray, climate: np.ndarray, form: Form 
         raise InputError(f"the form of the EFI must be reference or exact, got {form!r}")
     if len(climate) < 3 or members.shape[1:] != climate.shape[1:]:
         raise ValueError(f"members {members.shape} and quantiles {climate.shape} differ in shape after the first axis")
-    index = _exact(members, climate) if form == "exact" else _reference(members, climate)
+    probabilities = np.linspace(0, 1, len(climate)) if probabilities is None else probabilities
+    if form == "exact":
+        below = ((members < quantile).mean(0) for quantile in climate)
+        equal = ((members == quantile).mean(0) for quantile in climate)
+        index = index_of_shares(below, equal, (climate > eps).astype(float), probabilities)
+    else:
+        index = _reference(members, climate[reference_places(probabilities)])
     return np.where(np.isfinite(members).all(0) & np.isfinite(climate).all(0), index, np.nan)
 
 
-def _exact(members: np.ndarray, climate: np.ndarray) -> np.ndarray:
-    index = np.ones(members.shape[1:])
-    for weight, quantile in zip(exact_weights(len(climate)), climate, strict=True):
-        below = (members < quantile).mean(0) + 0.5 * (members == quantile).mean(0)
-        index -= weight * below
-    return index
+def index_of_shares(below: Iterable[Any], equal: Iterable[Any], wet: Iterable[Any], probabilities: np.ndarray) -> Any:
+    """Return the index (...) from the shares of a forecast `below` and `equal` to Q quantiles of a climate.
 
+    `wet` is 1.0 where the quantile is above eps, else 0.0. Every number may be an array of NumPy or PyTorch.
 
-def exact_weights(count: int) -> np.ndarray:
-    """Return w with 2/π ∫ F(p) / √(p (1 - p)) dp = Σ w F, for F linear between `count` evenly spaced p.
-
-    ∫ dp / √(p (1 - p)) = 2 arcsin √p and ∫ p dp / √(p (1 - p)) = arcsin √p - √(p (1 - p)). The weights sum to 2,
-    and Σ w p = 1; hence EFI = 1 - Σ w F.
+    A climate that jumps from a dry quantile has all of its dry values below the rest. So members that equal a dry
+    quantile count in full, other equal ones by half.
     """
-    p = np.linspace(0, 1, count)
+    whole, lower, upper = interval_weights(probabilities)
+    index = largest = before = 0.0
+    for k, (low, tied, counts) in enumerate(zip(below, equal, wet, strict=True)):
+        if k:
+            index = index + counts * (whole[k - 1] - lower[k - 1] * before - upper[k - 1] * (low + tied / 2))
+            largest = largest + counts * whole[k - 1]
+        before = low + tied * (1 - counts / 2)
+    return index / (largest + (largest == 0))  # type: ignore[operator]
+
+
+def interval_weights(probabilities: np.ndarray) -> tuple[list[float], list[float], list[float]]:
+    """Return 2/π ∫ G(p) / √(p (1 - p)) dp over each interval, for G = p, and G falling from 1 to 0 or rising to 1.
+
+    ∫ dp / √(p (1 - p)) = 2 arcsin √p and ∫ p dp / √(p (1 - p)) = arcsin √p - √(p (1 - p)).
+    """
+    p = np.asarray(probabilities, float)
     angle = np.arcsin(np.sqrt(p))
     constant, linear = np.diff(2 * angle), np.diff(angle - np.sqrt(p * (1 - p)))
-    width = np.diff(p)
-    # The integral of a line that rises from 0 to 1 across each interval.
-    upper = (linear - p[:-1] * constant) / width
-    weights = np.zeros(count)
-    weights[1:] += upper
-    weights[:-1] += constant - upper
-    return 2 / np.pi * weights
+    rising = (linear - p[:-1] * constant) / np.diff(p)
+    return tuple((2 / np.pi * part).tolist() for part in (linear, constant - rising, rising))  # type: ignore[return-value]
+
+
+def reference_places(probabilities: np.ndarray) -> list[int]:
+    """Return the positions of `REFERENCE_PROBABILITIES`; raise `InputError` if one is not there."""
+    distance = np.abs(np.asarray(probabilities)[:, None] - REFERENCE_PROBABILITIES)
+    if distance.min(0).max() > 1e-6:
+        raise InputError("the EFI in the form reference needs the quantiles 0, 0.05, ..., 1 of the climate")
+    places: list[int] = distance.argmin(0).tolist()
+    return places
 
 
 def _reference(members: np.ndarray, climate: np.ndarray) -> np.ndarray:
@@ -90,8 +133,8 @@ def _reference(members: np.ndarray, climate: np.ndarray) -> np.ndarray:
 class EfiClimate:
     """`climate` of the targets' ensemble, (variable, lead_time, day, quantile, latitude, longitude).
 
-    For each day of the year on which a training forecast starts: the quantiles 0, 0.05, ..., 1 of all members in all
-    years, over a centred window of `window_starts` such days, which ends at the turn of the year. Missing values are
+    For each day of the year on which a training forecast starts: quantiles of all members in all years, at
+    `CLIMATE_PROBABILITIES`, over a centred window of `window_starts` such days, which ends at the turn of the year. Missing values are
     ignored. Latitudes are processed in bands, so that memory stays near `memory_bytes`.
     """
 

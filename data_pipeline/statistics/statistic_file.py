@@ -39,7 +39,7 @@ from data_pipeline.statistics.statistic import ROWS_OF_A_CHUNK, Piece, Statistic
 from data_pipeline.statistics.training_forecasts import TrainingForecasts
 
 _REMEDY = "name a file that deepweather prepare has made, or run prepare again"
-_VERSION = 1
+_VERSION = 2
 """Increased whenever the same options give other numbers."""
 _OPTION_NAMES = {"window_starts": "window"}
 """Options in `made_from` keep the names of version 0.1, so that files of that version stay valid."""
@@ -100,9 +100,11 @@ def load_statistic(path: str | Path, name: str, **selection: Any) -> xr.Dataset:
     """Read the statistic `name` and verify its checksums; `selection` gives the values of coordinates to select."""
     path = Path(path)
     with _open(path) as dataset:
-        found = json.loads(dataset.attrs["made_from"])["statistic"]
-        if found != name:
+        made = json.loads(dataset.attrs["made_from"])
+        if (found := made["statistic"]) != name:
             raise InputError(f"{path} holds the statistic {found}, not {name}; give the path of {name}.nc")
+        if made.get("version") != _VERSION:
+            raise InputError(f"{path} was made by another version of deepweather; run prepare again")
         try:
             return _select(dataset, path, selection).load()
         except (RuntimeError, OSError):

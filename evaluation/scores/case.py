@@ -28,7 +28,7 @@ class Case:
     `drawn` is true if members are random draws, and false if they are quantiles, as `correct` writes them. `events` are
     the thresholds of the evaluation, `climate` the forecast of the climatology reference, None without one.
     `extremeness` is the extreme forecast index of the raw ensemble, NaN where it is unknown, None without a climate of
-    the model.
+    the model. `eps` are the values of each target that count as none in that index, such as 0.1 mm of rain.
     """
 
     forecast: Distribution
@@ -39,6 +39,7 @@ class Case:
     events: tuple[Event, ...] = ()
     climate: Distribution | None = None
     extremeness: Tensor | None = None
+    eps: Tensor | float = -torch.inf
     _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, function: Callable[[Case], Found]) -> Found:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, exact_weights
+from data_pipeline.statistics.efi import index_of_shares
 from evaluation.scores.binned_probability import share_from
 from evaluation.scores.case import Case
 from evaluation.scores.ratios import divide
@@ -23,7 +23,9 @@ TAILS = {"< 5 %": (0.05, 0.10, 0.01), "> 95 %": (0.95, 0.90, 0.99)}
 INDEX_BINS = 100
 """Bins of the index between -1 and 1, and of the shift of tails between -10 and 10."""
 LARGEST_SHIFT = 10.0
-_OUTERMOST = 0.001
+INDEX_LEVELS = np.sin(np.linspace(0, np.pi / 2, 61)) ** 2
+"""Levels of the climate's quantiles: p = sin² a at equal steps of a, which all have nearly the same weight."""
+_OUTERMOST = 1e-6
 
 
 def no_extremeness(settings: Settings) -> str:
@@ -36,19 +38,20 @@ def no_climatology(settings: Settings) -> str:
     return "" if settings.climatology else "there is no climatology; add it to the option references"
 
 
-def index_of(forecast: Distribution, climate: Distribution) -> Tensor:
-    """Return the extreme forecast index of a forecast in the quantiles 0, 0.05, ..., 1 of the climate, (*S).
+def index_of(forecast: Distribution, climate: Distribution, eps: Tensor | float = -torch.inf) -> Tensor:
+    """Return the extreme forecast index of a forecast in the quantiles of the climate at `INDEX_LEVELS`, (*S).
 
-    1 - Σ w F with the probability F of values below a quantile, and half of that of the quantile itself; see
-    `data_pipeline.statistics.efi`. Between -1 (all probability below the climate) and 1. The lowest and the highest
-    value of the climate are its quantiles at 0.001 and 0.999, because those of a normal distribution are infinite.
+    F is the probability of values below a quantile, and half of that of the quantile itself. The part of the climate
+    up to `eps` is left out; see `data_pipeline.statistics.efi`. Between -1 (all probability below the climate) and 1.
+    The lowest and the highest value of the climate are its quantiles at 10⁻⁶ and 1 - 10⁻⁶, because those of a normal
+    distribution are infinite.
     """
-    levels = torch.from_numpy(CLIMATE_PROBABILITIES).clamp(_OUTERMOST, 1 - _OUTERMOST).to(climate.mean)
-    index = torch.ones_like(forecast.mean)
-    for weight, quantile in zip(exact_weights(len(levels)).tolist(), climate.quantile(levels), strict=True):
-        below = forecast.cdf(torch.nextafter(quantile, torch.full_like(quantile, -torch.inf)))
-        index = index - weight * (below + forecast.cdf(quantile)) / 2
-    return index
+    quantiles = climate.quantile(torch.from_numpy(INDEX_LEVELS).clamp(_OUTERMOST, 1 - _OUTERMOST).to(climate.mean))
+    lowest = torch.full_like(quantiles[0], -torch.inf)
+    below = [forecast.cdf(torch.nextafter(quantile, lowest)).double() for quantile in quantiles]
+    equal = (forecast.cdf(quantile) - low for quantile, low in zip(quantiles, below, strict=True))
+    index: Tensor = index_of_shares(below, equal, (quantiles > eps).double(), INDEX_LEVELS)
+    return index.to(forecast.mean)
 
 
 def shift_of_tails(forecast: Distribution, climate: Distribution, inner: float, outer: float) -> Tensor:
@@ -66,7 +69,7 @@ def shift_of_tails(forecast: Distribution, climate: Distribution, inner: float, 
 
 def _index(case: Case) -> Tensor:
     assert case.climate is not None
-    return index_of(case.forecast, case.climate)
+    return index_of(case.forecast, case.climate, case.eps)
 
 
 def _absolute(case: Case) -> Tensor:

@@ -43,10 +43,12 @@ def test_bounds_and_land_masks():
     assert non_negative == {
         "q", "tcw", "tcwv", "cp", "tp", "lsp", "ssrd", "swh", "10si", "10fg", "i10fg", "100si",
         "t", "2t", "skt", "sst", "2d", "mx2t", "mn2t", "mx2t3", "mn2t3", "mx2t6", "mn2t6", "10fg3", "10fg6",
-        "sf", "sund",
+        "sf", "sund", "cape",
     }  # fmt: skip
     assert {name for name, known in PARAMETERS.items() if known.bounds == FRACTION} == {"tcc"}
     assert Variable("10u").bounds == Variable("xyz").bounds == UNBOUNDED
+    rain_snow_and_cape = {name for name, known in PARAMETERS.items() if known.trace > 0}
+    assert rain_snow_and_cape == {"cp", "tp", "lsp", "sf", "cape"}
     assert {name for name, known in PARAMETERS.items() if known.sea_only} == {"sst", "swh"}
     assert not Variable("xyz").sea_only
 

@@ -149,7 +149,7 @@ GRID, YEARS, SCORED = Grid.regular(4, 6), Dates.of_years(range(2000, 2010)), Dat
 def climate(monkeypatch):
     """The climate of two targets on two days, in the format of `prepare`."""
     rng = np.random.default_rng(0)
-    values = np.sort(rng.normal(size=(2, 2, 2, 21, 4, 6)), axis=3).astype(np.float32)
+    values = np.sort(rng.normal(size=(2, 2, 2, len(CLIMATE_PROBABILITIES), 4, 6)), axis=3).astype(np.float32)
     dims = ("variable", "lead_time", "day", "quantile", "latitude", "longitude")
     coords = {
         "variable": np.array(["tp:24h", "2t"], object), "lead_time": [24, 48], "day": [3, 7],
@@ -188,7 +188,9 @@ def test_the_index_of_a_batch_is_that_of_its_start_days(climate, form):
     raw = batch().ensemble.numpy()
     for b, (lead, day) in enumerate(((0, 1), (1, 0))):
         for t, variable in enumerate((1, 0)):
-            expected = extreme_forecast_index(raw[b, :, t], values[variable, lead, day], form)
+            expected = extreme_forecast_index(
+                raw[b, :, t], values[variable, lead, day], form, TWO.targets[t].trace, CLIMATE_PROBABILITIES
+            )
             if (b, t) == (0, 0):
                 expected[1, 1] = np.nan
             np.testing.assert_allclose(found[b, t], expected)

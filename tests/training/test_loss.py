@@ -209,7 +209,7 @@ def test_a_forecast_that_a_loss_cannot_score_is_refused(loss, forecast, task, se
 def climate(tmp_path, monkeypatch, **changes):
     """The climate of both targets on two days, in the format of `prepare`; rain is 0 up to some quantile."""
     made_from = {"years": [2000, 2014], "data": "abc", "task": TWO.to_json()} | changes
-    values = np.sort(draw(7, 2, 2, 2, 21, 4, 6).numpy(), axis=3)
+    values = np.sort(draw(7, 2, 2, 2, len(CLIMATE_PROBABILITIES), 4, 6).numpy(), axis=3)
     values[0] = 280 + 10 * values[0]
     values[1] = (2e-3 * values[1]).clip(0)
     values[0, 0, 0, :, 1, 1] = np.nan
@@ -235,7 +235,10 @@ def test_eecrps_is_the_crps_times_the_index_of_the_raw_members(task, form, tmp_p
     raw = sample(task).ensemble.numpy()
     for b, (lead, day) in enumerate(((1, 0), (0, 1))):
         for t, channel in enumerate(task.target_channels):
-            index = np.abs(extreme_forecast_index(raw[b, :, channel], values[t, lead, day], form))
+            eps = task.targets[t].trace
+            index = np.abs(
+                extreme_forecast_index(raw[b, :, channel], values[t, lead, day], form, eps, CLIMATE_PROBABILITIES)
+            )
             if (b, t) == (0, 0):
                 index[3, 3] = 0
             expected = np.nan_to_num(index) * forecast.crps(batch.target)[b, t].numpy()
@@ -294,11 +297,13 @@ def test_a_start_day_without_climate_is_named(tmp_path, monkeypatch):
 def test_the_index_in_torch_equals_numpy(form, members):
     """Members that equal a quantile, missing members and missing quantiles among them."""
     forecasts = (4 * draw(1, 3, members, 5, 7)).round() / 4
-    quantiles = ((4 * draw(2, 3, 21, 5, 7)).round() / 4).sort(1).values
+    quantiles = ((4 * draw(2, 3, len(CLIMATE_PROBABILITIES), 5, 7)).round() / 4).sort(1).values
     forecasts[0, 0, 0, 0], quantiles[1, 4, 1, 1] = torch.nan, torch.inf
-    found = index_of(forecasts, quantiles, form)
+    found = index_of(forecasts, quantiles, form, quantiles > 0.25)
     for k in range(3):
-        expected = extreme_forecast_index(forecasts[k].numpy(), quantiles[k].numpy(), form)
+        expected = extreme_forecast_index(
+            forecasts[k].numpy(), quantiles[k].numpy(), form, 0.25, CLIMATE_PROBABILITIES
+        )
         np.testing.assert_allclose(found[k].numpy(), expected, rtol=0, atol=1e-14)
     assert found.isnan().sum() == 2
 

@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
+from scipy.stats import norm
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, EfiClimate, extreme_forecast_index, quantiles
+from data_pipeline.statistics.efi import (
+    CLIMATE_PROBABILITIES,
+    REFERENCE_PROBABILITIES,
+    EfiClimate,
+    extreme_forecast_index,
+    quantiles,
+    reference_places,
+)
+from data_pipeline.task import Variable
 
 CLIMATE = np.sort(np.random.default_rng(3).normal(size=21))[:, None]
 
@@ -40,20 +49,76 @@ def test_the_exact_form_equals_the_integral(members):
     def integrand(angle):
         # p = sin² removes the poles of the weight: dp / √(p (1 - p)) = 2 d(angle).
         p = np.sin(angle) ** 2
-        return 2 * (p - np.interp(p, CLIMATE_PROBABILITIES, below))
+        return 2 * (p - np.interp(p, REFERENCE_PROBABILITIES, below))
 
-    breaks = np.arcsin(np.sqrt(CLIMATE_PROBABILITIES))
+    breaks = np.arcsin(np.sqrt(REFERENCE_PROBABILITIES))
     whole = sum(quad(integrand, a, b)[0] for a, b in pairwise(breaks))
     assert index_of(members, "exact") == pytest.approx(2 / np.pi * whole, abs=1e-6)
 
 
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=12))
 def test_the_reference_form_equals_the_published_algorithm(members):
-    own, total = np.quantile(members, CLIMATE_PROBABILITIES), 0.0
+    own, total = np.quantile(members, REFERENCE_PROBABILITIES), 0.0
     for k in range(1, 20):
-        p = CLIMATE_PROBABILITIES[k]
-        total += (p - CLIMATE_PROBABILITIES[np.searchsorted(own[:-1], CLIMATE[k, 0])]) / np.sqrt(p * (1 - p)) * 0.05
+        p = REFERENCE_PROBABILITIES[k]
+        total += (p - REFERENCE_PROBABILITIES[np.searchsorted(own[:-1], CLIMATE[k, 0])]) / np.sqrt(p * (1 - p)) * 0.05
     assert index_of(members, "reference") == pytest.approx(2 / np.pi * total, abs=1e-12)
+
+
+AMOUNTS = {
+    0.46039: (
+        18,
+        [
+            1202, 1340, 1716, 1104, 1516, 2101, 1077, 1458, 1125, 1326, 767, 1989, 582, 1933, 736, 1560, 1083, 1288,
+            2090, 1379, 1004, 1976, 1366, 2284, 1976, 650, 535, 1724, 1801, 1348, 1272, 942, 606, 1276, 1876, 1636,
+            1246, 918, 1958, 1248, 1166, 1022, 732, 1189, 1630, 766, 1726, 1212, 1166, 1164, 1368,
+        ],
+        14,
+        [
+            *[0] * 29, 1, *[2] * 10, 3, *[4] * 5, 5, *[6] * 4, 7, 8, 8, 8, 9, 10, 10, 12, 12, 13, 14, 16, 16, 18, 20,
+            22, 24, 25, 28, 30, 32, 34, 37, 40, 42, 46, 50, 54, 56, 60, 62, 68, 71, 74, 78, 84, 90, 96, 102, 108, 116,
+            120, 128, 136, 146, 160, 193, 219, 256, 376,
+        ],
+    ),
+    0.63301: (
+        17,
+        [
+            55000, 58750, 79000, 83625, 61000, 60500, 8375, 83625, 40250, 144750, 119375, 77750, 63875, 26875, 21125,
+            39625, 69250, 31625, 108000, 108250, 98750, 30250, 12625, 10625, 54250, 67625, 231750, 152250, 110750,
+            74125, 6625, 39000, 58750, 24500, 112000, 37500, 6750, 169125, 98625, 107500, 17625, 87875, 110875, 59625,
+            58250, 11750, 4125, 53250, 21125, 112125, 203625,
+        ],
+        10,
+        [*[0] * 100, 500],
+    ),
+}  # fmt: skip
+"""By ECMWF's index of rain: members and climate in units of 2 to the power of minus the number before them, in m (values
+from the tests of earthkit-meteo, Apache-2.0)."""
+
+
+@pytest.mark.parametrize("expected", AMOUNTS)
+def test_rain_has_the_index_of_ecmwf(expected):
+    power, members, climate_power, climate = AMOUNTS[expected]
+    arrays = np.array(members)[:, None] / 2.0**power, np.array(climate)[:, None] / 2.0**climate_power
+    # ECMWF counts members that equal a quantile in full, not by half; there are some in the first case.
+    assert extreme_forecast_index(*arrays, eps=Variable("tp").trace) == pytest.approx(expected, abs=5e-4)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=12), st.integers(0, 2**32 - 1))
+def test_only_the_wet_part_of_the_climate_counts(members, seed):
+    """Against numerical integrals over the intervals of the climate that end above eps, with F linear in them."""
+    random = np.random.default_rng(seed)
+    climate = np.sort(random.choice([0, 0.05, 0.1, 0.3], 21) * random.random(21))[:, None]
+    below = [np.mean([(x < q) + (x == q) * (0.5 if q > 0.1 else 1) for x in members]) for q in climate[:, 0]]
+    angle = (np.arange(400) + 0.5) / 400
+    over = under = 0.0
+    for k, (a, b) in enumerate(pairwise(np.arcsin(np.sqrt(REFERENCE_PROBABILITIES)))):
+        if climate[k + 1, 0] > 0.1:
+            p = np.sin(a + angle * (b - a)) ** 2
+            over += np.sum(p - np.interp(p, REFERENCE_PROBABILITIES, below)) * (b - a)
+            under += np.sum(p) * (b - a)
+    found = extreme_forecast_index(np.array(members)[:, None], climate, eps=0.1)
+    assert found == pytest.approx(over / under if under else 0, abs=1e-5)
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=12), st.floats(0, 2))
@@ -68,6 +133,28 @@ def test_missing_values_give_nan(form):
     members, climate = np.zeros((5, 3)), np.linspace(-1, 1, 21)[:, None].repeat(3, 1)
     members[2, 0] = climate[4, 1] = np.nan
     assert np.isnan(extreme_forecast_index(members, climate, form)).tolist() == [True, True, False]
+
+
+def test_the_reference_form_reads_its_own_quantiles():
+    members, climate = np.random.default_rng(4).normal(size=(8, 1)), np.sort(np.random.default_rng(5).normal(size=33))
+    places = reference_places(CLIMATE_PROBABILITIES)
+    np.testing.assert_array_equal(CLIMATE_PROBABILITIES[places], REFERENCE_PROBABILITIES)
+    found = extreme_forecast_index(members, climate[:, None], "reference", probabilities=CLIMATE_PROBABILITIES)
+    assert found == extreme_forecast_index(members, climate[places, None], "reference")
+    with pytest.raises(InputError, match="needs the quantiles 0, 0.05, ..., 1"):
+        extreme_forecast_index(members, climate[:22, None], "reference")
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(1, 0.5), (2, 0.4), (-2.5, 0.3), (3, 0.3)])
+def test_the_quantiles_of_the_file_give_the_integral(mean, spread):
+    """For a normal forecast and the climate of 2000 standard normal values."""
+    angle = (np.arange(20_000) + 0.5) / 20_000 * np.pi / 2
+    p = np.sin(angle) ** 2
+    expected = 2 * np.mean(p - norm.cdf(norm.ppf(p), mean, spread))
+    climate = quantiles(norm.ppf((np.arange(2000) + 0.5) / 2000)[:, None].astype(np.float32), CLIMATE_PROBABILITIES)
+    members = norm.ppf((np.arange(1000) + 0.5) / 1000, mean, spread)[:, None]
+    found = extreme_forecast_index(members, climate, probabilities=CLIMATE_PROBABILITIES)
+    assert found == pytest.approx(expected, abs=0.01)
 
 
 def test_another_form_is_refused():
@@ -90,7 +177,7 @@ def test_quantiles_equal_those_of_numpy(count, seed):
     for y in range(4):
         for x in range(2):
             known = values[:, y, x][np.isfinite(values[:, y, x])].astype(np.float64)
-            expected = np.quantile(known, CLIMATE_PROBABILITIES) if len(known) else np.full(21, np.nan)
+            expected = np.quantile(known, CLIMATE_PROBABILITIES) if len(known) else np.full(len(CLIMATE_PROBABILITIES), np.nan)
             assert np.allclose(found[:, y, x], expected, rtol=1e-6, atol=1e-7, equal_nan=True)
 
 

@@ -7,15 +7,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from score_cases import TASK, diagram_of, draws, make_case, score_of
 
-from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, extreme_forecast_index
+from data_pipeline.statistics.efi import extreme_forecast_index
 from data_pipeline.thresholds import Threshold
 from evaluation.scores.binned_probability import BINS, ProbabilityBins
 from evaluation.scores.brier import brier_parts
 from evaluation.scores.case import Case
 from evaluation.scores.economic_value import COST_LOSS, economic_value
-from evaluation.scores.extremes import index_of, shift_of_tails
+from evaluation.scores.extremes import INDEX_LEVELS, index_of, shift_of_tails
 from evaluation.scores.joint import ENERGY_SCORE
 from evaluation.scores.score import Settings
 from evaluation.scores.threshold import make_events
@@ -153,9 +154,23 @@ def test_efi_limits():
 def test_the_index_of_a_model_equals_that_of_its_members():
     climate = Normal(draws(1, 4), draws(1, 4, seed=1).exp())
     members = draws(6, 1, 4, seed=2)
-    quantiles = climate.quantile(torch.from_numpy(CLIMATE_PROBABILITIES).clamp(0.001, 0.999))
-    expected = extreme_forecast_index(members.numpy(), quantiles.numpy())
-    np.testing.assert_allclose(index_of(Ensemble(members), climate), expected, atol=1e-12)
+    quantiles = climate.quantile(torch.from_numpy(INDEX_LEVELS).clamp(1e-6, 1 - 1e-6))
+    for eps in (-np.inf, 0.5):
+        expected = extreme_forecast_index(members.numpy(), quantiles.numpy(), eps=eps, probabilities=INDEX_LEVELS)
+        np.testing.assert_allclose(index_of(Ensemble(members), climate, eps), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("mean", [-3, -2.5, -1, 0.5, 2, 3.5])
+@pytest.mark.parametrize("spread", [0.1, 0.3, 1, 1.5])
+def test_the_index_of_a_normal_forecast_is_the_integral(mean, spread):
+    """2/π ∫ (p - F(p)) / √(p (1 - p)) dp = 4/π ∫ (sin² a - F(sin² a)) da, in a standard normal climate."""
+    angle = (np.arange(20_000) + 0.5) / 20_000 * np.pi / 2
+    p = np.sin(angle) ** 2
+    expected = 2 * np.mean(p - stats.norm.cdf(stats.norm.ppf(p), mean, spread))
+    forecast, climate = (
+        Normal(*(torch.full((1,), float(x), dtype=torch.float64) for x in pair)) for pair in ((mean, spread), (0, 1))
+    )
+    assert float(index_of(forecast, climate)) == pytest.approx(expected, abs=0.01)
 
 
 def test_shift_of_tails():
