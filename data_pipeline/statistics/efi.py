@@ -94,7 +94,7 @@ def index_of_shares(below: Iterable[Any], equal: Iterable[Any], wet: Iterable[An
             index = index + counts * (whole[k - 1] - lower[k - 1] * before - upper[k - 1] * (low + tied / 2))
             largest = largest + counts * whole[k - 1]
         before = low + tied * (1 - counts / 2)
-    return index / (largest + (largest == 0))  # type: ignore[operator]
+    return index / (largest + (largest == 0))
 
 
 def interval_weights(probabilities: np.ndarray) -> tuple[list[float], list[float], list[float]]:
@@ -106,7 +106,7 @@ def interval_weights(probabilities: np.ndarray) -> tuple[list[float], list[float
     angle = np.arcsin(np.sqrt(p))
     constant, linear = np.diff(2 * angle), np.diff(angle - np.sqrt(p * (1 - p)))
     rising = (linear - p[:-1] * constant) / np.diff(p)
-    return tuple((2 / np.pi * part).tolist() for part in (linear, constant - rising, rising))  # type: ignore[return-value]
+    return tuple((2 / np.pi * part).tolist() for part in (linear, constant - rising, rising))
 
 
 def reference_places(probabilities: np.ndarray) -> list[int]:
@@ -134,8 +134,8 @@ class EfiClimate:
     """`climate` of the targets' ensemble, (variable, lead_time, day, quantile, latitude, longitude).
 
     For each day of the year on which a training forecast starts: quantiles of all members in all years, at
-    `CLIMATE_PROBABILITIES`, over a centred window of `window_starts` such days, which ends at the turn of the year. Missing values are
-    ignored. Latitudes are processed in bands, so that memory stays near `memory_bytes`.
+    `CLIMATE_PROBABILITIES`, over a centred window of `window_starts` such days, which ends at the turn of the year.
+    Missing values are ignored. Latitudes are processed in bands, so that memory stays near `memory_bytes`.
     """
 
     window_starts: int = 9

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from models.correction.conformal import normal_scores, value_at
+from models.correction.conformal import move_back, normal_scores, probabilities, score_at, value_at
 from models.correction.options import QUANTILE_LEVELS
 
 PIT_BINS = 10
@@ -97,20 +98,41 @@ def pit_shares(members: np.ndarray, truth: np.ndarray, levels: np.ndarray) -> np
 
 
 def shares_below(
-    members: np.ndarray, analysis: np.ndarray, scores: np.ndarray, area: np.ndarray, levels: np.ndarray
+    members: np.ndarray,
+    analysis: np.ndarray,
+    scores: tuple[np.ndarray, np.ndarray],
+    area: np.ndarray,
+    levels: np.ndarray,
+    limits: tuple[float, float] = (-np.inf, np.inf),
 ) -> np.ndarray | None:
-    """Return the area share of analyses at or below the forecast value at each normal score (K,).
+    """Return the area share of analyses at or below the issued quantiles at the nominal of the `scores` (3,).
 
-    `members` (M, h, w) are sorted quantiles at `levels`; `area` (h, w) is 0 outside a core. None without a scored cell.
+    `members` (M, h, w) are sorted quantiles at `levels` of a forecast whose nominal scores were moved to the second of
+    the `scores` when it was issued. An analysis that equals members counts by the part of their probability below the
+    level. Values beyond the `limits` of the target equal these. `area` (h, w) is 0 outside a core. None without a
+    scored cell.
     """
     scored = np.isfinite(members).all(0) & np.isfinite(analysis) & (area > 0)
     if not scored.any():
         return None
-    values, truth, own = members[:, scored], analysis[scored], area[scored]
-    spread, known = values.std(0), normal_scores(levels)
-    return np.array(
-        [float((own * (truth <= value_at(z, known, values, spread))).sum() / own.sum()) for z in scores.tolist()]
+    values, truth, own = members[:, scored].clip(*limits), analysis[scored].clip(*limits), area[scored]
+    spread, known, (nominal, issued) = values.std(0), normal_scores(levels), scores
+    # Probabilities between two members: each of them has half of it.
+    between = np.concatenate([[-np.inf], normal_scores((levels[1:] + levels[:-1]) / 2), [np.inf]])
+    first, last = (values < truth).sum(0), (values <= truth).sum(0)
+    alone = score_at(truth, known, values, spread)
+    low, high = truth == limits[0], truth == limits[1]
+    ends = (
+        np.where(low, -np.inf, np.where(last > first, between[first], alone)),
+        np.where(high, np.inf, np.where(last > first, between[last], alone)),
     )
+    start, end = (probabilities(move_back(one, nominal, issued)) for one in ends)
+    found = []
+    for level, z in zip(map(NormalDist().cdf, nominal.tolist()), issued.tolist(), strict=True):
+        part = ((level - start) / np.where(end > start, end - start, 1)).clip(0, 1)
+        below = np.where(end > start, part, truth <= value_at(z, known, values, spread))
+        found.append(float((own * below).sum() / own.sum()))
+    return np.array(found)
 
 
 def daily_statistics(scores: Mapping[str, Any]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
 from evaluation.monitoring.forecast_scores import RegionScores
 
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 
 
 class MonitoredForecast(NamedTuple):
@@ -47,7 +47,7 @@ def time_text(seconds: int) -> str:
 class VerifiedForecast:
     """The scores of one forecast; `cores` are shares (3,) of analyses below the tracked levels, by conformal region.
 
-    `conformal` tells whether the file was corrected with a conformal layer.
+    Analyses that equal members count in part. `conformal` tells whether the file was corrected with a conformal layer.
     """
 
     file: str

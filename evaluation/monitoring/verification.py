@@ -138,11 +138,13 @@ def score_forecast(
     values = np.sort(members, axis=0)  # missing members come last, and their cells are left out
     applied = has_conformal_layer(path, monitored.corrector)
     nominal = normal_scores(interval_levels(monitored.interval))
+    low, high = (target := Variable.parse(key.target)).bounds
+    limits = max(-np.inf if low is None else low, target.trace), np.inf if high is None else high
     shares = {}
     for region, area in monitored.cores.items():
         before = None if applied else history.scores_at(key, region)
         scores = nominal if before is None else ordered(before)
-        if (found := shares_below(values, analysis, scores, area, levels)) is not None:
+        if (found := shares_below(values, analysis, (nominal, scores), area, levels, limits)) is not None:
             # Rounded here and not in the file, so that a later run continues from the same numbers.
             shares[region] = found.round(9)
     return VerifiedForecast(str(path), applied, score_regions(values, analysis, monitored.weights, levels), shares)

@@ -12,17 +12,28 @@ every analysis has a finite score, and a level can move beyond 0 and 1.
 2023, doi:10.48550/arXiv.2307.16895). For the level τ in a region, e is the area share of its core where the analysis is
 at most the issued quantile. After each verified forecast, the score θ of the level becomes θ + η (τ - e).
 
+**Ties.** A dry analysis equals many quantiles of a forecast that gives a high probability to 0 mm. Where the issued
+forecast has a point mass at the analysis, between the probabilities a and b, the cell counts in e by the part
+(τ - a)/(b - a) of the mass that lies below τ, at least 0 and at most 1. This is the expectation of a randomised PIT
+(Czado, Gneiting & Held 2009, doi:10.1111/j.1541-0420.2009.01191.x): the expectation of e is τ if the forecast is
+calibrated, however dry it is, and e = τ where forecast and analysis are certainly dry.
+
 **Guarantee.** After T verified forecasts of one target, lead time and region, the mean of e differs from τ by exactly
-|θ_T - θ_0| / (η T), whatever the analyses are, because the updates add up. |θ_T - θ_0| is bounded: let B be the largest
-absolute value of the distance between τ's score and the score of the τ-quantile of the analyses in the core, over the T
-forecasts; let a forecast be issued with the updates of all but the D forecasts before it (D grows with the lead time).
-Then the mean of e differs from τ by at most
+|θ_T - θ_0| / (η T), whatever the analyses are, because the updates add up. Without ties, |θ_T - θ_0| is bounded: let B
+be the largest absolute value of the distance between τ's score and the score of the τ-quantile of the analyses in the
+core, over the T forecasts; let a forecast be issued with the updates of all but the D forecasts before it (D grows with
+the lead time). Then the mean of e differs from τ by at most
 
     (B + 2 η (D + 1)) / (η T)
 
 for the ends of the interval, and (B + η (D + 1)) / (η T) for the median. It holds for every sequence of analyses: no
 distribution, independence or stationarity is assumed. It holds for averages over time in the core of a region, not for
-a single day or cell. See `coverage_bound` for the proof.
+a single day or cell. See `coverage_bound` for the proof. With ties, the exact value is known after the fact only. B is
+infinite where a forecast without spread misses the analysis, because no move of its levels changes it.
+
+**Bounds.** Values of the moved forecast lie within the physical bounds of the target. Between the last known quantile
+at a bound and the next one, values continue the line of the neighbouring piece until it meets the bound, so that a
+forecast whose levels are hardly moved has hardly another probability of 0 mm.
 
 **Regions** are latitude bands. Each has a core, where only its own scores count; in the belts between two cores the
 scores are blended linearly with latitude, so that fields have no jump. The guarantee is for the cores.
@@ -43,6 +54,8 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.parameters import Bounds
+from data_pipeline.task import Variable
 from models.correction.engine import Prediction
 
 CONFORMAL_FORMAT = 1
@@ -162,6 +175,15 @@ def move_back(z: np.ndarray, nominal: np.ndarray, moved: np.ndarray) -> np.ndarr
     return np.where(upper, np.where(high > median, above, np.inf), np.where(median > low, below, -np.inf))
 
 
+def probabilities(scores: np.ndarray) -> np.ndarray:
+    """Return Φ of scores, to six digits; Φ(±∞) is 0 or 1.
+
+    >>> probabilities(np.array([-np.inf, 0.0, np.inf])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    return np.interp(scores, _TABLE, _LEVELS, left=0, right=1)
+
+
 def value_at(z: np.ndarray, scores: np.ndarray, values: np.ndarray, spread: np.ndarray) -> np.ndarray:
     """Return the forecast values at scores z (...), linear between `values` (N, ...) at increasing `scores` (N,)."""
     z = np.broadcast_to(z, values.shape[1:])
@@ -171,6 +193,23 @@ def value_at(z: np.ndarray, scores: np.ndarray, values: np.ndarray, spread: np.n
     width = np.where(right > left, scores[right] - scores[left], 1.0)
     low, high = (np.take_along_axis(values, place[None], 0)[0] for place in (left, right))
     return np.asarray(low + (inside - scores[left]) / width * (high - low) + (z - inside) * spread)
+
+
+def continued_to(low: np.ndarray, scores: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return `values` (N, ...), the last one at the bound `low` moved down to the line of the two next ones.
+
+    >>> continued_to(np.array(0.0), np.arange(4.0), np.array([0.0, 0.0, 1.0, 3.0])).tolist()
+    [0.0, -1.0, 1.0, 3.0]
+    """
+    count = (values <= low).sum(0)
+    if len(scores) < 3 or not count.any():
+        return values
+    place = np.clip(count - 1, 0, len(scores) - 3)
+    last, first, second = (np.take_along_axis(values, place[None] + k, 0)[0] for k in range(3))
+    line = first - (second - first) * (scores[place + 1] - scores[place]) / (scores[place + 2] - scores[place + 1])
+    found = values.copy()
+    np.put_along_axis(found, place[None], np.where(count == place + 1, np.minimum(line, last), last)[None], 0)
+    return found
 
 
 def score_at(value: np.ndarray, scores: np.ndarray, values: np.ndarray, spread: np.ndarray) -> np.ndarray:
@@ -264,23 +303,27 @@ class ConformalLayer:
         return fields
 
     def apply(
-        self, inner: Prediction, targets: Sequence[str], lead_time: int, shares: Mapping[str, np.ndarray]
+        self, inner: Prediction, targets: Sequence[Variable], lead_time: int, shares: Mapping[str, np.ndarray]
     ) -> Prediction:
         """Return the prediction with moved quantiles; `inner` itself if nothing is known about the lead time."""
-        if not any((target, lead_time) in self.scores for target in targets):
+        names = [str(target) for target in targets]
+        if not any((name, lead_time) in self.scores for name in names):
             return inner
-        moved = self.fields(targets, lead_time, shares)
-        return ConformalPrediction(inner, self.nominal, moved)
+        moved = self.fields(names, lead_time, shares)
+        if inner.unchanged is not None:
+            moved = np.where(inner.unchanged, self.nominal[:, None, None, None], moved)
+        return ConformalPrediction(inner, self.nominal, moved, [target.bounds for target in targets])
 
 
 class ConformalPrediction:
     """A prediction whose quantiles are those of `inner` at moved levels.
 
-    `nominal` (3,) are scores and `moved` (3, T, h, w) their ordered issued values. Between 25 quantiles of `inner`, at
-    equal distances of the score, values are linear in the score, which is exact for normal distributions.
+    `nominal` (3,) are scores, `moved` (3, T, h, w) their ordered issued values, and `bounds` those of the T targets.
+    Between 25 quantiles of `inner`, at equal distances of the score, values are linear in the score, which is exact for
+    normal distributions, also for those that are censored at a bound.
     """
 
-    def __init__(self, inner: Prediction, nominal: np.ndarray, moved: np.ndarray) -> None:
+    def __init__(self, inner: Prediction, nominal: np.ndarray, moved: np.ndarray, bounds: Sequence[Bounds]) -> None:
         self._nominal, self._moved = nominal, moved
         self.unchanged = inner.unchanged
         self.members: np.ndarray | None = None
@@ -289,10 +332,17 @@ class ConformalPrediction:
         if inner.members is not None and len(inner.members) > 1:
             self._scores = hazen_scores(len(inner.members))
             self._values = np.sort(np.asarray(inner.members, float), axis=0)
+            if inner.unchanged is not None:  # the members of a model are not the raw ones that it keeps there
+                kept = inner.quantiles(probabilities(self._scores))
+                self._values = np.where(inner.unchanged, kept, self._values)
         else:
             self._scores = _SCORES
-            levels = np.interp(_SCORES, _TABLE, _LEVELS)
+            levels = probabilities(_SCORES)
             self._values = np.maximum.accumulate(np.asarray(inner.quantiles(levels), float), axis=0)
+        limits = [(-np.inf if low is None else low, np.inf if high is None else high) for low, high in bounds]
+        self._low, self._high = np.array(limits).T[:, :, None, None]
+        values = continued_to(self._low, self._scores, self._values.clip(self._low, self._high))
+        self._values = -continued_to(-self._high, -self._scores[::-1], -values[::-1])[::-1]
 
     def quantiles(self, levels: np.ndarray) -> np.ndarray:
         """Return the quantiles (K, T, h, w) at `levels` (K,)."""
@@ -300,15 +350,12 @@ class ConformalPrediction:
 
     def cdf(self, values: np.ndarray) -> np.ndarray:
         """Return the probability (K, T, h, w) of at most `values` (K, T, h, w) or (K, T, 1, 1)."""
-        return np.stack(
-            [
-                np.interp(
-                    move_back(score_at(value, self._scores, self._values, self._spread), self._nominal, self._moved),
-                    _TABLE, _LEVELS,
-                )
-                for value in values
-            ]
-        )  # fmt: skip
+        return np.stack([self._probability(value) for value in values])
+
+    def _probability(self, value: np.ndarray) -> np.ndarray:
+        score = score_at(value, self._scores, self._values, self._spread)
+        found = probabilities(move_back(score, self._nominal, self._moved))
+        return np.where(value < self._low, 0, np.where(value >= self._high, 1, found))
 
     def mean(self) -> np.ndarray:
         """Return the mean, by Gauss-Hermite quadrature over the score."""
@@ -326,7 +373,7 @@ class ConformalPrediction:
                 value_at(move(z, self._nominal, self._moved), self._scores, self._values, self._spread)
                 for z in scores.tolist()
             ]
-        )
+        ).clip(self._low, self._high)
 
     @staticmethod
     def _moment(values: np.ndarray) -> np.ndarray:

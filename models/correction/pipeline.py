@@ -174,7 +174,7 @@ class CorrectionPipeline:
         # The bands depend on the whole grid: a tile may touch no core.
         latitudes = np.broadcast_to(description.grid.cell_latitudes, description.grid.shape)
         shares = {name: share[self.engine.domain.tile] for name, share in band_weights(latitudes).items()}
-        return layer.apply(prediction, list(map(str, description.task.targets)), forecast.lead_time, shares)
+        return layer.apply(prediction, description.task.targets, forecast.lead_time, shares)
 
 
 class CorrectionPipelines:

@@ -301,9 +301,7 @@ def test_the_index_in_torch_equals_numpy(form, members):
     forecasts[0, 0, 0, 0], quantiles[1, 4, 1, 1] = torch.nan, torch.inf
     found = index_of(forecasts, quantiles, form, quantiles > 0.25)
     for k in range(3):
-        expected = extreme_forecast_index(
-            forecasts[k].numpy(), quantiles[k].numpy(), form, 0.25, CLIMATE_PROBABILITIES
-        )
+        expected = extreme_forecast_index(forecasts[k].numpy(), quantiles[k].numpy(), form, 0.25, CLIMATE_PROBABILITIES)
         np.testing.assert_allclose(found[k].numpy(), expected, rtol=0, atol=1e-14)
     assert found.isnan().sum() == 2
 

@@ -67,10 +67,11 @@ def test_shares_below_levels_are_those_of_the_members():
     rng = np.random.default_rng(3)
     members, truth = np.sort(rng.normal(size=(5, 20, 30)), axis=0), rng.normal(size=(20, 30))
     area = rng.uniform(1, 2, (20, 30)) * (np.arange(30) < 20)
-    found = shares_below(members, truth, stats.norm.ppf([0.1, 0.5, 0.9]), area, hazen(5))
+    scores = (stats.norm.ppf([0.1, 0.5, 0.9]),) * 2
+    found = shares_below(members, truth, scores, area, hazen(5))
     expected = [(area * (truth <= members[k])).sum() / area.sum() for k in (0, 2, 4)]
     np.testing.assert_allclose(found, expected, atol=1e-12)
-    assert shares_below(members, np.full((20, 30), np.nan), np.zeros(3), area, hazen(5)) is None
+    assert shares_below(members, np.full((20, 30), np.nan), scores, area, hazen(5)) is None
 
 
 def test_statistics_are_zero_or_nominal_for_calibrated_forecasts():

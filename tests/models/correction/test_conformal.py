@@ -7,6 +7,8 @@ import pytest
 from scipy import stats
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.parameters import UNBOUNDED
+from data_pipeline.task import Variable
 from models.correction.conformal import (
     ConformalLayer,
     ConformalPrediction,
@@ -57,13 +59,17 @@ def normals():
     return Normals(rng.normal(280, 10, (2, 3, 4)), rng.uniform(0.5, 3, (2, 3, 4)))
 
 
+def conformal(inner, scores):
+    return ConformalPrediction(inner, NOMINAL, scores, [UNBOUNDED] * scores.shape[1])
+
+
 def moved(scores, shape=(2, 3, 4)):
     return np.broadcast_to(np.array(scores)[:, None, None, None], (3, *shape))
 
 
 def test_shifted_and_stretched_levels_of_a_normal_are_another_normal(normals):
     """The scores a z + b give the normal distribution with a times the spread and a mean that is b spreads higher."""
-    prediction = ConformalPrediction(normals, NOMINAL, moved(1.5 * NOMINAL - 0.7))
+    prediction = conformal(normals, moved(1.5 * NOMINAL - 0.7))
     other = Normals(normals.mean() - 0.7 * normals.std(), 1.5 * normals.std())
     np.testing.assert_allclose(prediction.quantiles(LEVELS), other.quantiles(LEVELS), rtol=1e-9)
     np.testing.assert_allclose(prediction.mean(), other.mean(), rtol=1e-12)
@@ -78,7 +84,7 @@ def test_quantiles_never_cross_and_the_cdf_is_their_inverse(normals):
     rng = np.random.default_rng(2)
     for _ in range(20):
         scores = ordered(rng.normal(0, 2, (3, 2, 3, 4)))
-        prediction = ConformalPrediction(normals, NOMINAL, scores)
+        prediction = conformal(normals, scores)
         quantiles = prediction.quantiles(LEVELS)
         assert (np.diff(quantiles, axis=0) >= 0).all()
         # Equal quantiles have the highest of their levels.
@@ -91,7 +97,7 @@ def test_quantiles_never_cross_and_the_cdf_is_their_inverse(normals):
 
 def test_members_of_a_model_keep_their_values_at_nominal_levels():
     members = np.random.default_rng(3).normal(size=(8, 1, 2, 2))
-    prediction = ConformalPrediction(Members(members), NOMINAL, moved(NOMINAL, (1, 2, 2)))
+    prediction = conformal(Members(members), moved(NOMINAL, (1, 2, 2)))
     levels = (np.arange(8) + 0.5) / 8
     np.testing.assert_allclose(prediction.quantiles(levels), np.sort(members, axis=0), atol=1e-12)
 
@@ -99,7 +105,7 @@ def test_members_of_a_model_keep_their_values_at_nominal_levels():
 def test_levels_beyond_all_members_continue_by_the_spread():
     """Where every analysis is far above all members, a finite move still reaches it."""
     members = np.arange(5.0).reshape(5, 1, 1, 1)
-    far = ConformalPrediction(Members(members), NOMINAL, moved(NOMINAL + 10, (1, 1, 1)))
+    far = conformal(Members(members), moved(NOMINAL + 10, (1, 1, 1)))
     top = stats.norm.ppf(0.9)
     assert far.quantiles(np.array([0.9])).item() == pytest.approx(4 + (top + 10 - top) * np.sqrt(2))
 
@@ -187,7 +193,7 @@ def test_small_areas_have_the_regions_whose_core_they_touch(latitudes):
 
 def test_an_unknown_lead_time_is_not_moved(normals):
     layer = ConformalLayer("x", 0.8, 0.1, {}, {})
-    assert layer.apply(normals, ["2t", "tp"], 24, band_weights(np.zeros((3, 4)))) is normals
+    assert layer.apply(normals, [Variable("2t"), Variable("tp")], 24, band_weights(np.zeros((3, 4)))) is normals
 
 
 def test_the_file_holds_the_layer(tmp_path):
