@@ -26,7 +26,6 @@ from models.correction.envelope import Envelope
 from models.correction.single_process import SingleProcess
 from models.corrector import Corrector, reads_moments
 from models.device import choose_device
-from models.distribution import Bounded, CensoredShiftedGamma, Patched, PowerTransformed
 from models.training_dates import SEEN, joined_fits, seen_dates, state_fits, valid_days
 
 VALIDATION = "validation"
@@ -217,11 +216,9 @@ def _check_average(corrector: Corrector, paths: Sequence[Path]) -> None:
     )
     corrector(sample)
     assert isinstance(corrector.model, Committee)
-    parts = [part(sample) for part in corrector.model.correctors]
-    parts = [part.inner if isinstance(part, Patched) else part for part in parts]
-    bounds = [part.lower for part in parts if isinstance(part, Bounded | CensoredShiftedGamma | PowerTransformed)]
-    for path, bound in zip(paths, bounds, strict=False):  # all have one, or none has
-        if not torch.allclose(bound, bounds[0], rtol=1e-5, atol=1e-9):
+    first, *others = [part(sample).core.bound for part in corrector.model.correctors]
+    for path, bound in zip(paths[1:], others, strict=True):
+        if bound is not None and not torch.allclose(bound, first, rtol=1e-5, atol=1e-9):  # all have one, or none has
             raise InputError(
                 f"{path} and {paths[0]} differ in their lower bound (model.lower); combine correctors with one bound"
             )

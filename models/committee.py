@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -15,7 +13,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.corrector import Corrector
-from models.distribution import Distribution
+from models.distribution import Distribution, average
 from models.parallel.domain import Domain
 from models.protocol import claims
 
@@ -84,60 +82,3 @@ def check_weights(weights: Any, correctors: int, targets: int) -> None:
             f"weights of a committee must be a list for each of its {correctors} correctors, with a number from 0 to 1 "
             f"for each of {targets} targets, and have the sum 1 for each target; combine the correctors again"
         )
-
-
-def average(distributions: Sequence[Distribution], weights: Tensor | None = None) -> Distribution:
-    """Return the distribution whose parameters are the means of the parameters of distributions of one kind.
-
-    For normal, logistic and Bernstein distributions, and for ensembles of sorted members, this is the mean of the
-    quantile functions. Unlike a mixture, it is as sharp as its parts (Schulz & Lerch 2022, arXiv:2204.02291). Members
-    of ensembles are not sorted: the k-th members are averaged.
-
-    `weights` (K, ...) of the K distributions have the sum 1 and broadcast to the parameters; None: equal weights.
-    """
-
-    def mean(one: Tensor, *others: Tensor) -> Tensor:
-        if one.dtype == torch.bool:  # a mask, the same in all
-            return one
-        # Added to the first, so that equal parameters stay equal to the last digit.
-        differences = [_difference(other, one) for other in others]
-        if weights is None:
-            return one + sum(differences, 0) / len(distributions)
-        return one + sum((weight * d for weight, d in zip(weights[1:], differences, strict=True)), 0)
-
-    return map_fields(mean, *distributions)
-
-
-def map_fields(function: Callable[..., Tensor], first: Distribution, *others: Distribution) -> Distribution:
-    """Return the distribution whose tensors are `function(tensor of first, the same of each of others)`.
-
-    Raises `InputError` for distributions of different kinds or powers.
-
-    >>> from models.distribution import Normal
-    >>> map_fields(lambda one: one[:1], Normal(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0]))).mean
-    tensor([3.])
-    """
-    for other in others:
-        if type(other) is not type(first):
-            raise InputError(
-                f"a {type(first).__name__} and a {type(other).__name__} cannot be averaged; combine correctors with "
-                "heads of one kind"
-            )
-    found: dict[str, Any] = {}
-    for name, value in vars(first).items():
-        same = [vars(other)[name] for other in others]
-        if isinstance(value, Tensor):
-            found[name] = function(value, *same)
-        elif is_dataclass(value):
-            found[name] = map_fields(function, value, *same)  # type: ignore[arg-type]
-        elif len(different := {value, *same}) > 1:
-            given = " and ".join(f"{one:g}" for one in sorted(different))
-            raise InputError(f"forecasts with model.{name} {given} cannot be averaged; combine those of one {name}")
-        else:
-            found[name] = value
-    return type(first)(**found)
-
-
-def _difference(value: Tensor, one: Tensor) -> Tensor:
-    """Return value - one, and 0 where both are the same infinity."""
-    return torch.where(value == one, 0, value - one)

@@ -13,10 +13,9 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import Progress
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.sample import verifiable
-from models.committee import average, map_fields
 from models.corrector import Corrector, counted, in_batches
 from models.device import copy_batch
-from models.distribution import Distribution
+from models.distribution import Distribution, average, map_fields
 
 CELLS = 4096
 """So many cells of each forecast, drawn at random, are used for the fit."""
@@ -95,7 +94,7 @@ def _best_weights(cases: Cases) -> Tensor:
     """Return the weights (K,) with the lowest CRPS, not negative and with the sum 1.
 
     The CRPS is convex in the quantile function, which is linear in the weights, so for the distributions that
-    `models.committee.average` names there is one minimum.
+    `models.distribution.average` names there is one minimum.
     """
     logits = torch.zeros(len(cases.parts), dtype=torch.float64, requires_grad=True)
     with torch.no_grad():
@@ -112,7 +111,10 @@ def _best_weights(cases: Cases) -> Tensor:
 
     with torch.enable_grad():
         optimizer.step(loss)
-    return logits.detach().softmax(0)
+    weights = logits.detach().softmax(0)
+    if not weights.isfinite().all():
+        raise InputError("weights=validation: the CRPS has no finite gradient by the weights; leave out weights")
+    return weights
 
 
 @torch.no_grad()

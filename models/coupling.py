@@ -16,7 +16,7 @@ from data_pipeline.sample import Sample, select_channels
 from data_pipeline.task import Task
 from models.correction.coupled_members import CellNames, couple, template_order
 from models.correction.options import QUANTILE_LEVELS
-from models.distribution import Distribution, Ensemble, Patched
+from models.distribution import Distribution, Ensemble
 from models.parallel.domain import Domain
 
 
@@ -62,15 +62,15 @@ def member_values(distribution: Distribution, task: Task, M: int, quantile_level
     member has which value.
     """
     check_choice("quantile_levels", quantile_levels, QUANTILE_LEVELS)
-    if isinstance(distribution, Patched):
-        parts = (distribution.inner, distribution.outer)
-        inner, outer = (member_values(part, task, M, quantile_levels).members for part in parts)
-        return Ensemble(torch.where(distribution.where, inner, outer))
-    if isinstance(distribution, Ensemble) and len(distribution.members) == M:
-        values = distribution.members.sort(0).values
-    else:
-        k = torch.arange(1, M + 1, dtype=torch.float64, device=distribution.mean.device)
-        values = distribution.quantile(QUANTILE_LEVELS[quantile_levels](k, M))
+
+    def ordered(part: Distribution) -> Tensor:
+        members = part.as_members
+        if members is not None and len(members) == M:
+            return members.sort(0).values
+        k = torch.arange(1, M + 1, dtype=torch.float64, device=part.mean.device)
+        return part.quantile(QUANTILE_LEVELS[quantile_levels](k, M))
+
+    values = distribution.scored(ordered)
     for index, target in enumerate(task.targets):
         if target.bounds != (None, None):
             values[:, :, index].clamp_(*target.bounds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,7 @@ from data_pipeline.sample import Sample, select_channels, verifiable
 from data_pipeline.statistics.normalization import NormalizationData
 from data_pipeline.task import Task
 from models.distribution import (
-    Bounded,
-    CensoredShiftedGamma,
     Distribution,
-    Empirical,
-    Patched,
     power_transformed,
     to_power,
 )
@@ -249,20 +244,13 @@ class Normalizer(nn.Module):
         are past values at the upper or lower bound.
         """
         location, scale = self.target_scaling
-        physical = self._with_exact_bounds(distribution.affine(location, scale))
-        return physical if self.power == 1 else power_transformed(physical, self.power, self._lower(location))
+        lower, upper = self._lower(location), _bounds(self._upper, location)
 
-    def _with_exact_bounds(self, physical: Distribution) -> Distribution:
-        location, _ = self.target_scaling
-        if isinstance(physical, Bounded | CensoredShiftedGamma):
-            return replace(physical, lower=_rounded_to(physical.lower, self._lower(location), location))
-        if isinstance(physical, Empirical):
-            values = _rounded_to(physical.values, self._lower(location), location)
-            return Empirical(_rounded_to(values, _bounds(self._upper, location), location))
-        if isinstance(physical, Patched):
-            parts = (physical.inner, physical.outer)
-            return Patched(physical.where, *(self._with_exact_bounds(part) for part in parts))
-        return physical
+        def exact(values: Tensor) -> Tensor:
+            return _rounded_to(_rounded_to(values, lower, location), upper, location)
+
+        physical = distribution.affine(location, scale).with_bounds(exact)
+        return physical if self.power == 1 else power_transformed(physical, self.power, lower)
 
 
 def _bounds(values: Sequence[float], like: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from models.correction.onnx_file import (
 from models.correction.torch_engine import fitted_normalizers, training_cells
 from models.correction.training_climate import TrainingClimate
 from models.corrector import Corrector
-from models.distribution import Bernstein, Distribution, Empirical, Ensemble, Patched, PowerTransformed
+from models.distribution import Distribution, Empirical
 from models.onnx_inputs import check_inputs
 from models.protocol import claims
 
@@ -204,34 +204,29 @@ def compare(path: Path, corrector: Corrector, model: OnnxModel, counts: tuple[in
 
 def _structure(distribution: Distribution, found: dict[str, Tensor], path: Path | None = None) -> dict[str, Any]:
     """Return kind and parameters of a distribution; add its tensors, without the batch, to `found`."""
-    kind = type(distribution).__name__
-    if isinstance(distribution, Patched) and isinstance(distribution.outer, Ensemble):
-        # Outside, it is the raw ensemble, which the engine has.
-        found[f"{_PREFIX}where"] = distribution.where.expand(distribution.inner.mean.shape)[0]
-        return {"kind": kind, "where": f"{_PREFIX}where", "inner": _structure(distribution.inner, found, path)}
-    unsuited = isinstance(distribution, PowerTransformed) and isinstance(
-        distribution.inner, Bernstein | PowerTransformed
-    )
-    if kind not in KINDS or unsuited:
-        what = f"a power of {type(distribution.inner).__name__}" if unsuited else kind  # type: ignore[attr-defined]
+    form = distribution.export_form()
+    if form is None:
         raise InputError(
-            f"{path} forecasts {what}, and only {', '.join(KINDS)} can be exported; train a corrector with another "
-            "head or family, or use the file itself"
+            f"{path} forecasts a {distribution.core.name}, and only {', '.join(KINDS)} can be exported; train a "
+            "corrector with another head or family, or use the file itself"
         )
-    assert is_dataclass(distribution)
-    structure: dict[str, Any] = {"kind": kind}
-    for field in fields(distribution):
-        value = getattr(distribution, field.name)
-        if is_dataclass(value):
-            structure[field.name] = _structure(value, found, path)
-            continue
-        if isinstance(value, Tensor):
-            name = _PREFIX + field.name
+    return _named(form, found)
+
+
+def _named(form: Mapping[str, Any], found: dict[str, Tensor]) -> dict[str, Any]:
+    """Return the form with the names of outputs instead of tensors, which are added to `found`."""
+    structure: dict[str, Any] = {}
+    for key, value in form.items():
+        if isinstance(value, Mapping):
+            structure[key] = _named(value, found)
+        elif isinstance(value, Tensor):
+            name = _PREFIX + key
             if name in found:
                 name += "_of_power"
-            found[name] = _without_batch(field.name, value)
-            value = name
-        structure[field.name] = value
+            found[name] = _without_batch(key, value)
+            structure[key] = name
+        else:
+            structure[key] = value
     return structure
 
 

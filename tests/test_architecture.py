@@ -265,3 +265,24 @@ def test_no_public_name_has_two_definitions():
                 if not name.startswith("_"):
                     places.setdefault(name, []).append(str(path))
     assert {name: found for name, found in places.items() if len(found) > 1 and name not in roles} == {}
+
+
+def test_the_kind_of_a_distribution_is_asked_in_one_place_only():
+    """What is special about a family is a method of `Distribution`: a new family then needs no change elsewhere."""
+    folder = ROOT / DISTRIBUTION
+    kinds = {
+        node.name
+        for path in folder.glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    found = [
+        f"{path}:{node.lineno}"
+        for path in PROGRAM
+        if not path.is_relative_to(DISTRIBUTION)
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.Call | ast.Compare)
+        and (isinstance(node, ast.Compare) or getattr(node.func, "id", "") == "isinstance")
+        and kinds & {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+    ]
+    assert len(found) <= 1, found

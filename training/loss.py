@@ -7,8 +7,7 @@ does not depend on the other forecasts of its batch.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 from data_pipeline.common.checks import check_choice, check_fraction, check_number
 from data_pipeline.common.errors import InputError
 from data_pipeline.sample import Sample
-from models.distribution import Distribution, Ensemble, Logistic, Normal, energy_score, threshold_weighted_crps
+from models.distribution import Distribution, Normal, energy_score, threshold_weighted_crps
 from models.normalizer import Normalizer
 
 Weighting = Literal["area", "none"]
@@ -80,7 +79,8 @@ class GaussianCRPS(Loss):
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """CRPS of the normal distribution in every cell."""
-        if isinstance(forecast, Ensemble) and len(forecast.members) < 2:
+        members = forecast.as_members
+        if members is not None and len(members) < 2:
             raise InputError("loss gaussian_crps needs at least two members, and the forecast has one; set loss=crps")
         return Normal(forecast.mean, forecast.std).crps(sample.target)
 
@@ -111,10 +111,13 @@ class ThresholdWeightedCRPS(Loss):
                 f"loss.threshold is one threshold, the task has {targets} targets; train one target at a time"
             )
         threshold = normalizer.normalise_targets(torch.full_like(truth[:1], self.threshold)).to(truth)
-        try:
-            extreme = threshold_weighted_crps(forecast, truth, threshold.expand_as(truth), self.fair)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise InputError(f"{error}; set loss=crps, or use a model with a normal or logistic head") from None
+        threshold = threshold.expand_as(truth)
+        if forecast.raised(threshold) is None:
+            raise InputError(
+                f"the threshold-weighted CRPS of a {forecast.name} distribution has no closed form; set loss=crps, or "
+                "use a model with a normal or logistic head"
+            )
+        extreme = threshold_weighted_crps(forecast, truth, threshold, self.fair)
         return self.weight * extreme + (1 - self.weight) * forecast.crps(truth, self.fair)
 
 
@@ -132,12 +135,13 @@ class EnergyScore(Loss):
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Energy score in every cell, (B, 1, H, W)."""
-        if not isinstance(forecast, Ensemble):
+        members = forecast.as_members
+        if members is None:
             raise InputError(
-                f"loss energy needs members, and this model gives a {_words(forecast)} distribution for each target; "
+                f"loss energy needs members, and this model gives a {forecast.name} distribution for each target; "
                 "use a model that corrects members, such as model=transformer model.head=members, or loss=crps"
             )
-        return energy_score(forecast.members, sample.target, 1, self.fair).unsqueeze(1)
+        return energy_score(members, sample.target, 1, self.fair).unsqueeze(1)
 
 
 @dataclass(frozen=True)
@@ -159,14 +163,15 @@ class SeparateMeanAndSpread(Loss):
 
     def __call__(self, forecast: Distribution, sample: Sample, normalizer: Normalizer) -> Tensor:
         """Sum of both in every cell."""
-        # The mean can be detached only where it is the parameter `mu`.
-        if not isinstance(forecast, Normal | Logistic):
+        # A shift by the mean would move the bound, and an ensemble's members have no parameter for it.
+        if forecast.bound is not None or forecast.atoms is not None:
             raise InputError(
-                "loss separate needs a distribution whose mean is a parameter, normal or logistic; this model's "
-                f"distribution is {_words(forecast)}; set loss=crps"
+                "loss separate needs a distribution with a mean and no bound, normal, logistic or bernstein; this "
+                f"model's distribution is {forecast.name}; set loss=crps"
             )
-        left = replace(forecast, mu=forecast.mu.detach())
-        return (forecast.mean - sample.target).square() + left.crps(sample.target)
+        mean = forecast.mean
+        around = forecast.affine(mean.detach() - mean, torch.ones_like(mean))
+        return (mean - sample.target).square() + around.crps(sample.target)
 
 
 def weighted_sum(
@@ -196,7 +201,3 @@ def weights_of_cells(loss: Loss, target: Tensor, area: Tensor) -> Tensor:
     if loss.joint:
         known = known.all(1, keepdim=True)
     return known * loss.cell_weights(area)
-
-
-def _words(forecast: Distribution) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", " ", type(forecast).__name__).lower()

@@ -20,7 +20,7 @@ from evaluation.scores.binned_probability import (
 from evaluation.scores.case import Case
 from evaluation.scores.ratios import divide
 from evaluation.scores.score import CellStatistic, Score
-from models.distribution import Distribution, Ensemble, Patched
+from models.distribution import Distribution
 
 MURPHY = "Murphy 1973, doi:10.1175/1520-0450(1973)012<0595:ANVPOT>2.0.CO;2"
 
@@ -35,13 +35,14 @@ def _brier_fair(case: Case) -> Tensor:
 
 def sampling_variance(forecast: Distribution, probability: Tensor) -> Tensor:
     """Return p(1 - p)/(M - 1), by which few members raise the Brier score; 0 for a distribution in closed form."""
-    if isinstance(forecast, Patched):
-        inner, outer = (sampling_variance(part, probability) for part in (forecast.inner, forecast.outer))
-        return torch.where(forecast.where, inner, outer)
-    if not isinstance(forecast, Ensemble):
-        return torch.zeros_like(probability)
-    M = len(forecast.members)
-    return probability * (1 - probability) / (M - 1) if M > 1 else torch.full_like(probability, torch.nan)
+
+    def variance(part: Distribution) -> Tensor:
+        if (members := part.as_members) is None:
+            return torch.zeros_like(probability)
+        M = len(members)
+        return probability * (1 - probability) / (M - 1) if M > 1 else torch.full_like(probability, torch.nan)
+
+    return forecast.scored(variance)
 
 
 def brier_parts(bins: ProbabilityBins) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

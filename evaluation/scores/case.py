@@ -14,7 +14,7 @@ from torch import Tensor
 from data_pipeline.common.errors import InputError
 from evaluation.kernels.ensemble_scores import EnsembleScores, ensemble_scores
 from evaluation.scores.threshold import Event
-from models.distribution import Distribution, Ensemble, Patched
+from models.distribution import Distribution
 
 Found = TypeVar("Found")
 
@@ -57,15 +57,17 @@ class Case:
     @cached_property
     def of_members(self) -> EnsembleScores | None:
         """Scores of members on the CPU from one pass over them; None for other forecasts."""
-        if not isinstance(self.forecast, Ensemble) or self.truth.device.type != "cpu":
+        members = self.forecast.as_members
+        if members is None or self.forecast.mask is not None or self.truth.device.type != "cpu":
             return None
-        if self.forecast.members.dtype != self.truth.dtype or self.forecast.members.shape[1:] != self.truth.shape:
+        if members.dtype != self.truth.dtype or members.shape[1:] != self.truth.shape:
             return None
-        return ensemble_scores(self.forecast.members.numpy(), self.truth.numpy())
+        return ensemble_scores(members.numpy(), self.truth.numpy())
 
     @property
     def _member_count(self) -> int:
-        return len(self.forecast.members) if isinstance(self.forecast, Ensemble) else 0
+        members = self.forecast.as_members
+        return 0 if members is None else len(members)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -91,8 +93,6 @@ class Case:
         """CRPS of infinitely many members of the same kind; equal to `crps` for a distribution in closed form."""
         if self.of_members:
             return torch.from_numpy(self.of_members.crps_fair)
-        if is_closed_form(self.forecast):
-            return self.crps
         return self.forecast.crps(self.truth, fair=True)
 
     @cached_property
@@ -118,13 +118,12 @@ def expected_squared_error(distribution: Distribution, drawn: bool = True) -> Te
     their mean is uncertain too (Fortin et al. 2014, doi:10.1175/JHM-D-14-0008.1). For members that are quantiles of a
     distribution (`drawn` false) the factor is 1: their mean is the distribution's mean.
     """
-    if isinstance(distribution, Patched):
-        inner, outer = (expected_squared_error(part, drawn) for part in (distribution.inner, distribution.outer))
-        return torch.where(distribution.where, inner, outer)
-    variance = distribution.std.square()
-    if not isinstance(distribution, Ensemble):
-        return variance
-    return variance * _expected_factor(len(distribution.members), drawn)
+
+    def expected(part: Distribution) -> Tensor:
+        members, variance = part.as_members, part.std.square()
+        return variance if members is None else variance * _expected_factor(len(members), drawn)
+
+    return distribution.scored(expected)
 
 
 def _expected_factor(M: int, drawn: bool) -> float:
@@ -135,14 +134,7 @@ def _expected_factor(M: int, drawn: bool) -> float:
 
 def is_ensemble(distribution: Distribution) -> bool:
     """Return whether a model's forecasts are members, also where untrained cells have the raw members."""
-    return isinstance(distribution.inner if isinstance(distribution, Patched) else distribution, Ensemble)
-
-
-def is_closed_form(distribution: Distribution) -> bool:
-    """Return whether the fair CRPS of a distribution is its CRPS: it has no members."""
-    if isinstance(distribution, Patched):
-        return is_closed_form(distribution.inner) and is_closed_form(distribution.outer)
-    return not isinstance(distribution, Ensemble)
+    return distribution.core.as_members is not None
 
 
 def calibration_bin(distribution: Distribution, truth: Tensor, uniform: Tensor, bins: int) -> Tensor:
@@ -155,18 +147,16 @@ def calibration_bin(distribution: Distribution, truth: Tensor, uniform: Tensor, 
     2009, doi:10.1111/j.1541-0420.2009.01191.x). `uniform` holds u in [0, 1) in the shape of `truth`;
     cells without truth get an arbitrary bin.
     """
-    if isinstance(distribution, Patched):
-        parts = (distribution.inner, distribution.outer)
-        inner, outer = (calibration_bin(part, truth, uniform, bins) for part in parts)
-        return torch.where(distribution.where, inner, outer)
-    if isinstance(distribution, Ensemble):
-        below = (distribution.members < truth).sum(0)
-        equal = (distribution.members == truth).sum(0)
-        return _bin_of_rank(below, equal, uniform, len(distribution.members), bins)
-    upper = distribution.cdf(truth)
-    lower = distribution.cdf(torch.nextafter(truth, torch.full_like(truth, -torch.inf)))
-    probability = (lower + uniform * (upper - lower)).nan_to_num(0.0)
-    return (probability * bins).long().clamp(0, bins - 1)
+
+    def own_bin(part: Distribution) -> Tensor:
+        if (members := part.as_members) is not None:
+            below, equal = (members < truth).sum(0), (members == truth).sum(0)
+            return _bin_of_rank(below, equal, uniform, len(members), bins)
+        upper, lower = part.cdf(truth), part.cdf(torch.nextafter(truth, torch.full_like(truth, -torch.inf)))
+        probability = (lower + uniform * (upper - lower)).nan_to_num(0.0)
+        return (probability * bins).long().clamp(0, bins - 1)
+
+    return distribution.scored(own_bin)
 
 
 def _bin_of_rank(below: Tensor, equal: Tensor, uniform: Tensor, M: int, bins: int) -> Tensor:

@@ -9,20 +9,11 @@ from torch import Tensor
 from evaluation.scores.case import Case
 from evaluation.scores.extremes import no_climatology
 from evaluation.scores.score import CellStatistic, Score, Settings
-from models.distribution import Distribution, Ensemble, Patched, energy_score
-
-
-def members_of(forecast: Distribution) -> Tensor | None:
-    """Return the members (M, *S), None for a distribution in closed form, which has no joint one."""
-    if isinstance(forecast, Patched):
-        inner, outer = members_of(forecast.inner), members_of(forecast.outer)
-        same = inner is not None and outer is not None and len(inner) == len(outer)
-        return torch.where(forecast.where, inner, outer) if same else None  # type: ignore[arg-type]
-    return forecast.members if isinstance(forecast, Ensemble) else None
+from models.distribution import energy_score
 
 
 def _energy(case: Case) -> Tensor:
-    members = members_of(case.forecast)
+    members = case.forecast.as_members
     if members is None or case.climate is None:
         return torch.full_like(case.truth, torch.nan)
     scale = case.climate.std
@@ -32,7 +23,7 @@ def _energy(case: Case) -> Tensor:
 
 def _all_known(case: Case) -> Tensor:
     complete = case.valid.all(1, keepdim=True).expand_as(case.truth).to(case.truth)
-    return complete if members_of(case.forecast) is not None else torch.full_like(complete, torch.nan)
+    return complete if case.forecast.as_members is not None else torch.full_like(complete, torch.nan)
 
 
 def _not_joint(settings: Settings) -> str:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from evaluation.scores.case import Case
 from evaluation.scores.score import CellStatistic, Score, Settings
-from models.distribution import Distribution, Ensemble, Patched, Quantiles
+from evaluation.scores.threshold import resolved_quantiles
+from models.distribution import Distribution
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 INTERVALS = {"50 %": (1, 3), "80 %": (0, 4)}
@@ -22,17 +23,16 @@ def forecast_quantiles(distribution: Distribution, levels: Tensor, drawn: bool =
     For members that are quantiles (`drawn` false) it is (k - ½)/M, the level at which `correct` writes them. Quantiles
     are interpolated between members, and NaN beyond the first and the last one: members say nothing about them.
     """
-    if isinstance(distribution, Patched):
-        inner, outer = (forecast_quantiles(part, levels, drawn) for part in (distribution.inner, distribution.outer))
-        return torch.where(distribution.where, inner, outer)
-    if isinstance(distribution, Quantiles):
-        known = distribution.levels.to(levels)
-        outside = (levels < known[0] - 1e-6) | (levels > known[-1] + 1e-6)
-        quantiles = distribution.quantile(levels)
-        return torch.where(outside.view(-1, *[1] * (quantiles.ndim - 1)), torch.nan, quantiles)
-    if not isinstance(distribution, Ensemble):
-        return distribution.quantile(levels)
-    ordered = distribution.members.sort(0).values
+
+    def quantiles(part: Distribution) -> Tensor:
+        members = part.as_members
+        return resolved_quantiles(part, levels) if members is None else _between_members(members, levels, drawn)
+
+    return distribution.scored(quantiles)
+
+
+def _between_members(members: Tensor, levels: Tensor, drawn: bool) -> Tensor:
+    ordered = members.sort(0).values
     M = len(ordered)
     found = []
     for level in levels.tolist():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.thresholds import Threshold
-from models.distribution import Distribution, Empirical, Patched
+from models.distribution import Distribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +66,17 @@ def make_events(
 
 def climate_quantile(climate: Distribution, level: float) -> Tensor:
     """Return the quantile of the climatology, NaN at levels that its past values do not resolve."""
-    if isinstance(climate, Patched):
-        inner, outer = (climate_quantile(part, level) for part in (climate.inner, climate.outer))
-        return torch.where(climate.where, inner, outer)
-    found = climate.quantile(torch.tensor([level], dtype=climate.mean.dtype, device=climate.mean.device))[0]
-    if isinstance(climate, Empirical):
-        K = len(climate.values)
-        return found if 0.5 <= level * K <= K - 0.5 else torch.full_like(found, torch.nan)
-    return found
+    mean = climate.mean
+    return resolved_quantiles(climate, torch.tensor([level], dtype=mean.dtype, device=mean.device))[0]
+
+
+def resolved_quantiles(distribution: Distribution, levels: Tensor) -> Tensor:
+    """Return the quantiles (K, *S) at `levels` (K,), NaN at levels that the distribution does not know."""
+
+    def quantiles(part: Distribution) -> Tensor:
+        lowest, highest = part.resolved_levels
+        found = part.quantile(levels)
+        outside = (levels < lowest - 1e-6) | (levels > highest + 1e-6)  # rounding errors of levels in float32
+        return torch.where(outside.view(-1, *[1] * (found.ndim - 1)), torch.nan, found)
+
+    return distribution.scored(quantiles)

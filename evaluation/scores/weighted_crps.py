@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,18 +12,7 @@ from evaluation.scores.case import Case
 from evaluation.scores.ratios import divide
 from evaluation.scores.score import CellStatistic, Score
 from evaluation.scores.threshold import Event
-from models.distribution import (
-    Censored,
-    Distribution,
-    Empirical,
-    Ensemble,
-    Logistic,
-    Normal,
-    Patched,
-    PowerTransformed,
-    level_nodes,
-    threshold_weighted_crps,
-)
+from models.distribution import Distribution, in_double, level_nodes, threshold_weighted_crps
 
 _NO_PROBABILITY = 1e-12
 """Below this probability of an event, the conditional distribution has no digits left."""
@@ -39,20 +26,8 @@ def crps_beyond(forecast: Distribution, truth: Tensor, event: Event, fair: bool 
     1e-6.
     """
     limit = event.limit.expand_as(truth)
-    above = _crps_above(forecast, truth, limit, fair)
+    above = threshold_weighted_crps(forecast, truth, limit, fair)
     return torch.where(event.above, above, forecast.crps(truth, fair) - above)
-
-
-def _crps_above(forecast: Distribution, truth: Tensor, limit: Tensor, fair: bool) -> Tensor:
-    if isinstance(forecast, Patched):
-        inner, outer = (_crps_above(part, truth, limit, fair) for part in (forecast.inner, forecast.outer))
-        return torch.where(forecast.where, inner, outer)
-    if isinstance(forecast, Empirical):
-        return Empirical(torch.maximum(forecast.values, limit)).crps(torch.maximum(truth, limit))
-    if isinstance(forecast, Ensemble | Censored) or type(forecast) in (Normal, Logistic):
-        return threshold_weighted_crps(forecast, truth, limit, fair)  # type: ignore[arg-type]
-    raised = PowerTransformed(in_double(forecast), 1.0, limit.double())
-    return raised.crps(torch.maximum(truth, limit).double()).to(truth)
 
 
 def crps_given(forecast: Distribution, truth: Tensor, event: Event) -> Tensor:
@@ -64,18 +39,14 @@ def crps_given(forecast: Distribution, truth: Tensor, event: Event) -> Tensor:
     """
     limit = event.limit.expand_as(truth)
     happened = (truth > limit) == event.above
-    score = _crps_given(forecast, torch.where(happened, truth, limit), limit, event.above)
+    y = torch.where(happened, truth, limit)
+    score = forecast.scored(lambda part: _crps_given(part, y, limit, event.above))
     return torch.where(happened, score, 0 * score) + 0 * truth
 
 
 def _crps_given(forecast: Distribution, truth: Tensor, limit: Tensor, above: Tensor) -> Tensor:
-    if isinstance(forecast, Patched):
-        inner, outer = (_crps_given(part, truth, limit, above) for part in (forecast.inner, forecast.outer))
-        return torch.where(forecast.where, inner, outer)
-    if isinstance(forecast, Ensemble | Empirical):
-        return _crps_of_chosen(
-            forecast.members if isinstance(forecast, Ensemble) else forecast.values, truth, limit, above
-        )
+    if (atoms := forecast.atoms) is not None:
+        return _crps_of_chosen(atoms, truth, limit, above)
     exact, y, edge = in_double(forecast), truth.double(), limit.double()
     split = exact.cdf(edge)
     low, high = torch.where(above, split, 0), torch.where(above, 1, split)
@@ -102,18 +73,6 @@ def _crps_of_chosen(members: Tensor, truth: Tensor, limit: Tensor, above: Tensor
     rank = torch.arange(1, M + 1, dtype=truth.dtype, device=truth.device).view(-1, *[1] * truth.ndim)
     pairs = ((2 * rank - M - 1) * excess).sum(0) - (M - count) * excess.sum(0)
     return torch.where(count > 0, absolute - pairs / n.square(), (truth - limit).abs())
-
-
-def in_double(distribution: Distribution) -> Any:
-    """Return the distribution with all its numbers in double precision."""
-    found: dict[str, Any] = {}
-    for field in fields(distribution):  # type: ignore[arg-type]
-        value = getattr(distribution, field.name)
-        if isinstance(value, Tensor) and value.is_floating_point():
-            found[field.name] = value.double()
-        elif is_dataclass(value):
-            found[field.name] = in_double(value)  # type: ignore[arg-type]
-    return replace(distribution, **found)  # type: ignore[type-var]
 
 
 def _each(score: Callable[[Case, Event], Tensor]) -> CellStatistic:

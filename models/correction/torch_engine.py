@@ -15,7 +15,7 @@ from models.correction.engine import CorrectorDescription
 from models.correction.forecast import RawForecast
 from models.correction.training_climate import TrainingClimate
 from models.corrector import Corrector
-from models.distribution import Distribution, Ensemble, Patched
+from models.distribution import Distribution
 from models.normalizer import Normalizer
 from models.parallel.domain import Domain
 from models.protocol import claims
@@ -73,17 +73,16 @@ class TorchPrediction:
     """A `Prediction` from a distribution over (1, T, h, w)."""
 
     def __init__(self, distribution: Distribution) -> None:
-        self._distribution = distribution
-        self._inner = distribution
+        self._distribution, mask = distribution, distribution.mask
         self.unchanged: np.ndarray | None = None
-        if isinstance(distribution, Patched):
-            self._inner = distribution.inner
-            self.unchanged = np.broadcast_to(~distribution.where.cpu().numpy(), distribution.mean.shape)[0]
+        if mask is not None:
+            self.unchanged = np.broadcast_to(~mask.cpu().numpy(), distribution.mean.shape)[0]
 
     @cached_property
     def members(self) -> np.ndarray | None:
         """(M, T, h, w) if the model itself forecasts members, else None."""
-        return _array(self._inner.members[:, 0]) if isinstance(self._inner, Ensemble) else None
+        members = self._distribution.core.as_members
+        return None if members is None else _array(members[:, 0])
 
     @torch.no_grad()
     def mean(self) -> np.ndarray:

@@ -1,19 +1,33 @@
 """Predictive distributions with moments, quantiles and scores.
 
 Each is a small frozen class over tensors of one shape. Training, evaluation and tests use the same `crps`. The raw
-ensemble is a distribution like any other. Imports nothing else of the project; all packages may import it.
+ensemble is a distribution like any other. Imports only errors from the project; all packages may import it.
 """
 
 from __future__ import annotations
 
-from models.distribution.base import Distribution, Patched
+from models.distribution.base import Distribution, Patched, average, in_double, map_fields
 from models.distribution.bernstein import Bernstein
-from models.distribution.censored import Censored, CensoredLogistic, CensoredNormal, threshold_weighted_crps
 from models.distribution.empirical import Empirical, empirical_quantiles
 from models.distribution.ensemble import Ensemble, energy_score
 from models.distribution.gamma import CensoredShiftedGamma
-from models.distribution.location_scale import Bounded, LocationScale, Logistic, Normal
-from models.distribution.power import PowerTransformed, from_power, level_nodes, power_transformed, to_power
+from models.distribution.location_scale import (
+    Bounded,
+    Censored,
+    CensoredLogistic,
+    CensoredNormal,
+    LocationScale,
+    Logistic,
+    Normal,
+)
+from models.distribution.power import (
+    PowerTransformed,
+    from_power,
+    level_nodes,
+    power_transformed,
+    threshold_weighted_crps,
+    to_power,
+)
 from models.distribution.quantiles import Quantiles
 from models.distribution.truncated import TruncatedNormal
 
@@ -36,10 +50,13 @@ __all__ = [
     "PowerTransformed",
     "Quantiles",
     "TruncatedNormal",
+    "average",
     "empirical_quantiles",
     "energy_score",
     "from_power",
+    "in_double",
     "level_nodes",
+    "map_fields",
     "power_transformed",
     "threshold_weighted_crps",
     "to_power",

@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, is_dataclass
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from data_pipeline.common.errors import InputError
 
-class Distribution(Protocol):
-    """A univariate distribution for every element of a tensor shape `(*S)`.
+D = TypeVar("D", bound="Distribution")
 
-    A new distribution must have all of these properties and methods. `tests/models/distribution` checks them against
-    each other, against random samples and against a published library.
+
+class Distribution:
+    """A univariate distribution for every element of a tensor shape `(*S)`; subclasses are frozen dataclasses.
+
+    A new distribution must have the properties and methods up to `sample`. All others say what is special about it, and
+    their defaults suit a distribution in closed form without a bound. `tests/models/distribution/test_law.py` checks
+    every subclass that `models.distribution` exports.
     """
+
+    exported: ClassVar[bool] = False
+    """Whether `models.correction.families` has the same distribution in NumPy, under the name of the class."""
 
     @property
     def mean(self) -> Tensor:
         """Expectation, (*S)."""
-        ...
+        raise NotImplementedError
 
     @property
     def std(self) -> Tensor:
         """Standard deviation, (*S)."""
-        ...
+        raise NotImplementedError
 
     def quantile(self, level: Tensor) -> Tensor:
         """Return the quantiles (K, *S) at the levels (K,), or at levels (K, *S) of their own for each element."""
-        ...
+        raise NotImplementedError
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return the probability of values up to `value`, (*S)."""
-        ...
+        """Return the probability of values up to `value`, (*S); NaN where the value is NaN."""
+        raise NotImplementedError
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the logarithm of the density, or at a point mass of its probability, (*S)."""
-        ...
+        """Return the logarithm of the density, or at a point mass of its probability, (*S); NaN where `value` is."""
+        raise NotImplementedError
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
         """Return the continuous ranked probability score against `truth`, (*S); NaN where the truth is NaN.
@@ -45,19 +55,86 @@ class Distribution(Protocol):
         number between 0 and 1 gives that share of the fair score and the rest of the plain score. Other distributions
         ignore `fair`.
         """
-        ...
+        raise NotImplementedError
 
     def affine(self, location: Tensor, scale: Tensor) -> Distribution:
         """Return the distribution of `location + scale * X`, for scale > 0."""
-        ...
+        raise NotImplementedError
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws, (count, *S)."""
-        ...
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """Name of the distribution in messages."""
+        return re.sub(r"(?<!^)(?=[A-Z])", " ", type(self).__name__).lower()
+
+    @property
+    def bound(self) -> Tensor | None:
+        """Lower bound of the family, (*S), where a truth may lie exactly; None without one."""
+        return None
+
+    @property
+    def as_members(self) -> Tensor | None:
+        """The members (M, *S) of an ensemble, which are random draws; None for other distributions."""
+        return None
+
+    @property
+    def atoms(self) -> Tensor | None:
+        """The equally probable values (K, *S) of a distribution that has only these; None for others."""
+        return self.as_members
+
+    @property
+    def resolved_levels(self) -> tuple[float, float]:
+        """Lowest and highest level of the quantiles that the distribution knows; beyond, `quantile` repeats them."""
+        return 0.0, 1.0
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Where the forecast is that of the model, and not the raw ensemble; None: everywhere."""
+        return None
+
+    @property
+    def core(self) -> Distribution:
+        """The distribution where `mask` is True."""
+        return self
+
+    def map(self, function: Callable[[Distribution], Distribution]) -> Distribution:
+        """Return `function(distribution)`; for joined distributions that of each part, joined again."""
+        return function(self)
+
+    def scored(self, function: Callable[[Distribution], Tensor]) -> Tensor:
+        """Return `function(distribution)`, (..., *S); for joined distributions the value of the part of each cell."""
+        return function(self)
+
+    def with_bounds(self, function: Callable[[Tensor], Tensor]) -> Distribution:
+        """Return the distribution with `function(x)` in place of each of its bounds, or of values that may be one."""
+        return self
+
+    def of_values(self, function: Callable[[Tensor], Tensor]) -> Distribution | None:
+        """Return the law of `function(X)`, not decreasing, for a distribution of a few values; None for others."""
+        return None
+
+    def raised(self, threshold: Tensor) -> Distribution | None:
+        """Return the law of max(X, threshold), if its CRPS has a closed form, else None."""
+        return self.of_values(lambda values: torch.maximum(values, threshold))
+
+    def average(self, others: Sequence[Any], weights: Tensor | None = None) -> Self:
+        """Return the average of this and `others` of the same class; see `models.distribution.average`.
+
+        The default takes means of all parameters: this is the mean of the quantile functions if they are linear in the
+        parameters.
+        """
+        return map_fields(lambda *values: weighted_mean(values, weights), self, *others)
+
+    def export_form(self) -> dict[str, Any] | None:
+        """Return kind and parameters for NumPy; None if NumPy lacks the functions of this distribution."""
+        return {"kind": type(self).__name__, **vars(self)} if self.exported else None
 
 
 @dataclass(frozen=True, eq=False)
-class Patched:
+class Patched(Distribution):
     """The distribution `inner` where the mask `where`, which broadcasts to (*S), is True, and `outer` elsewhere."""
 
     where: Tensor
@@ -67,36 +144,165 @@ class Patched:
     @property
     def mean(self) -> Tensor:
         """Expectation."""
-        return torch.where(self.where, self.inner.mean, self.outer.mean)
+        return self.scored(lambda part: part.mean)
 
     @property
     def std(self) -> Tensor:
         """Standard deviation."""
-        return torch.where(self.where, self.inner.std, self.outer.std)
+        return self.scored(lambda part: part.std)
 
     def quantile(self, level: Tensor) -> Tensor:
-        """Quantiles, level (K,) gives (K, *S)."""
-        return torch.where(self.where, self.inner.quantile(level), self.outer.quantile(level))
+        """Quantiles of the part of each cell."""
+        return self.scored(lambda part: part.quantile(level))
 
     def cdf(self, value: Tensor) -> Tensor:
         """Probability of not exceeding `value`."""
-        return torch.where(self.where, self.inner.cdf(value), self.outer.cdf(value))
+        return self.scored(lambda part: part.cdf(value))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Logarithm of the density."""
-        return torch.where(self.where, self.inner.log_prob(value), self.outer.log_prob(value))
+        return self.scored(lambda part: part.log_prob(value))
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
         """Continuous ranked probability score."""
-        return torch.where(self.where, self.inner.crps(truth, fair), self.outer.crps(truth, fair))
+        return self.scored(lambda part: part.crps(truth, fair))
 
-    def affine(self, location: Tensor, scale: Tensor) -> Patched:
+    def affine(self, location: Tensor, scale: Tensor) -> Distribution:
         """Shift and scale both distributions."""
-        return Patched(self.where, self.inner.affine(location, scale), self.outer.affine(location, scale))
+        return self.map(lambda part: part.affine(location, scale))
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Return independent draws, (count, *S)."""
-        return torch.where(self.where, self.inner.sample(count, generator), self.outer.sample(count, generator))
+        return self.scored(lambda part: part.sample(count, generator))
+
+    @property
+    def as_members(self) -> Tensor | None:
+        """The members, if both parts have the same number of them."""
+        inner, outer = self.inner.as_members, self.outer.as_members
+        if inner is None or outer is None or len(inner) != len(outer):
+            return None
+        return torch.where(self.where, inner, outer)
+
+    @property
+    def mask(self) -> Tensor:
+        """Where the distribution is `inner`."""
+        return self.where
+
+    @property
+    def core(self) -> Distribution:
+        """The distribution `inner`."""
+        return self.inner
+
+    def map(self, function: Callable[[Distribution], Distribution]) -> Patched:
+        """Join `function` of both parts."""
+        return Patched(self.where, self.inner.map(function), self.outer.map(function))
+
+    def scored(self, function: Callable[[Distribution], Tensor]) -> Tensor:
+        """Join the values of both parts."""
+        return torch.where(self.where, self.inner.scored(function), self.outer.scored(function))
+
+    def with_bounds(self, function: Callable[[Tensor], Tensor]) -> Distribution:
+        """Change the bounds of both parts."""
+        return self.map(lambda part: part.with_bounds(function))
+
+    def average(self, others: Sequence[Patched], weights: Tensor | None = None) -> Patched:
+        """Join the averages of both parts; the mask is the same in all."""
+        inner, outer = (
+            average([getattr(one, name) for one in (self, *others)], weights) for name in ("inner", "outer")
+        )
+        return Patched(self.where, inner, outer)
+
+    def export_form(self) -> dict[str, Any] | None:
+        """Return the form of `inner` with the mask, if the other cells have the raw ensemble, which NumPy has."""
+        inner = self.inner.export_form()
+        if inner is None or self.inner.mask is not None or self.outer.as_members is None:
+            return None
+        return {"kind": type(self).__name__, "where": self.where.expand(self.inner.mean.shape), "inner": inner}
+
+
+def average(distributions: Sequence[Distribution], weights: Tensor | None = None) -> Distribution:
+    """Return the average of distributions of one kind, which lies between them.
+
+    For normal, logistic and Bernstein distributions, and for ensembles of sorted members, this is the mean of the
+    quantile functions. Unlike a mixture, it is as sharp as its parts (Schulz & Lerch 2022, arXiv:2204.02291). Members
+    of ensembles are not sorted: the k-th members are averaged. Censored distributions and powers are averaged before
+    they are censored and transformed, so that each quantile lies between those of the parts. The average of truncated
+    and of gamma distributions has the mean of their means (`scaled_to_mean`).
+
+    `weights` (K, ...) of the K distributions have the sum 1 and broadcast to the parameters; None: equal weights.
+    Raises `InputError` for distributions of different kinds or powers.
+    """
+    first, *others = distributions
+    for other in others:
+        if type(other) is not type(first):
+            raise InputError(
+                f"a {type(first).__name__} and a {type(other).__name__} cannot be averaged; combine correctors with "
+                "heads of one kind"
+            )
+    return first.average(others, weights)
+
+
+def weighted_mean(values: Sequence[Tensor], weights: Tensor | None = None) -> Tensor:
+    """Return the mean of K tensors with weights (K, ...), by default equal ones; equal values stay equal."""
+    one, *others = values
+    if different := [other.shape for other in others if other.shape != one.shape]:
+        raise InputError(
+            f"forecasts with {len(one)} and {different[0][0]} parameters of a kind cannot be averaged; combine "
+            "correctors with heads of one kind and size"
+        )
+    # Added to the first, so that equal values stay equal to the last digit. Both may be the same infinity.
+    differences = [torch.where(other == one, 0, other - one) for other in others]
+    if weights is None:
+        return one + sum(differences, 0) / len(values)
+    return one + sum((weight * d for weight, d in zip(weights[1:], differences, strict=True)), 0)
+
+
+def scaled_to_mean(found: Any, parts: Sequence[Any], weights: Tensor | None) -> Any:
+    """Return a distribution with a lower bound, scaled about this bound to the weighted mean of the means of `parts`.
+
+    Parameters that are averaged one by one may give a mean far outside of the range of the parts, because the mean is
+    not linear in them. Where no probability is left above the bound, and without a bound, nothing is scaled.
+    """
+    excess = weighted_mean([part.mean - part.bound for part in parts], weights)
+    own = found.mean - found.bound
+    known = (own > 0) & own.isfinite() & excess.isfinite()
+    factor = torch.where(known, excess / torch.where(known, own, 1), 1)
+    return found.affine(torch.where(known, found.bound, 0) * (1 - factor), factor)
+
+
+def map_fields(function: Callable[..., Tensor], first: D, *others: D) -> D:
+    """Return the distribution whose tensors are `function(tensor of first, the same of each of others)`.
+
+    >>> from models.distribution import Normal
+    >>> map_fields(lambda one: one[:1], Normal(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0]))).mean
+    tensor([3.])
+    """
+    found: dict[str, Any] = {}
+    for name, value in vars(first).items():
+        same = [vars(other)[name] for other in others]
+        if isinstance(value, Tensor):
+            found[name] = function(value, *same)
+        elif is_dataclass(value):
+            found[name] = map_fields(function, value, *same)
+        else:
+            found[name] = value
+    return type(first)(**found)
+
+
+def in_double(distribution: D) -> D:
+    """Return the distribution with all its numbers in double precision."""
+    return map_fields(lambda values: values.double() if values.is_floating_point() else values, distribution)
+
+
+def root(square: Tensor) -> Tensor:
+    """Return the square root, whose gradient at 0 is 0 and not infinite; negative numbers count as 0."""
+    positive = square > 0
+    return torch.where(positive, torch.where(positive, square, 1).sqrt(), torch.where(square.isnan(), square, 0))
+
+
+def missing_as(value: Tensor, found: Tensor) -> Tensor:
+    """Return `found`, and NaN where the value is NaN: comparisons with NaN are false, which looks like a number."""
+    return torch.where(value.isnan(), torch.nan, found)
 
 
 def leading(values: Tensor, like: Tensor) -> Tensor:

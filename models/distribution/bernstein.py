@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from models.distribution.base import leading
+from models.distribution.base import Distribution, leading, missing_as, root
 
 
 @dataclass(frozen=True, eq=False)
-class Bernstein:
+class Bernstein(Distribution):
     """Distribution with quantile function Q(τ) = Σ α_k b_k(τ), b_k the Bernstein polynomials of degree d.
 
     `coefficients` holds the α_k, (d + 1, *S), from the lowest to the highest value of the distribution (Bremnes 2020,
@@ -24,6 +25,7 @@ class Bernstein:
     """
 
     coefficients: Tensor
+    exported: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if len(self.coefficients) < 2:
@@ -44,7 +46,7 @@ class Bernstein:
             for k in range(d + 1):
                 product = math.comb(d, j) * math.comb(d, k) / math.comb(2 * d, j + k) / (2 * d + 1)
                 variance = variance + product * a[j] * a[k]
-        return variance.clamp(min=0).sqrt()
+        return root(variance)
 
     def quantile(self, level: Tensor) -> Tensor:
         """Q(level)."""
@@ -64,7 +66,7 @@ class Bernstein:
         slope = self._slope(self.cdf(value))
         density = -torch.log(slope.clamp(min=torch.finfo(slope.dtype).tiny ** 0.4))
         outside = (value < self.coefficients[0]) | (value > self.coefficients[-1])
-        return torch.where(outside, -torch.inf, density)
+        return missing_as(value, torch.where(outside, -torch.inf, density))
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
         """∫|Q(τ) - y| dτ - ∫(2τ - 1) Q(τ) dτ, both integrals of polynomials.
@@ -109,7 +111,7 @@ class Bernstein:
         for _ in range(1 - math.frexp(torch.finfo(a.dtype).eps)[1]):
             width /= 2
             low = torch.where(_polynomial(a, low + width) <= 0, low + width, low)
-        return torch.where(a[-1] <= 0, 1, torch.where(a[0] > 0, 0, low + width / 2))
+        return missing_as(value, torch.where(a[-1] <= 0, 1, torch.where(a[0] > 0, 0, low + width / 2)))
 
 
 def _polynomial(coefficients: Tensor, level: Tensor) -> Tensor:

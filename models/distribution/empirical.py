@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from models.distribution.base import leading
+from models.distribution.base import Distribution, leading, missing_as
 from models.distribution.ensemble import Ensemble
 from models.distribution.location_scale import Normal
 
 
 @dataclass(frozen=True, eq=False)
-class Empirical:
+class Empirical(Distribution):
     """Distribution with K equally probable `values`, (K, *S), from the lowest to the highest.
 
     Mean, standard deviation and CRPS are those of the K values. The distribution function is interpolated: it is
@@ -51,7 +52,7 @@ class Empirical:
         low, high, start, end = (bound[0] for bound in self._gap(count[None]))
         part = torch.where(high > low, (value - low) / torch.where(high > low, high - low, 1), 0)
         level = (start + (end - start) * part) / K
-        return torch.where(count == 0, 0, torch.where(count == K, 1, level)).to(self.values)
+        return missing_as(value, torch.where(count == 0, 0, torch.where(count == K, 1, level)).to(self.values))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of the Gaussian with the values' mean and standard deviation."""
@@ -69,6 +70,25 @@ class Empirical:
         """Independent draws of the values."""
         shape = (count, *self.values.shape[1:])
         return self._at(torch.randint(len(self.values), shape, generator=generator, device=self.values.device))
+
+    @property
+    def atoms(self) -> Tensor:
+        """The values."""
+        return self.values
+
+    @property
+    def resolved_levels(self) -> tuple[float, float]:
+        """Levels of the lowest and of the highest value."""
+        half = 0.5 / len(self.values)
+        return half, 1 - half
+
+    def of_values(self, function: Callable[[Tensor], Tensor]) -> Empirical:
+        """Return the distribution of the function's values."""
+        return Empirical(function(self.values))
+
+    def with_bounds(self, function: Callable[[Tensor], Tensor]) -> Empirical:
+        """Any value may lie on a bound."""
+        return self.of_values(function)
 
     def _gap(self, count: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the values of ranks `count` (N, *S) and `count` + 1, and K times the levels between which F rises."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from models.distribution.base import leading
+from models.distribution.base import Distribution, leading, missing_as
 from models.distribution.location_scale import Normal
 
 
 @dataclass(frozen=True, eq=False)
-class Ensemble:
+class Ensemble(Distribution):
     """The empirical distribution of exchangeable `members`, (M, *S)."""
 
     members: Tensor
+    exported: ClassVar[bool] = True
 
     @property
     def mean(self) -> Tensor:
@@ -33,14 +36,15 @@ class Ensemble:
         """Interpolate linearly between the sorted members; the k-th member has level (k - 1)/(M - 1)."""
         # Not torch.quantile: it refuses tensors of more than 2^24 elements, a batch of two global fields.
         ordered = self.members.sort(0).values
-        position = level.to(self.members) * (len(ordered) - 1)
+        position = (level if level.ndim > 1 else level.reshape(-1)).to(self.members) * (len(ordered) - 1)
         below = position.floor().long()
         above = position.ceil().long()
-        return torch.lerp(ordered[below], ordered[above], leading(position - below, ordered[0]))
+        low, high = (ordered[rank] if rank.ndim == 1 else ordered.gather(0, rank) for rank in (below, above))
+        return torch.lerp(low, high, leading(position - below, ordered[0]))
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the fraction of members up to `value`."""
-        return (self.members <= value).to(self.members).mean(0)
+        return missing_as(value, (self.members <= value).to(self.members).mean(0))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of the Gaussian with the members' mean and unbiased standard deviation."""
@@ -69,6 +73,15 @@ class Ensemble:
         """Draw members with replacement; one index for all of (*S), so that a draw is a whole member."""
         index = torch.randint(len(self.members), (count,), generator=generator, device=self.members.device)
         return self.members[index]
+
+    @property
+    def as_members(self) -> Tensor:
+        """The members."""
+        return self.members
+
+    def of_values(self, function: Callable[[Tensor], Tensor]) -> Ensemble:
+        """Return the ensemble of the function's values."""
+        return Ensemble(function(self.members))
 
 
 def energy_score(members: Tensor, truth: Tensor, dim: int, fair: float = False) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.distribution.base import leading
+from models.distribution.base import Distribution, leading, missing_as, scaled_to_mean, weighted_mean
 from models.distribution.standard import SQRT_2PI, SQRT_PI, StandardNormal
 
 _SHAPE_RANGE = 1e-9, 1e12
@@ -22,7 +23,7 @@ _LARGE_SHAPE = 20.0
 
 
 @dataclass(frozen=True, eq=False)
-class CensoredShiftedGamma:
+class CensoredShiftedGamma(Distribution):
     """Law of max(shift + scale G, lower), where G has the density x^(k - 1) exp(-x)/Γ(k) with k = `shape`.
 
     A distribution of precipitation (Scheuerer & Hamill 2015, doi:10.1175/MWR-D-15-0061.1): `shift` lies below `lower`,
@@ -77,7 +78,7 @@ class CensoredShiftedGamma:
     def cdf(self, value: Tensor) -> Tensor:
         """P(G <= (value - shift)/scale), and zero below `lower`."""
         below = _probability(self._shape, self._z(value))
-        return self._native(torch.where(value < self.lower, 0, below))
+        return missing_as(value, self._native(torch.where(value < self.lower, 0, below)))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density above `lower`; at `lower` the logarithm of its probability."""
@@ -114,6 +115,34 @@ class CensoredShiftedGamma:
         """Independent draws."""
         k = self._shape
         return self._quantile(torch.rand((count, *k.shape), generator=generator, dtype=k.dtype, device=k.device))
+
+    @property
+    def bound(self) -> Tensor:
+        """`lower`."""
+        return self.lower
+
+    def with_bounds(self, function: Callable[[Tensor], Tensor]) -> CensoredShiftedGamma:
+        """Change `lower`."""
+        return replace(self, lower=function(self.lower))
+
+    def average(self, others: Sequence[CensoredShiftedGamma], weights: Tensor | None = None) -> CensoredShiftedGamma:
+        """Return the distribution with the means of shift, standard deviation and √k, scaled to the mean of the means.
+
+        The weights of √k = d/σ are those of σ, so that the distance d = scale k from the shift to the mean is averaged,
+        too. For equal shapes, without censoring, this is the mean of the quantile functions.
+        """
+        parts = self, *others
+        ratios = [part.shape.sqrt() for part in parts]
+        spreads = [part.scale * ratio for part, ratio in zip(parts, ratios, strict=True)]
+        shift, lower, spread = (
+            weighted_mean(values, weights)
+            for values in ([part.shift for part in parts], [part.lower for part in parts], spreads)
+        )
+        change = [own / spread * (ratio - ratios[0]) for own, ratio in zip(spreads, ratios, strict=True)]
+        ratio = ratios[0] + weighted_mean(change, weights)
+        found = CensoredShiftedGamma(ratio.square(), spread / ratio, shift, lower)
+        averaged: CensoredShiftedGamma = scaled_to_mean(found, parts, weights)
+        return averaged
 
     def _quantile(self, level: Tensor) -> Tensor:
         """Return the quantiles at levels (K, *S) or (K, 1, ...)."""

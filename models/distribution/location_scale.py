@@ -1,19 +1,20 @@
-"""Location-scale families: normal and logistic, and the base of bounded families."""
+"""Location-scale families: normal and logistic, the same left-censored, and the base of bounded families."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from models.distribution.base import leading
+from models.distribution.base import Distribution, leading, root
 from models.distribution.standard import Standard, StandardLogistic, StandardNormal
 
 
 @dataclass(frozen=True, eq=False)
-class LocationScale:
+class LocationScale(Distribution):
     """Distribution of μ + σZ, where Z follows a symmetric `standard` distribution.
 
     σ is at least 7e-16 in float32, whose square can still be inverted, so that scores and gradients of a forecast
@@ -26,6 +27,7 @@ class LocationScale:
     mu: Tensor
     sigma: Tensor
     standard: ClassVar[Standard]
+    exported: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         mu, sigma = torch.broadcast_tensors(self.mu, self.sigma)
@@ -85,12 +87,20 @@ class Normal(LocationScale):
 
     standard: ClassVar[Standard] = StandardNormal()
 
+    def raised(self, threshold: Tensor) -> CensoredNormal:
+        """Return the distribution censored at the threshold."""
+        return CensoredNormal(self.mu, self.sigma, threshold)
+
 
 @dataclass(frozen=True, eq=False)
 class Logistic(LocationScale):
     """Logistic distribution with mean `mu` and scale `sigma`; the standard deviation is σπ/√3."""
 
     standard: ClassVar[Standard] = StandardLogistic()
+
+    def raised(self, threshold: Tensor) -> CensoredLogistic:
+        """Return the distribution censored at the threshold."""
+        return CensoredLogistic(self.mu, self.sigma, threshold)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,3 +118,94 @@ class Bounded(LocationScale):
         """Shift and scale the distribution and its bound."""
         moved = super().affine(location, scale)
         return replace(moved, lower=location + scale * self.lower)
+
+    @property
+    def bound(self) -> Tensor:
+        """`lower`."""
+        return self.lower
+
+    def with_bounds(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Change `lower`."""
+        return replace(self, lower=function(self.lower))
+
+
+@dataclass(frozen=True, eq=False)
+class Censored(Bounded):
+    """Distribution of max(μ + σZ, lower): all probability below `lower` moves to this value.
+
+    It suits a quantity that has a lower bound and often lies on it, such as precipitation.
+    """
+
+    @property
+    def mean(self) -> Tensor:
+        """Expectation."""
+        return self._origin + self._moments[0]
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation."""
+        first, second = self._moments
+        return root(second - first * first)
+
+    def quantile(self, level: Tensor) -> Tensor:
+        """Inverse of `cdf`, at least `lower`."""
+        return torch.maximum(super().quantile(level), self.lower)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """F(z), and zero below `lower`."""
+        return torch.where(value < self.lower, 0, super().cdf(value))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density above `lower`; at `lower` the logarithm of its probability."""
+        censored = value <= self.lower
+        # The unused formula gets μ: far from it, its gradient would be infinite.
+        mass = self.standard.log_cdf(self._z(torch.where(censored, self.lower, self.mu)))
+        return torch.where(censored, mass, super().log_prob(torch.where(censored, self.mu, value)))
+
+    def crps(self, truth: Tensor, fair: float = False) -> Tensor:
+        """CRPS of the uncensored distribution minus σ∫F² up to `lower`; a truth below `lower` adds its distance.
+
+        The scores differ by this integral, because the censored distribution function is zero below `lower` (Jordan et
+        al. 2019, doi:10.18637/jss.v090.i12).
+        """
+        slope, rest = self.standard.squared_cdf(self._z(self.lower))
+        below = (self.lower - self.mu) * slope + self.sigma * rest
+        return super().crps(torch.maximum(truth, self.lower)) - below + (self.lower - truth).clamp(min=0)
+
+    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
+        """Independent draws."""
+        return torch.maximum(super().sample(count, generator), self.lower)
+
+    def raised(self, threshold: Tensor) -> Self:
+        """Return the distribution censored at the threshold, where this is the higher bound."""
+        return replace(self, lower=torch.maximum(self.lower, threshold))
+
+    @property
+    def _origin(self) -> Tensor:
+        """The larger of μ and `lower`: moments about it lose no digits, for any lower bound."""
+        return torch.maximum(self.mu, self.lower)
+
+    @property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """First and second moment about the origin."""
+        standard, c = self.standard, self._z(self.lower)
+        origin = c.clamp(min=0)
+        mass, exceeding, first = standard.cdf(c), standard.cdf(-c), standard.upper_mean(c)
+        gap = c - origin
+        mean = gap * mass + first - origin * exceeding
+        square = gap * gap * mass + standard.upper_square(c) - 2 * origin * first + origin * origin * exceeding
+        return self.sigma * mean, self.sigma * self.sigma * square
+
+
+@dataclass(frozen=True, eq=False)
+class CensoredNormal(Censored):
+    """Gaussian distribution, left-censored at `lower`."""
+
+    standard: ClassVar[Standard] = StandardNormal()
+
+
+@dataclass(frozen=True, eq=False)
+class CensoredLogistic(Censored):
+    """Logistic distribution, left-censored at `lower`."""
+
+    standard: ClassVar[Standard] = StandardLogistic()

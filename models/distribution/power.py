@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from models.distribution.base import Distribution, Patched
-from models.distribution.empirical import Empirical
-from models.distribution.ensemble import Ensemble
+from data_pipeline.common.errors import InputError
+from models.distribution.base import Distribution, average, in_double, missing_as, root, weighted_mean
 
 _NODES, _LAST = 28, 34.0
 """Nodes of Gauss-Legendre, and the largest |log(τ/(1 - τ))| that is integrated: a probability of 2e-15 lies beyond."""
 
 
 @dataclass(frozen=True, eq=False)
-class PowerTransformed:
+class PowerTransformed(Distribution):
     """Law of X = lower + max(Y - lower, 0)^(1/power), where Y follows the distribution `inner`.
 
     For `power` = 1/2 and `lower` = 0, the root of X follows `inner`, left-censored at zero: the usual model of
@@ -39,17 +38,17 @@ class PowerTransformed:
     @property
     def mean(self) -> Tensor:
         """Expectation."""
-        return self._native(self._exact._mean)
+        return self._native(in_double(self)._mean)
 
     @property
     def std(self) -> Tensor:
         """Standard deviation."""
-        exact = self._exact
+        exact = in_double(self)
         mean = exact._mean
         variance = exact._mass * (exact.lower - mean).square()
         for level, weight in level_nodes(exact._mass, torch.ones_like(exact._mass)):
             variance = variance + weight * (exact._quantile(level) - mean).square()
-        return self._native(variance.sqrt())
+        return self._native(root(variance))
 
     def quantile(self, level: Tensor) -> Tensor:
         """The power of the quantile of Y."""
@@ -62,17 +61,21 @@ class PowerTransformed:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density above `lower`; at `lower` the logarithm of its probability."""
-        root = to_power(value, self.power, self.lower)
-        above = torch.where(value > self.lower, value - self.lower, 1)
-        density = self.inner.log_prob(root) + np.log(self.power) + (self.power - 1) * torch.log(above)
-        return torch.where(value > self.lower, density, torch.log(self.inner.cdf(self.lower)))
+        above = value > self.lower
+        slope = np.log(self.power) + (self.power - 1) * torch.log(torch.where(above, value - self.lower, 1))
+        root_of_value, censored = to_power(value, self.power, self.lower), self.inner.raised(self.lower)
+        if censored is not None:
+            return censored.log_prob(root_of_value) + torch.where(above, slope, 0)
+        known = self._mass > 0
+        mass = torch.where(known, torch.log(torch.where(known, self._mass, 1)), -torch.inf)
+        return missing_as(value, torch.where(above, self.inner.log_prob(root_of_value) + slope, mass))
 
     def crps(self, truth: Tensor, fair: float = False) -> Tensor:
         """∫ 2τ(y - Q(τ)) dτ up to F(y), plus ∫ 2(1 - τ)(Q(τ) - y) dτ from there on; a truth below adds its distance.
 
         This is the integral of the quantile score over all levels (Laio & Tamea 2007, doi:10.5194/hess-11-1267-2007).
         """
-        exact = self._exact
+        exact = in_double(self)
         y = torch.maximum(truth.double(), exact.lower)
         level = exact.cdf(y)
         score = exact._mass.square() * (y - exact.lower)
@@ -92,6 +95,34 @@ class PowerTransformed:
         return from_power(self.inner.sample(count, generator), self.power, self.lower)
 
     @property
+    def name(self) -> str:
+        """Name of the distribution in messages."""
+        return f"power of a {self.inner.name}"
+
+    @property
+    def bound(self) -> Tensor:
+        """`lower`."""
+        return self.lower
+
+    def with_bounds(self, function: Callable[[Tensor], Tensor]) -> PowerTransformed:
+        """Change `lower`."""
+        return replace(self, lower=function(self.lower))
+
+    def average(self, others: Sequence[PowerTransformed], weights: Tensor | None = None) -> PowerTransformed:
+        """Return the power of the average of the distributions `inner`."""
+        parts = self, *others
+        if len(powers := sorted({part.power for part in parts})) > 1:
+            given = " and ".join(f"{power:g}" for power in powers)
+            raise InputError(f"forecasts with model.power {given} cannot be averaged; combine those of one power")
+        inner = average([part.inner for part in parts], weights)
+        return PowerTransformed(inner, self.power, weighted_mean([part.lower for part in parts], weights))
+
+    def export_form(self) -> dict[str, Any] | None:
+        """Return the parameters, if `inner` is a location-scale family that NumPy has."""
+        inner = self.inner.export_form()
+        return {"kind": type(self).__name__, **vars(self), "inner": inner} if inner and "mu" in inner else None
+
+    @property
     def _mean(self) -> Tensor:
         total = self._mass * self.lower
         for level, weight in level_nodes(self._mass, torch.ones_like(self._mass)):
@@ -103,14 +134,6 @@ class PowerTransformed:
         """Probability of `lower`."""
         return self.inner.cdf(self.lower)
 
-    @property
-    def _exact(self) -> PowerTransformed:
-        """The same distribution in double precision."""
-        inner: Any = self.inner
-        numbers = {field.name: getattr(inner, field.name) for field in fields(inner)}
-        double = {name: value.double() for name, value in numbers.items() if isinstance(value, Tensor)}
-        return PowerTransformed(replace(inner, **double), self.power, self.lower.double())
-
     def _quantile(self, level: Tensor) -> Tensor:
         """Quantiles at levels (*S)."""
         return from_power(self.inner.quantile(level[None])[0], self.power, self.lower)
@@ -120,8 +143,10 @@ class PowerTransformed:
 
 
 def to_power(value: Tensor, power: float, lower: Tensor) -> Tensor:
-    """Return lower + max(value - lower, 0)^power."""
-    return lower + (value - lower).clamp(min=0) ** power
+    """Return lower + max(value - lower, 0)^power; its derivative is 0 at `lower`, also where the limit is infinite."""
+    above = value - lower
+    outside = above <= 0
+    return lower + torch.where(outside, 0, torch.where(outside, 1, above) ** power)
 
 
 def from_power(value: Tensor, power: float, lower: Tensor) -> Tensor:
@@ -134,7 +159,7 @@ def level_nodes(low: Tensor, high: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
     Nodes are those of Gauss-Legendre for s, where τ = 1/(1 + exp(-sinh s)). They are dense where dτ/ds is large.
     """
-    start, end = (torch.asinh(torch.logit(level).clamp(-_LAST, _LAST)) for level in (low, high))
+    start, end = (torch.asinh(_bounded_logit(level)) for level in (low, high))
     middle, half = (start + end) / 2, (end - start) / 2
     for node, weight in zip(*np.polynomial.legendre.leggauss(_NODES), strict=True):
         s = middle + half * float(node)
@@ -143,16 +168,45 @@ def level_nodes(low: Tensor, high: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         yield level, float(weight) * half * torch.cosh(s) * level * torch.sigmoid(-u)
 
 
+def _bounded_logit(level: Tensor) -> Tensor:
+    """Return log(τ/(1 - τ)), at most `_LAST` in size; its derivative is 0 at the levels 0 and 1."""
+    inside = (level > 0) & (level < 1)
+    end = torch.where(level > 0.5, _LAST, -_LAST) + 0 * level  # NaN stays NaN
+    return torch.where(inside, torch.logit(torch.where(inside, level, 0.5)).clamp(-_LAST, _LAST), end)
+
+
 def power_transformed(distribution: Distribution, power: float, lower: Tensor) -> Distribution:
     """Return the law of lower + max(Y - lower, 0)^(1/power) for Y from a distribution.
 
     Powers of an ensemble are an ensemble, and so for an empirical distribution.
     """
-    if isinstance(distribution, Ensemble):
-        return Ensemble(from_power(distribution.members, power, lower))
-    if isinstance(distribution, Empirical):
-        return Empirical(from_power(distribution.values, power, lower))
-    if isinstance(distribution, Patched):
-        inner, outer = (power_transformed(part, power, lower) for part in (distribution.inner, distribution.outer))
-        return Patched(distribution.where, inner, outer)
-    return PowerTransformed(distribution, power, lower.expand_as(distribution.mean))
+
+    def transformed(part: Distribution) -> Distribution:
+        found = part.of_values(lambda values: from_power(values, power, lower))
+        return PowerTransformed(part, power, lower.expand_as(part.mean)) if found is None else found
+
+    return distribution.map(transformed)
+
+
+def threshold_weighted_crps(
+    distribution: Distribution, truth: Tensor, threshold: Tensor, fair: float = False
+) -> Tensor:
+    """∫ (F(x) - 1{y <= x})² dx over x >= `threshold` only, (*S) (Gneiting & Ranjan 2011, doi:10.1198/jbes.2010.08110).
+
+    It is the CRPS of max(X, threshold) against max(y, threshold) (Allen et al. 2023, doi:10.1137/22M1532184). Where
+    this has no closed form, the integral by Gauss-Legendre has a relative error of 1e-6. `fair` is that of `crps`.
+
+    >>> from models.distribution.location_scale import Normal
+    >>> one = torch.ones(1)
+    >>> threshold_weighted_crps(Normal(0 * one, one), -one, threshold=-100 * one) == Normal(0 * one, one).crps(-one)
+    tensor([True])
+    """
+
+    def score(part: Distribution) -> Tensor:
+        raised = part.raised(threshold)
+        if raised is not None:
+            return raised.crps(torch.maximum(truth, threshold), fair)
+        numeric = PowerTransformed(in_double(part), 1.0, threshold.double())
+        return numeric.crps(torch.maximum(truth, threshold).double()).to(truth)
+
+    return distribution.scored(score)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from models.distribution.base import leading
+from data_pipeline.common.errors import InputError
+from models.distribution.base import Distribution, leading, missing_as, root
 from models.distribution.ensemble import Ensemble
 from models.distribution.location_scale import Normal
 
 
 @dataclass(frozen=True, eq=False)
-class Quantiles:
+class Quantiles(Distribution):
     """Distribution with K quantiles `values`, (K, *S), at the increasing `levels`, (K,), between 0 and 1.
 
     Values that decrease somewhere are sorted (Chernozhukov et al. 2010, doi:10.3982/ECTA7880). Mean, standard deviation
@@ -28,6 +31,7 @@ class Quantiles:
 
     values: Tensor
     levels: Tensor
+    exported: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", self.values.sort(0).values)
@@ -55,7 +59,7 @@ class Quantiles:
             return Ensemble(self.values).std
         divisor = 1 - self.probabilities.square().sum()
         variance = (self._weights * (self.values - self.mean).square()).sum(0) / divisor.to(self.values)
-        return variance.sqrt()
+        return root(variance)
 
     def quantile(self, level: Tensor) -> Tensor:
         """Interpolate linearly between the quantiles; the first and the last one for levels beyond theirs."""
@@ -73,7 +77,7 @@ class Quantiles:
         low, high = (self.values.gather(0, k[None])[0] for k in (above - 1, above))
         part = torch.where(high > low, (value - low) / torch.where(high > low, high - low, 1), 0)
         level = torch.lerp(known[above - 1], known[above], part)
-        return torch.where(count == 0, 0, torch.where(count == len(known), 1, level)).to(self.values)
+        return missing_as(value, torch.where(count == 0, 0, torch.where(count == len(known), 1, level)).to(self.values))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of the Gaussian with the values' mean and standard deviation."""
@@ -93,11 +97,26 @@ class Quantiles:
         """Shift and scale every quantile."""
         return Quantiles(location + scale * self.values, self.levels)
 
+    def average(self, others: Sequence[Quantiles], weights: Tensor | None = None) -> Quantiles:
+        """Return the distribution with the means of the quantiles, which are at the same levels."""
+        if any(not torch.equal(other.levels, self.levels) for other in others):
+            raise InputError("quantiles at different levels cannot be averaged; combine those at the same levels")
+        return super().average(others, weights)
+
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws of the values with their probabilities."""
         p, size = self.probabilities.float(), count * self.values[0].numel()
         index = torch.multinomial(p, size, replacement=True, generator=generator)
         return self.values.gather(0, index.to(self.values.device).view(count, *self.values.shape[1:]))
+
+    @property
+    def resolved_levels(self) -> tuple[float, float]:
+        """The first and the last level."""
+        return float(self.levels[0]), float(self.levels[-1])
+
+    def of_values(self, function: Callable[[Tensor], Tensor]) -> Quantiles:
+        """Return the distribution with the function's values at the same levels."""
+        return Quantiles(function(self.values), self.levels)
 
     @property
     def _alike(self) -> bool:

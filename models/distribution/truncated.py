@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from models.distribution.base import leading
+from models.distribution.base import leading, scaled_to_mean
 from models.distribution.location_scale import Bounded
 from models.distribution.standard import SQRT_2, SQRT_PI, Standard, StandardNormal
 
@@ -26,6 +27,7 @@ class TruncatedNormal(Bounded):
     """
 
     standard: ClassVar[Standard] = StandardNormal()
+    exported: ClassVar[bool] = False
 
     @property
     def mean(self) -> Tensor:
@@ -87,6 +89,11 @@ class TruncatedNormal(Bounded):
         outer = (y - self.lower) + self.sigma * (2 * (beyond - m) + squared)
         return torch.where(self._in_tail, outer, inner) + (self.lower - truth).clamp(min=0)
 
+    def average(self, others: Sequence[Self], weights: Tensor | None = None) -> Self:
+        """Return the distribution with the means of μ and σ, scaled about `lower` to the mean of the means."""
+        found: Self = scaled_to_mean(super().average(others, weights), (self, *others), weights)
+        return found
+
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws."""
         shape = count, *self.mu.shape
@@ -103,9 +110,12 @@ class TruncatedNormal(Bounded):
         log_survival = torch.log1p(-level)
         # The survival function lies below exp(-t(l + t/2)). Newton's method starts at the root of this bound.
         excess = -2 * log_survival / (tail + torch.sqrt(tail * tail - 2 * log_survival))
+        first = tail + _excess(tail)[0]
         for _ in range(8):
             z = tail + excess
-            excess = excess + (_log_survival(tail, excess) - log_survival) / (z + _excess(z)[0])
+            hazard = z + _excess(z)[0]
+            found = torch.log(first / hazard) - excess * (tail + excess / 2)  # as `_log_survival`
+            excess = excess + (found - log_survival) / hazard
         outer = torch.where(level < 1, self.lower + self.sigma * excess.clamp(min=0), torch.inf)
         return torch.where(self._in_tail, outer, inner)
 

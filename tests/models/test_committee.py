@@ -16,9 +16,8 @@ from data_pipeline.dataset import batches
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
 from models.combine import combine
-from models.committee import average
 from models.corrector import Corrector
-from models.distribution import CensoredNormal, Ensemble, Logistic, Normal
+from models.distribution import CensoredNormal, Ensemble, Logistic, Normal, average
 from models.parallel.domain import Domain
 from models.protocol import claims
 

@@ -1,5 +1,7 @@
 """Weights of a committee: fitted on validation forecasts, and used only where they are better on other dates."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import standin_device
@@ -13,10 +15,10 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
 from models.combine import check_shares, combine
-from models.committee import Committee, average
+from models.committee import Committee
 from models.committee_weights import Cases, fit_target_weights, validation_cases
 from models.corrector import Corrector
-from models.distribution import Bernstein, Normal
+from models.distribution import Bernstein, Normal, average
 
 TASK = Task("toy", ["2t", "msl"], ["2t", "msl"], [24, 48], ["lsm"])
 GRID = Grid.regular(9, 12)
@@ -101,6 +103,20 @@ def test_weights_that_fail_on_other_dates_are_equal():
 def test_one_start_date_is_not_enough():
     with pytest.raises(InputError, match="needs two start dates or more in the validation years"):
         fit_target_weights(normal_cases(torch.Generator(), [[1.0, 1.0]], 1))
+
+
+class Steep(Normal):
+    """A score that is finite, with an infinite derivative."""
+
+    def crps(self, truth, fair=False):
+        return super().crps(truth, fair) + (0 * self.mu).sqrt()
+
+
+def test_weights_without_a_gradient_are_not_equal_weights():
+    cases = normal_cases(torch.Generator().manual_seed(0), [[0.5, 1.0]] * 4, 4)
+    steep = replace(cases, parts=tuple(Steep(part.mu, part.sigma) for part in cases.parts))
+    with pytest.raises(InputError, match="the CRPS has no finite gradient by the weights; leave out weights"):
+        fit_target_weights(steep)
 
 
 def test_cases_are_the_verifiable_cells(files, toy):

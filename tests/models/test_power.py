@@ -7,9 +7,8 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task
-from models.committee import average
 from models.corrector import REFERENCES, Corrector, reads_moments
-from models.distribution import Ensemble, PowerTransformed
+from models.distribution import Ensemble, PowerTransformed, average
 from models.normalizer import Normalizer
 from training.loss import CRPS, ThresholdWeightedCRPS
 

@@ -17,7 +17,7 @@ from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.statistics.efi import CLIMATE_PROBABILITIES, extreme_forecast_index
 from data_pipeline.task import Task
-from models.distribution import Ensemble, Logistic, Normal
+from models.distribution import Ensemble, Logistic, Normal, TruncatedNormal
 from models.normalizer import Normalizer
 from models.parallel.domain import Domain
 from training.eecrps import EECRPS, start_day
@@ -185,17 +185,13 @@ def test_a_wrong_option_is_named_with_its_value(make, sentence):
     assert str(info.value) == sentence
 
 
-class Strange:
-    """A distribution whose CRPS has no closed form above a threshold."""
-
-
 @pytest.mark.parametrize(
     ("loss", "forecast", "task", "sentence"),
     [
         (EnergyScore(), Normal(torch.zeros(1), torch.ones(1)), TWO, "energy needs members, .* gives a normal dist"),
-        (SeparateMeanAndSpread(), Ensemble(torch.zeros(3, 1)), ONE, "separate needs .* normal or .* is ensemble"),
+        (SeparateMeanAndSpread(), Ensemble(torch.zeros(3, 1)), ONE, "separate needs .* normal, .* is ensemble"),
         (ThresholdWeightedCRPS(280.0), None, TWO, "loss.threshold is one threshold, the task has 2 targets"),
-        (ThresholdWeightedCRPS(280.0), Strange(), ONE, "of a Strange has no closed form .*; set loss=crps, or use"),
+        (ThresholdWeightedCRPS(280.0), TruncatedNormal(*torch.zeros(3, 1)), ONE, "of a truncated normal .*no closed f"),
     ],
 )  # fmt: skip
 def test_a_forecast_that_a_loss_cannot_score_is_refused(loss, forecast, task, sentence):

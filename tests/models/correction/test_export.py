@@ -132,7 +132,7 @@ def test_one_member_and_other_lead_times_are_refused(exported, toy):
 
 def test_a_distribution_without_numpy_functions_is_refused(toy, tmp_path):
     spec = MLP | {"head": "censored_shifted_gamma"}
-    with pytest.raises(InputError, match=r"forecasts CensoredShiftedGamma, and only Normal, .* can be exported"):
+    with pytest.raises(InputError, match=r"forecasts a censored shifted gamma, and only Normal, .* can be exported"):
         export(saved(toy, tmp_path / "a.safetensors", spec, RAIN), tmp_path / "a.onnx")
     assert not (tmp_path / "a.onnx").exists()
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from distribution_checks import check_affine
 
 from models.distribution import Empirical, Ensemble, PowerTransformed, empirical_quantiles, power_transformed
 
@@ -47,17 +46,11 @@ def test_between_two_repeated_values_there_is_no_probability():
         assert float(past.cdf(torch.tensor([value], dtype=torch.float64))) == pytest.approx(level)
 
 
-def test_other_units_and_powers():
-    past, number = Empirical(values()), torch.tensor(0.4, dtype=torch.float64)
-    close = {"rtol": 1e-9, "atol": 1e-12}
-    check_affine(
-        past, torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64), number, 3 * number, torch.tensor([0.3]), close
-    )
+def test_powers_of_past_values_are_past_values():
+    past = Empirical(values())
     squared = power_transformed(past, 0.5, torch.zeros(3, dtype=torch.float64))
     assert not isinstance(squared, PowerTransformed)
     torch.testing.assert_close(squared.values, past.values.clamp(min=0).square())
-    drawn = past.sample(20_000, torch.Generator().manual_seed(1))
-    torch.testing.assert_close(drawn.mean(0), past.mean, rtol=0, atol=0.03)
 
 
 @pytest.mark.parametrize("count", [1, 4, 25, 60])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from distribution_checks import check_affine, check_sampling
 
 from models.distribution import (
     Bernstein,
@@ -95,14 +94,6 @@ def test_scores_and_moments_are_integrals_of_the_distribution_function(kind, y, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_moments_cdf_and_crps_agree_with_sampling(kind):
-    distribution = law(kind, mu=[-0.5, 0.7, 2.5], sigma=[1.0, 0.5, 0.8])
-    moments = ({"rtol": 0.02, "atol": 0.003}, {"rtol": 0.03, "atol": 0.003})
-    check_sampling(distribution, [0.0, 0.2, 9.0], draws=200_000, moments=moments, cdf=0.005, crps=0.02)
-    assert float(distribution.quantile(number([1e-9])).min()) >= 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_quantile_and_density_belong_to_the_distribution_function(kind):
     distribution = law(kind, 1 / 3, mu=[0.2, 2.0])
     levels = number([0.5, 0.9])
@@ -114,22 +105,13 @@ def test_quantile_and_density_belong_to_the_distribution_function(kind):
     assert distribution.cdf(number([-1e-9, -1.0])).tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_other_units_change_the_unit_of_scores_only(kind):
-    before = law(kind, 0.4, mu=[0.3, 2.0], lower=-1.0)
-    close = {"rtol": 1e-6, "atol": 1e-9}
-    after = check_affine(before, number([-1.0, 7.0]), number([5.0, -2.0]), number(1000.0), number([0.3, 0.99]), close)
-    torch.testing.assert_close(after.lower, number([-995.0, -1002.0]))
-
-
-def test_single_precision_missing_truth_and_a_truth_below_the_bound():
+def test_single_precision_and_a_truth_below_the_bound():
     mu, sigma = torch.tensor([-1.0, 0.05, 3.0]), torch.tensor([0.5, 0.1, 0.2])
     single = PowerTransformed(CensoredNormal(mu, sigma, 0 * mu), 0.5, 0 * mu)
     double = law(CensoredNormal, mu=mu.double(), sigma=sigma.double())
     y = torch.tensor([0.0, 0.001, 8.0])
     assert single.crps(y).dtype == torch.float32
     torch.testing.assert_close(single.crps(y).double(), double.crps(y.double()), rtol=1e-5, atol=1e-9)
-    assert single.crps(y * torch.nan).isnan().all()
     torch.testing.assert_close(double.crps(number([-2.0] * 3)), 2 + double.crps(number([0.0] * 3)))
 
 

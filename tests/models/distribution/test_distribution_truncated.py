@@ -9,7 +9,7 @@ import scipy.integrate
 import scipy.stats
 import scoringrules
 import torch
-from distribution_checks import check_affine, check_sampling
+from distribution_checks import check_affine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,13 +103,6 @@ def test_a_bound_far_below_has_no_effect_in_float32():
     torch.testing.assert_close(ours.quantile(level), plain.quantile(level), rtol=1e-5, atol=1e-5)
 
 
-def test_moments_and_crps_agree_with_sampling():
-    ours = make([-4.0, 0.0, 2.0], [0.9, 1.5, 1.0], 0.2)
-    moments = [{"rtol": 0.01, "atol": 0}] * 2
-    sample = check_sampling(ours, [0.3, 1.0, 1.5], draws=50_000, moments=moments, cdf=0.01, crps=0.01)
-    assert (sample >= 0.2).all()
-
-
 @settings(max_examples=30)
 @given(
     mu=st.floats(-5, 5),
@@ -167,9 +160,3 @@ def test_gradients_equal_finite_differences(name):
 
     assert torch.autograd.gradcheck(score, (mu, sigma))
     assert torch.autograd.gradgradcheck(score, (mu, sigma))
-
-
-def test_missing_truth_has_no_score():
-    y = torch.tensor([float("nan"), 0.3], dtype=torch.float64)
-    for mu in (-1.0, 1.0):
-        assert make(mu, 1.0, 0.0).crps(y).isnan().tolist() == [True, False]
