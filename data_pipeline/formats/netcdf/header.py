@@ -58,6 +58,11 @@ def _interpret(file: NetCDFFile, structure: FileStructure) -> Header:
 
 def _stored(variable: netCDF4.Variable) -> StoredVariable:
     kind, dimensions = getattr(variable.dtype, "kind", "O"), variable.dimensions
+    if kind == "u" and str(getattr(variable, "_Unsigned", "")).lower() == "false":
+        raise InputError(
+            f"{variable.group().filepath()} ({variable.name}) holds signed numbers in an unsigned type (_Unsigned is "
+            "false), which are not read from NetCDF; store them in a signed type"
+        )
     if variable.dtype == "S1" and dimensions:
         dimensions = dimensions[:-1]  # the last one counts the letters of a text
     shape = variable.shape[: len(dimensions)]

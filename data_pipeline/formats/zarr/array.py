@@ -23,6 +23,9 @@ _ABSENT = 2**64 - 1
 SAMPLED_CHUNKS = 500
 """Chunks of an array whose sizes are part of the fingerprint."""
 
+_STORED_VALUES = {"_FillValue", "missing_value", "valid_min", "valid_max", "valid_range"}
+"""Attributes in the type of the stored values."""
+
 
 @dataclass(frozen=True)
 class Shards:
@@ -72,6 +75,9 @@ class ZarrArray:
     def _of(cls, store: ZarrStore, name: str, metadata: Mapping[str, Any], dtype: np.dtype, fill_value: Any) -> Self:
         attributes = dict(metadata.get("attributes") or {})
         shape, shards = tuple(metadata["shape"]), None
+        if (meant := _meant_type(dtype, attributes)) != dtype:
+            dtype, fill_value = meant, None if fill_value is None else _recast(fill_value, meant)
+            attributes |= {name: _recast(attributes[name], meant) for name in _STORED_VALUES & attributes.keys()}
         if metadata["zarr_format"] == 2:
             dimensions = attributes.pop("_ARRAY_DIMENSIONS", None)
             decoder = ChunkDecoder.of_version_2(metadata, dtype)
@@ -242,3 +248,18 @@ class ZarrArray:
 def _is_encoded(value: Any) -> bool:
     """Whether a `_FillValue` is text: xarray writes floating-point numbers to format 3 in base64."""
     return isinstance(value, str) and value not in ("NaN", "nan", "Infinity", "-Infinity")
+
+
+def _meant_type(dtype: np.dtype, attributes: Mapping[str, Any]) -> np.dtype:
+    """Return the type of the values that stored integers stand for.
+
+    `_Unsigned` marks unsigned numbers in a signed type, and with the value false signed numbers in an unsigned one
+    (NetCDF Users Guide, appendix A).
+    """
+    meant = {("i", "true"): "u", ("u", "false"): "i"}.get((dtype.kind, str(attributes.get("_Unsigned", "")).lower()))
+    return np.dtype(dtype.str.replace(dtype.kind, meant)) if meant else dtype
+
+
+def _recast(value: Any, dtype: np.dtype) -> Any:
+    """Return a stored value, or a list of them, in another type of the same size: as uint8, -1 is 255."""
+    return np.asarray(value).astype(np.int64).astype(dtype).tolist()
