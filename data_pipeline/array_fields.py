@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ import xarray as xr
 from data_pipeline.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.datasets import select_variable
+from data_pipeline.formats.levels import stated_level
 from data_pipeline.grid import Grid
 from data_pipeline.grid_coordinates import grid_of
 from data_pipeline.meaning import Meaning
@@ -162,6 +163,13 @@ class StandardDataset:
         units = str(self.dataset[self.own_name(variable)].attrs.get("units", ""))
         return normalize_units(units) if units else ""
 
+    def meaning(self, variable: Variable) -> Meaning:
+        """Return units and level of a variable, without lead times."""
+        array = self.dataset[self.own_name(variable)]
+        axes = ((str(name), axis.attrs, axis.values) for name, axis in array.coords.items() if not axis.ndim)
+        level = stated_level(variable, array.attrs, axes)
+        return Meaning(variable, self.units(variable), (), level)
+
 
 @dataclass(frozen=True, eq=False)
 class ArrayFields:
@@ -181,7 +189,7 @@ class ArrayFields:
     def forecasts(
         cls,
         arrays: Mapping[Variable, xr.DataArray],
-        units: Mapping[Variable, str],
+        meanings: Iterable[Meaning],
         grid: Grid,
         lead_times: Sequence[int],
         what: str,
@@ -201,17 +209,17 @@ class ArrayFields:
             numbers = np.arange(numbers.size)
         return cls(
             tuple(chosen), grid, tuple(arrays), first.init_time.values.astype("datetime64[s]"), tuple(lead_times),
-            tuple(numbers.tolist()), _meanings(units, lead_times), what,
+            tuple(numbers.tolist()), _meanings(meanings, lead_times), what,
         )  # fmt: skip
 
     @classmethod
     def analyses(
-        cls, arrays: Mapping[Variable, xr.DataArray], units: Mapping[Variable, str], grid: Grid, what: str
+        cls, arrays: Mapping[Variable, xr.DataArray], meanings: Iterable[Meaning], grid: Grid, what: str
     ) -> ArrayFields:
         """Open arrays (time, latitude, longitude) as forecasts with lead time 0 and one member, that start then."""
         opened = [one.rename(time="init_time").expand_dims(("lead_time", "number"), (1, 2)) for one in arrays.values()]
         starts = opened[0].init_time.values.astype("datetime64[s]")
-        return cls(tuple(opened), grid, tuple(arrays), starts, (0,), (0,), _meanings(units, (0,)), what)
+        return cls(tuple(opened), grid, tuple(arrays), starts, (0,), (0,), _meanings(meanings, (0,)), what)
 
     def read(
         self, init: int, lead: int, out: np.ndarray, rows: slice = ALL, members: Sequence[int] | None = None
@@ -277,19 +285,19 @@ def fields_of_forecasts(
 ) -> ArrayFields:
     """Open forecasts of variables at `lead_times` (hours)."""
     arrays = {variable: standard.field(variable, FORECAST) for variable in variables}
-    units = {variable: standard.units(variable) for variable in variables}
-    return ArrayFields.forecasts(arrays, units, standard.grid, lead_times, standard.what)
+    meanings = [standard.meaning(variable) for variable in arrays]
+    return ArrayFields.forecasts(arrays, meanings, standard.grid, lead_times, standard.what)
 
 
 def fields_of_analyses(standard: StandardDataset, variables: Sequence[Variable]) -> ArrayFields:
     """Open analyses of variables, as forecasts with lead time 0 and one member; their start is the valid time."""
     arrays = {variable: standard.field(variable, ANALYSIS) for variable in variables}
-    return ArrayFields.analyses(arrays, {one: standard.units(one) for one in variables}, standard.grid, standard.what)
+    return ArrayFields.analyses(arrays, [standard.meaning(one) for one in arrays], standard.grid, standard.what)
 
 
-def _meanings(units: Mapping[Variable, str], lead_times: Sequence[int]) -> tuple[Meaning, ...]:
-    """Return units and intervals of variables; the intervals are those that the names state."""
-    return tuple(replace(Meaning.stated(variable, lead_times), units=text) for variable, text in units.items())
+def _meanings(meanings: Iterable[Meaning], lead_times: Sequence[int]) -> tuple[Meaning, ...]:
+    """Return meanings at these lead times; the intervals are those that the names state."""
+    return tuple(replace(one, intervals=Meaning.stated(one.variable, lead_times).intervals) for one in meanings)
 
 
 def _labels(dataset: xr.Dataset, what: str, names: Mapping[str, str] | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Meaning: units of a field's values, and its processing over time with the length of the interval."""
+"""Meaning: units of a field's values, its level, and its processing over time with the length of the interval."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from data_pipeline.task import Variable
 
 INSTANT, UNKNOWN = 0, -1
 """Interval of an instantaneous field, and of a field whose interval is unknown or differs between starts."""
+LEVEL_ATTRIBUTE = "level_of_fields"
+"""Attribute of variables of xarray and NetCDF that holds `Meaning.level`."""
 
 
 @dataclass(frozen=True)
@@ -19,35 +21,40 @@ class Meaning:
     """Units of a variable's values, and the interval (minutes) that its fields cover at each lead time.
 
     An interval ends at the valid time. It is `INSTANT` for an instantaneous field, or `UNKNOWN`. Units are empty if
-    the files state none.
+    the files state none. `level` says where the fields lie if the variable does not, such as `hybrid 137` for `t`; it
+    is empty if the files do not say it either (`formats.levels`).
     """
 
     variable: Variable
     units: str
     intervals: tuple[int, ...]
+    level: str = ""
 
     @classmethod
     def stated(cls, variable: Variable, lead_times: Sequence[int]) -> Meaning:
         """Return the meaning that the variable's name states.
 
-        >>> Meaning.stated(Variable.parse("tp:24h"), [24, 48])
-        Meaning(variable=Variable(name='tp', level=0, period=24, process=''), units='m', intervals=(1440, 1440))
+        >>> meaning = Meaning.stated(Variable.parse("tp:24h"), [24, 48])
+        >>> meaning.units, meaning.intervals, meaning.level
+        ('m', (1440, 1440), '')
         """
         interval = INSTANT if variable.processing == "instant" else variable.period * 60 or UNKNOWN
         return cls(variable, variable.units, (interval,) * len(lead_times))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values from which `from_json` makes an equal meaning."""
-        return {"variable": str(self.variable), "units": self.units, "intervals": list(self.intervals)}
+        values = {"variable": str(self.variable), "units": self.units, "intervals": list(self.intervals)}
+        return values | ({"level": self.level} if self.level else {})
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Meaning:
         """Return the meaning from the values of `to_json`."""
-        return cls(read_variable(values["variable"]), str(values["units"]), tuple(map(int, values["intervals"])))
+        variable, intervals = read_variable(values["variable"]), tuple(map(int, values["intervals"]))
+        return cls(variable, str(values["units"]), intervals, str(values.get("level", "")))
 
 
 def check_targets(ensemble: Sequence[Meaning], truth: Sequence[Meaning], lead_times: Sequence[int]) -> None:
-    """Raise `InputError` unless every target has the same units and intervals in the ensemble and in the analysis.
+    """Raise `InputError` unless every target has the same units, level and intervals in the ensemble and the analysis.
 
     `ensemble` and `truth` are the meanings of the targets; `lead_times` are those of the ensemble.
     """
@@ -59,6 +66,11 @@ def check_targets(ensemble: Sequence[Meaning], truth: Sequence[Meaning], lead_ti
                 f"{analysis.units or 'unknown units'} in the analysis; convert the values of one of them, for instance "
                 f"with cdo -setattribute,{variable.name}@units=UNITS -mulc,FACTOR in.nc out.nc"
             )
+        if _on_other_levels(forecast, analysis):
+            raise InputError(
+                f"{variable} lies on {forecast.level} in the ensemble and on {analysis.level} in the analysis; give "
+                "files of one level for both"
+            )
         (verified,) = set(analysis.intervals)
         _refuse_unknown(variable, verified, "analysis")
         for lead, interval in zip(lead_times, forecast.intervals, strict=True):
@@ -69,6 +81,11 @@ def check_targets(ensemble: Sequence[Meaning], truth: Sequence[Meaning], lead_ti
                     f"{verified / 60:g} h in the analysis; give the task one period for both, such as "
                     f"{replace(variable, period=24)}"
                 )
+
+
+def _on_other_levels(one: Meaning, two: Meaning) -> bool:
+    """Whether two levels are known and differ."""
+    return bool(one.level and two.level and one.level != two.level)
 
 
 def _refuse_unknown(variable: Variable, interval: int, part: str, where: str = "") -> None:
@@ -89,12 +106,14 @@ def differences(
     """Return how two sequences of meanings of the same channels differ, one text for each channel that does.
 
     `own_leads` and `leads` (hours) belong to the intervals. Lead times of only one of them do not count, and neither
-    do unknown intervals.
+    do unknown intervals and levels.
     """
     found = []
     for one, two in zip(own, other, strict=True):
         if one.units != two.units:
             found.append(f"{one.variable} in {one.units or 'unknown units'}, not {two.units or 'unknown units'}")
+        if _on_other_levels(one, two):
+            found.append(f"{one.variable} on {one.level}, not {two.level}")
         first, second = dict(zip(own_leads, one.intervals, strict=True)), dict(zip(leads, two.intervals, strict=True))
         for lead in first.keys() & second.keys():
             a, b = first[lead], second[lead]

@@ -67,7 +67,7 @@ class Fields(Protocol):
 
     @property
     def meanings(self) -> tuple[Meaning, ...]:
-        """Units and intervals of each channel."""
+        """Units, intervals and level of each channel."""
 
     @property
     def incomplete(self) -> Mapping[tuple[int, int], MissingFields]:

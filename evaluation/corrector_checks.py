@@ -77,7 +77,7 @@ def check_corrector(corrector: Corrector, path: Path, task: Task, grid: Grid, sc
 
 
 def check_meanings(corrector: Corrector, path: Path, task: Task, meanings: Sequence[Meaning]) -> None:
-    """Refuse a corrector whose training data had other units or intervals than the data, which have `meanings`.
+    """Refuse a corrector whose training data had other units, levels or intervals than the data, which have `meanings`.
 
     Files of older versions state none, and are not checked.
     """
@@ -86,7 +86,7 @@ def check_meanings(corrector: Corrector, path: Path, task: Task, meanings: Seque
         return
     here = [meanings[task.channels.index(channel)] for channel in theirs.channels]
     if found := differences(corrector.meanings, theirs.lead_times, here, task.lead_times):
-        raise InputError(f"{path} was trained on {'; '.join(found)}; score it on data of the same units and intervals")
+        raise InputError(f"{path} was trained on {'; '.join(found)}; score it on data of the same meaning")
 
 
 def check_comparison(names: Collection[str], notes: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
 from data_pipeline.common.progress import watched
 from data_pipeline.dataset import ForecastDataset
-from data_pipeline.meaning import Meaning
+from data_pipeline.meaning import LEVEL_ATTRIBUTE, Meaning
 from data_pipeline.points import Points
 from data_pipeline.sample import Sample
 from evaluation.scoring import Forecaster
@@ -109,6 +109,8 @@ def _define(
     chunks = (1, 1, *(len(axes[name][0]) for name in _DIMENSIONS[2:]))
     array = file.createVariable(variable.label, "f4", _DIMENSIONS, fill_value=np.float32("nan"), chunksizes=chunks)
     array.setncatts({"units": meaning.units, "long_name": variable.title, "GRIB_shortName": variable.name})
+    if meaning.level:
+        array.setncattr(LEVEL_ATTRIBUTE, meaning.level)
     if variable.level:
         array.coordinates = "level"
     return array

@@ -98,8 +98,8 @@ def weigh_on_validation(committee: Corrector, archive: Archive, store: str | Non
 def validation_forecasts(committee: Corrector, archive: Archive, store: str | None) -> ForecastDataset:
     """Return the forecasts of the validation dates of a committee.
 
-    Raises `InputError` for a committee without such dates, and for data with another grid, other units or intervals, or
-    another number of members.
+    Raises `InputError` for a committee without such dates, and for data with another grid, other units, levels or
+    intervals, or another number of members.
     """
     task, dates = committee.task, seen_dates(committee.provenance, "val")
     if dates is None or not dates.spans:
@@ -134,7 +134,7 @@ def combine(paths: Sequence[Path], weights: Sequence[float] | None = None) -> Co
         for name, read in SHARED_PROPERTIES.items():
             one, another = read(first), read(other)
             if one != another:
-                values = "" if name in ("task", "grid", "units and intervals") else f" ({another} and {one})"
+                values = "" if name in ("task", "grid", "units, levels and intervals") else f" ({another} and {one})"
                 raise InputError(
                     f"{path} and {paths[0]} differ in their {name}{values}; combine correctors of the same "
                     "training data"
@@ -193,7 +193,7 @@ def _text(dates: Dates | None) -> str | None:
 SHARED_PROPERTIES: dict[str, Callable[[Corrector], Any]] = {
     "task": lambda corrector: corrector.task.to_json() | {"name": ""},
     "grid": lambda corrector: corrector.grid,
-    "units and intervals": lambda corrector: corrector.meanings,
+    "units, levels and intervals": lambda corrector: corrector.meanings,
     "dates of training": lambda corrector: _text(seen_dates(corrector.provenance, "train")),
     "dates of validation": lambda corrector: _text(seen_dates(corrector.provenance, "val")),
     "regridding": lambda corrector: corrector.provenance.get("regridding"),

@@ -65,7 +65,7 @@ class Corrector(nn.Module):
 
     `spec` describes the model (`_target_` and hyper-parameters). `static` are its static fields in physical units.
     `provenance` records the training; evaluation refuses years that it lists as training or validation years.
-    `meanings` are units and intervals of the task's channels in the training data; files of older versions have none.
+    `meanings` are units, levels and intervals of the task's channels in the training data.
     On a domain of several ranks, inputs and outputs are the own tile; state and file cover the whole globe.
     """
 

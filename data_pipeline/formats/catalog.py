@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -91,6 +91,9 @@ class Catalog(Protocol):
 
     def units(self, name: str) -> tuple[str, str]:
         """Return units and long name of the variables called `name`; `InputError` if files disagree."""
+
+    def levels(self, rows: np.ndarray) -> Mapping[str, int]:
+        """Return the level of the fields in some `rows`, and their number by level; see `formats.levels`."""
 
     def refuse_contradiction(self, first: int, second: int) -> None:
         """Raise `InputError` for two fields with equal variable, time and member, unless their contents are equal."""

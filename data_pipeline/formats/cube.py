@@ -12,8 +12,9 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress, describe_state
 from data_pipeline.formats.catalog import Catalog
+from data_pipeline.formats.levels import level_of
 from data_pipeline.formats.reader_versions import READER_VERSIONS
-from data_pipeline.formats.repeated_fields import refuse_contradictions
+from data_pipeline.formats.repeated_fields import refuse_contradictions, refuse_several_members
 
 Missing = Literal["error", "mask"]
 """Whether a missing field raises an `InputError` or is NaN."""
@@ -21,11 +22,15 @@ Missing = Literal["error", "mask"]
 
 @dataclass(frozen=True, eq=False)
 class Cube:
-    """Rows of a catalog by variable and position along `axes`, in `cells`; -1 where a field is missing."""
+    """Rows of a catalog by variable and position along `axes`, in `cells`; -1 where a field is missing.
+
+    `levels` has the level of each variable (`formats.levels`).
+    """
 
     catalog: Catalog
     axes: Mapping[str, np.ndarray]
     cells: np.ndarray
+    levels: tuple[str, ...]
 
     @classmethod
     def forecasts(cls, catalog: Catalog, lead_times: Sequence[int] | None, missing: Missing) -> Cube:
@@ -45,15 +50,18 @@ class Cube:
         catalog = catalog.where(catalog.rows["step"] == 0)
         if not len(catalog.rows):
             raise InputError(f"{catalog} has forecasts but no analysis (step 0); name files of analyses")
+        refuse_several_members(catalog, np.arange(len(catalog.rows)))
         return cls.of(catalog, {"time": _times(catalog.rows)})._checked(missing)
 
     @classmethod
     def of(cls, catalog: Catalog, values: Mapping[str, np.ndarray]) -> Cube:
         """Arrange fields along the axes named in `values`, which holds the coordinate of each field.
 
-        Different fields for one cell raise `InputError`, and so do forecasts with more than half of the fields missing.
+        Different fields for one cell raise `InputError`, and so do several levels of a variable, and forecasts with
+        more than half of the fields missing.
         Analyses may have many more times of one variable than of another.
         """
+        levels = tuple(level_of(catalog, variable) for variable in range(len(catalog.wanted)))
         axes = {name: np.unique(value) for name, value in values.items()}
         shape = (len(catalog.wanted), *(len(axis) for axis in axes.values()))
         positions = [np.searchsorted(axis, values[name]) for name, axis in axes.items()]
@@ -66,7 +74,7 @@ class Cube:
         refuse_contradictions(catalog, np.stack([order[repeated], order[repeated + 1]], 1))
         cells = np.full(shape, -1, np.int32)
         cells.ravel()[cell] = np.arange(len(cell))
-        return cls(catalog, axes, cells)
+        return cls(catalog, axes, cells, levels)
 
     @property
     def token(self) -> str:

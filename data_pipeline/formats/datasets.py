@@ -15,6 +15,7 @@ from data_pipeline.formats.catalog import SINGLE, FieldReader, Index
 from data_pipeline.formats.cube import Cube
 from data_pipeline.grid import Grid
 from data_pipeline.grid_coordinates import grid_coordinates
+from data_pipeline.meaning import LEVEL_ATTRIBUTE
 from data_pipeline.points import Points
 from data_pipeline.protocols import Chunks
 from data_pipeline.task import Variable
@@ -60,7 +61,9 @@ def open_cube(cube: Cube, chunks: Chunks, dtype: np.dtype = SINGLE) -> xr.Datase
         if 0 in at:
             array = indexing.LazilyIndexedArray(FieldArray(reader, at[0], dtype))
             surface = f"{name}_surface" if aloft else name
-            fields[surface] = on_grid(reader.grid, (*axes,), array, attributes)
+            (level,) = (cube.levels[k] for k, variable in same if not variable.level)
+            stated = {LEVEL_ATTRIBUTE: level} if level else {}
+            fields[surface] = on_grid(reader.grid, (*axes,), array, attributes | stated)
     coordinates = {name: (name, value) for name, value in axes.items()}
     coordinates |= {"level": ("level", np.array(levels))} if levels else {}
     coordinates |= grid_coordinates(reader.grid)

@@ -6,7 +6,7 @@ Geopotential is geopotential height times standard gravity. `equivalents` has th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import get_args
@@ -160,6 +160,12 @@ class DerivedCatalog:
         if name in PARAMETERS:
             return PARAMETERS[name].units, PARAMETERS[name].long_name
         return self.base.units(name)
+
+    def levels(self, rows: np.ndarray) -> Mapping[str, int]:
+        """Return the level of the terms of the fields in some `rows`, and their number by level."""
+        first, count = self.rows["first"][rows], self.rows["count"][rows]
+        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        return self.base.levels(np.unique(self.terms["row"][np.repeat(first, count) + within]))
 
     def refuse_contradiction(self, first: int, second: int) -> None:
         """Raise `InputError` for two fields of one place, unless they are equal; recipes never make a field twice."""

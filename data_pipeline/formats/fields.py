@@ -47,8 +47,10 @@ class CubeFields:
         wanted = cube.catalog.wanted
         by_variable = cube.cells.reshape(len(wanted), len(starts), len(lead_times), len(numbers))
         meanings = tuple(
-            Meaning(variable, normalize_units(cube.catalog.units(variable.name)[0]), _intervals(cube.catalog, rows))
-            for variable, rows in zip(wanted, by_variable, strict=True)
+            Meaning(
+                variable, normalize_units(cube.catalog.units(variable.name)[0]), _intervals(cube.catalog, rows), level
+            )
+            for variable, rows, level in zip(wanted, by_variable, cube.levels, strict=True)
         )
         cells = np.ascontiguousarray(np.moveaxis(by_variable, 0, -1))
         return cls(

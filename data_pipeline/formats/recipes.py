@@ -12,7 +12,7 @@ import numpy as np
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.equivalents import OPERATION_OF, Operation, Source, same_extreme, sources, stated_hours
-from data_pipeline.formats.repeated_fields import refuse_contradictions
+from data_pipeline.formats.repeated_fields import refuse_contradictions, refuse_several_members
 from data_pipeline.formats.tiling import Terms, Tiling, TimeInterval
 from data_pipeline.meaning import INSTANT, UNKNOWN
 from data_pipeline.task import Variable
@@ -62,6 +62,7 @@ class Cookbook:
         rows = self._rows_of((variable,))
         if over_time and self.analyses:
             rows = rows[self._intervals[rows] != INSTANT]
+            refuse_several_members(self.catalog, rows)
         part = self.catalog.rows[rows]
         starts, steps, numbers = part["init"] // 60, part["step"].astype(np.int64), part["number"]
         if over_time and self.analyses:
@@ -100,6 +101,7 @@ class Cookbook:
         rows = self._rows_of(same_extreme(variable))
         rows = rows[self._intervals[rows] > 0]
         if self.analyses:
+            refuse_several_members(self.catalog, rows)
             yield 0, 0, rows
             return
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)

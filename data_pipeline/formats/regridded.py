@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -87,6 +87,10 @@ class RegriddedCatalog:
     def units(self, name: str) -> tuple[str, str]:
         """Return units and long name of the variables called `name`."""
         return self.source.units(name)
+
+    def levels(self, rows: np.ndarray) -> Mapping[str, int]:
+        """Return the level of the fields in some `rows`, and their number by level."""
+        return self.source.levels(rows)
 
     def refuse_contradiction(self, first: int, second: int) -> None:
         """Raise `InputError` for two fields of one place, unless their contents are equal."""

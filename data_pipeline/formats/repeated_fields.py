@@ -1,4 +1,7 @@
-"""Fields that occur twice in an archive: compared once, and never again while the files stay as they are."""
+"""Fields that occur twice in an archive: compared once, and never again while the files stay as they are.
+
+Analyses of several members are refused without a comparison.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,21 @@ def refuse_contradictions(catalog: Catalog, pairs: np.ndarray) -> None:
                 file.write(b"equal\n")
         except (*CACHE_ERRORS, InputError):
             return  # compared again at the next opening
+
+
+def refuse_several_members(catalog: Catalog, rows: np.ndarray) -> None:
+    """Raise `InputError` if some rows of a catalog, which are analyses, have several members of a variable."""
+    part = catalog.rows[rows]
+    for variable in np.unique(part["variable"]).tolist():
+        mine = np.flatnonzero(part["variable"] == variable)
+        numbers, first = np.unique(part["number"][mine], return_index=True)
+        if len(numbers) > 1:
+            one, other = (catalog.place(int(rows[mine[k]])) for k in first[:2])
+            raise InputError(
+                f"{one} and {other} hold {catalog.wanted[variable]} of members {numbers[0]} and {numbers[1]}, "
+                f"{len(numbers)} members in all, and the truth is one analysis; name files of one member, for instance "
+                f"from grib_copy -w number={numbers[0]} of ecCodes or ncks -d number,0 of NCO"
+            )
 
 
 def _verdict_file(catalog: Catalog, pairs: np.ndarray) -> Path | None:

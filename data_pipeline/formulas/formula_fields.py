@@ -76,7 +76,7 @@ class FormulaFields:
 
     @cached_property
     def meanings(self) -> tuple[Meaning, ...]:
-        """Units and intervals of each channel; raises `InputError` for units that a formula cannot use."""
+        """Units, intervals and level of each channel; raises `InputError` for units that a formula cannot use."""
         channels, found = self._channels, self.base.meanings
         units = {channel: found[k].units for channel, k in channels.items()}
         for formula in self.task.formulas:
@@ -88,7 +88,13 @@ class FormulaFields:
                         "with cdo, or remove the formula from task.formulas"
                     )
         instant = (INSTANT,) * len(self.lead_times)
-        formulas = [Meaning(formula, formula.units_from(units), instant) for formula in self.task.formulas]
+        formulas = [
+            Meaning(
+                formula, formula.units_from(units), instant,
+                " and ".join(dict.fromkeys(filter(None, (found[channels[leaf]].level for leaf in formula.leaves)))),
+            )
+            for formula in self.task.formulas
+        ]  # fmt: skip
         return (*(found[k] for k in self._plain), *formulas)
 
     def read(

@@ -24,8 +24,8 @@ STORE_ROW = np.dtype(
 """Variable, initial time, step, interval and member of a field, and the location of its values."""
 Slots = dict[Variable, dict[tuple[int, int], tuple[str, int, int]]]
 """For each variable, by start (seconds) and step (minutes): the NetCDF variable, the sample and the channel."""
-Stated = dict[tuple[Variable, int], tuple[str, int]]
-"""Units and interval of each variable by step (minutes), as the archive had them."""
+Stated = dict[tuple[Variable, int], tuple[str, int, str]]
+"""Units, interval and level of each variable by step (minutes), as the archive had them."""
 NOT_STORED = ENSEMBLE_NAME, -1, 0
 """The slot of a field that belongs to no sample."""
 SAMPLE_SHAPES: dict[str, Callable[[StorePlan], tuple[int, ...]]] = {
@@ -48,6 +48,8 @@ class StoredFields:
     rows: np.ndarray
     units_of: Mapping[str, str]
     """Units by the name of the variable."""
+    level_of: Mapping[Variable, str]
+    """The level of each variable, as in `Meaning`."""
 
     @classmethod
     def ensemble(
@@ -63,7 +65,7 @@ class StoredFields:
             for k, (start, lead) in enumerate(plan.samples):
                 of_variable.setdefault((start, 60 * channel.lead_time(lead)), (ENSEMBLE_NAME, k, c))
         stated: Stated = {
-            (channel.variable, 60 * channel.lead_time(lead)): (plan.meanings[c].units, interval)
+            (channel.variable, 60 * channel.lead_time(lead)): (plan.meanings[c].units, interval, plan.meanings[c].level)
             for c, channel in forecasts
             for lead, interval in zip(plan.lead_times, plan.meanings[c].intervals, strict=True)
         }
@@ -90,13 +92,13 @@ class StoredFields:
         slots: Slots = {}
         stated: Stated = {}
         for c, (target, meaning) in enumerate(zip(plan.targets, plan.target_meanings, strict=True)):
-            stated[target, 0] = meaning.units, meaning.intervals[0]
+            stated[target, 0] = meaning.units, meaning.intervals[0], meaning.level
             of_target = slots.setdefault(target, {})
             for k, (start, lead) in enumerate(plan.samples):
                 of_target[start + 3600 * lead, 0] = TARGET_NAME, k, c
         for c, (channel, meaning) in enumerate(zip(plan.channels, plan.meanings, strict=True)):
             if channel.origin == "analysis":
-                stated[channel.variable, 0] = meaning.units, meaning.intervals[0]
+                stated[channel.variable, 0] = meaning.units, meaning.intervals[0], meaning.level
                 of_variable = slots.setdefault(channel.variable, {})
                 for k, (start, _) in enumerate(plan.samples):
                     of_variable.setdefault((start, 0), (ENSEMBLE_NAME, k, c))
@@ -129,6 +131,11 @@ class StoredFields:
         """Return units and long name of the variables called `name`."""
         return self.units_of[name], name
 
+    def levels(self, rows: np.ndarray) -> dict[str, int]:
+        """Return the level of the fields in some `rows`, and their number by level."""
+        numbers, counts = np.unique(self.rows["variable"][rows], return_counts=True)
+        return {self.level_of[self.wanted[k]]: int(n) for k, n in zip(numbers, counts, strict=True)}
+
     def refuse_contradiction(self, first: int, second: int) -> None:
         """Raise an error: a store never has two fields of the same variable, time and member."""
         raise AssertionError(f"{self.place(first)} and {self.place(second)} are the same field")
@@ -142,8 +149,8 @@ def _fields(
     slots: Slots,
     stated: Stated,
     numbers: Collection[int],
-) -> tuple[tuple[Path, ...], Grid, tuple[Variable, ...], np.ndarray, dict[str, str]]:
-    """Return paths, grid, variables, rows and units of the fields of `variables`, for each member in `numbers`."""
+) -> tuple[tuple[Path, ...], Grid, tuple[Variable, ...], np.ndarray, dict[str, str], dict[Variable, str]]:
+    """Return paths, grid, variables, rows, units and levels of the fields of `variables`, for each of the `numbers`."""
     plan = manifest.plan
     wanted = tuple(dict.fromkeys(variables))
     if not wanted:
@@ -175,8 +182,9 @@ def _fields(
             member = np.arange(len(numbers))
             position = (within[stored, None] * members + member) * count + channels[stored, None]
             of_variable["offset"][stored] = shards[kind][file[stored], None] + position * field_bytes
-    units = {variable.name: unit for (variable, _), (unit, _) in stated.items()}
-    return tuple(folder / name for name in plan.shards), plan.grid, wanted, rows.ravel(), units
+    units = {variable.name: unit for (variable, _), (unit, _, _) in stated.items()}
+    levels = {variable: level for (variable, _), (_, _, level) in stated.items()}
+    return tuple(folder / name for name in plan.shards), plan.grid, wanted, rows.ravel(), units, levels
 
 
 def _join(values: Collection[object]) -> str:

@@ -27,8 +27,8 @@ _DESCRIPTIONS = {
     "fingerprint": "files of the archive or versions of its readers",
     "numbers": "members",
     "shard_samples": "shard_bytes",
-    "meanings": "units and intervals",
-    "target_meanings": "units and intervals",
+    "meanings": "units, levels and intervals",
+    "target_meanings": "units, levels and intervals",
 }
 """Words for the attributes of a plan in error messages, where they differ from the attribute's name."""
 _OPTIONAL = ("other_leads", "analysis", "formulas", "omissions")
@@ -46,7 +46,7 @@ class StorePlan(HasChannels):
     """The `samples` of a store, (initial time in seconds since 1970, lead time in hours), and their contents.
 
     `dates` are those of valid times, None for the whole archive. A file holds `shard_samples` samples. With `moments`
-    two pseudo-members represent the members `numbers`. `meanings` and `target_meanings` are units and intervals of the
+    two pseudo-members represent the members `numbers`. `meanings` and `target_meanings` are those of the
     channels and of the truth in the archive. `other_leads`, `analysis` and `formulas` are options of the task.
     `missing` is the archive's option, `omissions` are the forecasts of these dates that are no samples, and the samples
     with missing fields.

@@ -27,7 +27,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import Progress
 from data_pipeline.grid import Grid
 from data_pipeline.inputs import input_fields, starts_without_input
-from data_pipeline.meaning import differences
+from data_pipeline.meaning import Meaning, differences
 from data_pipeline.task import Task, Variable
 from models.correction.engine import CorrectorDescription, Engine
 from models.correction.gaps import Gaps
@@ -74,21 +74,21 @@ class _Source:
 
     forecasts: Mapping[Variable, xr.DataArray]
     analyses: Mapping[Variable, xr.DataArray]
-    units: Mapping[tuple[str, Variable], str]
+    meanings: Mapping[tuple[str, Variable], Meaning]
     """By part, `forecasts` or `analyses`, and variable."""
     grid: Grid
 
     def ensemble_fields(self, variables: Sequence[Variable], lead_times: Sequence[int]) -> ArrayFields:
         """Open forecasts."""
-        units = {one: self.units["forecasts", one] for one in variables}
+        meanings = [self.meanings["forecasts", one] for one in variables]
         return ArrayFields.forecasts(
-            {one: self.forecasts[one] for one in variables}, units, self.grid, lead_times, "the dataset"
+            {one: self.forecasts[one] for one in variables}, meanings, self.grid, lead_times, "the dataset"
         )
 
     def analysis_fields(self, variables: Sequence[Variable]) -> ArrayFields:
         """Open analyses."""
-        units = {one: self.units["analyses", one] for one in variables}
-        return ArrayFields.analyses({one: self.analyses[one] for one in variables}, units, self.grid, "the analysis")
+        meanings = [self.meanings["analyses", one] for one in variables]
+        return ArrayFields.analyses({one: self.analyses[one] for one in variables}, meanings, self.grid, "the analysis")
 
 
 def _open(forecasts: StandardDataset, analysis: xr.Dataset | None, task: Task) -> _Source:
@@ -109,8 +109,8 @@ def _open(forecasts: StandardDataset, analysis: xr.Dataset | None, task: Task) -
     arrays = {
         name: {one: part.field(one, outer) for one in variables} for name, (part, outer, variables) in parts.items()
     }
-    units = {(name, one): part.units(one) for name, (part, _, variables) in parts.items() for one in variables}
-    return _Source(arrays["forecasts"], arrays.get("analyses", {}), units, forecasts.grid)
+    meanings = {(name, one): part.meaning(one) for name, (part, _, variables) in parts.items() for one in variables}
+    return _Source(arrays["forecasts"], arrays.get("analyses", {}), meanings, forecasts.grid)
 
 
 def _lead_times(task: Task, forecasts: StandardDataset) -> tuple[int, ...]:
@@ -142,7 +142,7 @@ def _check_inputs(source: _Source, corrector: CorrectorDescription, leads: tuple
     ):
         raise InputError(
             f"the corrector was trained on {'; '.join(found)} as in the dataset; convert its values and set the "
-            "attribute units"
+            "attribute units, or open it on this level"
         )
 
 

@@ -14,6 +14,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import GRIB_FORMAT, UNKNOWN_FORMAT, file_format
 from data_pipeline.forecast_summary import join_tiles, summarise_tile
 from data_pipeline.formats.grib import messages
+from data_pipeline.meaning import differences
 from models.correction.engine import CorrectorDescription, Engine
 from models.correction.envelope import Problem, finish
 from models.correction.forecast import RawForecast
@@ -74,10 +75,9 @@ class Guard:
                 raise InputError(f"{where} has other {name} than the corrector; train it on the same task and grid")
         meanings = self.fallback.description.meanings
         if meanings and description.meanings:
-            by_variable = dict(zip(own.channels, (one.units for one in description.meanings), strict=True))
-            for channel, meaning in zip(other.channels, meanings, strict=True):
-                if by_variable[channel] != meaning.units:
-                    raise InputError(f"{where} has other units of {channel} than the corrector; train both on one data")
+            own_meanings = [description.meanings[own.channels.index(channel)] for channel in other.channels]
+            if found := differences(meanings, other.lead_times, own_meanings, own.lead_times):
+                raise InputError(f"{where} has {'; '.join(found)} as the corrector; train both on one data")
 
     def verdict(
         self, description: CorrectorDescription, tiles: Sequence[TileSummary], forecast: RawForecast

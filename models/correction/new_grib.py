@@ -46,6 +46,7 @@ def write_new_grib(pipelines: CorrectionPipelines, forecasts: Sequence[Path], ou
                     for own, field in zip(corrected.numbers, fields, strict=True):
                         start = corrected.init_time.astype("datetime64[s]")
                         keys = _keys(target, start, corrected.lead_time, interval, own, len(fields), forecasts[0])
+                        keys |= _level_keys(target, meaning.level, forecasts[0])
                         try:
                             message = encoders[number].encode(field, **keys)
                             file.write(message if corrected.method == "raw" else header(message))
@@ -83,11 +84,19 @@ def _keys(
         "endStep": lead,
         "bitsPerValue": BITS,
     }
-    if target.level:
-        keys |= {"typeOfLevel": "isobaricInhPa", "level": target.level}
     if not instant:
         keys |= {"stepType": STEP_TYPES[target.processing], "startStep": lead - interval // 60}
     return keys
+
+
+def _level_keys(target: Variable, level: str, source: Path) -> dict[str, object]:
+    """Return the ecCodes keys of the level of a message: a pressure, or the `level` of `Meaning`."""
+    if target.level:
+        return {"typeOfLevel": "isobaricInhPa", "level": target.level}
+    kind, _, value = level.partition(" ")
+    if kind == "depth" or "-" in value:
+        raise _cannot_write(source, target, f"layers and depths have other units in GRIB, and it lies on {level}")
+    return {name: text for name, text in (("typeOfLevel", kind), ("level", value)) if text}
 
 
 def _cannot_write(source: Path, variable: Variable, reason: str) -> InputError:

@@ -70,8 +70,8 @@ def open_forecasts(
         found := differences(corrector.meanings, task.lead_times, inputs.meanings, inputs.lead_times)
     ):
         raise InputError(
-            f"the corrector was trained on {'; '.join(found)} as in {files}; correct a forecast with the same units "
-            "and intervals"
+            f"the corrector was trained on {'; '.join(found)} as in {files}; correct a forecast with the same units, "
+            "levels and intervals"
         )
     return inputs, files.ensemble_fields(task.targets, task.lead_times)
 

@@ -95,7 +95,7 @@ def test_member_counts_above_the_number_of_members_are_refused():
         check_enough_members((5, 50), 10)
 
 
-def test_a_corrector_of_other_units_or_intervals_is_refused():
+def test_a_corrector_of_other_units_intervals_or_levels_is_refused():
     """Meanings are compared by channel; a corrector may read fewer channels than the task has."""
     data = [Meaning(Variable("msl"), "Pa", (0,)), Meaning(Variable("2t"), "K", (0,))]
     made = corrector(replace(TASK, inputs=TASK.targets))
@@ -105,3 +105,7 @@ def test_a_corrector_of_other_units_or_intervals_is_refused():
     made.meanings = (Meaning(Variable("2t"), "K", (1440,)),)
     with pytest.raises(InputError, match="was trained on 2t at lead time 48 h over 24 h, not 0 h; score it on data of"):
         check_meanings(made, PATH, TASK, data)
+    made.meanings = (Meaning(Variable("2t"), "K", (0,), "tropopause"),)
+    check_meanings(made, PATH, TASK, data)
+    with pytest.raises(InputError, match="was trained on 2t on tropopause, not surface; score it on data of"):
+        check_meanings(made, PATH, TASK, [data[0], Meaning(Variable("2t"), "K", (0,), "surface")])

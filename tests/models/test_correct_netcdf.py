@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from correction_runs import correct
 from forecast_files import write_forecasts
 from grib_parts import GRID, KEYS
 
@@ -17,6 +18,7 @@ from data_pipeline.formats.grib import Encoder, messages
 from data_pipeline.formats.netcdf.value_packing import ValuePacking
 from data_pipeline.formats.open import ensemble_fields, grid_of_files, open_ensemble
 from data_pipeline.grid import Grid
+from data_pipeline.meaning import Meaning
 from data_pipeline.task import Task, Variable
 from models.correction.correct_files import correct_files
 from models.correction.options import CorrectionOptions
@@ -341,3 +343,22 @@ def test_stations_are_corrected(command, tmp_path):
         assert found.name.values.tolist() == ["A", "B", "C", "D"]
     refused = run(command, tmp_path, "in.nc", "out.grib")
     assert "which GRIB cannot hold here; write NetCDF with format=netcdf" in refused.stderr
+
+
+def test_the_level_is_that_of_the_training_and_stays(tmp_path):
+    """`u` at 80 m is not corrected by what was learnt at 100 m; files in both formats say the height."""
+    task = Task("wind", ["u"], ["u"], [24, 48])
+    spec = {"_target_": "models.statistical.emos.EMOS", "seasonal": False, "shared": True}
+    meanings = [Meaning(Variable("u"), "m s-1", (0, 0), f"heightAboveGround {height}") for height in (80, 100)]
+    static = torch.zeros(len(task.static_names), *GRID.shape)
+    low, high = (Corrector(task, GRID, spec, static, meanings=[one]) for one in meanings)
+    own = (("number",), kelvin()[:, :2] / 50, {"units": "m s-1", "coordinates": "height"})
+    height = {"height": ((), 80.0, {"units": "m", "standard_name": "height"})}
+    path = write_forecasts(tmp_path / "in.nc", STARTS, [24, 48], GRID, {"u": own}, height)
+    with pytest.raises(InputError, match="trained on u on heightAboveGround 100, not heightAboveGround 80 as in"):
+        correct(high, path, tmp_path / "out.nc")
+    for name in ("out.nc", "out.grib"):
+        correct(low, path, tmp_path / name)
+        assert ensemble_fields(tmp_path / name, task.targets, task.lead_times).meanings == (meanings[0],)
+    correct(low, tmp_path / "out.grib", tmp_path / "again.nc")
+    assert ensemble_fields(tmp_path / "again.nc", task.targets, task.lead_times).meanings == (meanings[0],)

@@ -12,11 +12,12 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Summary
 from data_pipeline.formats.cf.cell_methods import refuse_statistics, stated_process
 from data_pipeline.formats.cf.conversions import amount_conversion, find_own_conversion, rate_conversion
-from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, Horizontal, levels_of
+from data_pipeline.formats.cf.coordinates import NO_WHOLE_LEVEL, SURFACE, Horizontal, levels_of
 from data_pipeline.formats.cf.geometry import Geometry
 from data_pipeline.formats.cf.header import DataVariable, Header, role_of
 from data_pipeline.formats.cf.times import FieldTimes, TimeCoordinates
 from data_pipeline.formats.cf.variables import NameMap
+from data_pipeline.formats.levels import stated_level
 from data_pipeline.meaning import UNKNOWN
 from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable, own_process
@@ -109,6 +110,13 @@ class FieldBlock:
         """Return the variable of the fields at a level."""
         process = own_process(self.short_name) if self.rate else self.process
         return Variable(self.short_name, level, process=process)
+
+    @cached_property
+    def level(self) -> str:
+        """The level of fields that are not on pressure levels; see `formats.levels`."""
+        axes = (one for one in self.header.vertical_axes(self.data) if not set(one.dimensions) & set(self.across))
+        described = ((axis.name, axis.attributes, axis.values) for axis in axes)
+        return stated_level(self.variable(SURFACE), self.data.attributes, described)
 
     @cached_property
     def times(self) -> FieldTimes:

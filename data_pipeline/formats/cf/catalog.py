@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -153,6 +154,13 @@ class BlockCatalog(ABC):
             raise InputError(f"{self} has {name} in {' and in '.join(sorted(found))}; select files with the same units")
         (pair,) = found.items()
         return pair
+
+    def levels(self, rows: np.ndarray) -> Counter[str]:
+        """Return the level of the fields in some `rows`, and their number by level."""
+        found = Counter[str]()
+        for k, count in zip(*np.unique(self.rows["block"][rows], return_counts=True), strict=True):
+            found[self.blocks[k].level] += int(count)
+        return found
 
     def refuse_contradiction(self, first: int, second: int) -> None:
         """Raise an `InputError` if two fields of the same variable, time and member have different values."""

@@ -10,23 +10,25 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress
+from data_pipeline.formats.levels import AXIS_STANDARD_NAMES
 
 Role = Literal[
     "start", "time", "valid", "lead", "number", "level", "height", "latitude", "longitude", "projected", "altitude",
-    "station", "quantile",
+    "station", "quantile", "vertical",
 ]  # fmt: skip
-"""What a coordinate stands for. `time` is the start or the valid time of a forecast: see `times.TimeCoordinates`."""
+"""What a coordinate stands for. `time` is the start or the valid time of a forecast: see `times.TimeCoordinates`.
+
+`vertical` is any axis of levels beside pressure and height.
+"""
 
 _ROLE_OF_STANDARD_NAME: dict[str, Role] = {
     "forecast_reference_time": "start", "time": "time", "forecast_period": "lead", "realization": "number",
+    **dict.fromkeys(AXIS_STANDARD_NAMES, "vertical"),
     "air_pressure": "level", "height": "height", "latitude": "latitude", "longitude": "longitude",
     "grid_latitude": "projected", "grid_longitude": "projected", "projection_x_coordinate": "projected",
     "projection_y_coordinate": "projected", "projection_x_angular_coordinate": "projected",
     "projection_y_angular_coordinate": "projected", "altitude": "altitude", "surface_altitude": "altitude",
 }  # fmt: skip
-_IGNORED_STANDARD_NAMES = ("depth", "model_level_number", "atmosphere_hybrid_sigma_pressure_coordinate")
-"""Vertical axes that are not read, even if their name is one of the usual names of pressure levels."""
-
 _NORTH_UNITS = ("degrees_north", "degree_north", "degree_N", "degrees_N", "degreeN", "degreesN")
 _EAST_UNITS = ("degrees_east", "degree_east", "degree_E", "degrees_E", "degreeE", "degreesE")
 _PRESSURE_UNITS = (
@@ -49,6 +51,12 @@ _USUAL_NAMES: dict[Role, tuple[str, ...]] = {
     ),
     "level": ("level", "lev", "plev", "isobaricInhPa", "isobaricInPa", "pressure", "pressure_level", "p", "levels"),
     "height": ("height", "heightAboveGround", "surface", "meanSea"),
+    "vertical": (
+        "depth", "depthBelowLand", "depthBelowLandLayer", "depthBelowSea", "depthBelowSeaLayer", "generalVertical",
+        "generalVerticalLayer", "heightAboveGroundLayer", "heightAboveSea", "hybrid", "hybridLayer", "isobaricLayer",
+        "maxWind", "model_level", "potentialVorticity", "pressureFromGroundLayer", "sigma", "sigmaLayer", "soilLayer",
+        "theta", "tropopause",
+    ),
     "latitude": ("latitude", "lat", "latitudes", "lats", "nlat", "station_latitude", "Y", "y"),
     "longitude": ("longitude", "lon", "longitudes", "lons", "long", "nlon", "station_longitude", "X", "x"),
     "altitude": ("altitude", "alt", "elevation", "station_altitude"),
@@ -190,6 +198,18 @@ class Header:
                 found = chosen
         return found
 
+    def vertical_axes(self, data: DataVariable) -> list[Coordinate]:
+        """Return the coordinates of height, and of other levels than pressure, of a variable.
+
+        A scalar that other variables list in their attribute `coordinates` is not one of a variable that does not.
+        """
+        listed = {name for each in self.variables for name in each.coordinate_names}
+        return [
+            axis
+            for axis in (*self.coordinates_of(data, "height"), *self.coordinates_of(data, "vertical"))
+            if axis.dimensions or axis.name in data.coordinate_names or axis.name not in listed
+        ]
+
 
 def _bounds(stored: StoredVariable, role: Role, variables: Mapping[str, StoredVariable]) -> Coordinate | None:
     """Return the bounds of a time, or None. They have the coordinate's attributes unless they have their own."""
@@ -213,6 +233,8 @@ def _coordinate_role(
         return role if len(stored.dimensions) < 2 else None
     if stored.dimensions == (name,) or role is None:
         return role
+    if role == "vertical":
+        return role if not stored.dimensions else None
     count = len(stored.dimensions)
     if not (stored.attributes.keys() & {"standard_name", "units", "axis"} or count == 0 or listed):
         return None
@@ -239,8 +261,6 @@ def role_of(name: str, attributes: Mapping[str, object]) -> Role | None:
         return "start"  # files give any kind of time this standard_name; a name such as init_time is more specific
     if standard_name in _ROLE_OF_STANDARD_NAME:
         return _ROLE_OF_STANDARD_NAME[standard_name]
-    if standard_name in _IGNORED_STANDARD_NAMES:
-        return None
     units = str(attributes.get("units", ""))
     if units in _NORTH_UNITS:
         return "latitude"

@@ -25,6 +25,7 @@ from data_pipeline.formats.grib.packing import decodable
 from data_pipeline.formats.grib.reader import LOCATION, MessageReader
 from data_pipeline.formats.grib.scan import read_message
 from data_pipeline.formats.grib.table import RECORD, Stamp
+from data_pipeline.formats.levels import level_text
 from data_pipeline.formats.variables import all_variables, requested_variables
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import UNKNOWN
@@ -137,6 +138,15 @@ class MessageCatalog:
         )
         first = next(same)
         return wanted_units(first, name), first.long_name
+
+    def levels(self, rows: np.ndarray) -> Counter[str]:
+        """Return the level of the messages in some `rows`, and their number by level."""
+        found = Counter[str]()
+        for k, count in zip(*np.unique(self.rows["kind"][rows], return_counts=True), strict=True):
+            kind, variable = self.kinds[k], self.variables[k]
+            assert variable is not None
+            found[level_text(variable, kind.type_of_level, kind.level, kind.bottom)] += int(count)
+        return found
 
     @property
     def summaries(self) -> np.ndarray:

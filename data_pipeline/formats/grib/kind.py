@@ -25,7 +25,7 @@ class Kind:
     """Properties of messages; `process` is the processing over time, `version` ECMWF's expver.
 
     `product` says what the messages hold instead of forecasts, members or analyses: an ensemble mean, a probability. It
-    is empty for fields that can be read.
+    is empty for fields that can be read. `bottom` is the other limit of a layer, whose `level` is its top.
     """
 
     short_name: str
@@ -39,19 +39,22 @@ class Kind:
     data_type: str
     version: str
     layout: Layout
+    bottom: float | None = None
 
     @classmethod
     def of(cls, handle: int, parameter: tuple[int, str, str, str]) -> tuple[Kind, Processing]:
         """Return the kind of an ecCodes message, and its processing; `parameter` is the result of `parameter_of`."""
         number, short_name, long_name, units = parameter
         processing = processing_of(handle, short_name)
+        type_of_level = eccodes.codes_get_string(handle, "typeOfLevel")
         kind = cls(
             short_name, number, long_name, units, processing.process, product_of(handle),
-            type_of_level=eccodes.codes_get_string(handle, "typeOfLevel"),
-            level=_level(handle),
+            type_of_level=type_of_level,
+            level=_level(handle, "level"),
             data_type=get_text(handle, "dataType"),
             version=get_text(handle, "expver"),
             layout=Layout.of(handle),
+            bottom=_level(handle, "bottomLevel") if type_of_level.endswith("Layer") else None,
         )  # fmt: skip
         return kind, processing
 
@@ -61,7 +64,7 @@ class Kind:
 
         These have no short name, lie on a pressure level that is not a whole number of hPa, or are no forecasts,
         members or analyses. Only pressure levels are distinguished. On other levels each short name is one variable,
-        such as `2t` or `stl1`.
+        such as `2t` or `stl1`; `formats.levels` keeps apart what a name such as `t` leaves open.
         """
         return None if self.product or not _is_name(self.short_name) else self.named(Variable(self.short_name))
 
@@ -102,9 +105,9 @@ def parameter_of(handle: int) -> tuple[int, str, str, str]:
     return eccodes.codes_get_long(handle, "paramId"), short, name, units
 
 
-def _level(handle: int) -> float:
+def _level(handle: int, key: str) -> float:
     try:
-        return eccodes.codes_get_double(handle, "level")
+        return eccodes.codes_get_double(handle, key)
     except eccodes.KeyValueNotFoundError:
         return 0.0
 

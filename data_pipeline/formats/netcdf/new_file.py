@@ -15,7 +15,7 @@ from data_pipeline.common.files import atomic_path
 from data_pipeline.formats.netcdf.file import library_lock
 from data_pipeline.formats.netcdf.value_packing import ValuePacking
 from data_pipeline.grid import Grid
-from data_pipeline.meaning import INSTANT, UNKNOWN, Meaning
+from data_pipeline.meaning import INSTANT, LEVEL_ATTRIBUTE, UNKNOWN, Meaning
 from data_pipeline.parameters import PARAMETERS
 from data_pipeline.points import Points
 from data_pipeline.task import Variable
@@ -39,6 +39,8 @@ class NewVariable:
     intervals: tuple[int, ...]
     has_members: bool = True
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    level: str = ""
+    """The level of `Meaning`."""
 
     @classmethod
     def of(cls, meaning: Meaning) -> NewVariable:
@@ -47,7 +49,7 @@ class NewVariable:
         known = PARAMETERS.get(variable.name)
         units = known.units.replace("**", "") if known else meaning.units
         units = "1" if units.startswith("(0") else units.replace(" of water equivalent", "")
-        return cls(variable_name(variable), variable, units, meaning.intervals)
+        return cls(variable_name(variable), variable, units, meaning.intervals, level=meaning.level)
 
 
 def variable_name(variable: Variable) -> str:
@@ -204,6 +206,7 @@ class NewForecastFile:
         time = axis if self._single else "time"
         attributes["cell_methods"] = f"{time}: {_METHODS[variable.processing]}"
         attributes |= {"coordinates": " ".join(further)} if further else {}
+        attributes |= {LEVEL_ATTRIBUTE: new.level} if new.level else {}
         created.setncatts(attributes | dict(new.attributes))
         return created
 

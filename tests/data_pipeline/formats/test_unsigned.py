@@ -34,7 +34,9 @@ def write_netcdf(folder, values, attributes, _):
             fill = described.pop("_FillValue", None)
             variable = file.createVariable(name, own.dtype, dimensions, fill_value=fill)
             variable.set_auto_maskandscale(False)
-            variable.setncatts({key: own.dtype.type(v) if key == "missing_value" else v for key, v in described.items()})
+            if "missing_value" in described:
+                described["missing_value"] = own.dtype.type(described["missing_value"])
+            variable.setncatts(described)
             variable[...] = own
     return folder / "file.nc"
 
@@ -74,7 +76,8 @@ FILES = [
 def test_unsigned_numbers_in_a_signed_type(tmp_path, write, layout, attributes, missing):
     if "valid_range" in attributes and write is write_netcdf:
         attributes = {"valid_range": np.array([3, -3], "i1"), "_FillValue": -1}  # the library needs a fill value here
-    path = write(tmp_path, STORED, {"_Unsigned": "true", "scale_factor": 0.5, "add_offset": 200.0, **attributes}, layout)
+    packing = {"_Unsigned": "true", "scale_factor": 0.5, "add_offset": 200.0}
+    path = write(tmp_path, STORED, packing | attributes, layout)
     meant = STORED.astype(float) % 256
     expected = np.where(np.isin(meant, missing), np.nan, 200 + meant / 2)
     opened = open_analysis([path], ["2t"], chunks=None)["2t"]
@@ -88,7 +91,8 @@ def test_unsigned_numbers_in_a_signed_type(tmp_path, write, layout, attributes, 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_signed_numbers_in_an_unsigned_type(tmp_path, layout):
-    path = write_zarr(tmp_path, STORED.view("u1"), {"_Unsigned": "false", "_FillValue": 128, "add_offset": 200.0}, layout)
+    packing = {"_Unsigned": "false", "_FillValue": 128, "add_offset": 200.0}
+    path = write_zarr(tmp_path, STORED.view("u1"), packing, layout)
     expected = np.where(STORED == -128, np.nan, 200.0 + STORED)
     np.testing.assert_array_equal(open_analysis([path], ["2t"], chunks=None)["2t"].values, expected)
 

@@ -224,6 +224,15 @@ def test_wrong_input_is_one_sentence(change, sentence):
         assert sentence in str(error.value)
 
 
+def test_another_level_than_in_training_is_refused():
+    corrector = warmer(Task("toy", ["u"], ["u"], [24, 48]))
+    corrector.meanings = (Meaning(Variable("u"), "m s-1", (0, 0), "heightAboveGround 100"),)
+    wind = DATASET[["2t"]].rename({"2t": "u"}).assign(u=lambda d: d.u.assign_attrs(units="m s-1"))
+    assert quietly(corrector, wind).sizes == wind.sizes
+    with pytest.raises(InputError, match="trained on u on heightAboveGround 100, not heightAboveGround 80 as in"):
+        quietly(corrector, wind.assign_coords(height=((), 80.0, {"units": "m"})))
+
+
 def test_wrong_analyses_are_refused():
     with pytest.raises(InputError, match="the corrector reads no analysis; leave out analysis"):
         quietly(warmer(), DATASET, analysis=DATASET)

@@ -1,0 +1,250 @@
+"""What a variable is besides its name: ensemble and truth on two levels are refused in every format, other encodings of
+one level are accepted, and analyses of several members are refused."""
+
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from data_pipeline.archive import Archive
+from data_pipeline.array_source import ArraySource
+from data_pipeline.common.errors import InputError
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.forecast_file import ForecastFile
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble
+from data_pipeline.grid import Grid
+from data_pipeline.meaning import LEVEL_ATTRIBUTE, Meaning, check_targets, differences
+from data_pipeline.store import Store
+from data_pipeline.task import Task, Variable
+
+GRID = Grid.regular(3, 4)
+START, LEAD = np.datetime64("2020-01-01", "ns"), 24
+RNG = np.random.default_rng(0)
+LEVELS = {
+    "hybrid 137": ("hybrid", 137, {"standard_name": "atmosphere_hybrid_sigma_pressure_coordinate"}),
+    "hybrid 136": ("hybrid", 136, {}),
+    "heightAboveGround 80": ("heightAboveGround", 80, {"standard_name": "height", "units": "m"}),
+    "heightAboveGround 100": ("heightAboveGround", 100, {"units": "m"}),
+    "theta 315": ("theta", 315, {"units": "K"}),
+    "potentialVorticity 2000": ("potentialVorticity", 2000, {}),
+    "depth 5": ("depthBelowSea", 5, {"standard_name": "depth", "units": "m"}),
+    "tropopause": ("tropopause", 0, {}),
+    "surface": ("surface", 0, {}),
+}
+"""Text, GRIB's type and value, and the attributes of the coordinate of CF, which has the name of the type."""
+EQUIVALENTS = [("surface", 0, {}), ("heightAboveGround", 2, {"units": "m"}), ("heightAboveSea", 2, {"units": "m"})]
+
+
+def dataset_of(name, place, members, forecast, units="K"):
+    """Return a field of each member at a place, or at None; a truth is valid when the forecast is."""
+    outer = {
+        "init_time": ("init_time", [START], {"standard_name": "forecast_reference_time"}),
+        "lead_time": ("lead_time", [LEAD], {"standard_name": "forecast_period", "units": "hours"}),
+    } if forecast else {"time": ("time", [START + np.timedelta64(LEAD, "h")], {"standard_name": "time"})}  # fmt: skip
+    coordinates = outer | {
+        "number": ("number", list(members), {"standard_name": "realization"}),
+        "latitude": ("latitude", list(GRID.latitudes), {"units": "degrees_north"}),
+        "longitude": ("longitude", list(GRID.longitudes), {"units": "degrees_east"}),
+    }
+    values = RNG.normal(280, 5, [len(axis[1]) for axis in coordinates.values()]).astype("f4")
+    if place:
+        kind, value, attributes = place
+        coordinates[kind] = ((), float(value), attributes)
+    return xr.Dataset({name: ([*coordinates][: values.ndim], values, {"units": units})}, coordinates)
+
+
+def write_grib(path, name, place, members, forecast):
+    kind, value, _ = place
+    keys = {"dataDate": 20200101, "step": LEAD} if forecast else {"dataDate": 20200102, "step": 0}
+    keys |= {"dataTime": 0, "shortName": name, "typeOfLevel": kind} | ({"level": value} if value else {})
+    encoder = Encoder(GRID, edition=2, productDefinitionTemplateNumber=1, bitsPerValue=24)
+    messages = (encoder.encode(RNG.normal(280, 5, (3, 4)), perturbationNumber=number, **keys) for number in members)
+    path.write_bytes(b"".join(messages))
+
+
+def write_netcdf(path, *of_data):
+    dataset_of(*of_data).to_netcdf(path)
+
+
+def write_zarr(path, *of_data):
+    dataset_of(*of_data).to_zarr(path, zarr_format=2)
+
+
+FORMATS = {"grib": write_grib, "nc": write_netcdf, "zarr": write_zarr}
+
+
+def write(path, name, place, *, forecast, members=None):
+    """Write one part of an archive in the format of the path's ending; return the path."""
+    FORMATS[path.suffix[1:]](path, name, place, members or ((1, 2) if forecast else (0,)), forecast)
+    return str(path)
+
+
+def archive(folder, ensemble, truth, name="t"):
+    """Write an ensemble and its truth, each in a format and at a place."""
+    one = write(folder / f"ensemble.{ensemble[0]}", name, ensemble[1], forecast=True)
+    return Archive([one], [write(folder / f"analysis.{truth[0]}", name, truth[1], forecast=False)])
+
+
+def opened(source, name="t"):
+    """Open the samples of a source, as every verb does."""
+    return ForecastDataset(source, Task("any", [name], [name], [LEAD]), [2020])
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("text", LEVELS)
+def test_files_say_the_level_of_a_variable_without_one(tmp_path, ending, text):
+    path = write(tmp_path / f"file.{ending}", "t", LEVELS[text], forecast=False)
+    (meaning,) = analysis_fields(path, [Variable("t")]).meanings
+    assert meaning.level == text
+
+
+@pytest.mark.parametrize("formats", product(FORMATS, FORMATS), ids="-".join)
+@pytest.mark.parametrize(
+    "levels", [("hybrid 137", "tropopause"), ("heightAboveGround 80", "heightAboveGround 100")], ids=["type", "value"]
+)
+def test_ensemble_and_truth_on_two_levels_are_refused(tmp_path, formats, levels):
+    one, other = ((ending, LEVELS[text]) for ending, text in zip(formats, levels, strict=True))
+    with pytest.raises(InputError, match=f"t lies on {levels[0]} in the ensemble and on {levels[1]} in the analysis"):
+        opened(archive(tmp_path, one, other))
+
+
+@pytest.mark.parametrize("formats", product(FORMATS, FORMATS), ids="-".join)
+def test_equivalent_encodings_are_accepted(tmp_path, formats):
+    """`2t` says its height, however a file encodes it; `t` on one level in two formats is one variable."""
+    places = ("surface", 0, {}), ("heightAboveGround", 2, {"units": "m"})
+    assert opened(archive(tmp_path, *zip(formats, places, strict=True), "2t"), "2t").meanings[0].level == ""
+    same = ((ending, LEVELS["hybrid 137"]) for ending in formats)
+    (tmp_path / "aloft").mkdir()
+    assert opened(archive(tmp_path / "aloft", *same)).meanings[0].level == "hybrid 137"
+
+
+@pytest.mark.parametrize("endings", product(["nc", "zarr"], repeat=2), ids="-".join)
+def test_ensemble_and_truth_in_two_units_are_refused(tmp_path, endings):
+    paths = [tmp_path / f"{part}.{ending}" for part, ending in zip("et", endings, strict=True)]
+    for path, forecast, units in zip(paths, (True, False), ("kg m-3", "ug m-3"), strict=True):
+        found = dataset_of("smoke", None, (1,), forecast, units)
+        found.to_netcdf(path) if path.suffix == ".nc" else found.to_zarr(path, zarr_format=2)
+    with pytest.raises(InputError, match="smoke is in kg m-3 in the ensemble and in ug m-3 in the analysis"):
+        opened(Archive([str(paths[0])], [str(paths[1])]), "smoke")
+
+
+@pytest.mark.parametrize("ending", ["nc", "zarr"])
+def test_a_file_without_a_level_matches_any(tmp_path, ending):
+    assert len(opened(archive(tmp_path, ("grib", LEVELS["hybrid 137"]), (ending, None)))) == 1
+
+
+def test_every_pair_of_levels_is_refused_and_an_unknown_level_is_not():
+    meanings = {text: Meaning(Variable("t"), "K", (0,), text) for text in (*LEVELS, "")}
+    for one, other in permutations(LEVELS, 2):
+        with pytest.raises(InputError, match=f"t lies on {one} in the ensemble and on {other}"):
+            check_targets([meanings[one]], [meanings[other]], [24])
+        assert differences([meanings[one]], [24], [meanings[other]], [24]) == [f"t on {one}, not {other}"]
+    for text, (first, second) in product(LEVELS, permutations((True, False))):
+        one, other = (meanings[text if known else ""] for known in (first, second))
+        check_targets([one], [other], [24])
+        assert differences([one], [24], [other], [24]) == []
+    assert all(Meaning.from_json(one.to_json()) == one for one in meanings.values())
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("forecast", [True, False], ids=["ensemble", "analysis"])
+def test_several_levels_of_one_variable_in_one_part_are_refused(tmp_path, ending, forecast):
+    paths = [
+        write(tmp_path / f"{text[:3]}.{ending}", "t", LEVELS[text], forecast=forecast, members=(k * forecast,))
+        for k, text in enumerate(("hybrid 137", "tropopause"))
+    ]
+    for read in (ensemble_fields, open_ensemble) if forecast else (analysis_fields, open_analysis):
+        with pytest.raises(InputError, match=r"has t on 2 levels, . x .*, . x .*; name files with one of them"):
+            read(paths, [Variable("t")], **({"lead_times": [LEAD]} if forecast else {}))
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_stores_and_datasets_keep_the_level(tmp_path, ending):
+    source = archive(tmp_path, (ending, LEVELS["heightAboveGround 80"]), (ending, LEVELS["heightAboveGround 80"]))
+    task = Task("any", ["t"], ["t"], [LEAD])
+    store = Store.write(source, task, tmp_path / "store")
+    assert opened(store).meanings == opened(source).meanings
+    assert store.analysis_fields(task.targets).meanings == source.analysis_fields(task.targets).meanings
+    ensemble, truth = source.forecasts(task.inputs, [LEAD]), source.analyses(task.targets)
+    assert ensemble.t.attrs[LEVEL_ATTRIBUTE] == "heightAboveGround 80"
+    assert opened(ArraySource(ensemble, truth)).meanings == opened(source).meanings
+    higher = truth.assign(t=truth.t.assign_attrs({LEVEL_ATTRIBUTE: "heightAboveGround 100"}))
+    with pytest.raises(InputError, match="t lies on heightAboveGround 80 in the ensemble and on heightAboveGround 100"):
+        opened(ArraySource(ensemble, higher))
+    ensemble.to_netcdf(tmp_path / "again.nc")
+    again = ensemble_fields(str(tmp_path / "again.nc"), task.inputs, [LEAD], names={"t": "t"})
+    assert again.meanings[0].level == "heightAboveGround 80"
+
+
+def test_scalar_coordinates_of_a_dataset_are_its_level():
+    ensemble = dataset_of("t", LEVELS["heightAboveGround 80"], (1, 2), True)
+    truth = dataset_of("t", ("height", 0.1, {"units": "km", "standard_name": "height"}), (0,), False).isel(number=0)
+    with pytest.raises(InputError, match="t lies on heightAboveGround 80 in the ensemble and on heightAboveGround 100"):
+        opened(ArraySource(ensemble, truth))
+
+
+def test_a_scalar_of_another_variable_of_the_file_does_not_count(tmp_path):
+    """Only `gust` lists the height in its attribute `coordinates`."""
+    both = dataset_of("t", None, (0,), False).isel(number=0, drop=True)
+    both["gust"] = both.t.assign_attrs(coordinates="height")
+    both["height"] = (), 80.0, {"units": "m", "standard_name": "height"}
+    both.to_netcdf(tmp_path / "file.nc")
+    assert analysis_fields(str(tmp_path / "file.nc"), [Variable("gust")]).meanings[0].level == "heightAboveGround 80"
+    assert analysis_fields(str(tmp_path / "file.nc"), [Variable("t")]).meanings[0].level == ""
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_forecasts_of_others_on_another_level_are_refused(tmp_path, ending):
+    path = write(tmp_path / f"file.{ending}", "t", LEVELS["theta 315"], forecast=True)
+    task = Task("any", ["t"], ["t"], [LEAD])
+    own = Meaning(Variable("t"), "K", (0,), "hybrid 137")
+    with pytest.raises(InputError, match="has t on theta 315, not hybrid 137 as the ensemble"):
+        ForecastFile.parse("other", path).open(task, GRID, [own], None)
+
+
+# Analyses of several members
+
+
+AMOUNTS = {"tp": ("accum", "sum", "m"), "mx2t": ("max", "maximum", "K"), "avg_skt": ("avg", "mean", "K")}
+"""How GRIB and CF state a processing, and units."""
+
+
+def hourly(path, name, members, hours=6):
+    """Write analyses of several members: a field over each hour, or an instantaneous one, in the path's format."""
+    kind = AMOUNTS.get(name)
+    if path.suffix == ".grib":
+        encoder = Encoder(GRID, edition=2, productDefinitionTemplateNumber=11 if kind else 1, bitsPerValue=24)
+        place = {"typeOfLevel": "heightAboveGround", "level": 2} if "2t" in name else {"typeOfLevel": "surface"}
+        messages = []
+        for hour, number in product(range(1, hours + 1), members):
+            keys = {"dataDate": 20200101, "dataTime": 0 if kind else 100 * hour, "perturbationNumber": number}
+            keys |= {"stepType": kind[0], "startStep": hour - 1, "endStep": hour} if kind else {}
+            keys |= {"shortName": {"mx2t": "2t", "avg_skt": "skt"}.get(name, name)}
+            messages.append(encoder.encode(np.full((3, 4), 280.0 + number), **place, **keys))
+        path.write_bytes(b"".join(messages))
+        return str(path)
+    found = xr.concat([dataset_of(name, None, members, False, kind[2] if kind else "K")] * hours, "time")
+    hour = np.timedelta64(1, "h")
+    found = found.assign_coords(time=("time", START + np.arange(1, hours + 1) * hour, {"bounds": "ends"}))
+    found["ends"] = ("time", "two"), np.stack([found.time - hour, found.time], 1)
+    found.time.encoding["units"] = found.ends.encoding["units"] = "hours since 2020-01-01"
+    found[name].attrs["cell_methods"] = f"time: {kind[1] if kind else 'point'}"
+    found.to_netcdf(path) if path.suffix == ".nc" else found.to_zarr(path, zarr_format=2)
+    return str(path)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("2t", "2t"), ("tp", "tp"), ("tp", "tp:6h"), ("mx2t", "2t:6h-maximum"), ("avg_skt", "avg_skt:6h")],
+    ids=["instantaneous", "hourly amount", "amount", "extreme", "mean"],
+)
+def test_analyses_of_several_members_are_refused(tmp_path, ending, name, wanted):
+    variable = Variable.parse(wanted)
+    assert analysis_fields(hourly(tmp_path / f"one.{ending}", name, (3,)), [variable]).numbers == (0,)
+    path = hourly(tmp_path / f"two.{ending}", name, (3, 7))
+    for read in (analysis_fields, open_analysis):
+        with pytest.raises(InputError, match=r"two\..* of members 3 and 7, 2 members in all, and the truth is one ana"):
+            read(path, [variable])
