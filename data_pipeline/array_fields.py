@@ -165,10 +165,9 @@ class StandardDataset:
 
     def meaning(self, variable: Variable) -> Meaning:
         """Return units and level of a variable, without lead times."""
-        array = self.dataset[self.own_name(variable)]
-        axes = ((str(name), axis.attrs, axis.values) for name, axis in array.coords.items() if not axis.ndim)
-        level = stated_level(variable, array.attrs, axes)
-        return Meaning(variable, self.units(variable), (), level)
+        return Meaning(
+            variable, self.units(variable), (), level_of_array(variable, self.dataset[self.own_name(variable)])
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,6 +292,12 @@ def fields_of_analyses(standard: StandardDataset, variables: Sequence[Variable])
     """Open analyses of variables, as forecasts with lead time 0 and one member; their start is the valid time."""
     arrays = {variable: standard.field(variable, ANALYSIS) for variable in variables}
     return ArrayFields.analyses(arrays, [standard.meaning(one) for one in arrays], standard.grid, standard.what)
+
+
+def level_of_array(variable: Variable, array: xr.DataArray) -> str:
+    """Return the level of a variable, from the attributes and the scalar coordinates of its array."""
+    axes = ((str(name), axis.attrs, axis.values) for name, axis in array.coords.items() if not axis.ndim)
+    return stated_level(variable, array.attrs, axes)
 
 
 def _meanings(meanings: Iterable[Meaning], lead_times: Sequence[int]) -> tuple[Meaning, ...]:

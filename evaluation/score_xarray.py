@@ -12,7 +12,9 @@ import torch
 import xarray as xr
 
 from data_pipeline.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
+from data_pipeline.array_fields import level_of_array
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
@@ -232,6 +234,7 @@ def _truth_of(truth: xr.DataArray, values: xr.DataArray) -> xr.DataArray:
     """Return the truth of each start and lead time of the forecast, NaN where there is none."""
     if not isinstance(truth, xr.DataArray):
         raise InputError(f"score: truth must be a DataArray, got {type(truth).__name__}; select one variable")
+    _refuse_other_level(values, truth)
     if find_dimension(truth, "lead_time") or "init_time" in truth.dims:
         found = _standard(truth, ("init_time", "latitude", "longitude"), "truth")
         if "lead_time" not in found.dims:
@@ -251,6 +254,16 @@ def _truth_of(truth: xr.DataArray, values: xr.DataArray) -> xr.DataArray:
     parts = [found.reindex(valid_time=times).rename(valid_time="init_time") for times in valid.T]
     parts = [part.assign_coords(init_time=values.init_time.values) for part in parts]
     return xr.concat(parts, xr.DataArray(values.lead_time.values, dims="lead_time", name="lead_time"))
+
+
+def _refuse_other_level(values: xr.DataArray, truth: xr.DataArray) -> None:
+    """Raise `InputError` if both arrays state a level, and these differ."""
+    name = NameMap().short_name(str(truth.name or values.name), {}, None)
+    if not re.fullmatch(r"[A-Za-z0-9_]+", name):
+        return
+    own, other = (level_of_array(Variable(name), one) for one in (values, truth))
+    if own and other and own != other:
+        raise InputError(f"score: the forecast lies on {own}, the truth on {other}; give both on one level")
 
 
 def _converted(values: xr.DataArray, units: str, kind: str) -> xr.DataArray:

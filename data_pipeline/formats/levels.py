@@ -14,6 +14,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Catalog
+from data_pipeline.formulas.formula import Formula
 from data_pipeline.meaning import LEVEL_ATTRIBUTE
 from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable
@@ -40,12 +41,15 @@ LEVELS_SHOWN = 4
 def states_level(variable: Variable) -> bool:
     """Whether the name of a variable says where it lies: a pressure, a height, or a parameter that has one place.
 
+    A formula does not: it lies where the fields do that it reads.
+
     >>> [states_level(Variable.parse(name)) for name in ("t@850", "2t", "tp", "stl1", "t", "no2")]
     [True, True, True, True, False, False]
     """
-    name = variable.name
-    known = PARAMETERS.get(name)
-    return bool(variable.level or (known and not known.has_levels) or _NAMED_LEVEL.search(name))
+    if isinstance(variable, Formula):
+        return False
+    known = PARAMETERS.get(variable.name)
+    return bool(variable.level or (known and not known.has_levels) or _NAMED_LEVEL.search(variable.name))
 
 
 def level_text(variable: Variable, type_of_level: str, value: float | None, bottom: float | None = None) -> str:

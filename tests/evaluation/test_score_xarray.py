@@ -22,6 +22,7 @@ TRUTH = xr.DataArray((SIGNAL + RNG.normal(size=SIGNAL.shape)).astype(np.float32)
 MEMBERS = xr.DataArray(
     (SIGNAL[:, :, None] + RNG.normal(size=(24, 2, 7, 4, 4))).astype(np.float32), {**TIMES, "number": range(7), **SPACE}
 )
+HIGH = MEMBERS.rename("t")
 GLOBAL = {"region": "global"}
 
 
@@ -145,6 +146,7 @@ def test_missing_truth_has_no_weight_and_dependent_members_no_factor():
         (MEMBERS, TRUTH.assign_coords(init_time=STARTS + np.timedelta64(1, "D")), {}, "no forecast has a truth at its"),
         (MEMBERS, TRUTH.isel(lead_time=[0]), {}, "the truth has the lead times [24] h, the forecast [24, 48] h"),
         (MEMBERS.assign_attrs(units="m"), TRUTH.assign_attrs(units="K"), {}, "the forecast is in m, the truth in K"),
+        (HIGH.assign_coords(hybrid=137), HIGH[:, :, 0].assign_coords(tropopause=0), {}, "hybrid 137, the truth on"),
         (MEMBERS.assign_coords(lead_time=[24.5, 48]), TRUTH, {}, "lead_time must be different whole hours"),
         (MEMBERS.where(MEMBERS.number < 6), TRUTH, {}, "the forecast is not finite"),
         (MEMBERS.rename(number="quantile").assign_coords(quantile=np.arange(7)), TRUTH, {}, "two or more different l"),
