@@ -6,7 +6,6 @@ like any other run.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -22,6 +21,7 @@ from typing import IO
 
 from data_pipeline.common.errors import InputError, InterruptedRunError
 from data_pipeline.common.files import lock_folder
+from data_pipeline.common.identity import sha256_of_bytes
 from data_pipeline.common.progress import Progress, hide_progress
 from data_pipeline.common.pruning_record import PruningRecord
 from data_pipeline.common.threads import processors
@@ -78,7 +78,7 @@ def run_name(varied: Sequence[str]) -> str:
     name = "+".join(plain)
     if plain == words and len(name) <= LONGEST_NAME:
         return name
-    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(' '.join(varied).encode()).hexdigest()[:6]}"
+    return f"{name[:LONGEST_NAME]}-{sha256_of_bytes(' '.join(varied).encode())[:6]}"
 
 
 def check_alone() -> None:

@@ -5,7 +5,6 @@ Opening an archive reads no values. `data_pipeline.dataset` turns an archive int
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -17,19 +16,19 @@ import xarray as xr
 
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.file_hash import sampled_hashes
 from data_pipeline.common.files import FileAddress, expand_addresses
+from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dates import Dates
 from data_pipeline.formats import cf, grib
 from data_pipeline.formats import open as files
+from data_pipeline.formats.content_hash import content_hashes
 from data_pipeline.formats.netcdf import is_netcdf
 from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
-from data_pipeline.formats.reader_versions import COMMON_READERS, READER_VERSIONS
+from data_pipeline.formats.reader_versions import common_versions
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.formats.variables import checked_names
 from data_pipeline.formats.zarr import is_zarr
 from data_pipeline.formats.zarr.catalog import ZarrCatalog
-from data_pipeline.formats.zarr.header import hash_store
 from data_pipeline.ledger import Omission
 from data_pipeline.protocols import Chunks, Fields, MissingPolicy
 from data_pipeline.reduced_grid import ReducedGrid
@@ -128,25 +127,15 @@ class Archive:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the names and sampled contents of all files, and of the versions of their readers.
+        """A hash of the names and contents of all files, of the versions of their readers, and of the options.
 
         A copy of the archive in another folder has the same fingerprint.
         """
-        digest = hashlib.sha256()
-        for part in _PARTS:
-            paths = expand_addresses(getattr(self, part)) if getattr(self, part) else []
-            for path, contents in zip(paths, content_hashes(paths), strict=True):
-                digest.update(f"{part} {path.name} {contents}\n".encode())
-        for name in sorted({*self._formats.values(), *COMMON_READERS}):
-            digest.update(f"reader {name} {READER_VERSIONS[name]}\n".encode())
-        if self.variable_names:
-            digest.update(repr(sorted(self.variable_names.items())).encode())
-        for stated in (self._ensemble_intervals, self._analysis_intervals):
-            for variable, minutes in sorted(stated.intervals, key=str):
-                digest.update(f"interval {stated.part} {variable} {minutes}\n".encode())
-        if self.grid is not None:
-            digest.update(f"grid {self.grid} {self.regridding}\n".encode())
-        return digest.hexdigest()[:16]
+        paths = {part: expand_addresses(getattr(self, part)) if getattr(self, part) else [] for part in _PARTS}
+        contents = {part: [[path.name for path in own], content_hashes(own)] for part, own in paths.items()}
+        stated = [self._ensemble_intervals.described, self._analysis_intervals.described]
+        grid = self.grid is not None and [self.grid, self.regridding]
+        return fingerprint_of(contents, common_versions(), self.variable_names or {}, stated, grid)
 
     @cached_property
     def _ensemble_intervals(self) -> StatedIntervals:
@@ -212,13 +201,3 @@ def _format(address: FileAddress) -> str:
 def regridding_of(source: object) -> Method | None:
     """Return the method that brings the fields of an archive to the grid of its option `grid`; None without it."""
     return source.regridding if isinstance(source, Archive) and source.grid is not None else None
-
-
-def content_hashes(addresses: Sequence[FileAddress]) -> list[str]:
-    """Return a hash of the contents of each address; a Zarr store in a folder or at a URL is not one file."""
-    files = [address for address in addresses if isinstance(address, Path) and address.is_file()]
-    try:
-        hashes: dict[FileAddress, str] = dict(zip(files, sampled_hashes(files), strict=True))
-        return [hashes[address] if address in hashes else hash_store(address) for address in addresses]
-    except OSError as error:
-        raise InputError(f"cannot read {error.filename} ({error.strerror})") from None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import xarray as xr
@@ -19,7 +18,9 @@ from data_pipeline.array_fields import (
 )
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.identity import fingerprint_of, hash_of
 from data_pipeline.dates import Dates
+from data_pipeline.formats.reader_versions import common_versions
 from data_pipeline.ledger import Omission
 from data_pipeline.protocols import Chunks, MissingPolicy
 from data_pipeline.task import Task, Variable
@@ -84,18 +85,25 @@ class ArraySource:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of coordinates and values; of the names of chunks, which depend on the files, in arrays of dask."""
-        digest = hashlib.sha256()
-        for standard in (self._ensemble, self._truth):
-            for name, variable in sorted(standard.dataset.variables.items(), key=lambda pair: str(pair[0])):
-                digest.update(f"{name} {variable.dims} {variable.shape} {variable.dtype}\n".encode())
-                for part in [variable] if variable.ndim < 3 or variable.chunks else (row for row in variable):
-                    digest.update(_content(part))
-        return digest.hexdigest()[:16]
+        """A hash of names, coordinates, attributes and values of ensemble, truth and static fields.
+
+        Arrays of dask are not computed for it: the names of their chunks, which depend on the files, stand for values.
+        """
+        sources = [[one.labels, _described(one.dataset)] for one in (self._ensemble, self._truth)]
+        return fingerprint_of(sources, _described(self.static), common_versions())
 
 
-def _content(variable: xr.Variable) -> bytes:
+def _described(dataset: xr.Dataset) -> dict[str, Any]:
+    return {
+        str(name): [one.dims, one.shape, str(one.dtype), one.attrs, _contents(one)]
+        for name, one in dataset.variables.items()
+    }
+
+
+def _contents(variable: xr.Variable) -> list[str]:
+    """Return hashes of the values: of each row along the first of many dimensions, so that no array is copied whole."""
     if variable.chunks:
-        return str(getattr(variable.data, "name", "")).encode()
-    values = np.ascontiguousarray(variable.values)
-    return str(values.tolist()).encode() if values.dtype.hasobject else values.tobytes()
+        return [str(getattr(variable.data, "name", ""))]
+    rows = variable if variable.ndim > 2 else [variable]
+    arrays = (np.ascontiguousarray(row.values) for row in rows)
+    return [hash_of(values.tolist() if values.dtype.hasobject else values.tobytes()) for values in arrays]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -13,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dates import Dates
 from data_pipeline.grid import how_to_regrid
 from data_pipeline.inputs import input_fields
@@ -74,8 +73,7 @@ class ForecastDataset(Dataset[Sample]):
         tile = [self.rows.start, self.rows.stop, self.columns.start, self.columns.stop]
         exceptions = [(one.start, one.lead, one.reason) for one in self.ledger.omissions]
         subset = [task.to_json(), dates.to_json(), exceptions, subset_members, tile, moments and MOMENTS_VERSION]
-        digest = hashlib.sha256(f"{source.fingerprint} {json.dumps(subset)}".encode())
-        self.fingerprint = digest.hexdigest()[:16]
+        self.fingerprint = fingerprint_of(source.fingerprint, subset)
         """Hash of files and selection: two data sets with the same fingerprint have the same samples."""
 
     @property
@@ -113,8 +111,7 @@ class ForecastDataset(Dataset[Sample]):
         other._keys = [place for place, key in zip(self._keys, keys, strict=True) if key not in gone]
         kept = [one for one in self.ledger.omissions if one.key not in gone]
         other.ledger = Ledger(self.ledger.forecasts, tuple(sorted([*kept, *omissions])))
-        digest = hashlib.sha256(f"{self.fingerprint} without {sorted(gone)}".encode())
-        other.fingerprint = digest.hexdigest()[:16]
+        other.fingerprint = fingerprint_of(self.fingerprint, "without", sorted(gone))
         return other
 
     @property

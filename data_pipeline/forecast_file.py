@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,14 +10,17 @@ from typing import Any, get_args
 
 import numpy as np
 
-from data_pipeline.archive import content_hashes, regridding_of
+from data_pipeline.archive import regridding_of
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import expand_addresses
+from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formats.catalog import LEVEL_STEPS
+from data_pipeline.formats.content_hash import content_hashes
 from data_pipeline.formats.fields import CubeFields
 from data_pipeline.formats.open import ForecastKind, summary_fields
+from data_pipeline.formats.reader_versions import common_versions
 from data_pipeline.formats.regridded import RegriddedReader
 from data_pipeline.formats.stated_intervals import StatedIntervals
 from data_pipeline.formats.variables import checked_names
@@ -74,13 +75,12 @@ class ForecastFile:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the sampled contents of all files and of the options; a copy of the files has the same."""
+        """A hash of the contents of all files, the versions of their readers and the options; a copy has the same."""
         with _named_options(self.name):
             hashes = content_hashes(expand_addresses(self.paths))
-        stated = [[str(variable), minutes] for variable, minutes in self.intervals.intervals] if self.intervals else []
-        names = sorted((self.variable_names or {}).items())
-        text = json.dumps([hashes, self.kind, self.drawn, names, stated])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        stated = self.intervals.described if self.intervals else []
+        names = dict(self.variable_names or {})
+        return fingerprint_of(hashes, common_versions(), self.kind, self.drawn, names, stated)
 
     def open(self, task: Task, grid: Grid, meanings: Sequence[Meaning], regridding: Method | None) -> OpenedForecast:
         """Open the targets of `task` on `grid`; `meanings` are those of the targets in the raw ensemble.

@@ -6,7 +6,6 @@ task with several targets. On a mesh all ranks score a part, and the first rank 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -29,6 +28,7 @@ from data_pipeline.common.checks import check_between, check_choice, check_integ
 from data_pipeline.common.cost_meter import CostMeter, gather_usage, print_usage
 from data_pipeline.common.errors import AbsentVariableError, InputError
 from data_pipeline.common.files import atomic_write, expand_paths
+from data_pipeline.common.identity import fingerprint_of, sha256_of
 from data_pipeline.common.progress import Progress, watched
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
@@ -284,13 +284,10 @@ def fingerprint_inputs(
     if given:
         further["forecasts"] = {name: file.fingerprint for name, file in given.items()}
     return further | {
-        "options": hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16],
+        "options": fingerprint_of(options),
         "data": fingerprint,
         "deepweather": version("deepweather"),
-        "correctors": {
-            name: " ".join(hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files)
-            for name, files in paths.items()
-        },
+        "correctors": {name: " ".join(sha256_of(path)[:16] for path in files) for name, files in paths.items()},
     }
 
 

@@ -7,17 +7,16 @@ Besides the regions of every evaluation, the option `regions` names boxes and ma
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.identity import sha256_of
 from data_pipeline.grid import COORDINATE_TOLERANCE, Grid
 from data_pipeline.points import Points
 
@@ -72,7 +71,7 @@ class MaskFile:
     def fingerprint(self) -> str:
         """Hash of the file: the scores depend on it."""
         try:
-            return hashlib.sha256(Path(self.file).read_bytes()).hexdigest()[:16]
+            return sha256_of(self.file)[:16]
         except OSError as error:
             raise self._unreadable(error) from None
 

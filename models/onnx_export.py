@@ -7,7 +7,6 @@ physical units; `models.correction.families` has the distributions. Any number o
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import logging
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.files import atomic_write
+from data_pipeline.common.identity import sha256_of, sha256_of_bytes
 from data_pipeline.common.progress import Progress
 from data_pipeline.sample import Sample
 from models.correction.families import KINDS
@@ -137,8 +137,8 @@ def export(path: Path, output: Path) -> Equality:
     always, known = training_cells(corrector)
     details: dict[str, Any] = {
         "format": EXPORT_FORMAT,
-        "graph_sha256": hashlib.sha256(model.graph.SerializeToString(deterministic=True)).hexdigest(),
-        "source": {"name": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
+        "graph_sha256": sha256_of_bytes(model.graph.SerializeToString(deterministic=True)),
+        "source": {"name": path.name, "sha256": sha256_of(path)},
         "torch": torch.__version__.partition("+")[0],
         "outputs": list(graph.outputs),
         "distribution": graph.structure,

@@ -6,8 +6,6 @@ and dates are fitted once.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from functools import partial
 from importlib.metadata import version
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.identity import hash_of
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
 from data_pipeline.formats.cache_files import CACHE_ERRORS, cache_folder
@@ -110,8 +109,8 @@ def estimated_seconds(data: ForecastDataset) -> float:
 
 
 def _cache_file(fingerprint: str, spec: dict[str, Any]) -> Path:
-    key = json.dumps([fingerprint, spec, version("deepweather"), FIT_VERSION], sort_keys=True)
-    return cache_folder("emos") / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.safetensors"
+    key = hash_of(fingerprint, spec, version("deepweather"), FIT_VERSION)
+    return cache_folder("emos") / f"{key[:24]}.safetensors"
 
 
 def _load(file: Path) -> Corrector | None:

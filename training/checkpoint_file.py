@@ -6,13 +6,13 @@ programs read the file as before.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from pathlib import Path
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
+from data_pipeline.common.identity import running_hash
 
 _LABEL = b"deepweather sha256 "
 _COMMENT_BYTES = len(_LABEL) + 64
@@ -62,7 +62,7 @@ def keep_as(path: Path, name: Path) -> None:
 
 def _digest(path: Path, size: int) -> str:
     """Return the SHA-256 of the first `size` bytes, with zero as the length of the comment."""
-    found, left = hashlib.sha256(), size - 2
+    found, left = running_hash(), size - 2
     with path.open("rb") as file:
         while left:
             chunk = file.read(min(left, _CHUNK_BYTES))

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.identity import sha256_of
 from data_pipeline.dates import Dates
 from data_pipeline.task import Task
 from models.construct import model_class
 from models.corrector import Corrector
 from models.training_dates import all_seen_dates, state_fits
-from training.initial_state import file_hash
 from training.optimizer import has_value_per_cell
 
 OF_TRAINING = ("dropout", "smoothness_penalty", "trained_networks")
@@ -88,7 +88,7 @@ class PretrainedWeights:
         corrector.load_state_dict(ours | {name: theirs[name].to(ours[name]) for name in taken})
         left = sum(map(len, reasons.values()))
         corrector.provenance["from"] = {
-            "hash": file_hash(self.path), "run": self._first.provenance.get("run"),
+            "hash": sha256_of(self.path)[:16], "run": self._first.provenance.get("run"),
             "taken": len(taken), "not_taken": sorted(name for names in reasons.values() for name in names),
         }  # fmt: skip
         state_fits(corrector.provenance, {"pre-training": self.dates})

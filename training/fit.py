@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import random
 import re
@@ -25,6 +23,7 @@ from data_pipeline.array_source import ArraySource
 from data_pipeline.common.checks import construct
 from data_pipeline.common.cost_meter import CostMeter
 from data_pipeline.common.errors import InputError, InterruptedRunError
+from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.common.named_options import described
 from data_pipeline.common.progress import Progress, listening
 from data_pipeline.prefetch.budget import machine_budget
@@ -170,7 +169,7 @@ def _loss_of(loss: str | Mapping[str, Any] | Loss) -> Loss:
 def _identity(plan: TrainingPlan, fingerprint: str) -> str:
     """Return a hash of everything on which the corrector depends, as `training.run_folder.claim` does for a command."""
     decisive = [plan.spec, plan.task.to_json(), repr(plan.split), repr(plan.loss), repr(plan.options), plan.members]
-    return hashlib.sha256(json.dumps([*decisive, fingerprint], sort_keys=True).encode()).hexdigest()[:16]
+    return fingerprint_of(*decisive, fingerprint)
 
 
 def _in_memory(dataset: xr.Dataset) -> bool:

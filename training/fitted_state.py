@@ -5,7 +5,6 @@ A fit reads all training data once or several times. A resumed run reads its res
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from data_pipeline.common.files import atomic_write
+from data_pipeline.common.identity import hash_of
 from models.correction.envelope import Envelope
 from models.corrector import Corrector
 from models.parallel.mesh import Mesh
@@ -103,8 +103,5 @@ def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _checksum(description: str, tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(description.encode())
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].cpu().numpy().tobytes())
-    return digest.hexdigest()
+    named = ((name, tensors[name].cpu().numpy().tobytes()) for name in sorted(tensors))
+    return hash_of(description, *(part for pair in named for part in pair))

@@ -6,7 +6,6 @@ run, such as the first of two stages.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.identity import sha256_of
 from data_pipeline.dates import Dates
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.tiers import Samples, Tiers
@@ -92,13 +92,8 @@ def hash_corrector_files(options: Mapping[str, Any]) -> dict[str, Any]:
         if (path := found.get(name)) is not None:
             if not Path(path).is_file():
                 raise InputError(f"{name}: there is no corrector {path}; train it first")
-            found[name] = f"{path} {file_hash(path)}"
+            found[name] = f"{path} {sha256_of(path)[:16]}"
     return found
-
-
-def file_hash(path: str | Path) -> str:
-    """Return 16 hexadecimal digits that change with the content of a file."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
 def warning_of_validation(path: str, provenance: Mapping[str, Any], validation: Dates) -> str:

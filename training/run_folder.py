@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,6 +12,7 @@ from omegaconf import OmegaConf
 
 from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRunError
 from data_pipeline.common.files import LOCK_NAME, atomic_write, disk_error, lock_folder
+from data_pipeline.common.identity import fingerprint_of
 from training.fitted_state import FITTED_FILE
 
 WITHOUT_EFFECT = {
@@ -56,7 +55,7 @@ def claim(run_dir: Path, options: Mapping[str, Any], fingerprint: str) -> str:
     described = {name: value for name, value in options.items() if name != "run_dir"}
     described |= {"fingerprint": fingerprint, "format": RUN_FORMAT}
     decisive = decisive_options(described)
-    identity = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+    identity = fingerprint_of(decisive)
     marker = run_dir / MARKER
     if not marker.exists():
         with atomic_write(marker, "w") as file:

@@ -174,11 +174,15 @@ def _concerns(refused: Path, path: Path) -> bool:
 
 
 def describe_state(address: FileAddress) -> str:
-    """Return a text that changes when a file, or the metadata of a Zarr folder, is rewritten; the address of a URL."""
+    """Return a text that changes when a file, or the metadata of a Zarr folder, is rewritten; the address of a URL.
+
+    A copy that keeps the modification time, over the file, changes the time at which the system changed its entry.
+    """
     if isinstance(address, Url):
         return address
     files = [address / name for name in ZARR_FILES] if address.is_dir() else [address]
-    states = [(status.st_size, status.st_mtime_ns) for file in files if file.exists() and (status := file.stat())]
+    found = [file.stat() for file in files if file.exists()]
+    states = [(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) for status in found]
     return f"{address.absolute()} {states}"
 
 

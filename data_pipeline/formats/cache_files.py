@@ -7,7 +7,6 @@ checksum, a line of JSON, and arrays as they are in memory. The JSON has the ide
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import struct
@@ -17,6 +16,7 @@ from typing import Any
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
+from data_pipeline.common.identity import sha256_of_bytes
 
 CHECKSUM, JSON_LENGTH = struct.Struct("<I"), struct.Struct("<Q")
 """The checksum of everything after it; the length of the line of JSON."""
@@ -57,5 +57,5 @@ def write_cache(file_format: str, path: Path, identity: str, values: dict[str, A
 
 
 def _cache_file(file_format: str, path: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:24]
+    name = sha256_of_bytes(os.fsencode(path.absolute()))[:24]
     return cache_folder(file_format) / f"{name}.index"

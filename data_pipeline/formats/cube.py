@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,6 +10,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import FileAddress, describe_state
+from data_pipeline.common.identity import hash_of
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.levels import level_of
 from data_pipeline.formats.reader_versions import READER_VERSIONS
@@ -79,11 +79,8 @@ class Cube:
     @property
     def token(self) -> str:
         """A text that changes whenever the cube, one of its files or a reader changes."""
-        digest = hashlib.sha256(self.cells.tobytes() + self.catalog.rows.tobytes())
-        digest.update(repr(sorted(READER_VERSIONS.items())).encode())
-        for path in self.catalog.paths:
-            digest.update(f"{describe_state(path)}\n".encode())
-        return digest.hexdigest()
+        states = [describe_state(path) for path in self.catalog.paths]
+        return hash_of(self.cells.tobytes(), self.catalog.rows.tobytes(), READER_VERSIONS, states)
 
     def _checked(self, missing: Missing) -> Cube:
         if missing not in ("error", "mask"):

@@ -9,3 +9,8 @@ READER_VERSIONS: dict[str, int] = {"grib": 3, "netcdf": 3, "zarr": 2, "derived":
 """Version by the name of the format's package; of variables derived from others; of fields brought to another grid."""
 COMMON_READERS = ("derived", "regridding")
 """Those that any archive may need."""
+
+
+def common_versions() -> dict[str, int]:
+    """Return the versions of the common readers."""
+    return {name: READER_VERSIONS[name] for name in COMMON_READERS}

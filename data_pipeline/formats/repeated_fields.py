@@ -5,13 +5,13 @@ Analyses of several members are refused without a comparison.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write, describe_state
+from data_pipeline.common.identity import hash_of
 from data_pipeline.formats.cache_files import CACHE_ERRORS, cache_folder
 from data_pipeline.formats.catalog import Catalog
 from data_pipeline.formats.reader_versions import READER_VERSIONS
@@ -57,11 +57,9 @@ def refuse_several_members(catalog: Catalog, rows: np.ndarray) -> None:
 def _verdict_file(catalog: Catalog, pairs: np.ndarray) -> Path | None:
     if not all(isinstance(path, Path) and path.is_file() for path in catalog.paths):
         return None
-    digest = hashlib.sha256(catalog.rows.tobytes() + pairs.astype(np.int64).tobytes())
-    digest.update(repr((type(catalog).__name__, catalog.wanted, sorted(READER_VERSIONS.items()))).encode())
-    for path in catalog.paths:
-        digest.update(f"{describe_state(path)}\n".encode())
+    described = [type(catalog).__name__, repr(catalog.wanted), READER_VERSIONS, *map(describe_state, catalog.paths)]
+    name = hash_of(catalog.rows.tobytes(), pairs.astype(np.int64).tobytes(), described)[:32]
     try:
-        return cache_folder("grib").parent / "equal" / digest.hexdigest()[:32]
+        return cache_folder("grib").parent / "equal" / name
     except CACHE_ERRORS:
         return None

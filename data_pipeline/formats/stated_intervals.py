@@ -52,6 +52,11 @@ class StatedIntervals:
             return cls.parse(option.get(part), part)
         return cls(part, tuple((_variable(name), _minutes(name, text)) for name, text in option.items()))
 
+    @property
+    def described(self) -> list[list[object]]:
+        """The variables and their intervals, as plain values."""
+        return sorted([str(variable), minutes] for variable, minutes in self.intervals)
+
     def apply(self, catalog: Catalog) -> Catalog:
         """Return a catalog of files with these intervals where the files state none.
 

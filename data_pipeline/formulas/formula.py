@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.identity import sha256_of_bytes
 from data_pipeline.formulas.sphere_derivatives import REACH
 from data_pipeline.parameters import VECTOR_COMPONENTS
 from data_pipeline.units import normalize_units
@@ -142,7 +142,7 @@ def _make(operation: str, text: str, arguments: Sequence[Any]) -> Formula:
 
 def _named(operation: str, text: str, operands: Sequence[Channel | Formula]) -> Formula:
     full = ", ".join(operand.name if isinstance(operand, Formula) else str(operand) for operand in operands)
-    name = f"{operation}_{sha256(full.encode()).hexdigest()[:12]}"
+    name = f"{operation}_{sha256_of_bytes(full.encode())[:12]}"
     return Formula(name, operation=operation, operands=tuple(operands), text=text)
 
 

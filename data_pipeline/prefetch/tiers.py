@@ -5,8 +5,6 @@ Each tier caches the samples that this rank reads most (`order.Placement`), with
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -18,6 +16,7 @@ from typing import Literal, Protocol, TypeVar, cast
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from data_pipeline.common.identity import hash_of
 from data_pipeline.prefetch.budget import Budget
 from data_pipeline.prefetch.disk import SAMPLE_OVERHEAD, DiskTier, decode_sample, encode_sample
 from data_pipeline.prefetch.order import SampleOrder, compute_placements
@@ -291,7 +290,7 @@ class Tiers(Dataset[Sample]):
 
 def run_key(dataset: Samples, order: SampleOrder) -> str:
     """Return a key of data and order; ranks exchange samples only if their keys are equal."""
-    return hashlib.sha256(json.dumps([dataset.fingerprint, *astuple(order)]).encode()).hexdigest()
+    return hash_of(dataset.fingerprint, astuple(order))
 
 
 def _size(sample: Sample) -> int:

@@ -7,7 +7,6 @@ and the options as JSON; `provenance` is the hash of `made_from`.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import os
@@ -32,6 +31,7 @@ from data_pipeline.common.file_format import (
     wrong_format,
 )
 from data_pipeline.common.files import atomic_path
+from data_pipeline.common.identity import fingerprint_of, sampled_hash_of, sha256_of_bytes
 from data_pipeline.dates import Dates
 from data_pipeline.grid import Grid
 from data_pipeline.statistics import STATISTICS
@@ -112,9 +112,9 @@ def load_statistic(path: str | Path, name: str, **selection: Any) -> xr.Dataset:
 
 
 def provenance_of(path: str | Path) -> str:
-    """Return the hash of everything that the values of the file `path` depend on."""
+    """Return a hash of everything that the values of the file `path` depend on, and of its contents."""
     with _open(Path(path)) as dataset:
-        return str(dataset.attrs["provenance"])
+        return fingerprint_of(dataset.attrs["made_from"], sampled_hash_of(Path(path)))
 
 
 def made_of_dates(made_from: Mapping[str, Any]) -> Dates:
@@ -231,4 +231,4 @@ def _open(path: Path) -> xr.Dataset:
 
 
 def _hash(made_from: str) -> str:
-    return hashlib.sha256(made_from.encode()).hexdigest()[:16]
+    return sha256_of_bytes(made_from.encode())[:16]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_write
+from data_pipeline.common.identity import hash_of, sampled_hash_of, sha256_of
 from data_pipeline.pseudo_members import MOMENTS_VERSION
 from data_pipeline.store.store_plan import StorePlan
 
@@ -19,20 +19,21 @@ MANIFEST_FORMATS = {False: 2, True: 1 + MOMENTS_VERSION}
 
 @dataclass(frozen=True)
 class FinishedFile:
-    """Size and checksum of a finished file, and the offset in bytes of each variable's values."""
+    """Size and checksum of a finished file, the offset in bytes of each variable's values, and a hash of some bytes."""
 
     bytes: int
     sha256: str
     offsets: dict[str, int]
+    sampled: str
 
     @classmethod
     def from_path(cls, path: Path, offsets: dict[str, int]) -> FinishedFile:
         """Read size and checksum of the file at `path`."""
-        return cls(path.stat().st_size, _checksum(path), offsets)
+        return cls(path.stat().st_size, sha256_of(path), offsets, sampled_hash_of(path))
 
     def matches(self, path: Path) -> bool:
         """Whether the file at `path` has this size and checksum."""
-        return path.is_file() and path.stat().st_size == self.bytes and _checksum(path) == self.sha256
+        return path.is_file() and path.stat().st_size == self.bytes and sha256_of(path) == self.sha256
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,13 @@ class Manifest:
         files = {name: asdict(self.files[name]) for name in self.plan.files if name in self.files}
         with atomic_write(folder / MANIFEST_NAME, "w") as file:
             json.dump(
-                {"format": MANIFEST_FORMATS[self.plan.moments], "plan": self.plan.to_json(), "files": files},
+                {
+                    "format": MANIFEST_FORMATS[self.plan.moments], "hash": self.plan.digest,
+                    "plan": self.plan.to_json(), "files": files,
+                },
                 file,
                 indent=1,
-            )
+            )  # fmt: skip
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
@@ -74,13 +78,9 @@ class Manifest:
                     f"{path} has format {found['format']}, this version reads format {expected}; "
                     "make a new store in another folder"
                 )
+            if found["hash"] != hash_of(found["plan"]):
+                raise InputError(f"{path} was edited after the store was made; make a new store in another folder")
             files = {name: FinishedFile(**values) for name, values in found["files"].items()}
             return cls(StorePlan.from_json(found["plan"]), files)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError(f"{path} is not the manifest of a store; make a new store in another folder") from None
-
-
-def _checksum(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,6 +11,8 @@ import xarray as xr
 
 from data_pipeline.archive import Archive
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.identity import HASH_THREADS, sampled_hash_of
+from data_pipeline.common.threads import in_threads
 from data_pipeline.dates import Dates
 from data_pipeline.formats.cube import Cube
 from data_pipeline.formats.datasets import open_cube
@@ -112,9 +114,13 @@ class Store:
         """Number of members that the two pseudo-members represent; None if all members are stored."""
         return len(self.contents.numbers) if self.contents.moments else None
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """The fingerprint of the archive from which the store was made."""
+        """The fingerprint of the archive from which the store was made; `InputError` if a file has changed since."""
+        files = self._manifest.files
+        found = in_threads(sampled_hash_of, [self.folder / name for name in files], HASH_THREADS)
+        if changed := [name for name, one in zip(files, found, strict=True) if one != files[name].sampled]:
+            raise InputError(f"{self.folder / changed[0]} has changed since it was written; {_HOW_TO_REPAIR}")
         return self.contents.fingerprint
 
     @cached_property

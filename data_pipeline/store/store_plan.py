@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from data_pipeline.common.identity import hash_of
 from data_pipeline.dates import Dates
 from data_pipeline.formulas.formula import Formula
 from data_pipeline.grid import Grid
@@ -120,7 +119,7 @@ class StorePlan(HasChannels):
     @property
     def digest(self) -> str:
         """A hash of all attributes."""
-        return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
+        return hash_of(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values from which `from_json` makes an equal plan."""

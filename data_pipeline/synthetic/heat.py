@@ -5,7 +5,6 @@ Runs are computed when they are read; nothing is written. The raw forecast is pe
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from xarray.core import indexing
 
 from data_pipeline.common.checks import check_integer
 from data_pipeline.common.errors import InputError
+from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dates import Dates
 from data_pipeline.formats.catalog import Window
 from data_pipeline.formats.datasets import FieldArray
@@ -94,7 +94,7 @@ class Heat:
     @property
     def fingerprint(self) -> str:
         """Hash of the version and all options."""
-        return hashlib.sha256(f"{_VERSION} {self}".encode()).hexdigest()[:16]
+        return fingerprint_of(_VERSION, str(self))
 
     @cached_property
     def static(self) -> xr.Dataset:

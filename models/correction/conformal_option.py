@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.file_hash import sha256_of
 from data_pipeline.common.files import atomic_write
+from data_pipeline.common.identity import sha256_of
 from models.correction.conformal import ConformalLayer
 from models.correction.engine import CorrectorDescription
 

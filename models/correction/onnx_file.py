@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import ONNX_FORMAT, file_format, wrong_format
+from data_pipeline.common.identity import sha256_of_bytes
 from models.correction.corrector_file import plain_json
 
 PRODUCER = "deepweather"
@@ -78,9 +78,9 @@ def read_exported(path: str | Path) -> ExportedFile:
         raise InputError(
             f"{path} has the export format {version}, this version reads {EXPORT_FORMAT}; export the corrector again"
         )
-    if hashlib.sha256(graph).hexdigest() != found:
+    if sha256_of_bytes(graph) != found:
         raise InputError(f"{path} is damaged: the hash of its graph is wrong; fetch it, or export it, again")
-    return ExportedFile(content, hashlib.sha256(content).hexdigest(), description, details)
+    return ExportedFile(content, sha256_of_bytes(content), description, details)
 
 
 def pack_mask(mask: np.ndarray) -> str:

@@ -6,7 +6,6 @@ that. An output without a sidecar is whole; the run was stopped between the two,
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.file_hash import sha256_of
 from data_pipeline.common.files import atomic_write
+from data_pipeline.common.identity import sha256_of, sha256_of_bytes
 from models.correction.engine import CorrectorDescription
 from models.correction.options import CorrectionOptions
 
@@ -90,7 +89,7 @@ def _hashed(path: Path) -> dict[str, Any]:
     files = sorted(file for file in path.rglob("*") if file.is_file())
     listed = "".join(f"{sha256_of(file)}  {file.relative_to(path).as_posix()}\n" for file in files)
     size = sum(file.stat().st_size for file in files)
-    return {"path": str(path), "bytes": size, "sha256": hashlib.sha256(listed.encode()).hexdigest()}
+    return {"path": str(path), "bytes": size, "sha256": sha256_of_bytes(listed.encode())}
 
 
 def describe_options(options: CorrectionOptions) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.common.file_hash import sha256_of
+from data_pipeline.common.identity import sha256_of
 from data_pipeline.sample import Sample
 from models.correction.engine import CorrectorDescription
 from models.correction.forecast import RawForecast

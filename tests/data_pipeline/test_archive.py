@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.archive import Archive
-from data_pipeline.common import file_hash
+from data_pipeline.common import identity
 from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.formats.grib import Encoder
@@ -163,10 +163,10 @@ def test_a_new_version_of_a_reader_changes_the_fingerprint_of_its_files(folder, 
 
 
 def test_an_unreadable_file_has_no_fingerprint(folder, tmp_path, monkeypatch):
-    def refuse(path):
-        raise PermissionError(13, "Permission denied", str(path))
+    def refuse(*arguments):
+        raise PermissionError(13, "Permission denied", str(folder / "ensemble.grib"))
 
-    monkeypatch.setattr(file_hash, "sampled_hash", refuse)
+    monkeypatch.setattr(identity, "sampled_hash", refuse)
     with pytest.raises(InputError, match=r"cannot read .*ensemble.grib \(Permission denied\)"):
         _ = archive(folder).fingerprint
 

@@ -1,25 +1,25 @@
 """Cache the tables of GRIB files, so that each file is scanned once.
 
-A cached table is used only while path, size, modification time, first and last bytes of its file and the versions of
-reader and ecCodes are unchanged. If the cache cannot be read, the file is scanned again. The JSON of a cache file holds
+A cached table is used only while path, size, times, first and last bytes of its file and the versions of reader and
+ecCodes are unchanged. If the cache cannot be read, the file is scanned again. The JSON of a cache file holds
 the kinds, its array the records, so that an archive of millions of messages opens in seconds.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import eccodes
 import numpy as np
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.common.files import Paths, expand_paths
+from data_pipeline.common.files import Paths, describe_state, expand_paths
+from data_pipeline.common.identity import sha256_of_bytes
 from data_pipeline.common.progress import Progress
 from data_pipeline.common.threads import in_threads
 from data_pipeline.formats.cache_files import read_cache, write_cache
@@ -50,6 +50,12 @@ def table_of(path: Path) -> Table:
         table = Table.of(path)
         _save(table, identity)
     return table
+
+
+def describe_messages(path: Path) -> tuple[Any, ...]:
+    """Return what identifies the messages of a file beside its bytes: no field needs blocks, each has its `sample`."""
+    table = table_of(path)
+    return 0, table.records.tobytes(), _plain(table.kinds)
 
 
 def is_cached(path: Path) -> bool:
@@ -108,10 +114,9 @@ def _identity(path: Path) -> tuple[str, Stamp]:
     with path.open("rb", buffering=0) as file:
         stamp = Stamp.of(file.fileno())
         ends = b"".join(os.pread(file.fileno(), END_BYTES, at) for at in (0, max(0, stamp.size - END_BYTES)))
-    digest = hashlib.sha256(ends).hexdigest()
     # The names and units of variables come from the tables of ecCodes.
     versions = [CACHE_VERSION, READER_VERSIONS["grib"], eccodes.codes_get_api_version()]
-    return json.dumps([*versions, str(path.absolute()), *stamp, digest]), stamp
+    return json.dumps([*versions, describe_state(path), *stamp, sha256_of_bytes(ends)]), stamp
 
 
 def _load(path: Path, identity: str, stamp: Stamp) -> Table | None:
@@ -126,6 +131,8 @@ def _load(path: Path, identity: str, stamp: Stamp) -> Table | None:
 
 
 def _save(table: Table, identity: str) -> None:
-    write_cache(
-        "grib", table.path, identity, {"kinds": [asdict(kind) for kind in table.kinds]}, table.records.tobytes()
-    )
+    write_cache("grib", table.path, identity, {"kinds": _plain(table.kinds)}, table.records.tobytes())
+
+
+def _plain(kinds: Iterable[Kind]) -> list[dict[str, Any]]:
+    return [asdict(kind) for kind in kinds]

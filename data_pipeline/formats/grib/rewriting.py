@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -17,6 +16,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.files import atomic_path
+from data_pipeline.common.identity import running_hash, sha256_of
 from data_pipeline.common.progress import Progress
 from data_pipeline.common.threads import BUDGET, BudgetedPool
 from data_pipeline.formats.grib.cache import table_of
@@ -144,7 +144,7 @@ class _EditedFile:
     ) -> None:
         self._file, self._pool, self._paths, self._names = file, pool, paths, names
         self._correction, self.own_names = correction, own_names
-        self.fields, self.statistics, self.digest = 0, 0, hashlib.sha256()
+        self.fields, self.statistics, self.digest = 0, 0, running_hash()
         self.added: list[Message] = []
         self._bits: dict[Variable, int] = {}
         self._waiting: deque[list[bytes] | Future[list[bytes]]] = deque()
@@ -282,7 +282,5 @@ def _replace(
 
 def _check_file(partial: Path, target: Path, count: int, digest: str) -> None:
     """Raise unless the file on disk holds the written bytes, in `count` messages."""
-    with partial.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != digest or sum(1 for _ in scan_messages(partial)) != count:
+    if sha256_of(partial) != digest or sum(1 for _ in scan_messages(partial)) != count:
         raise RuntimeError(f"{target} differs from the written bytes when read back; it was not kept")

@@ -1,6 +1,7 @@
 """Find the messages of a GRIB file by their lengths, check that each is complete, and read single messages.
 
-No values are decoded. Each message costs one short read: its end marker and the first bytes of the next message.
+No values are decoded. Each message costs four short reads: its last bytes with the first bytes of the next message, and
+blocks in between, of which a hash is part of the fingerprint of its file.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import NamedTuple
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import GRIB_FORMAT, UNKNOWN_FORMAT, file_format, wrong_format
+from data_pipeline.common.identity import number_of
 from data_pipeline.formats.grib.cfgrib_reader import read_field
 
-FIRST_BYTES = 256
-"""Bytes read from the start of each message: in GRIB1, the first two sections of nearly every file."""
+FIRST_BYTES, LAST_BYTES = 256, 64
+"""Bytes read from both ends of each message; the first ones are the first two sections of nearly every GRIB1 file."""
+BLOCKS, BLOCK = 3, 512
+"""Number and size of the blocks in between: of rain, both ends of a message and the reference value are often 0."""
 MAX_HEADING = 128
 """Longest text between two messages that is skipped as the heading of a WMO bulletin."""
 PADDING = b"\0" + string.whitespace.encode() + b"\1\3"
@@ -24,11 +28,12 @@ PADDING = b"\0" + string.whitespace.encode() + b"\1\3"
 
 
 class ScannedMessage(NamedTuple):
-    """The position of a message in its file, and its first bytes."""
+    """The position of a message in its file, its first bytes, and a hash of some of its bytes."""
 
     offset: int
     length: int
     first_bytes: bytes
+    sample: int
 
 
 def scan_messages(path: Path) -> Iterator[ScannedMessage]:
@@ -45,14 +50,17 @@ def scan_messages(path: Path) -> Iterator[ScannedMessage]:
                         f"{path} is cut off: the message at byte {offset} has {length} bytes, the file ends "
                         f"after {size - offset} of them; fetch the file again"
                     )
-                tail = os.pread(descriptor, 4 + FIRST_BYTES, offset + length - 4)
-                if tail[:4] != b"7777":
+                last = min(LAST_BYTES, length)
+                tail = os.pread(descriptor, last + FIRST_BYTES, offset + length - last)
+                if tail[last - 4 : last] != b"7777":
                     raise InputError(
                         f"{path} is damaged: the message at byte {offset} does not end after the {length} "
                         "bytes given in its header; fetch the file again"
                     )
-                yield ScannedMessage(offset, length, first)
-                offset, first = offset + length, tail[4:]
+                inner = range(offset, offset + length, length // (BLOCKS + 1) + 1)[1:] if length > FIRST_BYTES else ()
+                blocks = [os.pread(descriptor, min(BLOCK, offset + length - at), at) for at in inner]
+                yield ScannedMessage(offset, length, first, number_of(first[:length], *blocks, tail[:last]))
+                offset, first = offset + length, tail[last:]
             offset = _next_offset(path, descriptor, offset)
 
 

@@ -31,7 +31,7 @@ RECORD = np.dtype(
     [
         ("offset", "i8"), ("length", "i8"), ("field", "i4"), ("kind", "i4"), ("init", "i8"), ("step", "i4"),
         ("interval", "i4"), ("number", "i4"), ("data", "i4"), ("bits", "i2"), ("binary", "i2"), ("decimal", "i2"),
-        ("reference", "f8"),
+        ("reference", "f8"), ("sample", "u8"),
     ]
 )  # fmt: skip
 """One field: `offset` and `length` of its message; `field`, its position from 1 in a message with several fields, or 0;
@@ -39,7 +39,7 @@ kind; start (`init`, seconds since 1970); step (minutes, -1 if unknown); `interv
 at the step; member (`number`).
 
 `bits` is -1 unless the values are in simple packing without a bitmap, one for each grid point; they then begin at byte
-`data` of the message.
+`data` of the message. `sample` is a hash of some bytes of the message.
 """
 
 UNIX_EPOCH = datetime(1970, 1, 1)
@@ -137,6 +137,7 @@ class _Collector:
         records = np.zeros(len(message), RECORD)
         records["offset"] = np.array([each.offset for each in found])[message]
         records["length"] = first_bytes.lengths[message]
+        records["sample"] = np.array([each.sample for each in found], np.uint64)[message]
         records["field"] = field
         for name in ("init", "step", "interval", "number", "data", "bits", "binary", "decimal", "reference"):
             records[name] = headers[name]

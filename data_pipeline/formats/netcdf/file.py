@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import HDF5_FORMAT, NETCDF_FORMAT, file_format
+from data_pipeline.common.files import describe_state
 
 if TYPE_CHECKING:
     import netCDF4
@@ -34,11 +35,15 @@ def is_netcdf(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class NetCDFFile:
-    """Path, size and modification time of a file; open handles are never kept, so it can be sent to other processes."""
+    """Path, size and modification time of a file; open handles are never kept, so it can be sent to other processes.
+
+    `state` also changes when another file takes the place of this one with the same size and time.
+    """
 
     path: Path
     size: int
     modified: int
+    state: str
 
     @classmethod
     def at(cls, path: Path) -> NetCDFFile:
@@ -47,7 +52,7 @@ class NetCDFFile:
             status = path.stat()
         except OSError as error:
             raise InputError(f"cannot read {path} ({error.strerror})") from None
-        return cls(path, status.st_size, status.st_mtime_ns)
+        return cls(path, status.st_size, status.st_mtime_ns, describe_state(path))
 
     def stored_fields(self, data: object, outer: tuple[str, ...]) -> None:
         """Return None: the library has a value for every field."""

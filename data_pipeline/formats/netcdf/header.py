@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import wrong_format
+from data_pipeline.common.identity import field_count
 from data_pipeline.formats.cf.header import Header, StoredVariable
 from data_pipeline.formats.netcdf.file import NetCDFFile, is_netcdf
 from data_pipeline.formats.netcdf.header_cache import FileStructure, load_structure, save_structure
@@ -20,10 +21,25 @@ if TYPE_CHECKING:
 
 def netcdf_header(path: Path) -> Header:
     """Return the header of a file, from the cache if possible."""
+    return _read(path)[1]
+
+
+def describe_structure(path: Path) -> tuple[Any, ...]:
+    """Return the number of fields of a file, and all that its header says: what identifies it beside its bytes."""
+    structure, _ = _read(path)
+    variables = {
+        name: [stored.dimensions, stored.shape, stored.kind, dict(stored.attributes)]
+        for name, stored in structure.variables.items()
+    }
+    read = {name: values.tolist() for name, values in structure.read.items()}
+    return sum(field_count(stored.shape) for stored in structure.variables.values()), variables, read
+
+
+def _read(path: Path) -> tuple[FileStructure, Header]:
     file = NetCDFFile.at(path)
     if structure := load_structure(file):
         try:
-            return _interpret(file, structure)
+            return structure, _interpret(file, structure)
         except KeyError:
             pass  # written by a version that read the values of fewer variables; read the file again
     if not is_netcdf(path):
@@ -37,7 +53,7 @@ def netcdf_header(path: Path) -> Header:
         except (OSError, RuntimeError) as error:
             raise InputError(f"{path} is damaged: its header cannot be read ({error}); fetch it again") from None
     save_structure(file, structure)
-    return header
+    return structure, header
 
 
 def _interpret(file: NetCDFFile, structure: FileStructure) -> Header:

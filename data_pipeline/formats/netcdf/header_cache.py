@@ -1,7 +1,7 @@
 """Cache of NetCDF headers: variables, attributes, and values of coordinates, as the file has them.
 
-A cached header is used only while path, size and modification time of its file and the version of the reader are
-unchanged. `data_pipeline.formats.cf` interprets it anew in every run.
+A cached header is used only while path, size and times of its file and the version of the reader are unchanged.
+`data_pipeline.formats.cf` interprets it anew in every run.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def save_structure(file: NetCDFFile, structure: FileStructure) -> None:
 
 
 def _identity(file: NetCDFFile) -> str:
-    return json.dumps([_CACHE_VERSION, READER_VERSIONS["netcdf"], str(file.path.absolute()), file.size, file.modified])
+    return json.dumps([_CACHE_VERSION, READER_VERSIONS["netcdf"], file.state])
 
 
 def _encode(value: Any, arrays: bytearray) -> Any:

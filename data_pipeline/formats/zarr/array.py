@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from xarray.backends.zarr import FillValueCoder
 
+from data_pipeline.common import identity
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.zarr.codecs import ChunkDecoder
 from data_pipeline.formats.zarr.store import ZarrStore
@@ -19,9 +20,6 @@ from data_pipeline.formats.zarr.store import ZarrStore
 _ABSENT = 2**64 - 1
 """Offset and length, in the index of a shard, of a chunk that was never written."""
 
-
-SAMPLED_CHUNKS = 500
-"""Chunks of an array whose sizes are part of the fingerprint."""
 
 _STORED_VALUES = {"_FillValue", "missing_value", "valid_min", "valid_max", "valid_range"}
 """Attributes in the type of the stored values."""
@@ -141,11 +139,23 @@ class ZarrArray:
             return False
         return bool(np.isnan(float(self.fill_value)) or float(self.fill_value) in self.missing_values)
 
+    @property
+    def stored_grid(self) -> tuple[int, ...]:
+        """The number of stored keys along each axis: of chunks, or of shards."""
+        return tuple(-(-n // k) for n, k in zip(self.grid, self.per_key, strict=True))
+
+    @property
+    def per_key(self) -> tuple[int, ...]:
+        """The number of chunks that are stored together, along each axis."""
+        return self.shards.counts if self.shards else (1,) * len(self.shape)
+
     def key(self, position: Sequence[int]) -> str:
         """Return the key of a chunk, or of the shard that holds it."""
-        if self.shards:
-            position = [k // n for k, n in zip(position, self.shards.counts, strict=True)]
-        return f"{self.name}/{self.separator.join((*self.key_prefix, *map(str, position))) or '0'}"
+        return self.stored_key([k // n for k, n in zip(position, self.per_key, strict=True)])
+
+    def stored_key(self, place: Sequence[int]) -> str:
+        """Return the key at a place in `stored_grid`."""
+        return f"{self.name}/{self.separator.join((*self.key_prefix, *map(str, place))) or '0'}"
 
     def refuse_if_changed(self) -> None:
         """Raise an `InputError` if the metadata file of the array was rewritten since the store was opened."""
@@ -199,18 +209,18 @@ class ZarrArray:
         """Return whether each chunk, or shard, exists, in their grid; None for a store at a URL."""
         if self.store.is_remote:
             return None
-        step = self.shards.counts if self.shards else (1,) * len(self.shape)
-        axes = [range(0, n, k) for n, k in zip(self.grid, step, strict=True)]
-        found = self.store.exist([self.key(position) for position in product(*axes)])
-        return np.array(found, bool).reshape([len(axis) for axis in axes])
+        axes = [range(n) for n in self.stored_grid]
+        found = self.store.exist([self.stored_key(place) for place in product(*axes)])
+        return np.array(found, bool).reshape(self.stored_grid)
 
-    def sampled_sizes(self) -> list[int]:
-        """Return the stored bytes of chunks at equal distances, -1 where they do not exist; nothing at a URL."""
-        count = math.prod(self.grid)
-        sample = range(0, count, max(1, -(-count // SAMPLED_CHUNKS)))
-        positions = (tuple(int(place) for place in np.unravel_index(k, self.grid)) for k in sample)
-        sizes = [self.store.size(self.key(position)) for position in positions]
-        return [size for size in sizes if size is not None]
+    def content(self, arrays: int) -> list[str]:
+        """Return what stands for the bytes of each stored key, at equal distances if the store has many in `arrays`."""
+        count = math.prod(self.stored_grid)
+        step = max(1, -(-count * arrays // self.store.most_keys))
+        places = np.stack(np.unravel_index(np.arange(0, count, step), self.stored_grid), -1) if self.shape else [()]
+        shape = [n * k for n, k in zip(self.decoder.shape, self.per_key, strict=True)]
+        whole = identity.WHOLE_BYTES // (arrays * len(places) or 1)
+        return self.store.contents([self.stored_key(place) for place in places], identity.field_count(shape), whole)
 
     def read(self) -> np.ndarray:
         """Return all values; for coordinates."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -43,9 +41,8 @@ class ZarrFile:
         across = tuple(k for k, name in enumerate(data.dimensions) if name not in outer)
         exists = chunks.any(axis=across) if array.fills_with_missing else chunks.all(axis=across)
         kept = [k for k, name in enumerate(data.dimensions) if name in outer]
-        per_shard = array.shards.counts if array.shards else (1,) * len(data.dimensions)
         for axis, k in enumerate(kept):
-            exists = exists.repeat(array.decoder.shape[k] * per_shard[k], axis)[
+            exists = exists.repeat(array.decoder.shape[k] * array.per_key[k], axis)[
                 (slice(None),) * axis + (slice(data.shape[k]),)
             ]
         own = [data.dimensions[k] for k in kept]
@@ -77,16 +74,17 @@ def _stored_text(array: zarr.Array) -> StoredVariable:
     return StoredVariable(tuple(dimensions), array.shape, "O", attributes, lambda: np.asarray(array[...]).astype(str))
 
 
-def hash_store(address: FileAddress) -> str:
-    """Return a hash of the metadata of a store, and of the sizes of some of its chunks if it is local."""
+def describe_store(address: FileAddress) -> list[object]:
+    """Return what identifies a store: all metadata, texts, and what stands for the bytes of its chunks."""
     store = open_store(address)
     group = _group(store)
-    digest = hashlib.sha256(json.dumps(dict(group.attrs), sort_keys=True, default=str).encode())
-    for name, array in sorted(_arrays(store, group).items()):
-        digest.update(json.dumps([name, array.metadata.to_dict()], sort_keys=True, default=str).encode())
-        if array.dtype.kind in "fiub":
-            digest.update(repr(_array(store, name, array).sampled_sizes()).encode())
-    return digest.hexdigest()
+    found = sorted(_arrays(store, group).items())
+    described: list[object] = [dict(group.attrs)]
+    for name, array in found:
+        numbers = array.dtype.kind in "fiub"
+        values = _array(store, name, array).content(len(found)) if numbers else np.asarray(array[...]).astype(str)
+        described += [name, array.metadata.to_dict(), values]
+    return described
 
 
 def _group(store: ZarrStore) -> zarr.Group:

@@ -6,7 +6,7 @@ import os
 import time
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,16 +21,20 @@ from zarr.storage import FsspecStore, LocalStore, ZipStore
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.file_format import wrong_format
 from data_pipeline.common.files import FileAddress, Url
+from data_pipeline.common.identity import BLOCK_BYTES, hash_of, sampled_hash
 from data_pipeline.formats.zarr.detection import is_zarr
 
 _LOCAL_HEADER = 30
 """Bytes of a zip file's header before each entry, without the name and the extra field."""
 _KEYS_PER_LIST = 4
 """With fewer keys in a folder, asking for each key is faster than listing the folder."""
-_STAT_THREADS, _STAT_BATCH = 8, 256
-"""Threads that ask for files, which hides the latency of network file systems, and the number of files of each task."""
+_THREADS, _BATCH = 16, 64
+"""Threads that ask for files, which hides the latency of networks, and the number of files of each task."""
 _ATTEMPTS = 3
 """Number of requests for a chunk at a URL before a failure is reported."""
+_TAGS = ("ETag", "etag", "Content-MD5", "md5Hash", "Digest", "content_md5")
+_DATES = ("Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created")
+"""Names by which protocols tell the hash of a file, or else the time of its last change."""
 
 
 def open_store(address: FileAddress) -> ZarrStore:
@@ -55,18 +59,32 @@ class ZarrStore(ABC):
 
     path: FileAddress
     is_remote = False
+    most_keys = 1 << 16
+    """Number of keys that stand for all in the fingerprint."""
 
     @abstractmethod
     def library_store(self) -> Store:
         """Return the store as zarr-python opens it, to read metadata."""
 
-    @abstractmethod
-    def size(self, key: str) -> int | None:
-        """Return the number of bytes of a key, -1 if it does not exist; None if that is not known without reading."""
-
     def exist(self, keys: Sequence[str]) -> list[bool]:
         """Return whether each key exists; for a local store."""
-        return [(self.size(key) or 0) >= 0 for key in keys]
+        raise NotImplementedError
+
+    def contents(self, keys: Sequence[str], fields: int, whole: int) -> list[str]:
+        """Return what stands for the bytes of each key, with so many `fields`; `whole` is that of `sampled_hash`."""
+        batches = [keys[k : k + _BATCH] for k in range(0, len(keys), _BATCH)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = pool.map(lambda batch: [self._content(key, fields, whole) for key in batch], batches)
+            return [content for batch in found for content in batch]
+
+    def _content(self, key: str, fields: int, whole: int) -> str:
+        try:
+            place = self.place(key)
+        except FileNotFoundError:
+            return ""
+        assert place is not None
+        with local_file(place.path) as descriptor:
+            return sampled_hash(descriptor, place.size, fields, start=place.offset, whole=whole)
 
     @abstractmethod
     def place(self, key: str) -> Place | None:
@@ -113,7 +131,7 @@ class FolderStore(ZarrStore):
         """Return the store as zarr-python opens it."""
         return LocalStore(self.path, read_only=True)
 
-    def size(self, key: str) -> int:
+    def _size(self, key: str) -> int:
         """Return the number of bytes of a key, -1 if it does not exist."""
         try:
             return os.stat(f"{self.path}/{key}").st_size  # noqa: PTH116 (thousands of chunks: no Path for each)
@@ -128,9 +146,10 @@ class FolderStore(ZarrStore):
         if len(folders) * _KEYS_PER_LIST <= len(keys):
             listed = {f"{folder}/{name}" for folder in folders for name in self._names(folder)}
             return [key in listed for key in keys]
-        batches = [keys[k : k + _STAT_BATCH] for k in range(0, len(keys), _STAT_BATCH)]
-        with ThreadPoolExecutor(_STAT_THREADS) as pool:
-            return [found for batch in pool.map(super().exist, batches) for found in batch]
+        batches = [keys[k : k + _BATCH] for k in range(0, len(keys), _BATCH)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = pool.map(lambda batch: [self._size(key) >= 0 for key in batch], batches)
+            return [exists for batch in found for exists in batch]
 
     def _names(self, folder: str) -> list[str]:
         try:
@@ -142,7 +161,7 @@ class FolderStore(ZarrStore):
 
     def place(self, key: str) -> Place:
         """Return the file of a key."""
-        if (size := self.size(key)) < 0:
+        if (size := self._size(key)) < 0:
             raise FileNotFoundError(key)
         return Place(self.path / key, 0, size)
 
@@ -157,10 +176,13 @@ class FolderStore(ZarrStore):
 
 @dataclass(frozen=True, eq=False)
 class ZippedStore(ZarrStore):
-    """A zip file with one entry per key; `entries` has offset of the entry's header, stored size, and compression."""
+    """A zip file with one entry per key.
+
+    `entries` has offset of the entry's header, stored size, compression, and the checksum of its bytes.
+    """
 
     path: Path
-    entries: Mapping[str, tuple[int, int, int]]
+    entries: Mapping[str, tuple[int, int, int, int]]
 
     @classmethod
     def at(cls, path: Path) -> Self:
@@ -168,7 +190,7 @@ class ZippedStore(ZarrStore):
         try:
             with zipfile.ZipFile(path) as file:
                 found = {
-                    info.filename: (info.header_offset, info.compress_size, info.compress_type)
+                    info.filename: (info.header_offset, info.compress_size, info.compress_type, info.CRC)
                     for info in file.infolist()
                 }
         except (OSError, zipfile.BadZipFile) as error:
@@ -179,15 +201,23 @@ class ZippedStore(ZarrStore):
         """Return the store as zarr-python opens it."""
         return ZipStore(self.path, mode="r", read_only=True)
 
-    def size(self, key: str) -> int:
-        """Return the number of stored bytes of a key, -1 if it does not exist."""
-        return self.entries[key][1] if key in self.entries else -1
+    def exist(self, keys: Sequence[str]) -> list[bool]:
+        """Return whether each key exists."""
+        return [key in self.entries for key in keys]
+
+    def _content(self, key: str, fields: int, whole: int) -> str:
+        """Return the checksum that zip has of all bytes, and what the bytes are now, unless it has compressed them."""
+        if key not in self.entries:
+            return ""
+        _, _, compression, checksum = self.entries[key]
+        plain = compression == zipfile.ZIP_STORED
+        return f"{checksum} {super()._content(key, fields, whole) if plain else ''}"
 
     def place(self, key: str) -> Place | None:
         """Return the bytes of an entry, None if zip has compressed it."""
         if key not in self.entries:
             raise FileNotFoundError(key)
-        header, size, compression = self.entries[key]
+        header, size, compression, _ = self.entries[key]
         if compression != zipfile.ZIP_STORED:
             return None
         with local_file(self.path) as descriptor:
@@ -220,6 +250,7 @@ class UrlStore(ZarrStore):
 
     path: Url
     is_remote = True
+    most_keys = 1 << 11
 
     def library_store(self) -> Store:
         """Return the store as zarr-python opens it."""
@@ -227,10 +258,6 @@ class UrlStore(ZarrStore):
             return FsspecStore.from_url(str(self.path), read_only=True)
         except (ImportError, ValueError) as error:
             raise InputError(f"cannot open {self.path} ({error}); check the URL") from None
-
-    def size(self, key: str) -> None:
-        """Return None: one request for each chunk would take too long."""
-        return
 
     def place(self, key: str) -> None:
         """Return None: nothing is local."""
@@ -242,21 +269,34 @@ class UrlStore(ZarrStore):
 
     def fetch(self, key: str, start: int = 0, stop: int | None = None) -> bytes | None:
         """Return the bytes of a key from `start` to `stop`; None if it does not exist."""
+        part = {} if start == 0 and stop is None else {"start": start, "end": stop}
+        found = self._request(key, lambda system, path: system.cat_file(path, **part))
+        # A server may ignore the request for a part and send everything.
+        expected = -start if start < 0 else None if stop is None else stop - start
+        return found if found is None or expected is None or len(found) <= expected else found[start:stop]
+
+    def _content(self, key: str, fields: int, whole: int) -> str:
+        """Return the hash of a key that the server knows, or size and date, or else a hash of both ends."""
+        known = self._request(key, lambda system, path: system.info(path))
+        if known is None:
+            return ""
+        for names in (_TAGS, _DATES):
+            if told := [known[name] for name in names if known.get(name)]:
+                return f"{known.get('size')} {told[0]}"
+        return hash_of(self.fetch(key, 0, BLOCK_BYTES) or b"", self.fetch(key, -BLOCK_BYTES) or b"", known.get("size"))
+
+    def _request(self, key: str, ask: Callable[[Any, str], Any]) -> Any:
+        """Return the answer of the server of a key, None if it does not exist; a few failures are not the end."""
         system, root = _file_system(str(self.path), os.getpid())
-        whole = start == 0 and stop is None
         for attempt in range(_ATTEMPTS):
             try:
-                found = system.cat_file(f"{root}/{key}", **({} if whole else {"start": start, "end": stop}))
+                return ask(system, f"{root}/{key}")
             except FileNotFoundError:
                 return None
             except Exception as error:  # every protocol has its own classes of errors
                 if attempt + 1 == _ATTEMPTS or "40" in str(getattr(error, "status", "")):
                     raise InputError(f"cannot read {self.path}/{key} ({_reason(error)}); try again later") from None
                 time.sleep(0.2 * 4**attempt)
-            else:
-                # A server may ignore the request for a part and send everything.
-                expected = -start if start < 0 else None if stop is None else stop - start
-                return found if expected is None or len(found) <= expected else found[start:stop]
         return None
 
 

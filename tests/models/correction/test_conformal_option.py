@@ -43,7 +43,7 @@ def files(tmp_path):
 
 
 def layer(folder, **other):
-    from data_pipeline.common.file_hash import sha256_of
+    from data_pipeline.common.identity import sha256_of
 
     scores = {("2t", 24): {name: 1.5 * NOMINAL + move for name, move in MOVES.items()}}
     made = ConformalLayer(sha256_of(folder / "emos.safetensors"), 0.8, 0.1, scores, {("2t", 24): 10})

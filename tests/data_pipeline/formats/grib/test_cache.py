@@ -73,7 +73,8 @@ def test_changed_bytes_with_the_same_size_and_date_are_noticed(cache, file, scan
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     after = table_of(file)
     assert len(scans) == 2
-    assert equal_tables(before, after)
+    assert after.kinds == before.kinds
+    assert (after.records["sample"] != before.records["sample"]).sum() == 1
 
 
 def test_a_rewritten_file_is_scanned_again(cache, file, writer, scans):

@@ -1,8 +1,11 @@
 """Stores on a web server, and the errors of servers."""
 
 import http.server
+import os
 import threading
+import zlib
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -21,9 +24,13 @@ ONE = {"time": 1, "prediction_timedelta": 1}
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder; `faults` are the codes of the answers to paths, each for some requests."""
+    """Serves a folder; `faults` are the codes of the answers to paths, each for some requests.
+
+    `tells` is what it says of the state of a file: its date, a tag that changes with the contents, or nothing.
+    """
 
     faults: ClassVar[dict[str, tuple[int, int]]] = {}
+    tells: ClassVar[str] = "date"
     requested: ClassVar[list[str]] = []
 
     def do_GET(self):
@@ -34,6 +41,12 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             self.send_error(code)
         else:
             super().do_GET()
+
+    def send_header(self, keyword, value):
+        if keyword != "Last-Modified" or self.tells == "date":
+            super().send_header(keyword, value)
+        elif self.tells == "tag":
+            super().send_header("ETag", f'"{zlib.crc32(Path(self.translate_path(self.path)).read_bytes())}"')
 
     def log_message(self, *arguments):
         """Print nothing."""
@@ -144,3 +157,19 @@ def test_addresses_are_not_paths(tmp_path):
     found = expand_addresses(["https://host/a?b=*/c.zarr", tmp_path / "file", "simplecache::s3://bucket/d.zarr"])
     assert found == ["https://host/a?b=*/c.zarr", tmp_path / "file", "simplecache::s3://bucket/d.zarr"]
     assert Url("https://host/folder/c.zarr/").name == "c.zarr"
+
+
+@pytest.mark.parametrize("tells", ["date", "tag", "nothing"])
+def test_the_fingerprint_changes_with_values_of_the_same_size(stores, tmp_path, server, monkeypatch, tells):
+    monkeypatch.setattr(Handler, "tells", tells)
+    dataset = stores.arco(time=1)[["2m_temperature"]]
+
+    def fingerprint(warmer, seconds):
+        path = stores.write(dataset + warmer, tmp_path / "a.zarr", compressors=None)
+        for file in path.rglob("*"):
+            os.utime(file, (seconds, seconds))
+        return Archive([f"{server}/a.zarr"], [f"{server}/a.zarr"]).fingerprint
+
+    first = fingerprint(0, 1)
+    assert fingerprint(50, 2 if tells == "date" else 1) != first
+    assert (fingerprint(0, 3) == first) == (tells != "date")

@@ -1,0 +1,94 @@
+"""Identity: every fingerprint, checksum and cache key of the project; no other file hashes.
+
+Equal fingerprints mean equal samples. So a fingerprint is made of contents: names, units, versions of readers, and the
+bytes of the values. A copy in another folder keeps it.
+
+Small files are hashed whole. Reading terabytes would take hours, so blocks at equal distances stand for a large file,
+at least two for each field (`sampled_hash`). A format adds what it knows of a large file: the header of each field, and
+for GRIB bytes of each message. What may go unseen in a large file is a change of fewer consecutive bytes than the
+distance between two blocks, that is half a field of mean size, or the 4096th part of a file of more than 2,048 fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+WHOLE_BYTES = 1 << 22
+"""Files and Zarr stores up to this size are hashed whole."""
+BLOCK_BYTES, LEAST_BLOCKS, MOST_BLOCKS = 1 << 12, 64, 1 << 12
+"""Size of the blocks that stand for a larger file, and their number."""
+BLOCKS_PER_FIELD = 2
+HASH_THREADS = 32
+"""Files hashed at once, to hide the latency of file systems."""
+
+running_hash = hashlib.sha256
+"""A SHA-256 to which bytes are added with `update`."""
+
+
+def hash_of(*parts: object) -> str:
+    """Return the SHA-256 of values, 64 hexadecimal digits; bytes as they are, all else as JSON with sorted keys."""
+    digest = hashlib.sha256()
+    for part in parts:
+        octets = part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=_plain).encode()
+        digest.update(f"{len(octets)} ".encode())
+        digest.update(octets)
+    return digest.hexdigest()
+
+
+def fingerprint_of(*parts: object) -> str:
+    """Return the first 16 digits of `hash_of`."""
+    return hash_of(*parts)[:16]
+
+
+def sha256_of(path: str | Path) -> str:
+    """Return the SHA-256 of a file's contents, as hexadecimal digits."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_bytes(content: bytes | memoryview) -> str:
+    """Return the SHA-256 of bytes, as hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def number_of(*contents: bytes) -> int:
+    """Return a hash of bytes as an integer below 2**64."""
+    return int.from_bytes(hashlib.sha256(b"".join(contents)).digest()[:8])
+
+
+def sampled_hash(descriptor: int, size: int, fields: int, *, start: int = 0, whole: int | None = None) -> str:
+    """Return a hash of `size` bytes of an open file from `start`; of all of them up to `whole` (None: `WHOLE_BYTES`).
+
+    More bytes are hashed as blocks at equal distances, the first and the last bytes among them, and `fields` says how
+    many fields they hold.
+    """
+    count = min(max(LEAST_BLOCKS if whole is None else 2, BLOCKS_PER_FIELD * fields), MOST_BLOCKS)
+    digest = hashlib.sha256(f"{size}\n".encode())
+    if size <= max(WHOLE_BYTES if whole is None else whole, count * BLOCK_BYTES):
+        digest.update(os.pread(descriptor, size, start))
+    else:
+        for k in range(count):
+            digest.update(os.pread(descriptor, BLOCK_BYTES, start + (size - BLOCK_BYTES) * k // (count - 1)))
+    return digest.hexdigest()
+
+
+def sampled_hash_of(path: Path) -> str:
+    """Return the `sampled_hash` of a file, with as many blocks as there may be."""
+    with path.open("rb", buffering=0) as file:
+        return sampled_hash(file.fileno(), os.fstat(file.fileno()).st_size, MOST_BLOCKS)
+
+
+def field_count(shape: Sequence[int]) -> int:
+    """Return the number of fields in an array: its last two dimensions are horizontal, of two the last one."""
+    return math.prod(shape[: max(min(len(shape) - 1, 1), len(shape) - 2)])
+
+
+def _plain(value: Any) -> Any:
+    """Return what stands for a value that JSON does not know: the values of an array, else its text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -1,0 +1,398 @@
+"""The law of identity: other contents, another fingerprint; equal fingerprints, equal samples bit for bit.
+
+`WRITERS` has every format in its variants, the store and the arrays. A new format or data source without an entry fails
+the first tests.
+"""
+
+import ast
+import os
+import shutil
+import zipfile
+from dataclasses import fields
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from conftest import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.archive import Archive
+from data_pipeline.array_source import ArraySource
+from data_pipeline.common import identity
+from data_pipeline.common.errors import InputError
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.dates import Dates
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.formats.reader_versions import COMMON_READERS, READER_VERSIONS
+from data_pipeline.grid import Grid
+from data_pipeline.store import Store
+from data_pipeline.synthetic.heat import Heat
+from data_pipeline.task import Task
+
+GRID = Grid.regular(17, 32)
+TASK = Task("toy", ["2t", "t@850"], ["2t"], [24], ["lsm"])
+STARTS = np.array(["2020-01-01", "2020-01-03", "2020-01-05"], "M8[ns]")
+OUTER = {"ensemble": ("init_time", "lead_time", "number"), "analysis": ("time",), "static": ()}
+"""The parts of an archive, and the outer dimensions of their fields."""
+
+
+def weather():
+    """Return the three parts as datasets, with the attributes of CF; all values differ."""
+    random = np.random.default_rng(0)
+    axes = {
+        "init_time": ("init_time", STARTS, {"standard_name": "forecast_reference_time"}),
+        "lead_time": ("lead_time", [24], {"standard_name": "forecast_period", "units": "hours"}),
+        "number": ("number", [0, 1], {"standard_name": "realization"}),
+        "time": ("time", STARTS + np.timedelta64(24, "h"), {"standard_name": "time"}),
+        "level": ("level", [850.0], {"standard_name": "air_pressure", "units": "hPa"}),
+        "latitude": ("latitude", np.array(GRID.latitudes), {"units": "degrees_north"}),
+        "longitude": ("longitude", np.array(GRID.longitudes), {"units": "degrees_east"}),
+    }
+    space, parts = ("latitude", "longitude"), {}
+    for part, outer in OUTER.items():
+        fields = {"lsm": space} if part == "static" else {"2t": (*outer, *space), "t": (*outer, "level", *space)}
+        own = {name: axes[name] for name in axes if name in {each for one in fields.values() for each in one}}
+        sizes = {name: len(values) for name, (_, values, _) in own.items()}
+        units = {"units": "1" if part == "static" else "K"}
+        parts[part] = xr.Dataset(
+            {
+                name: (dims, (280 + 5 * random.standard_normal([sizes[d] for d in dims])).astype("f4"), units)
+                for name, dims in fields.items()
+            },
+            own,
+        )
+    return parts
+
+
+WEATHER = weather()
+TYPES = {"surface": "surface", "air_pressure": "isobaricInhPa", "model_level_number": "hybrid"}
+"""GRIB's types of level by standard name."""
+
+
+def write_grib(path, part, data, edition=1):
+    """Write all fields with the local definition that says the member."""
+    local = {"setLocalDefinition": 1, "localDefinitionNumber": 26}
+    kind = {"ensemble": {"type": "pf", "stream": "enfo"}}.get(part, {"type": "an"}) | local
+    if edition == 2:
+        kind = {"productDefinitionTemplateNumber": 1} if part == "ensemble" else {}
+    encoder = Encoder(GRID, edition=edition, centre="ecmf", **kind)
+    messages = []
+    for name, array in data.data_vars.items():
+        for place in np.ndindex(*array.shape[:-2]):
+            at = array[place]
+            keys = {"shortName": name, "typeOfLevel": "surface", "dataDate": 20200101}
+            if "level" in at.coords:
+                keys |= {"typeOfLevel": TYPES[at.level.attrs["standard_name"]], "level": int(at.level)}
+            for axis in at.coords.keys() & {"init_time", "time"}:
+                keys["dataDate"] = int(str(at[axis].values.astype("M8[D]")).replace("-", ""))
+            if part == "ensemble":
+                keys |= {"endStep": int(at.lead_time), "perturbationNumber": int(at.number)}
+            messages.append(encoder.encode(at.values.astype(float), **keys))
+    path.write_bytes(b"".join(messages))
+
+
+def write_netcdf(path, part, data, **options):
+    """Write a file with chunks of one field each."""
+    encoding = {}
+    if options["format"] == "NETCDF4":
+        chunks = {name: (*(1,) * (array.ndim - 2), *GRID.shape) for name, array in data.data_vars.items()}
+        encoding = {name: {"chunksizes": sizes, "zlib": True} for name, sizes in chunks.items()}
+    data.to_netcdf(path, encoding=encoding, **options)
+
+
+def write_zarr(path, part, data, shards=False, plain=False, **options):
+    """Write a store with chunks of one field each, and shards of all fields of a variable."""
+    encoding = {}
+    for name, array in data.data_vars.items():
+        encoding[name] = {"chunks": (*(1,) * (array.ndim - 2), *GRID.shape)}
+        encoding[name] |= {"shards": array.shape} if shards else {}
+        encoding[name] |= {"compressors": None} if plain else {}
+    data.to_zarr(path, encoding=encoding, consolidated=options["zarr_format"] == 2, **options)
+
+
+def write_zip(path, part, data):
+    """Write a store, and put it into a zip file in place of the folder."""
+    write_zarr(folder := path.with_name(f"{path.name}.folder"), part, data, zarr_format=2)
+    with zipfile.ZipFile(path, "w") as file:
+        for each in sorted(folder.rglob("*")):
+            file.write(each, each.relative_to(folder))
+    shutil.rmtree(folder)
+
+
+def open_files(folder):
+    """Open the archive in a folder."""
+    return Archive(*([str(folder / part)] for part in OUTER))
+
+
+def open_urls(folder):
+    """Open the archive in a folder by URLs."""
+    return Archive(*([f"file://{folder / part}"] for part in OUTER))
+
+
+def open_store(folder):
+    """Make a store of the archive in a folder, or open it if it was made before."""
+    if (folder / "store").exists():
+        return Store(folder / "store")
+    return Store.write(open_files(folder), TASK, folder / "store")
+
+
+def open_arrays(folder):
+    """Open the files of a folder by xarray."""
+    parts = [xr.open_dataset(folder / part, engine="netcdf4").load() for part in OUTER]
+    return ArraySource(parts[0], parts[1], parts[2])
+
+
+NETCDF_4 = partial(write_netcdf, format="NETCDF4")
+WRITERS = {
+    "grib": (write_grib, open_files),
+    "grib edition 2": (partial(write_grib, edition=2), open_files),
+    "netcdf classic": (partial(write_netcdf, format="NETCDF3_64BIT"), open_files),
+    "netcdf 4": (NETCDF_4, open_files),
+    "zarr 2": (partial(write_zarr, zarr_format=2), open_files),
+    "zarr 2 plain": (partial(write_zarr, zarr_format=2, plain=True), open_files),
+    "zarr 3": (partial(write_zarr, zarr_format=3), open_files),
+    "zarr 3 shards": (partial(write_zarr, zarr_format=3, shards=True), open_files),
+    "zarr zip": (write_zip, open_files),
+    "zarr url": (partial(write_zarr, zarr_format=3, plain=True), open_urls),
+    "store": (NETCDF_4, open_store),
+    "arrays": (NETCDF_4, open_arrays),
+}
+"""Functions that write a part of an archive, and that open the three parts in a folder."""
+
+
+def write(name, folder, **changed):
+    """Write all parts, of which some may be `changed`, and return the source."""
+    folder.mkdir(exist_ok=True)
+    make, open_source = WRITERS[name]
+    for part, data in (WEATHER | changed).items():
+        make(folder / part, part, data)
+    return open_source(folder)
+
+
+def samples(source):
+    """Return all tensors of all samples."""
+    data = ForecastDataset(source, TASK, Dates.all())
+    return [tensor for sample in map(data.__getitem__, range(len(data))) for tensor in sample]
+
+
+def equal(one, other):
+    """Whether samples are equal bit for bit."""
+    pairs = zip(samples(one), samples(other), strict=True)
+    return all(torch.equal(a.nan_to_num(-1), b.nan_to_num(-1)) for a, b in pairs)
+
+
+def with_values(data, name, values):
+    """Return a dataset with other values of a variable."""
+    return data.assign({name: data[name].copy(data=values)})
+
+
+def change_value(draw, data):
+    """Another value in one cell."""
+    name = draw(st.sampled_from(list(data.data_vars)))
+    values = data[name].values.copy()
+    values[tuple(draw(st.integers(0, size - 1)) for size in values.shape)] += draw(st.sampled_from([-50, 1, 50]))
+    return with_values(data, name, values)
+
+
+def change_field(draw, data):
+    """Another field, with the same least and largest value."""
+    name = draw(st.sampled_from(list(data.data_vars)))
+    values = data[name].values.copy()
+    place = tuple(draw(st.integers(0, size - 1)) for size in values.shape[:-2])
+    values[place] = values[place][::-1, ::-1]
+    return with_values(data, name, values)
+
+
+def change_name(draw, data):
+    """Another name of a variable."""
+    return data.rename({"lsm": "z"} if "lsm" in data else {"2t": "skt"})
+
+
+def change_units(draw, data):
+    """Other units of a variable, with the same numbers."""
+    name = draw(st.sampled_from(list(data.data_vars)))
+    return data.assign({name: data[name].assign_attrs(units="%" if name == "lsm" else "degC")})
+
+
+def change_level(draw, data):
+    """Another pressure level."""
+    return data.assign_coords(level=("level", [700.0], data.level.attrs))
+
+
+def change_level_type(draw, data):
+    """Another type of level, with the same number."""
+    return data.assign_coords(level=("level", data.level.values, {"standard_name": "model_level_number", "units": "1"}))
+
+
+def change_time(draw, data):
+    """All fields a day later."""
+    axis = "time" if "time" in data.coords else "init_time"
+    return data.assign_coords({axis: (axis, data[axis].values + np.timedelta64(24, "h"), data[axis].attrs)})
+
+
+CHANGES = {
+    change_value: [*OUTER],
+    change_field: [*OUTER],
+    change_name: [*OUTER],
+    change_units: [*OUTER],
+    change_level: ["ensemble", "analysis"],
+    change_level_type: ["ensemble", "analysis"],
+    change_time: ["ensemble", "analysis"],
+}
+"""Changes, and the parts in which they are possible."""
+
+
+def possible(name, change):
+    """Whether a source can have a change: GRIB has the units of the variable, a store the variables of its task."""
+    if change is change_units:
+        return not name.startswith("grib")
+    return name != "store" or change in (change_value, change_field)
+
+
+def every_source_but(one):
+    """Return a decorator for tests of all other sources."""
+    return pytest.mark.parametrize("first", [name for name in WRITERS if name != one], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def first(request, tmp_path_factory):
+    """The name of a source, its folder and its fingerprint."""
+    folder = tmp_path_factory.mktemp("first")
+    return request.param, folder, write(request.param, folder).fingerprint
+
+
+@pytest.fixture
+def sampled(monkeypatch):
+    """Small files are hashed as large ones are."""
+    monkeypatch.setattr(identity, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(identity, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(identity, "LEAST_BLOCKS", 2)
+
+
+def changed_source(first, folder, draw, change):
+    """Return a source, one part of which has changed, and the name of this part."""
+    name, unchanged, _ = first
+    part = draw(st.sampled_from(CHANGES[change]))
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(unchanged, folder, ignore=shutil.ignore_patterns(part, "store"))
+    WRITERS[name][0](folder / part, part, change(draw, WEATHER[part]))
+    return WRITERS[name][1](folder)
+
+
+@pytest.mark.parametrize(
+    ("first", "change"),
+    [(name, change) for name in WRITERS for change in CHANGES if possible(name, change)],
+    indirect=["first"],
+    ids=lambda each: getattr(each, "__name__", each),
+)
+def test_a_change_changes_the_fingerprint(first, tmp_path_factory, change):
+    folder = tmp_path_factory.mktemp("changed") / "data"
+
+    @settings(max_examples=2)
+    @given(st.data())
+    def law(data):
+        assert changed_source(first, folder, data.draw, change).fingerprint != first[2]
+
+    law()
+
+
+@every_source_but("store")
+def test_a_changed_field_of_large_files_changes_the_fingerprint(first, tmp_path_factory, sampled):
+    """Blocks stand for the values, but no field is without one. The archive of the store is one of these sources."""
+    before = WRITERS[first[0]][1](first[1]).fingerprint
+    folder = tmp_path_factory.mktemp("changed") / "data"
+
+    @settings(max_examples=4)
+    @given(st.data())
+    def law(data):
+        assert changed_source(first, folder, data.draw, change_field).fingerprint != before
+
+    law()
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+@every_source_but("zarr url")
+def test_a_copy_has_the_same_fingerprint_and_the_same_samples(first, tmp_path, request, large):
+    """Except at a URL: there, the date of a file stands for its bytes."""
+    if large:
+        request.getfixturevalue("sampled")
+    name, folder, _ = first
+    copy = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
+    one, other = (WRITERS[name][1](each) for each in (folder, copy))
+    assert one.fingerprint == other.fingerprint
+    assert equal(one, other)
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+@pytest.mark.parametrize("name", ["grib", "grib edition 2", "netcdf classic", "zarr 2 plain"])
+def test_a_rewritten_file_of_the_same_size_and_time_is_read_anew(name, tmp_path, request, large):
+    """No index, header or hash of the old file is used, in the process that had read it."""
+    if large:
+        request.getfixturevalue("sampled")
+    source = write(name, tmp_path / "data")
+    before, kept = source.fingerprint, samples(source)
+    path, other = tmp_path / "data/ensemble", tmp_path / "other"
+    WRITERS[name][0](other, "ensemble", WEATHER["ensemble"] + 5)
+    files = [each for each in path.rglob("*") if each.is_file()] or [path]
+    for file in files:
+        new, status = other / file.relative_to(path), file.stat()
+        assert new.stat().st_size == status.st_size
+        shutil.copyfile(new, file)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    source = WRITERS[name][1](tmp_path / "data")
+    assert source.fingerprint != before
+    warmer = [float((new - old).nanmean()) for new, old in zip(samples(source), kept, strict=True) if old.ndim == 4]
+    np.testing.assert_allclose(warmer[0], 5, atol=1e-2)
+
+
+def test_rain_in_the_tropics_is_seen_in_a_large_grib_file(tmp_path, sampled):
+    """Least and largest value are the same, and both ends of each message are dry."""
+
+    def fingerprint(columns):
+        values = np.zeros(GRID.shape, "f4")
+        values[6:11, columns] = 8
+        data = WEATHER["analysis"][["2t"]].isel(time=[0])
+        write_grib(tmp_path / "rain", "analysis", with_values(data, "2t", values[None]))
+        return Archive([str(tmp_path / "rain")], [str(tmp_path / "rain")]).fingerprint
+
+    assert fingerprint(slice(3, 6)) != fingerprint(slice(20, 23))
+
+
+@pytest.mark.parametrize("file", ["samples-00000.nc", "static.nc"])
+def test_a_store_whose_files_changed_is_refused(tmp_path, file):
+    source = write("store", tmp_path / "data")
+    content = bytearray((source.folder / file).read_bytes())
+    content[-100] ^= 1
+    (source.folder / file).write_bytes(content)
+    with pytest.raises(InputError, match=rf"{file} has changed since it was written; run `deepweather prepare` again"):
+        samples(Store(source.folder))
+
+
+def test_an_edited_manifest_is_refused(tmp_path):
+    manifest = write("store", tmp_path / "data").folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"K"', '"degC"', 1))
+    with pytest.raises(InputError, match=r"manifest.json was edited after the store was made; make a new store"):
+        Store(manifest.parent)
+
+
+def test_every_option_of_the_heat_experiment_changes_its_fingerprint():
+    others = {"diffusivities": (0.01, 0.1)} | {one.name: one.default + 1 for one in fields(Heat) if one.type == "int"}
+    assert {one.name for one in fields(Heat)} == {*others}
+    prints = [Heat(**{name: value}).fingerprint for name, value in others.items()]
+    assert len({*prints, Heat().fingerprint}) == len(others) + 1
+
+
+def test_every_format_and_every_data_source_is_in_the_law():
+    packages = {path.parent.name for path in (ROOT / "data_pipeline/formats").glob("*/reader.py")}
+    assert {*READER_VERSIONS} - {*COMMON_READERS} == packages
+    assert {name.split()[0] for name in WRITERS} == packages | {"store", "arrays"}
+    sources = set()
+    for path in (ROOT / "data_pipeline").rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and path.name != "protocols.py":
+                methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+                sources |= {node.name} if {"ensemble_fields", "fingerprint"} <= methods else set()
+    assert sources == {"Archive", "Store", "ArraySource", "Heat"}
