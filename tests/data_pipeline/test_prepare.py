@@ -169,7 +169,7 @@ def test_a_run_killed_at_any_time_is_completed_by_the_next(ens10, tmp_path):
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"},
     )  # fmt: skip
     unbroken = content(tmp_path / "unbroken")
-    assert len(unbroken) == 1 + 7 + 2  # statistics, index, store
+    assert len(unbroken) == 1 + 7 + 2 + 2  # statistics, index, store, locks
     for k in range(KILLS):
         assert content(tmp_path / str(k)) == unbroken
 

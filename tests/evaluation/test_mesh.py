@@ -212,10 +212,11 @@ def scores(folder):
 @pytest.mark.parametrize("mesh", [(2, 2, 1), (1, 1, 3)], ids=lambda mesh: "x".join(map(str, mesh)))
 def test_every_rank_reads_its_tile_and_the_files_are_the_same(mesh, project, tmp_path):
     """Members are read in single precision, so their spread has five digits."""
-    run_on_ranks(math.prod(mesh), evaluate_on_rank, *mesh, project, tmp_path)
-    assert_scores_agree(scores(tmp_path), scores(project / "one"), 1e-5)
+    run_dir = tmp_path / "run"  # the caches are in `tmp_path`
+    run_on_ranks(math.prod(mesh), evaluate_on_rank, *mesh, project, run_dir)
+    assert_scores_agree(scores(run_dir), scores(project / "one"), 1e-5)
     drawn, expected = (
-        {path.name for path in folder.rglob("*") if path.is_file()} for folder in (tmp_path, project / "one")
+        {path.name for path in folder.rglob("*") if path.is_file()} for folder in (run_dir, project / "one")
     )
     assert drawn == expected
 

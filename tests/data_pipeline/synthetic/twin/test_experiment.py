@@ -59,7 +59,7 @@ def partials(folder: Path) -> list[Path]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name != ".lock"}
 
 
 @pytest.mark.parametrize(
