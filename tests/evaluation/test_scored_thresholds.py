@@ -12,10 +12,11 @@ from data_pipeline.task import Task
 from data_pipeline.thresholds import parse_thresholds
 from evaluation.regions import region_weights
 from evaluation.score_table import score_rows
-from evaluation.scores import all_diagrams, all_scores
+from evaluation.scores import all_diagrams, all_scores, default_scores
+from evaluation.scores.extremes import index_of
 from evaluation.scoring import ScoringOptions, score_models
 from models.coupling import written_members
-from models.distribution import Normal, energy_score
+from models.distribution import Ensemble, Normal, energy_score
 from models.statistical.raw import Raw
 
 GRID = Grid.regular(5, 8)
@@ -107,3 +108,21 @@ def test_fewer_members_have_the_same_events(boards, toy):
     other = score_models(models, toy(TASK, GRID, 6), REGIONS, options=replace(options, batch_size=1))
     whole = other.tallies["climatology"]
     np.testing.assert_allclose(found.per_forecast["brier"].total, whole.per_forecast["brier"].total, rtol=1e-9)
+
+
+def test_the_index_of_rain_leaves_out_the_dry_climate(toy):
+    """Half of this climate is below 0.1 mm."""
+    task = Task("rain", ["tp:24h"], ["tp:24h"], [24, 48])
+    data = toy(task, GRID, 6)
+
+    def climate(batch):
+        return Normal(torch.zeros_like(batch.target), torch.full_like(batch.target, 400))
+
+    models = {"raw": Raw(task, GRID), "climatology": climate}
+    scores = (*default_scores(), all_scores()["efi"])
+    board = score_models(models, data, REGIONS, options=ScoringOptions(scores=scores))
+    members = torch.stack([sample.ensemble[:, :1] for sample in data], 1)
+    forecast, truth = Ensemble(members), torch.stack([sample.target for sample in data])
+    index = index_of(forecast, Normal(torch.zeros_like(truth), torch.full_like(truth, 400)), 1e-4).abs()
+    expected = np.average(index, weights=np.broadcast_to(GRID.weights[:, None], index.shape))
+    assert board.scores(0)["models"]["raw"]["scores"]["efi"] == pytest.approx(expected, rel=1e-5)

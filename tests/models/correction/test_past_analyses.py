@@ -16,7 +16,7 @@ from data_pipeline.task import Task, Variable
 from models.correction.correct_files import correct_files
 from models.correction.forecast import RawForecast
 from models.correction.members import corrected_members
-from models.correction.options import CorrectionOptions
+from models.correction.options import MEMBER_METHODS, CorrectionOptions
 from models.correction.past_analyses import PastAnalyses
 from models.correction.single_process import SingleProcess
 from models.correction.torch_engine import TorchEngine
@@ -84,6 +84,12 @@ class Uniform:
 
     members = unchanged = None
 
+    def mean(self):
+        return np.full((1, *GRID.shape), 0.5)
+
+    def std(self):
+        return np.full((1, *GRID.shape), 12**-0.5)
+
     def quantiles(self, levels):
         return np.broadcast_to(np.asarray(levels)[:, None, None, None], (len(levels), 1, *GRID.shape)).copy()
 
@@ -110,6 +116,24 @@ def test_members_have_the_quantiles_in_the_rank_order_of_the_analyses(lead, coun
         analyses.append(field[0])
     ranks = np.array(analyses).argsort(0).argsort(0)
     np.testing.assert_allclose(members, levels[ranks], rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", MEMBER_METHODS)
+def test_cells_that_keep_raw_members_leave_the_others_alone(method):
+    raw, history, members = forecast(5), past(), {}
+    schaake = {"history": ("past.grib",)} if method == "schaake" else {}
+    for kept in (False, True):
+        predicted = Uniform()
+        predicted.unchanged = np.zeros((1, *GRID.shape), bool)
+        predicted.unchanged[0, 0, :2] = kept
+        members[kept] = corrected_members(
+            predicted, raw, history.fields.variables, raw.mask, Domain.of(GRID),
+            CorrectionOptions(members=method, **schaake), history if schaake else None,
+        )  # fmt: skip
+    own = predicted.unchanged[0]
+    np.testing.assert_array_equal(members[True][:, :, ~own], members[False][:, :, ~own])
+    expected = np.sort(raw.raw, 0) if method == "quantiles" else raw.raw
+    np.testing.assert_array_equal(members[True][:, :, own], expected[:, :, own])
 
 
 def test_the_options_belong_together():
