@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ import xarray as xr
 
 from data_pipeline.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
 from data_pipeline.common.errors import InputError
+from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.levels import stated_level
 from data_pipeline.grid import Grid
@@ -166,7 +168,7 @@ class StandardDataset:
     def meaning(self, variable: Variable) -> Meaning:
         """Return units and level of a variable, without lead times."""
         return Meaning(
-            variable, self.units(variable), (), level_of_array(variable, self.dataset[self.own_name(variable)])
+            variable, self.units(variable), (), _level(variable, self.dataset[self.own_name(variable)])
         )
 
 
@@ -294,7 +296,14 @@ def fields_of_analyses(standard: StandardDataset, variables: Sequence[Variable])
     return ArrayFields.analyses(arrays, [standard.meaning(one) for one in arrays], standard.grid, standard.what)
 
 
-def level_of_array(variable: Variable, array: xr.DataArray) -> str:
+def levels_of_arrays(name: str, *arrays: xr.DataArray) -> list[str]:
+    """Return the level of each array of the variable with a usual name, such as `t2m`; empty where it is unknown."""
+    short_name = NameMap().short_name(name, {}, None)
+    known = re.fullmatch(r"[A-Za-z0-9_]+", short_name)
+    return [_level(Variable(short_name), array) if known else "" for array in arrays]
+
+
+def _level(variable: Variable, array: xr.DataArray) -> str:
     """Return the level of a variable, from the attributes and the scalar coordinates of its array."""
     axes = ((str(name), axis.attrs, axis.values) for name, axis in array.coords.items() if not axis.ndim)
     return stated_level(variable, array.attrs, axes)

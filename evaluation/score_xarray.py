@@ -12,9 +12,8 @@ import torch
 import xarray as xr
 
 from data_pipeline.array_dimensions import DIMENSION_NAMES, find_dimension, whole_hours
-from data_pipeline.array_fields import level_of_array
+from data_pipeline.array_fields import levels_of_arrays
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.cf.variables import NameMap
 from data_pipeline.grid import Grid
 from data_pipeline.sample import Sample
 from data_pipeline.task import Task, Variable
@@ -258,10 +257,7 @@ def _truth_of(truth: xr.DataArray, values: xr.DataArray) -> xr.DataArray:
 
 def _refuse_other_level(values: xr.DataArray, truth: xr.DataArray) -> None:
     """Raise `InputError` if both arrays state a level, and these differ."""
-    name = NameMap().short_name(str(truth.name or values.name), {}, None)
-    if not re.fullmatch(r"[A-Za-z0-9_]+", name):
-        return
-    own, other = (level_of_array(Variable(name), one) for one in (values, truth))
+    own, other = levels_of_arrays(str(truth.name or values.name or ""), values, truth)
     if own and other and own != other:
         raise InputError(f"score: the forecast lies on {own}, the truth on {other}; give both on one level")
 

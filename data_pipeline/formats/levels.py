@@ -14,7 +14,6 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.catalog import Catalog
-from data_pipeline.formulas.formula import Formula
 from data_pipeline.meaning import LEVEL_ATTRIBUTE
 from data_pipeline.parameters import PARAMETERS
 from data_pipeline.task import Variable
@@ -46,7 +45,7 @@ def states_level(variable: Variable) -> bool:
     >>> [states_level(Variable.parse(name)) for name in ("t@850", "2t", "tp", "stl1", "t", "no2")]
     [True, True, True, True, False, False]
     """
-    if isinstance(variable, Formula):
+    if type(variable) is not Variable:
         return False
     known = PARAMETERS.get(variable.name)
     return bool(variable.level or (known and not known.has_levels) or _NAMED_LEVEL.search(variable.name))
