@@ -167,9 +167,7 @@ class StandardDataset:
 
     def meaning(self, variable: Variable) -> Meaning:
         """Return units and level of a variable, without lead times."""
-        return Meaning(
-            variable, self.units(variable), (), _level(variable, self.dataset[self.own_name(variable)])
-        )
+        return Meaning(variable, self.units(variable), (), _level(variable, self.dataset[self.own_name(variable)]))
 
 
 @dataclass(frozen=True, eq=False)
