@@ -94,10 +94,11 @@ class ArraySource:
 
 
 def _described(dataset: xr.Dataset) -> dict[str, Any]:
-    return {
-        str(name): [one.dims, one.shape, str(one.dtype), one.attrs, _contents(one)]
-        for name, one in dataset.variables.items()
-    }
+    found = {}
+    for name, one in dataset.variables.items():
+        attributes = {str(key): value for key, value in one.attrs.items()}
+        found[str(name)] = [one.dims, one.shape, str(one.dtype), attributes, _contents(one)]
+    return found
 
 
 def _contents(variable: xr.Variable) -> list[str]:

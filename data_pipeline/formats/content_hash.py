@@ -12,6 +12,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.common.extras import package
 from data_pipeline.common.file_format import GRIB_FORMAT, file_format
 from data_pipeline.common.files import FileAddress
+from data_pipeline.common.progress import watched
 from data_pipeline.common.threads import in_threads
 from data_pipeline.formats.grib.cache import describe_messages
 from data_pipeline.formats.netcdf import is_netcdf
@@ -28,7 +29,8 @@ _DESCRIBED: dict[str, Callable[[Path], tuple[Any, ...]]] = {
 def content_hashes(addresses: Sequence[FileAddress]) -> list[str]:
     """Return a hash of each file or store, whatever its name, folder and time; see `common.identity` for its limits."""
     try:
-        return list(in_threads(_content_hash, addresses, identity.HASH_THREADS))
+        hashes = in_threads(_content_hash, addresses, identity.HASH_THREADS)
+        return list(watched(hashes, "fingerprint: file", len(addresses)))
     except OSError as error:
         raise InputError(f"cannot read {error.filename} ({error.strerror})") from None
 

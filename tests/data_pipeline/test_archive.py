@@ -1,8 +1,6 @@
 """Archives: formats of their parts, options and fingerprint."""
 
-import os
 import pickle
-import shutil
 from dataclasses import replace
 
 import netCDF4
@@ -128,29 +126,6 @@ def test_the_fingerprint_changes_with_the_files(folder, tmp_path):
     assert fingerprint(variable_names=NAMES) != first
     (tmp_path / "b").write_bytes(b"GRIB")
     assert fingerprint() != first
-
-
-def test_a_copied_archive_keeps_its_fingerprint(folder, tmp_path):
-    copies = [shutil.copytree(folder, tmp_path / name) for name in ("first", "second")]
-    for path in copies[1].iterdir():
-        os.utime(path, ns=(1, 1))
-    assert len({archive(copy).fingerprint for copy in (folder, *copies)}) == 1
-
-
-@pytest.mark.parametrize(
-    "position", [0, 50_000, 65_536 + 868_928 // 9, 999_999], ids=["first", "head", "block", "last"]
-)
-def test_the_fingerprint_changes_with_the_contents(folder, tmp_path, position):
-    """A file with the same name, size and time, one byte of which has changed."""
-    path = tmp_path / "ensemble.grib"
-    path.write_bytes((folder / "ensemble.grib").read_bytes().ljust(1_000_000, b"x"))
-    source = Archive([str(path)], [f"{folder}/analysis.grib"])
-    before, time = source.fingerprint, path.stat().st_mtime_ns
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(b"\xff")
-    os.utime(path, ns=(time, time))
-    assert replace(source).fingerprint != before
 
 
 @pytest.mark.parametrize(("raised", "parts"), [("grib", ("grib", "grib")), ("netcdf", ("nc", "grib"))])

@@ -101,12 +101,6 @@ def test_a_forecast_without_truth_and_one_without_values_are_counted():
             samples(ensemble)
 
 
-def test_the_fingerprint_changes_with_the_values():
-    prints = {ArraySource(each, TRUTH).fingerprint for each in (ENSEMBLE, ENSEMBLE + 1, ENSEMBLE.isel(number=[0, 1]))}
-    assert len(prints) == 3
-    assert ArraySource(ENSEMBLE.copy(deep=True), TRUTH).fingerprint == ArraySource(ENSEMBLE, TRUTH).fingerprint
-
-
 def failing():
     """A lazy dataset, one chunk of which cannot be computed."""
 

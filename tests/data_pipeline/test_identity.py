@@ -348,6 +348,15 @@ def test_a_rewritten_file_of_the_same_size_and_time_is_read_anew(name, tmp_path,
     np.testing.assert_allclose(warmer[0], 5, atol=1e-2)
 
 
+@pytest.mark.parametrize("name", ["zarr 2", "zarr 3", "zarr 3 shards", "zarr url"])
+def test_a_lost_chunk_changes_the_fingerprint(name, tmp_path):
+    source = write(name, tmp_path / "data")
+    before = source.fingerprint
+    files = [path for path in (tmp_path / "data/ensemble/2t").rglob("*") if path.is_file() and "z" not in path.name]
+    files[0].unlink()
+    assert WRITERS[name][1](tmp_path / "data").fingerprint != before
+
+
 def test_rain_in_the_tropics_is_seen_in_a_large_grib_file(tmp_path, sampled):
     """Least and largest value are the same, and both ends of each message are dry."""
 
