@@ -93,7 +93,7 @@ class Case:
         """CRPS of infinitely many members of the same kind; equal to `crps` for a distribution in closed form."""
         if self.of_members:
             return torch.from_numpy(self.of_members.crps_fair)
-        return self.forecast.crps(self.truth, fair=True)
+        return self.forecast.crps(self.truth, fair=True) if self.forecast.has_members else self.crps
 
     @cached_property
     def expected_squared_error(self) -> Tensor:

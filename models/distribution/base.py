@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
@@ -72,13 +72,18 @@ class Distribution:
 
     @property
     def bound(self) -> Tensor | None:
-        """Lower bound of the family, (*S), where a truth may lie exactly; None without one."""
-        return None
+        """Lower bound of the values, (*S): the field `lower` of a family that has one; None without a bound."""
+        return vars(self).get("lower")
 
     @property
     def as_members(self) -> Tensor | None:
         """The members (M, *S) of an ensemble, which are random draws; None for other distributions."""
         return None
+
+    @property
+    def has_members(self) -> bool:
+        """Whether there are members in any cell, so that the fair CRPS differs from the CRPS."""
+        return self.as_members is not None
 
     @property
     def atoms(self) -> Tensor | None:
@@ -109,8 +114,8 @@ class Distribution:
         return function(self)
 
     def with_bounds(self, function: Callable[[Tensor], Tensor]) -> Distribution:
-        """Return the distribution with `function(x)` in place of each of its bounds, or of values that may be one."""
-        return self
+        """Return the distribution with `function(x)` in place of its bound, or of all values that may be one."""
+        return self if self.bound is None else replace(self, lower=function(self.bound))  # type: ignore[type-var]
 
     def of_values(self, function: Callable[[Tensor], Tensor]) -> Distribution | None:
         """Return the law of `function(X)`, not decreasing, for a distribution of a few values; None for others."""
@@ -182,6 +187,11 @@ class Patched(Distribution):
         if inner is None or outer is None or len(inner) != len(outer):
             return None
         return torch.where(self.where, inner, outer)
+
+    @property
+    def has_members(self) -> bool:
+        """Whether one of the parts has members."""
+        return self.inner.has_members or self.outer.has_members
 
     @property
     def mask(self) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,15 +115,6 @@ class CensoredShiftedGamma(Distribution):
         """Independent draws."""
         k = self._shape
         return self._quantile(torch.rand((count, *k.shape), generator=generator, dtype=k.dtype, device=k.device))
-
-    @property
-    def bound(self) -> Tensor:
-        """`lower`."""
-        return self.lower
-
-    def with_bounds(self, function: Callable[[Tensor], Tensor]) -> CensoredShiftedGamma:
-        """Change `lower`."""
-        return replace(self, lower=function(self.lower))
 
     def average(self, others: Sequence[CensoredShiftedGamma], weights: Tensor | None = None) -> CensoredShiftedGamma:
         """Return the distribution with the means of shift, standard deviation and √k, scaled to the mean of the means.

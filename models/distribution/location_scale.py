@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -118,15 +117,6 @@ class Bounded(LocationScale):
         """Shift and scale the distribution and its bound."""
         moved = super().affine(location, scale)
         return replace(moved, lower=location + scale * self.lower)
-
-    @property
-    def bound(self) -> Tensor:
-        """`lower`."""
-        return self.lower
-
-    def with_bounds(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """Change `lower`."""
-        return replace(self, lower=function(self.lower))
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -98,15 +98,6 @@ class PowerTransformed(Distribution):
     def name(self) -> str:
         """Name of the distribution in messages."""
         return f"power of a {self.inner.name}"
-
-    @property
-    def bound(self) -> Tensor:
-        """`lower`."""
-        return self.lower
-
-    def with_bounds(self, function: Callable[[Tensor], Tensor]) -> PowerTransformed:
-        """Change `lower`."""
-        return replace(self, lower=function(self.lower))
 
     def average(self, others: Sequence[PowerTransformed], weights: Tensor | None = None) -> PowerTransformed:
         """Return the power of the average of the distributions `inner`."""
