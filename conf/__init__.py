@@ -53,6 +53,13 @@ def store_command(folder: str, moments: bool, settings: Mapping[str, Sequence[ob
     return shlex.join(["deepweather", "prepare", *words, *further]) if words else ""
 
 
+def is_chosen(group: str) -> bool:
+    """Return whether the words of the command choose or change options of a group, such as `task`."""
+    from conf.hydra_command import own_words
+
+    return any(re.match(rf"[+~]*{group}[=.@]", word) for word in own_words())
+
+
 def verb(name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
     """Return a decorator that turns `function(cfg)` into the command with the options of `conf/NAME.yaml`."""
 

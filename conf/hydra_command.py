@@ -66,6 +66,11 @@ def run(name: str, function: Callable[[DictConfig], None]) -> None:
         hydra.main(config_path=str(Path(__file__).parent), config_name=name, version_base="1.3")(task)()
 
 
+def own_words() -> list[str]:
+    """Return the words of this command that set options; empty outside a command."""
+    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+
+
 def shared_words(groups: Sequence[str], settings: Mapping[str, Sequence[object]]) -> list[str]:
     """Return the words with which `prepare` chooses the same `groups` of options, changed as by this command.
 
@@ -73,7 +78,7 @@ def shared_words(groups: Sequence[str], settings: Mapping[str, Sequence[object]]
     """
     if not HydraConfig.initialized():
         return []
-    chosen, own = HydraConfig.get().runtime.choices, HydraConfig.get().overrides.task
+    chosen, own = HydraConfig.get().runtime.choices, own_words()
     changes = [word for word in own if re.match(rf"[+~]*({'|'.join(groups)})\.(?!store=|cache\.)", word)]
     names = {re.split("[=@]", word.lstrip("+~"))[0] for word in changes}
     if chosen.get("experiment") is not None:

@@ -13,17 +13,15 @@ from torch.utils.data import DataLoader, Dataset
 from data_pipeline.common.errors import InputError
 from data_pipeline.common.identity import fingerprint_of
 from data_pipeline.dates import Dates
-from data_pipeline.grid import how_to_regrid
-from data_pipeline.inputs import input_fields
+from data_pipeline.inputs import open_task
 from data_pipeline.ledger import Ledger, Omission
-from data_pipeline.meaning import check_targets
 from data_pipeline.prefetch.loader import Prefetcher
 from data_pipeline.prefetch.order import SampleOrder
 from data_pipeline.prefetch.tiers import Tiers
 from data_pipeline.protocols import ALL, DataSource
 from data_pipeline.pseudo_members import MOMENTS_VERSION
 from data_pipeline.sample import Sample
-from data_pipeline.sample_reader import Buffers, read_sample, static_fields
+from data_pipeline.sample_reader import Buffers, read_sample
 from data_pipeline.selection import select_forecasts
 from data_pipeline.task import Task
 from data_pipeline.tile_reader import read_tile
@@ -52,19 +50,14 @@ class ForecastDataset(Dataset[Sample]):
         moments: bool = False,
     ) -> None:
         dates = Dates.of(dates)
-        source.check_available(task, dates, moments and members is None)
-        self.task = task
-        self._ensemble = input_fields(source, task)
-        self._truth = source.analysis_fields(task.targets)
+        opened = open_task(source, task, dates, moments and members is None)
+        self.task, self._ensemble, self._truth = task, opened.inputs, opened.truth
         self.grid = self._ensemble.grid
-        if not self.grid.matches(other := self._truth.grid):
-            raise InputError(f"the ensemble has {self.grid}, the analysis {other}; {how_to_regrid(self.grid, other)}")
         self.meanings = self._ensemble.meanings
         """Units and intervals of the task's channels."""
-        check_targets([self.meanings[k] for k in task.target_channels], self._truth.meanings, task.lead_times)
         self.rows, self.columns = (bounded_slice(*pair) for pair in zip((rows, columns), self.grid.shape, strict=True))
-        self.static = static_fields(self.grid, task, source.static)[:, self.rows, self.columns].contiguous()
-        self._keys, self.ledger = select_forecasts(source, task, self._ensemble, self._truth, dates)
+        self.static = torch.from_numpy(opened.static)[:, self.rows, self.columns].contiguous()
+        self._keys, self.ledger = select_forecasts(source, task, opened, dates)
         self._members = select_members(members, count := len(self._ensemble.numbers))
         self._stored_moments = source.moments
         self._buffers = Buffers()

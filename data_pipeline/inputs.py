@@ -1,22 +1,53 @@
-"""Fields of all channels of a task: at the sample's lead time, other lead times, and of the analysis at the start."""
+"""What samples of a task are read from: channels at all lead times and of the analysis, truth, static fields."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, product
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from data_pipeline.common.errors import InputError
+from data_pipeline.dates import Dates
 from data_pipeline.formulas.formula_fields import FormulaFields, without_formulas
 from data_pipeline.grid import Grid, how_to_regrid
-from data_pipeline.meaning import UNKNOWN, Meaning
-from data_pipeline.protocols import ALL, Fields, FieldSource, FormulaSource, MissingFields
-from data_pipeline.task import Channel, Task, Variable
+from data_pipeline.grid_coordinates import static_on
+from data_pipeline.meaning import UNKNOWN, Meaning, check_targets
+from data_pipeline.points import Points
+from data_pipeline.protocols import ALL, DataSource, Fields, FieldSource, FormulaSource, MissingFields
+from data_pipeline.task import POSITION, Channel, Task, Variable
 from data_pipeline.tile_reader import read_moments
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+class OpenedTask(NamedTuple):
+    """The channels of a task, the analyses of its targets, and its static fields (S, H, W)."""
+
+    inputs: Fields
+    truth: Fields
+    static: np.ndarray
+
+
+def open_task(source: DataSource, task: Task, dates: Dates, moments: bool = False) -> OpenedTask:
+    """Open all that samples of `task` are read from; `moments`: mean and spread of the members suffice.
+
+    Every user of a task opens it here, so that all of them refuse it with the same `InputError`: for absent fields, for
+    other grids, units or intervals in ensemble and analysis, and for static fields.
+    """
+    source.check_available(task, dates, moments)
+    inputs, truth = input_fields(source, task), source.analysis_fields(task.targets)
+    if not inputs.grid.matches(truth.grid):
+        advice = how_to_regrid(inputs.grid, truth.grid)
+        raise InputError(f"the ensemble has {inputs.grid}, the analysis {truth.grid}; {advice}")
+    meanings = inputs.meanings
+    check_targets([meanings[k] for k in task.target_channels], truth.meanings, task.lead_times)
+    return OpenedTask(inputs, truth, static_values(inputs.grid, task, source.static))
 
 
 def input_fields(source: FieldSource, task: Task) -> Fields:
@@ -71,16 +102,45 @@ def _read_fields(source: FieldSource, task: Task) -> Fields:
 
 
 def starts_without_input(fields: Fields) -> dict[np.datetime64, tuple[str, ...]]:
-    """Return the starts that `input_fields` left out, each with the channels that have no field for it."""
+    """Return the starts for which a group of channels has no field at all, each with these channels.
+
+    In files they are absent, and `input_fields` left them out. In datasets of xarray they are missing values.
+    """
     fields = fields.base if isinstance(fields, FormulaFields) else fields
+    found: dict[np.datetime64, tuple[str, ...]] = {}
     if not isinstance(fields, InputFields):
-        return {}
-    absent = np.delete(fields.own.init_times, fields.starts)
-    unknown = [~np.isin(absent, group.fields.init_times) for group in fields.groups]
-    return {
-        start: tuple(str(c) for g, group in enumerate(fields.groups) if unknown[g][k] for c in group.channels)
-        for k, start in enumerate(absent)
-    }
+        return found
+    for group in fields.groups:
+        lacking = Counter(init for (init, _), lacks in group.fields.incomplete.items() if lacks.count == lacks.of)
+        empty = [init for init, count in lacking.items() if count == len(group.fields.lead_times)]
+        known = np.delete(group.fields.init_times, empty)
+        for start in fields.own.init_times[~np.isin(fields.own.init_times, known)]:
+            found[start] = found.get(start, ()) + tuple(map(str, group.channels))
+    return found
+
+
+def static_values(grid: Grid, task: Task, available: xr.Dataset) -> np.ndarray:
+    """Return the static channels of a task, (S, H, W): position on the unit sphere, then fields of the archive.
+
+    The field `altitude` of points comes from their coordinates.
+    """
+    lat, lon = np.radians(grid.cell_latitudes), np.radians(grid.cell_longitudes)
+    known = dict(
+        zip(POSITION, (np.sin(lat) + 0 * lon, np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon)), strict=True)
+    )
+    if isinstance(grid, Points) and grid.altitudes:
+        known["altitude"] = np.array(grid.altitudes)[:, None]
+    for name in task.static:
+        if name in known:
+            continue
+        if name not in available:
+            raise InputError(
+                f"task {task.name} needs the static field {name}, the data source has "
+                f"{', '.join(map(str, available)) or 'none'}; "
+                "add its file to data.archive.static_fields or remove it from task.static"
+            )
+        known[name] = static_on(grid, available, name)
+    return np.stack([known[name] for name in task.static_names]).astype(np.float32)
 
 
 BEFORE_START = -1

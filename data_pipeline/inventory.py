@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +18,9 @@ from data_pipeline.dates import Dates
 from data_pipeline.formats import cf, grib
 from data_pipeline.formats.cache_files import cache_folder
 from data_pipeline.formats.grib.cache import index_files, is_cached, table_of
-from data_pipeline.inputs import input_fields
-from data_pipeline.selection import survey_forecasts
+from data_pipeline.inputs import open_task
+from data_pipeline.protocols import DataSource
+from data_pipeline.selection import select_forecasts, survey_forecasts
 from data_pipeline.task import Task
 
 _PART_NAMES = {"ensemble": "ensemble", "analysis": "analysis", "static_fields": "static fields"}
@@ -109,22 +111,27 @@ class Inventory:
         return expand_paths(self._files[part]) if self.archive.format_package(part)[0] is grib else []
 
 
-def task_report(archive: Archive, task: Task) -> list[str]:
-    """Return the ledger of a task over all dates, as lines: what `train` and `evaluate` could use of the archive."""
-    title = f"task {task.name}"
-    try:
-        ensemble, truth = input_fields(archive, task), archive.analysis_fields(task.targets)
-    except InputError as error:
-        return [f"{title}: its fields cannot be opened: {error}"]
-    stops = archive.missing == "error"
-    ledger = survey_forecasts(archive, task, ensemble, truth, Dates.all(), "drop" if stops else archive.missing).ledger
-    lines = ledger.lines(title)
+def task_report(source: DataSource, task: Task, splits: Mapping[str, Dates]) -> Iterator[str]:
+    """Yield the ledger of a task over all dates, and the ledger that each split has in `train` or `evaluate`, as lines.
+
+    Raises the `InputError` with which `train` refuses the task or a split. Of the split `test` it is a line, because a
+    model can be trained before the test dates have data.
+    """
+    title, stops, opened = f"task {task.name}", source.missing == "error", open_task(source, task, Dates.all())
+    ledger = survey_forecasts(source, task, opened, Dates.all(), "drop" if stops else source.missing).ledger
+    yield from ledger.lines(title)
     if stops and "missing_field" in ledger.by_reason:
-        lines.append(
+        yield (
             f"{title}: train and evaluate stop at a missing field, because data.archive.missing=error; with mask these "
             "forecasts are used with missing values, with drop they are left out"
         )
-    return lines
+    for name, dates in splits.items() if ledger.used else [("all dates", Dates.all())]:
+        try:
+            yield from select_forecasts(source, task, opened, dates).ledger.lines(name)
+        except InputError as error:
+            if name != "test":
+                raise
+            yield f"test: {error}"
 
 
 def _messages(files: list[Path], total: int) -> float:

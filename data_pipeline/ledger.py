@@ -47,6 +47,11 @@ class Omission:
         return self.reason == "masked"
 
     @property
+    def valid_time(self) -> np.datetime64:
+        """When the forecast is valid."""
+        return np.datetime64(self.start + 3600 * self.lead, "s")
+
+    @property
     def key(self) -> tuple[int, int]:
         """Start and lead time, which identify the forecast."""
         return self.start, self.lead

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from conf import build, verb
+from conf import build, is_chosen, verb
 from data_pipeline.archive import Archive
 from data_pipeline.common.checks import check_choice
 from data_pipeline.common.cost_meter import CostMeter
@@ -23,6 +23,7 @@ from data_pipeline.common.files import lock_folder
 from data_pipeline.common.messages import format_duration, format_size
 from data_pipeline.common.progress import Progress
 from data_pipeline.common.renamed import refuse_gone
+from data_pipeline.dates import Dates
 from data_pipeline.inventory import Inventory, task_report
 from data_pipeline.split import Split
 from data_pipeline.statistics import STATISTICS
@@ -63,12 +64,31 @@ def run(cfg: DictConfig) -> None:
     with cluster.executor() as workers:
         if not generator:
             inventory.scan(workers)
-            print("", *task_report(archive, task), sep="\n", flush=True)
+        print()
+        try:
+            for line in task_report(archive, task, used_dates(cfg, task)):
+                print(line, flush=True)
+        except InputError as error:
+            if is_chosen("task"):
+                raise
+            print(f"task {task.name}, which no option chooses, cannot be used for training: {error}", flush=True)
         if statistics:
             training = TrainingForecasts(archive, task, split.dates("train", task.lead_times))
             compute_statistics(statistics, training, run_dir, cluster.at_once)
         if store:
             write_store(archive, task, split, Path(store), cfg.moments, workers, cluster.at_once)
+
+
+def used_dates(cfg: DictConfig, task: Task) -> dict[str, Dates]:
+    """Return the dates of training, validation and test, as far as they are set."""
+    if "train" not in cfg.data.split:
+        return {}
+    split: Split = build(cfg.data.split)
+    if split.folds is not None and split.fold is None:
+        return {"all folds": split.stored}
+    titles = {"train": "training", "val": "validation", "test": "test"}
+    given = [name for name in titles if name == "train" or (split.validates if name == "val" else split.test)]
+    return {titles[name]: split.dates(name, task.lead_times) for name in given}
 
 
 def selected_statistics(names: object) -> list[str]:

@@ -11,13 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.common.errors import InputError
 from data_pipeline.grid import Grid
-from data_pipeline.grid_coordinates import static_on
-from data_pipeline.points import Points
+from data_pipeline.inputs import static_values
 from data_pipeline.protocols import ALL, Fields
 from data_pipeline.sample import Sample
-from data_pipeline.task import POSITION, Task
+from data_pipeline.task import Task
 from data_pipeline.tile_reader import complete_cells, read_moments, read_tile
 
 if TYPE_CHECKING:
@@ -57,27 +55,8 @@ def read_sample(
 
 
 def static_fields(grid: Grid, task: Task, available: xr.Dataset) -> Tensor:
-    """Return the static channels of a task, (S, H, W): position on the unit sphere, then fields of the archive.
-
-    The field `altitude` of points comes from their coordinates.
-    """
-    lat, lon = np.radians(grid.cell_latitudes), np.radians(grid.cell_longitudes)
-    known = dict(
-        zip(POSITION, (np.sin(lat) + 0 * lon, np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon)), strict=True)
-    )
-    if isinstance(grid, Points) and grid.altitudes:
-        known["altitude"] = np.array(grid.altitudes)[:, None]
-    for name in task.static:
-        if name in known:
-            continue
-        if name not in available:
-            raise InputError(
-                f"task {task.name} needs the static field {name}, the data source has "
-                f"{', '.join(map(str, available)) or 'none'}; "
-                "add its file to data.archive.static_fields or remove it from task.static"
-            )
-        known[name] = static_on(grid, available, name)
-    return torch.from_numpy(np.stack([known[name] for name in task.static_names]).astype(np.float32))
+    """Return the static channels of a task, (S, H, W); see `inputs.static_values`."""
+    return torch.from_numpy(static_values(grid, task, available))
 
 
 class _Memory(np.ndarray):

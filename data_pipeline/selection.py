@@ -21,7 +21,7 @@ import numpy as np
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
-from data_pipeline.inputs import starts_without_input
+from data_pipeline.inputs import OpenedTask, starts_without_input
 from data_pipeline.ledger import Ledger, Omission
 from data_pipeline.protocols import DataSource, Fields, MissingFields, MissingPolicy
 from data_pipeline.task import Task
@@ -34,15 +34,14 @@ class Selection(NamedTuple):
     ledger: Ledger
 
 
-def select_forecasts(source: DataSource, task: Task, ensemble: Fields, truth: Fields, dates: Dates) -> Selection:
-    """Select the forecasts of `task` that are valid on `dates` and can be used.
+def select_forecasts(source: DataSource, task: Task, opened: OpenedTask, dates: Dates) -> Selection:
+    """Select the forecasts of `task`, as `inputs.open_task` opened it, that are valid on `dates` and can be used.
 
-    `ensemble` are the `inputs.input_fields` of the task, `truth` the analyses of its targets. Raises an `InputError`
-    if no forecast can be used, and with `source.missing="error"` for the first missing field.
+    Raises an `InputError` if no forecast can be used, and with `source.missing="error"` for the first missing field.
     """
-    selection = survey_forecasts(source, task, ensemble, truth, dates, source.missing)
+    selection = survey_forecasts(source, task, opened, dates, source.missing)
     if not selection.keys:
-        starts, ledger = ensemble.init_times, selection.ledger
+        starts, ledger = opened.inputs.init_times, selection.ledger
         reasons = "".join(f"; {text}" for text in ledger.sentences())
         raise InputError(
             f"no forecast that is valid in {dates} can be used: the ensemble starts between {starts.min()} and "
@@ -53,15 +52,18 @@ def select_forecasts(source: DataSource, task: Task, ensemble: Fields, truth: Fi
 
 
 def survey_forecasts(
-    source: DataSource, task: Task, ensemble: Fields, truth: Fields, dates: Dates, missing: MissingPolicy
+    source: DataSource, task: Task, opened: OpenedTask, dates: Dates, missing: MissingPolicy
 ) -> Selection:
     """Select forecasts like `select_forecasts`, with another policy for missing fields; there may be none."""
+    ensemble, truth = opened.inputs, opened.truth
     without_input = {
         int(start.astype("datetime64[s]").astype(np.int64)): channels
         for start, channels in starts_without_input(ensemble).items()
     }
     known = _known(source, task)
-    analyses = {time: k for k, time in enumerate(_seconds(truth.init_times))}
+    # In datasets of xarray, all targets may be missing at a time: then it has no analysis, as in files.
+    unknown = {k for (k, _), lacks in truth.incomplete.items() if lacks.count == lacks.of}
+    analyses = {time: k for k, time in enumerate(_seconds(truth.init_times)) if k not in unknown}
     positions: dict[tuple[int, int], tuple[int, int] | None] = dict.fromkeys(known)
     positions |= {(start, lead): None for start in without_input for lead in ensemble.lead_times}
     positions |= {

@@ -171,7 +171,9 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     compared, fits = fit_references(own, source, task, dates, training, cfg.max_members, domain, mesh, cfg.emos_minutes)
     persistence = None
     if "persistence" in wanted:
-        persistence, fit = fit_persistence(source, task, dates, training, domain)
+        # Stores have analyses at valid times, and few at starts.
+        whole = source if cfg.data.store and not archive.exists else lambda _: archive
+        persistence, fit = fit_persistence(whole, task, dates, training, domain)
         fits.append(fit)
     trained_here = {name: compared[name] for name in own if name == "emos" and name in compared}
     notes = training_years_warnings(fits, correctors)

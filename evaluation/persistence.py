@@ -9,7 +9,7 @@ Probability below a physical bound, such as 0 mm of rain, is moved to the bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -55,6 +55,9 @@ class Persistence:
         Both analyses of a pair are on training dates. Raises `InputError` if there are too few pairs.
         """
         spreads, pairs = [], []
+        needed = replace(task.only_targets(), analysis=task.targets)
+        for dates in (*(dates for dates, _ in training), scored):
+            source(dates).check_available(needed, dates, True)
         for dates, _ in training:
             analyses = source(dates).analysis_fields(task.targets)
             starts = source(dates).ensemble_fields(task.targets, task.lead_times).init_times.astype("datetime64[s]")

@@ -14,9 +14,8 @@ from dask.delayed import Delayed, delayed
 from data_pipeline.common.errors import InputError
 from data_pipeline.dates import Dates
 from data_pipeline.formats.datasets import select_variable
-from data_pipeline.grid import Grid, how_to_regrid
-from data_pipeline.grid_coordinates import grid_of
-from data_pipeline.inputs import input_fields
+from data_pipeline.grid import Grid
+from data_pipeline.inputs import OpenedTask, open_task
 from data_pipeline.ledger import Ledger
 from data_pipeline.points import Points
 from data_pipeline.protocols import ALL, DataSource, Fields
@@ -37,14 +36,9 @@ class TrainingForecasts:
 
     @cached_property
     def grid(self) -> Grid:
-        """The grid of ensemble and analysis; raises if they differ, and for points."""
-        grid, analysis_grid = grid_of(self._forecasts), grid_of(self._analyses)
-        if isinstance(grid, Points):
+        """The grid of ensemble and analysis; raises for points."""
+        if isinstance(grid := self.inputs.grid, Points):
             raise InputError(f"statistics are maps on a grid, and the data are {grid}; leave out statistics")
-        if not grid.matches(analysis_grid):
-            raise InputError(
-                f"the ensemble has {grid}, the analysis has {analysis_grid}; {how_to_regrid(grid, analysis_grid)}"
-            )
         return grid
 
     @cached_property
@@ -98,18 +92,21 @@ class TrainingForecasts:
 
     @cached_property
     def _selection(self) -> Selection:
-        self.source.check_available(self.task, self.dates, False)
-        return select_forecasts(self.source, self.task, self.inputs, self.truth, self.dates)
+        return select_forecasts(self.source, self.task, self._opened, self.dates)
 
     @cached_property
+    def _opened(self) -> OpenedTask:
+        return open_task(self.source, self.task, self.dates)
+
+    @property
     def inputs(self) -> Fields:
         """The fields of all channels of the task."""
-        return input_fields(self.source, self.task)
+        return self._opened.inputs
 
-    @cached_property
+    @property
     def truth(self) -> Fields:
         """The analyses of the targets."""
-        return self.source.analysis_fields(self.task.targets)
+        return self._opened.truth
 
     @cached_property
     def _forecasts(self) -> xr.Dataset:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from functools import cached_property
+from itertools import compress, product
 from pathlib import Path
 
+import numpy as np
 import xarray as xr
 
 from data_pipeline.archive import Archive
@@ -146,26 +148,46 @@ class Store:
         return self._dates.covers(dates)
 
     def check_available(self, task: Task, dates: Dates, moments: bool) -> None:
-        """Raise an `InputError` if the archive can provide more than the store: other dates, or all members.
+        """Raise an `InputError` if the archive can provide more than the store: dates, lead times, fields or members.
 
-        A store lacks forecasts without a field of its own task, so a task that needs none of the missing fields is
-        refused too.
+        A store lacks forecasts without a field of its own task, so a task that could use them is refused too.
         """
+        own, other_store = self.contents, "make a store for this task, or leave out data.store"
         if date := dates.first_not_in(self._dates):
             raise InputError(
                 f"{self} was made without {date}; make a store with all dates of this task, or leave out data.store"
             )
+        for what, unit, needed, there in (
+            (f"{self}", "lead time {} h", task.lead_times, own.lead_times),
+            (f"the truth in {self}", "{}", task.targets, own.targets),
+        ):
+            if gone := [str(value) for value in needed if value not in there]:
+                has = unit.format(", ".join(map(str, there))).removeprefix("lead time ")
+                raise InputError(f"{what} has no {unit.format(', '.join(gone))}; it has {has}; {other_store}")
         wanted = {*map(str, task.fields_read), *(f"{target} truth" for target in task.targets)}
-        others = [one for one in self.omissions if not one.used and one.channels and not wanted & set(one.channels)]
-        if others:
+        on_dates = dates.contains(np.array([one.valid_time for one in self.omissions], "datetime64[s]"))
+        incomplete = [one for one in compress(self.omissions, on_dates) if one.channels and one.lead in task.lead_times]
+        # With mask, a forecast is used if one of its fields is there: also one that the store does not have.
+        further = self.missing == "mask" and not {*task.fields_read} <= {*own.fields_read}
+        lost = [one for one in incomplete if not one.used and (further or not wanted & {*one.channels})]
+        if lost:
             raise InputError(
-                f"{self} was made without {len(others)} forecasts that lack a field which this task does not need, the "
-                f"first at {others[0]}; make a store for this task, or leave out data.store"
+                f"{self} was made without {len(lost)} forecasts that lack a field and could be used for this task, the "
+                f"first at {lost[0]}; {other_store}"
             )
-        if self.contents.moments and (absent := [one for one in task.formulas if one not in self.formulas]):
+        if absent := own.absent_field(task, dates):
+            channel, start, lead = absent
             raise InputError(
-                f"{self} holds mean and spread of the members, from which {absent[0]} cannot be computed; make a store "
-                "for this task, or leave out data.store"
+                f"{self} lacks {channel} for the forecast of {np.datetime64(start, 's')} at {lead} h; {other_store}"
+            )
+        if empty := self._emptied(task, [one for one in incomplete if one.used]):
+            raise InputError(
+                f"{self} has a forecast without any of the fields that this task needs, {empty}; {other_store}"
+            )
+        if own.moments and (computed := [one for one in task.formulas if one not in self.formulas]):
+            raise InputError(
+                f"{self} holds mean and spread of the members, from which {computed[0]} cannot be computed; "
+                f"{other_store}"
             )
         self._refuse_moments(moments)
 
@@ -194,6 +216,27 @@ class Store:
     @property
     def _dates(self) -> Dates:
         return self.contents.dates or Dates.all()
+
+    def _emptied(self, task: Task, masked: Sequence[Omission]) -> Omission | None:
+        """Return one of the `masked` samples in which all fields of one kind that `task` reads are missing, or None.
+
+        Kinds are the channels of one origin, and the truth. The archive leaves out such a forecast, or does not even
+        count it; in the store's own task, fields that `task` does not read have values.
+        """
+        own, kinds = self.contents, {(one.origin, one.hours) for one in task.fields_read}
+        if {*own.fields_read} <= {*task.fields_read} and {*own.targets} <= {*task.targets}:
+            return None
+        for (origin, hours), lead in product(kinds, task.lead_times):
+            kind = [one for one in task.fields_read if (one.origin, one.hours) == (origin, hours)]
+            suspects = [one for one in masked if one.lead == lead and {*map(str, kind)} <= {*one.channels}]
+            stored = [one.variable for one in kind if one in own.channels and origin != "analysis"]
+            if suspects and stored:
+                fields = self.ensemble_fields(stored, [kind[0].lead_time(lead)])
+                suspects = [one for one in suspects if not _any_value(fields, one.start)]
+            if suspects:
+                return suspects[0]
+        truth = {f"{target} truth" for target in task.targets}
+        return next((one for one in masked if truth <= {*one.channels}), None)
 
     def _refuse_moments(self, suffice: bool) -> None:
         if self.contents.moments and not suffice:
@@ -230,6 +273,17 @@ def choose_source(archive: Archive, folder: str | Path | None, dates: Dates) -> 
             f"the same value, make a store with {archive.missing} in another folder, or leave out data.store"
         )
     return store if store.covers(dates) else archive
+
+
+def _any_value(fields: Fields, start: int) -> bool:
+    """Return whether a field of the forecast from `start` (seconds since 1970) has a value, in any member."""
+    init = fields.init_times.astype("datetime64[s]").astype(np.int64).tolist().index(start)
+    values = np.empty((1, len(fields.variables), *fields.grid.shape), np.float32)
+    for member in range(len(fields.numbers)):
+        fields.read(init, 0, values, members=(member,))
+        if np.isfinite(values).any():
+            return True
+    return False
 
 
 def _dates(given: Dates | Iterable[int] | None) -> Dates | None:

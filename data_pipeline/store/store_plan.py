@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields
+from itertools import compress, product
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ import numpy as np
 from data_pipeline.common.identity import hash_of
 from data_pipeline.dates import Dates
 from data_pipeline.formulas.formula import Formula
+from data_pipeline.formulas.formula_fields import without_formulas
 from data_pipeline.grid import Grid
 from data_pipeline.ledger import Ledger, Omission
 from data_pipeline.meaning import Meaning
 from data_pipeline.points import grid_of_json
 from data_pipeline.protocols import MissingPolicy
-from data_pipeline.task import Channel, HasChannels, Variable
+from data_pipeline.task import Channel, HasChannels, Task, Variable
 
 STATIC_NAME = "static.nc"
 VALUE_BYTES = 4
@@ -116,6 +118,32 @@ class StorePlan(HasChannels):
             f"in {len(self.files)} files, {self.bytes / 1e9:.2f} GB"
         )
 
+    def absent_field(self, task: Task, dates: Dates) -> tuple[Channel, int, int] | None:
+        """Return a channel, a start and a lead time of `task` whose field no sample holds; None if all are held.
+
+        Only samples of the task that are valid on `dates` count. The field may be that of another channel or sample,
+        such as `2t` at 48 h for `2t+48h`, unless it was missing there.
+        """
+        read = task if {*task.formulas} <= {*self.formulas} else without_formulas(task)
+        stored = {channel.variable for channel in self.channels} | {*self.targets}
+        # Opening refuses variables that no field has, and lists the others.
+        others = [one for one in read.channels if one not in self.channels and one.variable in stored]
+        if not others:
+            return None
+        held: set[tuple[Variable | int, ...]] = set()
+        lacking = {one.key: one.channels for one in self.omissions}
+        for start, lead in self.samples:
+            absent = lacking.get((start, lead), ())
+            held |= {_field(channel, start, lead) for channel in self.channels if str(channel) not in absent}
+            held |= {(target, start + 3600 * lead) for target in self.targets if f"{target} truth" not in absent}
+        mine = [(start, lead) for start, lead in self.samples if lead in task.lead_times]
+        valid = dates.contains(np.array([start + 3600 * lead for start, lead in mine], "datetime64[s]"))
+        for (start, lead), channel in product(compress(mine, valid), others):
+            after_start = channel.origin == "analysis" or channel.lead_time(lead) >= 0
+            if after_start and (channel.origin == "lead" or _field(channel, start, lead) not in held):
+                return channel, start, lead
+        return None
+
     @property
     def digest(self) -> str:
         """A hash of all attributes."""
@@ -148,6 +176,12 @@ class StorePlan(HasChannels):
         """Return the words for all attributes in which two plans differ, for error messages."""
         names = [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
         return list(dict.fromkeys(_DESCRIPTIONS.get(name, name.replace("_", " ")) for name in names))
+
+
+def _field(channel: Channel, start: int, lead: int) -> tuple[Variable | int, ...]:
+    """Return what identifies a field: variable, start and lead time; variable and time of an analysis."""
+    at = (start,) if channel.origin == "analysis" else (start, channel.lead_time(lead))
+    return (channel.variable, *at)
 
 
 def _join(values: Collection[object]) -> str:

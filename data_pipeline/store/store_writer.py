@@ -21,9 +21,7 @@ from data_pipeline.common.errors import DiskFullError, InputError, InterruptedRu
 from data_pipeline.common.files import atomic_path, disk_error, lock_folder
 from data_pipeline.common.progress import Progress
 from data_pipeline.dates import Dates
-from data_pipeline.grid import how_to_regrid
-from data_pipeline.inputs import input_fields
-from data_pipeline.meaning import check_targets
+from data_pipeline.inputs import open_task
 from data_pipeline.protocols import DataSource, Fields
 from data_pipeline.selection import select_forecasts
 from data_pipeline.store.manifest import FinishedFile, Manifest
@@ -59,22 +57,16 @@ class WriteJob:
         """
         check_integer("shard_bytes", shard_bytes, 1)
         wanted = dates or Dates.all()
-        archive.check_available(task, wanted, moments)
-        ensemble = input_fields(archive, task)
-        truth = archive.analysis_fields(task.targets)
-        if not ensemble.grid.matches(truth.grid):
-            advice = how_to_regrid(ensemble.grid, truth.grid)
-            raise InputError(f"the ensemble has {ensemble.grid}, the analysis {truth.grid}; {advice}")
-        meanings = ensemble.meanings
-        check_targets([meanings[k] for k in task.target_channels], truth.meanings, task.lead_times)
-        keys, ledger = select_forecasts(archive, task, ensemble, truth, wanted)
+        opened = open_task(archive, task, wanted, moments)
+        ensemble, truth = opened.inputs, opened.truth
+        keys, ledger = select_forecasts(archive, task, opened, wanted)
         seconds = ensemble.init_times.astype("datetime64[s]").astype(np.int64)
         plan = StorePlan(
             archive.fingerprint, task.inputs, task.targets, task.lead_times,
             tuple(map(str, archive.static)), ensemble.grid, ensemble.numbers, moments,
             dates, 1,
             tuple((int(seconds[i]), task.lead_times[j]) for i, j, _ in keys),
-            meanings, truth.meanings,
+            ensemble.meanings, truth.meanings,
             task.other_leads, task.analysis, archive.missing, ledger.omissions, task.formulas,
         )  # fmt: skip
         shard_samples = max(1, shard_bytes // plan.sample_bytes)

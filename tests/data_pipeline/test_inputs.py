@@ -203,7 +203,7 @@ def test_a_store_is_refused_for_channels_that_it_lacks(archive, tmp_path):
     assert plan.ledger.to_json()["no_input"] == {"count": 1, "first": "2016-01-04T12:00 + 48 h (t@850+0h)"}
     holes = Store.write(made, task, tmp_path / "other")
     assert len(ForecastDataset(holes, task, [2015, 2016])) == 3
-    with pytest.raises(InputError, match="without 1 forecasts that lack a field which this task does not need"):
+    with pytest.raises(InputError, match="without 1 forecasts that lack a field and could be used for this task"):
         ForecastDataset(holes, Task("toy", ["t@850"], ["t@850"], [48]), [2016])
 
 

@@ -244,7 +244,7 @@ def test_a_store_and_statistics_have_the_ledger_of_the_archive(write, missing, t
     # A forecast that another task could use is not in a store that dropped it.
     narrow = Task("t", ["2t"], ["2t"], list(LEADS))
     if missing == "drop":
-        with pytest.raises(InputError, match="was made without 3 forecasts that lack a field which this task does not"):
+        with pytest.raises(InputError, match="was made without 3 forecasts that lack a field and could be used"):
             ForecastDataset(store, narrow, [2018])
     else:
         assert ForecastDataset(store, narrow, [2018]).ledger == ForecastDataset(archive, narrow, [2018]).ledger
@@ -265,7 +265,7 @@ def test_a_ledger_is_plain_json(write):
 def test_prepare_reports_gaps_of_ensemble_and_analysis(write):
     """5 of 10 starts have an analysis; the truth of pressure is missing on one more day."""
     archive = write(unknown={*product(NAMES, TRUTH[5:]), ("msl", TRUTH[0])})
-    lines = task_report(archive, TASK)
+    lines = list(task_report(archive, TASK, {}))
     assert lines[0] == "task toy: 8 of 20 forecasts are used"
     assert lines[1].startswith(
         "task toy: 11 left out with no analysis at their valid time, first 2018-01-05T12:00 + 48 h"
@@ -274,10 +274,7 @@ def test_prepare_reports_gaps_of_ensemble_and_analysis(write):
         "task toy: 1 left out with a missing field, first 2018-01-01T12:00 + 24 h (msl truth; ana"
     )
     assert "train and evaluate stop at a missing field, because data.archive.missing=error" in lines[3]
-    assert len(task_report(with_policy(archive, "drop"), TASK)) == 3
-    (line,) = task_report(archive, Task("rain", ["tp"], ["tp"], [24]))
-    assert line.startswith("task rain: its fields cannot be opened: ")
-    assert "has no tp" in line
+    assert len(list(task_report(with_policy(archive, "drop"), TASK, {}))) == 3
 
 
 def test_missing_fields_of_zarr_stores(tmp_path):

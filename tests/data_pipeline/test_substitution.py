@@ -1,0 +1,289 @@
+"""The law of substitution: whatever stands in for an archive gives its samples, bit for bit, or refuses by name.
+
+Every kind of task is read through every substitute. Both are registries that must grow with the code: a new option of a
+task, a new data source and a new way to read a data set fail a test here until they are in one of them.
+"""
+
+import importlib
+import inspect
+import pickle
+import pkgutil
+from dataclasses import fields, replace
+from itertools import product
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_archive import NUMBERS, TIMES, UNITS, write_archive
+
+import data_pipeline
+from data_pipeline.array_source import ArraySource
+from data_pipeline.common.errors import InputError
+from data_pipeline.dataset import ForecastDataset
+from data_pipeline.dates import Dates
+from data_pipeline.prefetch.budget import Budget
+from data_pipeline.prefetch.tiers import Tiers
+from data_pipeline.store import Store
+from data_pipeline.task import Task
+from data_pipeline.variable import Channel, Origin
+
+ALL_DATES, SOME_DATES = Dates.of_years([2020]), Dates.of_times(TIMES[2:6])
+
+KINDS = {
+    "one field": {},
+    "masked cells": {"inputs": ["msl", "2t", "sst"]},
+    "several targets": {"inputs": ["2t", "msl"], "targets": ["msl", "2t"]},
+    "another target": {"inputs": ["msl"], "targets": ["msl"]},
+    "levels and static fields": {"inputs": ["t@500", "2t", "t@850"], "static": ["lsm"]},
+    "amounts": {"inputs": ["2t", "tp:24h"], "targets": ["tp:24h"]},
+    "earlier lead times": {"other_leads": ["2t-24h", "msl-48h"]},
+    "other lead times": {"lead_times": [24], "other_leads": ["2t+48h", "2t+0h"]},
+    "analyses": {"analysis": ["2t", "msl"]},
+    "formulas": {"formulas": ["change(2t, 24)", "speed@850", "gradient(t@850)"]},
+}
+"""Options of tasks, in addition to those of `PLAIN`."""
+PLAIN = {"inputs": ["2t"], "targets": ["2t"], "lead_times": [24, 48]}
+EVERYTHING = Task(
+    "everything", ["2t", "msl", "sst", "t@850", "t@500", "tp:24h"], ["2t", "msl", "tp:24h"], [24, 48], ["lsm"],
+    ["2t-24h", "msl-48h", "2t+48h", "2t+0h"], ["2t", "msl"], ["change(2t, 24)", "speed@850", "gradient(t@850)"],
+)  # fmt: skip
+TASKS = {kind: Task("kind", **(PLAIN | options)) for kind, options in KINDS.items()}
+
+GAPS = {
+    ("2t", 2, 2, 1), *(("msl", 3, 1, member) for member in range(3)), ("t", 1, 2, 0),
+    *(("2t", 4, 0, member) for member in range(3)), ("2t", 4, None, None), ("msl", 5, None, None),
+}  # fmt: skip
+
+
+class World:
+    """An archive, and what is made of it, each once."""
+
+    def __init__(self, folder, gaps, missing, names=tuple(UNITS), starts=6):
+        self.folder = folder
+        self.archive = write_archive(folder, gaps, names, starts, missing=missing)
+        self._plain, self._stores = {}, {}
+
+    def plain(self, task, dates=ALL_DATES, **options):
+        """Return the samples that the archive itself gives, and the ledger."""
+        key = (task, dates, repr(options))
+        if key not in self._plain:
+            dataset = ForecastDataset(self.archive, task, dates, **options)
+            self._plain[key] = list(dataset), dataset.ledger
+        return self._plain[key]
+
+    def store(self, task, dates=None, moments=False):
+        """Return a store of a task."""
+        folder = self.folder / f"store{len(self._stores)}"
+        key = task, dates, moments
+        if key not in self._stores:
+            self._stores[key] = Store.write(self.archive, task, folder, dates, moments=moments, shard_bytes=3000)
+        return self._stores[key]
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory):
+    """A complete archive, and one with gaps. Gaps with `drop` are among the archives that hypothesis draws."""
+    return {
+        "complete": World(tmp_path_factory.mktemp("complete"), (), "error"),
+        "gaps": World(tmp_path_factory.mktemp("gaps"), GAPS, "mask"),
+    }
+
+
+def through_store(of=None, dates=None, moments=False):
+    """Return a substitute: a store of the task, or of the task `of`, with these dates, in another process."""
+
+    def substitute(world, task):
+        options = {"dates": dates or ALL_DATES} | ({"moments": True} if moments else {})
+        dataset = ForecastDataset(pickle.loads(pickle.dumps(world.store(of or task, dates, moments))), task, **options)
+        return dataset, dataset.ledger, world.plain(task, **options)
+
+    return substitute
+
+
+def through_arrays(world, task):
+    """Read from datasets of xarray, as `deepweather.fit` does."""
+    leaves = dict.fromkeys(one for formula in task.formulas for one in formula.leaves)
+    read = [*map(Channel, task.inputs), *task.other_leads, *leaves]
+    leads = sorted({lead for one in read for each in task.lead_times if (lead := one.lead_time(each)) >= 0})
+    source = ArraySource(
+        world.archive.forecasts([*dict.fromkeys(one.variable for one in read)], leads),
+        world.archive.analyses([*dict.fromkeys([*task.targets, *task.analysis])]),
+        world.archive.static, missing=world.archive.missing,
+    )  # fmt: skip
+    dataset = ForecastDataset(source, task, ALL_DATES)
+    return dataset, dataset.ledger, world.plain(task)
+
+
+def through_caches(world, task):
+    """Read all samples twice through memory and disk; the folder held another task's samples before."""
+    folder = world.folder / "cache"
+    for each in (TASKS["one field"], task):
+        dataset = ForecastDataset(world.archive, each, ALL_DATES)
+        few = 2 * (dataset.nbytes + 2000)
+        for _ in range(2):
+            with Tiers(dataset, Budget(memory_bytes=few, disk_bytes=2 * few, disk_folder=str(folder))) as tiers:
+                found = [tiers[k] for k in range(len(tiers))]
+    return found, dataset.ledger, world.plain(task)
+
+
+def through_tile(world, task):
+    """Read some rows, columns and members."""
+    dataset = ForecastDataset(world.archive, task, ALL_DATES, rows=slice(1, 4), columns=slice(2, 7), members=[2, 0])
+    whole, ledger = world.plain(task)
+    few = [one._replace(ensemble=one.ensemble[[2, 0]], mask=one.ensemble[[2, 0]].isfinite().all(0)) for one in whole]
+    on_grid = ("ensemble", "mask", "static", "target")
+    cut = [one._replace(**{name: getattr(one, name)[..., 1:4, 2:7] for name in on_grid}) for one in few]
+    return dataset, dataset.ledger, (cut, ledger)
+
+
+def through_same_grid(world, task):
+    """Read through the regridding to the grid that the files have."""
+    dataset = ForecastDataset(replace(world.archive, grid="analysis"), task, ALL_DATES)
+    return dataset, dataset.ledger, world.plain(task)
+
+
+def through_another_process(world, task):
+    """Read from a data set that was sent to another process."""
+    dataset = pickle.loads(pickle.dumps(ForecastDataset(world.archive, task, ALL_DATES)))
+    return dataset, dataset.ledger, world.plain(task)
+
+
+SUBSTITUTES = {
+    "store": through_store(),
+    "store of moments": through_store(moments=True),
+    "store of all fields": through_store(EVERYTHING),
+    "store of moments of all fields": through_store(EVERYTHING, moments=True),
+    "store of one field": through_store(TASKS["one field"]),
+    "store of two fields": through_store(TASKS["several targets"]),
+    "store of some dates": through_store(TASKS["one field"], SOME_DATES),
+    "arrays": through_arrays,
+    "caches": through_caches,
+    "tile": through_tile,
+    "regridding to the same grid": through_same_grid,
+    "another process": through_another_process,
+}
+OF_THE_TASK = {"store", "store of moments"} | {name for name in SUBSTITUTES if "store" not in name}
+"""Substitutes that are made of the very task, and must not refuse it."""
+OF_ALL_FIELDS = {"store of all fields", "store of moments of all fields"}
+CASES = [
+    *product(["complete"], KINDS, [name for name in SUBSTITUTES if "store" in name]),
+    *product(["gaps"], KINDS, SUBSTITUTES),
+]
+
+
+def bits(samples):
+    return [[(tensor.dtype, tensor.contiguous().numpy().tobytes()) for tensor in sample] for sample in samples]
+
+
+def places(ledger):
+    """Return the forecasts that are left out or masked, with reason and channels."""
+    return ledger.forecasts, [(one.key, one.reason, one.channels) for one in ledger.omissions]
+
+
+@pytest.mark.parametrize(("archive", "kind", "substitute"), CASES)
+def test_a_substitute_gives_the_samples_of_the_archive(worlds, archive, kind, substitute):
+    world, task = worlds[archive], TASKS[kind]
+    try:
+        samples, ledger, (expected, counted) = SUBSTITUTES[substitute](world, task)
+    except InputError as error:
+        refused = str(error)
+    else:
+        refused = ""
+    if refused:
+        assert refused.startswith((f"the store {world.folder}", f"the truth in the store {world.folder}"))
+        assert substitute not in OF_THE_TASK
+        assert archive == "gaps" or substitute not in OF_ALL_FIELDS
+        return
+    assert bits(samples) == bits(expected)
+    assert places(ledger) == places(counted)
+
+
+def test_kinds_have_all_options_of_a_task():
+    plain = TASKS["one field"]
+    varied = {
+        option.name
+        for task in TASKS.values()
+        for option in fields(Task)
+        if getattr(task, option.name) != getattr(plain, option.name)
+    }
+    assert varied == {option.name for option in fields(Task)} - {"name", "thresholds"}
+    assert {channel.origin for task in TASKS.values() for channel in task.channels} == {*get_args(Origin)}
+
+
+def test_substitutes_are_all_sources_and_all_options():
+    """The heat experiment computes its fields: nothing stands in for it."""
+    names = [one.name for one in pkgutil.walk_packages(data_pipeline.__path__, "data_pipeline.")]
+    classes = (one for name in names for _, one in inspect.getmembers(importlib.import_module(name), inspect.isclass))
+    found = {one.__name__ for one in classes if hasattr(one, "check_available")}
+    assert found == {"DataSource", "Archive", "Heat", Store.__name__, ArraySource.__name__}
+    options = {*inspect.signature(ForecastDataset).parameters} - {"source", "task", "dates"}
+    assert options == {"members", "rows", "columns", "moments"}
+
+
+FEW = ("2t", "msl")
+CHOICES = {
+    "inputs": FEW, "targets": FEW, "lead_times": (24, 48), "analysis": FEW,
+    "other_leads": [name + at for name, at in product(FEW, ("-24h", "+0h", "+48h"))],
+    "formulas": ["change(2t, 24)", "change(msl, 24)"],
+}  # fmt: skip
+
+
+@st.composite
+def drawn_tasks(draw, choices=CHOICES):
+    """Return a task; each of its options is a part of the `choices`."""
+    least = {"targets": 1, "lead_times": 1}
+    drawn = {
+        name: draw(st.lists(st.sampled_from(values), min_size=least.get(name, 0), max_size=2, unique=True))
+        for name, values in choices.items()
+        if values
+    }
+    inputs = [*dict.fromkeys([*drawn["targets"], *drawn["inputs"]])]
+    return Task("drawn", **(drawn | {"inputs": inputs, "lead_times": sorted(drawn["lead_times"])}))
+
+
+def parts_of(task):
+    """Return tasks whose options are parts of those of a task."""
+    return drawn_tasks({name: values for name in CHOICES if (values := getattr(task, name))})
+
+
+PAIRS = drawn_tasks().flatmap(lambda task: st.tuples(st.just(task), st.one_of(drawn_tasks(), *[parts_of(task)] * 3)))
+
+
+def drawn_gaps():
+    forecasts = st.tuples(
+        st.sampled_from(FEW), st.integers(0, 2), st.integers(0, 2), st.sets(st.sampled_from(NUMBERS), min_size=1)
+    )
+    analyses = st.tuples(st.sampled_from(FEW), st.integers(0, 4))
+    return st.builds(
+        lambda some, others: [
+            *((name, start, lead, member) for name, start, lead, members in some for member in members),
+            *((name, time, None, None) for name, time in others),
+        ],
+        st.lists(forecasts, max_size=4),
+        st.lists(analyses, max_size=2),
+    )
+
+
+@settings(max_examples=25)
+@given(
+    pair=PAIRS, gaps=drawn_gaps(), missing=st.sampled_from(["mask", "drop"]), moments=st.booleans(), some=st.booleans()
+)
+def test_a_store_of_any_task_gives_the_samples_of_the_archive(tmp_path_factory, pair, gaps, missing, moments, some):
+    (stored, task), dates = pair, Dates.of_times(TIMES[2:4]) if some else ALL_DATES
+    world = World(tmp_path_factory.mktemp("drawn"), gaps, missing, FEW, 3)
+    try:
+        store = world.store(stored, dates, moments)
+        expected, counted = world.plain(task, dates, moments=moments)
+    except InputError:
+        return  # the archive itself cannot be used
+    try:
+        dataset = ForecastDataset(store, task, dates, moments=moments)
+    except InputError as error:
+        if stored == task or str(store) not in str(error):
+            raise
+        return
+    assert bits(dataset) == bits(expected)
+    assert dataset.ledger.used == counted.used
+    masked = ({one.key: one.channels for one in ledger.omissions if one.used} for ledger in (dataset.ledger, counted))
+    assert next(masked) == next(masked)
