@@ -211,7 +211,7 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
         board = score_models(models, forecasts, weights, oracle, options, mesh)
     lost = mesh.broadcast(dict(board.lost))
     compared = {name: folds for name, folds in compared.items() if name not in lost}
-    notes = [*reference_warnings(fits, lost), *notes]
+    notes = list(dict.fromkeys([*reference_warnings(fits, lost), *notes]))
     check_comparison({*compared, *beside} - set(lost), notes)
     board, compared, models = (
         pool_runs(board, runs), with_first_runs(compared, runs), with_first_runs(models, runs)

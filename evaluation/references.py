@@ -20,6 +20,7 @@ from models.corrector import Corrector, build_reference
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 from models.reference_emos import fit_emos
+from models.statistical.cases import add_unfitted, unfitted_notes
 from models.training_dates import seen_dates, stated_fits
 
 FITTED = ("climatology", "emos")
@@ -173,12 +174,9 @@ def training_years_warnings(fits: Sequence[ReferenceFit], correctors: Mapping[st
 
 
 def unfitted_warnings(name: str, folds: FoldCorrectors) -> list[str]:
-    """Return the warning about regressions of a corrector with too few cases to be fitted."""
-    counts = [corrector.provenance.get("unfitted") or {"cells": 0, "of": 0} for corrector in folds.correctors]
-    cells, of = (sum(count[key] for count in counts) for key in ("cells", "of"))
-    if not cells:
-        return []
-    return [f"{name}: {cells} of {of} regressions (one for each cell, lead time and target) could not be fitted"]
+    """Return the warnings about regressions of a corrector that could not be fitted, or are penalised."""
+    counts = add_unfitted(corrector.provenance.get("unfitted") or {} for corrector in folds.correctors)
+    return [f"{name}: {note}" for note in unfitted_notes(counts)]
 
 
 def _year_range(years: Sequence[int]) -> str:

@@ -26,6 +26,7 @@ from models.correction.envelope import Envelope
 from models.correction.single_process import SingleProcess
 from models.corrector import Corrector, reads_moments
 from models.device import choose_device
+from models.statistical.cases import add_unfitted
 from models.training_dates import SEEN, joined_fits, seen_dates, state_fits, valid_days
 
 VALIDATION = "validation"
@@ -182,7 +183,7 @@ def _merge_provenance(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
         values = [provenance.get(key) for provenance in given]
         found[key] = values[0] if all(value == values[0] for value in values) else values
     if counts := [provenance["unfitted"] for provenance in given if "unfitted" in provenance]:
-        found["unfitted"] = {name: sum(count[name] for count in counts) for name in ("cells", "of")}
+        found["unfitted"] = add_unfitted(counts)
     return found
 
 

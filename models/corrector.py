@@ -46,7 +46,7 @@ from models.normalizer import Normalizer
 from models.outline import check_finite, check_tensors, limited_modules, outline
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
-from models.statistical.cases import Passes, check_lead_times
+from models.statistical.cases import Passes, check_lead_times, count_unfitted, unfitted_notes
 from models.training_dates import state_fits, valid_days
 from models.training_summaries import TrainingSummaries, envelope_of
 
@@ -208,8 +208,8 @@ class Corrector(nn.Module):
         With the `normalization` of the same samples, normaliser and envelope come from it instead of a reading.
 
         A model that claims `physical` gets values in physical units. `notes` holds notes of the fit. The provenance's
-        `unfitted` counts the regressions without a fit, `cells`, and all regressions, `of`; there is one regression for
-        each lead time, target and cell with training cases. Its `fits` states the valid days of all `fitted_parts`.
+        `unfitted` is from `count_unfitted`; there is one regression for each lead time, target and cell with training
+        cases. Its `fits` states the valid days of all `fitted_parts`.
         """
         times = forecast_times(dataset)
         if not protocol.claims(self.model).physical:
@@ -236,14 +236,9 @@ class Corrector(nn.Module):
         state_fits(self.provenance, dict.fromkeys(self.fitted_parts, valid_days(*times)))
         reports = protocol.fit_reports(self)
         self.notes = list(dict.fromkeys(note for report in reports for note in report.notes))
-        if regressions := sum(report.regressions for report in reports):
-            cells = sum(report.unfitted for report in reports)
-            self.provenance["unfitted"] = {"cells": cells, "of": regressions}
-            if cells:
-                self.notes.append(
-                    f"{cells} of {regressions} regressions (one for each cell, lead time and target) could not be "
-                    "fitted: there are too few training cases, or the forecast has no errors"
-                )
+        if counts := count_unfitted(reports):
+            self.provenance["unfitted"] = counts
+            self.notes += unfitted_notes(counts)
 
     def save(self, path: str | Path) -> None:
         """Write the corrector file."""

@@ -11,6 +11,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.formats.variables import describe_variables
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
+from models.statistical.cases import unfitted_notes
 from models.training_dates import seen_dates
 
 
@@ -35,7 +36,7 @@ def summary_rows(task: Task, grid: Grid, spec: Mapping[str, Any], provenance: Ma
         "made": str(provenance.get("made", "")),
         "version": str(provenance.get("deepweather", "")),
         "validation": validation_text(provenance),
-        "unfitted": _unfitted(provenance),
+        "unfitted": "; ".join(unfitted_notes(provenance.get("unfitted") or {})),
     }
     return {name: text for name, text in rows.items() if text}
 
@@ -74,10 +75,3 @@ def _dates(provenance: Mapping[str, Any], name: str) -> str:
     ledger = provenance.get("ledger", {}).get(name, {})
     used = f", {ledger['used']:,} of {ledger['forecasts']:,} forecasts" if ledger else ""
     return f"{dates}{used}"
-
-
-def _unfitted(provenance: Mapping[str, Any]) -> str:
-    found = provenance.get("unfitted")
-    if not found or not found["cells"]:
-        return ""
-    return f"{found['cells']} of {found['of']} regressions could not be fitted"

@@ -119,19 +119,22 @@ class BoostedEMOS(CellModel):
         # With shared coefficients, every rank has the scores of all cells already.
         total = total if self.shared else allsum(total, self._domain)
         shape = (*self.coefficients.shape[:3], *((1, 1) if self.shared else self._domain.own_shape))
-        found, known = self.coefficients.new_zeros(shape), torch.zeros(len(leads), T, *shape[3:])
+        found, (known, penalised) = self.coefficients.new_zeros(shape), torch.zeros(2, len(leads), T, *shape[3:])
         if not isinstance(regressions, list):
             regressions = self._regressions(passes, blocks_of_rows, cells, covered)
         for one in watched(regressions, "fit of boosted EMOS: regression", count):
             steps = best_step(total[one.lead, one.target], self.boosting)
             fits = [block.fit(self.boosting, one.emos, steps) for block in one.blocks()]
             own = found[one.lead, :, one.target, one.rows]
-            own.copy_(torch.cat(fits, dim=1).view(own.shape))
+            coefficients, weak = (torch.cat(part, dim=-1) for part in zip(*fits, strict=True))
+            own.copy_(coefficients.view(own.shape))
             known[one.lead, one.target, one.rows] = one.known.view(own.shape[1:])
+            penalised[one.lead, one.target, one.rows] = weak.view(own.shape[1:]).float()
         if not self.shared:
-            found, known = assemble(found, self._domain), assemble(known, self._domain)
+            found, known, penalised = (assemble(values, self._domain) for values in (found, known, penalised))
         notes = [shared_fit_note(cells, self._domain.grid.shape)]
-        self.set_report(~found[:, 0].isnan(), known > 0, "boosted EMOS", [8] * len(leads), covered, notes)
+        fitted, needed = ~found[:, 0].isnan(), [8] * len(leads)
+        self.set_report(fitted, known > 0, penalised > 0, "boosted EMOS", needed, covered, notes)
         self.coefficients.copy_(torch.where(found.isnan(), self.coefficients, found))
 
     def training_times(self, sample: Sample) -> list[Tensor]:

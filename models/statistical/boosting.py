@@ -19,7 +19,7 @@ from torch import Tensor
 from data_pipeline.common.checks import check_between, check_integer
 from data_pipeline.common.errors import InputError
 from models.distribution import Distribution
-from models.statistical.regression import NEGLIGIBLE_ERROR, Regression, cell_blocks
+from models.statistical.regression import NEGLIGIBLE_ERROR, Fit, Regression, cell_blocks
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def fit_boosted(
 
     curve = torch.cat([block.held_out_scores(boosting, emos) for block in blocks()])
     steps = best_step(total_score(curve, weight[:1] if shared else weight), boosting)
-    return torch.cat([block.fit(boosting, emos, steps) for block in blocks()], dim=1)
+    return torch.cat([block.fit(boosting, emos, steps).coefficients for block in blocks()], dim=1)
 
 
 def predict_boosted(
@@ -184,21 +184,28 @@ class CaseBlock(NamedTuple):
         """Return the mean score (k, steps + 1) of held-out cases after 0, 1, 2, ... steps."""
         out = self.fold == torch.arange(boosting.folds, device=self.fold.device)[:, None]
         share = self.weight * out / self.weight.sum(2, keepdim=True)
-        steps = self.iterate(boosting, emos, self.weight * ~out, boosting.max_steps)
+        kept = self.weight * ~out
+        steps = self.iterate(boosting, self.fit_emos(boosting.regression, emos, kept)[0], kept, boosting.max_steps)
         return torch.stack([(share * score).sum((1, 2)) for _, score in steps], dim=1)
 
-    def fit(self, boosting: Boosting, emos: EMOSIndices, steps: int) -> Tensor:
-        """Return the coefficients (2 + 2P, k) of the predictors in their own units, after so many steps."""
-        for theta, _ in self.iterate(boosting, emos, self.weight, steps):
+    def fit(self, boosting: Boosting, emos: EMOSIndices, steps: int) -> Fit:
+        """Return the coefficients (2 + 2P, k) of the predictors in their own units, after so many steps.
+
+        A cell that the steps leave with a worse score than before keeps the EMOS it started from, as a penalised fit.
+        """
+        start, penalised = self.fit_emos(boosting.regression, emos, self.weight)
+        scores = []
+        for theta, score in self.iterate(boosting, start.clone(), self.weight, steps):
             last = theta[:, 0]
+            scores.append((self.weight * score).sum((1, 2)))
+        worse = ~(scores[-1] <= scores[0]) & ~start[:, 0, 0, 0].isnan()
+        last = torch.where(worse[:, None, None], start[:, 0], last)
         slopes = last[:, :, 1:] / self.scale[:, None]
         constant = last[:, :, :1] - (slopes * self.location[:, None]).sum(2, keepdim=True)
-        return torch.cat([constant, slopes], dim=2).flatten(1).T
+        return Fit(torch.cat([constant, slopes], dim=2).flatten(1).T, penalised | worse)
 
-    def iterate(
-        self, boosting: Boosting, emos: EMOSIndices, weight: Tensor, steps: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield coefficients (k, F, 2, 1 + P) and the score (k, F, N) of each case, before and after each step.
+    def iterate(self, boosting: Boosting, theta: Tensor, weight: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield coefficients (k, F, 2, 1 + P), first `theta`, and the score (k, F, N) of each case after each step.
 
         The cases are fitted F times, with a `weight` (k, F, N) each. Predictors have variance one, so that each of them
         has about the curvature of the constant. The distance to the minimum along a predictor is therefore slope /
@@ -206,7 +213,6 @@ class CaseBlock(NamedTuple):
         expected decrease.
         """
         regression = boosting.regression
-        theta = self._fit_emos(regression, emos, weight)
         weight = weight / weight.sum(2, keepdim=True)
         eta = [theta[:, :, i] @ self.x for i in range(2)]
         score, slopes, curvature = self._derivatives(regression, eta, weight)
@@ -242,8 +248,8 @@ class CaseBlock(NamedTuple):
                 curvature = (weight * torch.stack(second).abs()).sum(3).permute(1, 2, 0)[..., None]
         return score.detach(), [slope.detach() for slope in slopes], curvature
 
-    def _fit_emos(self, regression: Regression, emos: EMOSIndices, weight: Tensor) -> Tensor:
-        """Return the coefficients (k, F, 2, 1 + P) of EMOS, zero for all other predictors."""
+    def fit_emos(self, regression: Regression, emos: EMOSIndices, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the coefficients (k, F, 2, 1 + P) of EMOS, zero for other predictors, and where (k,) penalised."""
         k, F, N = weight.shape
         rows_of = [(i, [0, 1 + index]) for i, index in enumerate(emos)]
 
@@ -252,8 +258,9 @@ class CaseBlock(NamedTuple):
 
         location, scale = ([repeat(self.x[:, row, None]) for row in rows] for _, rows in rows_of)
         lower = None if self.lower is None else repeat(self.lower)
-        found = regression.fit(location, scale, repeat(self.truth), weight.flatten(0, 1), lower).T.view(k, F, 2, 2)
+        fit = regression.fit(location, scale, repeat(self.truth), weight.flatten(0, 1), lower)
+        found = fit.coefficients.T.view(k, F, 2, 2)
         theta = self.x.new_zeros(k, F, 2, self.x.shape[1])
         for i, rows in rows_of:
             theta[:, :, i, rows] = found[:, :, i]
-        return theta.masked_fill(found[:, :, :1, :1].isnan(), torch.nan)
+        return theta.masked_fill(found[:, :, :1, :1].isnan(), torch.nan), fit.penalised.view(k, F)[:, 0]

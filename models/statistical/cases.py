@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,9 +47,15 @@ class FitReport:
     """Number of regressions (one for each lead time, target and cell with training cases) without a fit."""
     regressions: int = 0
     """Number of all regressions; 0 for a model without regressions."""
+    penalised: Counter[str] = field(default_factory=Counter)
+    """Number of regressions of each target with a penalised fit (`Regression.fit`)."""
+    unfitted_of: Counter[str] = field(default_factory=Counter)
+    """`unfitted` of each target."""
 
-    def count(self, fitted: Tensor, known: Tensor, lead: int, name: str, needed: int) -> None:
-        """Count the cells of one lead time and target, given where (H, W) there is a fit and where there are cases.
+    def count(
+        self, fitted: Tensor, known: Tensor, penalised: Tensor, lead: int, name: str, needed: int, target: str
+    ) -> None:
+        """Count the cells of one lead time and target, given where (H, W) there is a fit, cases, a penalised fit.
 
         Raises `TooFewCasesError` if there are cases but no cell has a fit.
         """
@@ -58,6 +66,54 @@ class FitReport:
                 "whose truth varies; add training years"
             )
         self.unfitted, self.regressions = self.unfitted + unfitted, self.regressions + regressions
+        self.unfitted_of[target] += unfitted
+        self.penalised[target] += int(penalised.sum())
+
+
+def count_unfitted(reports: Iterable[FitReport]) -> dict[str, Any]:
+    """Return the number of regressions without a fit, `cells`, and of all, `of`; {} without regressions.
+
+    Where there are any, `targets` has the unfitted ones and `penalised` the penalised ones of each target.
+    """
+    reports = list(reports)
+    if not (of := sum(report.regressions for report in reports)):
+        return {}
+    targets, penalised = Counter[str](), Counter[str]()
+    for report in reports:
+        targets += report.unfitted_of  # an addition of counters leaves out zeros
+        penalised += report.penalised
+    further = {name: dict(counts) for name, counts in (("targets", targets), ("penalised", penalised)) if counts}
+    return {"cells": sum(report.unfitted for report in reports), "of": of} | further
+
+
+def add_unfitted(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sum of several `count_unfitted`."""
+    total: dict[str, Any] = {}
+    for one in counts:
+        for name, value in one.items():
+            old = total.get(name, 0)
+            total[name] = old + value if isinstance(value, int) else dict(Counter(old or {}) + Counter(value))
+    return total
+
+
+def unfitted_notes(counts: Mapping[str, Any]) -> list[str]:
+    """Return the sentences for the user about the `count_unfitted` of a corrector."""
+    found = []
+    for name, text in (
+        ("targets", "could not be fitted: there are too few training cases, or the forecast has no errors, or no fit "
+         "beats the raw ensemble in training"),
+        ("penalised", "are not determined by their training cases alone, as in cells that are nearly always dry: a "
+         "penalty keeps their coefficients near least squares"),
+    ):  # fmt: skip
+        by_target = counts.get(name, {})
+        total = counts.get("cells", 0) if name == "targets" else sum(by_target.values())
+        if total:
+            which = "; ".join(f"{target}: {n}" for target, n in by_target.items())
+            found.append(
+                f"{total} of {counts['of']} regressions (one for each cell, lead time and target"
+                f"{'; ' * bool(which)}{which}) {text}"
+            )
+    return found
 
 
 @dataclass(frozen=True)

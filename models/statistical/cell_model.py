@@ -99,17 +99,19 @@ class CellModel(nn.Module):
         self,
         fitted: Tensor,
         known: Tensor,
+        penalised: Tensor,
         name: str,
         needed: Sequence[int],
         seasonal: Sequence[bool],
         notes: Sequence[str | None] = (),
     ) -> None:
-        """Set `report` from where (L, T, H, W) there is a fit, and where there are training cases.
+        """Set `report` from where (L, T, H, W) there is a fit, training cases, and a penalised fit (`Regression.fit`).
 
         `needed` is the number of cases that a cell needs at each lead time, `seasonal` says where the cases cover the
         year. Raises `TooFewCasesError` for a lead time and target with cases but without a fit.
         """
         self.report = FitReport([note for note in [*notes, season_note(self._task, seasonal)] if note])
         for lead, hours in enumerate(self._task.lead_times):
-            for t in range(len(self._targets)):
-                self.report.count(fitted[lead, t], known[lead, t], hours, name, needed[lead])
+            for t, target in enumerate(self._task.targets):
+                where = fitted[lead, t], known[lead, t], penalised[lead, t]
+                self.report.count(*where, hours, name, needed[lead], str(target))

@@ -19,7 +19,7 @@ from models.parallel.exchange import assemble
 from models.statistical.cases import Passes, covers_year, gather, lead_index
 from models.statistical.cell_model import CellModel
 from models.statistical.predictors import YEAR, annual_harmonics, day_of_year
-from models.statistical.regression import Regression, cell_blocks
+from models.statistical.regression import Fit, Regression, cell_blocks
 
 DISTRIBUTIONS = ("auto", "normal", "quantiles")
 FEWEST_CASES = 20
@@ -109,41 +109,44 @@ class Climatology(CellModel):
         covered = [self._covers_year(passes.days(lead)) for lead in leads]
         (h, w), P, T = self._domain.own_shape, self.coefficients.shape[1], len(self._targets)
         table = self.coefficients.new_zeros(len(leads), P, len(self._gaussian), h, w)
-        known = torch.zeros(len(leads), T, h, w)
+        known, penalised = torch.zeros(2, len(leads), T, h, w)
         past = torch.full((len(leads), self.windows, self.quantiles, len(self._empirical), h, w), torch.nan)
         for rows in watched(passes.blocks(len(passes.init_time) * w * T * 4), "fit of climatology: block of rows"):
             for lead, (days, terms, truth) in enumerate(gather(passes, self._task, self._pick, rows)):
                 known[lead, :, rows] = truth.isfinite().any(0).float()
                 if self._gaussian:
                     count = P // 2 if covered[lead] else 1
-                    location, scale = self._fit_normal(terms[:, :count], truth[:, self._gaussian]).to(table).chunk(2)
+                    found, weak = self._fit_normal(terms[:, :count], truth[:, self._gaussian])
+                    penalised[lead, self._gaussian, rows] = weak.float()
+                    location, scale = found.to(table).chunk(2)
                     table[lead, :count, :, rows], table[lead, P // 2 : P // 2 + count, :, rows] = location, scale
                 if self._empirical:
                     past[lead, ..., rows, :] = self._fit_quantiles(days, truth[:, self._empirical], covered[lead])
         self.coefficients[:, :, self._gaussian] = assemble(table, self._domain)
-        known = assemble(known, self._domain)
+        known, penalised = assemble(known, self._domain) > 0, assemble(penalised, self._domain) > 0
         fitted = ~self.coefficients[:, 0].isnan()
         if self._empirical:
             self.quantile_table.copy_(assemble(past, self._domain))
             fitted[:, self._empirical] = ~self.quantile_table[:, 0, 0].isnan()
         normal = [4 * (1 + 2 * self.harmonics * seasonal) for seasonal in covered]
         needed = [max(FEWEST_CASES, count) if self._empirical else count for count in normal]
-        self.set_report(fitted, known > 0, "climatology", needed, covered)
+        self.set_report(fitted, known, penalised, "climatology", needed, covered)
 
     def _covers_year(self, days: Tensor) -> bool:
         """Return whether cases on these days determine the annual cycle of all targets."""
         normal = not self._gaussian or self.harmonics == 0 or covers_year(days, self.harmonics)
         return normal and (not self._empirical or self.window_days is None or covers_year(days, 2))
 
-    def _fit_normal(self, terms: Tensor, truth: Tensor) -> Tensor:
-        """Return the coefficients (2p, T, h, w) of cases (N, T, h, w) with the predictors (N, p)."""
+    def _fit_normal(self, terms: Tensor, truth: Tensor) -> Fit:
+        """Return the fit, coefficients (2p, T, h, w), to cases (N, T, h, w) with the predictors (N, p)."""
         predictors, fields, found = [term[None] for term in terms.T], truth.flatten(1), []
         for cells in cell_blocks(fields.shape[1], len(fields)):
             y = fields[:, cells].T
             valid = y.isfinite()
             y = torch.where(valid, y, 0)
             found.append(self._regression.fit(predictors, predictors, y, valid.to(y)))
-        return torch.cat(found, dim=1).unflatten(1, truth.shape[1:])
+        parts = (torch.cat(part, dim=-1) for part in zip(*found, strict=True))
+        return Fit(*(part.unflatten(-1, truth.shape[1:]) for part in parts))
 
     def _fit_quantiles(self, days: Tensor, truth: Tensor, seasonal: bool) -> Tensor:
         """Return the quantiles (windows, K, Q, h, w) of cases (N, Q, h, w); those of the year where there are few."""

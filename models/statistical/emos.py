@@ -33,7 +33,7 @@ from models.statistical.emos_regression import (
     raw_coefficients,
 )
 from models.statistical.predictors import YEAR, annual_harmonics, day_of_year
-from models.statistical.regression import Regression
+from models.statistical.regression import Fit, Regression
 
 PARTLY = "partly"
 
@@ -127,21 +127,22 @@ class EMOS(CellModel):
         tables = _Tables(self, 1 if ends is None else len(ends) + 2)
         if self.shared is True:
             for one in watched(self._regressions(passes, ALL, ends, cells), "fit of EMOS: regression"):
-                tables.store(one, ALL, one.cases.fit_shared(self.regression))
+                tables.store(one, ALL, one.cases.fit(self.regression, shared=True))
         elif self.shared == PARTLY:
             self._fit_partly_shared(passes, ends, cells, tables)
         else:
             for rows in watched(self._row_blocks(passes), "fit of EMOS: block of rows"):
                 for one in self._regressions(passes, rows, ends):
-                    tables.store(one, rows, one.cases.fit_cells(self.regression))
-        coefficients, known, fitted = tables.of_folds[0], tables.known, tables.fitted
+                    tables.store(one, rows, one.cases.fit(self.regression))
+        coefficients, cells_of = tables.of_folds[0], [tables.known, tables.fitted, tables.penalised]
         if self.shared is not True:
-            coefficients, known, fitted = (assemble(v, self._domain) for v in (coefficients, known, fitted))
+            coefficients, *cells_of = (assemble(v, self._domain) for v in (coefficients, *cells_of))
+        known, fitted, penalised = (where > 0 for where in cells_of)
         self.coefficients.copy_(coefficients)
         covered = [not self.seasonal or covers_year(passes.days(lead)) for lead in leads]
         needed = [2 * (4 + 2 * self.seasonal + self.regression.has_shift)] * len(leads)
         notes = [shared_fit_note(cells, self._domain.grid.shape)]
-        self.set_report(fitted > 0, known > 0, "EMOS", needed, covered, notes)
+        self.set_report(fitted, known, penalised, "EMOS", needed, covered, notes)
         return None if ends is None else torch.stack(tables.of_folds[1:])
 
     def training_times(self, sample: Sample) -> list[Tensor]:
@@ -175,9 +176,9 @@ class EMOS(CellModel):
                     last |= {(one.table, place, one.target): k for place in one.places}
         scores = allsum(scores, self._domain)
         for (table, place, target), k in last.items():
-            own = tables.of_folds[table][place, :, target]
-            shared = _with_season(shared_folds[k][-1], len(own)).to(own)
-            own.copy_(choose_between(shared, own.flatten(1), scores[k]).view_as(own))
+            chosen = tables.of_folds[table][place, :, target]
+            shared = _with_season(shared_folds[k][-1], len(chosen)).to(chosen)
+            chosen.copy_(choose_between(shared, chosen.flatten(1), scores[k]).view_as(chosen))
 
     def _regressions(
         self, passes: Passes, rows: slice, ends: Tensor | None, cells: Tensor | None = None
@@ -254,13 +255,13 @@ class _Tables:
         cells = model._domain.own_shape if self._per_cell else (1, 1)
         self.of_folds = [raw.expand(places, P, T, *cells).clone() for _ in range(count)]
         """(L·windows, P, T, h, w) each: fitted to all cases, then to the cases outside each fold."""
-        self.known, self.fitted = torch.zeros(2, places // model.windows, T, *cells)
-        """(L, T, h, w) 1 where there are training cases, and where there is a fit; of all cases of a lead time."""
+        self.known, self.fitted, self.penalised = torch.zeros(3, places // model.windows, T, *cells)
+        """(L, T, h, w) 1 where there are training cases, a fit, a penalised fit; of all cases of a lead time."""
 
-    def store(self, one: _Regression, rows: slice, found: Tensor) -> None:
-        """Store the coefficients `found` (P, K) of some rows; those that are NaN leave the table as it is."""
+    def store(self, one: _Regression, rows: slice, fit: Fit) -> None:
+        """Store the coefficients (P, K) of some rows; those that are NaN leave the table as it is."""
         table = self.of_folds[one.table]
-        found = _with_season(found, table.shape[1]).view(table.shape[1], *table[0, 0, 0, rows].shape)
+        found = _with_season(fit.coefficients, table.shape[1]).view(table.shape[1], *table[0, 0, 0, rows].shape)
         fitted = ~found[0].isnan()
         for place in one.places:
             old = table[place, :, one.target, rows]
@@ -270,6 +271,7 @@ class _Tables:
             known = known.view_as(fitted) if self._per_cell else known.any().view(1, 1)
             self.known[one.lead, one.target, rows] = known.float()
             self.fitted[one.lead, one.target, rows] = fitted.float()
+            self.penalised[one.lead, one.target, rows] = fit.penalised.view_as(fitted).float()
 
 
 def _with_season(coefficients: Tensor, count: int) -> Tensor:

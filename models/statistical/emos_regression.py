@@ -15,26 +15,31 @@ from torch import Tensor
 
 from data_pipeline.common.checks import check_integer
 from models.distribution import Distribution
-from models.statistical.regression import Regression, cell_blocks
+from models.statistical.regression import Fit, Regression, cell_blocks
 
 OWN_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Candidates for partly shared coefficients: how far they lie from the shared ones towards those of the cell."""
 HELD_OUT_FOLDS = 4
 """Number of successive stretches of time, each held out once, that choose among `OWN_FRACTIONS`."""
+STEEPEST_LOCATION, STEEPEST_SCALE = 10.0, {"quadratic": 100.0, "log": 5.0}
+"""Limits of |b| and |δ|. A steeper fit comes from a predictor that hardly varies in training, and would explode where
+it varies; it is fitted again without this predictor."""
+GREATEST_SPREAD = 4.0
+"""With `scale=log`, an std counts as at most this factor times the greatest one of the training cases."""
 
 
 def coefficient_names(regression: Regression, seasonal: bool) -> tuple[str, ...]:
     """Return the names of the rows of a coefficient tensor.
 
-    `log_shift` is the log δ of the gamma family. With `scale=log`, the last row `least` is the smallest std of the
-    training cases; smaller ones are raised to it.
+    `log_shift` is the log δ of the gamma family. With `scale=log`, a smaller std than `least` is raised to it, and a
+    greater one than `most` is lowered: the smallest std of the cases, and `GREATEST_SPREAD` times the greatest.
 
     >>> coefficient_names(Regression(), seasonal=True)
     ('a', 'b', 'c', 'd', 'gamma', 'delta')
     """
     shift = ("log_shift",) if regression.has_shift else ()
-    season_terms, least = ("c", "d") if seasonal else (), ("least",) if regression.scale == "log" else ()
-    return ("a", "b", *season_terms, "gamma", "delta", *shift, *least)
+    season_terms, limits = ("c", "d") if seasonal else (), ("least", "most") if regression.scale == "log" else ()
+    return ("a", "b", *season_terms, "gamma", "delta", *shift, *limits)
 
 
 def raw_coefficients(regression: Regression, seasonal: bool) -> Tensor:
@@ -43,7 +48,7 @@ def raw_coefficients(regression: Regression, seasonal: bool) -> Tensor:
     spread = (
         {"gamma": -math.log(unit), "delta": 1.0} if regression.scale == "log" else {"gamma": 0.0, "delta": 1 / unit}
     )
-    values = {"b": 1.0, "log_shift": math.log(0.1)} | spread
+    values = {"b": 1.0, "log_shift": math.log(0.1), "most": 1e30} | spread
     return torch.tensor([values.get(name, 0.0) for name in coefficient_names(regression, seasonal)])
 
 
@@ -62,8 +67,8 @@ def predict_emos(
     tensor([2.])
     """
     if regression.scale == "log":
-        coefficients, least = coefficients[:-1], coefficients[-1]
-        std = torch.maximum(std, least).log()
+        coefficients, least, most = coefficients[:-2], *coefficients[-2:]
+        std = std.maximum(least).minimum(most).log()
     location, scale = [torch.ones_like(mean), mean, *harmonics], [torch.ones_like(std), std]
     return regression.predict(coefficients, location, scale, lower)
 
@@ -96,11 +101,11 @@ class EMOSCases:
 
     def fit_cells(self, regression: Regression) -> Tensor:
         """Return the coefficients (P, K) of each cell."""
-        return self._fit(regression, shared=False)
+        return self.fit(regression).coefficients
 
     def fit_shared(self, regression: Regression) -> Tensor:
         """Return the coefficients (P, 1) of one regression on the cases of all cells."""
-        return self._fit(regression, shared=True)
+        return self.fit(regression, shared=True).coefficients
 
     def fit_partly_shared(self, regression: Regression) -> Tensor:
         """Return coefficients (P, K) between the shared ones and those of each cell, for few cases.
@@ -111,14 +116,14 @@ class EMOSCases:
         """
         shared = self.fit_shared_folds(regression)
         own, scores = self.fit_and_score_cells(regression, shared)
-        return choose_between(shared[-1], own, scores)
+        return choose_between(shared[-1], own.coefficients, scores)
 
     def fit_shared_folds(self, regression: Regression) -> Tensor:
         """Return shared coefficients (`HELD_OUT_FOLDS` + 1, P, 1): without each stretch of time, and of all cases."""
         return torch.stack([self.select(kept).fit_shared(regression) for kept, _ in self._folds()])
 
-    def fit_and_score_cells(self, regression: Regression, shared_folds: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the coefficients (P, K) of each cell, and the summed scores of held-out cases (`OWN_FRACTIONS`,).
+    def fit_and_score_cells(self, regression: Regression, shared_folds: Tensor) -> tuple[Fit, Tensor]:
+        """Return the fit of each cell, and the summed scores of held-out cases (`OWN_FRACTIONS`,).
 
         `shared_folds` are from `fit_shared_folds`; they replace the coefficients of cells with too few cases. Scores
         of disjoint sets of cells add up to the score of their union.
@@ -126,9 +131,9 @@ class EMOSCases:
         K = self.truth.shape[1]
         area = torch.ones(K) if self.weight is None else self.weight
         scores = self.truth.new_zeros(len(OWN_FRACTIONS), dtype=torch.float64)
-        own = shared_folds[-1].expand(-1, K)
+        own, penalised = shared_folds[-1].expand(-1, K), torch.zeros(K, dtype=torch.bool)
         for shared, (kept, out) in zip(shared_folds, self._folds(), strict=True):
-            own = self.select(kept).fit_cells(regression)
+            own, penalised = self.select(kept).fit(regression)
             own = torch.where(own.isnan(), shared, own)
             if not out.any():
                 continue
@@ -141,7 +146,7 @@ class EMOSCases:
                     coefficients = shared.lerp(own[:, cells], fraction)[:, None]
                     forecast = predict_emos(regression, coefficients, mean, std, held_out.harmonics, lower)
                     scores[i] += (regression.loss(forecast, truth) * area[cells]).nansum()
-        return own, scores
+        return Fit(own, penalised), scores
 
     def fit_trailing(self, regression: Regression, length: int, *, delay: int = 1) -> Tensor:
         """Return coefficients (P, N, K) for each of N successive cases, fitted to `length` cases before it.
@@ -179,7 +184,12 @@ class EMOSCases:
         for k in range(HELD_OUT_FOLDS + 1):
             yield fold != k, fold == k
 
-    def _fit(self, regression: Regression, shared: bool) -> Tensor:
+    def fit(self, regression: Regression, shared: bool = False) -> Fit:
+        """Return the fit of each cell, or of one regression on the cases of all cells.
+
+        A fit whose training cases have a greater CRPS than those of the raw ensemble has NaN coefficients; a fit to the
+        likelihood only if it is penalised.
+        """
         regression.check_lower(self.lower)
 
         def arrange(values: Tensor) -> Tensor:
@@ -194,20 +204,67 @@ class EMOSCases:
         fits = []
         for cells in cell_blocks(truth.shape[1], len(truth), regression.cost):
             m, s, y, w, *terms = (values[:, cells].T for values in (mean, std, truth, weight, *harmonics))
+            bound = None if lower is None else lower[:, cells].T
             valid = m.isfinite() & s.isfinite() & y.isfinite()
             m, s, y, w = (torch.where(valid, values, 0) for values in (m, s, y, w))
-            smallest = []
-            if regression.scale == "log":
-                least = torch.where(s > 0, s, torch.inf).amin(1, keepdim=True)
-                smallest = [torch.where(least.isfinite(), least, 1)]
-                s = torch.maximum(s, smallest[0]).log()
-            one = torch.ones_like(m[:1])
-            found = regression.fit([one, m, *terms], [one, s], y, w, None if lower is None else lower[:, cells].T)
-            if regression.scale == "quadratic":
-                found[len(terms) + 2 : len(terms) + 4].abs_()  # only their squares count
-            known = ~found[:1].isnan()
-            fits.append(torch.cat([found, *(torch.where(known, s.T, torch.nan).to(found) for s in smallest)]))
-        return torch.cat(fits, dim=1)
+            fits.append(_fit_block(regression, m, s, terms, y, w, bound))
+        return Fit(*(torch.cat(parts, dim=-1) for parts in zip(*fits, strict=True)))
+
+
+def _fit_block(
+    regression: Regression, mean: Tensor, std: Tensor, harmonics: Sequence[Tensor], truth: Tensor, weight: Tensor,
+    lower: Tensor | None,
+) -> Fit:  # fmt: skip
+    """Return the fit of K cells to N cases, (K, N) each, without NaN; cases of zero weight do not count."""
+    log, k = regression.scale == "log", len(harmonics)
+    limits, spread = [], std
+    if log:
+        least = torch.where(std > 0, std, torch.inf).amin(1, keepdim=True)
+        least = torch.where(least.isfinite(), least, 1)
+        limits = [least, GREATEST_SPREAD * std.amax(1, keepdim=True).maximum(least)]
+        spread = std.maximum(least).log()
+    one = torch.ones_like(mean[:1])
+
+    def fit(rows: Tensor, *varying: Tensor) -> Fit:
+        """Return the fit of some cells with these means and spreads."""
+        m, s = (values[rows] for values in varying)
+        own = [term.expand_as(mean)[rows] for term in harmonics]
+        bound = None if lower is None else lower.expand_as(mean)[rows]
+        return regression.fit([one, m, *own], [one, s], truth[rows], weight[rows], bound)
+
+    found, penalised = fit(torch.arange(len(mean), device=mean.device), mean, spread)
+    steep = found[1].abs() > STEEPEST_LOCATION, found[3 + k].abs() > STEEPEST_SCALE[regression.scale]
+    if len(rows := (steep[0] | steep[1]).nonzero()[:, 0]):
+        flat = (torch.where(which[:, None], 0, x) for which, x in zip(steep, (mean, spread), strict=True))
+        found[:, rows], penalised[rows] = fit(rows, *flat).coefficients, True
+    if not log:
+        found[k + 2 : k + 4].abs_()  # only their squares count
+    found = torch.cat([found, *(limit.T.to(found) for limit in limits)])
+    doubtful = penalised | (regression.score == "crps")  # the best likelihood may have a greater CRPS
+    if doubtful.any():
+        lost = _is_worse_than_raw(regression, found, mean, std, harmonics, truth, weight, lower) & doubtful
+        found[:, lost] = torch.nan
+    found[:, found[0].isnan()] = torch.nan
+    return Fit(found, penalised & ~found[0].isnan())
+
+
+def _is_worse_than_raw(
+    regression: Regression, coefficients: Tensor, mean: Tensor, std: Tensor, harmonics: Sequence[Tensor],
+    truth: Tensor, weight: Tensor, lower: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Return where (K,) the raw ensemble has a lower CRPS, the mean of the cases (K, N), than coefficients (P, K).
+
+    The likelihood does not compare them: it is infinite for a raw ensemble that is dry with certainty.
+    """
+    truth = truth if lower is None else truth.maximum(lower)
+    raw = raw_coefficients(regression, bool(harmonics)).to(coefficients)[:, None].repeat(1, len(mean))
+    if regression.scale == "log":
+        raw[-2] = coefficients[-2]
+    own, theirs = (
+        (predict_emos(regression, c[..., None], mean, std, harmonics, lower).crps(truth) * weight).sum(1)
+        for c in (coefficients, raw)
+    )
+    return ~(own <= theirs)
 
 
 def choose_between(shared: Tensor, own: Tensor, scores: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ its own, by minimum CRPS or maximum likelihood.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -20,19 +20,29 @@ from models.distribution import FAMILIES, GAMMA, CensoredShiftedGamma, Distribut
 from models.distribution.location_scale import Bounded
 from models.statistical.newton import Expansion, minimise
 
-logger = logging.getLogger(__name__)
-
 SCALES, SCORES = ("quadratic", "log"), ("crps", "likelihood")
 CASES_AT_ONCE = 2**17
 """Cells times cases that are processed at once: arrays of 1 MB in float64, about forty of them."""
 NEGLIGIBLE_ERROR = 1e-7
 """Errors smaller than this fraction of the values are rounding errors of float32."""
+GREATEST_SHIFT, GREATEST_FACTOR = 100.0, 1000.0
+"""Limits in the training cases of a fit: μ differs from least squares by at most so many standard deviations σ₀ of its
+errors, and σ from σ₀ by at most this factor. Fits beyond them describe cases without information, such as dry ones."""
 
 
 def cell_blocks(cells: int, cases: int, cost: int = 1) -> list[slice]:
     """Return slices of the cells of a grid with about `CASES_AT_ONCE` cases each; a case may count `cost` times."""
     size = max(1, CASES_AT_ONCE // max(1, cost * cases))
     return [slice(first, first + size) for first in range(0, cells, size)]
+
+
+class Fit(NamedTuple):
+    """Coefficients of K cells."""
+
+    coefficients: Tensor
+    """(P, K), NaN without a fit."""
+    penalised: Tensor
+    """(K,) True where the cases alone do not determine the coefficients, and a penalty or a simpler regression does."""
 
 
 @dataclass(frozen=True)
@@ -104,19 +114,25 @@ class Regression:
         truth: Tensor,
         weight: Tensor,
         lower: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Fit:
         """Return coefficients (P, K), float64, of K cells, from N cases of predictors and truth, (K, N) each.
 
         Predictors and the lower bound may also be (1, N) or (K, 1); a truth below the bound is raised to it. Cases of
-        zero `weight` (K, N) do not count, but must be finite. Coefficients are NaN for a cell with fewer than two cases
-        per coefficient, and for a cell whose predictors give the truth exactly. All cells are processed at once: pass
-        one of the `cell_blocks`.
+        zero `weight` (K, N) do not count, but must be finite. All cells are processed at once: pass one of the
+        `cell_blocks`.
+
+        In some cells the score has no minimum, or one at extreme coefficients: σ = 0 fits dry cases best, and μ → -∞ a
+        censored cell that is always dry. There, each case has the penalty ((μ - μ₀) / σ₀)² + (log σ - log σ₀)², and for
+        log δ likewise, where μ₀ and σ₀ are those of least squares. All penalties together have the weight of one case.
+        Coefficients are NaN for a cell with fewer than two cases per coefficient, for a cell whose predictors give the
+        truth exactly, and for a cell without a minimum in spite of the penalty.
         """
         count = len(location) + len(scale) + self.has_shift
         coefficients = torch.full((count, len(truth)), torch.nan, dtype=torch.float64, device=truth.device)
+        penalised = torch.zeros(len(truth), dtype=torch.bool, device=truth.device)
         cells = ((weight > 0).sum(1) >= 2 * count).nonzero()[:, 0]
         if len(cells) == 0:
-            return coefficients
+            return Fit(coefficients, penalised)
 
         def select(values: Tensor) -> Tensor:
             return values.expand_as(truth)[cells]
@@ -132,13 +148,19 @@ class Regression:
                 centre_scale=self.scale == "log",
                 size=CASES_AT_ONCE // self.cost,
             )
-            start, exact = self._least_squares(cases)
-            minimum = minimise(lambda theta, rows: self._expand(cases, theta, rows), start)
-        if lost := int((~minimum.converged & ~exact).sum()):
-            logger.info("%d of %d cells have not converged and keep the best coefficients found", lost, len(cells))
-        found = cases.undo_centring(minimum.parameters)
-        coefficients[:, cells] = torch.where(exact[:, None], torch.nan, found).T
-        return coefficients
+            start, errors, exact = self._least_squares(cases)
+            found, weak = start.masked_fill(exact[:, None], torch.nan), torch.zeros_like(exact)
+            rows = (~exact).nonzero()[:, 0]
+            for prior in (None, _Prior.of(self, cases, start, errors)):
+                expand = partial(self._expand, cases, rows=rows, prior=prior)
+                minimum = minimise(expand, start[rows])
+                good = minimum.converged & self._is_plausible(cases, minimum.parameters, rows, start, errors)
+                found[rows] = minimum.parameters.masked_fill(~good[:, None], torch.nan)
+                weak[rows] = good & (prior is not None)
+                if not len(rows := rows[~good]):
+                    break
+        coefficients[:, cells], penalised[cells] = cases.undo_centring(found).T, weak
+        return Fit(coefficients, penalised)
 
     def distribution(
         self, mu: Tensor, second: Tensor, lower: Tensor | None = None, log_delta: Tensor | None = None
@@ -166,8 +188,21 @@ class Regression:
         """Return the terms z or z² whose sum, times the factors, is log σ or σ²."""
         return list(scale) if self.scale == "log" else [z.square() for z in scale]
 
-    def _least_squares(self, cases: _Cases) -> tuple[Tensor, Tensor]:
-        """Return initial coefficients (K, P), and whether (K,) the fit of a cell is exact.
+    def _is_plausible(self, cases: _Cases, theta: Tensor, rows: Tensor, start: Tensor, errors: Tensor) -> Tensor:
+        """Return whether (k,) coefficients keep μ and σ of all cases of the cells `rows` within the limits of a fit."""
+        p, q = len(cases.location), len(cases.scale)
+        sigma = errors[rows, None]
+        good = theta.isfinite().all(1)
+        for b in cases.blocks(rows):
+            shift = _times(b.x.mT, theta[:, :p] - start[rows, :p]).abs()
+            second = _times(b.z.mT, self._factors(theta[:, p : p + q]))
+            log_sigma = second if self.scale == "log" else second.log() / 2
+            near = (shift <= GREATEST_SHIFT * sigma) & ((log_sigma - sigma.log()).abs() <= math.log(GREATEST_FACTOR))
+            good &= (near | (b.weight == 0)).all(1)
+        return good
+
+    def _least_squares(self, cases: _Cases) -> tuple[Tensor, Tensor, Tensor]:
+        """Return initial coefficients (K, P), σ₀ (K,) of the errors, and whether (K,) the fit of a cell is exact.
 
         β is the least-squares solution. The variance of its errors is divided equally among the terms of the scale, and
         δ is half its root.
@@ -191,16 +226,17 @@ class Regression:
         else:
             gamma = torch.where(zz > 0, variance / (q * zz), 0).sqrt()
         shift = [variance.log() / 2 - math.log(2)] if self.has_shift else []
-        return torch.cat([beta, gamma, *shift], dim=1), errors <= NEGLIGIBLE_ERROR**2 * yy
+        exact = errors <= NEGLIGIBLE_ERROR**2 * yy
+        return torch.cat([beta, gamma, *shift], dim=1), variance[:, 0].sqrt(), exact
 
-    def _expand(self, cases: _Cases, theta: Tensor, rows: Tensor) -> Expansion:
-        """Return the mean score of the cells `rows` to second order in their coefficients `theta`.
+    def _expand(self, cases: _Cases, theta: Tensor, chosen: Tensor, *, rows: Tensor, prior: _Prior | None) -> Expansion:
+        """Return the mean score of `chosen` ones of the cells `rows`, with the penalty of a prior, to second order.
 
         The score of a case depends on two numbers only, μ and log σ (or σ²), or on three with log δ. Automatic
         differentiation gives its derivatives by these, the chain rule gives the derivatives by the coefficients as
         matrix products.
         """
-        p, q = len(cases.location), len(cases.scale)
+        p, q, rows = len(cases.location), len(cases.scale), rows[chosen]
         beta, gamma, shift = theta[:, :p], theta[:, p : p + q], theta[:, p + q :]
         value, gradient = theta.new_zeros(len(rows)), torch.zeros_like(theta)
         hessian = theta.new_zeros(*theta.shape, theta.shape[1])
@@ -213,6 +249,8 @@ class Regression:
                 number.requires_grad_()
             log_delta = numbers[2] if self.has_shift else None
             score = self.loss(self.distribution(numbers[0], numbers[1], b.lower, log_delta), b.y)
+            if prior is not None:
+                score = score + prior.penalty(self, numbers, _times(b.x.mT, prior.start[rows, :p]), rows)
             loss = (b.weight * score).sum(1)
             slopes = torch.autograd.grad(loss.sum(), numbers, create_graph=True)
             value += loss.detach()
@@ -233,6 +271,32 @@ class Regression:
             hessian.diagonal(dim1=1, dim2=2)[:, p : p + q] += 2 * gradient[:, p : p + q]
             gradient *= inner
         return Expansion(value, gradient, hessian)
+
+
+class _Prior(NamedTuple):
+    """Penalty on coefficients of K cells that their cases do not determine."""
+
+    start: Tensor
+    """(K, P) coefficients of least squares."""
+    sigma: Tensor
+    """(K,) σ₀, standard deviation of their errors in units of σ."""
+    weight: Tensor
+    """(K,) weight of the penalty of each case, in units of the score."""
+
+    @classmethod
+    def of(cls, regression: Regression, cases: _Cases, start: Tensor, errors: Tensor) -> _Prior:
+        """Return the prior with the weight of one case; the CRPS of a good normal forecast is σ/√π on average."""
+        unit = errors / math.sqrt(math.pi) if regression.score == "crps" else torch.ones_like(errors)
+        return cls(start, errors, unit / (cases.weight > 0).sum(1))
+
+    def penalty(self, regression: Regression, numbers: Sequence[Tensor], mu: Tensor, rows: Tensor) -> Tensor:
+        """Return the penalty (k, n) of the cases of the cells `rows`: of μ, log σ or σ² and log δ; `mu` is μ₀."""
+        sigma = self.sigma[rows, None]
+        log_sigma = numbers[1] if regression.scale == "log" else numbers[1].log() / 2
+        squares = ((numbers[0] - mu) / sigma).square() + (log_sigma - sigma.log()).square()
+        for log_delta in numbers[2:]:
+            squares = squares + (log_delta - self.start[rows, -1:]).square()
+        return self.weight[rows, None] * squares
 
 
 class _Block(NamedTuple):

@@ -53,9 +53,10 @@ def test_boosting_finds_the_relevant_predictors_and_nearly_the_distribution():
 def test_many_small_steps_converge_to_the_regression_on_all_predictors():
     x, y, _ = cases(useless=2)
     boosting = Boosting(LOG, learning_rate=0.5, max_steps=300)
-    monster = LOG.fit([one := torch.ones(1, 1).double(), *(v.T for v in x)], [one, *(v.T for v in x)], y.T, y.T * 0 + 1)
+    terms = [torch.ones(1, 1).double(), *(v.T for v in x)]
+    monster = LOG.fit(terms, terms, y.T, y.T * 0 + 1).coefficients
     block = CaseBlock.of([v.T for v in x], y.T, y.T * 0 + 1, torch.zeros(3, 400), None)
-    torch.testing.assert_close(block.fit(boosting, (0, 1), 300), monster, rtol=0, atol=2e-4)
+    torch.testing.assert_close(block.fit(boosting, (0, 1), 300).coefficients, monster, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -66,10 +67,11 @@ def test_every_step_lowers_the_score_of_every_family(family, loss):
     y = y.clamp(min=-1) if form.bounded else y
     boosting, bound = Boosting(form, max_steps=30), None if lower is None else lower[:, None].expand(3, 400)
     block = CaseBlock.of([v.T for v in x], y.T, y.T * 0 + 1, torch.zeros(3, 400), bound)
-    curve = torch.stack([value.mean(2)[:, 0] for _, value in block.iterate(boosting, (0, 1), block.weight, 30)])
+    start, _ = block.fit_emos(form, (0, 1), block.weight)
+    curve = torch.stack([value.mean(2)[:, 0] for _, value in block.iterate(boosting, start, block.weight, 30)])
     assert (curve.diff(dim=0) < 0).all()
     # `fit` returns the coefficients of the last step, in the units of the predictors.
-    found = predict_boosted(form, block.fit(boosting, (0, 1), 30)[:, None], x, lower)
+    found = predict_boosted(form, block.fit(boosting, (0, 1), 30).coefficients[:, None], x, lower)
     torch.testing.assert_close(form.loss(found, y).mean(0), curve[-1])
 
 
@@ -78,7 +80,7 @@ def test_the_first_step_has_the_largest_expected_decrease():
     x, y, _ = cases(count=60, cells=1)
     boosting, P = Boosting(LOG, learning_rate=0.4), len(x)
     block = CaseBlock.of([v.T for v in x], y.T, y.T * 0 + 1, torch.zeros(1, 60), None)
-    before, after = (block.fit(boosting, (0, 1), steps)[:, 0] for steps in (0, 1))
+    before, after = (block.fit(boosting, (0, 1), steps).coefficients[:, 0] for steps in (0, 1))
     unit = torch.cat([torch.ones(1), torch.stack([v.std(unbiased=False) for v in x])]).double().repeat(2)
 
     def crps(theta):
@@ -132,7 +134,7 @@ def test_held_out_scores_equal_those_of_fits_to_the_other_folds():
     for k in range(3):
         # The same standardisation, because the steps depend on the units a little.
         weight = (fold != k).double().expand(2, 90)[:, None]
-        *_, (theta, values) = block.iterate(boosting, (0, 1), weight, 4)
+        *_, (theta, values) = block.iterate(boosting, block.fit_emos(boosting.regression, (0, 1), weight)[0], weight, 4)
         expected += values[:, 0, fold == k].sum(1) / 90
         assert theta.shape == (2, 1, 2, 5)
     torch.testing.assert_close(block.held_out_scores(boosting, (0, 1))[:, 4], expected)
@@ -151,7 +153,8 @@ def test_missing_cases_have_no_effect():
     block = CaseBlock.of([v[rest, 1:2].T for v in x], y[rest, 1:2].T, torch.ones(1, 80), rest[None], None)
     steps = int((found[[3, 4], 1] != 0).any()) * 8
     whole = CaseBlock.of([v[:, 1:2].T for v in x], holed[:, 1:2].T, torch.ones(1, 90), rest[None], None)
-    torch.testing.assert_close(block.fit(boosting, (0, 1), steps), whole.fit(boosting, (0, 1), steps))
+    own, theirs = (each.fit(boosting, (0, 1), steps).coefficients for each in (block, whole))
+    torch.testing.assert_close(own, theirs)
 
 
 def test_cells_without_truth_are_nan_and_constants_have_no_coefficient(monkeypatch):
