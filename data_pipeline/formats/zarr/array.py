@@ -19,6 +19,8 @@ from data_pipeline.formats.zarr.store import ZarrStore
 
 _ABSENT = 2**64 - 1
 """Offset and length, in the index of a shard, of a chunk that was never written."""
+_READ_FIELDS = 1 << 18
+"""Fields of a store of which bytes are read for the fingerprint, if its chunks have many fields each."""
 
 
 _STORED_VALUES = {"_FillValue", "missing_value", "valid_min", "valid_max", "valid_range"}
@@ -219,8 +221,10 @@ class ZarrArray:
         step = max(1, -(-count * arrays // self.store.most_keys))
         places = np.stack(np.unravel_index(np.arange(0, count, step), self.stored_grid), -1) if self.shape else [()]
         shape = [n * k for n, k in zip(self.decoder.shape, self.per_key, strict=True)]
-        whole = identity.WHOLE_BYTES // (arrays * len(places) or 1)
-        return self.store.contents([self.stored_key(place) for place in places], identity.field_count(shape), whole)
+        keys = [self.stored_key(place) for place in places]
+        all_keys = arrays * len(keys) or 1
+        fields = min(identity.field_count(shape), _READ_FIELDS // all_keys)
+        return self.store.contents(keys, fields, identity.WHOLE_BYTES // all_keys)
 
     def read(self) -> np.ndarray:
         """Return all values; for coordinates."""
