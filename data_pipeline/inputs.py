@@ -101,19 +101,21 @@ def _read_fields(source: FieldSource, task: Task) -> Fields:
     return InputFields(own, tuple(groups), np.flatnonzero(complete))
 
 
-def starts_without_input(fields: Fields) -> dict[np.datetime64, tuple[str, ...]]:
+def starts_without_input(fields: Fields, empty: bool = False) -> dict[np.datetime64, tuple[str, ...]]:
     """Return the starts for which a group of channels has no field at all, each with these channels.
 
-    In files they are absent, and `input_fields` left them out. In datasets of xarray they are missing values.
+    In files they are absent, and `input_fields` left them out. In datasets of xarray they may be missing values, which
+    also count with `empty`; all values are read for this.
     """
     fields = fields.base if isinstance(fields, FormulaFields) else fields
     found: dict[np.datetime64, tuple[str, ...]] = {}
     if not isinstance(fields, InputFields):
         return found
     for group in fields.groups:
-        lacking = Counter(init for (init, _), lacks in group.fields.incomplete.items() if lacks.count == lacks.of)
-        empty = [init for init, count in lacking.items() if count == len(group.fields.lead_times)]
-        known = np.delete(group.fields.init_times, empty)
+        incomplete = group.fields.incomplete if empty else {}
+        lacking = Counter(init for (init, _), lacks in incomplete.items() if lacks.count == lacks.of)
+        gone = [init for init, count in lacking.items() if count == len(group.fields.lead_times)]
+        known = np.delete(group.fields.init_times, gone)
         for start in fields.own.init_times[~np.isin(fields.own.init_times, known)]:
             found[start] = found.get(start, ()) + tuple(map(str, group.channels))
     return found

@@ -58,7 +58,7 @@ def survey_forecasts(
     ensemble, truth = opened.inputs, opened.truth
     without_input = {
         int(start.astype("datetime64[s]").astype(np.int64)): channels
-        for start, channels in starts_without_input(ensemble).items()
+        for start, channels in starts_without_input(ensemble, empty=True).items()
     }
     known = _known(source, task)
     # In datasets of xarray, all targets may be missing at a time: then it has no analysis, as in files.
