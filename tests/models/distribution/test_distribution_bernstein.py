@@ -62,6 +62,7 @@ def test_degree_one_is_the_uniform_distribution():
     assert float(uniform.std) == pytest.approx(1 / math.sqrt(12))
     assert uniform.cdf(torch.tensor([0.3])).item() == pytest.approx(0.3)
     assert uniform.log_prob(torch.tensor([1.3])).item() == -math.inf
+    assert uniform.log_prob(torch.tensor([torch.nan])).isnan()  # though its density does not depend on the level
 
 
 @settings(max_examples=40)

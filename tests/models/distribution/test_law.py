@@ -167,8 +167,9 @@ def test_quantiles_at_levels_of_their_own_are_those_of_single_elements(law):
 @every
 def test_missing_values_have_no_probability_and_no_score(law):
     missing = torch.full((CELLS,), torch.nan, dtype=torch.float64)
-    for method in ("cdf", "log_prob", "crps"):
-        assert getattr(law(), method)(missing).isnan().all(), method
+    for one in (law(), law(mu=SURELY_DRY, sigma=SURE)):
+        for method in ("cdf", "log_prob", "crps"):
+            assert getattr(one, method)(missing).isnan().all(), method
 
 
 @every
