@@ -131,11 +131,13 @@ class StorePlan(HasChannels):
         if not others:
             return None
         held: set[tuple[Variable | int, ...]] = set()
-        lacking = {one.key: one.channels for one in self.omissions}
+        wanted, lacking = {channel.variable for channel in others}, {one.key: one.channels for one in self.omissions}
+        channels = [(channel, str(channel)) for channel in self.channels if channel.variable in wanted]
+        targets = [(target, f"{target} truth") for target in self.targets if target in wanted]
         for start, lead in self.samples:
             absent = lacking.get((start, lead), ())
-            held |= {_field(channel, start, lead) for channel in self.channels if str(channel) not in absent}
-            held |= {(target, start + 3600 * lead) for target in self.targets if f"{target} truth" not in absent}
+            held |= {_field(channel, start, lead) for channel, name in channels if name not in absent}
+            held |= {(target, start + 3600 * lead) for target, name in targets if name not in absent}
         mine = [(start, lead) for start, lead in self.samples if lead in task.lead_times]
         valid = dates.contains(np.array([start + 3600 * lead for start, lead in mine], "datetime64[s]"))
         for (start, lead), channel in product(compress(mine, valid), others):

@@ -32,13 +32,13 @@ ALL_DATES, SOME_DATES = Dates.of_years([2020]), Dates.of_times(TIMES[2:6])
 
 KINDS = {
     "one field": {},
-    "masked cells": {"inputs": ["msl", "2t", "sst"]},
+    "masked cells": {"inputs": ["msl", "2t", "sst"], "other_leads": ["2t+0h"]},
     "several targets": {"inputs": ["2t", "msl"], "targets": ["msl", "2t"]},
     "another target": {"inputs": ["msl"], "targets": ["msl"]},
     "levels and static fields": {"inputs": ["t@500", "2t", "t@850"], "static": ["lsm"]},
     "amounts": {"inputs": ["2t", "tp:24h"], "targets": ["tp:24h"]},
     "earlier lead times": {"other_leads": ["2t-24h", "msl-48h"]},
-    "other lead times": {"lead_times": [24], "other_leads": ["2t+48h", "2t+0h"]},
+    "other lead times": {"lead_times": [24], "other_leads": ["2t+48h"]},
     "analyses": {"analysis": ["2t", "msl"]},
     "formulas": {"formulas": ["change(2t, 24)", "speed@850", "gradient(t@850)"]},
 }
