@@ -35,6 +35,7 @@ from data_pipeline.dates import Dates
 from data_pipeline.forecast_file import ForecastFile, open_files
 from data_pipeline.grid_coordinates import static_on
 from data_pipeline.meaning import list_unknown
+from data_pipeline.plausibility import data_warnings
 from data_pipeline.split import Split
 from data_pipeline.store import choose_source
 from data_pipeline.task import Task
@@ -179,6 +180,7 @@ def run(cfg: DictConfig, mesh: Mesh, meter: CostMeter) -> None:
     notes = training_years_warnings(fits, correctors)
     notes += [note for name, folds in (trained_here | correctors).items() for note in unfitted_warnings(name, folds)]
     notes += [unknown] if (unknown := list_unknown(forecasts.meanings)) else []
+    notes += mesh.run_on_first(lambda: data_warnings(source(dates), task, dates, cfg.max_members))
     notes += notes_on(opened)
     compared |= correctors
     beside = {*opened, *(["persistence"] if persistence else [])}

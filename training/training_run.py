@@ -17,6 +17,7 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.grid import Grid
 from data_pipeline.meaning import list_unknown
+from data_pipeline.plausibility import data_warnings
 from data_pipeline.prefetch.budget import Budget, describe_budget
 from data_pipeline.protocols import DataSource
 from data_pipeline.sample import Sample, select_channels
@@ -165,6 +166,8 @@ def train_corrector(
         mesh.print("\n".join(samples.ledger.lines({"train": "training", "val": "validation"}[name])))
     if unknown := list_unknown(train.meanings):
         mesh.print(unknown)
+    for warning in mesh.run_on_first(lambda: data_warnings(plan.sources["train"], task, dates["train"], plan.members)):
+        mesh.print(f"warning: {warning}")
     mesh.print(describe_budget(plan.budget))
     with (
         RunSummary(run.folder, meter, mesh) as summary,

@@ -192,8 +192,8 @@ def test_the_name_emos_is_reserved_for_a_fitted_emos(archive, emos, deepweather,
         assert left.value.code == 2
         assert capsys.readouterr().err.startswith(f"error: correctors.emos: {tmp_path}/{file}.safetensors {sentence}")
     deepweather(tmp_path / "some", f"correctors={{emos: {tmp_path}/3.safetensors, mine: {tmp_path}/raw.safetensors}}")
-    warning = "emos: 3 of 84 regressions (one for each cell, lead time and target) could not be fitted"
-    assert read_scores(tmp_path / "some")["warnings"] == [warning]
+    (warning,) = read_scores(tmp_path / "some")["warnings"]
+    assert warning.startswith("emos: 3 of 84 regressions (one for each cell, lead time and target) could not be fitted")
     assert warning in (tmp_path / "some/report.html").read_text()
 
 

@@ -1,0 +1,108 @@
+"""Planted errors of the data, each said in one sentence that names target and cause; none for data that are right."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from data_pipeline.array_source import ArraySource
+from data_pipeline.plausibility import data_warnings
+from data_pipeline.task import Task
+
+STEP, ROWS, COLUMNS, MEMBERS, STARTS = 12, 12, 24, 6, 20
+TASK = Task("weather", ["2t", "t@850"], ["2t", "t@850"], [24])
+LATITUDES = 90 - 15 * (np.arange(ROWS) + 0.5)
+
+
+def weather(seed, skill=0.9):
+    """Return an ensemble and analyses every 12 h: climate, a cycle of the day, waves that travel and decay."""
+    random = np.random.default_rng(seed)
+    phi, lam = np.radians(LATITUDES)[:, None], np.radians(np.arange(COLUMNS) * 15)[None]
+    times = np.datetime64("2020-01-01", "ns") + np.arange(2 * STARTS + 8) * np.timedelta64(STEP, "h")
+    waves = []
+    amplitude = random.standard_normal((10, 1))
+    for _ in times:
+        amplitude = 0.7 * amplitude + 0.7 * random.standard_normal(amplitude.shape)
+        number, phase = np.arange(1, 11)[:, None, None], 2 * amplitude[:, :, None]
+        waves.append((np.cos(number * lam + phase + 3 * number * np.sin(phi)) * amplitude[:, :, None]).sum(0) / 2)
+    waves = np.array(waves)
+    day = 6 * np.cos(2 * np.pi * (np.arange(len(times)) * STEP / 24)[:, None, None] + lam) * np.cos(phi)
+    climate = 288 - 40 * np.sin(phi - 0.2) ** 2 + 5 * np.cos(lam - 1)
+    truth = climate + 4 * waves + day
+    # Starts at 00 UTC, every second analysis; valid 24 h later.
+    valid = 2 * np.arange(STARTS) + 4
+    noise = random.standard_normal((STARTS, MEMBERS, ROWS, COLUMNS))
+    part = skill * truth[valid][:, None] + (1 - skill) * (climate + day[valid])[:, None]
+    members = 0.5 + part + (1.5 if skill else 6) * noise
+    return times, valid, {"2t": members, "t": members - 10}, {"2t": truth, "t": truth - 10}
+
+
+def warnings_about(members, truth, times, valid, units="K"):
+    """Return the warnings about datasets of these values, t@850 on a pressure level."""
+    place = {"latitude": LATITUDES, "longitude": np.arange(COLUMNS) * 15.0}
+
+    def variables(fields, dims):
+        levels = xr.DataArray([850.0], dims="level", attrs={"units": "hPa", "standard_name": "air_pressure"})
+        surface = xr.DataArray(fields["2t"].astype("f4"), dims=dims, attrs={"units": units})
+        upper = xr.DataArray(fields["t"].astype("f4"), dims=dims, attrs={"units": units})
+        return xr.Dataset({"2t": surface, "t": upper.expand_dims(level=levels)}, place)
+
+    ensemble = variables(members, ("time", "number", "latitude", "longitude")).expand_dims(step=[24])
+    ensemble = ensemble.assign_coords(time=times[valid] - np.timedelta64(24, "h"), number=np.arange(MEMBERS))
+    analyses = variables(truth, ("time", "latitude", "longitude")).assign_coords(time=times)
+    return data_warnings(ArraySource(ensemble.rename(time="init_time", step="lead_time"), analyses), TASK, [2020])
+
+
+ERRORS = {
+    "wrong day": ("2t, 24 h: the truth fits the forecast better 24 h later", "times seem to be shifted"),
+    "wrong hour": ("2t, 24 h: the truth fits the forecast better 12 h", "times seem to be shifted"),
+    "shifted longitude": ("2t, 24 h: the truth fits the forecast better shifted by half", "coordinates"),
+    "flipped latitude": ("2t, 24 h: the truth fits the forecast better mirrored north-south", "coordinates"),
+    "other units": ("2t, 24 h: the truth is lower by 27", "seems to be in °C, not in K"),
+    "both in °C": ("2t, 24 h: ", "of the forecast, -"),
+    "wrong level": ("2t, 24 h: the truth differs from the forecast by -28", "seems to be of another level"),
+    "mixed members": ("2t, 24 h: ", "members of different starts seem to be mixed"),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_planted_error_is_said_in_one_sentence(error):
+    times, valid, members, truth = weather(1)
+    field = truth["2t"]
+    if error == "wrong day":
+        truth["2t"] = np.roll(field, 2, 0)
+    elif error == "wrong hour":
+        truth["2t"] = np.roll(field, 1, 0)
+    elif error == "shifted longitude":
+        truth["2t"] = np.roll(field, COLUMNS // 2, 2)
+    elif error == "flipped latitude":
+        truth["2t"] = field[:, ::-1]
+    elif error == "other units":
+        truth["2t"] = field - 273.15
+    elif error == "both in °C":
+        truth["2t"], members["2t"] = field - 273.15, members["2t"] - 273.15
+    elif error == "wrong level":
+        truth["2t"] = field - 28
+    else:
+        moved = [np.roll(members["2t"][:, m], m - 2, 0) for m in range(MEMBERS)]
+        members["2t"] = np.stack(moved, 1)
+    (sentence,) = warnings_about(members, truth, times, valid)
+    begin, cause = ERRORS[error]
+    assert sentence.startswith(begin)
+    assert cause in sentence
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("skill", [0.9, 0.4, 0])
+def test_nothing_is_said_about_right_data(seed, skill):
+    """With skill, with little of it, and as in a season's forecast, without any."""
+    times, valid, members, truth = weather(seed, skill)
+    assert warnings_about(members, truth, times, valid) == []
+
+
+def test_few_starts_and_few_cells_say_nothing():
+    times, valid, members, truth = weather(1)
+    truth["2t"] = truth["2t"] - 273.15
+    few = {name: values[:5] for name, values in members.items()}
+    assert warnings_about(few, truth, times, valid[:5]) == []
+    nearly_empty = np.where(np.arange(COLUMNS) < 2, truth["2t"], np.nan)
+    assert warnings_about(members, truth | {"2t": nearly_empty}, times, valid) == []
