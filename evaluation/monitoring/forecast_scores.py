@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models.correction.conformal import move_back, normal_scores, probabilities, score_at, value_at
+from models.correction.conformal import move_back, normal_levels, normal_scores, score_at, value_at
 from models.correction.options import QUANTILE_LEVELS
 
 PIT_BINS = 10
@@ -126,7 +126,7 @@ def shares_below(
         np.where(low, -np.inf, np.where(last > first, between[first], alone)),
         np.where(high, np.inf, np.where(last > first, between[last], alone)),
     )
-    start, end = (probabilities(move_back(one, nominal, issued)) for one in ends)
+    start, end = (normal_levels(move_back(one, nominal, issued)) for one in ends)
     found = []
     for level, z in zip(map(NormalDist().cdf, nominal.tolist()), issued.tolist(), strict=True):
         part = ((level - start) / np.where(end > start, end - start, 1)).clip(0, 1)

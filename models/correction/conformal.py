@@ -175,10 +175,10 @@ def move_back(z: np.ndarray, nominal: np.ndarray, moved: np.ndarray) -> np.ndarr
     return np.where(upper, np.where(high > median, above, np.inf), np.where(median > low, below, -np.inf))
 
 
-def probabilities(scores: np.ndarray) -> np.ndarray:
+def normal_levels(scores: np.ndarray) -> np.ndarray:
     """Return Φ of scores, to six digits; Φ(±∞) is 0 or 1.
 
-    >>> probabilities(np.array([-np.inf, 0.0, np.inf])).tolist()
+    >>> normal_levels(np.array([-np.inf, 0.0, np.inf])).tolist()
     [0.0, 0.5, 1.0]
     """
     return np.interp(scores, _TABLE, _LEVELS, left=0, right=1)
@@ -333,11 +333,11 @@ class ConformalPrediction:
             self._scores = hazen_scores(len(inner.members))
             self._values = np.sort(np.asarray(inner.members, float), axis=0)
             if inner.unchanged is not None:  # the members of a model are not the raw ones that it keeps there
-                kept = inner.quantiles(probabilities(self._scores))
+                kept = inner.quantiles(normal_levels(self._scores))
                 self._values = np.where(inner.unchanged, kept, self._values)
         else:
             self._scores = _SCORES
-            levels = probabilities(_SCORES)
+            levels = normal_levels(_SCORES)
             self._values = np.maximum.accumulate(np.asarray(inner.quantiles(levels), float), axis=0)
         limits = [(-np.inf if low is None else low, np.inf if high is None else high) for low, high in bounds]
         self._low, self._high = np.array(limits).T[:, :, None, None]
@@ -354,7 +354,7 @@ class ConformalPrediction:
 
     def _probability(self, value: np.ndarray) -> np.ndarray:
         score = score_at(value, self._scores, self._values, self._spread)
-        found = probabilities(move_back(score, self._nominal, self._moved))
+        found = normal_levels(move_back(score, self._nominal, self._moved))
         return np.where(value < self._low, 0, np.where(value >= self._high, 1, found))
 
     def mean(self) -> np.ndarray:
