@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,9 @@ REFERENCES = ("raw", "emos", "climatology")
 ORACLE = "oracle"
 MAIN_SCORES = ("crps", "crps_fair", "rmse", "bias", "spread", "spread_skill")
 """Scores with a key of their own in every entry; all scores are under the key `scores`."""
+IMPLAUSIBLE_CRPS, IMPLAUSIBLE_BIN, FEWEST_FORECASTS = 3.0, 0.95, 20
+"""A CRPS of so many times that of climatology, and a share of the analyses in one bin of the rank histogram, that hint
+at other data than the metadata say; fewer forecasts may have either by chance."""
 
 
 @dataclass(frozen=True)
@@ -408,20 +411,36 @@ class Scoreboard:
         }
 
     def _warnings(self, models: Mapping[str, Any], target: int) -> list[str]:
-        """Return warnings about forecasts without a value, and about models that beat the oracle, perhaps by a leak."""
+        """Return warnings: forecasts without a value, implausible scores, and models that beat the oracle by a leak."""
         absent = {name: int(tally.absent[:, target].sum()) for name, tally in self.tallies.items()}
-        return [
-            f"{name} has no value in {count} of {len(self.init_times)} forecasts: its own scores and its comparisons "
-            "are of the others"
-            for name, count in absent.items()
-            if count
-        ] + [
-            f"leak? {name} captures {100 * model[key]:.0f} % of the gain of the oracle: it beats the oracle beyond its "
-            "95 % interval, so it has probably seen the truth that it is scored on"
-            for name, model in models.items()
-            for key in [headline_keys(model)[1]]
-            if (interval := model["ci95"][key]) and interval[0] > 1
+        count, known = len(self.init_times), models.get("climatology")
+        found = [
+            f"{name} has no value in {lost} of {count} forecasts: its own scores and its comparisons are of the others"
+            for name, lost in absent.items()
+            if lost
         ]
+        for name, model in models.items():
+            for what in _implausible(model, known) if count >= FEWEST_FORECASTS else ():
+                found.append(f"{name} {what}: a time, a place, a level or units of the data may be wrong")
+        for name, model in models.items():
+            key = headline_keys(model)[1]
+            if (interval := model["ci95"][key]) and interval[0] > 1:
+                found.append(
+                    f"leak? {name} captures {100 * model[key]:.0f} % of the gain of the oracle: it beats the oracle "
+                    "beyond its 95 % interval, so it has probably seen the truth that it is scored on"
+                )
+        return found
+
+
+def _implausible(model: Mapping[str, Any], climatology: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield what is implausible about the scores of a model."""
+    crps, least = model["crps"], climatology and climatology["crps"]
+    if crps and least and crps > IMPLAUSIBLE_CRPS * least:
+        yield f"has {crps / least:.1f} times the CRPS of climatology"
+    histogram = np.array(model["rank_histogram"])
+    if histogram.max() > IMPLAUSIBLE_BIN * histogram.sum() > 0:
+        share, place = histogram.max() / histogram.sum(), f"{histogram.argmax() + 1} of {len(histogram)}"
+        yield f"has {share:.0%} of the analyses in bin {place} of its rank histogram"
 
 
 def headline_keys(model: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from torch import Tensor
 from data_pipeline.common.files import atomic_write
 from data_pipeline.sample import Sample
 from models.parallel.mesh import print_line
+
+JUMP = 30.0
+"""A batch whose loss is so many times that of the other batches of the epoch is said, with its forecasts."""
 
 
 class LossHistory(pl.Callback):
@@ -28,6 +32,7 @@ class LossHistory(pl.Callback):
         self._path, self._show = path, show
         self._rows: list[dict[str, float]] = []
         self._sums: list[float] | Tensor = [0.0, 0.0]
+        self._largest: Tensor | None = None
         self._lowest = math.inf
         self._began = time.monotonic()
         self._rate = 0.0
@@ -43,7 +48,7 @@ class LossHistory(pl.Callback):
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reset the sums of the epoch; not called for an epoch that is resumed."""
-        self._sums = [0.0, 0.0]
+        self._sums, self._largest = [0.0, 0.0], None
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Sample, batch_idx: int
@@ -57,6 +62,9 @@ class LossHistory(pl.Callback):
         """Add the batch to the sums. They stay on the device, so that the step does not wait for a transfer."""
         sums = outputs["sums"]
         self._sums = torch.as_tensor(self._sums, dtype=sums.dtype, device=sums.device) + sums
+        starts = batch.init_time.to(sums)
+        own = torch.cat([(sums[:1] / sums[1:]).nan_to_num(0.0), sums, starts.amin()[None], starts.amax()[None]])
+        self._largest = own if self._largest is None else torch.where(own[0] > self._largest[0], own, self._largest)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write and print the epoch's row."""
@@ -83,10 +91,25 @@ class LossHistory(pl.Callback):
             writer = csv.DictWriter(file, fieldnames=list(self._rows[0]))
             writer.writeheader()
             writer.writerows(self._rows)
+        if jump := self._jump(score, weight):
+            self._show(f"warning: {jump}")
         mark = " *" if better else ""
         self._show(
             f"epoch {len(self._rows):3d} of {trainer.max_epochs}: train_loss {row['train_loss']:.4g}  "
             f"val_loss {row['val_loss']:.4g}{mark}  ({time.monotonic() - self._began:.0f} s)"
+        )
+
+    def _jump(self, score: float, weight: float) -> str | None:
+        """Return a sentence about the batch with the largest loss, if it is `JUMP` times that of all others."""
+        if self._largest is None:
+            return None
+        largest, own, own_weight, *starts = self._largest.tolist()
+        if weight <= own_weight or not largest > JUMP * (others := (score - own) / (weight - own_weight)) > 0:
+            return None
+        first, last = (np.datetime64(int(start), "s") for start in starts)
+        return (
+            f"the loss of one batch is {largest:.3g}, {largest / others:.0f} times that of the others; its forecasts "
+            f"start between {first} and {last}: look at their fields, or leave them out with data.split"
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """scores.json: its keys, and its numbers against independent computations."""
 
 import json
+import math
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -45,6 +47,7 @@ class Simulation:
             "emos": Normal(signal - 0.3, 1.1 * one),
             "net": Normal(signal, one),
             "cheat": Normal(self.truth, 0.1 * one),
+            "warm": Normal(signal + 30, one),
         }
         self.models = {name: self.models[name] for name in names}
         leads = np.searchsorted(TASK.lead_times, lead)
@@ -240,9 +243,19 @@ def test_captured_compares_the_forecasts_that_the_oracle_has():
 
 
 def test_a_model_better_than_the_oracle_is_a_warning():
-    scores = Simulation(("raw", "climatology", "net", "cheat")).board.scores(0)
-    assert len(scores["warnings"]) == 1
-    assert scores["warnings"][0].startswith("leak? cheat captures")
+    """Its analyses are all in the middle of its rank histogram, too."""
+    implausible, leak = Simulation(("raw", "climatology", "net", "cheat")).board.scores(0)["warnings"]
+    assert implausible.startswith("cheat has 100% of the analyses in bin 6 of 11 of its rank histogram: ")
+    assert leak.startswith("leak? cheat captures")
+
+
+def test_implausible_scores_are_warnings():
+    crps, histogram = Simulation(("raw", "climatology", "warm")).board.scores(0)["warnings"]
+    # |30 - X| with X of zero mean, against the closed form σ/√π of climatology with σ² = 10.
+    assert float(re.search(r"warm has ([\d.]+) times the CRPS of climatology: ", crps)[1]) == pytest.approx(
+        (30 - math.pi**-0.5) / (10 / math.pi) ** 0.5, rel=0.05
+    )
+    assert histogram.startswith("warm has 100% of the analyses in bin 1 of 11 of its rank histogram: ")
 
 
 def test_lead_times_of_a_start_are_one_case(simulation, scores):
@@ -271,9 +284,9 @@ def test_a_fair_crps_is_compared_only_where_it_is_valid(simulation):
     assert [cheating[key] for key in fair] == [cheating["ci95"][key] for key in fair] == [None] * 4
     plain = float(np.average(cheat.crps(truth).numpy()[:, 0].mean(0), weights=simulation.regions["global"]))
     assert cheating["crps"] == pytest.approx(plain)
-    assert found["warnings"] == []
+    assert [text for text in found["warnings"] if "leak?" in text] == []
     assert claimed["models"]["members"]["skill_vs_raw_fair"] == pytest.approx(1)
-    assert claimed["warnings"][0].startswith("leak? members captures")
+    assert claimed["warnings"][-1].startswith("leak? members captures")
     for name in ("raw", "net"):
         assert found["models"][name]["crps_fair_valid"] is True
         law = models[name].crps(truth, fair=True).numpy()[:, 0].mean(0)

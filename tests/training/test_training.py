@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 import time
 from dataclasses import replace
@@ -285,6 +286,16 @@ def test_a_training_that_diverges_is_refused(toy, tmp_path, monkeypatch, bad):
     net, train = module(toy, epochs=2)
     with pytest.raises(InputError, match=r"training diverged: the validation loss went from 1 to .*learning_rate"):
         run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
+
+
+@pytest.mark.parametrize("error", [0.0, 1e4])
+def test_a_batch_whose_loss_jumps_is_said_with_its_forecasts(toy, tmp_path, capsys, error):
+    net, train = module(toy, epochs=1)
+    train.samples[5] = train.samples[5]._replace(target=train.samples[5].target + error)
+    run(net, train, toy(TASK, GRID, 8, seed=5), tmp_path)
+    said = re.findall(r"warning: the loss of one batch .* start between (\S+) and (\S+):", capsys.readouterr().out)
+    start = np.datetime64(int(train.samples[5].init_time), "s")
+    assert [np.datetime64(first) <= start <= np.datetime64(last) for first, last in said] == [True] * bool(error)
 
 
 def test_a_finished_run_that_is_started_again_repeats_its_warning(toy, tmp_path, monkeypatch, capsys):
