@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from conftest import ROOT, CommandResult
+from followed_page import without_suspicion
 
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -50,4 +51,4 @@ def run_line(line: str, folder: Path, command: Callable[..., CommandResult]) -> 
     assert program == "deepweather", line
     ended = command(folder, *words)
     assert ended.code == 0, f"{line}\n{ended.stdout}{ended.stderr}"
-    return ended.stdout + ended.stderr
+    return without_suspicion(ended.stdout + ended.stderr)
