@@ -253,7 +253,9 @@ def _is_clear(own: float, undone: float) -> bool:
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Return Pearson's correlation, 0 where one does not vary."""
+    """Return Pearson's correlation, 0 where one does not vary or there are no values."""
+    if a.size == 0:
+        return 0.0
     a, b = a - a.mean(), b - b.mean()
     size = float(np.sqrt((a**2).sum() * (b**2).sum()))
     return float((a * b).sum()) / size if size > 0 else 0.0

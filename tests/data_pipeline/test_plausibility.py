@@ -5,8 +5,8 @@ import pytest
 import xarray as xr
 
 from data_pipeline.array_source import ArraySource
-from data_pipeline.plausibility import data_warnings
-from data_pipeline.task import Task
+from data_pipeline.plausibility import TargetForecasts, data_warnings
+from data_pipeline.task import Task, Variable
 
 STEP, ROWS, COLUMNS, MEMBERS, STARTS = 12, 12, 24, 6, 20
 TASK = Task("weather", ["2t", "t@850"], ["2t", "t@850"], [24])
@@ -106,3 +106,13 @@ def test_few_starts_and_few_cells_say_nothing():
     assert warnings_about(few, truth, times, valid[:5]) == []
     nearly_empty = np.where(np.arange(COLUMNS) < 2, truth["2t"], np.nan)
     assert warnings_about(members, truth | {"2t": nearly_empty}, times, valid) == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_analyses_of_every_second_start_say_nothing():
+    """One half of the starts then has nothing to compare."""
+    random = np.random.default_rng(0)
+    truth = 280 + random.standard_normal((16, 40))
+    later = np.where(np.arange(16)[:, None] % 2, random.standard_normal((16, 40)), np.nan)
+    members = truth[:, None] + random.standard_normal((16, 4, 40))
+    assert TargetForecasts(Variable("2t"), 24, members, truth, {"24 h later": later}).problem() is None
