@@ -17,10 +17,11 @@ from evaluation.fold_correctors import FoldCorrectors
 from evaluation.leak_audit import check_reference_dates
 from evaluation.persistence import Persistence
 from models.corrector import Corrector, build_reference
+from models.corrector_summary import unfitted_notes
 from models.parallel.domain import Domain
 from models.parallel.mesh import Mesh
 from models.reference_emos import fit_emos
-from models.statistical.cases import add_unfitted, unfitted_notes
+from models.statistical.cases import add_unfitted
 from models.training_dates import seen_dates, stated_fits
 
 FITTED = ("climatology", "emos")

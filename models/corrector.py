@@ -39,14 +39,14 @@ from models import protocol
 from models.construct import model_class
 from models.correction.corrector_file import plain_json, read_header
 from models.correction.envelope import Envelope
-from models.corrector_summary import as_html, as_text, summary_rows
+from models.corrector_summary import as_html, as_text, summary_rows, unfitted_notes
 from models.coupling import written_members
 from models.distribution import Distribution, Ensemble, Patched
 from models.normalizer import Normalizer
 from models.outline import check_finite, check_tensors, limited_modules, outline
 from models.parallel.domain import Domain
 from models.parallel.exchange import assemble
-from models.statistical.cases import Passes, check_lead_times, count_unfitted, unfitted_notes
+from models.statistical.cases import Passes, check_lead_times, count_unfitted
 from models.training_dates import state_fits, valid_days
 from models.training_summaries import TrainingSummaries, envelope_of
 

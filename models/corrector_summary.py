@@ -11,7 +11,6 @@ from data_pipeline.dates import Dates
 from data_pipeline.formats.variables import describe_variables
 from data_pipeline.grid import Grid
 from data_pipeline.task import Task
-from models.statistical.cases import unfitted_notes
 from models.training_dates import seen_dates
 
 
@@ -75,3 +74,23 @@ def _dates(provenance: Mapping[str, Any], name: str) -> str:
     ledger = provenance.get("ledger", {}).get(name, {})
     used = f", {ledger['used']:,} of {ledger['forecasts']:,} forecasts" if ledger else ""
     return f"{dates}{used}"
+
+
+def unfitted_notes(counts: Mapping[str, Any]) -> list[str]:
+    """Return the sentences for the user about the `count_unfitted` of a corrector."""
+    found = []
+    for name, text in (
+        ("targets", "could not be fitted: there are too few training cases, or the forecast has no errors, or no fit "
+         "beats the raw ensemble in training"),
+        ("penalised", "are not determined by their training cases alone, as in cells that are nearly always dry: a "
+         "penalty keeps their coefficients near least squares"),
+    ):  # fmt: skip
+        by_target = counts.get(name, {})
+        total = counts.get("cells", 0) if name == "targets" else sum(by_target.values())
+        if total:
+            which = "; ".join(f"{target}: {n}" for target, n in by_target.items())
+            found.append(
+                f"{total} of {counts['of']} regressions (one for each cell, lead time and target"
+                f"{'; ' * bool(which)}{which}) {text}"
+            )
+    return found

@@ -55,9 +55,9 @@ def level_text(variable: Variable, type_of_level: str, value: float | None, bott
     """Return the level of a variable in GRIB's words; empty if the name states it, or if it is unknown.
 
     `bottom` is the other limit of a layer. Parameters that only exist at the surface or as one number for a column,
-    such as `cape`, have many encodings: all are `surface`.
+    such as `tsr`, have many encodings: all are `surface`.
 
-    >>> level_text(Variable("t"), "hybrid", 137), level_text(Variable("cape"), "entireAtmosphere", 0)
+    >>> level_text(Variable("t"), "hybrid", 137), level_text(Variable("tsr"), "nominalTop", 0)
     ('hybrid 137', 'surface')
     """
     if states_level(variable) or type_of_level in ("", "unknown") or type_of_level.startswith("isobaricIn"):

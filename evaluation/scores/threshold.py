@@ -76,7 +76,9 @@ def resolved_quantiles(distribution: Distribution, levels: Tensor) -> Tensor:
     def quantiles(part: Distribution) -> Tensor:
         lowest, highest = part.resolved_levels
         found = part.quantile(levels)
+        if (lowest, highest) == (0.0, 1.0):
+            return found
         outside = (levels < lowest - 1e-6) | (levels > highest + 1e-6)  # rounding errors of levels in float32
-        return torch.where(outside.view(-1, *[1] * (found.ndim - 1)), torch.nan, found)
+        return found.masked_fill(outside.to(found.device).view(-1, *[1] * (found.ndim - 1)), torch.nan)
 
     return distribution.scored(quantiles)

@@ -96,26 +96,6 @@ def add_unfitted(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def unfitted_notes(counts: Mapping[str, Any]) -> list[str]:
-    """Return the sentences for the user about the `count_unfitted` of a corrector."""
-    found = []
-    for name, text in (
-        ("targets", "could not be fitted: there are too few training cases, or the forecast has no errors, or no fit "
-         "beats the raw ensemble in training"),
-        ("penalised", "are not determined by their training cases alone, as in cells that are nearly always dry: a "
-         "penalty keeps their coefficients near least squares"),
-    ):  # fmt: skip
-        by_target = counts.get(name, {})
-        total = counts.get("cells", 0) if name == "targets" else sum(by_target.values())
-        if total:
-            which = "; ".join(f"{target}: {n}" for target, n in by_target.items())
-            found.append(
-                f"{total} of {counts['of']} regressions (one for each cell, lead time and target"
-                f"{'; ' * bool(which)}{which}) {text}"
-            )
-    return found
-
-
 @dataclass(frozen=True)
 class Passes(Iterable[Sample]):
     """Batches of all training samples, which a fit can read several times, as whole tiles or as some rows of them."""

@@ -9,6 +9,7 @@ from pytorch_lightning import Callback
 from pytorch_lightning.callbacks import LearningRateMonitor
 from ranks import run_on_ranks
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 from training_parts import module
 
 from data_pipeline.prefetch.budget import Budget
@@ -113,6 +114,8 @@ def train_with_curves(toy, folder, monkeypatch, kill=None, minutes=1e-9):
 @pytest.mark.parametrize("minutes", [1e-9, 10.0], ids=["saved at every step", "saved at every epoch"])
 def test_curves_of_a_resumed_run_have_each_point_once(toy, tmp_path, monkeypatch, minutes, capsys):
     """Killed in the middle of an epoch, at its end before the checkpoint, and at the start of an epoch."""
+    # TensorBoard reads files in the order of their names: second, host, process and a number, of one or two digits.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
     train_with_curves(toy, tmp_path / "whole", monkeypatch)
     for kill in (("training_step", 2), ("on_train_epoch_end", 3), ("training_step", 3), ("training_step", 8)):
         train_with_curves(toy, tmp_path / "parts", monkeypatch, kill, minutes)

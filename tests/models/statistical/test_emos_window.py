@@ -96,7 +96,7 @@ def test_a_model_with_windows_can_be_shared_and_stored():
     model, copy = (EMOS(TASK, GRID, seasonal=False, window_days=45, shared=True, scale="log") for _ in range(2))
     model.fit([train])
     copy.load_state_dict(model.state_dict(), strict=True)
-    assert copy.coefficients.shape == (32, 5, 1, 1, 1)
+    assert copy.coefficients.shape == (32, 6, 1, 1, 1)
     torch.testing.assert_close(copy(train).mean, model(train).mean, rtol=0, atol=0)
     assert score(model, train) < score(EMOS(TASK, GRID), train)
 

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
+from models.corrector_summary import unfitted_notes
 from models.distribution import FAMILIES, GAMMA
 from models.statistical.boosting import Boosting, fit_boosted, predict_boosted
-from models.statistical.cases import FitReport, add_unfitted, count_unfitted, unfitted_notes
+from models.statistical.cases import FitReport, add_unfitted, count_unfitted
 from models.statistical.emos_regression import EMOSCases, predict_emos, raw_coefficients
 from models.statistical.regression import SCALES, SCORES, Regression
 
