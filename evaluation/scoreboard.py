@@ -29,8 +29,8 @@ ORACLE = "oracle"
 MAIN_SCORES = ("crps", "crps_fair", "rmse", "bias", "spread", "spread_skill")
 """Scores with a key of their own in every entry; all scores are under the key `scores`."""
 IMPLAUSIBLE_CRPS, IMPLAUSIBLE_BIN, FEWEST_FORECASTS = 3.0, 0.95, 20
-"""A CRPS of so many times that of climatology, and a share of the analyses in one bin of the rank histogram, that hint
-at other data than the metadata say; fewer forecasts may have either by chance."""
+"""A CRPS of so many times that of climatology, and a share of the analyses in one bin of the rank histogram of a model
+worse than climatology, that hint at other data than the metadata say; fewer forecasts may have either by chance."""
 
 
 @dataclass(frozen=True)
@@ -421,7 +421,7 @@ class Scoreboard:
         ]
         for name, model in models.items():
             for what in _implausible(model, known) if count >= FEWEST_FORECASTS else ():
-                found.append(f"{name} {what}: a time, a place, a level or units of the data may be wrong")
+                found.append(f"{name} {what}: a time, a place, a level or units of the data seem to be wrong")
         for name, model in models.items():
             key = headline_keys(model)[1]
             if (interval := model["ci95"][key]) and interval[0] > 1:
@@ -435,7 +435,9 @@ class Scoreboard:
 def _implausible(model: Mapping[str, Any], climatology: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield what is implausible about the scores of a model."""
     crps, least = model["crps"], climatology and climatology["crps"]
-    if crps and least and crps > IMPLAUSIBLE_CRPS * least:
+    if not crps or not least or crps <= least:
+        return
+    if crps > IMPLAUSIBLE_CRPS * least:
         yield f"has {crps / least:.1f} times the CRPS of climatology"
     histogram = np.array(model["rank_histogram"])
     if histogram.max() > IMPLAUSIBLE_BIN * histogram.sum() > 0:

@@ -18,7 +18,7 @@ from conftest import ROOT, run_command
 
 BLOCK = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
-SUSPICION = re.compile(r"seems? to (be|have)|may be wrong|the loss of one batch is")
+SUSPICION = re.compile(r"seems? to (be|have)|the loss of one batch is")
 """In warnings about data that are not what their metadata say, and about scores and losses that are not plausible."""
 
 

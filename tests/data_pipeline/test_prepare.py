@@ -92,7 +92,7 @@ def test_index_statistics_and_store(ens10, prepare, tmp_path, cache):
     ):
         assert line in rest
     with netCDF4.Dataset(tmp_path / "prepared/ens10-t2m/efi.nc") as file:
-        assert file["climate"].shape == (1, 1, 3, 21, *GRID.shape)
+        assert file["climate"].shape == (1, 1, 3, 33, *GRID.shape)
     assert prepare(f"path={ens10}", *TASK, "store=store", "model=emos", "run_dir=emos", verb="train").code == 0
 
 
