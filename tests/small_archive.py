@@ -44,8 +44,11 @@ def values(name: str) -> tuple[xr.DataArray, xr.DataArray]:
 UNITS = SURFACE | ALOFT
 
 
-def write_archive(folder, gaps=(), names=tuple(UNITS), starts=6, **options) -> Archive:
-    """Write all fields but those in `gaps`, in as few files as hold them, and static fields."""
+def write_archive(folder, gaps=(), names=tuple(UNITS), starts=6, stations=False, **options) -> Archive:
+    """Write all fields but those in `gaps`, in as few files as hold them, and static fields.
+
+    With `stations` each cell of the grid is one.
+    """
     whole = {"ensemble": {}, "analysis": {}}
     for name in names:
         forecasts, analyses = values(name)
@@ -54,31 +57,40 @@ def write_archive(folder, gaps=(), names=tuple(UNITS), starts=6, **options) -> A
         broken = {start for start, lead, _ in mine if lead is not None}
         unknown = {time for time, lead, _ in mine if lead is None}
         if broken:
-            _write({name: forecasts[sorted({*range(starts)} - broken)]}, folder / f"ensemble.{name}.nc")
+            _write({name: forecasts[sorted({*range(starts)} - broken)]}, folder / f"ensemble.{name}.nc", stations)
         else:
             whole["ensemble"][name] = forecasts
         for start, member in product(broken, range(len(NUMBERS))):
             there = [lead for lead in range(len(LEADS)) if (start, lead, member) not in mine]
             if there:
-                _write({name: forecasts[[start], there, [member]]}, folder / f"ensemble.{name}.{start}.{member}.nc")
+                one = {name: forecasts[[start], there, [member]]}
+                _write(one, folder / f"ensemble.{name}.{start}.{member}.nc", stations)
         if unknown:
-            _write({name: analyses[sorted({*range(starts + 2)} - unknown)]}, folder / f"analysis.{name}.nc")
+            _write({name: analyses[sorted({*range(starts + 2)} - unknown)]}, folder / f"analysis.{name}.nc", stations)
         else:
             whole["analysis"][name] = analyses
     for part, arrays in whole.items():
         if arrays:
-            _write(arrays, folder / f"{part}.nc")
+            _write(arrays, folder / f"{part}.nc", stations)
     land = np.broadcast_to(np.arange(8) >= 5, GRID.shape).astype("f4")
-    xr.Dataset({"lsm": (("latitude", "longitude"), land, {"units": "1"})}, SPACE).to_netcdf(folder / "static.nc")
+    _write({"lsm": xr.DataArray(land, SPACE, [*SPACE], attrs={"units": "1"})}, folder / "static.nc", stations)
     return Archive(
         [f"{folder}/ensemble*"], [f"{folder}/analysis*"], [f"{folder}/static.nc"], intervals=INTERVALS, **options
     )
 
 
-def _write(arrays, path) -> None:
+def _write(arrays, path, stations) -> None:
     dataset = xr.Dataset(arrays)
+    if stations:
+        dataset = dataset.stack(station=[*SPACE]).reset_index("station")
+        names = [f"S{k}" for k in range(dataset.sizes["station"])]
+        dataset = dataset.assign_coords(name=("station", names, {"cf_role": "timeseries_id"}))
+        for axis, units in zip(SPACE, ("degrees_north", "degrees_east"), strict=True):
+            dataset[axis].attrs.update(standard_name=axis, units=units)
+        dataset.attrs["featureType"] = "timeSeries"
     for axis in dataset.dims:
-        dataset[axis].attrs["standard_name"] = STANDARD_NAMES.get(axis, axis)
+        if axis in dataset.coords:
+            dataset[axis].attrs["standard_name"] = STANDARD_NAMES.get(axis, axis)
     if "lead_time" in dataset.dims:
         dataset.lead_time.attrs["units"] = "hours"
     if "level" in dataset.dims:

@@ -59,9 +59,9 @@ GAPS = {
 class World:
     """An archive, and what is made of it, each once."""
 
-    def __init__(self, folder, gaps, missing, names=tuple(UNITS), starts=6):
+    def __init__(self, folder, gaps, missing, names=tuple(UNITS), starts=6, stations=False):
         self.folder = folder
-        self.archive = write_archive(folder, gaps, names, starts, missing=missing)
+        self.archive = write_archive(folder, gaps, names, starts, stations, missing=missing)
         self._plain, self._stores = {}, {}
 
     def plain(self, task, dates=ALL_DATES, **options):
@@ -83,10 +83,11 @@ class World:
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory):
-    """A complete archive, and one with gaps. Gaps with `drop` are among the archives that hypothesis draws."""
+    """A complete archive, one with gaps and one of stations; hypothesis draws archives of gaps with `drop`."""
     return {
         "complete": World(tmp_path_factory.mktemp("complete"), (), "error"),
         "gaps": World(tmp_path_factory.mktemp("gaps"), GAPS, "mask"),
+        "stations": World(tmp_path_factory.mktemp("stations"), GAPS, "mask", stations=True),
     }
 
 
@@ -129,11 +130,12 @@ def through_caches(world, task):
 
 def through_tile(world, task):
     """Read some rows, columns and members."""
-    dataset = ForecastDataset(world.archive, task, ALL_DATES, rows=slice(1, 4), columns=slice(2, 7), members=[2, 0])
     whole, ledger = world.plain(task)
+    rows, columns = slice(1, 4), slice(2, 7) if whole[0].target.shape[-1] > 1 else slice(None)
+    dataset = ForecastDataset(world.archive, task, ALL_DATES, rows=rows, columns=columns, members=[2, 0])
     few = [one._replace(ensemble=one.ensemble[[2, 0]], mask=one.ensemble[[2, 0]].isfinite().all(0)) for one in whole]
     on_grid = ("ensemble", "mask", "static", "target")
-    cut = [one._replace(**{name: getattr(one, name)[..., 1:4, 2:7] for name in on_grid}) for one in few]
+    cut = [one._replace(**{name: getattr(one, name)[..., rows, columns] for name in on_grid}) for one in few]
     return dataset, dataset.ledger, (cut, ledger)
 
 
@@ -169,6 +171,8 @@ OF_ALL_FIELDS = {"store of all fields", "store of moments of all fields"}
 CASES = [
     *product(["complete"], KINDS, [name for name in SUBSTITUTES if "store" in name]),
     *product(["gaps"], KINDS, SUBSTITUTES),
+    # Stations have no derivatives, and no grid to be brought to.
+    *product(["stations"], sorted(KINDS.keys() - {"formulas"}), sorted(OF_THE_TASK - {"regridding to the same grid"})),
 ]
 
 
