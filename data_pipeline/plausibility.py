@@ -13,6 +13,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from data_pipeline.common.errors import InputError
 from data_pipeline.common.progress import watched
 from data_pipeline.dataset import ForecastDataset
 from data_pipeline.dates import Dates
@@ -34,7 +35,7 @@ UNIT_RATIOS = {1000.0: 3.0, 100.0: 3.0, 9.80665: 1.05}
 """Ratios of units, and the factor by which the ratio of the magnitudes may differ from them."""
 KELVIN, NEAR_KELVIN = 273.15, 25.0
 PACKING = 0.01
-"""Part of the standard deviation by which rounding may carry a value across a physical bound."""
+"""Part of the usual range of values by which rounding may carry a value across a physical bound."""
 LEVEL_RATIO, LEVEL_PART = 4.0, 0.7
 """A bias of another level is so many times the variability in time, and this part of that in time and space."""
 
@@ -57,8 +58,16 @@ class TargetForecasts:
         """Ensemble mean (N, K)."""
         return self.members.mean(1)
 
-    def problem(self) -> str | None:
-        """Return a sentence about the first problem found, None for plausible data."""
+    def problem(self, refuse: bool = False) -> str | None:
+        """Return a sentence about the first problem found, None for plausible data.
+
+        With `refuse`, values outside the physical range raise an `InputError`.
+        """
+        if refuse and (impossible := self._range()):
+            raise InputError(
+                f"{self.target}, {self.lead} h: {impossible}; correct the files, or state their units in "
+                "data.archive.variable_names"
+            )
         there = np.isfinite(self.mean) & np.isfinite(self.truth)
         if there.any(0).sum() < FEWEST_CELLS or there.any(1).sum() < FEWEST_STARTS:
             return None
@@ -73,7 +82,9 @@ class TargetForecasts:
         )
         for name, values in (("forecast", self.members), ("truth", self.truth)):
             known = values[np.isfinite(values)]
-            slack = PACKING * known.std()
+            if known.size < FEWEST_CELLS:
+                continue
+            slack = PACKING * np.subtract(*np.percentile(known, (99, 1)))
             outside = ((known < low - slack) | (known > high + slack)).sum()
             if outside > len(known) / 1000:
                 return (
@@ -182,8 +193,12 @@ class TargetForecasts:
         return _correlation(forecast, truths[0]), _correlation(forecast, truths[1])
 
 
-def data_warnings(source: DataSource, task: Task, dates: Dates, members: int | None = None) -> list[str]:
+def data_warnings(
+    source: DataSource, task: Task, dates: Dates, members: int | None = None, *, refuse: bool = False
+) -> list[str]:
     """Return a sentence for each target whose truth, units or members seem to be wrong.
+
+    With `refuse`, a target with values outside its physical range raises an `InputError`.
 
     Reads at most `BLOCKS * STARTS_OF_BLOCK` forecasts of the shortest lead time, and analyses near their valid times.
     Members of several variables that are in another order than each other cannot be seen: each order is a forecast.
@@ -200,7 +215,7 @@ def data_warnings(source: DataSource, task: Task, dates: Dates, members: int | N
     if len(rows) < FEWEST_STARTS:
         return []
     rows = rows[_chosen(len(rows))]
-    return [sentence for cases in _read(forecasts, source, rows, lead) if (sentence := cases.problem())]
+    return [sentence for cases in _read(forecasts, source, rows, lead) if (sentence := cases.problem(refuse))]
 
 
 def _chosen(count: int) -> np.ndarray:

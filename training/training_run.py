@@ -166,7 +166,8 @@ def train_corrector(
         mesh.print("\n".join(samples.ledger.lines({"train": "training", "val": "validation"}[name])))
     if unknown := list_unknown(train.meanings):
         mesh.print(unknown)
-    for warning in mesh.run_on_first(lambda: data_warnings(plan.sources["train"], task, dates["train"], plan.members)):
+    first = plan.sources["train"], task, dates["train"], plan.members
+    for warning in mesh.run_on_first(lambda: data_warnings(*first, refuse=True)):
         mesh.print(f"warning: {warning}")
     mesh.print(describe_budget(plan.budget))
     with (

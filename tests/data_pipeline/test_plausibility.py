@@ -5,6 +5,7 @@ import pytest
 import xarray as xr
 
 from data_pipeline.array_source import ArraySource
+from data_pipeline.common.errors import InputError
 from data_pipeline.plausibility import TargetForecasts, data_warnings
 from data_pipeline.task import Task, Variable
 
@@ -36,7 +37,7 @@ def weather(seed, skill=0.9):
     return times, valid, {"2t": members, "t": members - 10}, {"2t": truth, "t": truth - 10}
 
 
-def warnings_about(members, truth, times, valid, units="K"):
+def warnings_about(members, truth, times, valid, units="K", **options):
     """Return the warnings about datasets of these values, t@850 on a pressure level."""
     place = {"latitude": LATITUDES, "longitude": np.arange(COLUMNS) * 15.0}
 
@@ -49,7 +50,8 @@ def warnings_about(members, truth, times, valid, units="K"):
     ensemble = variables(members, ("time", "number", "latitude", "longitude")).expand_dims(step=[24])
     ensemble = ensemble.assign_coords(time=times[valid] - np.timedelta64(24, "h"), number=np.arange(MEMBERS))
     analyses = variables(truth, ("time", "latitude", "longitude")).assign_coords(time=times)
-    return data_warnings(ArraySource(ensemble.rename(time="init_time", step="lead_time"), analyses), TASK, [2020])
+    source = ArraySource(ensemble.rename(time="init_time", step="lead_time"), analyses)
+    return data_warnings(source, TASK, [2020], **options)
 
 
 ERRORS = {
@@ -86,6 +88,11 @@ def test_a_planted_error_is_said_in_one_sentence(error):
         moved = [np.roll(members["2t"][:, m], m - 2, 0) for m in range(MEMBERS)]
         members["2t"] = np.stack(moved, 1)
     (sentence,) = warnings_about(members, truth, times, valid)
+    if "°C" in sentence or "physical range" in sentence:
+        with pytest.raises(InputError, match="leave the physical range from 0 to inf K"):
+            warnings_about(members, truth, times, valid, refuse=True)
+    else:
+        assert warnings_about(members, truth, times, valid, refuse=True) == [sentence]
     begin, cause = ERRORS[error]
     assert sentence.startswith(begin)
     assert cause in sentence
@@ -96,7 +103,7 @@ def test_a_planted_error_is_said_in_one_sentence(error):
 def test_nothing_is_said_about_right_data(seed, skill):
     """With skill, with little of it, and as in a season's forecast, without any."""
     times, valid, members, truth = weather(seed, skill)
-    assert warnings_about(members, truth, times, valid) == []
+    assert warnings_about(members, truth, times, valid, refuse=True) == []
 
 
 def test_few_starts_and_few_cells_say_nothing():

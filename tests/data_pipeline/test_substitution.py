@@ -269,7 +269,7 @@ def drawn_gaps():
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     pair=PAIRS, gaps=drawn_gaps(), missing=st.sampled_from(["mask", "drop"]), moments=st.booleans(), some=st.booleans()
 )
