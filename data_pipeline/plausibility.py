@@ -212,8 +212,6 @@ def data_warnings(
     lead = int(leads.min())
     rows = np.flatnonzero(leads == lead)
     rows = rows[np.argsort(starts[rows], kind="stable")]
-    if len(rows) < FEWEST_STARTS:
-        return []
     rows = rows[_chosen(len(rows))]
     return [sentence for cases in _read(forecasts, source, rows, lead) if (sentence := cases.problem(refuse))]
 

@@ -48,6 +48,16 @@ def other_units(folder):
     truth.to_netcdf(folder / "analysis.nc")
 
 
+def celsius(folder):
+    """Write temperatures in °C, and leave their units as they are."""
+    for path in folder.glob("*.nc"):
+        data = xr.load_dataset(path)
+        if "2t" in data:
+            data["2t"] = data["2t"] - 273.15
+            data["2t"].attrs["units"] = "K"
+            data.to_netcdf(path)
+
+
 GAPS = {
     "a missing member": [("2t", 1, 1, 1)],
     "a missing member in the test": [("2t", 5, 2, 1)],
@@ -64,6 +74,7 @@ DEFECTS = {
     "no analysis in the test": {"gaps": [("2t", 7, None, None), ("msl", 7, None, None)]},
     "stations": {"spoil": stations},
     "other units": {"spoil": other_units},
+    "temperatures in °C": {"spoil": celsius},
     "an unknown variable": {"task": {"inputs": ["2t", "msl", "tcw"]}},
     "an unknown target": {"task": {"inputs": ["2t", "tcw"], "targets": ["2t", "tcw"]}},
     "an unknown lead time": {"task": {"lead_times": [24, 72]}},
