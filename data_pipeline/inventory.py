@@ -19,7 +19,6 @@ from data_pipeline.formats import cf, grib
 from data_pipeline.formats.cache_files import cache_folder
 from data_pipeline.formats.grib.cache import index_files, is_cached, table_of
 from data_pipeline.inputs import open_task
-from data_pipeline.plausibility import data_warnings
 from data_pipeline.protocols import DataSource
 from data_pipeline.selection import select_forecasts, survey_forecasts
 from data_pipeline.task import Task
@@ -130,6 +129,9 @@ def task_report(source: DataSource, task: Task, splits: Mapping[str, Dates]) -> 
         try:
             yield from select_forecasts(source, task, opened, dates).ledger.lines(name)
             if name == "training":
+                # Reads samples, for which PyTorch is imported: not by workers, and only at this place.
+                from data_pipeline.plausibility import data_warnings
+
                 yield from (f"warning: {text}" for text in data_warnings(source, task, dates, refuse=True))
         except InputError as error:
             if name != "test":
