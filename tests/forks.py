@@ -27,6 +27,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import reach
+
 ROOT = Path(__file__).parents[1]
 PRELOAD = (
     "torch.distributed.fsdp", "torch.utils.tensorboard", "matplotlib.pyplot", "cfgrib", "pytest", "hypothesis",
@@ -54,6 +56,8 @@ class Program:
         if stdin == subprocess.PIPE:
             theirs[0], own = os.pipe()
             self.stdin = os.fdopen(own, "w" if text else "wb")
+        elif stdin is not None and stdin >= 0:
+            theirs[0] = os.dup(stdin)
         if stdout == subprocess.PIPE:
             own, theirs[1] = os.pipe()
             self.stdout = os.fdopen(own, "r" if text else "rb")
@@ -173,6 +177,8 @@ def _address():
 
 
 def _preload():
+    if reach.RECORDS in os.environ:
+        reach.record()
     for name in (*PRELOAD, *VERBS):
         importlib.import_module(name)
     for name in VERBS:
@@ -257,6 +263,7 @@ def enter_network(file):
 
 def _run(arguments):
     if arguments[0] == "-m":
+        reach.note(reach.module(arguments[1]))
         sys.argv = arguments[1:]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:

@@ -11,7 +11,7 @@ make the host wait for a GPU: values that Python reads, sizes that depend on val
 So a program that gives here the numbers of the CPU has each tensor on the right device. Kernels, streams, memory, NCCL
 and speed need a real GPU.
 
-The device is for a whole process. Tests use it in a rank of their own: `run_on_ranks(1, ...)`.
+The device is for a whole process. Tests use it in a rank of their own: `run_on_ranks(1, ..., fresh=True)`.
 """
 
 import traceback

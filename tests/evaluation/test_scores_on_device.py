@@ -41,7 +41,7 @@ def scores_on_standin(rank, toy):
 
 
 def test_scores_on_another_device_are_those_of_the_cpu(toy):
-    (found,) = run_on_ranks(1, scores_on_standin, toy)
+    (found,) = run_on_ranks(1, scores_on_standin, toy, fresh=True)
     for model, expected in scores(toy, "cpu").items():
         for name, sums in expected.items():
             # Some values are in single precision, from compiled code on the CPU and from PyTorch elsewhere.

@@ -155,7 +155,7 @@ def cases_on_standin(rank, files, toy):
 
 
 def test_cases_of_another_device_are_those_of_the_cpu(files, toy):
-    (found,) = run_on_ranks(1, cases_on_standin, files, toy)
+    (found,) = run_on_ranks(1, cases_on_standin, files, toy, fresh=True)
     expected = validation_cases([Corrector.load(path) for path in files], toy(TASK, GRID, 4, seed=9))
     third = torch.full((3,), 1 / 3, dtype=torch.float64)
     for one, other in zip(found, expected, strict=True):

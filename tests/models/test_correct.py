@@ -186,7 +186,7 @@ def corrected_on_standin(rank, folder):
 
 def test_a_file_corrected_on_another_device_is_that_of_the_cpu(tmp_path):
     forecast(tmp_path / "input")
-    run_on_ranks(1, corrected_on_standin, tmp_path)
+    run_on_ranks(1, corrected_on_standin, tmp_path, fresh=True)
     for name, spec in (("emos", EMOS), ("unet", UNET)):
         correct(make_corrector(spec), tmp_path / "input", tmp_path / name)
         here, there = values(tmp_path / name), values(tmp_path / f"{name} there")

@@ -147,7 +147,7 @@ def forecasts_on_standin(rank, toy):
 
 
 def test_forecasts_on_another_device_are_those_of_the_cpu(toy):
-    (found,) = run_on_ranks(1, forecasts_on_standin, toy)
+    (found,) = run_on_ranks(1, forecasts_on_standin, toy, fresh=True)
     for name, (kind, here, on_cpu) in found.items():
         assert kind == "standin", name
         assert (here == on_cpu).all(), name
