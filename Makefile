@@ -1,18 +1,17 @@
 # What a newcomer types: `make demo`, `make test`, `make check`. Each sets up what it needs in .venv.
-.PHONY: help demo results heat test test-long test-processors wheel docs gallery release check benchmarks setup lock clean
+.PHONY: help demo results heat test test-all test-long wheel docs gallery release check benchmarks setup lock clean
 
 help:
 	@echo "make demo     make the twin experiment, train, evaluate, correct (about 5 minutes the first time)"
 	@echo "make results  all models on the twin, three seeds each, to docs/results.* (hours)"
 	@echo "make heat     the heat experiment of the mixture of experts, its ablations and rivals (docs/heat.md)"
 	@echo "make benchmarks  measure every claim of docs/benchmarks.md (over 11 minutes)"
-	@echo "make test     run the tests           make check    format, lint, types"
-	@echo "make test-long  the tests that take longest: published results, tables of the documents (2 minutes)"
+	@echo "make test     run the tests that what has changed can break; all of them the first time, and once a day"
+	@echo "make test-all   run all of them      make test-long  those that take longest      make check    format, lint, types"
 	@echo "make wheel    build the wheel and run every verb from it, in an environment of its own (2 minutes)"
 	@echo "make docs     build the docs site into site/; a broken link, a page without a place or an option without a meaning is an error"
 	@echo "make release  VERSION=0.2.0: version, changelog, commit, tag, wheel and notes; with DRY_RUN=1 in a copy"
 	@echo "make gallery  draw the pictures of docs/gallery.md anew (some minutes)"
-	@echo "make test-processors  the numerical tests without vector instructions and with AVX2, on one thread and on two (takes long)"
 	@echo "make setup    only set up .venv       make lock     renew requirements.lock    make clean"
 
 demo: setup
@@ -27,11 +26,11 @@ results: setup
 test: setup
 	@scripts/test
 
-test-long: setup
-	@scripts/test-long
+test-all: setup
+	@scripts/test --all
 
-test-processors: setup
-	@scripts/test-processors
+test-long: setup
+	@scripts/test --long
 
 wheel: setup
 	@scripts/wheel

@@ -20,6 +20,7 @@ import xarray as xr
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from quick_report import blank_figures
+from reach import Selection
 from slurm_cluster import SlurmCluster, skip_without_slurm
 from tested_device import check_tested_device
 from torch.utils.data import Dataset
@@ -77,8 +78,8 @@ LONGEST = (
     "tests/training/test_run_statistics.py",
     "tests/training/test_synchronisation.py",
 )
-"""The slowest files, those with long tests among them: `scripts/test` and `scripts/test-long` start with them, so that
-both processes end at about the same time."""
+"""The slowest files, those with long tests among them: `scripts/test` starts with them, so that both processes end at
+about the same time."""
 
 # Progress lines depend on the speed of the machine; tests of these lines show them again.
 os.environ["DEEPWEATHER_PROGRESS"] = "off"
@@ -99,15 +100,18 @@ interruption.end_soon = sys.exit
 interruption.install = partial(lambda install, *, at_once=False: install(), interruption.install)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Check the device, and handle SIGINT also where a background shell ignores it: tests interrupt commands."""
     check_tested_device()
     reset_signals()
+    if path := config.getoption("reach"):
+        config.pluginmanager.register(Selection(path, config))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option of `make results`."""
+    """Add the options of `make results` and of `make test`."""
     parser.addoption("--all-years", action="store_true", help="leave out every year of the monsoon, not only some")
+    parser.addoption("--reach", type=Path, metavar="MAP", help="run the test files that a change can break (reach.py)")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
