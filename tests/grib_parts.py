@@ -42,6 +42,26 @@ def write_archive(folder, members=4, seed=0):
                     )  # fmt: skip
 
 
+def plain_message(edition, values, bits, scanning=0, west=0, **keys):
+    """A message of `values` (H, W) on latitudes from 40 to 30 and 20 degrees of longitude, made by ecCodes alone."""
+    handle = eccodes.codes_grib_new_from_samples(f"regular_ll_pl_grib{edition}")
+    lat, lon = (40, 30), (west, west + 20)
+    for key, value in {
+        "Ni": values.shape[1], "Nj": values.shape[0], "scanningMode": scanning, "ijDirectionIncrementGiven": 0,
+        "latitudeOfFirstGridPointInDegrees": lat[scanning >> 6 & 1],
+        "latitudeOfLastGridPointInDegrees": lat[~scanning >> 6 & 1],
+        "longitudeOfFirstGridPointInDegrees": lon[scanning >> 7],
+        "longitudeOfLastGridPointInDegrees": lon[1 - (scanning >> 7)],
+        "bitsPerValue": bits, "missingValue": 1e30, "bitmapPresent": int(np.isnan(values).any()), **keys,
+    }.items():  # fmt: skip
+        eccodes.codes_set(handle, key, value)
+    eccodes.codes_set_double_array(handle, "values", np.where(np.isnan(values), 1e30, values).ravel())
+    try:
+        return eccodes.codes_get_message(handle)
+    finally:
+        eccodes.codes_release(handle)
+
+
 def reduced_message(edition, values, **keys):
     """A message on the reduced Gaussian grid N32; NaN is missing."""
     handle = eccodes.codes_grib_new_from_samples(f"reduced_gg_pl_32_grib{edition}")

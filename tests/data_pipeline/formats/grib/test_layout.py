@@ -1,7 +1,6 @@
 import eccodes
 import numpy as np
 import pytest
-import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,41 +70,6 @@ def test_points_have_the_coordinates_of_ecCodes(edition, scanning):
     } == points
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "grib_cfgrib_samples/alternate-scanning.grib",  # every second row backwards
-        "grib_cfgrib_samples/scanning_mode_64.grib",  # south first
-        "grib_cfgrib_samples/regular_gg_pl.grib",  # Gaussian
-        "grib_gribberish_small/aifs-single-t500.grib2",  # from 180 degrees eastwards
-        "grib_metview_ens/z500_ens.grib",  # across Greenwich
-        "grib_earthkit/test_single_with_missing.grib",
-    ],
-)
-def test_real_fields_equal_cfgrib(samples, plain, name):
-    theirs = xr.open_dataset(
-        samples / name,
-        engine="cfgrib",
-        backend_kwargs={"indexpath": "", "filter_by_keys": {"dataType": "pf"} if "z500" in name else {}},
-    )
-    theirs = next(iter(theirs.values()))
-    theirs = theirs.isel(number=0) if "number" in theirs.dims else theirs
-    handle = next(plain.handles(samples / name))
-    ours = Layout.of(handle)
-    field = xr.DataArray(
-        ours.arrange(plain.values(handle)),
-        {"latitude": list(ours.grid.latitudes), "longitude": list(ours.grid.longitudes)},
-        ("latitude", "longitude"),
-    )
-    lat = theirs.latitude.values
-    rows = [int(np.abs(lat - value).argmin()) for value in ours.grid.latitudes]
-    columns = [int(np.abs((theirs.longitude.values - v + 180) % 360 - 180).argmin()) for v in ours.grid.longitudes]
-    assert len(set(rows)) == len(lat)
-    assert len(set(columns)) == theirs.sizes["longitude"]
-    np.testing.assert_allclose(field.values, theirs.values[np.ix_(rows, columns)], rtol=1e-6)
-    np.testing.assert_allclose(ours.grid.latitudes, lat[rows], atol=1e-4)
-
-
 def test_a_global_grid_starts_at_greenwich_and_a_region_is_not_split():
     assert layout(columns=8, west=-180, east=135).grid.longitudes == (0, 45, 90, 135, 180, 225, 270, 315)
     assert layout(columns=8, west=180, east=135).grid.longitudes == (0, 45, 90, 135, 180, 225, 270, 315)
@@ -121,13 +85,6 @@ def test_a_global_grid_starts_at_greenwich_and_a_region_is_not_split():
 def test_a_repeated_meridian_is_refused():
     with pytest.raises(InputError, match="less than 360"):
         _ = layout(columns=9, west=0, east=360).grid
-
-
-def test_other_grids_are_refused_by_name(samples, plain):
-    ours = Layout.of(next(plain.handles(samples / "grib_earthkit/rotated_wind_20x20.grib")))
-    assert not ours.regular
-    with pytest.raises(InputError, match=r"rotated_ll.*cdo remapbil"):
-        _ = ours.grid
 
 
 def test_spectral_fields_are_refused_with_their_own_remedy():
