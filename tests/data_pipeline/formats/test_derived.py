@@ -67,6 +67,10 @@ def test_a_period_is_the_difference_of_amounts_since_the_start(tmp_path):
         np.testing.assert_allclose(values[:, :, :, channel], expected, rtol=0, atol=1e-7)
     assert [meaning.intervals for meaning in fields.meanings] == [(1440, 1440), (360, 360), (1440, 2880)]
     assert {meaning.units for meaning in fields.meanings} == {"m"}
+    dataset = open_ensemble(path, variables("tp:24h", "tp"), [24, 48])
+    assert list(dataset) == ["tp_24h", "tp"]
+    found = select_variable(dataset, Variable.parse("tp:24h")).values
+    np.testing.assert_allclose(found, day, rtol=0, atol=1e-7)
 
 
 def test_rows_and_members_of_derived_fields_can_be_selected_and_sent_to_other_processes(tmp_path):
@@ -74,15 +78,6 @@ def test_rows_and_members_of_derived_fields_can_be_selected_and_sent_to_other_pr
     whole, part = read(fields)[1, 0], np.empty((2, 2, 2, GRID.shape[1]), np.float32)
     pickle.loads(pickle.dumps(fields)).read(1, 0, part, slice(1, 3), [2, 0])
     np.testing.assert_array_equal(part, whole[[2, 0], :, 1:3])
-
-
-def test_a_dataset_names_variables_by_their_period(tmp_path):
-    path = write(tmp_path / "rain.grib", since_start())
-    dataset = open_ensemble(path, variables("tp:24h", "tp"), [24, 48])
-    assert list(dataset) == ["tp_24h", "tp"]
-    found = select_variable(dataset, Variable.parse("tp:24h")).sel(lead_time=48).values
-    expected = (dataset["tp"].sel(lead_time=48) - dataset["tp"].sel(lead_time=24)).values
-    np.testing.assert_allclose(found, np.maximum(expected, 0), atol=1e-7)
 
 
 def test_a_period_that_cannot_be_made_is_refused(tmp_path):
@@ -156,19 +151,19 @@ def hourly(path, days, method="sum", name="tp", **attributes):
     return values
 
 
-def test_a_year_of_hourly_amounts_sums_to_what_cdo_gives(tmp_path):
+def test_hourly_amounts_sum_to_what_cdo_gives(tmp_path):
     if not shutil.which("cdo"):
         pytest.skip("cdo is not installed (Debian package cdo)")
-    hourly(tmp_path / "hourly.nc", 365, units="m")
+    hourly(tmp_path / "hourly.nc", 60, units="m")
     command = ["cdo", "-s", "-b", "F64", "-daysum", "-shifttime,-30minutes", "hourly.nc", "daily.nc"]
     subprocess.run(command, cwd=tmp_path, check=True)
     with xr.open_dataset(tmp_path / "daily.nc") as daily:
         expected = daily["tp"].values
     fields = analysis_fields(tmp_path / "hourly.nc", variables("tp:24h"))
     midnight = np.flatnonzero(fields.init_times.astype("datetime64[D]") == fields.init_times)
-    assert len(fields.init_times) == 365 * 24 - 23
+    assert len(fields.init_times) == 60 * 24 - 23
     found = read(fields, midnight.tolist())[:, 0, 0, 0]
-    assert len(found) == 365
+    assert len(found) == 60
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 

@@ -52,7 +52,8 @@ def write_zarr(folder, values, attributes, layout):
         )  # fmt: skip
         array[...] = own
         array.attrs.update(described | ({"_ARRAY_DIMENSIONS": dimensions} if zarr_format == 2 else {}))
-    zarr.consolidate_metadata(folder / "file.zarr")
+    if zarr_format == 2:
+        zarr.consolidate_metadata(folder / "file.zarr")
     return folder / "file.zarr"
 
 

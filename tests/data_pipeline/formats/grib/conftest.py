@@ -58,6 +58,15 @@ class Writer:
                     )  # fmt: skip
         return path
 
+    def rain(self, path: Path, **keys: object) -> Path:
+        """Write forecasts of precipitation with the numbers of kg m-2, where `forecast` states metres."""
+        content = bytearray(self.forecast(path, ("tp",), **keys).read_bytes())
+        length = int.from_bytes(content[4:7], "big")
+        for start in range(0, len(content), length):
+            content[start + 11], content[start + 16] = 228, 228  # table and number of the parameter
+        path.write_bytes(content)
+        return path
+
 
 def place(variable: Variable) -> Mapping[str, object]:
     """Return the keys of a variable and its level."""

@@ -57,11 +57,14 @@ def test_many_incomplete_files_are_counted(writer, tmp_path):
     assert lines[-1] == "... and 2 more"
 
 
-def test_repeated_fields_are_named_with_the_keys_that_differ(writer, tmp_path):
+def test_repeated_fields_are_named_with_the_keys_that_differ_and_damaged_files_are_listed(writer, tmp_path):
     writer.forecast(tmp_path / "one", years=(1998,), leads=(24,))
     writer.forecast(tmp_path / "two", years=(1998,), leads=(24,), numbers=(2,), expver="0002")
     writer.forecast(tmp_path / "three", years=(1998,), leads=(24,), numbers=(3,))
+    (tmp_path / "zut").write_bytes((tmp_path / "one").read_bytes()[:-1])
     found = read(tmp_path / "*")
+    assert found["damaged"].startswith(f"{tmp_path}/zut is cut off: the message at byte ")
+    assert found["files"].startswith("3, ")
     assert found["repeated"] == "2"
     assert found["versions"] == "expver 0001 4, expver 0002 1"
     length = (tmp_path / "three").stat().st_size
@@ -71,45 +74,15 @@ def test_repeated_fields_are_named_with_the_keys_that_differ(writer, tmp_path):
     ]
 
 
-def test_control_and_perturbed_forecasts_are_both_named(writer, tmp_path):
-    writer.forecast(tmp_path / "cf", numbers=(0,), type="cf")
-    writer.forecast(tmp_path / "pf", numbers=(1, 2), type="pf")
-    found = read(tmp_path / "?f")
-    assert found["types"] == "control forecasts (cf) 6, perturbed forecasts (pf) 12"
-    assert found["members"] == "0 1 2"
-    assert found["missing"] == found["repeated"] == "none"
-
-
-def test_several_grids_are_named_with_a_file_of_each(samples):
+def test_real_files(samples):
+    found = read(samples / "grib_metview_ens" / "z500_ens.grib")
+    assert found["types"] == "perturbed forecasts (pf) 50, control forecasts (cf) 1"
+    assert found["members"].endswith("11 ... 49 50 (51 in all)")
     path = samples / "grib_cfgrib_samples" / "tp_on_different_grid_resolutions.grib"
     assert read(path)["grid"] == (
         f"37 x 72 points, latitudes 90 to -90, longitudes 0 to 355 (tp in {path}); "
         f"46 x 90 points, latitudes 90 to -90, longitudes 0 to 356 (tp in {path})"
     )
-
-
-def test_missing_repeated_and_damaged_messages_are_listed(writer, tmp_path):
-    paths = [
-        writer.forecast(tmp_path / "one", ("2t",), without=[("2t", 1999, 24, 2), ("2t", 1999, 24, 3)]),
-        writer.forecast(tmp_path / "two", ("2t",), (1998,), (48,), (1, 2)),
-        writer.forecast(tmp_path / "cut"),
-    ]
-    paths[-1].write_bytes(paths[-1].read_bytes()[:-1])
-    found = read(paths)
-    assert found["files"].startswith("2, ")
-    assert found["missing"] == "2 of 18"
-    assert found["repeated"] == "2"
-    assert found["damaged"].startswith(f"{tmp_path}/cut is cut off: the message at byte ")
-
-
-def test_damaged_files_are_only_listed_as_damaged(writer, tmp_path):
-    path = writer.forecast(tmp_path / "cut")
-    path.write_bytes(b"rubbish")
-    assert list(read(path)) == ["damaged"]
-
-
-def test_real_files(samples):
-    assert read(samples / "grib_metview_ens" / "z500_ens.grib")["members"].endswith("11 ... 49 50 (51 in all)")
     assert read(samples / "grib_metview_ens" / "t_n48.grib")["grid"] == "the reduced Gaussian grid N48 (13280 points)"
     found = read(samples / "grib_cfgrib_samples" / "hpa_and_pa.grib")
     assert found["variables"] == "t (isobaricInPa 10) t (isobaricInPa 1); t at 1 hPa"

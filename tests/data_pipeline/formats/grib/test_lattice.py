@@ -64,6 +64,8 @@ def test_members_with_different_bits_get_the_most_bits(tmp_path):
     narrow, wide = np.linspace(280, 280.4, 40).reshape(GRID.shape), np.linspace(260, 300, 40).reshape(GRID.shape)
     (tmp_path / "source").write_bytes(b"".join(forecast([narrow, wide], 16, 2)))
     assert Lattice.of(tmp_path / "source", Variable("2t")) == Lattice(12)
+    with pytest.raises(InputError, match="source has no msl"):
+        Lattice.of(tmp_path / "source", Variable("msl"))
     wanted = Lattice(12).round(np.stack([wide, narrow + 1]))
     rewrite_fields(tmp_path / "source", tmp_path / "target", lambda message: wanted[message.number])
     found = open_ensemble(tmp_path / "target", chunks=None)["2t"].values[0, 0]
@@ -77,12 +79,3 @@ def test_missing_values_stay_missing():
     rounded = Lattice().round(members)
     assert np.isfinite(rounded).sum() == 1
     assert rounded[0, 1, 2] == pytest.approx(5, abs=1e-5)
-
-
-def test_the_lattice_has_the_bits_of_the_file(tmp_path):
-    encoder = Encoder(GRID, centre="ecmf", shortName="2t", typeOfLevel="surface", dataDate=20180101)
-    field = 280 + np.arange(40.0).reshape(GRID.shape)
-    (tmp_path / "file").write_bytes(encoder.encode(field, bitsPerValue=12))
-    assert Lattice.of(tmp_path / "file", Variable("2t")) == Lattice(12)
-    with pytest.raises(InputError, match="file has no msl"):
-        Lattice.of(tmp_path / "file", Variable("msl"))

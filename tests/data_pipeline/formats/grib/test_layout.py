@@ -82,12 +82,9 @@ def test_a_global_grid_starts_at_greenwich_and_a_region_is_not_split():
     )
 
 
-def test_a_repeated_meridian_is_refused():
+def test_a_repeated_meridian_and_spectral_fields_are_refused_with_their_own_remedy():
     with pytest.raises(InputError, match="less than 360"):
         _ = layout(columns=9, west=0, east=360).grid
-
-
-def test_spectral_fields_are_refused_with_their_own_remedy():
     with pytest.raises(InputError, match=r"the grid is sh;.*cdo sp2gp"):
         _ = Layout.of(eccodes.codes_grib_new_from_samples("sh_pl_grib2")).grid
 

@@ -6,7 +6,7 @@ import pytest
 from marked_messages import ECMWF, keys_of, message
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.grib import HeaderMarks
+from data_pipeline.formats.grib import HeaderMarks, marks
 from data_pipeline.formats.grib.marks import IDENTITY, marked, postprocessed
 
 
@@ -91,6 +91,41 @@ def test_a_mark_that_changes_the_identity_of_a_field_is_refused(monkeypatch):
     monkeypatch.setattr("data_pipeline.formats.grib.marks.marked", lambda message: other)
     with pytest.raises(InputError, match=r"would read dataType cf instead of pf; set mark=false"):
         HeaderMarks()(old)
+
+
+KINDS = {
+    1: [
+        {"shortName": "skt"}, {"paramId": 228164}, {"generatingProcessIdentifier": 9},
+        {"typeOfLevel": "isobaricInhPa", "level": 1}, {"typeOfLevel": "isobaricInhPa", "level": 257},
+    ],
+    2: [
+        {"shortName": "skt"}, {"discipline": 2}, {"centre": 80}, {"subCentre": 3}, {"generatingProcessIdentifier": 9},
+        {"typeOfLevel": "isobaricInhPa", "level": 1}, {"typeOfLevel": "isobaricInhPa", "level": 257},
+        {"typeOfLevel": "heightAboveGroundLayer", "topLevel": 9, "bottomLevel": 2}, {"parameterNumber": 9},
+        {"parameterCategory": 9}, {"typeOfGeneratingProcess": 5},
+    ],
+}  # fmt: skip
+ONE_KIND = [{"dataDate": 20210203}, {"dataTime": 600}, {"step": 24}, {"step": 300}, {"number": 9}, {"bitsPerValue": 8}]
+
+
+@pytest.mark.parametrize("edition", KINDS)
+def test_ecCodes_is_asked_once_for_each_kind_of_message(edition, monkeypatch):
+    """Another parameter, level, centre or process is another kind; another time, member or packing is not."""
+    original = message(1, edition, **ECMWF)
+    checked, check = [], marks._check_identity
+    monkeypatch.setattr(marks, "_check_identity", lambda *messages: checked.append(1) or check(*messages))
+    header = HeaderMarks()
+    for k, keys in enumerate([{}, *KINDS[edition]], start=1):
+        handle = eccodes.codes_new_from_message(original)
+        for key, value in keys.items():
+            eccodes.codes_set(handle, key, value)
+        for own in [{}, *ONE_KIND]:
+            for key, value in own.items():
+                eccodes.codes_set(handle, key, value)
+            eccodes.codes_set_values(handle, eccodes.codes_get_values(handle))  # packs them anew
+            header(eccodes.codes_get_message(handle))
+            assert len(checked) == k, (keys, own)
+        eccodes.codes_release(handle)
 
 
 def test_every_real_message_is_found_as_before(real_files, plain):

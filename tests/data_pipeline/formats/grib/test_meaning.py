@@ -3,12 +3,9 @@
 import eccodes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.grib import left_out, summarize_files
-from data_pipeline.formats.grib import table as module
 from data_pipeline.formats.grib.catalog import MessageCatalog
 from data_pipeline.formats.grib.table import Table
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble
@@ -88,21 +85,6 @@ def test_precipitation_in_mass_per_area_is_read_in_metres(tmp_path):
     assert one.meanings == ensemble_fields(truth, [Variable("tp")], [24]).meanings
 
 
-def test_parts_of_fields_are_converted_too(tmp_path):
-    path = write(tmp_path / "file", ecmwf((1, 24, 0, 0), paramId=228164))
-    tcc = values_of(path, "tcc").tcc
-    np.testing.assert_allclose(tcc[0, 0, 0, 1:, 2], FIELD.reshape(3, 4)[1:, 2] / 100, atol=1e-7)
-
-
-def test_values_that_need_no_conversion_are_those_of_eccodes_bit_for_bit(tmp_path):
-    path = write(tmp_path / "file", ecmwf((1, 24, 0, 0), 280 + FIELD, shortName="2t"))
-    with path.open("rb") as file:
-        expected = eccodes.codes_get_values(eccodes.codes_grib_new_from_file(file))
-    out = np.empty((1, 1, 3, 4))
-    ensemble_fields(path, [Variable("2t")], [24]).read(0, 0, out)
-    np.testing.assert_array_equal(out.ravel(), expected)
-
-
 def test_units_without_a_conversion_are_refused(tmp_path):
     """A parameter that is not in the table: in m of water and in kg m-2 there is no telling whether it is water."""
     files = [
@@ -171,28 +153,6 @@ def test_the_interval_of_a_field(tmp_path, name):
     assert catalog.rows[["step", "interval"]].tolist() == [(step, interval)]
 
 
-RANGES = st.tuples(st.integers(0, 120), st.integers(0, 120)).map(sorted)
-
-
-@settings(max_examples=40)
-@given(st.sampled_from([2, 3, 4]), st.lists(RANGES, min_size=1, max_size=5), st.sampled_from(["tp", "2t", "10fg"]))
-def test_intervals_in_the_header_are_those_of_eccodes(plain, tmp_path_factory, indicator, ranges, name):
-    path = tmp_path_factory.mktemp("made") / "file"
-    write(path, *(ecmwf((1, *hours, indicator), shortName=name) for hours in ranges))
-    for record, handle in zip(Table.of(path).records, plain.handles(path), strict=True):
-        start, end = (60 * eccodes.codes_get_long(handle, key) for key in ("startStep", "endStep"))
-        assert record[["step", "interval"]].tolist() == (end, end - start)
-
-
-def test_hourly_accumulations_are_indexed_without_eccodes(tmp_path, monkeypatch):
-    """As in a year of ERA5: ecCodes reads the first message only."""
-    path = write(tmp_path / "file", *(ecmwf((1, k, k + 1, 4), shortName="tp", type="fc") for k in range(18)))
-    asked, original = [], eccodes.codes_new_from_message
-    monkeypatch.setattr(module.eccodes, "codes_new_from_message", lambda m: asked.append(1) or original(m))
-    assert Table.of(path).records["interval"].tolist() == [60] * 18
-    assert len(asked) == 1
-
-
 def test_fields_of_different_intervals_are_different_fields(tmp_path):
     """GEFS has the rain of 6 and of 24 hours, valid at the same time."""
     path = write(tmp_path / "file", *(ncep("tp", 11, k, step=step) for k in (1, 2) for step in ("18-24", "0-24")))
@@ -259,14 +219,6 @@ def test_statistics_of_an_ensemble_are_no_members(tmp_path, capsys, product):
         open_analysis(path)
 
 
-def test_the_control_and_forecasts_without_members_are_fields(tmp_path):
-    control = ecmwf((1, 24, 0, 0), shortName="2t", type="cf")
-    path = write(tmp_path / "file", control, *(ecmwf((1, 24, 0, 0), FIELD + k, k, shortName="2t") for k in (1, 2)))
-    assert values_of(path, "2t").number.values.tolist() == [0, 1, 2]
-    write(path, ecmwf((1, 24, 0, 0), shortName="2t", type="fc", stream="oper"))
-    assert values_of(path, "2t").number.values.tolist() == [0]
-
-
 # Names
 
 
@@ -276,13 +228,6 @@ def test_names_of_the_user(tmp_path):
     for name in ("avg_2t", "228004", "4.228"):
         opened = values_of(path, "2t:mean", names={name: "2t"})
         np.testing.assert_allclose(opened["2t_mean"].values.ravel(), FIELD, atol=1e-4)
-
-
-def test_a_height_that_the_user_calls_geopotential_is_converted(tmp_path):
-    content = ncep("gh", typeOfLevel="isobaricInhPa", level=500, values=5000 + FIELD)
-    opened = values_of(write(tmp_path / "file", content), "z@500", names={"gh": "z"})
-    np.testing.assert_allclose(opened.z.values.ravel(), 9.80665 * (5000 + FIELD), rtol=1e-6)
-    assert opened.z.units == "m**2 s**-2"
 
 
 def test_an_unknown_parameter_has_the_units_of_its_name(tmp_path):

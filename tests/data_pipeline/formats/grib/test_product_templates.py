@@ -45,25 +45,24 @@ def test_headers_of_statistics(header, templates, product, keys, mars, over_time
     eccodes.codes_release(handle)
 
 
-def test_grib1_has_mean_and_spread_of_ecmwf_only():
+def test_what_a_header_cannot_hold_is_refused_and_grib1_has_mean_and_spread_of_ecmwf_only():
     old = message(1, edition=1, **ECMWF)
     assert keys_of(StatisticHeader("mean", 50)(old), "type", "number", "stepRange") == ["em", "0", "48"]
     assert keys_of(StatisticHeader("spread", 50)(old), "type", "number", "shortName") == ["es", "0", "2t"]
     for header in (StatisticHeader("quantile", 50, level=0.5), StatisticHeader("probability", 50, limit=273.15)):
         with pytest.raises(InputError, match=rf"GRIB1 has no header for a {header.kind}, .*edition=2 IN OUT"):
             header(old)
+    for header, sentence in (
+        (StatisticHeader("quantile", 50, level=0.12345), r"the quantile level 0\.12345 is no fraction"),
+        (StatisticHeader("probability", 50, limit=np.pi), r"the threshold 3\.14159.* has more digits"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            header(message(1))
     handle = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib1")
     eccodes.codes_set(handle, "setLocalDefinition", 0)
     eccodes.codes_set(handle, "centre", 7)
     with pytest.raises(InputError, match="GRIB1 of this centre has no header for an ensemble mean"):
         StatisticHeader("mean", 50)(eccodes.codes_get_message(handle))
-
-
-def test_levels_and_limits_that_grib2_cannot_hold_are_refused():
-    with pytest.raises(InputError, match=r"the quantile level 0\.12345 is no fraction"):
-        StatisticHeader("quantile", 50, level=0.12345)(message(1))
-    with pytest.raises(InputError, match=r"the threshold 3\.14159.* has more digits"):
-        StatisticHeader("probability", 50, limit=np.pi)(message(1))
 
 
 def test_statistics_are_written_after_a_message_and_left_out_by_the_reader(tmp_path):

@@ -1,6 +1,7 @@
 """The rows of a file's table against ecCodes: messages of both editions, real, made and with random octets."""
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import eccodes
@@ -304,22 +305,24 @@ def test_octets_that_differ_from_ecCodes_are_not_used(tmp_path, monkeypatch):
     assert Table.of(path).records["number"].tolist() == numbers
 
 
-def test_the_variable_of_a_kind():
-    def variable(name="t", level_type="isobaricInhPa", level=500.0, process="instant", product=""):
-        layout = Layout("regular_ll")
-        return Kind(name, 130, "", "", process, product, level_type, level, "pf", "0001", layout).variable
-
-    assert variable() == Variable("t", 500)
-    assert variable("2t", "heightAboveGround", 2) == Variable("2t")
-    assert variable("z", "surface", 0) == Variable("z")
-    assert variable("t", "isobaricInPa", 5000) == Variable("t", 50)
-    assert variable("t", "isobaricInPa", 50) is None
-    assert variable("t", "isobaricInPa", 10050) is None
-    assert variable("no-name") is None
-    assert variable(process="mean") == Variable("t", 500, process="mean")
-    assert variable("tp", "surface", process="accumulation") == Variable("tp")
-    assert variable(product="ensemble mean") is None
-    assert variable(process="time processing rms") is None
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "t@500"),
+        ({"short_name": "2t", "type_of_level": "heightAboveGround", "level": 2}, "2t"),
+        ({"short_name": "z", "type_of_level": "surface", "level": 0}, "z"),
+        ({"type_of_level": "isobaricInPa", "level": 5000}, "t@50"),
+        ({"type_of_level": "isobaricInPa", "level": 50}, None),
+        ({"type_of_level": "isobaricInPa", "level": 10050}, None),
+        ({"short_name": "no-name"}, None),
+        ({"process": "mean"}, "t@500:mean"),
+        ({"product": "ensemble mean"}, None),
+        ({"process": "time processing rms"}, None),
+    ],
+)
+def test_the_variable_of_a_kind(changes, expected):
+    pressure = Kind("t", 130, "", "", "instant", "", "isobaricInhPa", 500.0, "pf", "0001", Layout("regular_ll"))
+    assert replace(pressure, **changes).variable == (Variable.parse(expected) if expected else None)
 
 
 def changed(edition, places, octets):

@@ -8,19 +8,13 @@ import numpy as np
 import pytest
 
 HOURS = {"units": "hours since 2000-01-01", "calendar": "standard"}
-TIMES = {
+CFGRIB = {
     "time": {"standard_name": "forecast_reference_time", **HOURS},
     "step": {"standard_name": "forecast_period", "units": "hours"},
-}
-PLACES = {
-    "latitude": {"standard_name": "latitude", "units": "degrees_north"},
-    "longitude": {"standard_name": "longitude", "units": "degrees_east"},
-}
-CFGRIB = {
-    **TIMES,
     "number": {"standard_name": "realization", "units": "1"},
     "isobaricInhPa": {"standard_name": "air_pressure", "units": "hPa"},
-    **PLACES,
+    "latitude": {"standard_name": "latitude", "units": "degrees_north"},
+    "longitude": {"standard_name": "longitude", "units": "degrees_east"},
 }
 """The coordinates of a file as written by cfgrib and xarray."""
 
@@ -29,7 +23,6 @@ class Plain:
     """Writes and reads NetCDF without the code under test."""
 
     lat, lon = np.array([60.0, 45.0, 30.0, 15.0]), np.array([0.0, 60.0, 120.0, 180.0, 240.0, 300.0])
-    attributes = CFGRIB
 
     @staticmethod
     def write(

@@ -30,3 +30,15 @@ def test_summarize_files(plain, tmp_path):
         "data.archive.variable_names",
         f"not read     {tmp_path / 'four.nc'} is text, not NetCDF; name a file of fields",
     ]
+
+
+def test_prepare_describes_other_files_before_the_error_of_a_file_that_is_cut_off(plain, tmp_path, command):
+    for name in ("ensemble_1.nc", "ensemble_2.nc", "analysis.nc"):
+        plain.cfgrib(tmp_path / name)
+    whole = (tmp_path / "ensemble_2.nc").read_bytes()
+    (tmp_path / "ensemble_2.nc").write_bytes(whole[: len(whole) // 2])
+    ended = command(tmp_path, "prepare", "data=netcdf", "path=.")
+    assert ended.code == 2
+    assert "variables    2t" in ended.stdout
+    assert ended.stderr.startswith("error: cannot read ensemble_2.nc (")
+    assert "fetch it again, or leave it out of data.archive" in ended.stderr

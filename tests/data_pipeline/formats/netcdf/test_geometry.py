@@ -6,7 +6,7 @@ import pytest
 from netcdf_parts import K, ramp, variables
 
 from data_pipeline.common.errors import InputError
-from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble, open_static
+from data_pipeline.formats.open import analysis_fields, open_analysis, open_ensemble, open_static
 from data_pipeline.grid_coordinates import grid_of
 from data_pipeline.points import Points
 
@@ -42,14 +42,6 @@ def test_an_ensemble_at_stations(plain, tmp_path, order):
     assert grid_of(dataset) == POINTS
     np.testing.assert_array_equal(dataset["2t"], ramp(2, 3, 4, 3))
     np.testing.assert_array_equal(dataset["2t"].isel(point=[2, 0], number=1).values, ramp(2, 3, 4, 3)[:, :, 1, [2, 0]])
-
-
-def test_rows_and_members_of_a_sample_at_stations(plain, tmp_path):
-    fields = ensemble_fields(station_ensemble(plain, tmp_path / "a.nc"), variables("2t"), [24, 72])
-    assert fields.grid == POINTS
-    out = np.empty((2, 1, 2, 1), np.float32)
-    fields.read(1, 1, out, slice(1, 3), [3, 0])
-    np.testing.assert_array_equal(out[:, 0, :, 0], ramp(2, 3, 4, 3)[1, 2, [3, 0], 1:])
 
 
 def test_observations_at_stations_in_the_classic_format(plain, tmp_path):
@@ -104,15 +96,16 @@ def test_a_missing_altitude_leaves_all_altitudes_unknown(plain, tmp_path):
 @pytest.mark.parametrize("numbered", [False, True])
 def test_a_curvilinear_grid_is_read_row_by_row(plain, tmp_path, numbered):
     lat, lon = 50 + ramp(3, 4) / 100, ramp(3, 4) / 10 - 30
+    radians = {"standard_name": "latitude", "units": "radian"}
     coordinates = {
-        "nav_lat": (("y", "x"), lat, {"units": "degrees_north"}),
-        "nav_lon": (("y", "x"), lon, {"units": "degrees_east"}),
+        "nav_lat": (("y", "x"), np.radians(lat) if numbered else lat, radians if numbered else NORTH),
+        "nav_lon": (("y", "x"), lon, EAST),
         "time": (("time",), [0, 24], VALID),
     }  # fmt: skip
     coordinates |= {"y": (("y",), np.arange(3), {}), "x": (("x",), np.arange(4), {})} if numbered else {}
     path = plain.write(tmp_path / "a.nc", coordinates, {"t2m": (("x", "time", "y"), ramp(4, 2, 3), K)})
     fields, expected = analysis_fields(path, variables("2t")), ramp(4, 2, 3).transpose(1, 2, 0).reshape(2, 12)
-    assert fields.grid == Points(tuple(lat.ravel()), tuple(lon.ravel()))
+    assert fields.grid.matches(Points(tuple(lat.ravel()), tuple(lon.ravel())))
     for rows in (slice(0, 12), slice(3, 5), slice(7, 12)):
         out = np.empty((1, 1, rows.stop - rows.start, 1), np.float32)
         fields.read(1, 0, out, rows)
@@ -120,15 +113,6 @@ def test_a_curvilinear_grid_is_read_row_by_row(plain, tmp_path, numbered):
     dataset = open_analysis(path)
     np.testing.assert_array_equal(dataset["2t"].isel(point=[9, 2, 3]).values, expected[:, [9, 2, 3]])
     assert float(dataset["2t"].isel(time=1, point=5)) == expected[1, 5]
-
-
-def test_unstructured_positions_in_radians(plain, tmp_path):
-    coordinates = {
-        "clat": (("cell",), np.radians([10.0, 20, 30]), {"standard_name": "latitude", "units": "radian"}),
-        "clon": (("cell",), np.radians([1.0, 2, 3]), {"standard_name": "longitude", "units": "radian"}),
-    }
-    path = plain.write(tmp_path / "a.nc", coordinates, {"lsm": (("cell",), ramp(3), {})})
-    assert grid_of(open_static(path)).matches(Points((10, 20, 30), (1, 2, 3)))
 
 
 def test_a_rotated_grid_without_positions(plain, tmp_path):
@@ -167,21 +151,20 @@ def own_times(plain, path):
     return plain.write(path, coordinates, {"t2m": (("station", "obs"), ramp(3, 2), K)})
 
 
+def in_metres(plain, path):
+    lat = (("station",), [1.0, 2.0, 3.0], {"standard_name": "latitude", "units": "m"})
+    return plain.write(path, STATIONS | {"lat": lat}, {"t2m": (("station",), ramp(3), K)})
+
+
 @pytest.mark.parametrize(
     ("write", "sentence"),
     [
         (ragged, r"holds stations as a ragged array \(row_size counts .*write it as an array \(time, station\)"),
         (trajectory, r"its time and its positions share the dimension time; only stations that do not move"),
         (own_times, r"its time and its positions share the dimension station; .* have the same times are read"),
+        (in_metres, "its lat is in 'm', not in degrees or radians"),
     ],
 )
 def test_other_sampling_geometries_are_refused_by_name(plain, tmp_path, write, sentence):
     with pytest.raises(InputError, match=sentence):
         open_analysis(write(plain, tmp_path / "a.nc"))
-
-
-def test_latitudes_in_metres_are_refused(plain, tmp_path):
-    lat = (("station",), [1.0, 2.0, 3.0], {"standard_name": "latitude", "units": "m"})
-    path = plain.write(tmp_path / "a.nc", STATIONS | {"lat": lat}, {"lsm": (("station",), ramp(3), {})})
-    with pytest.raises(InputError, match="its lat is in 'm', not in degrees or radians"):
-        open_static(path)

@@ -52,3 +52,12 @@ def test_bounds_of_the_file_must_agree(file):
     with pytest.raises(InputError, match=r"\(rain\) covers 6 h according to the bounds of its times, not 24 h; write"):
         analysis_fields(path, variables("tp:24h"), names=STATED)
     read(analysis_fields(path, variables("tp:6h"), names={"rain": "tp:6h in mm"}))
+
+
+def test_two_variables_with_one_name_are_refused(file):
+    fields = {name: (DIMENSIONS, MILLIMETRES, {"units": "K"}) for name in ("MY_T2", "t2m")}
+    path = file({"time": VALID}, fields)
+    with pytest.raises(InputError, match=r"MY_T2 and t2m could both be 2t; .*variable_names={t2m: other}"):
+        analysis_fields(path, variables("2t"), names={"MY_T2": "2t"})
+    fields = analysis_fields(path, variables("2t"), names={"MY_T2": "2t", "t2m": "skt"})
+    np.testing.assert_array_equal(read(fields), MILLIMETRES[0])

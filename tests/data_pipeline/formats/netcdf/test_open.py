@@ -10,36 +10,13 @@ from data_pipeline.common.errors import InputError
 from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
 
 
-def test_ens5mini(plain, tmp_path):
-    """The official subset of ENS-10: one file a month, with the dimensions of cfgrib."""
-    names = {"z": {"units": "m**2 s**-2", "GRIB_shortName": "z"}, "t": {"units": "K", "GRIB_shortName": "t"}}
-    months = [
-        plain.cfgrib(tmp_path / f"ens5mini.{month:02}.nc", names, starts, (0, 24), range(1, 6), (850, 500))
-        for month, starts in ((1, (0, 96)), (2, (744, 840)))
-    ]
-    dataset = open_ensemble(months)
-    assert dict(dataset.sizes) == {
-        "init_time": 4, "lead_time": 2, "number": 5, "level": 2, "latitude": 4, "longitude": 6
-    }  # fmt: skip
-    assert dataset.t.attrs == {"units": "K", "long_name": "Temperature"}
-    axes = {"number": range(1, 6), "time": (744, 840), "step": (0, 24), "level": (850, 500)}
-    expected = plain.values("z", {**axes, "latitude": plain.lat, "longitude": plain.lon})
-    shown = dataset.z.isel(init_time=slice(2, 4)).transpose("number", "init_time", "lead_time", "level", ...)
-    np.testing.assert_allclose(shown, expected, atol=1e-4)
-
-
-def test_analyses_of_ens10_as_cdo_writes_them(file, tmp_path):
+def test_analyses_of_ens10_as_cdo_writes_them(file):
     """ERA5_z500.nc with `Z` on one level in Pa and ERA5_sfc_t2m.nc with `T2M`."""
     level = (("plev",), [50000.0], {"units": "Pa", "standard_name": "air_pressure", "axis": "Z", "positive": "down"})
-    time = (
-        ("time",),
-        [24, 48],
-        {"units": "hours since 2000-1-1 00:00:00", "calendar": "proleptic_gregorian", "axis": "T"},
-    )
-    z, t = ramp(2, 1, 4, 6), ramp(2, 4, 6)
+    units = {"units": "hours since 2000-1-1 00:00:00", "calendar": "proleptic_gregorian", "axis": "T"}
+    time, z, t = (("time",), [24, 48], units), ramp(2, 1, 4, 6), ramp(2, 4, 6)
     one = file({"time": time, "plev": level}, {"Z": (("time", "plev", "lat", "lon"), z, {"units": "m**2 s**-2"})}, "z")
-    two = file({"time": time}, {"T2M": (("time", "lat", "lon"), t, K)}, "t2m")
-    dataset = open_analysis([one, two], variables("z@500", "2t"))
+    dataset = open_analysis([one, file({"time": time}, {"T2M": (("time", "lat", "lon"), t, K)}, "t2m")])
     np.testing.assert_array_equal(dataset.z, z)
     np.testing.assert_array_equal(dataset["2t"], t)
     assert dataset.time.values.astype("datetime64[D]").astype(str).tolist() == ["2000-01-02", "2000-01-03"]
@@ -47,38 +24,17 @@ def test_analyses_of_ens10_as_cdo_writes_them(file, tmp_path):
 
 def test_wind_and_temperature_by_standard_name_and_height(file):
     """Two heights in one file: each variable names its own in `coordinates`."""
-    heights = {
-        "height": ((), 2.0, {"units": "m", "standard_name": "height"}),
-        "height_0": ((), 10.0, {"units": "m", "standard_name": "height"}),
-    }
-    dataset = open_analysis(
-        file(
-            {"time": VALID, **heights},
-            {
-                "tas": (
-                    ("time", "lat", "lon"), ramp(2, 4, 6),
-                    {**K, "standard_name": "air_temperature", "coordinates": "height"},
-                ),
-                "uas": (
-                    ("time", "lat", "lon"), ramp(2, 4, 6),
-                    {"units": "m/s", "standard_name": "eastward_wind", "coordinates": "height_0"},
-                ),
-                "psl": (
-                    ("time", "lat", "lon"), ramp(2, 4, 6),
-                    {"units": "hPa", "standard_name": "air_pressure_at_sea_level"},
-                ),
-            },
-        )
-    )  # fmt: skip
+    height, fields = {"units": "m", "standard_name": "height"}, {}
+    for name, standard_name, units, own in (
+        ("tas", "air_temperature", "K", {"coordinates": "height"}),
+        ("uas", "eastward_wind", "m/s", {"coordinates": "height_0"}),
+        ("psl", "air_pressure_at_sea_level", "hPa", {}),
+    ):
+        attributes = {"standard_name": standard_name, "units": units, **own}
+        fields[name] = (("time", "lat", "lon"), ramp(2, 4, 6), attributes)
+    dataset = open_analysis(file({"time": VALID, "height": ((), 2.0, height), "height_0": ((), 10.0, height)}, fields))
     assert set(dataset) == {"2t", "10u", "msl"}
     np.testing.assert_allclose(dataset.msl, 100 * ramp(2, 4, 6))
-
-
-def test_geopotential_height_becomes_geopotential(file):
-    own = {"units": "m", "standard_name": "geopotential_height"}
-    plev = (("plev",), [85000.0, 50000.0], {"units": "Pa"})
-    path = file({"time": VALID, "plev": plev}, {"zg": (("time", "plev", "lat", "lon"), ramp(2, 2, 4, 6), own)})
-    np.testing.assert_allclose(open_analysis(path).z, 9.80665 * ramp(2, 2, 4, 6), rtol=1e-6)
 
 
 def test_the_start_may_be_added_with_xarray(file, tmp_path):
@@ -90,15 +46,6 @@ def test_the_start_may_be_added_with_xarray(file, tmp_path):
     dataset = open_ensemble(tmp_path / "out.nc")
     assert dataset.lead_time.values.tolist() == [0, 24, 48]
     assert dataset.init_time.values.astype("datetime64[h]").astype(str).tolist() == ["2000-01-02T00"]
-
-
-def test_a_run_of_times_from_one_start(file):
-    """Valid times along a dimension and one start for the file: lead times are the differences."""
-    time = (("time",), [24.0, 48.0, 72.0], {"units": "hours since 2000-01-01", "standard_name": "time"})
-    path = file({"time": time, "forecast_reference_time": START}, {"t2m": (("time", "lat", "lon"), ramp(3, 4, 6), K)})
-    dataset = open_ensemble(path)
-    assert dataset.lead_time.values.tolist() == [0, 24, 48]
-    np.testing.assert_array_equal(dataset["2t"][0, :, 0], ramp(3, 4, 6))
 
 
 def test_starts_and_lead_times_along_one_dimension(file):
@@ -114,23 +61,6 @@ def test_starts_and_lead_times_along_one_dimension(file):
     dataset = open_ensemble(path)
     assert dict(dataset.sizes) == {"init_time": 2, "lead_time": 2, "number": 1, "latitude": 4, "longitude": 6}
     np.testing.assert_array_equal(dataset["2t"].values.reshape(4, 4, 6), ramp(4, 4, 6))
-
-
-def test_one_file_per_member(file):
-    member = {"units": "1", "standard_name": "realization"}
-    lead = (("step",), [0, 24], {"units": "hours"})
-    paths = [
-        file(
-            {"forecast_reference_time": START, "step": lead, "realization": ((), number, member)},
-            {"t2m": (("step", "lat", "lon"), ramp(2, 4, 6) + number, K)},
-            f"member{number}.nc",
-        )
-        for number in (3, 0, 1)
-    ]
-    dataset = open_ensemble(paths)
-    assert dataset.number.values.tolist() == [0, 1, 3]
-    for k, number in enumerate((0, 1, 3)):
-        np.testing.assert_array_equal(dataset["2t"][0, :, k], ramp(2, 4, 6) + number)
 
 
 def test_members_are_numbered_from_1_or_by_the_digits_of_their_names(file):
@@ -157,25 +87,6 @@ def test_missing_values_are_nan(file):
     values = open_analysis(file({"time": VALID}, {"t2m": (("time", "lat", "lon"), packed, own)}))["2t"].values
     assert np.flatnonzero(np.isnan(values)).tolist() == [5, 9]
     np.testing.assert_array_equal(values[1], 200 + packed[1] / 2)
-
-
-def test_names_of_the_user_take_precedence(file):
-    fields = {
-        "T850": (("time", "lat", "lon"), ramp(2, 4, 6), K),
-        "MY_T2": (("time", "lat", "lon"), ramp(2, 4, 6) + 1, K),
-        "t2m": (("time", "lat", "lon"), ramp(2, 4, 6) + 2, K),
-    }
-    path = file({"time": VALID}, fields)
-    names = {"T850": "t@850", "MY_T2": "2t", "t2m": "skt"}
-    dataset = open_analysis(path, variables("t@850", "2t"), names=names)
-    np.testing.assert_array_equal(dataset.t[:, 0], ramp(2, 4, 6))
-    np.testing.assert_array_equal(dataset["2t"], ramp(2, 4, 6) + 1)
-    with pytest.raises(
-        InputError,
-        match=r"MY_T2 and t2m could both be 2t; rename one of them, "
-        r"for instance with data.archive.variable_names={t2m: other}",
-    ):
-        open_analysis(path, names={"MY_T2": "2t"})
 
 
 def test_only_the_selection_is_read(plain, tmp_path, monkeypatch):
@@ -213,19 +124,6 @@ def test_any_part_of_a_lazy_array(plain, tmp_path):
         np.testing.assert_array_equal(dataset[key], whole[key])
 
 
-def test_rows_and_columns_in_any_order(plain, tmp_path):
-    """South first, from the date line, and with a column at the end that repeats the first."""
-    values = ramp(4, 6)
-    shuffled = np.concatenate([np.roll(values, 3, axis=1), values[:, 3:4]], axis=1)[::-1]
-    coordinates = {
-        "lat": (("lat",), plain.lat[::-1], {"units": "degrees_north"}),
-        "lon": (("lon",), np.arange(-180.0, 181, 60), {"units": "degrees_east"}),
-    }
-    dataset = open_static(plain.write(tmp_path / "a", coordinates, {"lsm": (("lat", "lon"), shuffled, {})}))
-    np.testing.assert_array_equal(dataset.longitude, plain.lon)
-    np.testing.assert_array_equal(dataset.lsm, values)
-
-
 @pytest.mark.parametrize(
     ("stored", "grid"),
     [
@@ -234,9 +132,10 @@ def test_rows_and_columns_in_any_order(plain, tmp_path):
         ([-50.0, -30, -10, 10], [-50.0, -30, -10, 10]),
         ([200.0, 220, 240, 260], [200.0, 220, 240, 260]),
         ([260.0, 240, 220, 200], [200.0, 220, 240, 260]),
+        ([-180.0, -120, -60, 0, 60, 120, 180], [0.0, 60, 120, 180, 240, 300]),  # the last repeats the first
     ],
 )
-def test_regional_longitudes_start_after_the_widest_gap(plain, tmp_path, stored, grid):
+def test_longitudes_start_at_greenwich_or_after_the_widest_gap(plain, tmp_path, stored, grid):
     coordinates = {
         "lat": (("lat",), plain.lat, {"units": "degrees_north"}), "lon": (("lon",), stored, {"units": "degrees_east"})
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from netcdf_parts import K, ramp, variables
+from netcdf_parts import VALID, K, ramp, variables
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf.contents import summarize_files
@@ -37,32 +37,24 @@ def read(fields, init=0, lead=0):
     return out
 
 
-def test_a_daily_mean_is_not_the_instantaneous_field(file):
-    path = file(times(1.0), daily())
+@pytest.mark.parametrize("position", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("unit", ["hours", "days"])
+def test_a_mean_is_valid_at_the_end_of_its_bounds(file, position, unit):
+    """Also where the bounds have their own units."""
+    coordinates = times(position)
+    if unit == "days":
+        coordinates["cells"] = (("time", "bnds"), DAYS / 24, {"units": "days since 2000-01-01"})
+    path = file(coordinates, daily())
     with pytest.raises(InputError, match="has no 2t; it has 2t:mean"):
         analysis_fields(path, variables("2t"))
-    assert analysis_fields(path, variables("2t:mean")).meanings[0].intervals == (1440,)
-
-
-@pytest.mark.parametrize("position", [0.0, 0.5, 1.0])
-def test_a_mean_is_valid_at_the_end_of_its_bounds(file, position):
-    path = file(times(position), daily())
     fields = analysis_fields(path, variables("2t:mean"))
+    assert fields.meanings[0].intervals == (1440,)
     assert stamps(fields) == ["2000-01-02T00", "2000-01-03T00"]
     np.testing.assert_array_equal(read(fields, 1)[0, 0], ramp(2, 4, 6)[1])
     summary = summarize_files(path, catalog=NetCDFCatalog)
     assert "intervals    2t mean over 24 h" in summary
     said = "times        2 fields of 2t are valid at the end of their bounds, not at the file's time"
     assert (said in summary) == (position < 1)
-
-
-def test_bounds_in_other_units_than_their_times(file):
-    coordinates = times(0.5)
-    coordinates["cells"] = (("time", "bnds"), DAYS / 24, {"units": "days since 2000-01-01"})
-    assert stamps(analysis_fields(file(coordinates, daily()), variables("2t:mean"))) == [
-        "2000-01-02T00",
-        "2000-01-03T00",
-    ]
 
 
 def test_instantaneous_fields_keep_their_times(file):
@@ -135,7 +127,7 @@ def test_rates_need_one_interval(file, cells, sentence):
 
 def test_an_accumulation_without_bounds_has_an_unknown_interval(file):
     path = file(
-        {"time": (("time",), [24.0, 48.0], {**SINCE, "standard_name": "time"})},
+        {"time": VALID},
         {"tp": (("time", "lat", "lon"), ramp(2, 4, 6), {"units": "m"})},
     )
     assert analysis_fields(path, variables("tp")).meanings[0].intervals == (-1,)
@@ -157,7 +149,7 @@ def test_an_ensemble_mean_beside_members_is_no_member(plain, tmp_path):
 def test_a_member_that_is_called_mean_is_no_member(file):
     path = file(
         {
-            "time": (("time",), [24.0, 48.0], {**SINCE, "standard_name": "time"}),
+            "time": VALID,
             "member": (("member",), np.array(["ensemble mean"]), {"standard_name": "realization"}),
         },
         {"t2m": (("time", "member", "lat", "lon"), ramp(2, 1, 4, 6), K)},
@@ -166,22 +158,17 @@ def test_a_member_that_is_called_mean_is_no_member(file):
         open_analysis(path)
 
 
-@pytest.mark.parametrize(("units", "own"), [("gpm", {}), ("m", {"standard_name": "geopotential_height"})])
-def test_heights_called_z_are_converted(file, units, own):
-    path = file(
-        {"time": (("time",), [24.0, 48.0], {**SINCE, "standard_name": "time"}), "level": ((), 500.0, {"units": "hPa"})},
-        {"z": (("time", "lat", "lon"), ramp(2, 4, 6), {"units": units, **own})},
-    )
+@pytest.mark.parametrize(
+    ("units", "own"), [("gpm", {}), ("m", {"standard_name": "geopotential_height"}), ("m", None)], ids=str
+)
+def test_heights_called_z_are_converted_or_refused_with_the_way_out(file, units, own):
+    coordinates = {"time": VALID, "level": ((), 500.0, {"units": "hPa"})}
+    path = file(coordinates, {"z": (("time", "lat", "lon"), ramp(2, 4, 6), {"units": units, **(own or {})})})
+    if own is None:
+        with pytest.raises(InputError, match=r"variable_names={z: gh}.*-mulc,9.80665") as raised:
+            analysis_fields(path, variables("z@500"))
+        assert "ncatted" not in str(raised.value)
+        return
     fields = analysis_fields(path, variables("z@500"))
     np.testing.assert_allclose(read(fields)[0, 0], 9.80665 * ramp(2, 4, 6)[0].astype(float), rtol=1e-12)
     assert fields.meanings[0].units == "m2 s-2"
-
-
-def test_the_hint_for_heights_in_metres_converts_them(file):
-    path = file(
-        {"time": (("time",), [24.0, 48.0], {**SINCE, "standard_name": "time"}), "level": ((), 500.0, {"units": "hPa"})},
-        {"z": (("time", "lat", "lon"), ramp(2, 4, 6), {"units": "m"})},
-    )
-    with pytest.raises(InputError, match=r"variable_names={z: gh}.*-mulc,9.80665") as raised:
-        read(analysis_fields(path, variables("z@500")))
-    assert "ncatted" not in str(raised.value)

@@ -7,129 +7,104 @@ from netcdf_parts import START, VALID, K, ramp, variables
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.netcdf import is_netcdf
-from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble, open_static
+from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble, open_static
+
+SIZES = {"time": 2, "step": 2, "depth": 3, "level": 3, "lev": 3, "plev": 2, "y": 2, "x": 3, "rlat": 2, "rlon": 3}
+NORTH, ROTATED = {"units": "degrees_north"}, {"units": "degrees"}
+
+
+def when(units, values=(1.0, 2.0), name="time", dimensions=("time",), **own):
+    return {name: (dimensions, np.array(values), {"units": units, **own})}
+
+
+DAYS, VALID_TIME = "days since 2000-01-01", {"time": VALID}
+FORECAST = {"forecast_reference_time": START}
+ANALYSES = [
+    (VALID_TIME, "time", {"units": "J"}, r"file.nc \(t2m\) is in 'J', GRIB has 2t in K; convert its"),
+    (VALID_TIME, "time", {}, r"\(t2m\) has no units, GRIB has 2t in K; state the units .*{t2m: 2t in K}"),
+    (
+        VALID_TIME, "time", {**K, "standard_name": "eastward_wind"},
+        "t2m may be 2t by its name or u by its standard_name eastward_wind; choose one, for inst",
+    ),
+    (VALID_TIME, "time depth", K, r"its dimension depth \(3 values\) is not recognised as time, member"),
+    (
+        {"time": VALID, "level": (("level",), [850, 500, 300], {"units": "hPa"})}, "time level", K,
+        r"2t lies at the surface but has 3 levels along level; select one, for instance with ncks -d level,0",
+    ),
+    ({"time": VALID, "lev": (("lev",), [1, 2, 3], {})}, "time lev", K, "lev has model levels, which are"),
+    ({}, "", K, r"\(t2m\) has no time; add it, for instance with cdo setdate"),
+    ({}, "time", K, r"its dimension time \(2 values\) is not recognised as .*, or add its coordinate"),
+    (when(DAYS, calendar="noleap"), "time", K, "has the calendar 'noleap', whose dates do not match real weather"),
+    (when("years since 2000-01-01"), "time", K, "'years since 2000-01-01', and a year has no fixed length"),
+    (
+        when("day as %Y%m%d.%f", (2.0e7, 2.1e7), standard_name="time"), "time", K,
+        r"time has the units 'day as %Y%m%d.%f', not days, hours, .* cdo -r copy",
+    ),
+    (when("days since the flood"), "time", K, "'days since the flood', which cannot be decoded"),
+    (when(DAYS, (1.0, np.nan)), "time", K, "time has missing values; every field needs a time"),
+    (when(DAYS, (1, -9), missing_value=-9), "time", K, "time has missing values; every field needs a time"),
+    (
+        {**when(DAYS, 1.0, "a", (), standard_name="time"), **when(DAYS, 2.0, "b", (), standard_name="time")}, "", K,
+        r"\(t2m\): a and b could each be its time; list one in its attribute coordinates, .* ncks -C -x -v b",
+    ),
+]  # fmt: skip
+FORECASTS = [
+    (VALID_TIME, "time", K, "has valid times but no start of the forecasts; add"),
+    (
+        {**when("hours since 2000-01-01"), "step": ((), 24.0, {"units": "hours"})}, "time", K,
+        "time may be the start or the valid time of forecasts",
+    ),
+    (
+        {**FORECAST, **when("months", name="step", dimensions=("step",))}, "step", K,
+        "step has the units 'months'; convert lead times to days, hours, minutes or seconds",
+    ),
+    (
+        {**FORECAST, **when("seconds", name="step", dimensions=("step",))}, "step", K,
+        "step has lead times that are not whole minutes",
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("coordinates", "dimensions", "own", "sentence"),
-    [
-        ({"time": VALID}, ("time",), {"units": "J"}, r"file.nc \(t2m\) is in 'J', GRIB has 2t in K; convert its"),
-        ({"time": VALID}, ("time",), {}, r"\(t2m\) has no units, GRIB has 2t in K; state the units .*{t2m: 2t in K}"),
-        (
-            {"time": VALID}, ("time",), {**K, "standard_name": "eastward_wind"},
-            "t2m may be 2t by its name or u by its standard_name eastward_wind; choose one, for inst",
-        ),
-        ({"time": VALID}, ("time", "depth"), K, r"its dimension depth \(3 values\) is not recognised as time, member"),
-        (
-            {"time": VALID, "level": (("level",), [850, 500, 300], {"units": "hPa"})}, ("time", "level"), K,
-            r"2t lies at the surface but has 3 levels along level; select one, for instance with ncks -d level,0",
-        ),
-        ({"time": VALID, "lev": (("lev",), [1, 2, 3], {})}, ("time", "lev"), K, "lev has model levels, which are"),
-        ({}, (), K, r"\(t2m\) has no time; add it, for instance with cdo setdate"),
-        ({}, ("time",), K, r"its dimension time \(2 values\) is not recognised as .*, or add its coordinate"),
-        (
-            {"time": (("time",), [1.0, 2], {"units": "days since 2000-01-01", "calendar": "noleap"})}, ("time",), K,
-            "time has the calendar 'noleap', whose dates do not match real weather",
-        ),
-        (
-            {"time": (("time",), [1.0, 2], {"units": "years since 2000-01-01"})}, ("time",), K,
-            "'years since 2000-01-01', and a year has no fixed length",
-        ),
-        (
-            {"time": (("time",), [2.0e7, 2.1e7], {"units": "day as %Y%m%d.%f", "standard_name": "time"})}, ("time",), K,
-            r"time has the units 'day as %Y%m%d.%f', not days, hours, .* cdo -r copy",
-        ),
-        (
-            {"time": (("time",), [1.0, 2], {"units": "days since the flood"})}, ("time",), K,
-            "'days since the flood', which cannot be decoded",
-        ),
-        (
-            {"time": (("time",), [1.0, np.nan], {"units": "days since 2000-01-01"})}, ("time",), K,
-            "time has missing values; every field needs a time",
-        ),
-        (
-            {"time": (("time",), np.array([1, -9]), {"units": "days since 2000-01-01", "missing_value": -9})},
-            ("time",), K, "time has missing values; every field needs a time",
-        ),
-        (
-            {"time": VALID, "clock": (("time",), [1.0, 2], {"units": "days since 2000-01-01", "standard_name": "time"}),
-             "hour": (("time",), [1.0, 2], {"units": "hours since 2000-01-01", "standard_name": "time"})}, ("time",),
-            K, None,
-        ),
-        (
-            {"a": ((), 1.0, {"units": "days since 2000-01-01", "standard_name": "time"}),
-             "b": ((), 2.0, {"units": "days since 2000-01-01", "standard_name": "time"})}, (), K,
-            r"\(t2m\): a and b could each be its time; list one in its attribute coordinates, .* ncks -C -x -v b",
-        ),
-    ],
-)  # fmt: skip
-def test_unsupported_variables_are_refused_in_one_sentence(file, coordinates, dimensions, own, sentence):
-    size = {"time": 2, "depth": 3, "level": 3, "lev": 3}
-    name = "t" if "lev" in coordinates else "t2m"
-    shape = [size[dimension] for dimension in dimensions]
-    path = file(coordinates, {name: ((*dimensions, "lat", "lon"), ramp(*shape, 4, 6), own)})
-    if sentence is None:  # the dimension coordinate takes precedence
-        assert open_analysis(path).time.values.astype("datetime64[D]").astype(str).tolist() == [
-            "2000-01-02",
-            "2000-01-03",
-        ]
-        return
+    ("opener", "coordinates", "dimensions", "own", "sentence"),
+    [*((open_analysis, *row) for row in ANALYSES), *((open_ensemble, *row) for row in FORECASTS)],
+)
+def test_variables_that_are_not_read_are_refused_in_one_sentence(file, opener, coordinates, dimensions, own, sentence):
+    dimensions = dimensions.split()
+    values = ramp(*(SIZES[name] for name in dimensions), 4, 6)
+    path = file(coordinates, {"t" if "lev" in coordinates else "t2m": ((*dimensions, "lat", "lon"), values, own)})
     with pytest.raises(InputError, match=sentence) as raised:
-        open_analysis(path)
+        opener(path)
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("lead", "sentence"),
-    [
-        ({"units": "months"}, "step has the units 'months'; convert lead times to days, hours, minutes or seconds"),
-        ({"units": "seconds"}, "step has lead times that are not whole minutes"),
-    ],
-)
-def test_unsupported_lead_times(file, lead, sentence):
-    path = file(
-        {"forecast_reference_time": START, "step": (("step",), [1.0, 2.0], lead)},
-        {"t2m": (("step", "lat", "lon"), ramp(2, 4, 6), K)},
-    )
-    with pytest.raises(InputError, match=sentence):
-        open_ensemble(path)
-
-
-def test_an_ambiguous_time_is_refused(file):
+def test_the_coordinate_of_the_dimension_and_standard_names_decide_between_times(file):
     units = {"units": "hours since 2000-01-01"}
     fields = {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6), K)}
-    lead = ((), 24.0, {"units": "hours"})
-    path = file({"time": (("time",), [0.0, 24.0], units), "step": lead}, fields)
-    with pytest.raises(InputError, match="time may be the start or the valid time of forecasts"):
-        open_ensemble(path)
+    others = {**when(DAYS, name="clock", standard_name="time"), **when("hours since 2000-01-01", name="hour")}
+    times = open_analysis(file({"time": VALID, **others}, fields)).time.values
+    assert times.astype("datetime64[D]").astype(str).tolist() == ["2000-01-02", "2000-01-03"]
     for name, first in (("forecast_reference_time", "2000-01-01"), ("time", "1999-12-31")):
-        coordinates = {"time": (("time",), [0.0, 24.0], {**units, "standard_name": name}), "step": lead}
-        start = open_ensemble(file(coordinates, fields, f"{name}.nc")).init_time.values[0]
-        assert str(start)[:10] == first
-
-
-def test_analyses_are_not_opened_as_forecasts(file):
-    path = file({"time": VALID}, {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6), K)})
-    with pytest.raises(InputError, match="has valid times but no start of the forecasts; add"):
-        open_ensemble(path)
-    assert analysis_fields(path, variables("2t")).numbers == (0,)
+        coordinates = {"time": (("time",), [0.0, 24.0], {**units, "standard_name": name})}
+        path = file({**coordinates, "step": ((), 24.0, {"units": "hours"})}, fields, f"{name}.nc")
+        assert str(open_ensemble(path).init_time.values[0])[:10] == first
 
 
 @pytest.mark.parametrize(
-    ("coordinates", "dimensions"),
+    ("y", "x"),
     [
         (
-            {"rlat": (("rlat",), [1.0, 2], {"standard_name": "grid_latitude", "units": "degrees"}),
-             "rlon": (("rlon",), [1.0, 2, 3], {"standard_name": "grid_longitude", "units": "degrees"})},
-            ("rlat", "rlon"),
+            ("rlat", {**ROTATED, "standard_name": "grid_latitude"}),
+            ("rlon", {**ROTATED, "standard_name": "grid_longitude"}),
         ),
-        ({"y": (("y",), [1.0, 2], {"units": "m"}), "x": (("x",), [1.0, 2, 3], {"units": "m"})}, ("y", "x")),
+        (("y", {"units": "m"}), ("x", {"units": "m"})),
     ],
-)  # fmt: skip
-def test_projected_coordinates_without_a_grid_mapping_are_refused(plain, tmp_path, coordinates, dimensions):
-    path = plain.write(tmp_path / "a.nc", coordinates, {"lsm": (dimensions, np.zeros((2, 3)), {})})
-    y, x = dimensions
-    with pytest.raises(InputError, match=rf"\(lsm\): it is on .* projection unknown \({y} and {x}\) .*; add latitudes"):
+)
+def test_projected_coordinates_without_a_grid_mapping_are_refused(plain, tmp_path, y, x):
+    coordinates = {name: ((name,), np.arange(1.0, SIZES[name] + 1), own) for name, own in (y, x)}
+    path = plain.write(tmp_path / "a.nc", coordinates, {"lsm": ((y[0], x[0]), np.zeros((2, 3)), {})})
+    sentence = rf"\(lsm\): it is on .* projection unknown \({y[0]} and {x[0]}\) .*; add latitudes"
+    with pytest.raises(InputError, match=sentence):
         open_static(path)
 
 
@@ -160,28 +135,6 @@ def test_different_grids_are_refused(plain, file, tmp_path):
     two = plain.write(tmp_path / "two.nc", coordinates, {"sd": (("lat", "lon"), ramp(3, 6), {"units": "m"})})
     with pytest.raises(InputError, match=r"file.nc \(lsm\) is on 4 x 6 .*two.nc \(sd\)\S* on 3 x 6 .*on one grid"):
         open_static([one, two])
-
-
-def test_a_repeated_field_needs_equal_values(file, tmp_path):
-    fields = {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6), K)}
-    one = file({"time": VALID}, fields)
-    same = file({"time": VALID}, fields, "same.nc")
-    assert open_analysis([one, same]).sizes["time"] == 2
-    other = file({"time": VALID}, {"t2m": (("time", "lat", "lon"), ramp(2, 4, 6) + 1, K)}, "other.nc")
-    with pytest.raises(InputError, match=r"file.nc \(t2m at time 0\) and .*other.nc \(t2m at time 0\) both hold 2t"):
-        open_analysis([one, other])
-
-
-def test_a_sparse_cube_is_refused_before_memory_is_allocated(file):
-    units = {"units": "hours since 2000-01-01"}
-    paths = []
-    for k in range(5):
-        start = ((), 7.0 * k, {**units, "standard_name": "forecast_reference_time"})
-        valid = ((), 10.0 * k, {**units, "standard_name": "time"})
-        fields = {"t2m": (("lat", "lon"), ramp(4, 6), K)}
-        paths.append(file({"time": valid, "forecast_reference_time": start}, fields, f"{k}.nc"))
-    with pytest.raises(InputError, match=r"has only 5 of the 25 fields that belong together .*: 80% are missing"):
-        open_ensemble(paths)
 
 
 def test_different_units_are_refused(file):

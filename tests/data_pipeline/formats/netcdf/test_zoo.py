@@ -6,10 +6,8 @@ import pytest
 
 from data_pipeline.common.errors import InputError
 from data_pipeline.formats.cf import summarize_files
-from data_pipeline.formats.datasets import select_variable
 from data_pipeline.formats.netcdf.catalog import NetCDFCatalog
 from data_pipeline.formats.open import open_analysis, open_ensemble, open_static
-from data_pipeline.task import Variable
 
 NO_ANALYSIS = r"has forecasts but no analysis \(step 0\)"
 NO_TIME = "has no time; add it"
@@ -116,45 +114,6 @@ def test_values_equal_those_read_by_netcdf4(samples, name, opener):
     if opener == "analysis":
         assert compared == whole
     assert compared
-
-
-def test_axes_in_any_order_are_found_by_their_standard_names(samples):
-    path = samples / "geo_neuralgcm_era5" / "era5_tl31_19590102T00.nc"
-    dataset = open_analysis(path, [Variable("t", 850), Variable("z", 500), Variable("sst")])
-    assert set(dataset) == {"t", "z", "sst"}
-    assert str(dataset.time.values[0])[:13] == "1959-01-02T00"
-    with netCDF4.Dataset(path) as file:
-        k = file["level"][:].tolist().index(850)
-        expected = file["temperature"][k].T[::-1]
-        np.testing.assert_array_equal(select_variable(dataset, Variable("t", 850))[0], expected)
-        np.testing.assert_array_equal(dataset.sst[0], file["sea_surface_temperature"][...].T[::-1])
-
-
-def test_static_fields_of_speedy(samples):
-    """Names of the user take precedence; netCDF4's default fill values are missing without an attribute."""
-    path = samples / "geo_speedy_t30" / "surface.nc"
-    dataset = open_static(path, ["lsm", "height"], names={"orog": "height"})
-    assert set(dataset) == {"lsm", "height"}
-    assert dataset.height.max() == pytest.approx(5017, abs=1)
-    assert abs(open_analysis(samples / "geo_speedy_t30" / "land.nc").stl).max() < 400
-
-
-def test_a_seasonal_ensemble_with_converted_times(samples, tmp_path):
-    """After starts and lead times are converted, the file opens with its members, rows and values."""
-    source = samples / "nc_nmme_ccsm4_chirps" / "CCSM4.PRCP.nc"
-    path = tmp_path / "converted.nc"
-    path.write_bytes(source.read_bytes())
-    with netCDF4.Dataset(path, "a") as file:
-        file["S"][:] = 30 * np.arange(30)
-        file["S"].setncatts({"units": "days since 1991-05-01", "calendar": "standard"})
-        file["L"].units = "days"
-        values = file["prec"][:, 0].filled(np.nan)
-    dataset = open_ensemble(path, lead_times=[60])  # L is 2.5 months, now in days
-    assert dict(dataset.sizes) == {
-        "init_time": 30, "lead_time": 1, "number": 10, "latitude": 36, "longitude": 41
-    }  # fmt: skip
-    assert dataset.number.values.tolist() == list(range(1, 11))
-    np.testing.assert_array_equal(dataset.prec[:, 0].values, values[..., ::-1, :])
 
 
 def test_the_summary_lists_files_that_cannot_be_read(samples):

@@ -12,7 +12,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_pipeline.formats.open import analysis_fields, ensemble_fields, open_analysis, open_ensemble, open_static
+from data_pipeline.formats.open import ensemble_fields, open_analysis, open_ensemble
 from data_pipeline.task import Variable
 
 BLOSC = numcodecs.Blosc("lz4", 5, 1)
@@ -53,8 +53,8 @@ def test_analyses_of_arco_era5(stores, tmp_path, zarr_format, consolidated):
 
 def test_shards_are_read_chunk_by_chunk(stores, tmp_path):
     dataset = stores.weatherbench2()[["temperature"]]
-    chunks, shards = (1, 1, 2, 2, 4, 5), (3, 2, 4, 2, 8, 5)
-    dataset.to_zarr(tmp_path / "s.zarr", zarr_format=3, encoding={"temperature": {"chunks": chunks, "shards": shards}})
+    chunks = {**ONE, "number": 2, "longitude": 4}
+    stores.write(dataset, tmp_path / "s.zarr", 3, chunks=chunks, shards=dataset.temperature.shape)
     assert len([*(tmp_path / "s.zarr/temperature/c").rglob("*")]) == 6, "one file for all chunks"
     found = open_ensemble(tmp_path / "s.zarr")["t"].values
     np.testing.assert_array_equal(found, stores.expected(dataset, "temperature"))
@@ -108,21 +108,6 @@ def test_packed_values_and_missing_ones(stores, tmp_path, zarr_format):
     expected = stores.expected(xr.open_zarr(path), "2m_temperature") + 273.15
     assert np.isnan(expected).sum() == 1
     np.testing.assert_allclose(open_analysis(path)["2t"].values, expected, rtol=1e-6)
-
-
-def test_static_fields_have_no_time(stores, tmp_path):
-    dataset = stores.arco()[["2m_temperature"]].isel(time=0, drop=True).rename({"2m_temperature": "land_sea_mask"})
-    dataset["land_sea_mask"].attrs["units"] = "1"
-    path = stores.write(dataset, tmp_path / "s.zarr")
-    found = open_static(path, ["lsm"])["lsm"].values
-    np.testing.assert_array_equal(found, stores.expected(dataset, "land_sea_mask"))
-
-
-def test_names_of_the_user(stores, tmp_path):
-    dataset = stores.arco()[["temperature"]].isel(level=0, drop=True).rename(temperature="T500")
-    path = stores.write(dataset, tmp_path / "n.zarr")
-    fields = analysis_fields(path, [Variable("t", 500)], names={"T500": "t@500"})
-    assert [str(variable) for variable in fields.variables] == ["t@500"]
 
 
 def test_readers_can_be_pickled_and_used_by_threads(stores, tmp_path):

@@ -1,0 +1,295 @@
+"""The caches of headers: files are read once, and nothing but their present content decides what is read."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from grib_parts import GRID, KEYS
+from netcdf_parts import K, ramp
+
+from data_pipeline.common.errors import InputError
+from data_pipeline.formats.grib import Encoder
+from data_pipeline.formats.grib.cache import index_files, table_of, tables_of
+from data_pipeline.formats.grib.table import Table
+from data_pipeline.formats.netcdf.file import NetCDFFile
+from data_pipeline.formats.netcdf.header import netcdf_header
+from data_pipeline.formats.netcdf.header_cache import LARGEST_HEADER
+from data_pipeline.formats.reader_versions import READER_VERSIONS
+
+
+def write_grib(path, year=1998):
+    encoder = Encoder(GRID, **KEYS, type="pf", stream="enfo")
+    field = 280 + np.random.default_rng(year).standard_normal(GRID.shape)
+    keys = [{"shortName": name, "perturbationNumber": number} for name in ("2t", "msl") for number in (1, 2)]
+    path.write_bytes(b"".join(encoder.encode(field, dataDate=year * 10_000 + 104, **own) for own in keys))
+    return path
+
+
+def write_netcdf(path, year=1998):
+    """Bounds, members named by texts, packed values, and attributes that are numbers, arrays and texts."""
+    axes = {
+        "time": ("time", [24.0, 48.0], {"units": f"hours since {year}-01-01", "bounds": "cells"}),
+        "member": ("member", ["m1", "m2"], {"standard_name": "realization"}),
+        "lat": ("lat", [60.0, 45, 30, 15], {"units": "degrees_north"}),
+        "lon": ("lon", np.arange(6) * 60.0, {"units": "degrees_east"}),
+    }
+    packing = {"scale_factor": np.float32(0.1), "add_offset": 250.0, "flags": np.arange(3, dtype=np.int8)}
+    own = {**K, **packing, "cell_methods": "time: mean"}
+    values = ramp(2, 2, 4, 6).astype(np.int16)
+    fields = {"t2m": ((*axes,), values, own), "cells": (("time", "bnds"), [[0.0, 24.0], [24.0, 48.0]])}
+    encoding = {name: {"_FillValue": None} for name in (*axes, "cells")} | {"t2m": {"_FillValue": np.int16(-9)}}
+    xr.Dataset(fields, axes).to_netcdf(path, engine="netcdf4", encoding=encoding)
+    return path
+
+
+def grib_headers(path):
+    table = table_of(path)
+    return table.path, table.kinds, table.records.tobytes()
+
+
+def netcdf_headers(path):
+    """All of a header, with types and bits of numbers."""
+
+    def plain(value):
+        if isinstance(value, np.ndarray | np.generic):
+            return type(value), value.dtype.kind, value.shape, value.tolist()
+        return type(value), value
+
+    def described(attributes):
+        return {key: plain(value) for key, value in attributes.items()}
+
+    header = netcdf_header(path)
+    coordinates = [
+        (c.name, c.role, c.dimensions, plain(c.values), described(c.attributes), c.bounds and plain(c.bounds.values))
+        for c in header.coordinates
+    ]
+    return (
+        header.file,
+        coordinates,
+        [(v.name, v.dimensions, v.shape, described(v.attributes)) for v in header.variables],
+    )
+
+
+FORMATS = {"grib": (write_grib, grib_headers), "netcdf": (write_netcdf, netcdf_headers)}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The names of the files that were scanned or opened."""
+    names, scan, open_netcdf = [], Table.of, NetCDFFile.open
+    monkeypatch.setattr(Table, "of", lambda path: names.append(path.name) or scan(path))
+    monkeypatch.setattr(NetCDFFile, "open", lambda file: names.append(file.path.name) or open_netcdf(file))
+    return names
+
+
+@pytest.fixture(params=FORMATS)
+def indexed(request, tmp_path, cache, opened):
+    """Format, file, and the function that returns its headers."""
+    write, headers = FORMATS[request.param]
+    (tmp_path / "data").mkdir()
+    path = write(tmp_path / "data/file")
+    return request.param, path, headers
+
+
+def test_a_file_is_read_once_and_only_the_cache_is_written(indexed, cache, opened, monkeypatch):
+    name, path, headers = indexed
+    fresh = headers(path)
+    assert headers(path) == fresh
+    assert opened == ["file"]
+    monkeypatch.chdir(path.parent)
+    assert headers(Path("file"))[1:] == fresh[1:]
+    assert opened == ["file"]
+    assert [each.name for each in path.parent.iterdir()] == ["file"]
+    assert [each.relative_to(cache).parts[0] for each in cache.rglob("*.index")] == [name]
+    copy = shutil.copy2(path, path.with_name("copy"))
+    assert headers(copy)[1:] == fresh[1:]
+    assert opened == ["file", "copy"]
+
+
+@pytest.mark.parametrize("change", ["content", "date", "reader"])
+def test_a_changed_file_or_reader_is_read_again(indexed, opened, monkeypatch, change):
+    name, path, headers = indexed
+    status, fresh = path.stat(), headers(path)
+    if change == "content":
+        FORMATS[name][0](path, 2001)
+    elif change == "date":
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    else:
+        monkeypatch.setitem(READER_VERSIONS, name, READER_VERSIONS[name] + 1)
+    opened.clear()
+    again = headers(path)
+    assert opened == ["file"]
+    assert (again[1:] == fresh[1:]) == (change != "content")
+
+
+def with_checksum(content):
+    """A cache file with a correct checksum and any content."""
+    return zlib.crc32(content).to_bytes(4, "little") + content
+
+
+def line(header):
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+def changed(**values):
+    """Return a damage that changes values of the JSON."""
+
+    def damage(content):
+        length = int.from_bytes(content[4:12], "little")
+        header = json.loads(content[12 : 12 + length])
+        return with_checksum(
+            line(header | {key: values[key] for key in values if key in header}) + content[12 + length :]
+        )
+
+    return damage
+
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "short": lambda content: content[: len(content) // 2],
+    "rubbish": lambda content: b"rubbish" * 50,
+    "flipped": lambda content: content[:-99] + bytes([content[-99] ^ 255]) + content[-98:],
+    "half a record": lambda content: with_checksum(content[4:-3]),
+    "no line": lambda content: with_checksum((10**6).to_bytes(8, "little")),
+    "no json": lambda content: with_checksum((5).to_bytes(8, "little") + b"hello"),
+    "no dictionary": lambda content: with_checksum(line([1, 2])),
+    "no values": lambda content: with_checksum(line({"identity": "1"})),
+    "fewer keys": changed(kinds=[{"short_name": "2t"}], variables={"t2m": []}),
+    "other keys": changed(kinds=[{"unknown": 1}], variables={"t2m": {"unknown": 1}}),
+    "a number": changed(kinds=5, variables=5),
+    "nothing": changed(kinds=None, read=None),
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, "folder"])
+def test_a_damaged_cache_is_replaced(indexed, cache, opened, damage):
+    _, path, headers = indexed
+    fresh = headers(path)
+    (stored,) = cache.rglob("*.index")
+    content = stored.read_bytes()
+    stored.unlink()
+    if damage == "folder":
+        stored.mkdir()
+    else:
+        stored.write_bytes(DAMAGE[damage](content))
+    for reads in (2, 3 if damage == "folder" else 2):
+        assert headers(path) == fresh
+        assert len(opened) == reads
+
+
+def test_a_cache_that_cannot_be_written_is_ignored(indexed, opened, tmp_path, monkeypatch):
+    _, path, headers = indexed
+    (tmp_path / "taken").write_text("not a folder")
+    monkeypatch.setenv("DEEPWEATHER_CACHE", str(tmp_path / "taken"))
+    assert headers(path) == headers(path)
+    assert len(opened) == 2
+
+
+def test_the_folder_of_the_cache(indexed, tmp_path, monkeypatch):
+    name, path, headers = indexed
+    monkeypatch.delenv("DEEPWEATHER_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    headers(path)
+    assert len(list((tmp_path / "home/.cache/deepweather" / name).glob("*.index"))) == 1
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    headers(path)
+    assert len(list((tmp_path / "xdg/deepweather" / name).glob("*.index"))) == 1
+
+
+def test_a_file_that_cannot_be_read_leaves_nothing_in_the_cache(indexed, cache):
+    _, path, headers = indexed
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(InputError, match=r"cut off|cannot be read|truncated|damaged|\("):
+        headers(path)
+    path.unlink()
+    with pytest.raises(InputError, match=r"cannot read .*file \(No such file"):
+        headers(path)
+    assert not list(cache.rglob("*.index"))
+
+
+def test_values_that_were_not_kept_are_read_from_the_file(cache, tmp_path, opened, monkeypatch):
+    """A later version of this project may take more variables for coordinates."""
+    path = write_netcdf(tmp_path / "file")
+    with monkeypatch.context() as earlier:
+        earlier.setattr("data_pipeline.formats.cf.header._coordinate_role", lambda *_: None)
+        netcdf_header(path)
+    header = netcdf_header(path)
+    assert len(opened) == 2
+    assert {"time", "lat"} <= {coordinate.name for coordinate in header.coordinates}
+
+
+def test_large_coordinates_are_not_kept(tmp_path, cache):
+    size = int((LARGEST_HEADER / 8) ** 0.5)
+    lat, lon = ((("y", "x"), np.zeros((size, size)), {"units": f"degrees_{towards}"}) for towards in ("north", "east"))
+    xr.Dataset(coords={"lat2": lat, "lon2": lon}).to_netcdf(tmp_path / "a.nc")
+    netcdf_header(tmp_path / "a.nc")
+    assert not list(cache.rglob("*.index"))
+
+
+# Many files
+
+
+@pytest.fixture
+def files(cache, tmp_path):
+    (tmp_path / "many").mkdir()
+    return [write_grib(tmp_path / "many" / f"output.{k}", 1998 + k) for k in range(6)]
+
+
+@pytest.mark.parametrize("each", [None, map])
+def test_many_files_are_scanned_once(cache, files, opened, each):
+    progress = []
+    assert index_files([str(path) for path in files], each, lambda *done: progress.append(done)) == {}
+    assert progress == [(k, 6) for k in range(1, 7)]
+    assert len(list(cache.rglob("*.index"))) == len(opened) == 6
+    tables = list(tables_of(files))
+    assert len(opened) == 6
+    assert [table.path for table in tables] == files
+    assert [len(table.records) for table in tables] == [4] * 6
+
+
+def test_damaged_files_are_named_and_the_others_are_scanned(cache, files):
+    files[1].write_bytes(b"rubbish")
+    files[4].write_bytes(files[4].read_bytes()[:-1])
+    wrong = index_files(files)
+    assert list(wrong) == [files[1], files[4]]
+    assert "output.1 is text, not GRIB" in wrong[files[1]]
+    assert "output.4 is cut off" in wrong[files[4]]
+    assert len(list(cache.rglob("*.index"))) == 4
+
+
+READER = """
+import sys
+from pathlib import Path
+from data_pipeline.formats.grib.cache import table_of
+from data_pipeline.formats.grib.table import Table
+path = Path(sys.argv[1])
+expected = Table.of(path)
+for _ in range(30):
+    table = table_of(path)
+    assert table.kinds == expected.kinds and (table.records == expected.records).all()
+    stored = next(Path(sys.argv[2]).rglob("*.index"), None)
+    if stored:
+        stored.unlink(missing_ok=True)
+"""
+
+
+def test_processes_that_write_and_remove_one_cache_never_read_part_of_it(cache, files):
+    command = [sys.executable, "-c", READER, str(files[0]), str(cache)]
+    readers = [subprocess.Popen(command, cwd=Path(__file__).parents[3]) for _ in range(2)]
+    assert [reader.wait(60) for reader in readers] == [0, 0]
+    assert not [path for path in cache.rglob("*") if "partial" in path.name]
