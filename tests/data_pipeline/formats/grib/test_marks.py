@@ -95,13 +95,14 @@ def test_a_mark_that_changes_the_identity_of_a_field_is_refused(monkeypatch):
 
 KINDS = {
     1: [
-        {"shortName": "skt"}, {"paramId": 228164}, {"generatingProcessIdentifier": 9},
+        {"shortName": "skt"}, {"gribTablesVersionNo": 228}, {"generatingProcessIdentifier": 9},
         {"typeOfLevel": "isobaricInhPa", "level": 1}, {"typeOfLevel": "isobaricInhPa", "level": 257},
     ],
     2: [
         {"shortName": "skt"}, {"discipline": 2}, {"centre": 80}, {"subCentre": 3}, {"generatingProcessIdentifier": 9},
         {"typeOfLevel": "isobaricInhPa", "level": 1}, {"typeOfLevel": "isobaricInhPa", "level": 257},
         {"typeOfLevel": "heightAboveGroundLayer", "topLevel": 9, "bottomLevel": 2}, {"parameterNumber": 9},
+        {"typeOfFirstFixedSurface": 7},
         {"parameterCategory": 9}, {"typeOfGeneratingProcess": 5},
     ],
 }  # fmt: skip
